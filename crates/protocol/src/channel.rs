@@ -1,0 +1,139 @@
+use std::{borrow::Borrow, fmt, sync::Arc};
+
+use crate::error::{Code, Error};
+
+/// Longest channel name or pattern, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// The name of a channel, checked: 1-255 bytes of `A-Z a-z 0-9 _ - . : /`, no empty level. Cheap to clone.
+///
+/// Source: docs/protocol.md, "Words".
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChannelName(Arc<str>);
+
+impl ChannelName {
+    /// Errors: [`Code::BadChannel`], saying what is wrong with the name.
+    pub fn parse(name: &str) -> Result<Self, Error> {
+        check(name, |_| false)?;
+        Ok(Self(name.into()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The first level: configuration is set per namespace.
+    pub fn namespace(&self) -> &str {
+        self.0.split('/').next().unwrap_or(&self.0)
+    }
+}
+
+/// A channel name in which `+` stands for one level and a last `#` for the rest (the level before it included), as in MQTT.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Pattern(Arc<str>);
+
+impl Pattern {
+    /// True when `name` holds a wildcard, so that it is a pattern and not a channel.
+    pub fn is_pattern(name: &str) -> bool {
+        name.contains(['+', '#'])
+    }
+
+    /// Errors: [`Code::BadChannel`] for a bad character, a wildcard that is not a whole level, or `#` before the end.
+    pub fn parse(pattern: &str) -> Result<Self, Error> {
+        check(pattern, |level| level == "+" || level == "#")?;
+        if pattern.split('/').rev().skip(1).any(|level| level == "#") {
+            return Err(Error::new(Code::BadChannel, "`#` may only be the last level of a pattern"));
+        }
+        Ok(Self(pattern.into()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn matches(&self, channel: &str) -> bool {
+        let mut levels = channel.split('/');
+        for wanted in self.0.split('/') {
+            if wanted == "#" {
+                return true;
+            }
+            match levels.next() {
+                Some(level) if wanted == "+" || wanted == level => {}
+                _ => return false,
+            }
+        }
+        levels.next().is_none() || self.0.as_ref() == "#"
+    }
+}
+
+fn check(name: &str, is_wildcard: fn(&str) -> bool) -> Result<(), Error> {
+    let bad = |detail: String| Err(Error::new(Code::BadChannel, detail));
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return bad(format!("a channel name has 1 to {NAME_BYTES_MAX} bytes, this one has {}", name.len()));
+    }
+    for level in name.split('/') {
+        if level.is_empty() {
+            return bad("a channel name has no empty level: no `/` at its start or end, no `//`".into());
+        }
+        let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':');
+        if !is_wildcard(level) && !level.bytes().all(good) {
+            return bad("a channel name is made of A-Z a-z 0-9 _ - . : and / between levels".into());
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for ChannelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ChannelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Borrow<str> for ChannelName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        for good in ["a", "cars/1/telemetry", "A-Z_0.9:x", &"x".repeat(255)] {
+            assert!(ChannelName::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "/", "a/", "/a", "a//b", "a b", "ä", "a/+/b", "a/#", "a?b", &"x".repeat(256)] {
+            assert_eq!(ChannelName::parse(bad).unwrap_err().code, Code::BadChannel, "{bad}");
+        }
+        assert_eq!(ChannelName::parse("cars/1").unwrap().namespace(), "cars");
+    }
+
+    #[test]
+    fn wildcards_match_as_in_mqtt() {
+        let yes = [("a/+/c", "a/b/c"), ("a/#", "a/b/c"), ("#", "a/b"), ("+", "a"), ("+/+", "a/b"), ("a/b", "a/b"), ("a/#", "a")];
+        let no = [("a/+/c", "a/b/d"), ("a/+", "a"), ("a/+", "a/b/c"), ("+", "a/b"), ("a/b/#", "a/c")];
+        for (pattern, name) in yes {
+            assert!(Pattern::parse(pattern).unwrap().matches(name), "{pattern} {name}");
+        }
+        for (pattern, name) in no {
+            assert!(!Pattern::parse(pattern).unwrap().matches(name), "{pattern} {name}");
+        }
+        for bad in ["a/#/b", "a+/b", "", "a//+"] {
+            assert!(Pattern::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+use std::fmt;
+
+use serde_json::json;
+
+/// Every error a client can be told, on every transport. The SDK's table is generated from [`CODES`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Code {
+    BadRequest,
+    BadChannel,
+    BadPosition,
+    BadJson,
+    NotFound,
+    MethodNotAllowed,
+    NotAcceptable,
+    Timeout,
+    AlreadySubscribed,
+    NotSubscribed,
+    TooLarge,
+    Unsupported,
+    TooMany,
+    Internal,
+    Unavailable,
+}
+
+/// Code, its name on the wire, its HTTP status, whether trying again later may help, and its title.
+pub const CODES: &[(Code, &str, u16, bool, &str)] = &[
+    (Code::BadRequest, "bad_request", 400, false, "Bad request"),
+    (Code::BadChannel, "bad_channel", 400, false, "Bad channel name"),
+    (Code::BadPosition, "bad_position", 400, false, "Bad position"),
+    (Code::BadJson, "bad_json", 400, false, "Malformed JSON or unknown command"),
+    (Code::NotFound, "not_found", 404, false, "Not found"),
+    (Code::MethodNotAllowed, "method_not_allowed", 405, false, "Method not allowed"),
+    (Code::NotAcceptable, "not_acceptable", 406, false, "Not acceptable"),
+    (Code::Timeout, "timeout", 408, true, "Too slow"),
+    (Code::AlreadySubscribed, "already_subscribed", 409, false, "Already subscribed"),
+    (Code::NotSubscribed, "not_subscribed", 409, false, "Not subscribed"),
+    (Code::TooLarge, "too_large", 413, false, "Too large"),
+    (Code::Unsupported, "unsupported", 415, false, "Unsupported content type"),
+    (Code::TooMany, "too_many", 429, true, "Too many"),
+    (Code::Internal, "internal", 500, true, "Internal error"),
+    (Code::Unavailable, "unavailable", 503, true, "Unavailable"),
+];
+
+impl Code {
+    fn row(self) -> &'static (Code, &'static str, u16, bool, &'static str) {
+        CODES.iter().find(|row| row.0 == self).expect("every code has a row, see the test below")
+    }
+
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    pub fn status(self) -> u16 {
+        self.row().2
+    }
+
+    pub fn may_retry(self) -> bool {
+        self.row().3
+    }
+}
+
+/// What went wrong, in words for the one who must act.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Error {
+    pub code: Code,
+    pub detail: String,
+}
+
+impl Error {
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into() }
+    }
+
+    /// As in a session's reply or a batch's result: `{"code", "detail", "retry"}`.
+    pub fn to_json(&self) -> serde_json::Value {
+        json!({ "code": self.code.name(), "detail": self.detail, "retry": self.code.may_retry() })
+    }
+
+    /// As an HTTP body. Source: RFC 9457, section 3.
+    pub fn to_problem(&self) -> serde_json::Value {
+        let (_, name, status, retry, title) = self.code.row();
+        json!({
+            "type": format!("urn:millrace:error:{name}"), "title": title, "status": status,
+            "detail": self.detail, "code": name, "retry": retry,
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.name(), self.detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_code_has_a_row_and_so_have_all_before() {
+        assert_eq!(CODES.len(), Code::Unavailable as usize + 1);
+        assert!(CODES.iter().enumerate().all(|(i, row)| row.0 as usize == i));
+    }
+
+    #[test]
+    fn problems_name_code_and_status() {
+        let problem = Error::new(Code::BadPosition, "x").to_problem();
+        assert_eq!(problem["status"], 400);
+        assert_eq!(problem["type"], "urn:millrace:error:bad_position");
+    }
+}

@@ -1,0 +1,196 @@
+//! How a publication looks on each transport. One publication is encoded once per form; every reader of that form is sent the same bytes.
+
+mod envelope;
+pub mod xml;
+
+pub use envelope::{Envelope, write_envelope, write_gap};
+
+use std::io::Write;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+
+use crate::{ChannelName, Epoch, Gap, Kind, Publication, websocket};
+
+/// A way of spelling publications for readers that are sent a stream of frames.
+///
+/// Source: docs/protocol.md, "How one publication looks".
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Form {
+    /// WebSocket, payloads only.
+    Bare,
+    /// WebSocket, `millrace.v1+json` pushes.
+    Session,
+    /// Server-sent events of one channel: the payload, with the position as `id`.
+    Sse,
+    /// Server-sent events of several channels: envelopes; each reader's `id` goes before them, see [`Form::has_reader_head`].
+    SseMany,
+    /// JSON lines of one channel.
+    Ndjson,
+    /// JSON lines that name their channel.
+    NdjsonMany,
+}
+
+impl Form {
+    /// Appends one publication as a whole frame.
+    pub fn encode(self, out: &mut Vec<u8>, channel: &ChannelName, epoch: Epoch, publication: &Publication) {
+        let envelope = |out: &mut Vec<u8>, push, name| write_envelope(out, push, name, epoch, publication);
+        match self {
+            Form::Bare => {
+                let opcode = if publication.kind == Kind::Binary { websocket::BINARY } else { websocket::TEXT };
+                websocket::encode(out, opcode, &publication.data);
+            }
+            Form::Session => {
+                let mut body = Vec::with_capacity(publication.data.len() + 160);
+                envelope(&mut body, true, Some(channel));
+                websocket::encode(out, websocket::TEXT, &body);
+            }
+            Form::Sse => {
+                let _ = write!(out, "id: {:08x}:{}\n", epoch.0, publication.offset);
+                write_sse_data(out, publication);
+                out.push(b'\n');
+            }
+            Form::SseMany => {
+                out.extend_from_slice(b"data: ");
+                envelope(out, false, Some(channel));
+                out.extend_from_slice(b"\n\n");
+            }
+            Form::Ndjson | Form::NdjsonMany => {
+                envelope(out, false, (self == Form::NdjsonMany).then_some(channel));
+                out.push(b'\n');
+            }
+        }
+    }
+
+    /// Appends a gap. A bare WebSocket has no words for one but a close frame, which ends it.
+    pub fn encode_gap(self, out: &mut Vec<u8>, channel: &ChannelName, gap: Gap) {
+        let named = matches!(self, Form::Session | Form::SseMany | Form::NdjsonMany).then_some(channel);
+        match self {
+            Form::Bare => websocket::encode_close(out, websocket::CLOSE_GAP, &gap.to.to_string()),
+            Form::Session => {
+                let mut body = Vec::with_capacity(160);
+                write_gap(&mut body, true, named, gap);
+                websocket::encode(out, websocket::TEXT, &body);
+            }
+            Form::Sse | Form::SseMany => {
+                out.extend_from_slice(b"event: gap\n");
+                if self == Form::Sse {
+                    let _ = write!(out, "id: {}\n", gap.to);
+                }
+                out.extend_from_slice(b"data: ");
+                write_gap(out, false, named, gap);
+                out.extend_from_slice(b"\n\n");
+            }
+            Form::Ndjson | Form::NdjsonMany => {
+                out.extend_from_slice(b"{\"gap\":");
+                write_gap(out, false, named, gap);
+                out.extend_from_slice(b"}\n");
+            }
+        }
+    }
+
+    /// What keeps an idle connection known to every middle box on the way.
+    pub fn heartbeat(self) -> &'static [u8] {
+        match self {
+            Form::Bare | Form::Session => websocket::PING_FRAME,
+            Form::Sse | Form::SseMany => b":\n\n",
+            Form::Ndjson | Form::NdjsonMany => b"\n",
+        }
+    }
+
+    /// Appends the announcement that the server will close this connection within `after_ms`; the reader should move on then.
+    pub fn encode_drain(self, out: &mut Vec<u8>, after_ms: u64) {
+        let _ = match self {
+            Form::Bare => Ok(()),
+            Form::Session => {
+                let push = format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}}}");
+                websocket::encode(out, websocket::TEXT, push.as_bytes());
+                Ok(())
+            }
+            Form::Sse | Form::SseMany => {
+                write!(out, "retry: {}\nevent: drain\ndata: {{\"after_ms\":{after_ms}}}\n\n", after_ms.max(1))
+            }
+            Form::Ndjson | Form::NdjsonMany => write!(out, "{{\"drain\":{{\"after_ms\":{after_ms}}}}}\n"),
+        };
+    }
+
+    /// True if every frame needs bytes of its own for every reader: the list of all its positions.
+    pub fn has_reader_head(self) -> bool {
+        self == Form::SseMany
+    }
+
+    /// True if a gap ends the connection, because the form cannot name it otherwise.
+    pub fn gap_closes(self) -> bool {
+        self == Form::Bare
+    }
+
+    pub fn is_websocket(self) -> bool {
+        matches!(self, Form::Bare | Form::Session)
+    }
+}
+
+/// Text as it is, one `data:` line per line; binary as base64. Source: HTML Living Standard, "Interpreting an event stream".
+fn write_sse_data(out: &mut Vec<u8>, publication: &Publication) {
+    if publication.kind == Kind::Binary {
+        let _ = writeln!(out, "data: {}", BASE64_STANDARD.encode(&publication.data));
+        return;
+    }
+    let mut rest: &[u8] = &publication.data;
+    loop {
+        let end = rest.iter().position(|&b| b == b'\n' || b == b'\r').unwrap_or(rest.len());
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(&rest[..end]);
+        out.push(b'\n');
+        if end == rest.len() {
+            return;
+        }
+        rest = if rest[end..].starts_with(b"\r\n") { &rest[end + 2..] } else { &rest[end + 1..] };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn publication(kind: Kind, data: &'static [u8]) -> Publication {
+        Publication { offset: 7, time_ms: 5, key: None, expires_ms: None, kind, data: Bytes::from_static(data) }
+    }
+
+    fn encoded(form: Form, publication: &Publication) -> String {
+        let mut out = Vec::new();
+        form.encode(&mut out, &ChannelName::parse("a/b").unwrap(), Epoch(0xab), publication);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    #[test]
+    fn sse_keeps_lines_apart() {
+        let frame = encoded(Form::Sse, &publication(Kind::Text, b"one\r\ntwo\nthree\rfour"));
+        assert_eq!(frame, "id: 000000ab:7\ndata: one\ndata: two\ndata: three\ndata: four\n\n");
+    }
+
+    #[test]
+    fn a_json_line_is_one_line() {
+        let frame = encoded(Form::Ndjson, &publication(Kind::Json, b"{\n \"a\": 1\r\n}"));
+        assert_eq!(frame.matches('\n').count(), 1);
+        assert_eq!(frame.trim_end(), r#"{"position":"000000ab:7","time":5,"data":{  "a": 1  }}"#);
+    }
+
+    #[test]
+    fn binary_is_base64_where_text_is_needed() {
+        let frame = encoded(Form::NdjsonMany, &publication(Kind::Binary, &[0xff, 0xfe]));
+        let expected = r#"{"channel":"a/b","position":"000000ab:7","time":5,"data":"//4=","encoding":"base64"}"#;
+        assert_eq!(frame.trim_end(), expected);
+        assert!(encoded(Form::Sse, &publication(Kind::Binary, &[0xff, 0xfe])).contains("data: //4=\n"));
+    }
+
+    #[test]
+    fn gaps_are_named_in_every_form() {
+        let position = |offset| crate::Position { epoch: Epoch(1), offset };
+        let gap = Gap { from: position(3), to: position(9) };
+        for form in [Form::Bare, Form::Session, Form::Sse, Form::SseMany, Form::Ndjson, Form::NdjsonMany] {
+            let mut out = Vec::new();
+            form.encode_gap(&mut out, &ChannelName::parse("c").unwrap(), gap);
+            assert!(String::from_utf8_lossy(&out).contains("00000001:9"), "{form:?}");
+        }
+    }
+}

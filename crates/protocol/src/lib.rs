@@ -1,0 +1,18 @@
+//! What is said on the wire. Bytes in, values out, and back; nothing here opens a socket, reads a clock or keeps state between messages
+//! (a [`websocket::Decoder`] keeps the frame that has not fully arrived, nothing else).
+//!
+//! Read first: [`Publication`], [`Position`], [`Form`].
+
+mod channel;
+mod error;
+pub mod form;
+mod position;
+mod publication;
+pub mod session;
+pub mod websocket;
+
+pub use channel::{ChannelName, NAME_BYTES_MAX, Pattern};
+pub use error::{CODES, Code, Error};
+pub use form::Form;
+pub use position::{Epoch, Gap, Position, Since};
+pub use publication::{KEY_BYTES_MAX, Kind, NewPublication, Publication};

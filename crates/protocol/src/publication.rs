@@ -1,0 +1,105 @@
+use bytes::Bytes;
+
+use crate::error::{Code, Error};
+
+/// Longest conflation or idempotency key, in bytes.
+pub const KEY_BYTES_MAX: usize = 255;
+
+/// What a payload is; decides how enveloped forms show it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Json,
+    Text,
+    Binary,
+}
+
+/// One message of a channel, as the engine has accepted it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publication {
+    pub offset: u64,
+    /// Milliseconds since 1970; never falls within a channel.
+    pub time_ms: u64,
+    /// Of several publications with one key, `latest` readers need only the newest. No key counts as one key.
+    pub key: Option<Box<str>>,
+    /// History forgets it then; milliseconds since 1970.
+    pub expires_ms: Option<u64>,
+    pub kind: Kind,
+    pub data: Bytes,
+}
+
+/// A publication before the engine has given it its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewPublication {
+    pub key: Option<Box<str>>,
+    pub ttl_ms: Option<u64>,
+    /// The same key on the same channel publishes once.
+    pub idempotency_key: Option<Box<str>>,
+    pub kind: Kind,
+    pub data: Bytes,
+}
+
+impl NewPublication {
+    pub fn new(kind: Kind, data: Bytes) -> Self {
+        Self { key: None, ttl_ms: None, idempotency_key: None, kind, data }
+    }
+
+    /// A payload of which nothing is known: JSON if it parses, text if it is UTF-8, else binary.
+    pub fn detect(data: Bytes) -> Self {
+        Self::new(Kind::detect(&data), data)
+    }
+
+    /// Errors: [`Code::TooLarge`] for a key longer than [`KEY_BYTES_MAX`].
+    pub fn check(self) -> Result<Self, Error> {
+        let too_long = |key: &Option<Box<str>>| key.as_ref().is_some_and(|key| key.len() > KEY_BYTES_MAX);
+        if too_long(&self.key) || too_long(&self.idempotency_key) {
+            return Err(Error::new(Code::TooLarge, format!("a key has at most {KEY_BYTES_MAX} bytes")));
+        }
+        Ok(self)
+    }
+
+    /// Bytes that the history is charged for.
+    pub fn cost_bytes(&self) -> usize {
+        self.data.len() + self.key.as_ref().map_or(0, |key| key.len())
+    }
+}
+
+impl Publication {
+    /// Bytes that the history is charged for.
+    pub fn cost_bytes(&self) -> usize {
+        self.data.len() + self.key.as_ref().map_or(0, |key| key.len())
+    }
+
+    pub fn is_expired(&self, now_ms: u64) -> bool {
+        self.expires_ms.is_some_and(|at| at <= now_ms)
+    }
+}
+
+impl Kind {
+    pub fn detect(data: &[u8]) -> Self {
+        match std::str::from_utf8(data) {
+            Ok(text) if serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() => Kind::Json,
+            Ok(_) => Kind::Text,
+            Err(_) => Kind::Binary,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_detected() {
+        assert_eq!(Kind::detect(b"{\"a\":1}"), Kind::Json);
+        assert_eq!(Kind::detect(b"hello"), Kind::Text);
+        assert_eq!(Kind::detect(b""), Kind::Text);
+        assert_eq!(Kind::detect(&[0xff, 0]), Kind::Binary);
+    }
+
+    #[test]
+    fn long_keys_are_refused() {
+        let mut publication = NewPublication::detect(Bytes::from_static(b"1"));
+        publication.key = Some("k".repeat(256).into());
+        assert_eq!(publication.check().unwrap_err().code, Code::TooLarge);
+    }
+}

@@ -1,0 +1,321 @@
+//! What is said on a session (`millrace.v1+json`): commands in, replies and pushes out. Batches of publications use the same words.
+
+use std::collections::HashMap;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+
+use crate::{ChannelName, Code, Error, Kind, NewPublication, Pattern, Position, Since};
+
+/// The WebSocket subprotocol.
+pub const SUBPROTOCOL: &str = "millrace.v1+json";
+/// Most positions that one `subscribe` to a pattern may carry.
+pub const POSITIONS_MAX: usize = 10_000;
+
+/// What a subscription does with publications that its reader has not been sent yet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Policy {
+    /// Sends all of them, in order.
+    #[default]
+    Every,
+    /// Sends the newest per key.
+    Latest,
+}
+
+/// A channel, or all channels that match.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Target {
+    Channel(ChannelName),
+    Pattern(Pattern),
+}
+
+#[derive(Debug, PartialEq)]
+pub enum Command {
+    Subscribe { target: Target, since: Since, positions: HashMap<ChannelName, Position>, policy: Policy },
+    Unsubscribe { target: Target },
+    Publish { channel: ChannelName, publication: NewPublication },
+    Presence { channel: ChannelName },
+    History { channel: ChannelName, since: Since, limit: usize },
+    Ping,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Words<'a> {
+    id: u64,
+    subscribe: Option<SubscribeWords>,
+    unsubscribe: Option<ChannelWords>,
+    #[serde(borrow)]
+    publish: Option<PublishWords<'a>>,
+    presence: Option<ChannelWords>,
+    history: Option<HistoryWords>,
+    ping: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubscribeWords {
+    channel: String,
+    since: Option<Text>,
+    policy: Option<String>,
+    positions: Option<HashMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChannelWords {
+    channel: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistoryWords {
+    channel: String,
+    since: Option<Text>,
+    limit: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishWords<'a> {
+    channel: String,
+    #[serde(borrow)]
+    data: &'a RawValue,
+    key: Option<String>,
+    /// Seconds.
+    ttl: Option<f64>,
+    encoding: Option<String>,
+    idempotency_key: Option<String>,
+}
+
+/// A time may be given as a number.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Text {
+    String(String),
+    Number(u64),
+}
+
+impl Text {
+    fn parse(text: Option<Self>, default: Since) -> Result<Since, Error> {
+        match text {
+            None => Ok(default),
+            Some(Text::String(text)) => text.parse(),
+            Some(Text::Number(ms)) => Ok(Since::Time(ms)),
+        }
+    }
+}
+
+impl Target {
+    /// Errors: [`Code::BadChannel`].
+    pub fn parse(name: &str) -> Result<Self, Error> {
+        if Pattern::is_pattern(name) {
+            Pattern::parse(name).map(Target::Pattern)
+        } else {
+            ChannelName::parse(name).map(Target::Channel)
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        match self {
+            Target::Channel(name) => name.as_str(),
+            Target::Pattern(pattern) => pattern.as_str(),
+        }
+    }
+}
+
+impl Policy {
+    /// Errors: [`Code::BadRequest`].
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        match text {
+            "every" => Ok(Policy::Every),
+            "latest" => Ok(Policy::Latest),
+            _ => Err(Error::new(Code::BadRequest, "`policy` is `every` or `latest`")),
+        }
+    }
+}
+
+/// Reads one command. The id is there even if the command is bad, so that the reply finds its asker.
+///
+/// Errors: [`Code::BadJson`] for what is no command; the code of the first bad part otherwise.
+pub fn decode_command(text: &str) -> (Option<u64>, Result<Command, Error>) {
+    let words = match serde_json::from_str::<Words<'_>>(text) {
+        Ok(words) => words,
+        Err(error) => {
+            #[derive(Deserialize)]
+            struct OnlyId {
+                id: u64,
+            }
+            let id = serde_json::from_str::<OnlyId>(text).ok().map(|only| only.id);
+            return (id, Err(Error::new(Code::BadJson, error.to_string())));
+        }
+    };
+    (Some(words.id), words.decode())
+}
+
+impl Words<'_> {
+    fn decode(self) -> Result<Command, Error> {
+        let mut commands = Vec::with_capacity(1);
+        if let Some(words) = self.subscribe {
+            commands.push(words.decode()?);
+        }
+        if let Some(words) = self.unsubscribe {
+            commands.push(Command::Unsubscribe { target: Target::parse(&words.channel)? });
+        }
+        if let Some(words) = self.publish {
+            let (channel, publication) = words.decode()?;
+            commands.push(Command::Publish { channel, publication });
+        }
+        if let Some(words) = self.presence {
+            commands.push(Command::Presence { channel: ChannelName::parse(&words.channel)? });
+        }
+        if let Some(words) = self.history {
+            let since = Text::parse(words.since, Since::Earliest)?;
+            let limit = words.limit.unwrap_or(100);
+            if !(1..=1000).contains(&limit) {
+                return Err(Error::new(Code::BadRequest, "`limit` is 1 to 1000"));
+            }
+            commands.push(Command::History { channel: ChannelName::parse(&words.channel)?, since, limit });
+        }
+        if self.ping.is_some() {
+            commands.push(Command::Ping);
+        }
+        match (commands.pop(), commands.is_empty()) {
+            (Some(command), true) => Ok(command),
+            _ => Err(Error::new(
+                Code::BadJson,
+                "one command: subscribe, unsubscribe, publish, presence, history or ping",
+            )),
+        }
+    }
+}
+
+impl SubscribeWords {
+    fn decode(self) -> Result<Command, Error> {
+        let positions = self.positions.unwrap_or_default();
+        if positions.len() > POSITIONS_MAX {
+            return Err(Error::new(Code::TooMany, format!("at most {POSITIONS_MAX} positions")));
+        }
+        let positions = positions.iter().map(|(name, at)| Ok((ChannelName::parse(name)?, at.parse()?)));
+        let command = Command::Subscribe {
+            target: Target::parse(&self.channel)?,
+            since: Text::parse(self.since, Since::Now)?,
+            positions: positions.collect::<Result<_, Error>>()?,
+            policy: self.policy.as_deref().map_or(Ok(Policy::Every), Policy::parse)?,
+        };
+        if let Command::Subscribe { target: Target::Channel(_), positions, .. } = &command {
+            if !positions.is_empty() {
+                return Err(Error::new(Code::BadRequest, "`positions` belongs to patterns; a channel has `since`"));
+            }
+        }
+        if let Command::Subscribe { target: Target::Pattern(_), since: Since::Position(_), .. } = &command {
+            return Err(Error::new(Code::BadRequest, "a pattern's `since` is `now`, `earliest` or a time; see `positions`"));
+        }
+        Ok(command)
+    }
+}
+
+/// Reads one line of a batch: `{"channel", "data", "key"?, "ttl"?, "encoding"?, "idempotency_key"?}`.
+pub fn decode_publish(line: &str) -> Result<(ChannelName, NewPublication), Error> {
+    serde_json::from_str::<PublishWords<'_>>(line).map_err(|e| Error::new(Code::BadJson, e.to_string()))?.decode()
+}
+
+impl PublishWords<'_> {
+    /// A JSON string is a text payload; every other JSON value is a JSON payload, passed on as it was written.
+    fn decode(self) -> Result<(ChannelName, NewPublication), Error> {
+        let raw = self.data.get();
+        let text = || serde_json::from_str::<String>(raw).map_err(|e| Error::new(Code::BadJson, e.to_string()));
+        let (kind, data) = match self.encoding.as_deref() {
+            Some("base64") => match BASE64_STANDARD.decode(text()?) {
+                Ok(data) => (Kind::Binary, data),
+                Err(_) => return Err(Error::new(Code::BadJson, "`data` is not base64")),
+            },
+            Some(_) => return Err(Error::new(Code::BadRequest, "`encoding` is `base64` or absent")),
+            None if raw.starts_with('"') => (Kind::Text, text()?.into_bytes()),
+            None => (Kind::Json, raw.as_bytes().to_vec()),
+        };
+        let mut publication = NewPublication::new(kind, Bytes::from(data));
+        publication.key = self.key.map(Into::into);
+        publication.idempotency_key = self.idempotency_key.map(Into::into);
+        publication.ttl_ms = self.ttl.map(ttl_ms).transpose()?;
+        Ok((ChannelName::parse(&self.channel)?, publication.check()?))
+    }
+}
+
+/// Seconds to milliseconds. Errors: [`Code::BadRequest`] unless it is a positive, finite number.
+pub fn ttl_ms(seconds: f64) -> Result<u64, Error> {
+    if !(seconds.is_finite() && seconds > 0.0) {
+        return Err(Error::new(Code::BadRequest, "a time to live is a positive number of seconds"));
+    }
+    Ok((seconds * 1000.0).min(u64::MAX as f64 / 2.0) as u64)
+}
+
+/// `{"id", "ok": {..}}` or `{"id", "error": {..}}`.
+pub fn encode_reply(id: u64, result: &Result<Value, Error>) -> String {
+    match result {
+        Ok(ok) => json!({ "id": id, "ok": ok }).to_string(),
+        Err(error) => json!({ "id": id, "error": error.to_json() }).to_string(),
+    }
+}
+
+/// A reply whose body is JSON already, such as an answer with messages.
+pub fn encode_reply_raw(id: u64, ok: &[u8]) -> String {
+    format!("{{\"id\":{id},\"ok\":{}}}", String::from_utf8_lossy(ok))
+}
+
+/// `{"push": "error", ..}`: for a message that had no id to reply to.
+pub fn encode_error_push(error: &Error) -> String {
+    let mut push = error.to_json();
+    push["push"] = "error".into();
+    push.to_string()
+}
+
+/// `{"push": "connected", ..}`: the first word of a session.
+pub fn encode_connected(ping_ms: u64, message_bytes_max: usize, time_ms: u64) -> String {
+    json!({ "push": "connected", "ping_ms": ping_ms, "message_bytes_max": message_bytes_max, "time": time_ms }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(text: &str) -> Code {
+        decode_command(text).1.unwrap_err().code
+    }
+
+    #[test]
+    fn commands_are_read() {
+        let (id, command) = decode_command(r#"{"id":3,"subscribe":{"channel":"a/+","since":1700,"policy":"latest","positions":{"a/b":"1:2"}}}"#);
+        assert_eq!(id, Some(3));
+        let Command::Subscribe { target: Target::Pattern(_), since: Since::Time(1700), positions, policy: Policy::Latest } = command.unwrap() else {
+            panic!("not what was asked")
+        };
+        assert_eq!(positions.len(), 1);
+        assert_eq!(decode_command(r#"{"id":1,"ping":{}}"#).1.unwrap(), Command::Ping);
+    }
+
+    #[test]
+    fn bad_commands_keep_their_id() {
+        let (id, command) = decode_command(r#"{"id":9,"dance":{}}"#);
+        assert_eq!((id, command.unwrap_err().code), (Some(9), Code::BadJson));
+        assert_eq!(decode_command("{").0, None);
+        assert_eq!(code(r#"{"id":1}"#), Code::BadJson);
+        assert_eq!(code(r#"{"id":1,"ping":{},"presence":{"channel":"a"}}"#), Code::BadJson);
+        assert_eq!(code(r#"{"id":1,"subscribe":{"channel":"a b"}}"#), Code::BadChannel);
+        assert_eq!(code(r#"{"id":1,"subscribe":{"channel":"a","since":"x"}}"#), Code::BadPosition);
+        assert_eq!(code(r#"{"id":1,"publish":{"channel":"a/+","data":1}}"#), Code::BadChannel);
+        assert_eq!(code(r#"{"id":1,"publish":{"channel":"a","data":1,"ttl":-1}}"#), Code::BadRequest);
+    }
+
+    #[test]
+    fn data_passes_through_untouched() {
+        let (_, publication) = decode_publish(r#"{"channel":"a","data":{"b" : 1.50}}"#).unwrap();
+        assert_eq!((publication.kind, publication.data.as_ref()), (Kind::Json, br#"{"b" : 1.50}"#.as_slice()));
+        let (_, publication) = decode_publish(r#"{"channel":"a","data":"h\u00e9"}"#).unwrap();
+        assert_eq!((publication.kind, publication.data.as_ref()), (Kind::Text, "hé".as_bytes()));
+        let (_, publication) = decode_publish(r#"{"channel":"a","data":"//4=","encoding":"base64"}"#).unwrap();
+        assert_eq!((publication.kind, publication.data.as_ref()), (Kind::Binary, [0xff, 0xfe].as_slice()));
+    }
+}

@@ -1,0 +1,382 @@
+//! WebSocket frames (RFC 6455): what the server sends unmasked, and a decoder of what clients send masked.
+//!
+//! The decoder holds nothing while a connection is idle: a buffer exists only between the first and the last byte of a message.
+
+/// Opcodes. Source: RFC 6455, section 5.2.
+pub const TEXT: u8 = 1;
+pub const BINARY: u8 = 2;
+pub const CLOSE: u8 = 8;
+pub const PING: u8 = 9;
+pub const PONG: u8 = 10;
+
+pub const PING_FRAME: &[u8] = &[0x80 | PING, 0];
+
+pub const CLOSE_NORMAL: u16 = 1000;
+pub const CLOSE_AWAY: u16 = 1001;
+pub const CLOSE_PROTOCOL: u16 = 1002;
+pub const CLOSE_UNSUPPORTED: u16 = 1003;
+pub const CLOSE_NOT_UTF8: u16 = 1007;
+pub const CLOSE_TOO_LARGE: u16 = 1009;
+pub const CLOSE_RESTART: u16 = 1012;
+/// Ours: a bare reader has missed publications; the reason is the position to go on from.
+pub const CLOSE_GAP: u16 = 4000;
+
+/// Most fragments of one message: a bound on work per byte, far above what any client library makes.
+const FRAGMENTS_MAX: u32 = 65_536;
+
+/// Appends one whole, unmasked frame.
+pub fn encode(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
+    out.reserve(payload.len() + 10);
+    out.push(0x80 | opcode);
+    match payload.len() {
+        n @ 0..=125 => out.push(n as u8),
+        n @ 126..=0xffff => {
+            out.push(126);
+            out.extend_from_slice(&(n as u16).to_be_bytes());
+        }
+        n => {
+            out.push(127);
+            out.extend_from_slice(&(n as u64).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(payload);
+}
+
+/// Appends a close frame; the reason is cut to the 123 bytes that fit.
+pub fn encode_close(out: &mut Vec<u8>, code: u16, reason: &str) {
+    let mut end = reason.len().min(123);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut payload = code.to_be_bytes().to_vec();
+    payload.extend_from_slice(&reason.as_bytes()[..end]);
+    encode(out, CLOSE, &payload);
+}
+
+/// What a client has sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    Text(&'a str),
+    Binary(&'a [u8]),
+    Ping(&'a [u8]),
+    Pong,
+    /// The peer closes; `None` if it gave no code.
+    Close(Option<u16>),
+}
+
+/// Why a connection must end: the close code to send, and a reason for people.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct Broken {
+    pub code: u16,
+    pub reason: &'static str,
+}
+
+/// Turns the bytes of a client into messages.
+///
+/// Units: `message_bytes_max` in bytes, over all fragments. Errors: [`Broken`]; afterwards the decoder must not be used.
+/// Source: RFC 6455, sections 5 (framing), 5.4 (fragments), 5.5 (control frames), 8.1 (UTF-8).
+#[derive(Default, Debug)]
+pub struct Decoder {
+    partial: Option<Box<Partial>>,
+}
+
+#[derive(Default, Debug)]
+struct Partial {
+    /// Bytes of a frame that has not fully arrived, still masked.
+    frame: Vec<u8>,
+    /// Opcode and payload so far of a fragmented message.
+    message: Option<(u8, Vec<u8>)>,
+    fragments: u32,
+}
+
+struct Head {
+    fin: bool,
+    opcode: u8,
+    mask: [u8; 4],
+    head_len: usize,
+    payload_len: usize,
+}
+
+impl Decoder {
+    /// Feeds `input` (unmasked in place) and hands every message that is complete to `on`, which may stop the feeding by returning false.
+    pub fn decode(
+        &mut self,
+        input: &mut [u8],
+        message_bytes_max: usize,
+        mut on: impl FnMut(Message<'_>) -> bool,
+    ) -> Result<(), Broken> {
+        let mut partial = self.partial.take().map(|boxed| *boxed).unwrap_or_default();
+        let mut rest = input;
+        let mut buffered = Vec::new();
+        // A frame begun earlier: complete it from the input first.
+        while !partial.frame.is_empty() && !rest.is_empty() {
+            let wanted = match Head::parse(&partial.frame)? {
+                None => 1,
+                Some(head) => {
+                    head.check(&partial, message_bytes_max)?;
+                    (head.head_len + head.payload_len).saturating_sub(partial.frame.len())
+                }
+            };
+            let take = wanted.min(rest.len());
+            let (now, later) = rest.split_at_mut(take);
+            partial.frame.extend_from_slice(now);
+            rest = later;
+            if let Some(head) = Head::parse(&partial.frame)? {
+                head.check(&partial, message_bytes_max)?;
+                if partial.frame.len() == head.head_len + head.payload_len {
+                    std::mem::swap(&mut buffered, &mut partial.frame);
+                    let payload = &mut buffered[head.head_len..];
+                    if !head.deliver(payload, &mut partial, &mut on)? {
+                        return Ok(());
+                    }
+                    buffered.clear();
+                }
+            }
+        }
+        while !rest.is_empty() {
+            let Some(head) = Head::parse(rest)? else { break };
+            head.check(&partial, message_bytes_max)?;
+            if rest.len() < head.head_len + head.payload_len {
+                break;
+            }
+            let (frame, later) = rest.split_at_mut(head.head_len + head.payload_len);
+            rest = later;
+            if !head.deliver(&mut frame[head.head_len..], &mut partial, &mut on)? {
+                return Ok(());
+            }
+        }
+        partial.frame.extend_from_slice(rest);
+        if !partial.frame.is_empty() || partial.message.is_some() {
+            self.partial = Some(Box::new(partial));
+        }
+        Ok(())
+    }
+
+    /// Bytes held for a message that has not fully arrived.
+    pub fn buffered_bytes(&self) -> usize {
+        let message = |p: &Partial| p.message.as_ref().map_or(0, |(_, data)| data.capacity());
+        self.partial.as_ref().map_or(0, |p| p.frame.capacity() + message(p))
+    }
+}
+
+impl Head {
+    /// `None` while more bytes are needed.
+    fn parse(bytes: &[u8]) -> Result<Option<Head>, Broken> {
+        let broken = |reason| Err(Broken { code: CLOSE_PROTOCOL, reason });
+        let Some(&first) = bytes.first() else { return Ok(None) };
+        if first & 0x70 != 0 {
+            return broken("a reserved bit is set");
+        }
+        let (fin, opcode) = (first & 0x80 != 0, first & 0x0f);
+        if !matches!(opcode, 0..=2 | 8..=10) {
+            return broken("unknown opcode");
+        }
+        let Some(&second) = bytes.get(1) else { return Ok(None) };
+        if second & 0x80 == 0 {
+            return broken("a client masks its frames");
+        }
+        let (payload_len, len_bytes) = match second & 0x7f {
+            126 => match bytes.get(2..4) {
+                Some(len) => (u16::from_be_bytes([len[0], len[1]]) as u64, 2),
+                None => return Ok(None),
+            },
+            127 => match bytes.get(2..10) {
+                Some(len) => (u64::from_be_bytes(len.try_into().expect("eight bytes")), 8),
+                None => return Ok(None),
+            },
+            n => (n as u64, 0),
+        };
+        if opcode >= 8 && (!fin || payload_len > 125) {
+            return broken("a control frame is whole and has at most 125 bytes");
+        }
+        if payload_len >> 63 != 0 {
+            return broken("a length has 63 bits");
+        }
+        let payload_len = usize::try_from(payload_len).unwrap_or(usize::MAX / 2).min(usize::MAX / 2);
+        let mask_at = 2 + len_bytes;
+        // Without its mask the frame is not complete, yet its length can already be judged.
+        let mask = bytes.get(mask_at..mask_at + 4).map_or([0; 4], |m| m.try_into().expect("four bytes"));
+        Ok(Some(Head { fin, opcode, mask, head_len: mask_at + 4, payload_len }))
+    }
+
+    fn check(&self, partial: &Partial, message_bytes_max: usize) -> Result<(), Broken> {
+        if self.opcode >= 8 {
+            return Ok(());
+        }
+        let before = partial.message.as_ref().map_or(0, |(_, data)| data.len());
+        if before.saturating_add(self.payload_len) > message_bytes_max {
+            return Err(Broken { code: CLOSE_TOO_LARGE, reason: "message larger than the limit" });
+        }
+        match (self.opcode, partial.message.is_some()) {
+            (0, false) => Err(Broken { code: CLOSE_PROTOCOL, reason: "a continuation of nothing" }),
+            (1 | 2, true) => Err(Broken { code: CLOSE_PROTOCOL, reason: "a new message inside a fragmented one" }),
+            _ => Ok(()),
+        }
+    }
+
+    fn deliver(
+        &self,
+        payload: &mut [u8],
+        partial: &mut Partial,
+        on: &mut impl FnMut(Message<'_>) -> bool,
+    ) -> Result<bool, Broken> {
+        unmask(payload, self.mask);
+        match self.opcode {
+            PING => return Ok(on(Message::Ping(payload))),
+            PONG => return Ok(on(Message::Pong)),
+            CLOSE => {
+                on(Message::Close(close_code(payload)?));
+                return Ok(false);
+            }
+            _ => {}
+        }
+        if self.fin && self.opcode != 0 {
+            return Ok(on(whole(self.opcode, payload)?));
+        }
+        partial.fragments += 1;
+        if partial.fragments > FRAGMENTS_MAX {
+            return Err(Broken { code: CLOSE_PROTOCOL, reason: "too many fragments" });
+        }
+        let (_, data) = partial.message.get_or_insert_with(|| (self.opcode, Vec::new()));
+        data.extend_from_slice(payload);
+        if !self.fin {
+            return Ok(true);
+        }
+        partial.fragments = 0;
+        let (opcode, data) = partial.message.take().expect("set above");
+        Ok(on(whole(opcode, &data)?))
+    }
+}
+
+fn whole(opcode: u8, payload: &[u8]) -> Result<Message<'_>, Broken> {
+    if opcode == BINARY {
+        return Ok(Message::Binary(payload));
+    }
+    match std::str::from_utf8(payload) {
+        Ok(text) => Ok(Message::Text(text)),
+        Err(_) => Err(Broken { code: CLOSE_NOT_UTF8, reason: "text is UTF-8" }),
+    }
+}
+
+/// Source: RFC 6455, sections 5.5.1 and 7.4.
+fn close_code(payload: &[u8]) -> Result<Option<u16>, Broken> {
+    match payload {
+        [] => Ok(None),
+        [_] => Err(Broken { code: CLOSE_PROTOCOL, reason: "half a close code" }),
+        [a, b, reason @ ..] => {
+            let code = u16::from_be_bytes([*a, *b]);
+            if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
+                return Err(Broken { code: CLOSE_PROTOCOL, reason: "not a close code" });
+            }
+            if std::str::from_utf8(reason).is_err() {
+                return Err(Broken { code: CLOSE_NOT_UTF8, reason: "a reason is UTF-8" });
+            }
+            Ok(Some(code))
+        }
+    }
+}
+
+/// Eight bytes at a time; the compiler widens it further.
+fn unmask(payload: &mut [u8], mask: [u8; 4]) {
+    let wide = u64::from_ne_bytes([mask[0], mask[1], mask[2], mask[3], mask[0], mask[1], mask[2], mask[3]]);
+    let mut chunks = payload.chunks_exact_mut(8);
+    for chunk in &mut chunks {
+        let word = u64::from_ne_bytes((&*chunk).try_into().expect("eight bytes")) ^ wide;
+        chunk.copy_from_slice(&word.to_ne_bytes());
+    }
+    for (byte, mask) in chunks.into_remainder().iter_mut().zip(mask.iter().cycle()) {
+        *byte ^= mask;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&mut out, 0, payload);
+        let head = out.len() - payload.len();
+        out[0] = first;
+        out[1] |= 0x80;
+        let mask = [7, 99, 200, 13];
+        let mut body = out.split_off(head);
+        out.extend_from_slice(&mask);
+        unmask(&mut body, mask);
+        out.extend_from_slice(&body);
+        out
+    }
+
+    fn decode_in_steps(bytes: &[u8], step: usize, max: usize) -> Result<Vec<String>, Broken> {
+        let (mut decoder, mut got) = (Decoder::default(), Vec::new());
+        for chunk in bytes.to_vec().chunks_mut(step) {
+            decoder.decode(chunk, max, |message| {
+                got.push(format!("{message:?}"));
+                true
+            })?;
+        }
+        Ok(got)
+    }
+
+    #[test]
+    fn messages_arrive_whole_however_they_are_cut() {
+        let long = vec![b'x'; 70_000];
+        let mut bytes = masked(0x81, b"hello");
+        bytes.extend(masked(0x01, b"frag"));
+        bytes.extend(masked(0x89, b"ping in between"));
+        bytes.extend(masked(0x80, b"ment"));
+        bytes.extend(masked(0x82, &long));
+        let whole = decode_in_steps(&bytes, bytes.len(), 1 << 20).unwrap();
+        assert_eq!(whole[0], "Text(\"hello\")");
+        assert!(whole[1].starts_with("Ping"));
+        assert_eq!(whole[2], "Text(\"fragment\")");
+        assert_eq!(whole.len(), 4);
+        for step in [1, 2, 3, 7, 100, 65_536] {
+            assert_eq!(decode_in_steps(&bytes, step, 1 << 20).unwrap(), whole, "step {step}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_held_between_messages() {
+        let mut decoder = Decoder::default();
+        decoder.decode(&mut masked(0x81, b"hi"), 100, |_| true).unwrap();
+        assert_eq!(decoder.buffered_bytes(), 0);
+        decoder.decode(&mut masked(0x81, b"hi")[..3].to_vec(), 100, |_| true).unwrap();
+        assert!(decoder.buffered_bytes() > 0);
+    }
+
+    #[test]
+    fn broken_frames_have_their_close_codes() {
+        let unmasked = vec![0x81, 2, b'h', b'i'];
+        let cases: [(Vec<u8>, u16); 10] = [
+            (unmasked, CLOSE_PROTOCOL),
+            (masked(0x81, &[0xff, 0xfe]), CLOSE_NOT_UTF8),
+            (masked(0x81, &[b'x'; 101]), CLOSE_TOO_LARGE),
+            (masked(0xc1, b"reserved"), CLOSE_PROTOCOL),
+            (masked(0x83, b"opcode"), CLOSE_PROTOCOL),
+            (masked(0x80, b"continuation"), CLOSE_PROTOCOL),
+            (masked(0x09, b"ping in parts"), CLOSE_PROTOCOL),
+            (masked(0x88, &[3]), CLOSE_PROTOCOL),
+            (masked(0x88, &[3, 0xed]), CLOSE_PROTOCOL),
+            ([masked(0x01, b"a"), masked(0x81, b"b")].concat(), CLOSE_PROTOCOL),
+        ];
+        for (bytes, code) in cases {
+            for step in [1, bytes.len()] {
+                assert_eq!(decode_in_steps(&bytes, step, 100).unwrap_err().code, code, "{bytes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_is_judged_before_its_bytes_arrive() {
+        let mut decoder = Decoder::default();
+        let mut head = vec![0x82, 0x80 | 127, 0, 0, 0, 1, 0, 0, 0, 0];
+        assert_eq!(decoder.decode(&mut head, 1 << 20, |_| true).unwrap_err().code, CLOSE_TOO_LARGE);
+    }
+
+    #[test]
+    fn fragments_together_obey_the_limit() {
+        let bytes = [masked(0x02, &[0; 60]), masked(0x80, &[0; 60])].concat();
+        assert_eq!(decode_in_steps(&bytes, 9, 100).unwrap_err().code, CLOSE_TOO_LARGE);
+    }
+}
