@@ -1,0 +1,316 @@
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use millrace_protocol::{Epoch, Gap, NewPublication, Position, Publication, Since, session::Policy};
+
+/// How long an idempotency key is remembered.
+const IDEMPOTENCY_MS: u64 = 5 * 60 * 1000;
+/// Most idempotency keys remembered per channel; the oldest goes first.
+const IDEMPOTENCY_KEYS_MAX: usize = 10_000;
+
+/// How much of the past a channel keeps. Whichever bound is reached first trims the oldest publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub count_max: usize,
+    pub bytes_max: usize,
+    pub age_max_ms: u64,
+}
+
+/// How much one page may hold; a page always holds at least one publication if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageLimit {
+    pub count: usize,
+    pub bytes: usize,
+}
+
+/// What a reader gets for "after this position".
+///
+/// Shape: if there is a gap it lies before `publications`; their offsets rise by exactly 1 (`latest`: they rise).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    pub gap: Option<Gap>,
+    pub publications: Vec<Arc<Publication>>,
+    /// Go on from here: everything up to this position is in the page, named by its gap, or was wanted by nobody.
+    pub end: Position,
+    /// The newest position of the log.
+    pub top: Position,
+}
+
+/// The order and the bounded past of one channel: what an engine decides with.
+#[derive(Debug)]
+pub struct History {
+    epoch: Epoch,
+    top: u64,
+    log: VecDeque<Arc<Publication>>,
+    bytes: usize,
+    /// Time of the newest publication, and of the newest that was trimmed.
+    top_time_ms: u64,
+    trimmed_time_ms: Option<u64>,
+    keys: HashMap<Box<str>, u64>,
+    keys_by_age: VecDeque<(u64, Box<str>)>,
+}
+
+/// What became of a publication.
+#[derive(Debug)]
+pub enum Appended {
+    New(Arc<Publication>),
+    /// Its idempotency key was seen before; this is the first one's offset.
+    Duplicate(u64),
+}
+
+impl History {
+    pub fn new(epoch: Epoch) -> Self {
+        Self {
+            epoch,
+            top: 0,
+            log: VecDeque::new(),
+            bytes: 0,
+            top_time_ms: 0,
+            trimmed_time_ms: None,
+            keys: HashMap::new(),
+            keys_by_age: VecDeque::new(),
+        }
+    }
+
+    pub fn top(&self) -> Position {
+        self.position(self.top)
+    }
+
+    pub fn newest(&self) -> Option<&Arc<Publication>> {
+        self.log.back()
+    }
+
+    /// Bytes of payloads and keys held.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives the publication the next offset and a time that never falls. Cost: O(what is trimmed).
+    pub fn append(&mut self, new: NewPublication, now_ms: u64, bounds: &Bounds) -> Appended {
+        self.forget_keys(now_ms);
+        if let Some(key) = &new.idempotency_key {
+            if let Some(&offset) = self.keys.get(key) {
+                return Appended::Duplicate(offset);
+            }
+        }
+        self.top += 1;
+        self.top_time_ms = self.top_time_ms.max(now_ms);
+        if let Some(key) = new.idempotency_key {
+            self.keys.insert(key.clone(), self.top);
+            self.keys_by_age.push_back((now_ms, key));
+        }
+        let publication = Arc::new(Publication {
+            offset: self.top,
+            time_ms: self.top_time_ms,
+            key: new.key,
+            expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
+            kind: new.kind,
+            data: new.data,
+        });
+        self.bytes += publication.cost_bytes();
+        self.log.push_back(publication.clone());
+        self.trim(now_ms, bounds);
+        Appended::New(publication)
+    }
+
+    /// Publications after `since`, oldest first; with [`Policy::Latest`] only the newest per key.
+    ///
+    /// Cost: O(items returned), for `latest` O(items held after `since`).
+    /// Source: docs/protocol.md, "Words" (gap) and "Reading".
+    pub fn page(&mut self, since: Since, policy: Policy, limit: PageLimit, now_ms: u64, bounds: &Bounds) -> Page {
+        self.trim(now_ms, bounds);
+        let first = self.top + 1 - self.log.len() as u64;
+        let (asked, mut next) = self.start(since, first);
+        while next <= self.top && self.at(next, first).is_expired(now_ms) {
+            next += 1;
+        }
+        let from = asked.unwrap_or(self.position(next - 1));
+        let gap = (from != self.position(next - 1)).then(|| Gap { from, to: self.position(next - 1) });
+        let held = self.log.range((next - first) as usize..);
+        let (publications, end) = match policy {
+            Policy::Every => {
+                let fresh = held.take_while(|publication| !publication.is_expired(now_ms));
+                let page = take_page(fresh, limit);
+                let end = page.last().map_or(next - 1, |last| last.offset);
+                (page, end)
+            }
+            Policy::Latest => {
+                let mut seen = HashSet::new();
+                let newest: Vec<_> = held.rev().filter(|p| !p.is_expired(now_ms) && seen.insert(p.key.clone())).collect();
+                let all = newest.len();
+                let page = take_page(newest.into_iter().rev(), limit);
+                let end = if page.len() == all { self.top.max(next - 1) } else { page.last().map_or(next - 1, |p| p.offset) };
+                (page, end)
+            }
+        };
+        Page { gap, publications, end: self.position(end), top: self.top() }
+    }
+
+    /// Drops what is over the bounds; offsets stay.
+    pub fn trim(&mut self, now_ms: u64, bounds: &Bounds) {
+        while let Some(oldest) = self.log.front() {
+            let over = self.log.len() > bounds.count_max || self.bytes > bounds.bytes_max;
+            if !over && now_ms.saturating_sub(oldest.time_ms) < bounds.age_max_ms {
+                return;
+            }
+            self.bytes -= oldest.cost_bytes();
+            self.trimmed_time_ms = Some(oldest.time_ms);
+            self.log.pop_front();
+        }
+    }
+
+    /// The position the reader says it is at (if it names one), and the first offset it can be given.
+    fn start(&self, since: Since, first: u64) -> (Option<Position>, u64) {
+        match since {
+            Since::Now => (None, self.top + 1),
+            Since::Earliest => (None, first),
+            Since::Position(at) if at.epoch != self.epoch => (Some(at), first),
+            // A position that was never given out: whoever holds it knows another log.
+            Since::Position(at) if at.offset > self.top => (Some(at), self.top + 1),
+            Since::Position(at) => (Some(at), first.max(at.offset + 1)),
+            Since::Time(ms) => {
+                let next = first + self.log.partition_point(|publication| publication.time_ms < ms) as u64;
+                let lost_some = self.trimmed_time_ms.is_some_and(|trimmed| trimmed >= ms);
+                (lost_some.then(|| self.position(0)), next)
+            }
+        }
+    }
+
+    fn at(&self, offset: u64, first: u64) -> &Publication {
+        &self.log[(offset - first) as usize]
+    }
+
+    fn position(&self, offset: u64) -> Position {
+        Position { epoch: self.epoch, offset }
+    }
+
+    fn forget_keys(&mut self, now_ms: u64) {
+        while let Some((at, _)) = self.keys_by_age.front() {
+            if self.keys_by_age.len() < IDEMPOTENCY_KEYS_MAX && now_ms.saturating_sub(*at) < IDEMPOTENCY_MS {
+                return;
+            }
+            if let Some((_, key)) = self.keys_by_age.pop_front() {
+                self.keys.remove(&key);
+            }
+        }
+    }
+}
+
+fn take_page<'a>(items: impl Iterator<Item = &'a Arc<Publication>>, limit: PageLimit) -> Vec<Arc<Publication>> {
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for publication in items.take(limit.count) {
+        bytes += publication.cost_bytes();
+        if bytes > limit.bytes && !page.is_empty() {
+            break;
+        }
+        page.push(publication.clone());
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use millrace_protocol::Kind;
+
+    const BOUNDS: Bounds = Bounds { count_max: 5, bytes_max: 1000, age_max_ms: 1000 };
+    const LIMIT: PageLimit = PageLimit { count: 100, bytes: 1 << 20 };
+
+    fn new(data: &str) -> NewPublication {
+        NewPublication::new(Kind::Text, Bytes::copy_from_slice(data.as_bytes()))
+    }
+
+    fn filled(count: u64) -> History {
+        let mut history = History::new(Epoch(1));
+        for i in 1..=count {
+            history.append(new(&i.to_string()), i, &BOUNDS);
+        }
+        history
+    }
+
+    fn at(epoch: u32, offset: u64) -> Position {
+        Position { epoch: Epoch(epoch), offset }
+    }
+
+    fn read(history: &mut History, since: Since) -> (Option<(u64, u64)>, Vec<u64>) {
+        let page = history.page(since, Policy::Every, LIMIT, 10, &BOUNDS);
+        (page.gap.map(|gap| (gap.from.offset, gap.to.offset)), page.publications.iter().map(|p| p.offset).collect())
+    }
+
+    #[test]
+    fn offset_rises_by_one_and_bounds_hold() {
+        let mut history = filled(8);
+        assert_eq!(read(&mut history, Since::Earliest), (None, vec![4, 5, 6, 7, 8]));
+        assert_eq!(read(&mut history, Since::Now), (None, vec![]));
+        assert_eq!(read(&mut history, Since::Position(at(1, 6))), (None, vec![7, 8]));
+        assert_eq!(read(&mut history, Since::Position(at(1, 3))), (None, vec![4, 5, 6, 7, 8]));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let mut history = filled(8);
+        assert_eq!(read(&mut history, Since::Position(at(1, 1))), (Some((1, 3)), vec![4, 5, 6, 7, 8]));
+        assert_eq!(read(&mut history, Since::Position(at(9, 77))), (Some((77, 3)), vec![4, 5, 6, 7, 8]));
+        assert_eq!(read(&mut history, Since::Position(at(1, 99))), (Some((99, 8)), vec![]));
+        assert_eq!(read(&mut History::new(Epoch(2)), Since::Position(at(1, 3))), (Some((3, 0)), vec![]));
+    }
+
+    #[test]
+    fn time_finds_its_place() {
+        let mut history = filled(8);
+        assert_eq!(read(&mut history, Since::Time(6)), (None, vec![6, 7, 8]));
+        assert_eq!(read(&mut history, Since::Time(2)), (Some((0, 3)), vec![4, 5, 6, 7, 8]));
+        assert_eq!(read(&mut history, Since::Time(99)), (None, vec![]));
+    }
+
+    #[test]
+    fn age_and_bytes_trim() {
+        let mut history = filled(3);
+        assert!(history.page(Since::Earliest, Policy::Every, LIMIT, 1002, &BOUNDS).publications.len() == 1);
+        let mut history = History::new(Epoch(1));
+        for _ in 0..3 {
+            history.append(new(&"x".repeat(400)), 1, &BOUNDS);
+        }
+        assert_eq!((history.bytes(), history.top().offset), (800, 3));
+    }
+
+    #[test]
+    fn expired_publications_are_a_gap() {
+        let mut history = filled(2);
+        let mut short = new("short");
+        short.ttl_ms = Some(5);
+        history.append(short, 3, &BOUNDS);
+        history.append(new("4"), 4, &BOUNDS);
+        assert_eq!(read(&mut history, Since::Position(at(1, 0))), (None, vec![1, 2]));
+        assert_eq!(read(&mut history, Since::Position(at(1, 2))), (Some((2, 3)), vec![4]));
+    }
+
+    #[test]
+    fn the_same_key_publishes_once() {
+        let mut history = History::new(Epoch(1));
+        let keyed = || NewPublication { idempotency_key: Some("k".into()), ..new("a") };
+        assert!(matches!(history.append(keyed(), 0, &BOUNDS), Appended::New(_)));
+        assert!(matches!(history.append(keyed(), 1, &BOUNDS), Appended::Duplicate(1)));
+        assert!(matches!(history.append(keyed(), IDEMPOTENCY_MS, &BOUNDS), Appended::New(_)));
+        assert_eq!(history.top().offset, 2);
+    }
+
+    #[test]
+    fn latest_keeps_the_newest_per_key_page_by_page() {
+        let mut history = History::new(Epoch(1));
+        for key in ["a", "b", "a", "c", "b"] {
+            history.append(NewPublication { key: Some(key.into()), ..new(key) }, 1, &BOUNDS);
+        }
+        let offsets = |page: &Page| page.publications.iter().map(|p| p.offset).collect::<Vec<_>>();
+        let page = history.page(Since::Earliest, Policy::Latest, LIMIT, 1, &BOUNDS);
+        assert_eq!((offsets(&page), page.end.offset), (vec![3, 4, 5], 5));
+        let two = PageLimit { count: 2, bytes: 1000 };
+        let page = history.page(Since::Earliest, Policy::Latest, two, 1, &BOUNDS);
+        assert_eq!((offsets(&page), page.end.offset), (vec![3, 4], 4));
+        let page = history.page(Since::Position(page.end), Policy::Latest, two, 1, &BOUNDS);
+        assert_eq!((offsets(&page), page.end.offset), (vec![5], 5));
+    }
+}

@@ -1,0 +1,148 @@
+//! From a publication to the sockets: append once per form, then one write per reader and turn.
+
+use millrace_protocol::{ChannelName, Epoch, Position, Publication};
+
+use super::{Conn, ConnId, Group, Hub, Live, Output, Wire};
+use crate::log::WireLog;
+
+impl Hub {
+    /// A publication has come for this shard. Nothing is written before [`Hub::flush`].
+    ///
+    /// Offsets that are known already are ignored; after a jump (or a new epoch) the readers fetch what they miss from history.
+    pub fn deliver(&mut self, name: &ChannelName, epoch: Epoch, publication: &Publication) {
+        let before = Position { epoch, offset: publication.offset - 1 };
+        let key = match self.by_name.get(name) {
+            Some(&key) => key,
+            None if self.patterns.keys().any(|pattern| pattern.matches(name.as_str())) => {
+                let key = self.open(name, Some(before));
+                self.attach_patterns(key, |_, _| true);
+                match self.by_name.get(name) {
+                    Some(&key) => key,
+                    None => return,
+                }
+            }
+            None => return,
+        };
+        match self.channels[key as usize].head {
+            Some(head) if head == before => {}
+            Some(head) if head.epoch == epoch && head.offset > before.offset => return,
+            _ => self.jump(key, before),
+        }
+        let log_bytes_max = self.config.log_bytes_max;
+        let channel = &mut self.channels[key as usize];
+        channel.head = Some(Position { epoch, offset: publication.offset });
+        for Group { form, log, live, recovering, .. } in &mut channel.groups {
+            if live.is_empty() && recovering.is_empty() {
+                log.restart(publication.offset + 1);
+            } else {
+                log.append(&publication.key, log_bytes_max, |out| form.encode(out, name, epoch, publication));
+            }
+        }
+        self.mark_dirty(key);
+        for waiter in std::mem::take(&mut self.channels[key as usize].waiters) {
+            self.forget(waiter);
+            self.outputs.push_back(Output::Wake(waiter));
+        }
+    }
+
+    /// Writes everything that has been delivered since the last turn: to each reader that is not blocked, all it is behind.
+    ///
+    /// Cost: per reader its cursor and its socket.
+    pub fn flush(&mut self, wire: &mut impl Wire) {
+        let dirty = std::mem::take(&mut self.dirty);
+        // Readers with bytes of their own, and those whom one turn's publications have outrun.
+        let mut one_by_one: Vec<ConnId> = Vec::new();
+        for &key in &dirty {
+            let Hub { conns, channels, now_s, .. } = &mut *self;
+            let channel = &mut channels[key as usize];
+            channel.dirty = false;
+            for Group { form, log, live, .. } in &mut channel.groups {
+                for reader in live {
+                    let conn = &mut conns[reader.conn as usize];
+                    if conn.blocked {
+                        continue;
+                    }
+                    if form.has_reader_head() || reader.cursor < log.first() {
+                        one_by_one.push(ConnId { slot: reader.conn, generation: conn.generation });
+                    } else {
+                        send_behind(log, reader, conn, *now_s, wire);
+                    }
+                }
+            }
+        }
+        for id in one_by_one {
+            self.catch_up(id, wire);
+        }
+        for &key in &dirty {
+            if let Some(channel) = self.channels.get_mut(key as usize) {
+                channel.groups.iter_mut().for_each(Group::trim);
+            }
+        }
+        // Catching up may have marked channels that were just trimmed; they need no second turn.
+        if self.dirty.is_empty() {
+            self.dirty = dirty;
+            self.dirty.clear();
+        }
+    }
+
+    /// The channel goes on from `head`, which is not where it was: an epoch has ended, or publications were lost on the way here.
+    /// Whoever lacks something fetches it from history.
+    pub(super) fn jump(&mut self, key: u32, head: Position) {
+        let channel = &mut self.channels[key as usize];
+        let same_epoch = channel.epoch() == head.epoch;
+        let mut lapsed = Vec::new();
+        for group in &mut channel.groups {
+            group.log.restart(head.offset + 1);
+            let missing = |reader: &&Live| !same_epoch || reader.cursor <= head.offset;
+            lapsed.extend(group.live.iter().filter(missing).map(|reader| (reader.conn, reader.slot)));
+            for reader in &mut group.recovering {
+                reader.hold = head.offset;
+            }
+        }
+        for &(conn, slot) in &lapsed {
+            self.lapse(conn, slot);
+        }
+        self.channels[key as usize].head = Some(head);
+        for (conn, _) in lapsed {
+            self.ask(conn);
+        }
+    }
+
+    pub(super) fn mark_dirty(&mut self, key: u32) {
+        let channel = &mut self.channels[key as usize];
+        if !channel.dirty {
+            channel.dirty = true;
+            self.dirty.push(key);
+        }
+    }
+}
+
+impl Group {
+    /// Keeps what the slowest reader still wants, as far as the log's own bound has left it.
+    fn trim(&mut self) {
+        let live = self.live.iter().map(|reader| reader.cursor);
+        let recovering = self.recovering.iter().map(|reader| reader.hold + 1);
+        let wanted = live.chain(recovering).min().unwrap_or(u64::MAX);
+        self.log.trim(wanted);
+    }
+}
+
+/// Sends a live reader all it is behind, or as much as its socket takes. A frame of which a part has left is finished from `Conn::out`,
+/// so a cursor always stands between two frames.
+pub(super) fn send_behind(log: &WireLog, reader: &mut Live, conn: &mut Conn, now_s: u32, wire: &mut impl Wire) {
+    let id = ConnId { slot: reader.conn, generation: conn.generation };
+    while let Some(run) = log.run(reader.cursor) {
+        let taken = wire.write(id, run.bytes);
+        conn.wrote_s = now_s;
+        if taken < run.bytes.len() {
+            let (next, whole) = log.split(&run, taken);
+            conn.out.bytes.extend_from_slice(&run.bytes[taken..whole]);
+            conn.blocked = true;
+            reader.cursor = next;
+            return;
+        }
+        reader.cursor = run.end;
+    }
+    // Superseded frames at the end of a `latest` log are nobody's any more.
+    reader.cursor = reader.cursor.max(log.next());
+}

@@ -1,0 +1,402 @@
+//! The live side of one shard: which connection reads which channel, and from where.
+//!
+//! A reader of a channel is in one of two states:
+//!
+//! ```text
+//!              attach: the log reaches back to its cursor
+//!            ┌──────────────────────────────────────────────► Live ── the log has moved past its cursor ──┐
+//!   attach ──┤                                                 ▲     or begun a new epoch                 │
+//!            └─► Recovering ── history has brought its cursor ─┘                                          │
+//!                  ▲   │       to where the log begins                                                    │
+//!                  │   └─ asks for one page of history at a time, and only when its socket is empty       │
+//!                  └──────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Publications that arrive meanwhile wait in the shared log, not with the reader: a slow or recovering reader costs a cursor, not a queue.
+
+mod deliver;
+mod recover;
+mod subscribe;
+
+pub use subscribe::Subscribed;
+
+use std::collections::{HashMap, VecDeque};
+
+use millrace_protocol::{ChannelName, Epoch, Form, Pattern, Position, Since, session::Policy};
+use slab::Slab;
+
+use crate::log::WireLog;
+
+/// A blocked WebSocket that for so many heartbeats neither speaks nor takes a byte is dead.
+const BLOCKED_HEARTBEATS: u32 = 8;
+
+/// Where frames leave: the one thing a hub needs from a socket.
+pub trait Wire {
+    /// Hands over bytes and returns how many were taken. Fewer than all means that the connection is blocked: no more will be
+    /// offered until [`Hub::writable`] is called. A dead connection takes everything.
+    fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize;
+}
+
+/// A connection of this hub. Never used again once the connection has gone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct ConnId {
+    pub slot: u32,
+    pub generation: u32,
+}
+
+/// Someone who waits for the next publication without a stream: a long poll.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct WaiterId(pub u64);
+
+/// Names one reader's wish for history, so that the answer finds it, or nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadTicket {
+    conn: ConnId,
+    slot: u32,
+    serial: u32,
+}
+
+/// What a hub wants done. Drained with [`Hub::poll_output`] after every call that changes something.
+#[derive(Debug, PartialEq)]
+pub enum Output {
+    /// Read a page of history and bring it to [`Hub::handle_page`].
+    ReadHistory { ticket: ReadTicket, channel: ChannelName, since: Since, policy: Policy },
+    /// So many readers of this hub want publications of this channel now; 0: none.
+    Interest { channel: ChannelName, readers: u32 },
+    /// The same for all channels that match a pattern.
+    PatternInterest { pattern: Pattern, readers: u32 },
+    /// A publication (or the end of an epoch) has come for someone who waits.
+    Wake(WaiterId),
+    /// Nothing more will be written to this connection: close it.
+    Close(ConnId),
+}
+
+/// Bounds of one hub.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Most bytes of frames kept per channel and form for readers who are behind; whoever is further behind reads history.
+    pub log_bytes_max: usize,
+    /// Most channels and patterns that one connection may subscribe to, and most channels that its patterns may open.
+    pub subscriptions_max: usize,
+    /// Silence after which a heartbeat is sent, in seconds.
+    pub heartbeat_s: u32,
+    /// A WebSocket that says nothing for so long after a ping is dead, in seconds.
+    pub grace_s: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { log_bytes_max: 4 << 20, subscriptions_max: 1000, heartbeat_s: 25, grace_s: 10 }
+    }
+}
+
+/// Connections, channels and cursors of one shard.
+///
+/// Call order: inputs ([`Hub::deliver`], [`Hub::writable`], ...) in any order, [`Hub::flush`] once per turn of the loop, and drain
+/// [`Hub::poll_output`] after each of them.
+pub struct Hub {
+    config: Config,
+    conns: Slab<Conn>,
+    generation: u32,
+    serial: u32,
+    channels: Slab<Channel>,
+    by_name: HashMap<ChannelName, u32>,
+    patterns: HashMap<Pattern, Vec<(ConnId, u32)>>,
+    waiters: HashMap<WaiterId, Vec<u32>>,
+    dirty: Vec<u32>,
+    outputs: VecDeque<Output>,
+    now_s: u32,
+    scratch: Vec<u8>,
+}
+
+/// One connection, as far as delivery cares.
+struct Conn {
+    generation: u32,
+    form: Form,
+    /// The socket has taken less than it was offered.
+    blocked: bool,
+    /// It will be closed once `out` has left; nothing more is said.
+    closing: bool,
+    /// A page of history is on its way.
+    asking: bool,
+    pinged: bool,
+    heard_s: u32,
+    wrote_s: u32,
+    /// Bytes that must leave before anything else: replies, pages of history, the rest of a frame of which a part has left.
+    out: Out,
+    readers: Vec<Option<ReaderRef>>,
+    patterns: Vec<Option<PatternRef>>,
+}
+
+#[derive(Default)]
+struct Out {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+/// Where a connection's reader lives.
+struct ReaderRef {
+    channel: u32,
+    group: u32,
+    index: u32,
+    live: bool,
+    serial: u32,
+    /// The pattern (slot in `Conn::patterns`) that brought it, if it was not asked for by name.
+    pattern: Option<u32>,
+}
+
+struct PatternRef {
+    pattern: Pattern,
+    policy: Policy,
+}
+
+/// One channel that somebody here wants.
+struct Channel {
+    name: ChannelName,
+    /// `None` until the first page or publication tells.
+    head: Option<Position>,
+    groups: Vec<Group>,
+    /// Subscriptions on their way: the channel must stay although it has no reader yet.
+    opening: u32,
+    waiters: Vec<WaiterId>,
+    told_readers: u32,
+    dirty: bool,
+}
+
+/// Readers of one channel who are sent the same bytes.
+struct Group {
+    form: Form,
+    policy: Policy,
+    log: WireLog,
+    live: Vec<Live>,
+    recovering: Vec<Recovering>,
+}
+
+/// A caught-up, or nearly caught-up reader: sixteen bytes.
+struct Live {
+    conn: u32,
+    slot: u32,
+    /// The next offset it is given.
+    cursor: u64,
+}
+
+struct Recovering {
+    conn: u32,
+    slot: u32,
+    /// It has everything up to here.
+    at: Position,
+    /// The log keeps what comes after this offset until the page has come.
+    hold: u64,
+}
+
+impl Hub {
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            conns: Slab::new(),
+            generation: 0,
+            serial: 0,
+            channels: Slab::new(),
+            by_name: HashMap::new(),
+            patterns: HashMap::new(),
+            waiters: HashMap::new(),
+            dirty: Vec::new(),
+            outputs: VecDeque::new(),
+            now_s: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The next wish, oldest first.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// A new connection whose frames have this form.
+    pub fn connect(&mut self, form: Form) -> ConnId {
+        self.generation = self.generation.wrapping_add(1);
+        let conn = Conn {
+            generation: self.generation,
+            form,
+            blocked: false,
+            closing: false,
+            asking: false,
+            pinged: false,
+            heard_s: self.now_s,
+            wrote_s: self.now_s,
+            out: Out::default(),
+            readers: Vec::new(),
+            patterns: Vec::new(),
+        };
+        ConnId { slot: self.conns.insert(conn) as u32, generation: self.generation }
+    }
+
+    /// The connection has gone: forget it and what it read.
+    pub fn disconnect(&mut self, id: ConnId) {
+        if self.conn(id).is_none() {
+            return;
+        }
+        self.drop_readers(id);
+        self.conns.remove(id.slot as usize);
+    }
+
+    /// The peer has said something, whatever it was.
+    pub fn heard(&mut self, id: ConnId) {
+        let now_s = self.now_s;
+        if let Some(conn) = self.conn_mut(id) {
+            conn.heard_s = now_s;
+            conn.pinged = false;
+        }
+    }
+
+    /// Sends bytes of the connection's own (a reply, a pong) between two frames.
+    pub fn send(&mut self, id: ConnId, bytes: &[u8], wire: &mut impl Wire) {
+        let now_s = self.now_s;
+        if let Some(conn) = self.conn_mut(id) {
+            conn.send(id, bytes, now_s, wire);
+        }
+    }
+
+    /// Sends last bytes (a close frame), then asks for the connection to be closed.
+    pub fn close(&mut self, id: ConnId, last: &[u8], wire: &mut impl Wire) {
+        let now_s = self.now_s;
+        let Some(conn) = self.conn_mut(id) else { return };
+        if conn.closing {
+            return;
+        }
+        conn.send(id, last, now_s, wire);
+        conn.closing = true;
+        let done = conn.out.is_empty();
+        self.drop_readers(id);
+        if done {
+            self.outputs.push_back(Output::Close(id));
+        }
+    }
+
+    /// Tells every connection that the server goes away: `after_ms` gives each its own delay. The closing itself comes later.
+    pub fn drain(&mut self, mut after_ms: impl FnMut() -> u64, wire: &mut impl Wire) {
+        let mut frame = Vec::new();
+        for (slot, conn) in &mut self.conns {
+            frame.clear();
+            conn.form.encode_drain(&mut frame, after_ms());
+            let id = ConnId { slot: slot as u32, generation: conn.generation };
+            conn.send(id, &frame, self.now_s, wire);
+        }
+    }
+
+    /// Once a second or so: heartbeats, and an end to WebSockets that answer no ping.
+    pub fn tick(&mut self, now_s: u32, wire: &mut impl Wire) {
+        self.now_s = now_s;
+        let (heartbeat_s, grace_s) = (self.config.heartbeat_s, self.config.grace_s);
+        for (slot, conn) in &mut self.conns {
+            let id = ConnId { slot: slot as u32, generation: conn.generation };
+            let silent_s = now_s.saturating_sub(if conn.form.is_websocket() { conn.heard_s } else { conn.wrote_s });
+            // A slow peer cannot answer a ping it has not got yet: while it takes bytes it lives.
+            let dead = if conn.blocked {
+                now_s.saturating_sub(conn.heard_s.max(conn.wrote_s)) >= BLOCKED_HEARTBEATS * heartbeat_s
+            } else {
+                silent_s >= heartbeat_s + grace_s
+            };
+            if conn.form.is_websocket() && dead {
+                if !conn.closing {
+                    conn.closing = true;
+                    self.outputs.push_back(Output::Close(id));
+                }
+            } else if silent_s >= heartbeat_s && !conn.pinged && !conn.closing && conn.out.is_empty() {
+                conn.pinged = conn.form.is_websocket();
+                conn.send(id, conn.form.heartbeat(), now_s, wire);
+            }
+        }
+    }
+
+    /// Bytes waiting for this connection alone; while there are many, its peer should not be read from.
+    pub fn out_bytes(&self, id: ConnId) -> usize {
+        self.conn(id).map_or(0, |conn| conn.out.len())
+    }
+
+    pub fn conns(&self) -> impl Iterator<Item = (ConnId, Form)> + '_ {
+        self.conns.iter().map(|(slot, conn)| (ConnId { slot: slot as u32, generation: conn.generation }, conn.form))
+    }
+
+    pub fn conn_count(&self) -> usize {
+        self.conns.len()
+    }
+
+    pub fn channel_count(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// Memory held by logs and by bytes waiting for single connections.
+    pub fn buffer_bytes(&self) -> (usize, usize) {
+        let logs = self.channels.iter().flat_map(|(_, channel)| &channel.groups).map(|group| group.log.bytes()).sum();
+        (logs, self.conns.iter().map(|(_, conn)| conn.out.bytes.capacity()).sum())
+    }
+
+    fn conn(&self, id: ConnId) -> Option<&Conn> {
+        self.conns.get(id.slot as usize).filter(|conn| conn.generation == id.generation)
+    }
+
+    fn conn_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.conns.get_mut(id.slot as usize).filter(|conn| conn.generation == id.generation)
+    }
+}
+
+impl Conn {
+    /// Either everything left is in `out` or `out` is empty: order is kept.
+    fn send(&mut self, id: ConnId, bytes: &[u8], now_s: u32, wire: &mut impl Wire) {
+        if self.closing || bytes.is_empty() {
+            return;
+        }
+        let taken = if self.blocked { 0 } else { wire.write(id, bytes) };
+        if taken > 0 {
+            self.wrote_s = now_s;
+        }
+        if taken < bytes.len() {
+            self.blocked = true;
+            self.out.bytes.extend_from_slice(&bytes[taken..]);
+        }
+    }
+
+    /// True if nothing is left to send.
+    fn send_out(&mut self, id: ConnId, now_s: u32, wire: &mut impl Wire) -> bool {
+        if !self.out.is_empty() {
+            let taken = wire.write(id, &self.out.bytes[self.out.sent..]);
+            self.out.sent += taken;
+            if taken > 0 {
+                self.wrote_s = now_s;
+            }
+            if self.out.is_empty() {
+                self.out = Out::default();
+            } else {
+                self.blocked = true;
+            }
+        }
+        self.out.is_empty()
+    }
+}
+
+impl Out {
+    fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Channel {
+    fn readers(&self) -> u32 {
+        let readers: usize = self.groups.iter().map(|group| group.live.len() + group.recovering.len()).sum();
+        readers as u32 + self.opening + self.waiters.len() as u32
+    }
+
+    /// Where a reader stands that has been given everything before `cursor`.
+    fn before(&self, cursor: u64) -> Position {
+        Position { epoch: self.epoch(), offset: cursor - 1 }
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.head.map_or(Epoch(0), |head| head.epoch)
+    }
+}

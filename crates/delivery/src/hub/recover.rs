@@ -1,0 +1,231 @@
+//! Readers who are behind the log: they are given history page by page, each page when the one before it has left.
+
+use std::io::Write;
+
+use millrace_protocol::{ChannelName, Position, Since};
+
+use super::{ConnId, Hub, Live, Output, ReadTicket, Recovering, Wire, deliver::send_behind};
+use crate::Page;
+
+impl Hub {
+    /// The socket of a blocked connection takes bytes again.
+    pub fn writable(&mut self, id: ConnId, wire: &mut impl Wire) {
+        let now_s = self.now_s;
+        let Some(conn) = self.conn_mut(id) else { return };
+        conn.blocked = false;
+        if !conn.send_out(id, now_s, wire) {
+            return;
+        }
+        if conn.closing {
+            self.outputs.push_back(Output::Close(id));
+        } else {
+            self.catch_up(id, wire);
+        }
+    }
+
+    /// A page of history that [`Output::ReadHistory`] asked for.
+    pub fn handle_page(&mut self, ticket: ReadTicket, page: &Page, wire: &mut impl Wire) {
+        let Some(conn) = self.conn_mut(ticket.conn) else { return };
+        conn.asking = false;
+        let reader = conn.readers.get(ticket.slot as usize).and_then(Option::as_ref);
+        if reader.is_some_and(|reader| reader.serial == ticket.serial && !reader.live) {
+            self.send_page(ticket.conn, ticket.slot, page, wire);
+        }
+        self.ask(ticket.conn.slot);
+    }
+
+    /// Sends a page to a recovering reader and moves it on to the page's end.
+    pub(super) fn send_page(&mut self, id: ConnId, slot: u32, page: &Page, wire: &mut impl Wire) {
+        let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].as_ref() else { return };
+        let key = reader.channel;
+        if self.channels[key as usize].epoch() != page.top.epoch {
+            self.jump(key, page.top);
+        }
+        let form = self.conns[id.slot as usize].form;
+        let name = self.channels[key as usize].name.clone();
+        let mut heads = form.has_reader_head().then(|| self.positions(id.slot));
+        let mut frames = std::mem::take(&mut self.scratch);
+        frames.clear();
+        if let Some(gap) = page.gap {
+            if let Some(heads) = &mut heads {
+                write_head(&mut frames, heads, slot, gap.to);
+            }
+            form.encode_gap(&mut frames, &name, gap);
+            if form.gap_closes() {
+                self.close(id, &frames, wire);
+                return;
+            }
+        }
+        for publication in &page.publications {
+            if let Some(heads) = &mut heads {
+                let at = Position { epoch: page.end.epoch, offset: publication.offset };
+                write_head(&mut frames, heads, slot, at);
+            }
+            form.encode(&mut frames, &name, page.end.epoch, publication);
+        }
+        if let Some(reader) = self.recovering_mut(id.slot, slot) {
+            (reader.at, reader.hold) = (page.end, page.end.offset);
+        } else if let Some(reader) = self.live_mut(id.slot, slot) {
+            // Attached with a page that already reaches the log.
+            reader.cursor = reader.cursor.max(page.end.offset + 1);
+        }
+        self.send(id, &frames, wire);
+        if frames.capacity() <= 1 << 20 {
+            self.scratch = frames;
+        }
+        self.go_live_if_covered(id.slot, slot);
+        self.catch_up(id, wire);
+    }
+
+    /// Brings a connection that is not blocked as far as the logs reach, and asks for history where they do not.
+    pub(super) fn catch_up(&mut self, id: ConnId, wire: &mut impl Wire) {
+        let Some(conn) = self.conn(id) else { return };
+        if conn.blocked || conn.closing {
+            return;
+        }
+        let mut heads = conn.form.has_reader_head().then(|| self.positions(id.slot));
+        for slot in 0..self.conns[id.slot as usize].readers.len() as u32 {
+            let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].as_ref() else { continue };
+            if !reader.live {
+                self.go_live_if_covered(id.slot, slot);
+            }
+            let Hub { conns, channels, now_s, .. } = &mut *self;
+            let conn = &mut conns[id.slot as usize];
+            let Some(reader) = conn.readers[slot as usize].as_ref().filter(|reader| reader.live) else { continue };
+            let key = reader.channel;
+            let channel = &mut channels[key as usize];
+            let epoch = channel.epoch();
+            let group = &mut channel.groups[reader.group as usize];
+            let live = &mut group.live[reader.index as usize];
+            if live.cursor < group.log.first() {
+                self.lapse(id.slot, slot);
+                continue;
+            }
+            if live.cursor >= group.log.next() {
+                continue;
+            }
+            if let Some(heads) = &mut heads {
+                let mut bytes = Vec::new();
+                while let Some(run) = group.log.run(live.cursor) {
+                    for (offset, frame) in group.log.frames(&run) {
+                        write_head(&mut bytes, heads, slot, Position { epoch, offset });
+                        bytes.extend_from_slice(frame);
+                    }
+                    live.cursor = run.end;
+                }
+                live.cursor = live.cursor.max(group.log.next());
+                conn.send(id, &bytes, *now_s, wire);
+            } else {
+                send_behind(&group.log, live, conn, *now_s, wire);
+            }
+            let blocked = conn.blocked;
+            self.mark_dirty(key);
+            if blocked {
+                return;
+            }
+        }
+        self.ask(id.slot);
+    }
+
+    /// Asks for the next page for one recovering reader, if the connection has nothing left to send.
+    pub(super) fn ask(&mut self, conn_slot: u32) {
+        let Some(conn) = self.conns.get_mut(conn_slot as usize) else { return };
+        if conn.asking || conn.closing || conn.blocked || !conn.out.is_empty() {
+            return;
+        }
+        let recovering = |reader: &Option<super::ReaderRef>| reader.as_ref().is_some_and(|reader| !reader.live);
+        let Some(slot) = conn.readers.iter().position(recovering) else { return };
+        let Some(reader) = &conn.readers[slot] else { return };
+        let channel = &mut self.channels[reader.channel as usize];
+        let group = &mut channel.groups[reader.group as usize];
+        let waiting = &mut group.recovering[reader.index as usize];
+        waiting.hold = channel.head.map_or(waiting.at.offset, |head| head.offset);
+        conn.asking = true;
+        let id = ConnId { slot: conn_slot, generation: conn.generation };
+        let ticket = ReadTicket { conn: id, slot: slot as u32, serial: reader.serial };
+        let since = Since::Position(waiting.at);
+        self.outputs.push_back(Output::ReadHistory { ticket, channel: channel.name.clone(), since, policy: group.policy });
+    }
+
+    /// `Recovering → Live`, if the log reaches back to the reader's place.
+    pub(super) fn go_live_if_covered(&mut self, conn_slot: u32, slot: u32) {
+        let Some(reader) = self.conns[conn_slot as usize].readers[slot as usize].as_ref() else { return };
+        if reader.live {
+            return;
+        }
+        let channel = &self.channels[reader.channel as usize];
+        let group = &channel.groups[reader.group as usize];
+        let at = group.recovering[reader.index as usize].at;
+        if at.epoch != channel.epoch() || at.offset + 1 < group.log.first() {
+            return;
+        }
+        self.relink(conn_slot, slot, |group, conn, slot| {
+            group.live.push(Live { conn, slot, cursor: at.offset + 1 });
+            (true, group.live.len())
+        });
+    }
+
+    /// `Live → Recovering`: the log has moved past the reader's place.
+    pub(super) fn lapse(&mut self, conn_slot: u32, slot: u32) {
+        let Some(reader) = self.conns[conn_slot as usize].readers[slot as usize].as_ref() else { return };
+        let channel = &self.channels[reader.channel as usize];
+        let at = channel.before(channel.groups[reader.group as usize].live[reader.index as usize].cursor);
+        self.relink(conn_slot, slot, |group, conn, slot| {
+            group.recovering.push(Recovering { conn, slot, at, hold: group.log.next() - 1 });
+            (false, group.recovering.len())
+        });
+    }
+
+    fn relink(
+        &mut self,
+        conn_slot: u32,
+        slot: u32,
+        link: impl FnOnce(&mut super::Group, u32, u32) -> (bool, usize),
+    ) {
+        let Some(mut reader) = self.conns[conn_slot as usize].readers[slot as usize].take() else { return };
+        let group = &mut self.channels[reader.channel as usize].groups[reader.group as usize];
+        let (live, len) = link(group, conn_slot, slot);
+        self.unlink(&reader);
+        (reader.live, reader.index) = (live, len as u32 - 1);
+        self.conns[conn_slot as usize].readers[slot as usize] = Some(reader);
+    }
+
+    fn recovering_mut(&mut self, conn_slot: u32, slot: u32) -> Option<&mut Recovering> {
+        let reader = self.conns[conn_slot as usize].readers[slot as usize].as_ref().filter(|reader| !reader.live)?;
+        Some(&mut self.channels[reader.channel as usize].groups[reader.group as usize].recovering[reader.index as usize])
+    }
+
+    fn live_mut(&mut self, conn_slot: u32, slot: u32) -> Option<&mut Live> {
+        let reader = self.conns[conn_slot as usize].readers[slot as usize].as_ref().filter(|reader| reader.live)?;
+        Some(&mut self.channels[reader.channel as usize].groups[reader.group as usize].live[reader.index as usize])
+    }
+
+    /// Where every reader of a connection stands, by slot: what the `id:` of a several-channel event stream lists.
+    fn positions(&self, conn_slot: u32) -> Vec<Option<(ChannelName, Position)>> {
+        let stand = |reader: &super::ReaderRef| {
+            let channel = &self.channels[reader.channel as usize];
+            let group = &channel.groups[reader.group as usize];
+            let at = if reader.live {
+                channel.before(group.live[reader.index as usize].cursor)
+            } else {
+                group.recovering[reader.index as usize].at
+            };
+            (channel.name.clone(), at)
+        };
+        self.conns[conn_slot as usize].readers.iter().map(|reader| reader.as_ref().map(stand)).collect()
+    }
+}
+
+/// `id: a@P,b@Q`, with the reader in `slot` moved on to `at`.
+fn write_head(out: &mut Vec<u8>, heads: &mut [Option<(ChannelName, Position)>], slot: u32, at: Position) {
+    if let Some((_, position)) = &mut heads[slot as usize] {
+        *position = at;
+    }
+    out.extend_from_slice(b"id: ");
+    for (i, (name, position)) in heads.iter().flatten().enumerate() {
+        let comma = if i > 0 { "," } else { "" };
+        let _ = write!(out, "{comma}{name}@{position}");
+    }
+    out.push(b'\n');
+}
+

@@ -1,0 +1,13 @@
+//! Who gets what, and when. A channel is a bounded log; a reader is a cursor into it.
+//!
+//! Nothing here does I/O, asks a clock or starts a thread: bytes leave through [`Wire`], wishes through [`Output`], and time is an argument.
+//!
+//! Read first: [`Hub`] (the live side of one shard), [`History`] (order and the past, inside an engine), [`WireLog`].
+
+mod history;
+mod hub;
+mod log;
+
+pub use history::{Appended, Bounds, History, Page, PageLimit};
+pub use hub::{Config, ConnId, Hub, Output, ReadTicket, Subscribed, WaiterId, Wire};
+pub use log::{SEGMENT_BYTES, WireLog};
