@@ -1,0 +1,54 @@
+// The loop of `poll` and `long-poll`: ask, deliver, ask again from there.
+import { serverTime, type Query } from '../http.js';
+import type { LinkHost } from '../link.js';
+import { parsePositions } from '../position.js';
+import type { Message } from '../subscription.js';
+import type { Gap, TransportName } from '../types.js';
+import { HttpLink } from './http-link.js';
+
+interface Answer {
+  readonly positions: Record<string, string>;
+  readonly messages: Message[];
+  readonly gaps?: (Gap & { channel: string })[];
+}
+
+/** Publications in one answer. */
+const LIMIT = 1000;
+/** For an answer that need not be waited for. */
+const ANSWER_MS = 10_000;
+
+export function polling(name: TransportName, host: LinkHost, { wait, everyMs }: { wait: number; everyMs: number }): HttpLink {
+  return new HttpLink(name, host, async (link, first, signal) => {
+    let query = first;
+    for (let held = 0; !signal.aborted; held = wait) {
+      // The first answer comes at once and tells the positions, so a cut before the first message loses nothing.
+      host.alive(held * 1000 + everyMs + ANSWER_MS);
+      const ask: Query = [...query, ['limit', LIMIT], ['wait', held || undefined]];
+      const { body, response } = await host.http.json<Answer>('/v1/stream', ask, { signal, timeoutMs: held * 1000 + ANSWER_MS });
+      if (signal.aborted) return;
+      const positions = body ? Object.entries(body.positions) : parsePositions(response.headers.get('Millrace-Position') ?? '');
+      if (query === first) link.begin(positions, query, serverTime(response));
+      host.alive(wait * 1000 + everyMs + ANSWER_MS);
+      for (const gap of body?.gaps ?? []) host.gap(gap.channel, gap);
+      for (const message of body?.messages ?? []) host.message(message);
+      const at = new Map(positions);
+      query = first.map(([key, value]) => {
+        const channel = String(value).split('@')[0]!;
+        return key === 'channel' && at.has(channel) ? [key, `${channel}@${at.get(channel)}`] : [key, value];
+      });
+      if (everyMs && (body?.messages.length ?? 0) < LIMIT) await pause(everyMs, signal);
+    }
+  });
+}
+
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const done = (): void => {
+      clearTimeout(timer);
+      signal.removeEventListener('abort', done);
+      resolve();
+    };
+    const timer = setTimeout(done, ms);
+    signal.addEventListener('abort', done);
+  });
+}

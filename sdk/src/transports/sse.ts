@@ -1,0 +1,27 @@
+// Server-sent events over fetch, not EventSource: that one takes no headers and gives up on the first 500.
+import type { Transport } from '../link.js';
+import { parsePositions } from '../position.js';
+import { SseParser } from '../sse-parser.js';
+import { HttpLink } from './http-link.js';
+import { reading } from './reading.js';
+
+export const sse: Transport = {
+  name: 'sse',
+  usable: () => true,
+  open: (host) =>
+    new HttpLink('sse', host, async (link, query, signal) => {
+      const parser = new SseParser();
+      let begun = false;
+      await reading(link, 'text/event-stream', query, signal, (piece, time) => {
+        for (const { event, data, id } of parser.push(piece)) {
+          if (!begun) link.begin(parsePositions(id ?? ''), query, time);
+          begun = true;
+          if (data === undefined) continue;
+          const said = JSON.parse(data);
+          if (event === 'message') host.message(said);
+          else if (event === 'gap') host.gap(said.channel, said);
+          else if (event === 'drain') host.drain(said.after_ms);
+        }
+      });
+    }),
+};

@@ -1,0 +1,26 @@
+// HTTP streaming: one JSON line per publication. Source: docs/protocol.md, "Reading".
+import type { Transport } from '../link.js';
+import { HttpLink } from './http-link.js';
+import { reading } from './reading.js';
+
+export const httpStream: Transport = {
+  name: 'http-stream',
+  usable: () => true,
+  open: (host) =>
+    new HttpLink('http-stream', host, async (link, query, signal) => {
+      let rest = '';
+      await reading(link, 'application/x-ndjson', query, signal, (piece, time) => {
+        const lines = piece.split('\n');
+        lines[0] = rest + lines[0];
+        rest = lines.pop()!;
+        for (const line of lines) {
+          if (!line) continue;
+          const said = JSON.parse(line);
+          if (said.positions) link.begin(Object.entries(said.positions), query, time);
+          else if (said.gap) host.gap(said.gap.channel ?? said.channel, said.gap);
+          else if (said.drain) host.drain(said.drain.after_ms);
+          else host.message(said);
+        }
+      });
+    }),
+};
