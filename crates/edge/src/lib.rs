@@ -1,1 +1,7 @@
-//! x
+//! The device side of Millrace: cars that drive through a town, recorded drives, and the publisher that brings both to a server.
+//!
+//! Never links the server: it speaks the wire (`docs/protocol.md`) like any other client.
+//! Read first: [`town::Town`].
+
+pub mod chance;
+pub mod town;

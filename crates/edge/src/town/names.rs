@@ -1,0 +1,47 @@
+//! What streets and parks are called: trees, trades and landmarks.
+
+use crate::chance::Chance;
+
+pub const PARKS: [&str; 8] = [
+    "Botanic Garden",
+    "River Park",
+    "Willow Common",
+    "Hill Park",
+    "Rose Garden",
+    "Orchard Green",
+    "Meadow Park",
+    "Fountain Green",
+];
+
+const FIRST: [&str; 64] = [
+    "Acacia", "Alder", "Anchor", "Apple", "Ash", "Aspen", "Baker", "Barley", "Beech", "Bell", "Birch", "Brewer",
+    "Brick", "Carp", "Cedar", "Chalk", "Cherry", "Chestnut", "Cider", "Clover", "Cooper", "Copper", "Crane", "Elder",
+    "Elm", "Fern", "Ferry", "Fig", "Finch", "Forge", "Foundry", "Fuller", "Glazier", "Granary", "Hazel", "Heron",
+    "Honey", "Hop", "Ivy", "Juniper", "Lark", "Laurel", "Lavender", "Lime", "Maple", "Mint", "Mulberry", "Oak",
+    "Osier", "Pear", "Pine", "Plum", "Poplar", "Quince", "Rowan", "Saddler", "Sage", "Sluice", "Swan", "Tanner",
+    "Thyme", "Walnut", "Weaver", "Wheel",
+];
+const SECOND: [&str; 4] = ["Street", "Lane", "Row", "Way"];
+
+/// Hands out street names, each once before any is used again.
+#[derive(Default)]
+pub struct Names {
+    left: Vec<String>,
+    used: usize,
+}
+
+impl Names {
+    pub fn shuffle(&mut self, chance: &mut Chance) {
+        self.left = FIRST.iter().flat_map(|first| SECOND.map(|second| format!("{first} {second}"))).collect();
+        chance.shuffle(&mut self.left);
+    }
+
+    pub fn next_street(&mut self) -> String {
+        let name = self.left[self.used % self.left.len()].clone();
+        self.used += 1;
+        match (self.used - 1) / self.left.len() {
+            0 => name,
+            round => format!("{name} {}", round + 1),
+        }
+    }
+}
