@@ -38,6 +38,14 @@ pub struct Page {
     pub top: Position,
 }
 
+impl Page {
+    /// Where its reader starts: it has everything up to here, or has been told what it missed.
+    pub fn start(&self) -> Position {
+        let offset = self.publications.first().map_or(self.end.offset, |first| first.offset - 1);
+        self.gap.map_or(Position { epoch: self.end.epoch, offset }, |gap| gap.to)
+    }
+}
+
 /// The order and the bounded past of one channel: what an engine decides with.
 #[derive(Debug)]
 pub struct History {

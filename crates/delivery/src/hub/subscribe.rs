@@ -80,7 +80,7 @@ impl Hub {
         if channel.head.is_none() {
             channel.head = Some(page.top);
         }
-        let start = page.gap.map_or(first_position(page), |gap| gap.to);
+        let start = page.start();
         let slot = self.add_reader(id, key, policy, start, pattern);
         self.tell_interest(key);
         self.send_page(id, slot, page, wire);
@@ -330,12 +330,6 @@ impl Hub {
         }
         Ok(())
     }
-}
-
-/// Where the page begins: it has everything after this.
-fn first_position(page: &Page) -> Position {
-    let offset = page.publications.first().map_or(page.end.offset, |first| first.offset - 1);
-    Position { epoch: page.end.epoch, offset }
 }
 
 fn insert<T>(slots: &mut Vec<Option<T>>, value: T) -> u32 {

@@ -1,0 +1,47 @@
+use std::collections::BTreeMap;
+
+use millrace_delivery::Bounds;
+use serde::{Deserialize, Serialize};
+
+/// How much past the channels keep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Bounds of every channel, unless its namespace says otherwise.
+    pub history: HistoryConfig,
+    /// Bounds of the channels whose first level is the key.
+    pub namespaces: BTreeMap<String, HistoryConfig>,
+    /// Most channels with a past; further ones are refused with `too_many`.
+    pub channels_max: usize,
+}
+
+/// Whichever bound is reached first trims the oldest publication.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HistoryConfig {
+    /// Publications.
+    pub count_max: usize,
+    /// Bytes of payloads and keys.
+    pub bytes_max: usize,
+    /// Milliseconds.
+    pub age_max_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { history: HistoryConfig::default(), namespaces: BTreeMap::new(), channels_max: 1_000_000 }
+    }
+}
+
+impl Default for HistoryConfig {
+    fn default() -> Self {
+        Self { count_max: 10_000, bytes_max: 16 << 20, age_max_ms: 60 * 60 * 1000 }
+    }
+}
+
+impl Config {
+    pub fn bounds(&self, namespace: &str) -> Bounds {
+        let history = self.namespaces.get(namespace).unwrap_or(&self.history);
+        Bounds { count_max: history.count_max, bytes_max: history.bytes_max, age_max_ms: history.age_max_ms }
+    }
+}

@@ -1,0 +1,16 @@
+//! Threads. One shard per core owns its connections and its [`millrace_delivery::Hub`]; a publication crosses threads once per shard
+//! that has a reader for it, through that shard's [`Mailbox`].
+//!
+//! Nothing here knows a socket: a shard writes to [`Sockets`].
+//!
+//! Read first: [`Shard`], [`Router`], [`Metrics`].
+
+mod mailbox;
+mod metrics;
+mod router;
+mod shard;
+
+pub use mailbox::{Delivery, Mailbox};
+pub use metrics::{Metrics, Transport};
+pub use router::Router;
+pub use shard::{Shard, Sockets, Start, Waiting};

@@ -1,0 +1,88 @@
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use millrace_protocol::{ChannelName, Epoch, Publication};
+use tokio::sync::Notify;
+
+/// Most entries of one mailbox; beyond, only the newest publication of each channel is kept, and readers fetch the others from history.
+const ENTRIES_MAX: usize = 65_536;
+
+/// A publication on its way to a shard.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    pub channel: ChannelName,
+    pub epoch: Epoch,
+    pub publication: Arc<Publication>,
+}
+
+/// The only way into a shard from another thread. Bounded: an overflow costs a look into history, never a publication.
+#[derive(Debug, Default)]
+pub struct Mailbox {
+    entries: Mutex<Vec<Delivery>>,
+    notify: Notify,
+}
+
+impl Mailbox {
+    pub fn push(&self, delivery: Delivery) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= ENTRIES_MAX {
+            keep_newest_per_channel(&mut entries);
+        }
+        let was_empty = entries.is_empty();
+        entries.push(delivery);
+        drop(entries);
+        if was_empty {
+            self.notify.notify_one();
+        }
+    }
+
+    /// Everything that has come, oldest first; `spare` (empty) takes its place, so that no memory is allocated per turn.
+    pub fn take(&self, spare: Vec<Delivery>) -> Vec<Delivery> {
+        std::mem::replace(&mut *self.entries.lock().unwrap_or_else(PoisonError::into_inner), spare)
+    }
+
+    /// Returns when something may have come.
+    pub async fn filled(&self) {
+        self.notify.notified().await;
+    }
+
+    /// Wakes the shard although nothing has come.
+    pub fn nudge(&self) {
+        self.notify.notify_one();
+    }
+}
+
+fn keep_newest_per_channel(entries: &mut Vec<Delivery>) {
+    let mut seen = HashSet::new();
+    let mut newest: Vec<Delivery> =
+        entries.drain(..).rev().filter(|entry| seen.insert(entry.channel.clone())).collect();
+    newest.reverse();
+    *entries = newest;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_protocol::Kind;
+
+    fn delivery(channel: &str, offset: u64) -> Delivery {
+        let publication =
+            Publication { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data: Default::default() };
+        Delivery { channel: ChannelName::parse(channel).unwrap(), epoch: Epoch(1), publication: Arc::new(publication) }
+    }
+
+    #[test]
+    fn an_overflow_keeps_the_newest_of_each_channel() {
+        let mailbox = Mailbox::default();
+        mailbox.push(delivery("rare", 1));
+        for offset in 1..=ENTRIES_MAX as u64 {
+            mailbox.push(delivery("busy", offset));
+        }
+        let left: Vec<_> =
+            mailbox.take(Vec::new()).into_iter().map(|d| (d.channel.to_string(), d.publication.offset)).collect();
+        let max = ENTRIES_MAX as u64;
+        assert_eq!(left, [("rare".into(), 1), ("busy".into(), max - 1), ("busy".into(), max)]);
+    }
+}

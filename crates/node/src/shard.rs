@@ -1,0 +1,320 @@
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    future::poll_fn,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use millrace_delivery::{ConnId, Hub, Output, Page, PageLimit, ReadTicket, WaiterId, Wire};
+use millrace_engine::{Answer, Engine};
+use millrace_protocol::{ChannelName, Code, Error, NewPublication, Pattern, Position, Since, session::Policy};
+
+use crate::{Delivery, Metrics, Router};
+
+/// One page of recovery: small enough to interleave with others, large enough to be worth a read.
+const PAGE: PageLimit = PageLimit { count: 1000, bytes: 64 * 1024 };
+/// Pause before a failed read of history is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+/// Most channels that one pattern may open by looking at what exists.
+const PATTERN_CHANNELS_MAX: usize = 10_000;
+
+/// The sockets of a shard: where its hub writes, and where it closes.
+pub trait Sockets: Wire + 'static {
+    fn close(&mut self, conn: ConnId);
+}
+
+/// Where a subscription starts, told before its first publication.
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub channel: ChannelName,
+    pub position: Position,
+    /// It asked for a position that history does not reach back to.
+    pub recovered: bool,
+}
+
+/// What one core does: its connections, their cursors, and the way to the engine. Lives on its thread; everything is `&self` behind
+/// cells that are never held across an await.
+pub struct Shard<S: Sockets> {
+    pub id: usize,
+    pub engine: Arc<dyn Engine>,
+    pub metrics: Arc<Metrics>,
+    router: Arc<Router>,
+    hub: RefCell<Hub>,
+    sockets: RefCell<S>,
+    wakers: RefCell<HashMap<WaiterId, Option<Waker>>>,
+    next_waiter: Cell<u64>,
+    spare: Cell<Vec<Delivery>>,
+}
+
+impl<S: Sockets> Shard<S> {
+    pub fn new(
+        id: usize,
+        router: Arc<Router>,
+        engine: Arc<dyn Engine>,
+        hub: Hub,
+        sockets: S,
+        metrics: Arc<Metrics>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            id,
+            engine,
+            metrics,
+            router,
+            hub: RefCell::new(hub),
+            sockets: RefCell::new(sockets),
+            wakers: RefCell::default(),
+            next_waiter: Cell::new(0),
+            spare: Cell::default(),
+        })
+    }
+
+    /// Turns whenever the mailbox has something. Tasks that are ready run first, so what they publish leaves in the same turn.
+    pub async fn run(self: &Rc<Self>) {
+        let mailbox = self.router.mailbox(self.id).clone();
+        loop {
+            mailbox.filled().await;
+            self.turn();
+        }
+    }
+
+    /// One turn of the loop: everything that has come is delivered, and leaves in one write per reader.
+    pub fn turn(self: &Rc<Self>) {
+        Metrics::add(&self.metrics.turns, 1);
+        let mut entries = self.router.mailbox(self.id).take(self.spare.take());
+        self.with(|hub, sockets| {
+            for Delivery { channel, epoch, publication } in entries.drain(..) {
+                hub.deliver(&channel, epoch, &publication);
+            }
+            hub.flush(sockets);
+        });
+        self.spare.set(entries);
+    }
+
+    /// Works on the hub and its sockets, then does what the hub wants done.
+    pub fn with<T>(self: &Rc<Self>, work: impl FnOnce(&mut Hub, &mut S) -> T) -> T {
+        let result = work(&mut self.hub.borrow_mut(), &mut self.sockets.borrow_mut());
+        self.do_outputs();
+        result
+    }
+
+    pub fn sockets(&self) -> std::cell::RefMut<'_, S> {
+        self.sockets.borrow_mut()
+    }
+
+    /// Publishes; the answer is the position.
+    pub fn publish(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+        Metrics::add(&self.metrics.published_bytes, publication.data.len() as u64);
+        let answer = self.engine.append(channel, publication);
+        match &answer {
+            Answer::Now(Some(Err(_))) => Metrics::add(&self.metrics.publications_refused, 1),
+            _ => Metrics::add(&self.metrics.publications, 1),
+        }
+        answer
+    }
+
+    /// Subscriptions of a channel on this node.
+    pub fn presence(&self, channel: &ChannelName) -> u32 {
+        self.router.readers(channel)
+    }
+
+    /// Makes a connection a reader of channels. `preamble` turns the starts into bytes that leave before the first publication.
+    ///
+    /// Errors: as [`Hub::check_attach`] and the engine's; then the connection reads none of the channels.
+    pub async fn subscribe(
+        self: &Rc<Self>,
+        conn: ConnId,
+        channels: &[(ChannelName, Since)],
+        policy: Policy,
+        preamble: impl FnOnce(&[Start]) -> Vec<u8>,
+    ) -> Result<(), Error> {
+        let watching = Watching::new(self, channels.iter().map(|(name, _)| name));
+        let mut pages = Vec::with_capacity(channels.len());
+        for (name, since) in channels {
+            self.hub.borrow().check_attach(conn, name)?;
+            pages.push(self.engine.page(name, *since, policy, PAGE).await?);
+        }
+        for (name, _) in channels {
+            self.hub.borrow().check_attach(conn, name)?;
+        }
+        let start = |((name, _), page): (&(ChannelName, Since), &Page)| Start {
+            channel: name.clone(),
+            position: page.start(),
+            recovered: page.gap.is_none(),
+        };
+        let starts: Vec<Start> = channels.iter().zip(&pages).map(start).collect();
+        let preamble = preamble(&starts);
+        watching.done();
+        self.with(|hub, sockets| {
+            hub.send(conn, &preamble, sockets);
+            let mut attached = Ok(());
+            for ((name, _), page) in channels.iter().zip(&pages) {
+                if page.gap.is_some() {
+                    Metrics::add(&self.metrics.gaps, 1);
+                }
+                match attached {
+                    Ok(()) => attached = hub.attach(conn, name, policy, page, sockets).map(drop),
+                    Err(_) => hub.release(name),
+                }
+            }
+            attached
+        })
+    }
+
+    /// Makes a connection a reader of everything that matches: channels in `positions` go on from there, other existing ones start at `since`.
+    ///
+    /// Errors: as [`Hub::subscribe_pattern`] and the engine's.
+    pub async fn subscribe_pattern(
+        self: &Rc<Self>,
+        conn: ConnId,
+        pattern: &Pattern,
+        since: Since,
+        positions: HashMap<ChannelName, Position>,
+        policy: Policy,
+        preamble: Vec<u8>,
+    ) -> Result<(), Error> {
+        if let Some(other) = positions.keys().find(|name| !pattern.matches(name.as_str())) {
+            return Err(Error::new(Code::BadRequest, format!("{other} in `positions` does not match the pattern")));
+        }
+        let mut starts: Vec<(ChannelName, Since)> =
+            positions.iter().map(|(name, at)| (name.clone(), Since::Position(*at))).collect();
+        self.with(|hub, _| hub.subscribe_pattern(conn, pattern, policy))?;
+        if since != Since::Now {
+            let existing = self.engine.channels(pattern, PATTERN_CHANNELS_MAX).await?;
+            starts.extend(existing.into_iter().filter(|name| !positions.contains_key(name)).map(|name| (name, since)));
+        }
+        self.with(|hub, sockets| hub.send(conn, &preamble, sockets));
+        for (name, since) in starts {
+            let watching = Watching::new(self, std::iter::once(&name));
+            let page = self.engine.page(&name, since, policy, PAGE).await?;
+            watching.done();
+            // A publication may have opened the channel for this pattern meanwhile: then it is read already.
+            let _ = self.with(|hub, sockets| hub.attach_matching(conn, pattern, &name, &page, sockets));
+        }
+        self.with(|hub, _| hub.attach_open_channels(conn, pattern));
+        Ok(())
+    }
+
+    /// Begins to wait for the next publication of any of these channels. Read the history after this call, never before.
+    pub fn wait(self: &Rc<Self>, names: &[ChannelName]) -> Waiting<S> {
+        let id = WaiterId(self.next_waiter.replace(self.next_waiter.get() + 1));
+        self.wakers.borrow_mut().insert(id, None);
+        self.with(|hub, _| hub.wait(id, names));
+        Waiting { shard: self.clone(), id }
+    }
+
+    /// Wakes every waiter: the server drains.
+    pub fn wake_all(&self) {
+        let all: Vec<_> = self.wakers.borrow().keys().copied().collect();
+        all.into_iter().for_each(|id| self.wake(id));
+    }
+
+    fn wake(&self, id: WaiterId) {
+        if let Some(waker) = self.wakers.borrow_mut().remove(&id).flatten() {
+            waker.wake();
+        }
+    }
+
+    fn do_outputs(self: &Rc<Self>) {
+        loop {
+            let Some(output) = self.hub.borrow_mut().poll_output() else { return };
+            match output {
+                Output::ReadHistory { ticket, channel, since, policy } => self.read(ticket, channel, since, policy),
+                Output::Interest { channel, readers } => self.router.set_readers(self.id, &channel, readers),
+                Output::PatternInterest { pattern, readers } => {
+                    self.router.set_pattern_readers(self.id, &pattern, readers);
+                }
+                Output::Wake(waiter) => self.wake(waiter),
+                Output::Close(conn) => {
+                    self.sockets.borrow_mut().close(conn);
+                    self.hub.borrow_mut().disconnect(conn);
+                }
+            }
+        }
+    }
+
+    fn read(self: &Rc<Self>, ticket: ReadTicket, channel: ChannelName, since: Since, policy: Policy) {
+        match self.engine.page(&channel, since, policy, PAGE) {
+            Answer::Now(Some(Ok(page))) => self.handle_page(ticket, &page),
+            first => {
+                let shard = self.clone();
+                tokio::task::spawn_local(async move {
+                    let mut page = first.await;
+                    while let Err(error) = page {
+                        tracing::warn!(%channel, %error, "history cannot be read, trying again");
+                        tokio::time::sleep(RETRY).await;
+                        page = shard.engine.page(&channel, since, policy, PAGE).await;
+                    }
+                    if let Ok(page) = page {
+                        shard.handle_page(ticket, &page);
+                        shard.do_outputs();
+                    }
+                });
+            }
+        }
+    }
+
+    fn handle_page(&self, ticket: ReadTicket, page: &Page) {
+        if page.gap.is_some() {
+            Metrics::add(&self.metrics.gaps, 1);
+        }
+        self.hub.borrow_mut().handle_page(ticket, page, &mut *self.sockets.borrow_mut());
+    }
+}
+
+/// Channels that are being opened; if the subscription fails or is dropped half way, they are released.
+struct Watching<'a, S: Sockets> {
+    shard: &'a Rc<Shard<S>>,
+    names: Vec<ChannelName>,
+}
+
+impl<'a, S: Sockets> Watching<'a, S> {
+    fn new<'n>(shard: &'a Rc<Shard<S>>, names: impl Iterator<Item = &'n ChannelName>) -> Self {
+        let names: Vec<ChannelName> = names.cloned().collect();
+        shard.with(|hub, _| names.iter().for_each(|name| hub.watch(name)));
+        Self { shard, names }
+    }
+
+    /// The readers come now: [`Hub::attach`] takes over.
+    fn done(mut self) {
+        self.names.clear();
+    }
+}
+
+impl<S: Sockets> Drop for Watching<'_, S> {
+    fn drop(&mut self) {
+        let names = std::mem::take(&mut self.names);
+        if !names.is_empty() {
+            self.shard.with(|hub, _| names.iter().for_each(|name| hub.release(name)));
+        }
+    }
+}
+
+/// Someone who waits for a publication; dropping it ends the waiting.
+pub struct Waiting<S: Sockets> {
+    shard: Rc<Shard<S>>,
+    id: WaiterId,
+}
+
+impl<S: Sockets> Waiting<S> {
+    /// Returns when a publication has come since [`Shard::wait`], or the server drains.
+    pub async fn woken(&self) {
+        poll_fn(|cx: &mut Context<'_>| match self.shard.wakers.borrow_mut().get_mut(&self.id) {
+            None => Poll::Ready(()),
+            Some(waker) => {
+                *waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+}
+
+impl<S: Sockets> Drop for Waiting<S> {
+    fn drop(&mut self) {
+        self.shard.wakers.borrow_mut().remove(&self.id);
+        self.shard.with(|hub, _| hub.forget(self.id));
+    }
+}
