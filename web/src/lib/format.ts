@@ -1,0 +1,38 @@
+/** What a reader sees: unknown is an en dash, never 0; units always follow, split off so that they can be set smaller. */
+export const UNKNOWN = '–';
+
+const decimal = (digits: number) =>
+  new Intl.NumberFormat('en', { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const whole = decimal(0);
+const tenth = decimal(1);
+
+export function number(value: number | undefined, digits: 0 | 1 = 0): string {
+  if (value === undefined || !Number.isFinite(value)) return UNKNOWN;
+  return (digits === 0 ? whole : tenth).format(value);
+}
+
+/** A duration in ms as people say it: `0.4 s`, `12 s`, `3 min`, `2 h`, `5 d`. */
+export function duration(ms: number | undefined): string {
+  if (ms === undefined || !Number.isFinite(ms)) return UNKNOWN;
+  const s = Math.max(0, ms) / 1000;
+  if (s < 10) return `${tenth.format(s)} s`;
+  if (s < 120) return `${whole.format(s)} s`;
+  if (s < 7200) return `${whole.format(s / 60)} min`;
+  if (s < 172_800) return `${whole.format(s / 3600)} h`;
+  return `${whole.format(s / 86_400)} d`;
+}
+
+/** Bytes with SI prefixes: `812 B`, `4.2 kB`, `1.3 MB`. */
+export function bytes(value: number | undefined): string {
+  if (value === undefined || !Number.isFinite(value)) return UNKNOWN;
+  if (value < 1000) return `${whole.format(value)} B`;
+  if (value < 1e6) return `${tenth.format(value / 1e3)} kB`;
+  return `${tenth.format(value / 1e6)} MB`;
+}
+
+/** Wall-clock time of day with milliseconds, local. */
+export function clock(ms: number): string {
+  const d = new Date(ms);
+  const two = (n: number) => String(n).padStart(2, '0');
+  return `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(d.getMilliseconds()).padStart(3, '0')}`;
+}

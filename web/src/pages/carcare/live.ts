@@ -1,0 +1,121 @@
+/**
+ * The connection of this page: one client, two subscriptions. `fleet` carries the newest record of every car (policy latest, key = carId);
+ * `cars/{id}/telemetry` every record of the selected one. Both move together when the transport changes.
+ */
+import { millrace, type Client, type Event, type State, type Subscription } from '@millrace/client';
+import type { PageTransport } from '../../lib/transports';
+import { Fleet } from './fleet';
+import { History } from './history';
+import { isTelemetry, type Telemetry } from './telemetry';
+
+type Channels = { fleet: Telemetry; 'cars/{id}/telemetry': Telemetry };
+
+/** What one transport has cost so far. */
+export interface Bill {
+  messages: number;
+  bytes: number;
+  reconnects: number;
+  gaps: number;
+}
+export interface Received {
+  readonly seq: number;
+  readonly offset: bigint;
+  readonly transport: string;
+}
+
+/** How much of the record of deliveries is kept, for whoever checks it. */
+const RECEIVED_MAX = 5_000;
+/** A car that reported within the last hour is still worth a row. */
+const FLEET_SECONDS = 3_600;
+const HISTORY_SECONDS = 120;
+
+export class Live {
+  readonly client: Client<Channels>;
+  readonly fleet = new Fleet();
+  readonly history = new History();
+  /** Every numbered record of the selected car in the order of its arrival. */
+  readonly received: Received[] = [];
+  readonly bills = new Map<PageTransport, Bill>();
+  selected: number | undefined;
+  /** Called after a record of the selected car. */
+  onSelected: ((record: Telemetry) => void) | undefined;
+
+  #car: Subscription<Telemetry> | undefined;
+  #before = { messages: 0, bytesIn: 0, reconnects: 0, gaps: 0 };
+  #transport: PageTransport | undefined;
+
+  constructor(origin: string, via: PageTransport | undefined) {
+    this.client = millrace<Channels>(origin, via ? { transports: [via] } : {});
+    this.client.subscribe('fleet', { policy: 'latest', from: { seconds: FLEET_SECONDS } }).on((event) => this.#accept(event));
+  }
+
+  get transport(): PageTransport | undefined {
+    return this.client.stats().transport ?? this.#transport;
+  }
+
+  select(id: number | undefined): void {
+    if (id === this.selected) return;
+    this.selected = id;
+    this.history.clear();
+    this.received.length = 0;
+    void this.#car?.close();
+    this.#car = undefined;
+    if (id === undefined) return;
+    const car = this.client.subscribe(`cars/${id}/telemetry`, { from: { seconds: HISTORY_SECONDS } });
+    this.#car = car;
+    car.on((event) => {
+      if (this.#car === car) this.#record(event);
+    });
+  }
+
+  async use(transport: PageTransport): Promise<void> {
+    this.account();
+    await this.client.use(transport);
+    this.account();
+  }
+
+  /** Puts what came since the last call on the bill of the transport that brought it. */
+  account(): void {
+    const now = this.client.stats();
+    const transport = now.transport ?? this.#transport;
+    if (!transport) return;
+    const bill = this.bills.get(transport) ?? { messages: 0, bytes: 0, reconnects: 0, gaps: 0 };
+    bill.messages += now.messages - this.#before.messages;
+    bill.bytes += now.bytesIn - this.#before.bytesIn;
+    bill.reconnects += now.reconnects - this.#before.reconnects;
+    bill.gaps += now.gaps - this.#before.gaps;
+    this.bills.set(transport, bill);
+    this.#before = { messages: now.messages, bytesIn: now.bytesIn, reconnects: now.reconnects, gaps: now.gaps };
+    this.#transport = transport;
+  }
+
+  onState(fn: (state: State) => void): () => void {
+    return this.client.onState((state) => {
+      this.account();
+      fn(state);
+    });
+  }
+
+  #accept(event: Event<Telemetry>): void {
+    if (isTelemetry(event.data)) this.fleet.accept(event.data, event, performance.now());
+  }
+
+  #record(event: Event<Telemetry>): void {
+    const record = event.data;
+    if (!isTelemetry(record)) return;
+    this.#accept(event);
+    this.history.push(this.fleet.pageTime(event), record.speed, record.gpsLatitude, record.gpsLongitude);
+    if (record.seq !== undefined) {
+      this.received.push({ seq: record.seq, offset: event.offset, transport: this.transport ?? 'none' });
+      if (this.received.length > RECEIVED_MAX) this.received.splice(0, this.received.length - RECEIVED_MAX);
+    }
+    this.onSelected?.(record);
+  }
+}
+
+declare global {
+  interface Window {
+    /** What has been delivered, for tests and the curious. */
+    carcare?: { readonly received: readonly Received[]; readonly transport: string | undefined };
+  }
+}

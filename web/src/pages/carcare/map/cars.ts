@@ -1,0 +1,133 @@
+/**
+ * Draws the cars: a disc with the number, its nose in the direction of travel. Status by shape as well as colour:
+ * live = filled with nose, late = dashed edge, off = struck through, no nose.
+ */
+import type { Palette } from './palette';
+import type { Project } from './view';
+import { statusOf, type Car, type Status } from '../fleet';
+import type { History } from '../history';
+import { placeAt } from '../motion';
+
+export interface Scene {
+  readonly cars: ReadonlyMap<number, Car>;
+  readonly selected: number | undefined;
+  readonly history: History;
+  /** ms since 1970 */
+  readonly time: number;
+  /** Monotonic clock of the motions, ms. */
+  readonly now: number;
+  /** Without motion cars stand where they were last seen. */
+  readonly still: boolean;
+}
+
+export interface View {
+  readonly project: Project;
+  readonly zoom: number;
+  readonly bearing: number;
+  readonly width: number;
+  readonly height: number;
+  readonly fontFamily: string;
+}
+
+/** Close up a car is a numbered disc, far out a small arrow. */
+const NUMBERS_FROM_ZOOM = 12.5;
+const RADIUS = { numbered: 12, small: 6, selected: 16 };
+
+export function drawCars(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Scene): void {
+  drawTrail(c, view.project, p, scene);
+  for (const car of scene.cars.values()) if (car.id !== scene.selected) drawCar(c, view, p, scene, car);
+  const selected = scene.selected === undefined ? undefined : scene.cars.get(scene.selected);
+  if (selected) drawCar(c, view, p, scene, selected);
+}
+
+/** Where the last two minutes went, fading with age. */
+function drawTrail(c: CanvasRenderingContext2D, project: Project, p: Palette, scene: Scene): void {
+  const points: [x: number, y: number, age: number][] = [];
+  let last: [number, number] = [NaN, NaN];
+  scene.history.each(scene.time, (at, _speed, lat, lon) => {
+    const [x, y] = project(lon, lat);
+    if (Math.hypot(x - last[0], y - last[1]) < 3) return;
+    last = [x, y];
+    points.push([x, y, scene.time - at]);
+  });
+  c.lineWidth = 4;
+  c.lineCap = 'round';
+  c.lineJoin = 'round';
+  c.strokeStyle = p.accent;
+  for (let i = 1; i < points.length; i++) {
+    const [x0, y0] = points[i - 1]!;
+    const [x1, y1, age] = points[i]!;
+    c.globalAlpha = 0.5 * Math.max(0, 1 - age / 120_000);
+    c.beginPath();
+    c.moveTo(x0, y0);
+    c.lineTo(x1, y1);
+    c.stroke();
+  }
+  c.globalAlpha = 1;
+}
+
+function drawCar(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Scene, car: Car): void {
+  const place = scene.still ? car.motion : placeAt(car.motion, scene.now);
+  const [x, y] = view.project(place.lon, place.lat);
+  if (x < -40 || y < -40 || x > view.width + 40 || y > view.height + 40) return;
+  const chosen = car.id === scene.selected;
+  const numbered = chosen || view.zoom >= NUMBERS_FROM_ZOOM;
+  const radius = chosen ? RADIUS.selected : numbered ? RADIUS.numbered : RADIUS.small;
+  const status = statusOf(scene.time - car.fixAt);
+  const heading = place.heading === undefined ? undefined : ((place.heading - view.bearing) * Math.PI) / 180;
+
+  c.save();
+  c.translate(x, y);
+  if (chosen) {
+    c.fillStyle = p.accentSoft;
+    c.beginPath();
+    c.arc(0, 0, radius + 13, 0, 2 * Math.PI);
+    c.fill();
+  }
+  body(c, radius, status === 'off' ? undefined : heading);
+  c.lineWidth = 4;
+  c.strokeStyle = p.carEdge;
+  c.stroke();
+  c.fillStyle = status === 'live' ? (chosen ? p.accent : p.car) : p.land;
+  c.fill();
+  mark(c, radius, status, chosen ? p.accent : p.quiet);
+  if (numbered) {
+    c.font = `600 ${chosen ? 14 : 12}px ${view.fontFamily}`;
+    c.textAlign = 'center';
+    c.textBaseline = 'middle';
+    c.fillStyle = status === 'live' ? (chosen ? p.onAccent : p.carInk) : p.label;
+    c.fillText(String(car.id), 0, 0.5, radius * 1.7);
+  }
+  c.restore();
+}
+
+/** A disc, drawn out to a point towards `heading` (radians clockwise from the top of the screen). */
+function body(c: CanvasRenderingContext2D, radius: number, heading: number | undefined): void {
+  c.beginPath();
+  if (heading === undefined) {
+    c.arc(0, 0, radius, 0, 2 * Math.PI);
+    return;
+  }
+  const ahead = heading - Math.PI / 2;
+  const spread = 0.62;
+  const nose = radius * 1.62;
+  c.arc(0, 0, radius, ahead + spread, ahead - spread + 2 * Math.PI);
+  c.lineTo(Math.cos(ahead) * nose, Math.sin(ahead) * nose);
+  c.closePath();
+}
+
+function mark(c: CanvasRenderingContext2D, radius: number, status: Status, colour: string): void {
+  if (status === 'live') return;
+  c.lineWidth = 2;
+  c.strokeStyle = colour;
+  c.setLineDash(status === 'late' ? [4, 3] : []);
+  c.stroke();
+  c.setLineDash([]);
+  if (status !== 'off') return;
+  c.beginPath();
+  c.moveTo(-radius * 0.7, radius * 0.7);
+  c.lineTo(radius * 0.7, -radius * 0.7);
+  c.globalAlpha = 0.5;
+  c.stroke();
+  c.globalAlpha = 1;
+}

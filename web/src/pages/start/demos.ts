@@ -1,0 +1,8 @@
+/** The menu of what can be tried. A new demo page is a new entry here and a line in vite.config.ts. */
+export const DEMOS = [
+  {
+    path: '/carcare',
+    name: 'CarCare',
+    says: 'A fleet on the map, on your phone. Switch the transport while you drive: no record is lost.',
+  },
+] as const;

@@ -1,0 +1,30 @@
+/** What `GET /v1/info` says (docs/protocol.md, "Operating"). */
+export interface Info {
+  readonly version: string;
+  readonly uptime_s: number;
+  readonly listen: readonly string[];
+  readonly udp?: string;
+  readonly shards: number;
+  readonly engine: string;
+}
+
+export async function fetchInfo(signal: AbortSignal): Promise<Info> {
+  const response = await fetch('/v1/info', { signal, cache: 'no-store' });
+  if (!response.ok) throw new Error(`/v1/info answers ${response.status}`);
+  return (await response.json()) as Info;
+}
+
+const LOOPBACK = /^(localhost|127(\.\d+){3}|\[::1\]|.+\.localhost)$/;
+const ANY = /^(0\.0\.0\.0|\[::\])$/;
+
+/** The addresses another machine could use. A server that listens everywhere is reached the way this page was. */
+export function reachable(listen: readonly string[], page: Location): string[] {
+  const hosts = listen.map((address) => {
+    const url = new URL(address);
+    if (ANY.test(url.hostname)) url.hostname = page.hostname;
+    return url;
+  });
+  const open = hosts.filter((url) => !LOOPBACK.test(url.hostname)).map((url) => url.origin);
+  if (!LOOPBACK.test(page.hostname)) open.unshift(page.origin);
+  return [...new Set(open)];
+}

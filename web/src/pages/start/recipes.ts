@@ -1,0 +1,49 @@
+/** The first message, three ways. Every line works as it stands on the origin that served this page. */
+export interface Line {
+  readonly says: string;
+  readonly code: string;
+}
+export interface Recipe {
+  readonly name: string;
+  readonly lines: readonly Line[];
+}
+
+export function recipes(origin: string, channel: string): readonly Recipe[] {
+  const url = `${origin}/v1/channels/${channel}`;
+  return [
+    {
+      name: 'curl',
+      lines: [
+        { says: 'Publish', code: `curl -d '{"hello":"curl"}' ${url}` },
+        { says: 'Poll: the newest, at once', code: `curl ${url}` },
+        { says: 'Long poll: the next, within 30 s', code: `curl '${url}?wait=30'` },
+        { says: 'Server-sent events, open ended', code: `curl -N -H 'Accept: text/event-stream' ${url}` },
+      ],
+    },
+    {
+      name: 'EventSource',
+      lines: [
+        {
+          says: 'In any page of this origin, and it resumes by itself',
+          code: `const source = new EventSource('${url}');\nsource.onmessage = (event) => console.log(event.lastEventId, event.data);`,
+        },
+        {
+          says: 'Publish from the same page',
+          code: `await fetch('${url}', { method: 'POST', body: '{"hello":"fetch"}' });`,
+        },
+      ],
+    },
+    {
+      name: 'SDK',
+      lines: [
+        {
+          says: 'Any transport that gets through, resumed after every cut',
+          code:
+            `import { millrace } from '@millrace/client';\n\nconst client = millrace('${origin}');\n` +
+            `client.subscribe('${channel}').on((event) => console.log(event.position, event.data));`,
+        },
+        { says: 'Publish', code: `await client.publish('${channel}', { hello: 'SDK' });` },
+      ],
+    },
+  ];
+}

@@ -1,0 +1,25 @@
+import { fileURLToPath } from 'node:url';
+import { svelte } from '@sveltejs/vite-plugin-svelte';
+import { defineConfig } from 'vite';
+
+const page = (name: string) => fileURLToPath(new URL(`./${name}.html`, import.meta.url));
+
+export default defineConfig({
+  plugins: [svelte()],
+  worker: { format: 'es' },
+  build: {
+    target: 'es2022',
+    // One HTML file per screen; a new screen is a new line here.
+    rolldownOptions: { input: { index: page('index'), carcare: page('carcare') } },
+    modulePreload: { polyfill: false },
+    // MapLibre is 1.1 MB before compression and loads only where a map is.
+    chunkSizeWarningLimit: 1200,
+    reportCompressedSize: false,
+  },
+  // `npx vite` beside a running server: pages from here, data from there.
+  server: {
+    proxy: Object.fromEntries(
+      ['/v1', '/rest'].map((path) => [path, { target: process.env.MILLRACE_URL ?? 'http://127.0.0.1:8080', ws: true }]),
+    ),
+  },
+});
