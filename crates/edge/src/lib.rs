@@ -4,4 +4,6 @@
 //! Read first: [`town::Town`].
 
 pub mod chance;
+pub mod fleet;
+pub mod record;
 pub mod town;

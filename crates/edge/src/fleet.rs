@@ -1,0 +1,154 @@
+//! Cars that drive through a town. Decides without I/O: time is an input and every choice comes from the seed.
+
+mod car;
+mod drivetrain;
+mod path;
+
+use std::time::Duration;
+
+pub use car::{ACCELERATION_MAX, BRAKING_MAX, Car, HARSH_BRAKING, JERK_MAX};
+pub use drivetrain::Drivetrain;
+
+use crate::chance::Chance;
+use crate::record::Record;
+use crate::town::Town;
+
+/// The cars move in steps of this length, whatever the caller's.
+pub const TICK: Duration = Duration::from_millis(100);
+
+pub struct Fleet {
+    town: Town,
+    cars: Vec<Car>,
+    /// Time given by the caller that does not fill a tick yet.
+    rest: Duration,
+}
+
+impl Fleet {
+    /// `cars` cars, numbered from 1. A car drives the same way however many others there are.
+    pub fn new(town: Town, cars: u32, seed: u64) -> Self {
+        let cars = (1..=cars)
+            .map(|id| {
+                let chance = Chance::from_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(u64::from(id)));
+                Car::new(id, &town.graph, chance)
+            })
+            .collect();
+        Self { town, cars, rest: Duration::ZERO }
+    }
+
+    /// Drives on for `dt`. Returns one record per car, stamped `now_ms` (milliseconds since 1970).
+    pub fn step(&mut self, now_ms: u64, dt: Duration) -> Vec<Record> {
+        self.rest += dt;
+        while self.rest >= TICK {
+            self.rest -= TICK;
+            for car in &mut self.cars {
+                car.tick(&self.town.graph);
+            }
+        }
+        self.cars.iter_mut().map(|car| car.report(now_ms)).collect()
+    }
+
+    pub fn town(&self) -> &Town {
+        &self.town
+    }
+
+    pub fn cars(&self) -> &[Car] {
+        &self.cars
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Event;
+
+    fn drive(cars: u32, seed: u64, seconds: u64) -> Vec<Record> {
+        let mut fleet = Fleet::new(Town::default(), cars, seed);
+        (1..=seconds).flat_map(|s| fleet.step(s * 1000, Duration::from_secs(1))).collect()
+    }
+
+    #[test]
+    fn the_same_seed_drives_the_same_way() {
+        assert_eq!(drive(3, 7, 120), drive(3, 7, 120));
+        assert_ne!(drive(3, 7, 120), drive(3, 8, 120));
+    }
+
+    #[test]
+    fn a_car_does_not_depend_on_how_many_others_drive_or_how_time_is_cut() {
+        let first_of = |records: Vec<Record>| records.into_iter().filter(|r| r.car_id == 1).collect::<Vec<_>>();
+        assert_eq!(first_of(drive(1, 7, 60)), first_of(drive(4, 7, 60)));
+        let mut coarse = Fleet::new(Town::default(), 1, 7);
+        let mut fine = Fleet::new(Town::default(), 1, 7);
+        let late = coarse.step(9, Duration::from_secs(30)).remove(0);
+        let last = (0..4000).map(|_| fine.step(9, Duration::from_micros(7500))).last().expect("steps").remove(0);
+        assert_eq!((late.gps_latitude, late.rpm), (last.gps_latitude, last.rpm));
+    }
+
+    #[test]
+    fn the_ride_is_smooth_and_keeps_to_the_streets() {
+        let mut fleet = Fleet::new(Town::default(), 8, 7);
+        let mut before = vec![(0.0, 0.0); 8];
+        let (mut top, mut stood) = (0.0f64, 0);
+        for _ in 0..9000 {
+            fleet.step(0, TICK);
+            for (car, before) in fleet.cars().iter().zip(&mut before) {
+                let dt = TICK.as_secs_f64();
+                let acceleration = (car.speed() - before.0) / dt;
+                let jerk = (acceleration - before.1) / dt;
+                assert!(car.speed() >= 0.0);
+                assert!(acceleration <= ACCELERATION_MAX + 1e-6, "{acceleration} m/s2");
+                assert!(acceleration >= -HARSH_BRAKING - 1e-6, "{acceleration} m/s2");
+                assert!(jerk.abs() <= JERK_MAX + 1e-6, "{jerk} m/s3");
+                assert!(car.speed() <= car.limit() + 1.0, "{} over {}", car.speed(), car.limit());
+                assert!(fleet.town().graph.distance(car.place()) < 6.0, "car {} left the street", car.id());
+                *before = (car.speed(), acceleration);
+                top = top.max(car.speed());
+                stood += u32::from(car.speed() == 0.0);
+            }
+        }
+        assert!(top > 12.0, "nobody ever drives at {top} m/s on an avenue");
+        assert!((1000..40_000).contains(&stood), "{stood} of 72,000 ticks at rest");
+    }
+
+    #[test]
+    fn cars_slow_down_for_corners() {
+        let mut fleet = Fleet::new(Town::default(), 4, 7);
+        let mut rides: Vec<Vec<Record>> = vec![Vec::new(); 4];
+        for _ in 0..1800 {
+            for record in fleet.step(0, Duration::from_millis(500)) {
+                rides[record.car_id as usize - 1].push(record);
+            }
+        }
+        let mut corners = 0;
+        for window in rides.iter().flat_map(|ride| ride.windows(7)) {
+            let heading = |record: &Record| record.heading.expect("a heading");
+            let turn = (heading(&window[6]) - heading(&window[0]) + 540.0).rem_euclid(360.0) - 180.0;
+            if turn.abs() > 60.0 && window.iter().all(|record| record.speed > 0.5) {
+                corners += 1;
+                let slowest = window.iter().map(|record| record.speed).fold(f64::INFINITY, f64::min);
+                assert!(slowest < 6.5, "{turn} degrees at {slowest} m/s");
+            }
+        }
+        assert!(corners > 20, "only {corners} windows with a corner");
+    }
+
+    #[test]
+    fn records_are_numbered_warm_up_and_tell_what_happened() {
+        let records = drive(12, 7, 900);
+        for id in 1..=12 {
+            let of_car: Vec<&Record> = records.iter().filter(|r| r.car_id == id).collect();
+            assert!(of_car.iter().enumerate().all(|(i, r)| r.seq == Some(i as u64 + 1)));
+            assert!(of_car.iter().all(|r| (0.0..360.0).contains(&r.heading.expect("heading"))));
+            let last = of_car[of_car.len() - 1].coolant_temperature;
+            assert!((84..=100).contains(&last), "car {id} at {last} C after 15 minutes");
+            let jump = of_car.windows(2).map(|p| (p[1].coolant_temperature - p[0].coolant_temperature).abs()).max();
+            assert!(jump <= Some(2), "coolant jumps by {jump:?} C in a second");
+        }
+        assert!(records.iter().take(12).any(|r| r.coolant_temperature < 30), "nobody starts cold");
+        let has = |event| records.iter().filter(|r| r.event == Some(event)).count();
+        let counts = [has(Event::HarshBraking), has(Event::HighRpm), has(Event::TroubleCode)];
+        assert!(counts.iter().all(|&n| (2..200).contains(&n)), "{counts:?}");
+        assert!(records.iter().all(|r| (r.event == Some(Event::TroubleCode)) == r.code.is_some()));
+        assert!(records.iter().all(|r| (700..6000).contains(&r.rpm)));
+        assert!(records.iter().filter(|r| r.event == Some(Event::HighRpm)).all(|r| r.rpm > 2000));
+    }
+}

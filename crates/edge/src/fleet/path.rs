@@ -1,0 +1,226 @@
+//! The line a car drives along its route, and how fast it may be at each place of it.
+
+use crate::chance::Chance;
+use crate::town::geo::{Point, angle_between};
+use crate::town::{Class, Graph, RoadId};
+
+use super::car::BRAKING_MAX;
+
+/// Cars keep right of the middle of a street.
+const LANE_M: f64 = 1.75;
+/// How far a rounded corner may leave the corner it rounds.
+const ROUNDING_M: f64 = 2.2;
+/// Sideways acceleration a driver accepts, m/s2.
+const SIDEWAYS_MAX: f64 = 2.0;
+/// Speed over a junction of streets, and when giving way to an avenue, m/s.
+const CROSS_MPS: f64 = 7.5;
+const GIVE_WAY_MPS: f64 = 4.5;
+
+#[derive(Clone, Debug)]
+pub struct Path {
+    points: Vec<Point>,
+    /// Metres from the start to each point.
+    at: Vec<f64>,
+    /// The road's limit and the curve's, on the piece that starts at each point, m/s.
+    limit: Vec<f64>,
+    bound: Vec<f64>,
+    /// The speed from which every later bound can be met by braking normally, m/s.
+    cap: Vec<f64>,
+    /// Where to stop (metres) and for how long (seconds), in order; the last is the end.
+    pub stops: Vec<(f64, f64)>,
+}
+
+/// A corner of the route before it is rounded.
+struct Corner {
+    at: Point,
+    /// Bound on passing it, m/s.
+    pass_mps: f64,
+    /// Seconds to stand before it.
+    wait_s: Option<f64>,
+}
+
+impl Path {
+    /// From the middle of the first road to the middle of the last.
+    pub fn new(graph: &Graph, route: &[RoadId], chance: &mut Chance) -> Self {
+        let roads: Vec<_> = route.iter().map(|&road| graph.roads[road]).collect();
+        let ends = |i: usize| (graph.points[roads[i].from], graph.points[roads[i].to]);
+        let way = |i: usize| (ends(i).1 - ends(i).0).unit();
+        let lane = |i: usize| if roads[i].class == Class::Roundabout { 0.0 } else { LANE_M };
+        let beside = |i: usize| ends(i).0.mix(ends(i).1, 0.5) - way(i).left() * lane(i);
+        let last = roads.len() - 1;
+
+        let mut corners = vec![Corner { at: beside(0), pass_mps: f64::INFINITY, wait_s: None }];
+        for i in 0..last {
+            let (before, after) = (way(i).left(), way(i + 1).left());
+            let shift = lane(i).min(lane(i + 1)) / (1.0 + before.dot(after)).max(0.4);
+            let (pass_mps, wait_s) = junction(graph, roads[i], roads[i + 1], chance);
+            corners.push(Corner { at: ends(i).1 - (before + after) * shift, pass_mps, wait_s });
+        }
+        corners.push(Corner { at: beside(last), pass_mps: f64::INFINITY, wait_s: None });
+
+        let mut path = Self { points: vec![], at: vec![], limit: vec![], bound: vec![], cap: vec![], stops: vec![] };
+        let mut passes: Vec<(usize, f64)> = Vec::new();
+        path.push(corners[0].at, roads[0].limit_mps, f64::INFINITY);
+        for i in 1..corners.len() - 1 {
+            let limit = roads[i - 1].limit_mps.min(roads[i].limit_mps);
+            path.round(corners[i - 1].at, corners[i].at, corners[i + 1].at, limit);
+            let here = path.points.len() - 1;
+            path.limit[here] = roads[i].limit_mps;
+            path.bound[here] = f64::INFINITY;
+            passes.push((here, corners[i].pass_mps));
+            if let Some(wait_s) = corners[i].wait_s {
+                let stop = path.at[here] - 9.0;
+                if stop > path.stops.last().map_or(5.0, |s| s.0 + 5.0) {
+                    path.stops.push((stop, wait_s));
+                }
+            }
+        }
+        path.push(corners[corners.len() - 1].at, roads[last].limit_mps, f64::INFINITY);
+        let end = path.length();
+        path.stops.retain(|stop| stop.0 < end - 5.0);
+        path.stops.push((end, chance.between(4.0, 18.0)));
+        path.plan(&passes);
+        path
+    }
+
+    pub fn length(&self) -> f64 {
+        self.at[self.at.len() - 1]
+    }
+
+    /// The place and the direction (unit vector) at `metres`.
+    pub fn place(&self, metres: f64) -> (Point, Point) {
+        let i = self.piece(metres);
+        let (a, b) = (self.points[i], self.points[i + 1]);
+        let t = (metres - self.at[i]) / (self.at[i + 1] - self.at[i]);
+        (a.mix(b, t.clamp(0.0, 1.0)), (b - a).unit())
+    }
+
+    /// The highest speed at `metres` from which normal braking meets every bound ahead; stops not counted.
+    pub fn cap(&self, metres: f64) -> f64 {
+        let i = self.piece(metres);
+        let ahead = (self.at[i + 1] - metres).max(0.0);
+        let braking = (self.cap[i + 1].powi(2) + 2.0 * BRAKING_MAX * ahead).sqrt();
+        braking.min(self.limit[i]).min(self.bound[i])
+    }
+
+    /// The speed limit of the road at `metres`.
+    pub fn limit(&self, metres: f64) -> f64 {
+        self.limit[self.piece(metres)]
+    }
+
+    fn piece(&self, metres: f64) -> usize {
+        self.at.partition_point(|&at| at <= metres).clamp(1, self.at.len() - 1) - 1
+    }
+
+    fn push(&mut self, point: Point, limit: f64, bound: f64) {
+        let step = self.points.last().map_or(0.0, |last| last.distance(point));
+        if step < 0.01 && !self.points.is_empty() {
+            return;
+        }
+        self.at.push(self.at.last().map_or(0.0, |at| at + step));
+        self.points.push(point);
+        self.limit.push(limit);
+        self.bound.push(bound);
+    }
+
+    /// Adds the arc that rounds the corner `b` between `a` and `c`.
+    fn round(&mut self, a: Point, b: Point, c: Point, limit: f64) {
+        let turn = angle_between(b - a, c - b);
+        if turn < 0.01 {
+            return self.push(b, limit, f64::INFINITY);
+        }
+        let (half_tan, half_cos) = ((turn / 2.0).tan(), (turn / 2.0).cos());
+        let room = 0.45 * a.distance(b).min(b.distance(c));
+        let radius = (room / half_tan).min(ROUNDING_M / (1.0 / half_cos - 1.0));
+        let bound = (SIDEWAYS_MAX * radius).sqrt();
+        let start = b - (b - a).unit() * (radius * half_tan);
+        let side = if (b - a).cross(c - b) > 0.0 { 1.0 } else { -1.0 };
+        let spoke = (b - a).unit().left() * -side;
+        let centre = start - spoke * radius;
+        let pieces = (turn / 0.12).ceil().max(1.0);
+        for piece in 0..=pieces as usize {
+            let angle = spoke.angle() + side * turn * piece as f64 / pieces;
+            self.push(centre + Point::towards(angle) * radius, limit, bound);
+        }
+    }
+
+    /// Works out `cap` from the end of the path to its start.
+    fn plan(&mut self, passes: &[(usize, f64)]) {
+        let count = self.points.len();
+        self.cap = (0..count)
+            .map(|i| {
+                self.limit[i.saturating_sub(1)]
+                    .min(self.bound[i.saturating_sub(1)])
+                    .min(self.limit[i])
+                    .min(self.bound[i])
+            })
+            .collect();
+        for &(point, pass_mps) in passes {
+            self.cap[point] = self.cap[point].min(pass_mps);
+        }
+        for i in (0..count - 1).rev() {
+            let braking = (self.cap[i + 1].powi(2) + 2.0 * BRAKING_MAX * (self.at[i + 1] - self.at[i])).sqrt();
+            self.cap[i] = self.cap[i].min(braking);
+        }
+    }
+}
+
+/// How fast to pass from one road to the next, and how long to wait before it.
+fn junction(
+    graph: &Graph,
+    here: crate::town::Road,
+    next: crate::town::Road,
+    chance: &mut Chance,
+) -> (f64, Option<f64>) {
+    let wide = |class: Class| class != Class::Street;
+    if graph.degree(here.to) < 3 || here.class == Class::Roundabout {
+        return (f64::INFINITY, None);
+    }
+    let others = graph.leaving(here.to).filter(|road| road.to != here.from && road.to != next.to);
+    let crosses_wide = others.filter(|road| wide(road.class)).count() > 0;
+    match (wide(here.class), next.class, crosses_wide) {
+        (_, Class::Roundabout, _) => (GIVE_WAY_MPS, chance.happens(0.2).then(|| chance.between(1.5, 4.0))),
+        // Two avenues cross: lights, red one time in three.
+        (true, _, true) => (f64::INFINITY, chance.happens(0.33).then(|| chance.between(5.0, 20.0))),
+        (true, _, false) => (f64::INFINITY, None),
+        (false, _, true) => (GIVE_WAY_MPS, chance.happens(0.3).then(|| chance.between(1.5, 5.0))),
+        (false, _, false) => (CROSS_MPS, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::town::Town;
+
+    fn path() -> Path {
+        let graph = Town::default().graph;
+        let route = graph.route(10, graph.roads.len() / 2);
+        Path::new(&graph, &route, &mut Chance::from_seed(4))
+    }
+
+    #[test]
+    fn a_path_is_one_smooth_line() {
+        let path = path();
+        assert!(path.length() > 300.0);
+        let mut before = path.place(0.0);
+        for metre in 1..path.length() as usize {
+            let here = path.place(metre as f64);
+            assert!(here.0.distance(before.0) < 1.01);
+            assert!(angle_between(here.1, before.1) < 0.7, "a kink at {metre} m");
+            before = here;
+        }
+        assert_eq!(path.stops.last().expect("an end").0, path.length());
+    }
+
+    #[test]
+    fn corners_are_slow_and_braking_for_them_is_normal() {
+        let path = path();
+        let caps: Vec<f64> = (0..path.length() as usize).map(|m| path.cap(m as f64)).collect();
+        assert!(caps.iter().copied().fold(f64::INFINITY, f64::min) < 5.0, "no corner on the way");
+        assert!(caps.iter().copied().fold(0.0, f64::max) > 10.0, "no open road on the way");
+        // v dv/ds is the braking needed: never more than normal.
+        let needed = caps.windows(2).map(|p| (p[0].powi(2) - p[1].powi(2)) / 2.0).fold(0.0, f64::max);
+        assert!(needed <= BRAKING_MAX + 1e-6, "{needed} m/s2");
+    }
+}

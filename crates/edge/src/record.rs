@@ -1,0 +1,72 @@
+//! What a car says: the CarCare record of `docs/protocol.md`, with a few optional fields more.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// From 1.
+    pub car_id: u32,
+    /// Milliseconds since 1970.
+    pub timestamp: u64,
+    /// Degrees, 6 decimals.
+    pub gps_latitude: f64,
+    pub gps_longitude: f64,
+    /// Metres per second.
+    pub speed: f64,
+    pub rpm: u32,
+    /// Degrees Celsius.
+    pub coolant_temperature: i32,
+    /// Degrees clockwise from north, `[0, 360)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heading: Option<f64>,
+    /// 0 is neutral.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gear: Option<u8>,
+    /// Rises by 1 from 1 per car, so that a reader can prove that it missed nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Event>,
+    /// The trouble code of [`Event::TroubleCode`], for example `P0301`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+}
+
+/// What happened since the record before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    HarshBraking,
+    HighRpm,
+    TroubleCode,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_spelled_as_in_the_protocol() {
+        let mut record = Record {
+            car_id: 1,
+            timestamp: 1_397_000_000_000,
+            gps_latitude: 47.53398,
+            gps_longitude: 19.079723,
+            speed: 1.25,
+            rpm: 1250,
+            coolant_temperature: 101,
+            heading: None,
+            gear: None,
+            seq: None,
+            event: None,
+            code: None,
+        };
+        let plain = r#"{"carId":1,"timestamp":1397000000000,"gpsLatitude":47.53398,"gpsLongitude":19.079723,"speed":1.25,"rpm":1250,"coolantTemperature":101}"#;
+        assert_eq!(serde_json::to_string(&record).expect("JSON"), plain);
+        assert_eq!(serde_json::from_str::<Record>(plain).expect("a record"), record);
+        record.event = Some(Event::TroubleCode);
+        record.code = Some("P0301".into());
+        assert!(serde_json::to_string(&record).expect("JSON").ends_with(r#","event":"trouble_code","code":"P0301"}"#));
+    }
+}
