@@ -1,80 +1,57 @@
 // The client: gives the machine time and network, the links a hub to report to, and the application its promises.
-import { MillraceError, aborted, toError } from './errors.js';
-import { Http, type Query } from './http.js';
+import { MillraceError, toError } from './errors.js';
 import { Hub } from './hub.js';
-import type { Draft, Link, LinkHost, Transport } from './link.js';
-import { Machine, type Input } from './machine.js';
+import type { Draft, Link, Transport } from './link.js';
+import { listen, orAborted } from './listen.js';
+import { machine, type Input, type Machine } from './machine.js';
 import { checkChannel, parsePosition } from './position.js';
 import { toEvent } from './subscription.js';
 import type { Channels, Client, ConnectOptions, Event, History, LogEntry, PublishOptions, Published, State, Stats, SubscribeOptions, Subscription, TransportName } from './types.js';
 
-/** How long the transport that won is tried first, ms. */
-const WINNER_FOR = 30 * 60_000;
-
 interface Waiter {
   /** Undefined: any. */
   readonly transport: TransportName | undefined;
-  resolve(): void;
-  reject(error: MillraceError): void;
+  readonly resolve: () => void;
+  readonly reject: (error: MillraceError) => void;
 }
 
-export class MillraceClient implements Client<any> {
+class MillraceClient implements Client<any> {
   readonly #options: ConnectOptions;
-  readonly #transports: readonly Transport[];
+  readonly #transports = new Map<TransportName, Transport>();
   readonly #machine: Machine;
   readonly #hub: Hub;
-  readonly #http: Http;
+  readonly #base: string;
   #links = new Map<number, Link>();
   #active = 0;
-  /** By `use`, not by racing. */
-  #chosen = false;
-  #transport: TransportName | undefined;
-  #rtt = 0;
-  #bytesIn = 0;
-  #bytesOut = 0;
-  #opens = 0;
+  #stats = { transport: undefined as TransportName | undefined, rtt: 0, bytesIn: 0, bytesOut: 0, reconnects: -1 };
   #timer: ReturnType<typeof setTimeout> | undefined;
   #pumping = false;
-  #now = 0;
-  #skew = 0;
+  /** The clock's last reading, and how far it was set back since the start, ms. */
+  #last = 0;
+  #setBack = 0;
   #listeners = new Set<(state: State) => void>();
   #waiters = new Set<Waiter>();
-  #naps = new Set<() => void>();
-  /** HTTP publications of one channel go one after the other, so that they stay in order. */
-  #turns = new Map<string, Promise<unknown>>();
-  #unlisten: (() => void)[] = [];
+  #offs: (() => void)[];
 
   constructor(url: string | URL, transports: readonly Transport[], options: ConnectOptions) {
     this.#options = options;
-    const names = options.transports;
-    this.#transports = (Array.isArray(names) ? names.map((name) => this.#named(transports, name)) : transports.filter((t) => t.usable(options)));
-    if (!this.#transports.length) throw new MillraceError('rejected', 'no transport is usable here');
-    this.#http = new Http(url, options, (bytesIn, bytesOut) => this.#count(bytesIn, bytesOut));
-    this.#machine = new Machine({
-      order: this.#order(),
-      random: Math.random,
-      retry: options.retry,
-      pauseHidden: options.hidden === 'pause',
-    });
+    for (const transport of transports) if (transport.usable(options)) this.#transports.set(transport.name, transport);
+    const { transports: chosen = 'auto', signal, retry, hidden } = options;
+    const order = chosen === 'auto' ? [...this.#transports.keys()] : chosen;
+    for (const name of order) this.#named(name);
+    const page = (globalThis as { location?: Location }).location?.href;
+    this.#base = new URL(url, page).href.replace(/\/*([?#].*)?$/, '');
+    this.#machine = machine({ order, random: Math.random, retry, pauseHidden: hidden === 'pause' });
     this.#hub = new Hub({
       changed: () => {
-        this.#start();
+        this.#input({ type: 'start' });
         for (const link of this.#links.values()) link.changed();
       },
-      page: (channel, since, limit, policy, signal) =>
-        this.#persist(() => this.#http.page(channel, [['since', since], ['limit', limit], ['policy', policy]], signal), signal),
-      nap: (ms) => this.#nap(ms),
+      page: (channel, since, limit, signal) => this.#ask((link) => link.page(channel, since, limit, signal), signal),
     });
-    const { signal } = options;
+    this.#offs = [listen(signal, 'abort', () => this.close())];
+    this.#watch();
     if (signal?.aborted) void this.close();
-    else if (signal) this.#listen(signal, 'abort', () => void this.close());
-  }
-
-  #named(transports: readonly Transport[], name: TransportName): Transport {
-    const found = transports.find((transport) => transport.name === name);
-    if (!found) throw new MillraceError('rejected', `the transport ${name} is not part of this client`);
-    if (!found.usable(this.#options)) throw new MillraceError('rejected', `the transport ${name} is not usable here${name === 'websocket' ? ': pass the option WebSocket' : ''}`);
-    return found;
   }
 
   get state(): State {
@@ -87,324 +64,205 @@ export class MillraceClient implements Client<any> {
   }
 
   ready({ signal, timeout }: { signal?: AbortSignal | undefined; timeout?: number } = {}): Promise<void> {
-    this.#start();
+    this.#input({ type: 'start' });
     return this.#until(undefined, signal, timeout);
   }
 
   subscribe<T>(channel: string, options: SubscribeOptions<T> = {}): Subscription<T> {
-    if (this.state.name === 'closed') throw this.#closedError();
+    if (this.state.name === 'closed') throw this.#ending();
     return this.#hub.subscribe(channel, options);
   }
 
-  async publish(channel: string, data: unknown, options: PublishOptions = {}): Promise<Published> {
-    checkChannel(channel, false);
-    const { signal, key, ttl } = options;
-    const bytes = toBytes(data);
-    const draft: Draft = {
-      channel,
-      data: bytes ? toBase64(bytes) : data,
-      ...(bytes && { encoding: 'base64' as const }),
-      ...(key !== undefined && { key }),
-      ...(ttl !== undefined && { ttl }),
-      idempotency_key: options.idempotencyKey ?? randomId(),
-    };
-    for (;;) {
-      await this.ready({ signal });
-      const link = this.#links.get(this.#active);
-      if (!link) continue;
-      try {
-        const sent = this.#turns.has(channel) ? undefined : link.publish?.(draft);
-        const position = await (sent ? orAborted(sent, signal) : this.#inTurn(channel, () => this.#post(draft, bytes, signal)));
-        return { position, offset: parsePosition(position).offset };
-      } catch (thrown) {
-        const error = toError(thrown);
-        // The link went away before the answer came: the next one carries it again, the key keeps it single.
-        if (!error.retryable || error.reason || this.state.name === 'closed') throw error;
-      }
-    }
+  async publish(channel: string, data: unknown, { signal, key, ttl, idempotencyKey }: PublishOptions = {}): Promise<Published> {
+    checkChannel(channel);
+    const draft: Draft = { channel, data: data instanceof ArrayBuffer ? new Uint8Array(data) : data, key, ttl, idempotency_key: idempotencyKey ?? randomId() };
+    const position = await this.#ask((link) => link.publish(draft, signal), signal);
+    return { position, offset: parsePosition(position).offset };
   }
 
   async *presence(channel: string, { signal, everyMs = 5000 }: { signal?: AbortSignal; everyMs?: number } = {}): AsyncGenerator<{ readonly count: number }> {
-    checkChannel(channel, false);
-    let last: number | undefined;
-    while (!signal?.aborted && this.state.name !== 'closed') {
-      const count = await this.#persist(async () => (await this.#http.json<{ count: number }>(`/v1/presence/${channel}`, [], { signal })).body!.count, signal).catch((error: MillraceError) => {
-        if (error.code !== 'aborted') throw error;
-      });
-      if (count === undefined) return;
-      if (count !== last) yield { count };
-      last = count;
-      await this.#nap(everyMs, signal);
+    checkChannel(channel);
+    try {
+      for (let last; ; ) {
+        const count = await this.#ask((link) => link.presence(channel, signal), signal);
+        if (count !== last) yield { count };
+        last = count;
+        await orAborted(new Promise((resolve) => setTimeout(resolve, everyMs)), signal);
+      }
+    } catch (thrown) {
+      if (toError(thrown).code !== 'aborted') throw thrown;
     }
   }
 
-  async history(channel: string, { since = 'earliest', limit, signal }: { since?: bigint | string; limit?: number; signal?: AbortSignal } = {}): Promise<History<any>> {
-    checkChannel(channel, false);
-    const get = (from: string, most: number | undefined) => this.#persist(() => this.#http.page(channel, [['since', from], ['limit', most]], signal), signal);
+  async history(channel: string, { since = 'earliest', limit = 100, signal }: { since?: bigint | string; limit?: number; signal?: AbortSignal } = {}): Promise<History<any>> {
+    checkChannel(channel);
+    const get = (from: string, most: number) => this.#ask((link) => link.page(channel, from, most, signal), signal);
     const from = typeof since === 'string' ? since : `${parsePosition((await get('now', 1)).position).epoch}:${since}`;
     const { messages, position, gap } = await get(from, limit);
-    const events: Event[] = messages.map((message) => toEvent(message, parsePosition(message.position), true));
+    const events: Event[] = messages.map((message) => toEvent({ ...message, channel }, parsePosition(message.position), true));
     return Object.assign(events, { position, ...(gap && { gap }) });
   }
 
   stats(): Stats {
-    return {
-      transport: this.#transport,
-      rtt: this.#rtt,
-      bytesIn: this.#bytesIn,
-      bytesOut: this.#bytesOut,
-      messages: this.#hub.messages,
-      reconnects: Math.max(0, this.#opens - 1),
-      gaps: this.#hub.gaps,
-    };
+    const { messages, gaps } = this.#hub;
+    return { ...this.#stats, messages, gaps, reconnects: Math.max(0, this.#stats.reconnects) };
   }
 
   async use(name: TransportName | 'auto'): Promise<void> {
-    this.#chosen = name !== 'auto';
-    const order = name === 'auto' ? this.#order() : [this.#named(this.#transports, name).name];
-    this.#superseded();
-    this.#start(() => this.#input({ type: 'use', order }));
+    const order = name === 'auto' ? [...this.#transports.keys()] : [this.#named(name).name];
+    this.#settle(new MillraceError('aborted', `${name} was asked for meanwhile`));
+    this.#input({ type: 'use', order });
     await this.#until(order[0]);
   }
 
   wake(): void {
     this.#input({ type: 'wake' });
-    for (const resolve of [...this.#naps]) resolve();
   }
 
-  close(): Promise<void> {
+  async close(): Promise<void> {
     this.#input({ type: 'close' });
-    return Promise.resolve();
   }
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
 
-  /** Best first; what won the last time in this tab leads. */
-  #order(): TransportName[] {
-    const names = this.#transports.map(({ name }) => name);
-    const [winner, time] = this.#cache()?.split(' ') ?? [];
-    if (Date.now() - Number(time) > WINNER_FOR) return names;
-    return names.sort((a, b) => Number(b === winner) - Number(a === winner));
-  }
-
-  #cache(value?: string): string | undefined {
-    if (Array.isArray(this.#options.transports)) return undefined;
-    try {
-      const key = `millrace:${this.#http.base}`;
-      if (value) sessionStorage.setItem(key, value);
-      return sessionStorage.getItem(key) ?? undefined;
-    } catch {
-      return undefined; // Workers and Node have none; a page may be denied it.
-    }
-  }
-
-  #start(how: () => void = () => this.#input({ type: 'start' })): void {
-    if (this.state.name === 'idle') this.#watch();
-    how();
+  #named(name: TransportName): Transport {
+    const found = this.#transports.get(name);
+    if (!found) throw new MillraceError('rejected', `no transport ${name} here`);
+    return found;
   }
 
   /** The signs that the network may have changed. */
   #watch(): void {
     const scope = globalThis as Partial<EventTarget> & { document?: Document };
-    const page = scope.document;
-    if (scope.addEventListener) {
-      for (const type of ['online', 'offline'] as const) {
-        this.#listen(scope as EventTarget, type, () => {
-          this.#input({ type });
-          if (type === 'online') this.wake();
-        });
-      }
-      this.#listen(scope as EventTarget, 'pageshow', (event) => (event as PageTransitionEvent).persisted && this.wake());
-    }
-    if (page) {
-      const seen = (): void => this.#input({ type: page.visibilityState === 'hidden' ? 'hidden' : 'visible' });
-      this.#listen(page, 'visibilitychange', seen);
-      this.#listen(page, 'resume', () => this.wake());
-      if (page.visibilityState === 'hidden') seen();
-    }
-  }
-
-  #listen(target: EventTarget, type: string, fn: (event: globalThis.Event) => void): void {
-    target.addEventListener(type, fn);
-    this.#unlisten.push(() => target.removeEventListener(type, fn));
+    if (!scope.addEventListener) return;
+    const seen = ({ type }: { type: string }): void =>
+      this.#input({ type: type === 'online' || type === 'offline' ? type : scope.document?.hidden ? 'hidden' : 'visible' });
+    for (const type of ['online', 'offline', 'visibilitychange', 'resume', 'pageshow']) this.#offs.push(listen(scope as EventTarget, type, seen));
+    seen({ type: '' });
   }
 
   /** This machine's clock, but never backwards. */
-  #clock(): number {
-    const now = Date.now() + this.#skew;
-    if (now < this.#now) this.#skew += this.#now - now;
-    return (this.#now = Math.max(now, this.#now));
+  #now(): number {
+    const now = Date.now() + this.#setBack;
+    if (now < this.#last) this.#setBack += this.#last - now;
+    return (this.#last = Math.max(now, this.#last));
   }
 
   #input(input: Input): void {
-    this.#machine.handleInput(this.#clock(), input);
+    this.#machine.handleInput(this.#now(), input);
     this.#pump();
   }
 
   #pump(): void {
+    // Whoever is called from here may come back with an input: its outputs are done by the loop that runs already.
     if (this.#pumping) return;
     this.#pumping = true;
     for (let output; (output = this.#machine.pollOutput()); ) {
-      if (output.type === 'open') this.#open(output.link, output.transport);
-      else if (output.type === 'abort') {
-        this.#links.get(output.link)?.close();
-        this.#links.delete(output.link);
-      } else if (output.type === 'active') {
+      if (output.type === 'state') this.#changed(output.state);
+      else if (output.type === 'stayed') this.#settle(output.error);
+      else if (output.type === 'open') this.#open(output.link, output.transport);
+      else if (output.type === 'active') {
         this.#active = output.link;
-        this.#opens++;
-      } else if (output.type === 'ping') this.#links.get(output.link)?.ping();
-      else if (output.type === 'stayed') this.#superseded(output.error);
-      else this.#changed(output.state);
+        this.#stats.reconnects++;
+      } else {
+        const link = this.#links.get(output.link);
+        if (output.type === 'ping') link?.ping();
+        else {
+          this.#links.delete(output.link);
+          link?.close();
+        }
+      }
     }
     this.#pumping = false;
     clearTimeout(this.#timer);
-    const due = this.#machine.pollTimeout();
+    const due = this.#machine.pollTimeout() - this.#now();
     if (due < Infinity) {
-      this.#timer = setTimeout(
-        () => {
-          this.#machine.handleTimeout(this.#clock());
-          this.#pump();
-        },
-        Math.min(Math.max(0, due - this.#clock()), 1e9),
-      );
+      // Longer than a timer may be: it comes back here and is set again.
+      this.#timer = setTimeout(() => {
+        this.#machine.handleTimeout(this.#now());
+        this.#pump();
+      }, Math.min(due, 1e9));
     }
   }
 
   #changed(state: State): void {
-    this.#log('debug', `state ${state.name}`, { state });
+    this.#log('debug', state.name, { state });
     if (state.name === 'open') {
-      this.#transport = state.transport;
-      this.#rtt = state.rtt;
-      if (!this.#chosen) this.#cache(`${state.transport} ${Date.now()}`);
+      this.#stats.transport = state.transport;
+      this.#stats.rtt = state.rtt;
     }
-    for (const waiter of [...this.#waiters]) {
-      if (state.name === 'open' && (waiter.transport ?? state.transport) === state.transport) waiter.resolve();
-      else if (state.name === 'closed') waiter.reject(this.#closedError());
-    }
+    this.#settle();
     if (state.name === 'closed') {
-      this.#active = 0;
-      for (const off of this.#unlisten.splice(0)) off();
-      for (const resolve of [...this.#naps]) resolve();
+      for (const off of this.#offs) off();
       this.#hub.end(state.cause);
     }
-    for (const fn of [...this.#listeners]) fn(state);
+    for (const fn of this.#listeners) fn(state);
   }
 
   #open(id: number, name: TransportName): void {
-    this.#http.renew();
-    const active = (): boolean => id === this.#active;
-    const hub = this.#hub;
-    const host: LinkHost = {
-      http: this.#http,
-      WebSocket: (this.#options.WebSocket ?? globalThis.WebSocket) as typeof WebSocket | undefined,
-      pollMs: this.#options.pollMs ?? 1000,
-      wanted: () => hub.wanted(),
-      opened: (rtt) => this.#input({ type: 'opened', link: id, rtt }),
-      rtt: (ms) => void (active() && (this.#rtt = ms)),
-      alive: (withinMs) => this.#input({ type: 'alive', link: id, withinMs }),
-      started: (...start) => void (active() && hub.started(...start)),
-      message: (message) => void (active() && hub.message(message)),
-      gap: (channel, gap) => void (active() && hub.gap(channel, gap)),
-      refused: (channel, error) => hub.refused(channel, error),
-      drain: (afterMs) => this.#input({ type: 'drain', link: id, afterMs }),
-      closed: (error) => {
-        this.#links.delete(id);
-        this.#log('info', `${name} closed: ${error.message}`, { error });
-        this.#input({ type: 'closed', link: id, error });
+    const { token } = this.#options;
+    const stats = this.#stats;
+    const link = this.#named(name).open({
+      base: this.#base,
+      options: this.#options,
+      hub: this.#hub,
+      token: async (reason, signal) => (typeof token === 'function' ? token({ reason, signal }) : token),
+      say: (what) => {
+        if (what.type === 'closed') {
+          this.#links.delete(id);
+          this.#log('info', `${name}: ${what.error.message}`, { error: what.error });
+        }
+        this.#input({ ...what, link: id });
       },
-      count: (bytesIn, bytesOut) => this.#count(bytesIn, bytesOut),
+      rtt: (ms) => (stats.rtt = ms),
+      count: (bytesIn, bytesOut) => {
+        stats.bytesIn += bytesIn;
+        stats.bytesOut += bytesOut;
+      },
       log: (level, msg) => this.#log(level, msg),
-    };
-    this.#links.set(id, this.#named(this.#transports, name).open(host));
+    });
+    this.#links.set(id, link);
   }
 
   /** Settles when open with `transport`, or with any. */
-  #until(transport: TransportName | undefined, signal?: AbortSignal, timeout?: number): Promise<void> {
-    const { state } = this;
-    if (state.name === 'open' && (transport ?? state.transport) === state.transport) return Promise.resolve();
-    if (state.name === 'closed') return Promise.reject(this.#closedError());
-    if (signal?.aborted) return Promise.reject(aborted(signal.reason));
-    return new Promise((resolve, reject) => {
-      let timer: ReturnType<typeof setTimeout> | undefined;
-      const over = (fn: () => void): void => {
-        clearTimeout(timer);
-        signal?.removeEventListener('abort', abort);
-        this.#waiters.delete(waiter);
-        fn();
-      };
-      const abort = (): void => waiter.reject(aborted(signal?.reason));
-      const waiter: Waiter = { transport, resolve: () => over(resolve), reject: (error) => over(() => reject(error)) };
-      this.#waiters.add(waiter);
-      signal?.addEventListener('abort', abort);
-      if (timeout !== undefined) timer = setTimeout(() => waiter.reject(new MillraceError('timeout', `not open after ${timeout} ms`)), timeout);
+  #until(transport?: TransportName, signal?: AbortSignal, timeout?: number): Promise<void> {
+    let waiter!: Waiter;
+    const open = new Promise<void>((resolve, reject) => this.#waiters.add((waiter = { transport, resolve, reject })));
+    const timer = timeout && setTimeout(() => waiter.reject(new MillraceError('timeout', `not open after ${timeout} ms`)), timeout);
+    this.#settle();
+    return orAborted(open, signal).finally(() => {
+      clearTimeout(timer);
+      this.#waiters.delete(waiter);
     });
   }
 
-  /** Tells whoever waits for a certain transport that it will not come. */
-  #superseded(error: MillraceError = aborted()): void {
-    for (const waiter of [...this.#waiters]) if (waiter.transport) waiter.reject(error);
+  /** Tells who waits what they wait for; `error` is why a certain transport will not come. */
+  #settle(error?: MillraceError): void {
+    const { state } = this;
+    for (const { transport, resolve, reject } of this.#waiters) {
+      if (state.name === 'closed') reject(this.#ending());
+      else if (state.name === 'open' && (transport ?? state.transport) === state.transport) resolve();
+      else if (error && transport) reject(error);
+    }
   }
 
-  /** Repeats `ask` while another try may help; a refusal by the server is an answer. */
-  async #persist<T>(ask: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-    const { min = 500, max = 20_000 } = this.#options.retry ?? {};
-    for (let attempt = 0; ; attempt++) {
+  /** Asks the link that is open, and the next one if that goes away before it answers. */
+  async #ask<T>(ask: (link: Link) => Promise<T>, signal?: AbortSignal): Promise<T> {
+    for (;;) {
+      await this.ready({ signal });
       try {
-        return await ask();
+        return await orAborted(ask(this.#links.get(this.#active)!), signal);
       } catch (thrown) {
         const error = toError(thrown);
         if (!error.retryable || error.reason) throw error;
-        await this.#nap(error.retryAfter ?? Math.random() * Math.min(max, min * 2 ** attempt), signal);
-        if (signal?.aborted || this.state.name === 'closed') throw aborted(error);
       }
     }
   }
 
-  #nap(ms: number, signal?: AbortSignal): Promise<void> {
-    return new Promise((resolve) => {
-      const done = (): void => {
-        clearTimeout(timer);
-        signal?.removeEventListener('abort', done);
-        this.#naps.delete(done);
-        resolve();
-      };
-      const timer = setTimeout(done, ms);
-      signal?.addEventListener('abort', done);
-      this.#naps.add(done);
-    });
-  }
-
-  #inTurn<T>(channel: string, work: () => Promise<T>): Promise<T> {
-    const mine = (this.#turns.get(channel) ?? Promise.resolve()).catch(() => {}).then(work);
-    this.#turns.set(channel, mine);
-    const over = (): void => void (this.#turns.get(channel) === mine && this.#turns.delete(channel));
-    mine.then(over, over);
-    return mine;
-  }
-
-  async #post({ channel, data, key, ttl, idempotency_key }: Draft, bytes: Uint8Array<ArrayBuffer> | undefined, signal?: AbortSignal): Promise<string> {
-    const text = typeof data === 'string';
-    const headers = {
-      'Content-Type': bytes ? 'application/octet-stream' : text ? 'text/plain' : 'application/json',
-      'Idempotency-Key': idempotency_key,
-      ...(key !== undefined && { 'Millrace-Key': key }),
-      ...(ttl !== undefined && { 'Millrace-TTL': String(ttl) }),
-    };
-    const body = bytes ?? (text ? data : JSON.stringify(data));
-    const answer = await this.#persist(() => this.#http.json<{ position: string }>(`/v1/channels/${channel}`, [] as Query, { body, headers, signal }), signal);
-    return answer.body!.position;
-  }
-
-  #closedError(): MillraceError {
-    const { state } = this;
-    return (state.name === 'closed' && state.cause) || new MillraceError('aborted', 'the client is closed');
-  }
-
-  #count(bytesIn: number, bytesOut: number): void {
-    this.#bytesIn += bytesIn;
-    this.#bytesOut += bytesOut;
+  #ending(): MillraceError {
+    return (this.state as { cause?: MillraceError }).cause ?? new MillraceError('aborted', 'the client is closed');
   }
 
   #log(level: LogEntry['level'], msg: string, details?: object): void {
@@ -412,30 +270,9 @@ export class MillraceClient implements Client<any> {
   }
 }
 
-function toBytes(data: unknown): Uint8Array<ArrayBuffer> | undefined {
-  if (data instanceof ArrayBuffer) return new Uint8Array(data);
-  if (!ArrayBuffer.isView(data)) return undefined;
-  return new Uint8Array(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength);
-}
-
-function toBase64(bytes: Uint8Array): string {
-  let text = '';
-  for (let i = 0; i < bytes.length; i += 0x8000) text += String.fromCharCode(...bytes.subarray(i, i + 0x8000));
-  return btoa(text);
-}
-
 /** `crypto.randomUUID` is missing on pages without TLS. */
 function randomId(): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('');
-}
-
-function orAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (!signal) return promise;
-  return new Promise((resolve, reject) => {
-    const abort = (): void => reject(aborted(signal.reason));
-    signal.addEventListener('abort', abort);
-    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', abort));
-  });
+  return crypto.getRandomValues(new Uint32Array(4)).join('-');
 }
 
 /** A client of the given transports, best first. See index.ts for one with all of them. */

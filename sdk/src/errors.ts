@@ -10,27 +10,22 @@ export interface ErrorDetails {
   readonly transport?: TransportName | undefined;
   /** The server's own code (`bad_channel`, `too_many`), see docs/protocol.md, "Errors". */
   readonly reason?: string | undefined;
-  readonly status?: number | undefined;
   readonly cause?: unknown;
 }
 
 export class MillraceError extends Error {
-  override readonly name = 'MillraceError';
   readonly code: ErrorCode;
   readonly retryable: boolean;
-  readonly retryAfter: number | undefined;
-  readonly transport: TransportName | undefined;
-  readonly reason: string | undefined;
-  readonly status: number | undefined;
+  readonly retryAfter?: number;
+  readonly transport?: TransportName;
+  readonly reason?: string;
 
-  constructor(code: ErrorCode, message: string, details: ErrorDetails = {}) {
-    super(message, { cause: details.cause });
+  constructor(code: ErrorCode, message: string, details?: ErrorDetails) {
+    super(message);
+    this.name = 'MillraceError';
     this.code = code;
-    this.retryable = details.retryable ?? (code === 'network' || code === 'timeout');
-    this.retryAfter = details.retryAfter;
-    this.transport = details.transport;
-    this.reason = details.reason;
-    this.status = details.status;
+    this.retryable = code === 'network' || code === 'timeout';
+    Object.assign(this, details);
   }
 }
 
@@ -42,23 +37,11 @@ export interface Refusal {
   readonly retry?: boolean;
 }
 
-export function refused(refusal: Refusal, status?: number, retryAfter?: number): MillraceError {
-  const code: ErrorCode =
-    status === 401 || status === 403
-      ? 'auth'
-      : refusal.code === 'timeout'
-        ? 'timeout'
-        : refusal.code === 'unavailable' || refusal.code === 'internal' || (status ?? 0) > 499
-          ? 'network'
-          : refusal.code === 'bad_json'
-            ? 'protocol'
-            : 'rejected';
-  return new MillraceError(code, refusal.detail ?? refusal.title ?? `refused (${refusal.code ?? status})`, {
-    retryable: refusal.retry ?? (status === 429 || status === 408 || (status ?? 0) > 499),
-    retryAfter,
-    reason: refusal.code,
-    status,
-  });
+const CODES: Readonly<Record<string, ErrorCode>> = { timeout: 'timeout', unavailable: 'network', internal: 'network', bad_json: 'protocol' };
+
+/** What the server refused, with its word on whether to try again. */
+export function refused({ code = '', detail = code, retry = false }: Refusal): MillraceError {
+  return new MillraceError(CODES[code] ?? 'rejected', detail, { retryable: retry, reason: code });
 }
 
 /**
@@ -66,19 +49,19 @@ export function refused(refusal: Refusal, status?: number, retryAfter?: number):
  * link just went away, or the handshake was refused: worth another try.
  */
 export function closeError(code: number, reason: string): MillraceError {
-  const detail = `WebSocket closed: ${code}${reason && ` ${reason}`}`;
-  if (code === 1000) return new MillraceError('rejected', detail);
-  if (code === 1002 || code === 1003 || code === 1007 || code === 1009 || code === 1010) return new MillraceError('protocol', detail);
-  if (code === 1008) return new MillraceError('auth', detail);
-  if (code > 3999) return new MillraceError('rejected', detail);
-  return new MillraceError('network', detail);
+  const kind: ErrorCode = [1002, 1003, 1007, 1009, 1010].includes(code)
+    ? 'protocol'
+    : code === 1008
+      ? 'auth'
+      : code === 1000 || code > 3999
+        ? 'rejected'
+        : 'network';
+  return new MillraceError(kind, `closed: ${code} ${reason}`, { transport: 'websocket' });
 }
 
 /** Anything thrown, as a MillraceError: what is not ours already came from the network. */
-export function toError(thrown: unknown, transport?: TransportName): MillraceError {
-  if (thrown instanceof MillraceError) return thrown;
-  const message = thrown instanceof Error ? thrown.message : String(thrown);
-  return new MillraceError('network', message, { cause: thrown, transport });
+export function toError(thrown: unknown): MillraceError {
+  return thrown instanceof MillraceError ? thrown : new MillraceError('network', String(thrown), { cause: thrown });
 }
 
 export const aborted = (cause?: unknown): MillraceError => new MillraceError('aborted', 'aborted', { cause });

@@ -1,35 +1,29 @@
 // Which channels are read, from where, and who gets what. One wire subscription per channel, any number of consumers; links
 // come and go above it and always read on from the positions kept here.
-import { MillraceError } from './errors.js';
-import type { Page } from './http.js';
-import type { Wanted } from './link.js';
-import { checkChannel, isNews, isPattern, matches, parsePosition, type Position } from './position.js';
+import { MillraceError, toError } from './errors.js';
+import type { Page, Wanted } from './link.js';
+import { checkChannel, isNews, isPattern, matches, parsePosition, shift, type Position } from './position.js';
 import { Consumer, type Message } from './subscription.js';
-import type { Gap, SubscribeOptions } from './types.js';
+import type { From, Gap, SubscribeOptions } from './types.js';
 
 export interface HubHost {
   /** The set of channels has changed. */
   changed(): void;
   /** Publications after `since`; keeps trying while another try may help. */
-  page(channel: string, since: string, limit: number, policy: string, signal: AbortSignal): Promise<Page>;
-  /** Settles after `ms`, or earlier when there is reason to try again. */
-  nap(ms: number): Promise<void>;
+  page(channel: string, since: string, limit: number, signal?: AbortSignal): Promise<Page>;
 }
 
 interface Wire {
   readonly channel: string;
   readonly pattern: boolean;
   readonly consumers: Set<Consumer<any>>;
-  /** The last position: what comes next must be news to it. */
-  at?: Position;
-  position?: string;
+  /** The last position of every channel heard: of one, unless this is a pattern. What comes next must be news to it. */
+  readonly heard: Map<string, Position>;
   /** Pattern: the server's clock at the first reply, or how far it was asked to look back. */
-  since?: string;
-  started: boolean;
+  since?: string | undefined;
+  started?: boolean;
   /** What is older came out of history. */
   liveFrom: number;
-  /** Pattern: the last position of every channel heard. */
-  readonly heard: Map<string, { at: Position; position: string }>;
 }
 
 /** Publications in one page of history. */
@@ -43,49 +37,47 @@ export class Hub {
   /** Server's clock minus this machine's, ms. */
   #skew = 0;
   #wires = new Map<string, Wire>();
-  readonly #host: HubHost;
+  #patterns = new Set<Wire>();
 
-  constructor(host: HubHost) {
-    this.#host = host;
-  }
+  constructor(readonly host: HubHost) {}
 
   subscribe<T>(channel: string, options: SubscribeOptions<T>): Consumer<T> {
     checkChannel(channel, true);
+    const { from = 'now', signal } = options;
     const pattern = isPattern(channel);
-    const from = options.from ?? 'now';
     let wire = this.#wires.get(channel);
-    if (pattern && from !== 'now' && (wire || (from !== 'earliest' && !(typeof from === 'object' && 'seconds' in from)))) {
-      throw new MillraceError('rejected', wire ? `${channel} is being read already: only \`now\` can join it` : 'a wildcard starts at `now`, `earliest` or `seconds`');
+    const since = from === 'now' ? undefined : this.#past(from);
+    if (pattern && since !== undefined && (wire || !since)) {
+      throw new MillraceError('rejected', wire ? `only from now can ${channel} be joined` : 'a wildcard starts from now, earliest or seconds');
     }
     if (typeof from === 'object' && 'position' in from) parsePosition(from.position);
     const consumer = new Consumer<T>(channel, options, (gone) => this.#leave(gone));
-    if (options.signal?.aborted) {
-      consumer.end();
-      return consumer;
+    if (signal?.aborted) consumer.end();
+    else {
+      const policy = wire && policyOf(wire);
+      if (!wire) {
+        wire = { channel, pattern, consumers: new Set(), liveFrom: 0, heard: new Map(), since };
+        this.#wires.set(channel, wire);
+        if (pattern) this.#patterns.add(wire);
+      }
+      wire.consumers.add(consumer);
+      consumer.live = pattern || from === 'now';
+      if (wire.started) this.#join(wire, consumer, true);
+      if (policy !== policyOf(wire)) this.host.changed();
     }
-    const fresh = !wire;
-    if (!wire) {
-      wire = { channel, pattern, consumers: new Set(), started: false, liveFrom: 0, heard: new Map() };
-      if (pattern && from !== 'now') wire.since = this.#past(from);
-      this.#wires.set(channel, wire);
-    }
-    const policy = this.#policy(wire);
-    wire.consumers.add(consumer);
-    consumer.live = pattern || from === 'now';
-    if (wire.started) this.#join(wire, consumer, true);
-    if (fresh || policy !== this.#policy(wire)) this.#host.changed();
     return consumer;
   }
 
   wanted(): Wanted[] {
     return [...this.#wires.values()].map((wire) => ({
       channel: wire.channel,
-      policy: this.#policy(wire),
-      since: wire.pattern ? wire.since : wire.position,
-      ...(wire.heard.size && { positions: Object.fromEntries([...wire.heard].map(([channel, { position }]) => [channel, position])) }),
+      policy: policyOf(wire),
+      since: wire.pattern ? wire.since : wire.heard.get(wire.channel)?.text,
+      ...(wire.pattern && { positions: Object.fromEntries([...wire.heard].map(([channel, { text }]) => [channel, text])) }),
     }));
   }
 
+  /** `time`: the server's clock, ms. */
   started(channel: string, position: string, recovered: boolean, time: number): void {
     this.#skew = time - Date.now();
     const wire = this.#wires.get(channel);
@@ -94,124 +86,105 @@ export class Hub {
     if (wire.started) return;
     wire.started = true;
     if (wire.pattern) wire.since ??= String(time);
-    else {
-      wire.position = position;
-      wire.at = parsePosition(position);
-    }
+    else wire.heard.set(channel, parsePosition(position));
     for (const consumer of wire.consumers) this.#join(wire, consumer, recovered);
   }
 
   message(message: Message): void {
     this.messages++;
     const at = parsePosition(message.position);
-    this.#route(message.channel, at, message.position, (consumer, wire) => consumer.accept(message, at, message.time < wire.liveFrom));
+    this.#route(message.channel, at, (consumer, wire) => consumer.accept(message, at, message.time < wire.liveFrom));
   }
 
   gap(channel: string, gap: Gap): void {
     this.gaps++;
-    this.#route(channel, parsePosition(gap.to), gap.to, (consumer) => consumer.miss(channel, gap));
+    this.#route(channel, parsePosition(gap.to), (consumer) => consumer.miss(channel, gap));
   }
 
-  refused(channel: string, error: MillraceError): void {
-    const wire = this.#wires.get(channel);
-    this.#wires.delete(channel);
+  /** The channel cannot be read, and trying again would not change that. */
+  refused(channel: string, error?: MillraceError): void {
+    const wire = this.#drop(channel);
     for (const consumer of wire?.consumers ?? []) consumer.end(error);
   }
 
   end(cause?: MillraceError): void {
-    for (const channel of [...this.#wires.keys()]) {
-      const wire = this.#wires.get(channel);
-      this.#wires.delete(channel);
-      for (const consumer of wire?.consumers ?? []) consumer.end(cause);
+    for (const channel of this.#wires.keys()) this.refused(channel, cause);
+  }
+
+  #route(channel: string, at: Position, tell: (consumer: Consumer<any>, wire: Wire) => void): void {
+    for (const wire of [this.#wires.get(channel), ...this.#patterns]) {
+      if (!wire?.started || (wire.pattern && !matches(wire.channel, channel)) || !isNews(at, wire.heard.get(channel))) continue;
+      wire.heard.set(channel, at);
+      for (const consumer of wire.consumers) if (consumer.live) tell(consumer, wire);
     }
   }
 
-  #route(channel: string, at: Position, position: string, tell: (consumer: Consumer<any>, wire: Wire) => void): void {
-    const plain = this.#wires.get(channel);
-    if (plain?.started && isNews(at, plain.at)) {
-      plain.at = at;
-      plain.position = position;
-      for (const consumer of plain.consumers) if (consumer.live) tell(consumer, plain);
-    }
-    for (const wire of this.#wires.values()) {
-      if (!wire.pattern || !wire.started || !matches(wire.channel, channel) || !isNews(at, wire.heard.get(channel)?.at)) continue;
-      wire.heard.set(channel, { at, position });
-      for (const consumer of wire.consumers) tell(consumer, wire);
-    }
-  }
-
-  #policy(wire: Wire): 'every' | 'latest' {
-    for (const consumer of wire.consumers) if (consumer.options.policy !== 'latest') return 'every';
-    return wire.consumers.size ? 'latest' : 'every';
-  }
-
-  #past(from: SubscribeOptions['from']): string {
-    return typeof from === 'object' && 'seconds' in from ? String(Math.floor(Date.now() + this.#skew - from.seconds * 1000)) : 'earliest';
+  /** What `from` is as `since`, if it needs no position to say so. */
+  #past(from: From): string {
+    return typeof from === 'string' ? (from === 'earliest' ? from : '') : 'seconds' in from ? String(Math.floor(Date.now() + this.#skew - from.seconds * 1000)) : '';
   }
 
   #join(wire: Wire, consumer: Consumer<any>, recovered: boolean): void {
-    if (!consumer.live) this.#catchUp(wire, consumer).catch((thrown: MillraceError) => consumer.end(thrown));
-    else consumer.start(wire.position ?? wire.since!, recovered);
+    if (!consumer.live) this.#catchUp(wire, consumer).catch((thrown) => consumer.end(toError(thrown)));
+    else if (wire.pattern) consumer.startPattern(wire.since!, recovered);
+    else consumer.start(wire.heard.get(wire.channel)!, recovered);
   }
 
   /**
    * Reads history for one consumer, at its pace, until it stands where the wire stands; from there on it gets what the wire
    * gets. The last check and the change-over are one step, so nothing falls between them.
    */
-  async #catchUp(wire: Wire, consumer: Consumer<any>): Promise<void> {
-    const { from, buffer } = consumer.options;
-    const { epoch, offset } = wire.at!;
+  async #catchUp({ channel, heard }: Wire, consumer: Consumer<any>): Promise<void> {
+    const { from, buffer } = consumer.options as { from: any; buffer?: { max?: number } };
+    const head = heard.get(channel)!;
     const newest = from === 'latest';
-    let since = newest
-      ? `${epoch}:${offset > 0n ? offset - 1n : 0n}`
-      : typeof from === 'object' && 'offset' in from
-        ? `${epoch}:${from.offset}`
-        : typeof from === 'object' && 'position' in from
-          ? from.position
-          : this.#past(from);
+    let since = newest ? shift(head, -1n) : 'offset' in Object(from) ? `${head.epoch}:${from.offset}` : (from.position ?? this.#past(from));
     const limit = Math.max(1, Math.min(PAGE, buffer?.max ?? PAGE));
-    const controller = new AbortController();
-    consumer.onOver(() => controller.abort());
-    let first = true;
-    for (let stalls = 0; !consumer.over; ) {
+    for (let first = true, stalls = 0; ; first = false) {
       await consumer.room();
-      const page = await this.#host.page(wire.channel, since, limit, consumer.options.policy ?? 'every', controller.signal);
-      const oldest = page.messages[0];
-      if (first) {
-        const start = since.includes(':') ? (page.gap?.to ?? since) : page.position;
-        consumer.start(!since.includes(':') && oldest ? before(oldest.position) : start, !page.gap || newest);
+      if (consumer.over) return;
+      const { position, messages, gap } = await this.host.page(channel, since, limit, consumer.options.signal);
+      const at = parsePosition(position);
+      if (first) consumer.start(messages[0] ? parsePosition(shift(parsePosition(messages[0].position), -1n)) : at, !gap || newest);
+      if (gap && !newest) {
+        this.gaps++;
+        consumer.miss(channel, gap);
       }
-      first = false;
-      if (page.gap && !newest && consumer.miss(wire.channel, page.gap)) this.gaps++;
-      for (const message of page.messages) {
+      for (const message of messages) {
         this.messages++;
-        consumer.accept(message, parsePosition(message.position), true);
+        consumer.accept({ ...message, channel }, parsePosition(message.position), true);
       }
-      const at = parsePosition(page.position);
-      const stalled = page.position === since;
-      since = page.position;
-      if (!isNews(wire.at!, at) || (stalled && ++stalls > STALLS)) {
+      const stalled = position === since;
+      since = position;
+      if (!isNews(heard.get(channel)!, at) || (stalled && ++stalls > STALLS)) {
         consumer.live = true;
         return;
       }
-      if (stalled) await this.#host.nap(100 * stalls);
+      if (stalled) await new Promise((resolve) => setTimeout(resolve, 100 * stalls));
     }
   }
 
   #leave(consumer: Consumer<any>): void {
-    const wire = this.#wires.get(consumer.channel);
-    if (!wire?.consumers.delete(consumer) || wire.consumers.size) return;
+    const { channel } = consumer;
+    const wire = this.#wires.get(channel);
+    wire?.consumers.delete(consumer);
     // A consumer that leaves and comes back at once (React's StrictMode does that) must not cost a new subscription.
     setTimeout(() => {
-      if (wire.consumers.size || this.#wires.get(wire.channel) !== wire) return;
-      this.#wires.delete(wire.channel);
-      this.#host.changed();
-    }, 0);
+      if (wire?.consumers.size === 0 && this.#wires.get(channel) === wire) {
+        this.#drop(channel);
+        this.host.changed();
+      }
+    });
+  }
+
+  #drop(channel: string): Wire | undefined {
+    const wire = this.#wires.get(channel);
+    this.#wires.delete(channel);
+    this.#patterns.delete(wire!);
+    return wire;
   }
 }
 
-/** The position just before a publication. */
-function before(position: string): string {
-  const { epoch, offset } = parsePosition(position);
-  return `${epoch}:${offset - 1n}`;
+function policyOf(wire: Wire): 'every' | 'latest' {
+  return [...wire.consumers].some(({ options }) => options.policy !== 'latest') ? 'every' : 'latest';
 }

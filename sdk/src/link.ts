@@ -1,8 +1,8 @@
 // The one interface behind which the transports live: a transport opens links, a link reports to its host.
-import type { MillraceError } from './errors.js';
-import type { Http } from './http.js';
+import type { Hub } from './hub.js';
+import type { LinkInput } from './machine.js';
 import type { Message } from './subscription.js';
-import type { Gap, LogEntry, TransportName } from './types.js';
+import type { ConnectOptions, Gap, LogEntry, TokenReason, TransportName } from './types.js';
 
 /** A channel or pattern that should be read, from where. */
 export interface Wanted {
@@ -14,47 +14,48 @@ export interface Wanted {
   readonly positions?: Readonly<Record<string, string>>;
 }
 
-/** The body of a publication, as a session takes it. */
 export interface Draft {
   readonly channel: string;
+  /** Bytes, or anything JSON can say. */
   readonly data: unknown;
-  readonly encoding?: 'base64';
-  readonly key?: string;
-  readonly ttl?: number;
+  readonly key: string | undefined;
+  readonly ttl: number | undefined;
   readonly idempotency_key: string;
 }
 
+/** A part of a channel's history: `gap`, if any, lies before `messages`. */
+export interface Page {
+  readonly position: string;
+  readonly messages: readonly Message[];
+  readonly gap?: Gap;
+}
+
 export interface LinkHost {
-  readonly http: Http;
-  readonly WebSocket: typeof WebSocket | undefined;
-  readonly pollMs: number;
-  /** Read anew at every (re)opening: positions move on. */
-  wanted(): readonly Wanted[];
+  /** The server's address, without a slash at the end. */
+  readonly base: string;
+  readonly options: ConnectOptions;
+  /** What to read, and where it goes. */
+  readonly hub: Hub;
+  token(reason: TokenReason, signal: AbortSignal): Promise<string | undefined>;
+  /** What happened to this link. `closed` is its last word. */
+  say(what: LinkInput): void;
   /** Milliseconds. */
-  opened(rtt: number): void;
   rtt(ms: number): void;
-  /** Something came in; the next sign of life is due within `withinMs`. */
-  alive(withinMs: number): void;
-  /** `time`: the server's clock, ms. */
-  started(channel: string, position: string, recovered: boolean, time: number): void;
-  message(message: Message): void;
-  gap(channel: string, gap: Gap): void;
-  /** The channel cannot be read, and trying again would not change that. */
-  refused(channel: string, error: MillraceError): void;
-  drain(afterMs: number): void;
-  /** The last word of a link. */
-  closed(error: MillraceError): void;
   count(bytesIn: number, bytesOut: number): void;
   log(level: LogEntry['level'], msg: string): void;
 }
 
+/** Requests fail with a retryable error without `reason` when the link went away before the answer: ask the next link. */
 export interface Link {
-  /** `host.wanted()` may differ from what this link reads. */
+  /** `hub.wanted()` may differ from what this link reads. */
   changed(): void;
   /** Make the server say something. */
   ping(): void;
-  /** Sessions only. Undefined if `draft` is larger than a message may be. */
-  publish?(draft: Draft): Promise<string> | undefined;
+  /** Settles with the position. */
+  publish(draft: Draft, signal?: AbortSignal): Promise<string>;
+  page(channel: string, since: string, limit: number, signal?: AbortSignal): Promise<Page>;
+  /** Open subscriptions of a channel. */
+  presence(channel: string, signal?: AbortSignal): Promise<number>;
   /** Ends it at once; it reports nothing after this. */
   close(): void;
 }

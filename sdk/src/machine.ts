@@ -21,13 +21,17 @@ export interface MachineOptions {
   readonly pauseHidden?: boolean;
 }
 
-export type Input =
-  | { readonly type: 'start' | 'online' | 'offline' | 'visible' | 'hidden' | 'wake' }
-  | { readonly type: 'opened'; readonly link: number; readonly rtt: number }
+/** What a link says of itself. */
+export type LinkInput =
+  | { readonly type: 'opened'; readonly rtt: number }
   /** Something came in; the next sign of life is due within `withinMs`. */
-  | { readonly type: 'alive'; readonly link: number; readonly withinMs: number }
-  | { readonly type: 'closed'; readonly link: number; readonly error: MillraceError }
-  | { readonly type: 'drain'; readonly link: number; readonly afterMs: number }
+  | { readonly type: 'alive'; readonly withinMs: number }
+  | { readonly type: 'closed'; readonly error: MillraceError }
+  | { readonly type: 'drain'; readonly afterMs: number };
+
+export type Input =
+  | (LinkInput & { readonly link: number })
+  | { readonly type: 'start' | 'online' | 'offline' | 'visible' | 'hidden' | 'wake' }
   /** Keep to these transports from now on. */
   | { readonly type: 'use'; readonly order: readonly TransportName[] }
   | { readonly type: 'close'; readonly cause?: MillraceError | undefined };
@@ -61,299 +65,302 @@ const LATE = 1_000;
 const HIDDEN_GRACE = 10_000;
 const HIDDEN_DRAIN_FACTOR = 5;
 
-export class Machine {
-  #state: State = { name: 'idle' };
-  #outputs: Output[] = [];
-  #order: readonly TransportName[];
+export interface Machine {
+  readonly state: State;
+  handleInput(now: number, input: Input): void;
+  handleTimeout(now: number): void;
+  /** When `handleTimeout` is due; Infinity if nothing waits for time. */
+  pollTimeout(): number;
+  /** To be carried out in this order, after every input, until there is none. */
+  pollOutput(): Output | undefined;
+}
+
+/** The machine at rest; the state diagram above is what it does. */
+export function machine({ order, random, pauseHidden = false, ...options }: MachineOptions): Machine {
+  const retry = { min: 500, max: 20_000, factor: 2, jitter: 'full', giveUpAfter: Infinity, ...options.retry };
+  let state: State = { name: 'idle' };
+  const outputs: Output[] = [];
   /** The order before `use`, until what it asked for is open. */
-  #orderBefore: readonly TransportName[] | undefined;
-  #ids = 0;
+  let orderBefore: readonly TransportName[] | undefined;
+  let ids = 0;
   /** Links that are being opened. */
-  #candidates = new Map<number, Link>();
-  #active: { id: number; transport: TransportName; since: number } | undefined;
+  const candidates = new Map<number, Link>();
+  let active: { id: number; transport: TransportName; since: number } | undefined;
   /** Transports of `order` not tried in this attempt. */
-  #untried: TransportName[] = [];
-  #cause: MillraceError | undefined;
+  let untried: TransportName[] = [];
+  let cause: MillraceError | undefined;
   /** A candidate of this attempt failed in a way that another try may change. */
-  #hope = false;
-  #attempt = 0;
-  #wasOpen = false;
-  #offline = false;
-  #hidden = false;
+  let hope = false;
+  let attempt = 0;
+  let wasOpen = false;
+  let offline = false;
+  let hidden = false;
   /** Without a connection since. */
-  #lostAt: number | undefined;
+  let lostAt: number | undefined;
 
   // Deadlines.
-  #raceAt = Infinity;
-  #retryAt = Infinity;
-  #aliveBy = Infinity;
-  #pongBy = Infinity;
+  let raceAt = Infinity;
+  let retryAt = Infinity;
+  let aliveBy = Infinity;
+  let pongBy = Infinity;
   /** The late-timer grace was given and nothing has come since. */
-  #spared = false;
-  #moveAt = Infinity;
-  #pauseAt = Infinity;
+  let spared = false;
+  let moveAt = Infinity;
+  let pauseAt = Infinity;
 
-  readonly #random: () => number;
-  readonly #retry: { min: number; max: number; factor: number; jitter: 'full' | 'none'; giveUpAfter: number };
-  readonly #pauseHidden: boolean;
-
-  constructor(options: MachineOptions) {
-    this.#order = options.order;
-    this.#random = options.random;
-    this.#retry = { min: 500, max: 20_000, factor: 2, jitter: 'full', giveUpAfter: Infinity, ...options.retry };
-    this.#pauseHidden = options.pauseHidden ?? false;
-  }
-
-  get state(): State {
-    return this.#state;
-  }
-
-  pollOutput(): Output | undefined {
-    return this.#outputs.shift();
-  }
-
-  /** When `handleTimeout` is due; Infinity if nothing waits for time. */
-  pollTimeout(): number {
-    let next = Math.min(this.#raceAt, this.#retryAt, this.#aliveBy, this.#pongBy, this.#moveAt, this.#pauseAt);
-    for (const link of this.#candidates.values()) next = Math.min(next, link.openBy);
+  function pollTimeout(): number {
+    let next = Math.min(raceAt, retryAt, aliveBy, pongBy, moveAt, pauseAt);
+    for (const link of candidates.values()) next = Math.min(next, link.openBy);
     return next;
   }
 
-  handleInput(now: number, input: Input): void {
-    if (this.#state.name === 'closed') return;
+  function handleInput(now: number, input: Input): void {
+    if (state.name === 'closed') return;
     switch (input.type) {
       case 'start':
-        if (this.#state.name === 'idle') this.#connect(now);
+        if (state.name === 'idle') connect(now);
         return;
       case 'opened':
-        return this.#opened(now, input.link, input.rtt);
+        return opened(now, input.link, input.rtt);
       case 'alive':
-        if (input.link !== this.#active?.id) return;
-        this.#aliveBy = now + input.withinMs;
-        this.#pongBy = Infinity;
-        this.#spared = false;
+        if (input.link !== active?.id) return;
+        aliveBy = now + input.withinMs;
+        pongBy = Infinity;
+        spared = false;
         return;
       case 'closed':
-        if (input.link === this.#active?.id) this.#lost(now, input.error);
-        else this.#failed(now, input.link, input.error);
+        if (input.link === active?.id) lost(now, input.error);
+        else failed(now, input.link, input.error);
         return;
       case 'drain':
-        if (input.link !== this.#active?.id || this.#moveAt < Infinity) return;
-        this.#moveAt = now + this.#random() * input.afterMs * (this.#hidden ? HIDDEN_DRAIN_FACTOR : 1);
+        if (input.link !== active?.id || moveAt < Infinity) return;
+        moveAt = now + random() * input.afterMs * (hidden ? HIDDEN_DRAIN_FACTOR : 1);
         return;
       case 'use':
-        this.#abortCandidates();
-        if (this.#active && this.#active.transport !== input.order[0]) {
-          this.#orderBefore ??= this.#order;
-          this.#open(now, input.order[0]!);
+        abortCandidates();
+        if (active && active.transport !== input.order[0]) {
+          orderBefore ??= order;
+          open(now, input.order[0]!);
         }
-        this.#order = input.order;
-        if (!this.#active) this.#connect(now);
+        order = input.order;
+        if (!active) connect(now);
         return;
       case 'offline':
-        this.#offline = true;
+        offline = true;
         // The browser's word is not proof: what is open must fail the test before it is given up.
-        if (this.#active) this.#ping(now, WAKE_GRACE);
-        else if (this.#retryAt < Infinity) this.#wait(now);
+        if (active) ping(now, WAKE_GRACE);
+        else if (retryAt < Infinity) wait(now);
         return;
       case 'hidden':
-        this.#hidden = true;
-        if (this.#pauseHidden) this.#pauseAt = now + HIDDEN_GRACE;
+        hidden = true;
+        if (pauseHidden) pauseAt = now + HIDDEN_GRACE;
         return;
       case 'visible':
-        this.#hidden = false;
-        this.#pauseAt = Infinity;
-        return this.#wake(now);
+        hidden = false;
+        pauseAt = Infinity;
+        return wake(now);
       case 'online':
-        this.#offline = false;
-        if (this.#state.name === 'paused' && this.#state.reason === 'hidden') return;
-        return this.#wake(now);
+        offline = false;
+        if (state.name === 'paused' && state.reason === 'hidden') return;
+        return wake(now);
       case 'wake':
-        return this.#wake(now);
+        return wake(now);
       case 'close':
-        return this.#close(input.cause);
+        return close(input.cause);
     }
   }
 
-  handleTimeout(now: number): void {
-    if (this.#state.name === 'closed') return;
-    for (const [id, link] of [...this.#candidates]) {
-      if (now >= link.openBy && this.#candidates.has(id)) {
-        this.#emit({ type: 'abort', link: id });
-        this.#failed(now, id, new MillraceError('timeout', `${link.transport} did not open in time`, { transport: link.transport }));
+  function handleTimeout(now: number): void {
+    if (state.name === 'closed') return;
+    for (const [id, link] of [...candidates]) {
+      if (now >= link.openBy && candidates.has(id)) {
+        emit({ type: 'abort', link: id });
+        failed(now, id, new MillraceError('timeout', `${link.transport} did not open in time`, { transport: link.transport }));
       }
     }
-    if (now >= this.#raceAt) {
-      this.#raceAt = Infinity;
-      this.#openNext(now);
+    if (now >= raceAt) {
+      raceAt = Infinity;
+      openNext(now);
     }
-    if (now >= this.#pauseAt) {
-      this.#pauseAt = Infinity;
-      this.#drop();
-      this.#set({ name: 'paused', reason: 'hidden' });
+    if (now >= pauseAt) {
+      pauseAt = Infinity;
+      drop();
+      set({ name: 'paused', reason: 'hidden' });
     }
-    if (now >= this.#retryAt) this.#connect(now);
-    if (now >= this.#moveAt) {
-      this.#moveAt = Infinity;
-      if (!this.#candidates.size) this.#open(now, this.#active!.transport);
+    if (now >= retryAt) connect(now);
+    if (now >= moveAt) {
+      moveAt = Infinity;
+      if (!candidates.size) open(now, active!.transport);
     }
-    if (now >= this.#pongBy) {
+    if (now >= pongBy) {
       // Overdue because this timer was late: what has arrived meanwhile gets one turn to be read first.
-      if (now - this.#pongBy > LATE && !this.#spared) {
-        this.#spared = true;
-        this.#pongBy = now + LATE;
-      } else this.#silent(now);
-    } else if (now >= this.#aliveBy) {
-      this.#ping(now, now - this.#aliveBy > LATE ? WAKE_GRACE : PING_GRACE);
+      if (now - pongBy > LATE && !spared) {
+        spared = true;
+        pongBy = now + LATE;
+      } else silent(now);
+    } else if (now >= aliveBy) {
+      ping(now, now - aliveBy > LATE ? WAKE_GRACE : PING_GRACE);
     }
   }
 
-  #emit(output: Output): void {
-    this.#outputs.push(output);
+  function emit(output: Output): void {
+    outputs.push(output);
   }
 
-  #set(state: State): void {
-    this.#state = state;
-    this.#emit({ type: 'state', state });
+  function set(next: State): void {
+    state = next;
+    emit({ type: 'state', state });
   }
 
   /** Starts an attempt: the first transport now, the others as it fails or takes too long. */
-  #connect(now: number): void {
-    this.#retryAt = Infinity;
-    this.#lostAt ??= now;
-    this.#abortCandidates();
-    this.#untried = [...this.#order];
-    this.#hope = false;
-    const cause = this.#cause && { cause: this.#cause };
-    this.#set({ name: 'connecting', attempt: this.#attempt, transport: this.#order[0]!, ...cause });
-    this.#openNext(now);
+  function connect(now: number): void {
+    retryAt = Infinity;
+    lostAt ??= now;
+    abortCandidates();
+    untried = [...order];
+    hope = false;
+    connecting();
+    openNext(now);
   }
 
-  #openNext(now: number): void {
-    const transport = this.#untried.shift();
+  function openNext(now: number): void {
+    const transport = untried.shift();
     if (!transport) return;
-    this.#open(now, transport);
-    this.#raceAt = this.#untried.length ? now + RACE : Infinity;
+    open(now, transport);
+    raceAt = untried.length ? now + RACE : Infinity;
   }
 
-  #open(now: number, transport: TransportName): void {
-    const id = ++this.#ids;
-    this.#candidates.set(id, { transport, since: now, openBy: now + OPEN_WITHIN });
-    this.#emit({ type: 'open', link: id, transport });
+  function open(now: number, transport: TransportName): void {
+    const id = ++ids;
+    candidates.set(id, { transport, since: now, openBy: now + OPEN_WITHIN });
+    emit({ type: 'open', link: id, transport });
   }
 
-  #opened(now: number, id: number, rtt: number): void {
-    const link = this.#candidates.get(id);
+  function opened(now: number, id: number, rtt: number): void {
+    const link = candidates.get(id);
     if (!link) return;
-    this.#candidates.delete(id);
-    this.#abortCandidates();
-    const before = this.#active;
-    this.#active = { id, transport: link.transport, since: now };
-    this.#moveAt = Infinity;
-    this.#aliveBy = now + OPEN_WITHIN;
-    this.#pongBy = Infinity;
-    this.#lostAt = this.#cause = this.#orderBefore = undefined;
+    candidates.delete(id);
+    abortCandidates();
+    const before = active;
+    active = { id, transport: link.transport, since: now };
+    moveAt = Infinity;
+    aliveBy = now + OPEN_WITHIN;
+    pongBy = Infinity;
+    lostAt = cause = orderBefore = undefined;
     // What has just worked is tried first next time; a chosen order of one stays as it is.
-    this.#order = [link.transport, ...this.#order.filter((name) => name !== link.transport)];
-    if (before) this.#emit({ type: 'abort', link: before.id });
-    this.#emit({ type: 'active', link: id });
-    this.#set({ name: 'open', transport: link.transport, rtt, resumed: this.#wasOpen });
-    this.#wasOpen = true;
+    order = [link.transport, ...order.filter((name) => name !== link.transport)];
+    if (before) emit({ type: 'abort', link: before.id });
+    emit({ type: 'active', link: id });
+    set({ name: 'open', transport: link.transport, rtt, resumed: wasOpen });
+    wasOpen = true;
   }
 
   /** A candidate failed. */
-  #failed(now: number, id: number, error: MillraceError): void {
-    if (!this.#candidates.delete(id)) return;
-    if (this.#active) {
-      this.#order = this.#orderBefore ?? this.#order;
-      this.#orderBefore = undefined;
-      return this.#emit({ type: 'stayed', error });
+  function failed(now: number, id: number, error: MillraceError): void {
+    if (!candidates.delete(id)) return;
+    if (active) {
+      order = orderBefore ?? order;
+      orderBefore = undefined;
+      return emit({ type: 'stayed', error });
     }
-    this.#cause = error;
-    this.#hope ||= error.retryable;
-    if (error.code === 'auth' && !error.retryable) return this.#close(error);
-    if (this.#untried.length) return this.#openNext(now);
-    if (this.#candidates.size) return;
-    if (!this.#hope) return this.#close(error);
-    this.#retryLater(now, error);
+    cause = error;
+    hope ||= error.retryable;
+    if (error.code === 'auth' && !error.retryable) return close(error);
+    if (untried.length) return openNext(now);
+    if (candidates.size) return;
+    if (!hope) return close(error);
+    retryLater(now, error);
   }
 
   /** The active link is gone. */
-  #lost(now: number, error: MillraceError): void {
-    const { since } = this.#active!;
-    const moveAt = this.#moveAt;
-    this.#active = undefined;
-    this.#aliveBy = this.#pongBy = this.#moveAt = Infinity;
-    this.#cause = error;
-    this.#lostAt = now;
+  function lost(now: number, error: MillraceError): void {
+    const { since } = active!;
+    const planned = moveAt;
+    active = undefined;
+    aliveBy = pongBy = moveAt = Infinity;
+    cause = error;
+    lostAt = now;
     const stable = now - since >= STABLE;
-    if (stable) this.#attempt = 0;
-    if (!error.retryable) return this.#close(error);
+    if (stable) attempt = 0;
+    if (!error.retryable) return close(error);
     // A replacement (drain, use) is on its way already.
-    if (this.#candidates.size) {
-      this.#untried = [];
-      return this.#set({ name: 'connecting', attempt: this.#attempt, transport: this.#order[0]!, cause: error });
+    if (candidates.size) {
+      untried = [];
+      return connecting();
     }
-    if (moveAt < Infinity) this.#wait(Math.max(now, moveAt));
-    else this.#retryLater(now, error, stable);
+    if (planned < Infinity) wait(Math.max(now, planned));
+    else retryLater(now, error, stable);
   }
 
-  #retryLater(now: number, error: MillraceError, soon = false): void {
-    if (now - (this.#lostAt ??= now) >= this.#retry.giveUpAfter) return this.#close(error);
-    const { min, max, factor, jitter } = this.#retry;
-    const spread = jitter === 'full' ? this.#random() : 1;
-    const ceiling = soon ? Math.min(FIRST_RETRY, max) : Math.min(max, min * factor ** this.#attempt);
+  function retryLater(now: number, error: MillraceError, soon = false): void {
+    if (now - (lostAt ??= now) >= retry.giveUpAfter) return close(error);
+    const { min, max, factor, jitter } = retry;
+    const spread = jitter === 'full' ? random() : 1;
+    const ceiling = soon ? Math.min(FIRST_RETRY, max) : Math.min(max, min * factor ** attempt);
     // Everybody was told the same `retryAfter`: spread by a fifth so that they do not come back as one.
-    const delay = error.retryAfter === undefined ? spread * ceiling : error.retryAfter * (1 + this.#random() / 5);
-    this.#attempt++;
-    this.#wait(Math.min(now + delay, this.#lostAt + this.#retry.giveUpAfter));
+    const delay = error.retryAfter === undefined ? spread * ceiling : error.retryAfter * (1 + random() / 5);
+    attempt++;
+    wait(Math.min(now + delay, lostAt + retry.giveUpAfter));
   }
 
-  #wait(until: number): void {
-    this.#abortCandidates();
+  function wait(until: number): void {
+    abortCandidates();
     // Browsers are wrong about being offline at times, so it is tried all the same, if rarely.
-    this.#retryAt = this.#offline ? until + this.#retry.max : until;
-    if (this.#offline) return this.#set({ name: 'paused', reason: 'offline' });
-    const cause = this.#cause && { cause: this.#cause };
-    this.#set({ name: 'connecting', attempt: this.#attempt, transport: this.#order[0]!, retryAt: this.#retryAt, ...cause });
+    retryAt = offline ? until + retry.max : until;
+    if (offline) set({ name: 'paused', reason: 'offline' });
+    else connecting({ retryAt: retryAt });
   }
 
-  #wake(now: number): void {
-    if (this.#active) return this.#ping(now, WAKE_GRACE);
-    if (this.#state.name === 'idle') return;
+  function connecting(again?: { retryAt: number }): void {
+    set({ name: 'connecting', attempt, transport: order[0]!, ...again, ...(cause && { cause }) });
+  }
+
+  function wake(now: number): void {
+    if (active) return ping(now, WAKE_GRACE);
+    if (state.name === 'idle') return;
     // An attempt that is older than a moment may hang on a network that is no more.
-    const stale = [...this.#candidates.values()].some((link) => now - link.since > WAKE_GRACE);
-    if (!this.#candidates.size || stale) this.#connect(now);
+    const stale = [...candidates.values()].some((link) => now - link.since > WAKE_GRACE);
+    if (!candidates.size || stale) connect(now);
   }
 
-  #ping(now: number, graceMs: number): void {
-    this.#aliveBy = Infinity;
-    this.#pongBy = Math.min(this.#pongBy, now + graceMs);
-    this.#emit({ type: 'ping', link: this.#active!.id });
+  function ping(now: number, graceMs: number): void {
+    aliveBy = Infinity;
+    pongBy = Math.min(pongBy, now + graceMs);
+    emit({ type: 'ping', link: active!.id });
   }
 
-  #silent(now: number): void {
-    const { id, transport } = this.#active!;
-    this.#emit({ type: 'abort', link: id });
-    this.#lost(now, new MillraceError('timeout', `${transport} fell silent`, { transport }));
+  function silent(now: number): void {
+    const { id, transport } = active!;
+    emit({ type: 'abort', link: id });
+    lost(now, new MillraceError('timeout', `${transport} fell silent`, { transport }));
   }
 
-  #abortCandidates(): void {
-    for (const id of this.#candidates.keys()) this.#emit({ type: 'abort', link: id });
-    this.#candidates.clear();
-    this.#raceAt = Infinity;
+  function abortCandidates(): void {
+    for (const id of candidates.keys()) emit({ type: 'abort', link: id });
+    candidates.clear();
+    raceAt = Infinity;
   }
 
   /** Lets go of every link and every deadline. */
-  #drop(): void {
-    this.#abortCandidates();
-    if (this.#active) this.#emit({ type: 'abort', link: this.#active.id });
-    this.#active = undefined;
-    this.#retryAt = this.#aliveBy = this.#pongBy = this.#moveAt = this.#pauseAt = Infinity;
+  function drop(): void {
+    abortCandidates();
+    if (active) emit({ type: 'abort', link: active.id });
+    active = undefined;
+    retryAt = aliveBy = pongBy = moveAt = pauseAt = Infinity;
   }
 
-  #close(cause?: MillraceError): void {
-    this.#drop();
-    this.#set(cause ? { name: 'closed', cause } : { name: 'closed' });
+  function close(why?: MillraceError): void {
+    drop();
+    set(why ? { name: 'closed', cause: why } : { name: 'closed' });
   }
+
+  return {
+    get state() {
+      return state;
+    },
+    handleInput,
+    handleTimeout,
+    pollTimeout,
+    pollOutput: () => outputs.shift(),
+  };
 }

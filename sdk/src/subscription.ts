@@ -1,5 +1,6 @@
 // One consumer: a bounded buffer with an iterator, or listeners. Where its events come from is the hub's matter.
 import { MillraceError, aborted } from './errors.js';
+import { listen } from './listen.js';
 import { isNews, parsePosition, type Position } from './position.js';
 import type { Event, Gap, SubscribeOptions, Subscription } from './types.js';
 
@@ -13,12 +14,11 @@ export interface Message {
   readonly encoding?: 'base64';
 }
 
-export function toEvent(message: Message, at: Position, replayed: boolean): Event {
-  const { channel, position, time, key, data, encoding } = message;
+export function toEvent({ channel, time, key, data, encoding }: Message, { offset, text }: Position, replayed: boolean): Event {
   return {
-    data: encoding === 'base64' ? Uint8Array.from(atob(data as string), (c) => c.charCodeAt(0)) : data,
-    offset: at.offset,
-    position,
+    data: encoding ? Uint8Array.from(atob(data as string), (c) => c.charCodeAt(0)) : data,
+    offset,
+    position: text,
     channel,
     publishedAt: time,
     receivedAt: Date.now(),
@@ -34,47 +34,37 @@ export class Consumer<T> implements Subscription<T> {
   dropped = 0;
   gaps = 0;
   lastGap: Gap | undefined;
+  over = false;
   /** Reads from the wire. Until then it reads history, at its own pace, to where the wire is. */
-  live = false;
-  /** The last position of every channel heard; more than one on a pattern. */
-  readonly #heard = new Map<string, Position>();
+  live = true;
+  /** Undefined on a pattern: there the wire knows what is news. */
+  #at: Position | undefined;
   #queue: Event<T>[] = [];
   #latest: Event<T> | undefined;
-  #listeners = new Map<object, { fn: (event: Event<T>) => void; end: ((cause?: MillraceError) => void) | undefined }>();
+  #listeners = new Set<{ fn: (event: Event<T>) => void; end: ((cause?: MillraceError) => void) | undefined }>();
   #iterators = 0;
-  #over = false;
   #cause: MillraceError | undefined;
-  #readers: (() => void)[] = [];
-  #room: (() => void)[] = [];
-  #onOver: (() => void)[] = [];
+  /** Whoever waits for an event, for room, or for the end. */
+  #waiting: (() => void)[] = [];
   #started!: (start: Start) => void;
   #unstarted!: (cause: MillraceError) => void;
+  #off: () => void;
   readonly #max: number;
 
   constructor(
     readonly channel: string,
     readonly options: SubscribeOptions<T>,
-    readonly onClose: (consumer: Consumer<T>) => void,
+    readonly onEnd: (consumer: Consumer<T>) => void,
   ) {
-    this.#max = Math.max(1, options.buffer?.overflow === 'latest-only' ? 1 : (options.buffer?.max ?? 1024));
+    const { buffer, signal } = options;
+    this.#max = buffer?.overflow === 'latest-only' ? 1 : (buffer?.max ?? 1024);
     this.ready = new Promise((resolve, reject) => {
       this.#started = resolve;
       this.#unstarted = reject;
     });
     // Whoever does not look at `ready` hears of it from the iterator, `on` or the client's state.
     this.ready.catch(() => {});
-    const { signal } = options;
-    if (signal) {
-      const abort = (): void => this.end();
-      signal.addEventListener('abort', abort, { once: true });
-      this.#onOver.push(() => signal.removeEventListener('abort', abort));
-    }
-  }
-
-  /** `fn` is called when this is over, at once if it is. */
-  onOver(fn: () => void): void {
-    if (this.#over) fn();
-    else this.#onOver.push(fn);
+    this.#off = listen(signal, 'abort', () => this.end());
   }
 
   get lag(): number {
@@ -85,150 +75,131 @@ export class Consumer<T> implements Subscription<T> {
     return this.#latest;
   }
 
-  get over(): boolean {
-    return this.#over;
-  }
-
   on(fn: (event: Event<T>) => void, end?: (cause?: MillraceError) => void): () => void {
-    if (this.#over) {
-      end?.(this.#cause);
-      return () => {};
-    }
-    const id = {};
-    this.#listeners.set(id, { fn, end });
-    if (!this.#iterators) this.#tell(this.#queue.splice(0));
-    return () => {
-      if (this.#listeners.delete(id) && !this.#listeners.size && !this.#iterators) this.end();
-    };
+    const listener = { fn, end };
+    if (this.over) end?.(this.#cause);
+    else this.#listeners.add(listener);
+    if (!this.#iterators) this.#queue.splice(0).forEach((event) => this.#tell(event));
+    return () => void (this.#listeners.delete(listener) && this.#left());
   }
 
   [Symbol.asyncIterator](): AsyncIterator<Event<T>> {
     this.#iterators++;
     let left = false;
-    return {
-      next: async () => {
-        while (!left) {
-          const event = this.#queue.shift();
-          if (event) {
-            this.#hasRoom();
-            return { done: false, value: event };
-          }
-          if (this.#over) {
-            if (this.#cause) throw this.#cause;
-            break;
-          }
-          await new Promise<void>((resolve) => this.#readers.push(resolve));
+    const next = async (): Promise<IteratorResult<Event<T>>> => {
+      for (;;) {
+        const value = left ? undefined : this.#queue.shift();
+        if (value) {
+          this.#stir();
+          return { done: false, value };
         }
-        return { done: true, value: undefined };
-      },
+        if (this.over && this.#cause && !left) throw this.#cause;
+        if (this.over || left) return { done: true, value: undefined };
+        await this.#change();
+      }
+    };
+    return {
+      next,
       return: async () => {
+        if (!left) this.#iterators--;
         left = true;
-        this.#wake();
-        if (!--this.#iterators && !this.#listeners.size) this.end();
+        this.#stir();
+        this.#left();
         return { done: true, value: undefined };
       },
     };
   }
 
-  close(): Promise<void> {
+  async close(): Promise<void> {
     this.end();
-    return Promise.resolve();
   }
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
 
-  /** `position` is a time on a pattern, which has no single position. */
-  start(position: string, recovered: boolean): void {
-    const at = position.includes(':') ? parsePosition(position) : undefined;
-    if (at && !this.#heard.size) this.#heard.set(this.channel, at);
-    this.#started({ offset: at?.offset ?? 0n, position, recovered });
+  start(at: Position, recovered: boolean): void {
+    this.#at ??= at;
+    this.#started({ offset: at.offset, position: at.text, recovered });
+  }
+
+  /** On a pattern, which has no position: only the server's time, in ms. */
+  startPattern(time: string, recovered: boolean): void {
+    this.#started({ offset: 0n, position: time, recovered });
   }
 
   /** Ends it. With a cause, what is buffered can still be read; then the iterator throws it. */
   end(cause?: MillraceError): void {
-    if (this.#over) return;
-    this.#over = true;
+    if (this.over) return;
+    this.over = true;
     this.#cause = cause;
     if (!cause) this.#queue = [];
     this.#unstarted(cause ?? aborted());
-    for (const fn of this.#onOver.splice(0)) fn();
-    this.#wake();
-    this.#hasRoom();
-    for (const { end } of this.#listeners.values()) end?.(cause);
+    this.#off();
+    this.#stir();
+    for (const { end } of this.#listeners) end?.(cause);
     this.#listeners.clear();
-    this.onClose(this);
+    this.onEnd(this);
   }
 
   /** Takes the publication unless it was seen already. */
   accept(message: Message, at: Position, replayed: boolean): void {
-    if (this.#over || !isNews(at, this.#heard.get(message.channel))) return;
-    this.#heard.set(message.channel, at);
+    if (this.over || (this.#at && !isNews(at, this.#at))) return;
+    if (this.#at) this.#at = at;
     const event = toEvent(message, at, replayed) as Event<T>;
-    const { schema } = this.options;
+    const { schema, buffer } = this.options;
     if (schema) {
-      const result = schema['~standard'].validate(event.data) as { value?: T; issues?: readonly { message: string }[] };
-      if (result.issues || !('value' in result)) {
-        const detail = result.issues?.[0]?.message ?? 'the schema must be synchronous';
-        return this.end(new MillraceError('rejected', `${message.channel} ${message.position}: ${detail}`, { reason: 'schema' }));
-      }
-      (event as { data: unknown }).data = result.value;
+      const { issues, value } = schema['~standard'].validate(event.data) as { value?: T; issues?: readonly { message: string }[] };
+      if (issues) return this.end(new MillraceError('rejected', `${at.text}: ${issues[0]?.message}`, { reason: 'schema' }));
+      (event as { data: unknown }).data = value;
     }
     this.#latest = event;
-    this.#tell([event]);
+    this.#tell(event);
     if (this.#listeners.size && !this.#iterators) return;
     if (this.#queue.length >= this.#max) {
-      if (this.options.buffer?.overflow === 'error') {
-        return this.end(new MillraceError('slow-consumer', `${this.channel}: more than ${this.#max} events wait to be read`));
-      }
+      if (buffer?.overflow === 'error') return this.end(new MillraceError('slow-consumer', `${this.#max} events wait to be read`));
       this.#queue.shift();
       this.dropped++;
     }
     this.#queue.push(event);
-    this.#wake();
+    this.#stir();
   }
 
-  /** Whether the gap concerned this consumer. */
-  miss(channel: string, gap: Gap): boolean {
-    const to = parsePosition(gap.to);
-    if (this.#over || !isNews(to, this.#heard.get(channel))) return false;
-    this.#heard.set(channel, to);
+  miss(channel: string, { from, to }: Gap): void {
     this.gaps++;
-    this.lastGap = { from: gap.from, to: gap.to };
-    if (this.options.onGap === 'error') {
-      this.end(new MillraceError('gap', `${channel}: ${gap.from} to ${gap.to} is no longer in history`));
-    }
-    return true;
+    this.lastGap = { from, to };
+    if (this.#at) this.#at = parsePosition(to);
+    if (this.options.onGap === 'error') this.end(new MillraceError('gap', `${channel}: ${from} to ${to} is no longer in history`));
   }
 
-  /** Settles when half the buffer is free. */
+  /** Settles when half the buffer is free, or it is over. */
   async room(): Promise<void> {
-    while (!this.#over && this.#queue.length > this.#max / 2) {
-      await new Promise<void>((resolve) => this.#room.push(resolve));
-    }
+    while (!this.over && this.#queue.length > this.#max / 2) await this.#change();
   }
 
-  #tell(events: Event<T>[]): void {
-    for (const event of events) {
-      for (const { fn } of [...this.#listeners.values()]) {
-        try {
-          fn(event);
-        } catch (thrown) {
-          // A listener's defect is its own: it surfaces as uncaught and stops nobody else.
-          queueMicrotask(() => {
-            throw thrown;
-          });
-        }
+  #tell(event: Event<T>): void {
+    for (const { fn } of this.#listeners) {
+      try {
+        fn(event);
+      } catch (thrown) {
+        // A listener's defect is its own: it surfaces as uncaught and stops nobody else.
+        queueMicrotask(() => {
+          throw thrown;
+        });
       }
     }
   }
 
-  #wake(): void {
-    for (const resolve of this.#readers.splice(0)) resolve();
+  /** The last listener or iterator gone closes it. */
+  #left(): void {
+    if (!this.#listeners.size && !this.#iterators) this.end();
   }
 
-  #hasRoom(): void {
-    for (const resolve of this.#room.splice(0)) resolve();
+  #change(): Promise<void> {
+    return new Promise((resolve) => this.#waiting.push(resolve));
+  }
+
+  #stir(): void {
+    for (const resolve of this.#waiting.splice(0)) resolve();
   }
 }

@@ -1,9 +1,10 @@
 // What the four HTTP transports share: one request for all channels, opened anew when the set of channels changes.
 import { MillraceError, aborted, toError } from '../errors.js';
-import type { Query } from '../http.js';
-import type { Link, LinkHost, Wanted } from '../link.js';
+import { listen } from '../listen.js';
+import type { Draft, Link, LinkHost, Page, Wanted } from '../link.js';
 import { isPattern } from '../position.js';
 import type { TransportName } from '../types.js';
+import { Http, type Query } from './http.js';
 
 /** Channels in one request, a limit of the server. */
 const CHANNELS = 100;
@@ -12,22 +13,28 @@ const CHANNELS = 100;
 export type Read = (link: HttpLink, query: Query, signal: AbortSignal) => Promise<void>;
 
 export class HttpLink implements Link {
+  readonly http: Http;
   opened = false;
-  #over = false;
+  #over = new AbortController();
   #reading = '';
   #round = new AbortController();
   /** When the request under way was sent. */
   #asked = 0;
+  /** Ends the waits between two tries. */
+  #naps = new Set<() => void>();
+  /** Publications of one channel go one after the other, so that they stay in order. */
+  #turns = new Map<string, Promise<unknown>>();
 
   constructor(
     readonly name: TransportName,
     readonly host: LinkHost,
     readonly read: Read,
   ) {
+    this.http = new Http(host);
     this.#run().catch((thrown) => {
-      if (this.#over) return;
+      if (this.#over.signal.aborted) return;
       this.close();
-      host.closed(toError(thrown, name));
+      host.say({ type: 'closed', error: toError(thrown) });
     });
   }
 
@@ -40,43 +47,112 @@ export class HttpLink implements Link {
 
   ping(): void {
     this.#round.abort();
+    for (const wake of [...this.#naps]) wake();
   }
 
   close(): void {
-    this.#over = true;
-    this.#round.abort();
+    this.#over.abort();
+    this.ping();
+  }
+
+  publish({ channel, data, key, ttl, idempotency_key }: Draft, signal?: AbortSignal): Promise<string> {
+    const bytes = data instanceof Uint8Array;
+    const text = typeof data === 'string';
+    const headers = {
+      'Content-Type': bytes ? 'application/octet-stream' : text ? 'text/plain' : 'application/json',
+      'Idempotency-Key': idempotency_key,
+      ...(key !== undefined && { 'Millrace-Key': key }),
+      ...(ttl !== undefined && { 'Millrace-TTL': String(ttl) }),
+    };
+    const body = bytes ? (data as Uint8Array<ArrayBuffer>) : text ? data : JSON.stringify(data);
+    const before = this.#turns.get(channel) ?? Promise.resolve();
+    const mine = before
+      .catch(() => {})
+      .then(() => this.#persist((over) => this.http.json<{ position: string }>(`/v1/channels/${channel}`, [], { body, headers, signal: over }), signal));
+    this.#turns.set(channel, mine);
+    const done = (): void => void (this.#turns.get(channel) === mine && this.#turns.delete(channel));
+    mine.then(done, done);
+    return mine.then(({ body: answer }) => answer!.position);
+  }
+
+  page(channel: string, since: string, limit: number, signal?: AbortSignal): Promise<Page> {
+    return this.#persist((over) => this.http.page(channel, since, limit, over), signal);
+  }
+
+  async presence(channel: string, signal?: AbortSignal): Promise<number> {
+    const { body } = await this.#persist((over) => this.http.json<{ count: number }>(`/v1/presence/${channel}`, [], { signal: over }), signal);
+    return body!.count;
+  }
+
+  /** Repeats `ask` while another try may help and this link lives; a refusal by the server is an answer. */
+  async #persist<T>(ask: (over: AbortSignal) => Promise<T>, signal?: AbortSignal): Promise<T> {
+    const { min = 500, max = 20_000 } = this.host.options.retry ?? {};
+    const round = new AbortController();
+    const over = this.#over.signal;
+    const offs = [signal, over].map((source) => listen(source, 'abort', () => round.abort()));
+    try {
+      for (let attempt = 0; ; attempt++) {
+        if (signal?.aborted) throw aborted();
+        if (over.aborted) throw new MillraceError('network', 'the connection was closed');
+        try {
+          return await ask(round.signal);
+        } catch (thrown) {
+          const error = toError(thrown);
+          if (round.signal.aborted) continue;
+          if (!error.retryable || error.reason) throw error;
+          await this.#nap(error.retryAfter ?? Math.random() * Math.min(max, min * 2 ** attempt), signal);
+        }
+      }
+    } finally {
+      for (const off of offs) off();
+    }
+  }
+
+  /** Settles after `ms`, or earlier when there is reason to try again. */
+  #nap(ms: number, signal?: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const done = (): void => {
+        clearTimeout(timer);
+        off();
+        this.#naps.delete(done);
+        resolve();
+      };
+      const timer = setTimeout(done, ms);
+      const off = listen(signal, 'abort', done);
+      this.#naps.add(done);
+    });
   }
 
   /** An answer has begun: where each channel starts. Throws if a channel that was asked for from now on has a position by now. */
   begin(positions: Iterable<readonly [channel: string, position: string]>, query: Query, time: number): void {
     const { host } = this;
     const asked = new Set(query.map(([, value]) => value));
-    if (host.wanted().some(({ channel, since }) => since && asked.has(channel))) throw aborted();
+    if (host.hub.wanted().some(({ channel, since }) => since && asked.has(channel))) throw aborted();
     this.open(Date.now() - this.#asked);
     for (const [channel, position] of positions) {
-      host.started(channel, position, asked.has(channel) || asked.has(`${channel}@${position}`), time);
+      host.hub.started(channel, position, asked.has(channel) || asked.has(`${channel}@${position}`), time);
     }
   }
 
   open(rtt: number): void {
-    if (!this.opened) this.host.opened(rtt);
+    if (!this.opened) this.host.say({ type: 'opened', rtt });
     else this.host.rtt(rtt);
     this.opened = true;
   }
 
   #key(): string {
-    return this.host.wanted().map(({ channel, policy }) => `${policy} ${channel}`).join();
+    return this.host.hub.wanted().map(({ channel, policy }) => `${policy} ${channel}`).join();
   }
 
   async #run(): Promise<void> {
     // Lets the owner know of this link before it reports anything.
     await null;
-    while (!this.#over) {
+    while (!this.#over.signal.aborted) {
       const { host } = this;
       this.#round = new AbortController();
       const { signal } = this.#round;
       this.#reading = this.#key();
-      const groups = this.#groups(host.wanted());
+      const groups = this.#groups(host.hub.wanted());
       try {
         if (groups.length) {
           this.#asked = Date.now();
@@ -84,7 +160,7 @@ export class HttpLink implements Link {
         } else {
           // Nothing to read: publishing needs no connection that stands.
           this.open(0);
-          host.alive(Infinity);
+          host.say({ type: 'alive', withinMs: Infinity });
           if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve));
         }
       } catch (thrown) {
@@ -105,7 +181,7 @@ export class HttpLink implements Link {
       const channels: [string, string][] = [];
       for (const { channel, since, ...want } of wanted) {
         if (isPattern(channel)) {
-          this.host.refused(channel, new MillraceError('rejected', `${channel}: wildcards need the websocket transport, this is ${this.name}`, { transport: this.name }));
+          this.host.hub.refused(channel, new MillraceError('rejected', `${channel}: wildcards need the websocket transport, this is ${this.name}`, { transport: this.name }));
         } else if (want.policy === policy) channels.push(['channel', since ? `${channel}@${since}` : channel]);
       }
       for (let i = 0; i < channels.length; i += CHANNELS) {

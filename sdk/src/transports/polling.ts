@@ -1,7 +1,6 @@
 // The loop of `poll` and `long-poll`: ask, deliver, ask again from there.
-import { serverTime, type Query } from '../http.js';
+import { parsePositions, serverTime, type Query } from './http.js';
 import type { LinkHost } from '../link.js';
-import { parsePositions } from '../position.js';
 import type { Message } from '../subscription.js';
 import type { Gap, TransportName } from '../types.js';
 import { HttpLink } from './http-link.js';
@@ -22,15 +21,15 @@ export function polling(name: TransportName, host: LinkHost, { wait, everyMs }: 
     let query = first;
     for (let held = 0; !signal.aborted; held = wait) {
       // The first answer comes at once and tells the positions, so a cut before the first message loses nothing.
-      host.alive(held * 1000 + everyMs + ANSWER_MS);
+      host.say({ type: 'alive', withinMs: held * 1000 + everyMs + ANSWER_MS });
       const ask: Query = [...query, ['limit', LIMIT], ['wait', held || undefined]];
-      const { body, response } = await host.http.json<Answer>('/v1/stream', ask, { signal, timeoutMs: held * 1000 + ANSWER_MS });
+      const { body, response } = await link.http.json<Answer>('/v1/stream', ask, { signal, timeoutMs: held * 1000 + ANSWER_MS });
       if (signal.aborted) return;
       const positions = body ? Object.entries(body.positions) : parsePositions(response.headers.get('Millrace-Position') ?? '');
       if (query === first) link.begin(positions, query, serverTime(response));
-      host.alive(wait * 1000 + everyMs + ANSWER_MS);
-      for (const gap of body?.gaps ?? []) host.gap(gap.channel, gap);
-      for (const message of body?.messages ?? []) host.message(message);
+      host.say({ type: 'alive', withinMs: wait * 1000 + everyMs + ANSWER_MS });
+      for (const gap of body?.gaps ?? []) host.hub.gap(gap.channel, gap);
+      for (const message of body?.messages ?? []) host.hub.message(message);
       const at = new Map(positions);
       query = first.map(([key, value]) => {
         const channel = String(value).split('@')[0]!;

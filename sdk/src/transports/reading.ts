@@ -1,6 +1,6 @@
 // The body of an open-ended answer, piece by piece.
 import { MillraceError } from '../errors.js';
-import { serverTime, type Query } from '../http.js';
+import { serverTime, type Query } from './http.js';
 import type { HttpLink } from './http-link.js';
 
 /** A heartbeat comes every 25 s; this much later it is overdue, ms. */
@@ -12,16 +12,16 @@ const open = new Map<string, number>();
 /** Hands every piece to `take`, with the server's time when the answer began; throws when the stream ends. */
 export async function reading(link: HttpLink, accept: string, query: Query, signal: AbortSignal, take: (piece: string, time: number) => void): Promise<void> {
   const { host } = link;
-  const { base } = host.http;
+  const { base } = host;
   const origin = new URL(base).origin;
-  host.alive(SILENCE);
+  host.say({ type: 'alive', withinMs: SILENCE });
   const streams = (open.get(origin) ?? 0) + 1;
   open.set(origin, streams);
   if (streams === MANY && base.startsWith('http:') && 'document' in globalThis) {
     host.log('warn', `${streams} HTTP streams to ${origin}: a browser opens six connections to an HTTP/1.1 origin, and this one may soon wait`);
   }
   try {
-    const response = await host.http.request('/v1/stream', query, { accept, signal });
+    const response = await link.http.request('/v1/stream', query, { accept, signal });
     const time = serverTime(response);
     const reader = response.body!.getReader();
     const decoder = new TextDecoder();
@@ -29,7 +29,7 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
       const { done, value } = await reader.read();
       if (signal.aborted) return;
       if (done) throw new MillraceError('network', 'the stream ended');
-      host.alive(SILENCE);
+      host.say({ type: 'alive', withinMs: SILENCE });
       host.count(value.length, 0);
       take(decoder.decode(value, { stream: true }), time);
     }

@@ -1,7 +1,7 @@
 // Server-sent events over fetch, not EventSource: that one takes no headers and gives up on the first 500.
 import type { Transport } from '../link.js';
-import { parsePositions } from '../position.js';
 import { SseParser } from '../sse-parser.js';
+import { parsePositions } from './http.js';
 import { HttpLink } from './http-link.js';
 import { reading } from './reading.js';
 
@@ -18,9 +18,9 @@ export const sse: Transport = {
           begun = true;
           if (data === undefined) continue;
           const said = JSON.parse(data);
-          if (event === 'message') host.message(said);
-          else if (event === 'gap') host.gap(said.channel, said);
-          else if (event === 'drain') host.drain(said.after_ms);
+          if (event === 'message') host.hub.message(said);
+          else if (event === 'gap') host.hub.gap(said.channel, said);
+          else if (event === 'drain') host.say({ type: 'drain', afterMs: said.after_ms });
         }
       });
     }),

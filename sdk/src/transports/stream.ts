@@ -17,9 +17,9 @@ export const httpStream: Transport = {
           if (!line) continue;
           const said = JSON.parse(line);
           if (said.positions) link.begin(Object.entries(said.positions), query, time);
-          else if (said.gap) host.gap(said.gap.channel ?? said.channel, said.gap);
-          else if (said.drain) host.drain(said.drain.after_ms);
-          else host.message(said);
+          else if (said.gap) host.hub.gap(said.gap.channel ?? said.channel, said.gap);
+          else if (said.drain) host.say({ type: 'drain', afterMs: said.drain.after_ms });
+          else host.hub.message(said);
         }
       });
     }),

@@ -1,8 +1,9 @@
 // Every HTTP request of the client: address, cache-busting, token, problem details.
-import { MillraceError, aborted, refused, toError, type Refusal } from './errors.js';
-import { parsePosition } from './position.js';
-import type { Message } from './subscription.js';
-import type { ConnectOptions, Gap, TokenReason } from './types.js';
+import { MillraceError, aborted, refused, toError, type Refusal } from '../errors.js';
+import { parsePosition } from '../position.js';
+import { listen } from '../listen.js';
+import type { LinkHost, Page } from '../link.js';
+import type { TokenReason } from '../types.js';
 
 export interface Ask {
   readonly accept?: string;
@@ -15,70 +16,46 @@ export interface Ask {
 
 export type Query = readonly (readonly [name: string, value: string | number | undefined])[];
 
-export interface Page {
-  readonly position: string;
-  readonly messages: readonly Message[];
-  readonly gap?: Gap;
-}
-
+/** One per link: a new link asks for a new token, the old one may have expired while this machine slept. */
 export class Http {
-  readonly base: string;
-  readonly #options: ConnectOptions;
-  readonly #count: (bytesIn: number, bytesOut: number) => void;
-  #token: Promise<string> | undefined;
+  readonly #host: LinkHost;
+  #token: Promise<string | undefined> | undefined;
   #accepted = false;
   #busting = 0;
 
-  constructor(url: string | URL, options: ConnectOptions, count: (bytesIn: number, bytesOut: number) => void) {
-    const page = (globalThis as { location?: { href: string } }).location?.href;
-    this.base = new URL(url, page).href.replace(/[?#].*$/, '').replace(/\/+$/, '');
-    this.#options = options;
-    this.#count = count;
-  }
-
-  /** A new connection asks for a new token: the old one may have expired while this machine slept. */
-  renew(): void {
-    this.#token = undefined;
-    this.#accepted = false;
-  }
-
-  async token(signal: AbortSignal, reason?: TokenReason): Promise<string | undefined> {
-    const { token } = this.#options;
-    if (token === undefined) return undefined;
-    if (reason) this.#token = undefined;
-    this.#token ??= Promise.resolve(typeof token === 'string' ? token : token({ reason: reason ?? 'connect', signal }));
-    const mine = this.#token;
-    // A failed answer must not be what the next request gets.
-    mine.catch(() => {
-      if (this.#token === mine) this.#token = undefined;
-    });
-    return mine;
+  constructor(host: LinkHost) {
+    this.#host = host;
   }
 
   /** A response with a good status; anything else is thrown as MillraceError. */
   async request(path: string, query: Query, ask: Ask = {}): Promise<Response> {
     const controller = new AbortController();
-    const abort = (): void => controller.abort();
     const { signal, body } = ask;
     if (signal?.aborted) throw aborted();
-    signal?.addEventListener('abort', abort);
+    const off = listen(signal, 'abort', () => controller.abort());
     let late = false;
     const timer = setTimeout(() => {
       late = true;
-      abort();
+      controller.abort();
     }, ask.timeoutMs ?? 10_000);
     try {
       for (let reason: TokenReason | undefined; ; ) {
-        const token = await this.token(controller.signal, reason);
+        if (reason || !this.#token) this.#token = this.#host.token(reason ?? 'connect', controller.signal);
+        const asked = this.#token;
+        const token = await asked.catch((thrown) => {
+          // A failed answer must not be what the next request gets.
+          if (this.#token === asked) this.#token = undefined;
+          throw thrown;
+        });
         const response = await this.#send(path, query, ask, token, controller.signal);
-        if (response.status === 401 && !reason && typeof this.#options.token === 'function') {
+        if (response.status === 401 && !reason && typeof this.#host.options.token === 'function') {
           reason = this.#accepted ? 'expired' : 'rejected';
           await response.body?.cancel();
           continue;
         }
         if (!response.ok) throw await problem(response);
         this.#accepted = true;
-        if (body) this.#count(0, body.length);
+        if (body) this.#host.count(0, body.length);
         return response;
       }
     } catch (thrown) {
@@ -88,16 +65,16 @@ export class Http {
     } finally {
       clearTimeout(timer);
       // The body of a stream goes on being read: the signal must stay tied to it.
-      if (!ask.accept || ask.accept === 'application/json') signal?.removeEventListener('abort', abort);
+      if (!ask.accept || ask.accept === 'application/json') off();
     }
   }
 
   #send(path: string, query: Query, ask: Ask, token: string | undefined, signal: AbortSignal): Promise<Response> {
-    const url = new URL(this.base + path);
+    const url = new URL(this.#host.base + path);
     for (const [name, value] of query) if (value !== undefined) url.searchParams.append(name, String(value));
     url.searchParams.append('_', `${Date.now().toString(36)}${(this.#busting++).toString(36)}`);
     const headers = { Accept: ask.accept ?? 'application/json', ...ask.headers, ...(token !== undefined && { Authorization: `Bearer ${token}` }) };
-    const send = this.#options.fetch ?? fetch;
+    const send = this.#host.options.fetch ?? fetch;
     return send(url, { signal, headers, cache: 'no-store', ...(ask.body !== undefined && { method: 'POST', body: ask.body }) });
   }
 
@@ -106,7 +83,7 @@ export class Http {
     const response = await this.request(path, query, ask);
     try {
       const text = await response.text();
-      this.#count(text.length, 0);
+      this.#host.count(text.length, 0);
       return { body: text ? (JSON.parse(text) as T) : undefined, response };
     } catch (thrown) {
       if (ask?.signal?.aborted) throw aborted();
@@ -115,24 +92,36 @@ export class Http {
   }
 
   /** Publications of one channel after `since`. */
-  async page(channel: string, query: Query, signal?: AbortSignal): Promise<Page> {
-    const { body, response } = await this.json<Page>(`/v1/channels/${channel}`, query, { signal });
+  async page(channel: string, since: string, limit: number, signal?: AbortSignal): Promise<Page> {
+    const { body, response } = await this.json<Page>(`/v1/channels/${channel}`, [['since', since], ['limit', limit]], { signal });
     const position = body?.position ?? response.headers.get('Millrace-Position') ?? '';
     parsePosition(position);
-    return { ...body, position, messages: (body?.messages ?? []).map((message) => ({ ...message, channel })) };
+    return { ...body, position, messages: body?.messages ?? [] };
   }
 }
 
 async function problem(response: Response): Promise<MillraceError> {
-  const text = await response.text().catch(() => '');
+  const { status } = response;
+  const seconds = Number(response.headers.get('Retry-After') || NaN);
+  const retryAfter = Number.isNaN(seconds) ? undefined : seconds * 1000;
   let refusal: Refusal = {};
   try {
-    refusal = JSON.parse(text) as Refusal;
+    refusal = (await response.json()) as Refusal;
   } catch {
     // Not ours: a proxy between here and the server answered.
   }
-  const seconds = Number(response.headers.get('Retry-After') ?? NaN);
-  return refused(refusal, response.status, Number.isNaN(seconds) ? undefined : seconds * 1000);
+  const { message, code, retryable, reason } = refused({ ...refusal, detail: refusal.detail ?? refusal.title ?? `HTTP ${status}` });
+  if (status === 401 || status === 403) return new MillraceError('auth', message, { reason });
+  if (reason) return new MillraceError(code, message, { retryable, reason, retryAfter });
+  return new MillraceError(status > 499 || status === 408 || status === 429 ? 'network' : 'rejected', message, { retryAfter });
+}
+
+/** `cars/1@5f:58,cars/2@5f:57`: the SSE id and the `Millrace-Position` of a reader of several channels. */
+export function parsePositions(list: string): [channel: string, position: string][] {
+  return list
+    .split(',')
+    .filter(Boolean)
+    .map((item) => item.split('@') as [string, string]);
 }
 
 /** The server's clock by an answer's header, to the second; this machine's if it is not told. */
