@@ -3,7 +3,11 @@
 //! Never links the server: it speaks the wire (`docs/protocol.md`) like any other client.
 //! Read first: [`town::Town`].
 
+pub mod backoff;
 pub mod chance;
 pub mod fleet;
+pub mod post;
 pub mod record;
+pub mod replay;
 pub mod town;
+pub mod wire;

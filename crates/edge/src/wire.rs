@@ -1,0 +1,116 @@
+//! What every client of the server needs: its address, bounded bodies and problem details.
+
+use serde::Deserialize;
+
+/// The largest answer that is read, bytes: 1,000 publications of 1 KiB fit many times.
+const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The address of a server, `http://HOST:PORT`, without a slash at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server(String);
+
+impl Server {
+    /// Errors: says what an address looks like.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim_end_matches('/');
+        match reqwest::Url::parse(text) {
+            Ok(url) if url.scheme() == "http" && url.host_str().is_some() => Ok(Self(text.to_owned())),
+            Ok(url) if url.scheme() == "https" => Err("https is not spoken here yet: use http://HOST:PORT".into()),
+            _ => Err(format!("`{text}` is no address of a server; one looks like http://127.0.0.1:8080")),
+        }
+    }
+
+    pub fn http(&self, path: &str) -> String {
+        format!("{}{path}", self.0)
+    }
+
+    pub fn websocket(&self, path: &str) -> String {
+        format!("ws{}{path}", &self.0["http".len()..])
+    }
+}
+
+/// An error the server explains (RFC 9457, or the error of a session).
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {detail}")]
+pub struct Problem {
+    pub code: String,
+    #[serde(default)]
+    pub detail: String,
+    /// Whether the same request may succeed later.
+    #[serde(default)]
+    pub retry: bool,
+}
+
+impl Problem {
+    /// Of an answer that is no success; one without problem details is judged by its status.
+    pub fn of(status: u16, body: &[u8]) -> Self {
+        serde_json::from_slice(body).unwrap_or_else(|_| Self {
+            code: format!("status {status}"),
+            detail: String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned(),
+            retry: matches!(status, 408 | 429 | 500..),
+        })
+    }
+}
+
+/// Reads a whole body, up to [`BODY_BYTES_MAX`].
+pub async fn body(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| cause(&error))? {
+        if bytes.len() + chunk.len() > BODY_BYTES_MAX {
+            return Err(format!("the answer is longer than {BODY_BYTES_MAX} bytes"));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}
+
+/// An error down to its root, on one line: "connection refused" rather than "error sending request".
+pub fn cause(error: &dyn std::error::Error) -> String {
+    let mut root = error;
+    while let Some(source) = root.source() {
+        root = source;
+    }
+    root.to_string()
+}
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Percent-encodes what has a meaning of its own in a query (RFC 3986, section 3.4).
+pub fn query_value(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/@".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_checked_and_spelled_for_both_schemes() {
+        let server = Server::parse("http://127.0.0.1:8080/").expect("an address");
+        assert_eq!(server.http("/v1/stream"), "http://127.0.0.1:8080/v1/stream");
+        assert_eq!(server.websocket("/v1/connect"), "ws://127.0.0.1:8080/v1/connect");
+        for wrong in ["127.0.0.1:8080", "https://a", "ftp://a", "", "http://"] {
+            assert!(Server::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_problem_is_read_or_judged_by_its_status() {
+        let body = br#"{"type":"urn:millrace:error:unavailable","title":"x","status":503,"detail":"drains","code":"unavailable","retry":true}"#;
+        let problem = Problem::of(503, body);
+        assert_eq!((problem.to_string().as_str(), problem.retry), ("unavailable: drains", true));
+        assert!(Problem::of(502, b"<html>").retry);
+        assert!(!Problem::of(404, b"").retry);
+    }
+
+    #[test]
+    fn a_query_value_keeps_channels_readable() {
+        assert_eq!(query_value("cars/1/telemetry@5f0c12ab:57"), "cars/1/telemetry@5f0c12ab:57");
+        assert_eq!(query_value("a&b=+ü"), "a%26b%3D%2B%C3%BC");
+    }
+}
