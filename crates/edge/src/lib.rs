@@ -9,5 +9,6 @@ pub mod fleet;
 pub mod post;
 pub mod record;
 pub mod replay;
+pub mod subscription;
 pub mod town;
 pub mod wire;

@@ -1,29 +1,23 @@
 //! Brings records to a server: over HTTP, retried until the server has each exactly once and in order, or over UDP, once.
 
-use std::time::{Duration, Instant};
+mod poster;
 
 use serde::Deserialize;
 use tokio::net::UdpSocket;
 
-use crate::backoff::Backoff;
-use crate::chance::Chance;
 use crate::record::Record;
-use crate::wire::{Problem, Server, body, cause};
+use crate::wire::{Problem, Server};
+pub use poster::{Failure, Poster, Stats};
 
 /// Most records of one request; the server takes 1,000 lines.
 const BATCH_MAX: usize = 500;
-/// Attempts before a publisher gives up: at the longest about 40 s, on average 20 s.
-const ATTEMPTS_MAX: u32 = 12;
-const RETRY_BASE: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
-const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
     #[error("{0}")]
     Address(String),
     /// The server will never take it.
-    #[error("the server refuses a record: {0}")]
+    #[error("the server refuses: {0}")]
     Refused(Problem),
     #[error("gave up after {attempts} attempts: {last}")]
     GaveUp { attempts: u32, last: String },
@@ -34,37 +28,22 @@ pub enum PostError {
 /// One request or datagram at a time, so a car's records never overtake each other.
 pub struct Publisher {
     to: Target,
-    backoff: Backoff,
-    /// Differs from run to run, so that keys do, too.
-    run: u64,
-    requests: u64,
-    pub stats: Stats,
+    sent: u64,
 }
 
 enum Target {
-    Http(Server, reqwest::Client),
+    Http(Server, Poster),
     Udp(UdpSocket),
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
-    /// Records the server has (UDP: handed to the network).
-    pub sent: u64,
-    pub retries: u64,
-    /// Of the last request that was answered; none over UDP.
-    pub round_trip: Option<Duration>,
-}
-
 impl Publisher {
-    /// `to` is `http://HOST:PORT` or `udp://HOST:PORT`. Connects when the first record is sent.
-    pub async fn new(to: &str) -> Result<Self, PostError> {
+    /// `to` is `http://HOST:PORT` or `udp://HOST:PORT`. `on_retry` hears why a request is made again.
+    pub async fn new(to: &str, on_retry: fn(&str)) -> Result<Self, PostError> {
         let to = match to.strip_prefix("udp://") {
             Some(address) => Target::Udp(udp(address).await?),
-            None => Target::Http(Server::parse(to).map_err(PostError::Address)?, client()?),
+            None => Target::Http(Server::parse(to).map_err(PostError::Address)?, Poster::new(on_retry)?),
         };
-        let mut chance = Chance::from_system();
-        let run = chance.bits();
-        Ok(Self { to, backoff: Backoff::new(RETRY_BASE, RETRY_MAX, chance), run, requests: 0, stats: Stats::default() })
+        Ok(Self { to, sent: 0 })
     }
 
     /// Returns when the server has every record (UDP: when each is on its way).
@@ -72,72 +51,44 @@ impl Publisher {
     /// Errors: [`PostError::Refused`] and [`PostError::GaveUp`]; the records before may have arrived.
     pub async fn send(&mut self, records: &[Record]) -> Result<(), PostError> {
         for batch in batches(records) {
-            match &self.to {
+            match &mut self.to {
                 Target::Udp(socket) => {
                     for record in batch {
-                        socket.send(json(record).as_bytes()).await?;
-                        self.stats.sent += 1;
+                        datagram(socket, json(record).as_bytes()).await?;
                     }
                 }
-                Target::Http(..) => self.post(batch).await?,
+                Target::Http(server, poster) => {
+                    let (content_type, text) = encode(batch);
+                    let headers = [("Content-Type", content_type)];
+                    let count = batch.len();
+                    let check = |answer: &[u8]| if count == 1 { Ok(()) } else { decode(answer, count) };
+                    poster.post(&server.http("/rest/input"), &headers, text.into_bytes(), check).await?;
+                }
             }
+            self.sent += batch.len() as u64;
         }
         Ok(())
     }
 
-    /// Sends one batch until it is taken. The key makes the server answer a repeated batch, or any line of it, as it did the
-    /// first time, so a retry after a lost answer publishes nothing twice.
-    async fn post(&mut self, batch: &[Record]) -> Result<(), PostError> {
-        self.requests += 1;
-        let key = format!("{:016x}-{}", self.run, self.requests);
-        let (content_type, text) = encode(batch);
-        self.backoff.succeeded();
-        loop {
-            let started = Instant::now();
-            let outcome = self.attempt(&key, content_type, text.clone(), batch.len()).await;
-            let last = match outcome {
-                Ok(()) => {
-                    self.stats.sent += batch.len() as u64;
-                    self.stats.round_trip = Some(started.elapsed());
-                    return Ok(());
-                }
-                Err(Failure::Refused(problem)) => return Err(PostError::Refused(problem)),
-                Err(Failure::Again(why)) => why,
-            };
-            if self.backoff.attempts() + 1 >= ATTEMPTS_MAX {
-                return Err(PostError::GaveUp { attempts: ATTEMPTS_MAX, last });
-            }
-            self.stats.retries += 1;
-            tokio::time::sleep(self.backoff.next_wait()).await;
-        }
+    /// Records the server has (UDP: handed to the network).
+    pub fn sent(&self) -> u64 {
+        self.sent
     }
 
-    async fn attempt(&self, key: &str, content_type: &str, text: String, count: usize) -> Result<(), Failure> {
-        let Target::Http(server, client) = &self.to else { unreachable!("only HTTP is attempted") };
-        let request = client
-            .post(server.http("/rest/input"))
-            .header("Content-Type", content_type)
-            .header("Idempotency-Key", key)
-            .body(text);
-        let response = request.send().await.map_err(|error| Failure::Again(cause(&error)))?;
-        let status = response.status();
-        let answer = body(response).await.map_err(Failure::Again)?;
-        if !status.is_success() {
-            return Err(Problem::of(status.as_u16(), &answer).into());
+    /// None over UDP, which hears nothing back.
+    pub fn stats(&self) -> Option<Stats> {
+        match &self.to {
+            Target::Http(_, poster) => Some(poster.stats),
+            Target::Udp(_) => None,
         }
-        if count == 1 { Ok(()) } else { decode(&answer, count) }
     }
 }
 
-#[derive(Debug)]
-enum Failure {
-    Again(String),
-    Refused(Problem),
-}
-
-impl From<Problem> for Failure {
-    fn from(problem: Problem) -> Self {
-        if problem.retry { Self::Again(problem.to_string()) } else { Self::Refused(problem) }
+/// Nobody listening is no error: a datagram may always get lost, and the listener may come back.
+async fn datagram(socket: &UdpSocket, bytes: &[u8]) -> Result<(), PostError> {
+    match socket.send(bytes).await {
+        Err(error) if error.kind() != std::io::ErrorKind::ConnectionRefused => Err(error.into()),
+        _ => Ok(()),
     }
 }
 
@@ -149,11 +100,6 @@ async fn udp(address: &str) -> Result<UdpSocket, PostError> {
     let socket = UdpSocket::bind(from).await?;
     socket.connect(to).await?;
     Ok(socket)
-}
-
-fn client() -> Result<reqwest::Client, PostError> {
-    let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(ANSWER_TIME).build();
-    client.map_err(|error| PostError::Address(cause(&error)))
 }
 
 /// Cuts records so that no batch has two of one car: of two lines the first might be tried again after the second arrived.

@@ -1,0 +1,108 @@
+//! Where a reader is in each channel.
+
+use std::collections::BTreeMap;
+
+/// The last position of every channel that was heard of.
+#[derive(Debug, Default)]
+pub struct Cursors {
+    positions: BTreeMap<String, String>,
+    /// Per pattern: channels that were never heard are read from this time on.
+    pattern_since: BTreeMap<String, u64>,
+}
+
+impl Cursors {
+    pub fn position(&self, channel: &str) -> Option<&str> {
+        self.positions.get(channel).map(String::as_str)
+    }
+
+    pub fn positions(&self) -> &BTreeMap<String, String> {
+        &self.positions
+    }
+
+    /// Goes on to a publication. False if it is not after the last one: the reader has seen it.
+    pub fn advance(&mut self, channel: &str, position: &str) -> bool {
+        if let Some(last) = self.positions.get(channel)
+            && let (Some((epoch, offset)), Some((last_epoch, last_offset))) = (split(position), split(last))
+            && epoch == last_epoch
+            && offset <= last_offset
+        {
+            return false;
+        }
+        self.set(channel, position);
+        true
+    }
+
+    pub fn set(&mut self, channel: &str, position: &str) {
+        match self.positions.get_mut(channel) {
+            Some(last) => {
+                last.clear();
+                last.push_str(position);
+            }
+            None => drop(self.positions.insert(channel.to_owned(), position.to_owned())),
+        }
+    }
+
+    /// Where a channel starts, unless something of it was heard already.
+    pub fn start(&mut self, channel: &str, position: &str) {
+        if !self.positions.contains_key(channel) {
+            self.set(channel, position);
+        }
+    }
+
+    /// A list such as `a@e:1,b@e:2`.
+    pub fn set_list(&mut self, list: &str) {
+        for (channel, position) in list.split(',').filter_map(|entry| entry.rsplit_once('@')) {
+            self.set(channel, position);
+        }
+    }
+
+    pub fn start_list(&mut self, list: &str) {
+        for (channel, position) in list.split(',').filter_map(|entry| entry.rsplit_once('@')) {
+            self.start(channel, position);
+        }
+    }
+
+    pub fn pattern_since(&self, pattern: &str) -> Option<u64> {
+        self.pattern_since.get(pattern).copied()
+    }
+
+    /// Keeps the first time: a cut may come before what is older was caught up with.
+    pub fn start_pattern(&mut self, pattern: &str, time_ms: u64) {
+        self.pattern_since.entry(pattern.to_owned()).or_insert(time_ms);
+    }
+}
+
+/// `epoch:offset`
+fn split(position: &str) -> Option<(&str, u64)> {
+    let (epoch, offset) = position.rsplit_once(':')?;
+    Some((epoch, offset.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_only_goes_on_within_an_epoch() {
+        let mut cursors = Cursors::default();
+        assert!(cursors.advance("a", "e1:9"));
+        assert!(!cursors.advance("a", "e1:9"));
+        assert!(!cursors.advance("a", "e1:8"));
+        assert!(cursors.advance("a", "e1:10"), "offsets are numbers, not text");
+        assert!(cursors.advance("b", "e1:1"), "channels do not share cursors");
+        assert!(cursors.advance("a", "e2:1"), "a new epoch starts anew");
+        assert_eq!(cursors.position("a"), Some("e2:1"));
+    }
+
+    #[test]
+    fn lists_set_every_channel_and_starts_never_move_one_that_was_heard() {
+        let mut cursors = Cursors::default();
+        cursors.set_list("cars/1/telemetry@e:58,b@e:7");
+        assert_eq!((cursors.position("cars/1/telemetry"), cursors.position("b")), (Some("e:58"), Some("e:7")));
+        cursors.start_list("b@e:9,c@e:1");
+        assert_eq!((cursors.position("b"), cursors.position("c")), (Some("e:7"), Some("e:1")));
+        cursors.start_pattern("cars/#", 5);
+        cursors.start_pattern("cars/#", 6);
+        assert_eq!(cursors.pattern_since("cars/#"), Some(5));
+    }
+}

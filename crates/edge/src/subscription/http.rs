@@ -1,0 +1,209 @@
+//! Polling, long polling, streaming and server-sent events: all of them `GET /v1/stream`, told apart by `Accept` and `wait`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::lines::{Events, Lines};
+use super::{End, Gap, Message, Reader, SILENCE_MAX, Transport, parse};
+use crate::wire::{Problem, body, cause, query_value};
+
+/// How long a long poll is held.
+const HOLD_S: u64 = 30;
+/// Most publications of one answer.
+const LIMIT: usize = 1000;
+
+/// One JSON answer, or the end of a request that was held in vain.
+#[derive(Deserialize)]
+struct Answer {
+    positions: BTreeMap<String, String>,
+    #[serde(default)]
+    gaps: Vec<Gap>,
+    messages: Vec<Message>,
+}
+
+/// What a line of a stream may be besides a message.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Line {
+    positions: Option<BTreeMap<String, String>>,
+    gap: Option<Gap>,
+    drain: Option<Drain>,
+}
+
+#[derive(Deserialize)]
+struct Drain {
+    after_ms: u64,
+}
+
+pub async fn poll(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End {
+    loop {
+        if let Err(end) = poll_once(reader, client).await {
+            return end;
+        }
+        if reader.options.transport == Transport::Polling {
+            tokio::time::sleep(reader.options.poll_interval).await;
+        }
+    }
+}
+
+async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Result<(), End> {
+    // The first long poll is not held: it asks where the channels are, so that a cut while it waits would lose nothing.
+    let long = reader.options.transport == Transport::LongPolling;
+    let placed = reader.options.channels.iter().all(|channel| reader.cursors.position(channel).is_some());
+    let mut url = url(reader, if long { Some("now") } else { None });
+    url += &format!("&limit={LIMIT}");
+    if long && placed {
+        url += &format!("&wait={HOLD_S}");
+    }
+    let request = client.get(url).header("Accept", "application/json");
+    let response = ok(request.timeout(Duration::from_secs(HOLD_S) + SILENCE_MAX).send().await).await?;
+    reader.connected();
+    let list = header(&response, "millrace-position");
+    if response.status() == 204 {
+        reader.cursors.start_list(&list);
+        return Ok(());
+    }
+    let answer = body(response).await.map_err(End::Lost)?;
+    let answer: Answer = parse(&answer)?;
+    for gap in answer.gaps {
+        reader.gap(gap)?;
+    }
+    for message in answer.messages {
+        reader.message(message)?;
+    }
+    for (channel, position) in answer.positions {
+        reader.cursors.set(&channel, &position);
+    }
+    Ok(())
+}
+
+pub async fn stream(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End {
+    read_lines(reader, client, "application/x-ndjson", |reader, line| {
+        if line.is_empty() {
+            return Ok(());
+        }
+        match parse::<Line>(line)? {
+            Line { positions: Some(positions), .. } => {
+                positions.iter().for_each(|(channel, position)| reader.cursors.start(channel, position));
+                Ok(())
+            }
+            Line { gap: Some(gap), .. } => reader.gap(gap),
+            Line { drain: Some(drain), .. } => Err(End::Moved(Duration::from_millis(drain.after_ms))),
+            Line { .. } => reader.message(parse(line)?),
+        }
+    })
+    .await
+}
+
+pub async fn sse(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End {
+    let mut events = Events::default();
+    read_lines(reader, client, "text/event-stream", |reader, line| {
+        let Some(event) = events.take(line) else { return Ok(()) };
+        match event.kind.as_str() {
+            "gap" => reader.gap(parse(event.data.as_bytes())?)?,
+            "drain" => {
+                let drain: Drain = parse(event.data.as_bytes())?;
+                return Err(End::Moved(Duration::from_millis(drain.after_ms)));
+            }
+            _ if event.data.is_empty() => {}
+            _ => reader.message(parse(event.data.as_bytes())?)?,
+        }
+        if let Some(list) = event.id {
+            reader.cursors.set_list(&list);
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn read_lines(
+    reader: &mut Reader<'_, '_>,
+    client: &reqwest::Client,
+    accept: &str,
+    mut each: impl FnMut(&mut Reader<'_, '_>, &[u8]) -> Result<(), End>,
+) -> End {
+    let opening = client.get(url(reader, None)).header("Accept", accept).send();
+    let response = match tokio::time::timeout(SILENCE_MAX, opening).await {
+        Ok(response) => ok(response).await,
+        Err(_) => return End::Lost("the server does not answer".into()),
+    };
+    let mut response = match response {
+        Ok(response) => response,
+        Err(end) => return end,
+    };
+    reader.connected();
+    reader.cursors.start_list(&header(&response, "millrace-position"));
+    let mut lines = Lines::default();
+    loop {
+        let chunk = match tokio::time::timeout(SILENCE_MAX, response.chunk()).await {
+            Err(_) => return End::Lost(format!("nothing heard for {} s", SILENCE_MAX.as_secs())),
+            Ok(Err(error)) => return End::Lost(cause(&error)),
+            Ok(Ok(None)) => return End::Lost("the stream ended".into()),
+            Ok(Ok(Some(chunk))) => chunk,
+        };
+        if let Err(why) = lines.push(&chunk) {
+            return End::Lost(why);
+        }
+        while let Some(line) = lines.next_line() {
+            if let Err(end) = each(reader, line) {
+                return end;
+            }
+        }
+    }
+}
+
+/// Every channel with its own position, as far as one is known; the others start where the reader asked, or at `default`.
+fn url(reader: &Reader<'_, '_>, default: Option<&str>) -> String {
+    let options = reader.options;
+    let channels = options.channels.iter().map(|channel| match reader.cursors.position(channel) {
+        Some(position) => format!("channel={}", query_value(&format!("{channel}@{position}"))),
+        None => format!("channel={}", query_value(channel)),
+    });
+    let mut query = channels.collect::<Vec<_>>().join("&");
+    if let Some(since) = options.since.as_deref().or(default) {
+        query += &format!("&since={}", query_value(since));
+    }
+    query += &format!("&policy={}", query_value(&options.policy));
+    options.server.http(&format!("/v1/stream?{query}"))
+}
+
+async fn ok(response: reqwest::Result<reqwest::Response>) -> Result<reqwest::Response, End> {
+    let response = response.map_err(|error| End::Lost(cause(&error)))?;
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let answer = body(response).await.map_err(End::Lost)?;
+    Err(Problem::of(status.as_u16(), &answer).into())
+}
+
+fn header(response: &reqwest::Response, name: &str) -> String {
+    response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_line_is_told_apart() {
+        let line = |text: &str| parse::<Line>(text.as_bytes()).expect("a line");
+        assert_eq!(line(r#"{"positions":{"a":"e:1"}}"#).positions.expect("positions")["a"], "e:1");
+        assert_eq!(line(r#"{"gap":{"channel":"a","from":"e:1","to":"e:5"}}"#).gap.expect("a gap").to, "e:5");
+        assert_eq!(line(r#"{"drain":{"after_ms":900}}"#).drain.expect("a drain").after_ms, 900);
+        let message = line(r#"{"channel":"a","position":"e:1","time":1,"data":{"gap":1}}"#);
+        assert!(message.positions.is_none() && message.gap.is_none() && message.drain.is_none());
+    }
+
+    #[test]
+    fn an_answer_has_messages_gaps_and_positions() {
+        let text = r#"{"positions":{"a":"e:2"},"gaps":[{"channel":"a","from":"d:1","to":"e:1"}],
+            "messages":[{"channel":"a","position":"e:2","time":5,"key":"k","data":{"x": 1}}]}"#;
+        let answer: Answer = parse(text.as_bytes()).expect("an answer");
+        assert_eq!(answer.gaps[0].from, "d:1");
+        let message = &answer.messages[0];
+        assert_eq!((message.data.get(), message.key.as_deref(), message.time), ("{\"x\": 1}", Some("k"), 5));
+    }
+}

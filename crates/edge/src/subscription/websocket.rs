@@ -1,0 +1,253 @@
+//! One session for all channels: `millrace.v1+json` over `/v1/connect`.
+
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use serde::Deserialize;
+use serde_json::json;
+use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
+use tokio_tungstenite::tungstenite::protocol::{WebSocketConfig, frame::coding::CloseCode};
+use tokio_tungstenite::tungstenite::{Error, Message as Frame};
+
+use super::{End, Gap, MESSAGE_BYTES_MAX, Message, Reader, SILENCE_MAX, SubscriptionError, is_pattern, parse};
+use crate::wire::{Problem, cause};
+
+const SUBPROTOCOL: &str = "millrace.v1+json";
+
+/// What the server says, as far as a reader needs it.
+#[derive(Deserialize)]
+struct Heard {
+    push: Option<String>,
+    id: Option<usize>,
+    ok: Option<Reply>,
+    error: Option<Problem>,
+    after_ms: Option<u64>,
+    /// Of a push `error`.
+    code: Option<String>,
+    detail: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Reply {
+    position: Option<String>,
+    time: Option<u64>,
+}
+
+pub async fn read(reader: &mut Reader<'_, '_>) -> End {
+    match connect_and_read(reader).await {
+        Ok(never) => match never {},
+        Err(end) => end,
+    }
+}
+
+async fn connect_and_read(reader: &mut Reader<'_, '_>) -> Result<std::convert::Infallible, End> {
+    let url = reader.options.server.websocket("/v1/connect");
+    let uri = url.parse().map_err(|_| End::Fatal(SubscriptionError::Options(format!("{url} is no address"))))?;
+    let request = ClientRequestBuilder::new(uri).with_sub_protocol(SUBPROTOCOL);
+    let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_BYTES_MAX));
+    let opening = tokio_tungstenite::connect_async_with_config(request, Some(config), true);
+    let opened = tokio::time::timeout(SILENCE_MAX, opening).await;
+    let (mut socket, _) = opened.map_err(|_| End::Lost("the server does not answer".into()))?.map_err(refusal)?;
+    for (index, channel) in reader.options.channels.iter().enumerate() {
+        let command = json!({ "id": index + 1, "subscribe": subscribe(reader, channel) }).to_string();
+        socket.send(Frame::text(command)).await.map_err(|error| End::Lost(cause(&error)))?;
+    }
+    loop {
+        let frame = tokio::time::timeout(SILENCE_MAX, socket.next()).await;
+        let silent = |_| End::Lost(format!("nothing heard for {} s", SILENCE_MAX.as_secs()));
+        match frame.map_err(silent)? {
+            None => return Err(End::Lost("the connection ended".into())),
+            Some(Err(error)) => return Err(End::Lost(cause(&error))),
+            Some(Ok(Frame::Text(text))) => hear(reader, text.as_bytes())?,
+            Some(Ok(Frame::Close(close))) => return Err(closed(close.map(|c| (c.code, c.reason.to_string())))),
+            Some(Ok(_)) => {}
+        }
+    }
+}
+
+fn subscribe(reader: &Reader<'_, '_>, channel: &str) -> serde_json::Value {
+    let options = reader.options;
+    let mut command = json!({ "channel": channel, "policy": options.policy });
+    let asked = options.since.as_deref();
+    if is_pattern(channel) {
+        // What was heard goes on from its position, and everything else from where the pattern began.
+        match reader.cursors.pattern_since(channel) {
+            None => {
+                if let Some(since) = asked {
+                    command["since"] = json!(since);
+                }
+            }
+            Some(began_ms) => {
+                let from_the_past = asked.filter(|&since| since != "now");
+                command["since"] = json!(from_the_past.map_or_else(|| began_ms.to_string(), str::to_owned));
+                let heard = reader.cursors.positions().iter().filter(|(name, _)| matches(channel, name));
+                command["positions"] = heard.map(|(name, position)| (name.clone(), json!(position))).collect();
+            }
+        }
+    } else if let Some(since) = reader.cursors.position(channel).or(asked) {
+        command["since"] = json!(since);
+    }
+    command
+}
+
+/// Whether a name is one of a pattern's: `+` stands for one level, `#` for the rest, the parent included.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (mut wanted, mut levels) = (pattern.split('/'), name.split('/'));
+    loop {
+        match (wanted.next(), levels.next()) {
+            (Some("#"), _) | (None, None) => return true,
+            (Some("+"), Some(_)) => {}
+            (Some(level), Some(other)) if level == other => {}
+            _ => return false,
+        }
+    }
+}
+
+fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<(), End> {
+    let heard: Heard = parse(text)?;
+    match heard.push.as_deref() {
+        Some("message") => return reader.message(parse::<Message>(text)?),
+        Some("gap") => return reader.gap(parse::<Gap>(text)?),
+        Some("connected") => reader.connected(),
+        Some("drain") => return Err(End::Moved(Duration::from_millis(heard.after_ms.unwrap_or(0)))),
+        Some("error") => {
+            let what = format!("{}: {}", heard.code.unwrap_or_default(), heard.detail.unwrap_or_default());
+            return Err(End::Fatal(SubscriptionError::Protocol(what)));
+        }
+        // Pushes of a newer server are not for this reader.
+        Some(_) => {}
+        None => {}
+    }
+    if let Some(problem) = heard.error {
+        return Err(problem.into());
+    }
+    let channel = heard.id.and_then(|id| reader.options.channels.get(id.checked_sub(1)?));
+    if let (Some(channel), Some(reply)) = (channel, heard.ok) {
+        match (is_pattern(channel), reply.position, reply.time) {
+            (true, _, Some(time_ms)) => reader.cursors.start_pattern(channel, time_ms),
+            (false, Some(position), _) => reader.cursors.start(channel, &position),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Why the handshake failed: an answer that is no `101` is judged like any other.
+fn refusal(error: Error) -> End {
+    match error {
+        Error::Http(response) => {
+            let body = response.body().as_deref().unwrap_or_default();
+            Problem::of(response.status().as_u16(), body).into()
+        }
+        error => End::Lost(cause(&error)),
+    }
+}
+
+/// Which close codes are worth connecting again after: docs/protocol.md, "WebSocket".
+fn closed(close: Option<(CloseCode, String)>) -> End {
+    let Some((code, reason)) = close else { return End::Lost("closed without a reason".into()) };
+    let what = format!("closed with {code} {reason}");
+    match u16::from(code) {
+        1000 => End::Enough,
+        1002 | 1003 | 1007 | 1009 => End::Fatal(SubscriptionError::Protocol(what)),
+        _ => End::Lost(what),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::super::cursors::Cursors;
+    use super::super::{Options, Transport, Update};
+    use super::*;
+    use crate::backoff::Backoff;
+    use crate::chance::Chance;
+    use crate::wire::Server;
+
+    /// Feeds what a server said to a reader of `channel`; returns what came out and the next subscribe command.
+    fn session(channel: &str, since: Option<&str>, said: &[&str]) -> (Vec<String>, serde_json::Value) {
+        let options = Options {
+            server: Server::parse("http://127.0.0.1:1").expect("an address"),
+            channels: vec![channel.to_owned()],
+            transport: Transport::WebSocket,
+            since: since.map(str::to_owned),
+            policy: "every".into(),
+            poll_interval: Duration::from_secs(1),
+        };
+        let mut cursors = Cursors::default();
+        let mut backoff = Backoff::new(Duration::ZERO, Duration::ZERO, Chance::from_seed(1));
+        let mut out = Vec::new();
+        let mut sink = |update: Update| {
+            out.push(match update {
+                Update::Message(message) => format!("{} {}", message.position, message.data.get()),
+                Update::Gap(gap) => format!("gap {} {}", gap.from, gap.to),
+                Update::Lost { why, .. } => why,
+            });
+            ControlFlow::Continue(())
+        };
+        let mut reader = Reader { options: &options, cursors: &mut cursors, backoff: &mut backoff, sink: &mut sink };
+        for text in said {
+            hear(&mut reader, text.as_bytes()).expect("it goes on");
+        }
+        let command = subscribe(&reader, channel);
+        (out, command)
+    }
+
+    #[test]
+    fn a_session_resumes_after_what_it_heard_and_drops_what_it_saw() {
+        let (out, next) = session(
+            "a",
+            None,
+            &[
+                r#"{"push":"connected","ping_ms":25000,"message_bytes_max":1048576,"time":1}"#,
+                r#"{"id":1,"ok":{"channel":"a","position":"e:4","recovered":true,"time":1}}"#,
+                r#"{"push":"message","channel":"a","position":"e:5","time":1,"data":"x"}"#,
+                r#"{"push":"message","channel":"a","position":"e:5","time":1,"data":"x"}"#,
+                r#"{"push":"gap","channel":"a","from":"e:5","to":"e:8"}"#,
+            ],
+        );
+        assert_eq!(out, ["e:5 \"x\"", "gap e:5 e:8"]);
+        assert_eq!(next, json!({ "channel": "a", "policy": "every", "since": "e:8" }));
+    }
+
+    #[test]
+    fn a_cut_before_the_first_message_resumes_from_the_start() {
+        let reply = r#"{"id":1,"ok":{"channel":"a","position":"e:4","recovered":true,"time":1}}"#;
+        assert_eq!(session("a", Some("now"), &[reply]).1["since"], "e:4");
+        assert_eq!(session("a", Some("earliest"), &[]).1["since"], "earliest");
+    }
+
+    #[test]
+    fn a_pattern_resumes_with_positions_and_the_time_it_began() {
+        let said = [
+            r#"{"id":1,"ok":{"channel":"cars/+/telemetry","time":77}}"#,
+            r#"{"push":"message","channel":"cars/1/telemetry","position":"e:5","time":80,"data":1}"#,
+        ];
+        let (out, next) = session("cars/+/telemetry", None, &said);
+        assert_eq!(out, ["e:5 1"]);
+        assert_eq!((&next["since"], &next["positions"]), (&json!("77"), &json!({ "cars/1/telemetry": "e:5" })));
+        assert_eq!(session("cars/+/telemetry", Some("earliest"), &said).1["since"], "earliest");
+    }
+
+    #[test]
+    fn patterns_match_as_in_the_protocol() {
+        for (pattern, name, wanted) in [
+            ("cars/+/telemetry", "cars/1/telemetry", true),
+            ("cars/+", "cars/1/telemetry", false),
+            ("cars/#", "cars/1/telemetry", true),
+            ("cars/#", "cars", true),
+            ("cars/#", "car", false),
+        ] {
+            assert_eq!(matches(pattern, name), wanted, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn close_codes_say_whether_to_come_back() {
+        let end = |code: u16| closed(Some((CloseCode::from(code), String::new())));
+        assert!([1001, 1012].into_iter().all(|code| matches!(end(code), End::Lost(_))));
+        assert!(matches!(end(1000), End::Enough));
+        assert!([1002, 1003, 1007, 1009].into_iter().all(|code| matches!(end(code), End::Fatal(_))));
+    }
+}
