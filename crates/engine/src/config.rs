@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use millrace_delivery::Bounds;
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,8 @@ pub struct HistoryConfig {
     pub count_max: usize,
     /// Bytes of payloads and keys.
     pub bytes_max: usize,
-    /// Milliseconds.
-    pub age_max_ms: u64,
+    #[serde(with = "humantime_serde")]
+    pub age_max: Duration,
 }
 
 impl Default for Config {
@@ -35,13 +35,13 @@ impl Default for Config {
 
 impl Default for HistoryConfig {
     fn default() -> Self {
-        Self { count_max: 10_000, bytes_max: 16 << 20, age_max_ms: 60 * 60 * 1000 }
+        Self { count_max: 10_000, bytes_max: 16 << 20, age_max: Duration::from_secs(60 * 60) }
     }
 }
 
 impl Config {
     pub fn bounds(&self, namespace: &str) -> Bounds {
         let history = self.namespaces.get(namespace).unwrap_or(&self.history);
-        Bounds { count_max: history.count_max, bytes_max: history.bytes_max, age_max_ms: history.age_max_ms }
+        Bounds { count_max: history.count_max, bytes_max: history.bytes_max, age_max_ms: history.age_max.as_millis() as u64 }
     }
 }

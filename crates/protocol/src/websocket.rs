@@ -18,6 +18,7 @@ pub const CLOSE_UNSUPPORTED: u16 = 1003;
 pub const CLOSE_NOT_UTF8: u16 = 1007;
 pub const CLOSE_TOO_LARGE: u16 = 1009;
 pub const CLOSE_RESTART: u16 = 1012;
+pub const CLOSE_TRY_LATER: u16 = 1013;
 /// Ours: a bare reader has missed publications; the reason is the position to go on from.
 pub const CLOSE_GAP: u16 = 4000;
 

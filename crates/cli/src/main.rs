@@ -1,0 +1,70 @@
+//! `millrace`: one binary. Each command is a file; `serve` is what runs without one.
+
+mod config;
+mod publish;
+mod serve;
+mod simulate;
+mod subscribe;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use millrace_server::config::ConfigError;
+
+/// Source: sysexits.h, EX_CONFIG.
+const EXIT_CONFIG: u8 = 78;
+
+/// Real-time data to any client, over whichever web transport reaches it.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: serve::Args,
+}
+
+const EXAMPLES: &str = "\
+Try it:
+  millrace                                              serve on http://127.0.0.1:8080
+  millrace sub demo                                     read a channel
+  millrace pub demo '{\"hello\":1}'                       publish to it
+  curl 'http://127.0.0.1:8080/v1/channels/demo?wait=30'  the same with curl: the next message
+  millrace simulate fleet --cars 12                     a town of cars, on http://127.0.0.1:8080/carcare";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve channels (what runs without a command)
+    Serve(serve::Args),
+    /// Drive simulated cars that publish to a server
+    Simulate(simulate::Args),
+    /// Publish to a channel
+    Pub(publish::Args),
+    /// Read channels
+    Sub(subscribe::Args),
+    /// Print or check the configuration
+    #[command(subcommand)]
+    Config(config::Command),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Into::into).and_then(|runtime| {
+        runtime.block_on(async {
+            match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+                Command::Serve(args) => serve::run(args).await,
+                Command::Simulate(args) => simulate::run(args).await,
+                Command::Pub(args) => publish::run(args).await,
+                Command::Sub(args) => subscribe::run(args).await,
+                Command::Config(command) => config::run(command),
+            }
+        })
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("millrace: {error:#}");
+            ExitCode::from(if error.is::<ConfigError>() { EXIT_CONFIG } else { 1 })
+        }
+    }
+}

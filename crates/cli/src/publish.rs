@@ -1,0 +1,120 @@
+//! `millrace pub`: publishes from the command line, retried until the server has it, once.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args as ClapArgs;
+use millrace_edge::post::{Failure, Poster};
+use millrace_edge::wire::{Server, query_value};
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+/// The server takes no more; a longer line is not read to its end.
+const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Prints the position of every publication.\n\n\
+    Example: one message\n  millrace pub chat/lobby '{\"text\": \"hello\"}'\n\
+    Example: the newest price only, for readers with --policy latest\n  millrace pub prices '{\"oak\": 12}' --key oak --ttl 60s\n\
+    Example: every line that another program prints\n  vmstat 1 | millrace pub host/vmstat")]
+pub struct Args {
+    /// Where to, for example cars/1/telemetry
+    channel: String,
+    /// What: one publication; without it, every line of the standard input is one
+    data: Option<String>,
+    /// Readers with policy `latest` are given only the newest per key
+    #[arg(long)]
+    key: Option<String>,
+    /// How long it stays in history, for example 60s
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
+    ttl: Option<Duration>,
+    /// Refuse what is not JSON (without it: JSON if it parses, else text)
+    #[arg(long)]
+    json: bool,
+    /// The server
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
+    to: Server,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    position: String,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let mut poster = Poster::new(|why| eprintln!("trying again: {why}"))?;
+    if let Some(data) = &args.data {
+        return publish(&args, &mut poster, data.clone().into_bytes()).await;
+    }
+    let mut input = BufReader::new(tokio::io::stdin());
+    while let Some(line) = next_line(&mut input).await? {
+        publish(&args, &mut poster, line).await?;
+    }
+    Ok(())
+}
+
+async fn publish(args: &Args, poster: &mut Poster, data: Vec<u8>) -> anyhow::Result<()> {
+    let url = args.to.http(&format!("/v1/channels/{}", query_value(&args.channel)));
+    let ttl = args.ttl.map(|ttl| ttl.as_secs().to_string());
+    let mut headers: Vec<(&str, &str)> = Vec::new();
+    headers.extend(args.json.then_some(("Content-Type", "application/json")));
+    headers.extend(args.key.as_deref().map(|key| ("Millrace-Key", key)));
+    headers.extend(ttl.as_deref().map(|ttl| ("Millrace-TTL", ttl)));
+    let check = |answer: &[u8]| match serde_json::from_slice::<Answer>(answer) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::Again(format!("not an answer: {error}"))),
+    };
+    let answer = poster.post(&url, &headers, data, check).await?;
+    let answer: Answer = serde_json::from_slice(&answer)?;
+    println!("{}", answer.position);
+    Ok(())
+}
+
+/// The next line of the input without its end; none at the end of the input.
+async fn next_line(input: &mut (impl AsyncBufReadExt + Unpin)) -> anyhow::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    loop {
+        let part = input.fill_buf().await.context("cannot read the input")?;
+        if part.is_empty() {
+            return Ok((!line.is_empty()).then_some(line));
+        }
+        let end = part.iter().position(|&byte| byte == b'\n');
+        line.extend_from_slice(&part[..end.unwrap_or(part.len())]);
+        let used = end.map_or(part.len(), |end| end + 1);
+        input.consume(used);
+        anyhow::ensure!(line.len() <= MESSAGE_BYTES_MAX, "a line is longer than {MESSAGE_BYTES_MAX} bytes");
+        if end.is_some() {
+            line.truncate(line.len() - usize::from(line.last() == Some(&b'\r')));
+            return Ok(Some(line));
+        }
+    }
+}
+
+/// The server counts in whole seconds.
+fn ttl(text: &str) -> Result<Duration, String> {
+    let ttl = humantime::parse_duration(text).map_err(|error| format!("{error}; one looks like 60s or 2h"))?;
+    if ttl.as_secs() > 0 { Ok(ttl) } else { Err("the shortest time to live is 1s".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_end_with_a_line_feed_or_with_the_input() {
+        let mut input = BufReader::with_capacity(4, &b"first line\r\n\nlast"[..]);
+        let mut lines = Vec::new();
+        while let Some(line) = next_line(&mut input).await.expect("short lines") {
+            lines.push(String::from_utf8(line).expect("text"));
+        }
+        assert_eq!(lines, ["first line", "", "last"]);
+        let long = vec![b'x'; MESSAGE_BYTES_MAX + 1];
+        assert!(next_line(&mut BufReader::new(&long[..])).await.is_err());
+    }
+
+    #[test]
+    fn a_time_to_live_is_at_least_a_second() {
+        assert_eq!(ttl("2m"), Ok(Duration::from_secs(120)));
+        assert!(ttl("10ms").is_err() && ttl("soon").is_err());
+    }
+}

@@ -1,0 +1,269 @@
+//! `millrace simulate`: cars that send records, and the town they drive in.
+
+use std::fs::File;
+use std::io::{BufReader, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::{Args as ClapArgs, Subcommand};
+use millrace_edge::fleet::Fleet;
+use millrace_edge::post::Publisher;
+use millrace_edge::record::Record;
+use millrace_edge::replay::{Replay, to_csv};
+use millrace_edge::town::Town;
+use millrace_edge::wire::now_ms;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::MissedTickBehavior;
+
+const STATUS_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example: 12 cars on the map of http://127.0.0.1:8080/carcare\n  \
+    millrace simulate fleet --cars 12 --seed 7 --interval 1s --to http://127.0.0.1:8080")]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Replay one recorded drive
+    Car(Car),
+    /// Drive many cars through the town
+    Fleet(FleetArgs),
+    /// Print a drive through the town as CSV, for `simulate car`
+    Drive(Drive),
+    /// Print the map of the town as GeoJSON
+    #[command(after_help = "Example: the map that the web pages show\n  millrace simulate town > web/public/town.json")]
+    Town {
+        /// Another seed grows another town
+        #[arg(long, default_value_t = millrace_edge::town::DEFAULT_SEED)]
+        seed: u64,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "The file has the header time,lat,lon,elevation,accuracy,bearing,speed (RFC 3339, degrees, \
+    metres, metres, degrees, m/s).\nEvery row is sent once per interval, stamped with the time of sending.\n\n\
+    Example: one row each 5 s, for ever\n  \
+    millrace simulate car --csv crates/edge/fixtures/drive.csv --car 1 --interval 5s --loop\n\
+    Example: over UDP, to a server with --udp 127.0.0.1:8081\n  \
+    millrace simulate car --csv crates/edge/fixtures/drive.csv --car 1 --to udp://127.0.0.1:8081")]
+struct Car {
+    /// The recorded drive
+    #[arg(long, value_name = "FILE")]
+    csv: PathBuf,
+    /// The car's number; its records go to the channel cars/NUMBER/telemetry
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    car: u32,
+    /// Start again at the end of the file
+    #[arg(long = "loop")]
+    again: bool,
+    /// Stop after this many records
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Between two records of a car, for example 500ms or 5s
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = interval)]
+    interval: Duration,
+    #[command(flatten)]
+    destination: Destination,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "The same seed drives the same way; seq rises by 1 per car, so a reader can prove that it missed nothing.\n\n\
+    Example: 12 cars, a record each per second\n  millrace simulate fleet --cars 12 --seed 7\n\
+    Example: 200 cars at ten times the speed of life, 60 records each\n  \
+    millrace simulate fleet --cars 200 --speedup 10 --count 60"
+)]
+struct FleetArgs {
+    /// How many cars, numbered from 1
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    cars: u32,
+    /// Decides where every car goes and what happens to it
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
+    /// Stop after this many records of each car
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Let the time of the cars pass this many times as fast
+    #[arg(long, value_name = "X", default_value = "1", value_parser = speedup)]
+    speedup: f64,
+    /// Between two records of a car, for example 500ms or 5s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    #[command(flatten)]
+    destination: Destination,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example: the drive that is shipped\n  \
+    millrace simulate drive --seed 3 --rows 120 --interval 5s > crates/edge/fixtures/drive.csv")]
+struct Drive {
+    #[arg(long, default_value_t = 3)]
+    seed: u64,
+    #[arg(long, default_value_t = 120)]
+    rows: u32,
+    /// Between two rows
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = interval)]
+    interval: Duration,
+}
+
+/// Where records are sent.
+#[derive(Debug, ClapArgs)]
+struct Destination {
+    /// The server: http://HOST:PORT, or udp://HOST:PORT for datagrams
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    to: String,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    match args.what {
+        What::Car(args) => car(args).await,
+        What::Fleet(args) => fleet(args).await,
+        What::Drive(args) => print(&drive(&args)),
+        What::Town { seed } => print(&Town::new(seed).to_geojson()),
+    }
+}
+
+async fn car(args: Car) -> anyhow::Result<()> {
+    let open = || -> anyhow::Result<_> {
+        let file = File::open(&args.csv).with_context(|| format!("cannot open {}", args.csv.display()))?;
+        Replay::new(BufReader::new(file), args.car).with_context(|| args.csv.display().to_string())
+    };
+    let mut rows = open()?;
+    let mut seq = 0;
+    let next = || -> anyhow::Result<Option<Vec<Record>>> {
+        if args.count == Some(seq) {
+            return Ok(None);
+        }
+        let row = match rows.next() {
+            None if args.again => {
+                rows = open()?;
+                rows.next()
+            }
+            row => row,
+        };
+        let Some(row) = row else { return Ok(None) };
+        let record = row.with_context(|| args.csv.display().to_string())?;
+        seq += 1;
+        Ok(Some(vec![Record { timestamp: now_ms(), seq: Some(seq), ..record }]))
+    };
+    send_paced(&args.destination.to, args.interval, next).await
+}
+
+async fn fleet(args: FleetArgs) -> anyhow::Result<()> {
+    let mut fleet = Fleet::new(Town::default(), args.cars, args.seed);
+    let step = args.interval.mul_f64(args.speedup);
+    let mut rounds = 0;
+    let next = || {
+        rounds += 1;
+        Ok((args.count.is_none_or(|count| rounds <= count)).then(|| fleet.step(now_ms(), step)))
+    };
+    send_paced(&args.destination.to, args.interval, next).await
+}
+
+/// Sends what `next` makes, once per interval, until it makes no more or the process is told to stop.
+async fn send_paced(
+    to: &str,
+    interval: Duration,
+    next: impl FnMut() -> anyhow::Result<Option<Vec<Record>>>,
+) -> anyhow::Result<()> {
+    let mut publisher = Publisher::new(to, |why| eprintln!("trying again: {why}")).await?;
+    eprintln!("sending to {to} every {}; Ctrl-C stops", humantime::format_duration(interval));
+    let outcome = tokio::select! {
+        outcome = send_all(&mut publisher, interval, next) => outcome,
+        stopped = stop_signal() => stopped,
+    };
+    eprintln!("{}", status(&publisher));
+    outcome
+}
+
+async fn send_all(
+    publisher: &mut Publisher,
+    interval: Duration,
+    mut next: impl FnMut() -> anyhow::Result<Option<Vec<Record>>>,
+) -> anyhow::Result<()> {
+    let mut ticks = tokio::time::interval(interval);
+    // After a pause the cars go on at their pace; they do not catch up.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = Instant::now();
+    loop {
+        ticks.tick().await;
+        let Some(records) = next()? else { return Ok(()) };
+        publisher.send(&records).await?;
+        if told.elapsed() >= STATUS_EVERY {
+            told = Instant::now();
+            eprintln!("{}", status(publisher));
+        }
+    }
+}
+
+fn status(publisher: &Publisher) -> String {
+    let sent = publisher.sent();
+    let Some(stats) = publisher.stats() else { return format!("{sent} records sent by UDP") };
+    let round_trip = stats.round_trip.map_or("–".into(), |time| format!("{:.1} ms", time.as_secs_f64() * 1000.0));
+    format!("{sent} records sent, {} retries, round trip {round_trip}", stats.retries)
+}
+
+/// Returns when the process is told to stop by SIGINT or SIGTERM.
+async fn stop_signal() -> anyhow::Result<()> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+fn drive(args: &Drive) -> String {
+    // A Monday morning.
+    const START_MS: u64 = 1_777_879_800_000;
+    let step_ms = args.interval.as_millis() as u64;
+    let mut fleet = Fleet::new(Town::default(), 1, args.seed);
+    let records = (0..u64::from(args.rows)).flat_map(|row| fleet.step(START_MS + row * step_ms, args.interval));
+    to_csv(&records.collect::<Vec<_>>())
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever read has read enough.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => bail!("cannot write: {error}"),
+        _ => Ok(()),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = humantime::parse_duration(text).map_err(|error| format!("{error}; one looks like 500ms or 5s"))?;
+    match interval >= Duration::from_millis(1) && interval <= Duration::from_secs(86_400) {
+        true => Ok(interval),
+        false => Err("an interval is 1ms to 1day".into()),
+    }
+}
+
+fn speedup(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (0.01..=1000.0).contains(&factor) => Ok(factor),
+        _ => Err("a speedup is 0.01 to 1000".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_and_speedups_are_checked() {
+        assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
+        assert!(["0s", "2days", "five"].iter().all(|text| interval(text).is_err()));
+        assert_eq!(speedup("10"), Ok(10.0));
+        assert!(["0", "-1", "NaN", "x"].iter().all(|text| speedup(text).is_err()));
+    }
+
+    #[test]
+    fn the_drive_that_is_shipped_is_the_drive_that_is_printed() {
+        let args = Drive { seed: 3, rows: 120, interval: Duration::from_secs(5) };
+        assert_eq!(drive(&args), include_str!("../../edge/fixtures/drive.csv"));
+    }
+}

@@ -1,0 +1,94 @@
+//! `millrace sub`: prints what is published, over any transport, and goes on after every cut.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use millrace_edge::subscription::{Message, Options, Transport, Update, read};
+use millrace_edge::wire::Server;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Publications go to the standard output, gaps and lost connections to the standard error.\n\n\
+    Example: watch one car\n  millrace sub cars/1/telemetry\n\
+    Example: watch all cars, with channel and position\n  millrace sub 'cars/+/telemetry' --json\n\
+    Example: everything that history still has, then what comes, by server-sent events\n  \
+    millrace sub chat/lobby --transport sse --since earliest\n\
+    Example: wait for one message\n  millrace sub chat/lobby --limit 1")]
+pub struct Args {
+    /// Names; over a WebSocket also patterns: + is one level, # is the rest
+    #[arg(required = true, value_name = "CHANNEL")]
+    channels: Vec<String>,
+    /// How to read
+    #[arg(long, default_value = "websocket", value_parser = transport())]
+    transport: Transport,
+    /// Where to start: a position, now, earliest, or a time such as 2026-11-20T10:00:00Z
+    #[arg(long, value_name = "S")]
+    since: Option<String>,
+    /// Every publication, or only the latest per key of what was not read yet
+    #[arg(long, default_value = "every", value_parser = ["every", "latest"])]
+    policy: String,
+    /// Stop after this many publications
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// Print the whole envelope as JSON: channel, position, time, key, data
+    #[arg(long)]
+    json: bool,
+    /// Between two polls, with --transport polling
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// The server
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
+    to: Server,
+}
+
+fn transport() -> impl TypedValueParser<Value = Transport> {
+    PossibleValuesParser::new(Transport::ALL.map(|(name, _)| name)).map(|chosen| {
+        let (_, transport) = Transport::ALL.into_iter().find(|(name, _)| *name == chosen).expect("it is one of these");
+        transport
+    })
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let options = Options {
+        server: args.to,
+        channels: args.channels,
+        transport: args.transport,
+        since: args.since,
+        policy: args.policy,
+        poll_interval: args.interval.max(Duration::from_millis(10)),
+    };
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut sink = |update: Update| match update {
+        Update::Message(message) => {
+            left -= 1;
+            let written = print(&message, args.json);
+            // An output that takes no more has had enough, too.
+            if left == 0 || written.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+        Update::Gap(gap) => {
+            eprintln!("gap in {}: what came after {} up to and including {} is missing", gap.channel, gap.from, gap.to);
+            ControlFlow::Continue(())
+        }
+        Update::Lost { why, wait } => {
+            eprintln!("connecting again in {:.1} s: {why}", wait.as_secs_f64());
+            ControlFlow::Continue(())
+        }
+    };
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        outcome = read(&options, &mut sink) => Ok(outcome?),
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+/// One line, at once.
+fn print(message: &Message, whole: bool) -> std::io::Result<()> {
+    let line = if whole { serde_json::to_string(message)?.replace(['\n', '\r'], " ") } else { message.line() };
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}

@@ -1,0 +1,151 @@
+//! Configuration: defaults < file < environment < flags. An unknown key is an error, wherever it stands.
+
+mod layers;
+
+pub use layers::{ConfigError, Sources, Value};
+
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that can be set, section by section. `default.toml` beside this file says the same with comments; a test compares them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    pub server: Server,
+    pub limits: millrace_transport::Config,
+    pub engine: Engine,
+    pub history: millrace_engine::HistoryConfig,
+    pub namespaces: BTreeMap<String, millrace_engine::HistoryConfig>,
+    pub drain: Drain,
+    pub log: Log,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Server {
+    /// Where HTTP and WebSocket are served; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Threads, each with its own connections; 0: one per core.
+    pub shards: usize,
+    /// Where datagrams from devices are received; empty: nowhere.
+    pub udp: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Engine {
+    /// Where order and history live: `memory`.
+    pub url: String,
+    /// Most channels with a past.
+    pub channels_max: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Drain {
+    /// Between `/readyz` turning to 503 and the first reader being told: time for a balancer to notice.
+    #[serde(with = "humantime_serde")]
+    pub announce: Duration,
+    /// Over how long readers are told to move, each at its own moment.
+    #[serde(with = "humantime_serde")]
+    pub window: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `error`, `warn`, `info`, `debug`, or per module as in `info,millrace_transport=debug`.
+    pub level: String,
+    /// `text` or `json`.
+    pub format: String,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8080)), shards: 0, udp: String::new() }
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self { url: "memory".into(), channels_max: millrace_engine::Config::default().channels_max }
+    }
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { announce: Duration::ZERO, window: Duration::from_secs(2) }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: "info".into(), format: "text".into() }
+    }
+}
+
+/// The defaults, with a comment for every key.
+pub const DEFAULT_TOML: &str = include_str!("default.toml");
+
+impl Config {
+    /// Checks what types cannot.
+    ///
+    /// Errors: one sentence that names the key and what it may be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let bad = |key: &str, what: &str| Err(ConfigError::Value { key: key.into(), what: what.into() });
+        if !millrace_engine::ENGINES.contains(&self.engine.url.as_str()) {
+            return bad("engine.url", &format!("is one of: {}", millrace_engine::ENGINES.join(", ")));
+        }
+        if !["text", "json"].contains(&self.log.format.as_str()) {
+            return bad("log.format", "is `text` or `json`");
+        }
+        if !self.server.udp.is_empty() && self.server.udp.parse::<SocketAddr>().is_err() {
+            return bad("server.udp", "is HOST:PORT such as `127.0.0.1:5005`, or empty");
+        }
+        if self.server.shards > 1024 {
+            return bad("server.shards", "is at most 1024");
+        }
+        if !(1..=1 << 30).contains(&self.limits.message_bytes_max) {
+            return bad("limits.message_bytes_max", "is 1 to 1073741824 bytes");
+        }
+        Ok(())
+    }
+
+    pub fn engine(&self) -> millrace_engine::Config {
+        millrace_engine::Config {
+            history: self.history,
+            namespaces: self.namespaces.clone(),
+            channels_max: self.engine.channels_max,
+        }
+    }
+
+    /// One per core, unless set.
+    pub fn shards(&self) -> usize {
+        match self.server.shards {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            shards => shards,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commented_defaults_are_the_defaults() {
+        let parsed: Config = toml::from_str(DEFAULT_TOML).unwrap();
+        assert_eq!(parsed, Config::default());
+        let commented: toml::Table = toml::from_str(DEFAULT_TOML).unwrap();
+        let all = toml::Table::try_from(Config::default()).unwrap();
+        assert_eq!(commented, all, "default.toml must show every key");
+    }
+
+    #[test]
+    fn bad_values_are_named() {
+        let mut config = Config::default();
+        config.engine.url = "postgres".into();
+        assert!(config.check().unwrap_err().to_string().contains("engine.url"));
+    }
+}

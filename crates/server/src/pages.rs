@@ -1,0 +1,179 @@
+//! What is served beside the channels: health, metrics, and the embedded web pages.
+
+use std::{
+    collections::HashMap,
+    io::Read,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header, request::Parts};
+use millrace_engine::Engine;
+use millrace_node::Metrics;
+use millrace_transport::http::{Body, Pages, Response, text};
+use serde::Deserialize;
+
+/// Only what this server sends may run or be loaded; the map draws in a worker, and styles are set by script.
+const POLICY: &str = "default-src 'self'; worker-src 'self' blob:; img-src 'self' data: blob:; \
+    style-src 'self' 'unsafe-inline'; connect-src 'self' ws: wss:; base-uri 'none'; frame-ancestors 'none'";
+
+/// The built pages, already compressed with brotli. Empty when they have not been built.
+#[derive(rust_embed::RustEmbed)]
+#[folder = "../../web/pack/"]
+#[allow_missing = true]
+struct Packed;
+
+/// One entry of the pack's `manifest.json`.
+#[derive(Deserialize)]
+struct Asset {
+    path: String,
+    mime: String,
+    etag: String,
+    file: String,
+    immutable: bool,
+}
+
+struct Loaded {
+    mime: HeaderValue,
+    etag: HeaderValue,
+    immutable: bool,
+    brotli: Bytes,
+    /// For clients without brotli; made when the first one asks.
+    plain: OnceLock<Bytes>,
+}
+
+/// What `/v1/info` tells, and what the other pages need.
+pub struct Site {
+    pub started: Instant,
+    pub listen: Vec<String>,
+    pub udp: Option<String>,
+    pub shards: usize,
+    pub engine_name: String,
+    pub engine: Arc<dyn Engine>,
+    pub metrics: Vec<Arc<Metrics>>,
+    pub ready: Arc<AtomicBool>,
+    assets: HashMap<String, Loaded>,
+}
+
+impl Site {
+    pub fn new(
+        listen: Vec<String>,
+        udp: Option<String>,
+        engine_name: String,
+        engine: Arc<dyn Engine>,
+        metrics: Vec<Arc<Metrics>>,
+        ready: Arc<AtomicBool>,
+    ) -> Self {
+        let shards = metrics.len();
+        Self { started: Instant::now(), listen, udp, shards, engine_name, engine, metrics, ready, assets: load() }
+    }
+
+    fn info(&self) -> Response {
+        let mut info = serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"), "uptime_s": self.started.elapsed().as_secs(),
+            "listen": self.listen, "shards": self.shards, "engine": self.engine_name,
+        });
+        if let Some(udp) = &self.udp {
+            info["udp"] = udp.as_str().into();
+        }
+        fresh(text(StatusCode::OK, "application/json", info.to_string()))
+    }
+
+    fn metrics(&self) -> Response {
+        let (channels, bytes) = self.engine.size();
+        let mut out = Metrics::render(&self.metrics);
+        let mut gauge = |name: &str, help: &str, value: u64| {
+            out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
+        };
+        gauge("millrace_engine_channels", "Channels with a past.", channels as u64);
+        gauge("millrace_engine_bytes", "Bytes of history.", bytes as u64);
+        gauge("millrace_uptime_seconds", "Time since the start.", self.started.elapsed().as_secs());
+        gauge("millrace_ready", "1 until the server drains.", u64::from(self.ready.load(Relaxed)));
+        fresh(text(StatusCode::OK, "text/plain; version=0.0.4", out))
+    }
+
+    fn asset(&self, request: &Parts) -> Option<Response> {
+        let asset = self.assets.get(request.uri.path())?;
+        let given = |name: header::HeaderName| request.headers.get(name).and_then(|value| value.to_str().ok());
+        let accepts = given(header::ACCEPT_ENCODING).unwrap_or_default();
+        let brotli = accepts.split(',').any(|coding| coding.trim().split(';').next() == Some("br"));
+        let is_known = given(header::IF_NONE_MATCH).is_some_and(|etag| etag.as_bytes() == asset.etag.as_bytes());
+        let body = match (is_known, brotli) {
+            (true, _) => Bytes::new(),
+            (false, true) => asset.brotli.clone(),
+            (false, false) => asset.plain.get_or_init(|| unpack(&asset.brotli)).clone(),
+        };
+        let mut response = http::Response::new(Body::from(body));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, asset.mime.clone());
+        headers.insert(header::ETAG, asset.etag.clone());
+        headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+        let cache = if asset.immutable { "public, max-age=31536000, immutable" } else { "no-cache" };
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
+        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        if is_known {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+        } else if brotli {
+            response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("br"));
+        }
+        Some(response)
+    }
+}
+
+impl Pages for Site {
+    fn answer(&self, request: &Parts) -> Option<Response> {
+        match request.uri.path() {
+            "/healthz" => Some(fresh(text(StatusCode::OK, "text/plain", "alive\n"))),
+            "/readyz" if self.ready.load(Relaxed) => Some(fresh(text(StatusCode::OK, "text/plain", "ready\n"))),
+            "/readyz" => Some(fresh(text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "draining\n"))),
+            "/metrics" => Some(self.metrics()),
+            "/v1/info" => Some(self.info()),
+            "/" | "/carcare" if self.assets.is_empty() => Some(not_built()),
+            _ => self.asset(request),
+        }
+    }
+}
+
+fn load() -> HashMap<String, Loaded> {
+    let manifest = Packed::get("manifest.json").map(|file| file.data).unwrap_or_default();
+    let assets: Vec<Asset> = serde_json::from_slice(&manifest).unwrap_or_default();
+    let load = |asset: Asset| {
+        let brotli = match Packed::get(&asset.file)?.data {
+            std::borrow::Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+            std::borrow::Cow::Owned(bytes) => Bytes::from(bytes),
+        };
+        let (mime, etag) = (HeaderValue::from_str(&asset.mime).ok()?, HeaderValue::from_str(&asset.etag).ok()?);
+        Some((asset.path, Loaded { mime, etag, immutable: asset.immutable, brotli, plain: OnceLock::new() }))
+    };
+    assets.into_iter().filter_map(load).collect()
+}
+
+fn unpack(brotli: &[u8]) -> Bytes {
+    let mut plain = Vec::new();
+    match brotli_decompressor::Decompressor::new(brotli, 64 * 1024).read_to_end(&mut plain) {
+        Ok(_) => Bytes::from(plain),
+        Err(error) => {
+            tracing::error!(%error, "an embedded page cannot be unpacked");
+            Bytes::new()
+        }
+    }
+}
+
+fn fresh(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn not_built() -> Response {
+    let page = "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\
+        <title>Millrace</title><style>:root{color-scheme:light dark}body{font:1rem/1.5 system-ui;max-width:40rem;margin:4rem auto;padding:0 1rem}</style>\
+        <h1>Millrace is running</h1><p>Its pages have not been built into this binary. Build them with <code>make web</code>, then build the \
+        server again; or use it right away:</p><pre>curl -d '{\"hello\":1}' localhost:8080/v1/channels/demo\ncurl 'localhost:8080/v1/channels/demo?since=earliest'</pre>";
+    fresh(text(StatusCode::OK, "text/html; charset=utf-8", page))
+}

@@ -1,0 +1,126 @@
+//! The routes of the 2014 CarCare service, for the channels `cars/{id}/telemetry`. Every record also goes to the channel `fleet`, with the
+//! car's id as its key: read with `policy=latest`, that is one newest record per car.
+//!
+//! Source: docs/protocol.md, "CarCare aliases".
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{StatusCode, header, request::Parts};
+use hyper::body::Incoming;
+use millrace_protocol::{
+    ChannelName, Code, Error, Kind, NewPublication, Position, Publication, Since,
+    form::xml,
+};
+use serde_json::Value;
+
+use crate::{
+    http::{Ask, Context, Query, Response, Wanted, json, no_cache, no_content, position_header, read_body, text},
+    long_polling::hold,
+    publish,
+};
+
+/// How long the thesis holds a long poll.
+const HOLD: Duration = Duration::from_secs(30);
+
+/// `cars/{id}/telemetry`. Errors: `bad_channel`.
+pub fn channel(car: &str) -> Result<ChannelName, Error> {
+    if car.contains('/') {
+        return Err(Error::new(Code::BadChannel, "a car's id has no `/`"));
+    }
+    ChannelName::parse(&format!("cars/{car}/telemetry"))
+}
+
+/// `POST /rest/input`: one record as JSON, or many as lines. An `Idempotency-Key` covers the whole request.
+pub async fn input(context: &Context, parts: &Parts, body: Incoming) -> Result<Response, Error> {
+    Query::parse(parts, &[])?;
+    let key = parts.headers.get("idempotency-key").map(|value| value.to_str()).transpose();
+    let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
+    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if content_type.starts_with("application/x-ndjson") {
+        let data = read_body(context, &parts.headers, body, context.config.batch_bytes_max).await?;
+        let mut results = Vec::new();
+        for (i, line) in publish::lines(context, &data)?.into_iter().enumerate() {
+            let key = key.map(|key| format!("{key}/{}", i + 1));
+            results.push(record(context, Bytes::copy_from_slice(line), key).await);
+        }
+        return Ok(publish::results_answer(results));
+    }
+    let data = read_body(context, &parts.headers, body, context.config.message_bytes_max).await?;
+    Ok(publish::answer_position(record(context, data, key.map(str::to_owned)).await?))
+}
+
+/// Publishes one record to its car's channel and to `fleet`.
+///
+/// Errors: `bad_json` unless it is a JSON object with a `carId` that is a number or a word; the engine's.
+pub async fn record(context: &Context, data: Bytes, key: Option<String>) -> Result<Position, Error> {
+    let bad = |detail: &str| Error::new(Code::BadJson, detail);
+    let fields: Value = serde_json::from_slice(&data).map_err(|error| bad(&error.to_string()))?;
+    let car = match fields.get("carId") {
+        Some(Value::Number(id)) => id.to_string(),
+        Some(Value::String(id)) => id.clone(),
+        _ => return Err(bad("a record has a `carId`")),
+    };
+    let channel = channel(&car)?;
+    let mut publication = NewPublication::new(Kind::Json, data);
+    publication.idempotency_key = key.map(Into::into);
+    let mut newest = publication.clone().check()?;
+    publish::check_size(context, &publication)?;
+    newest.key = Some(car.into());
+    let position = context.shard.publish(&channel, publication).await?;
+    let fleet = ChannelName::parse("fleet").expect("a good name");
+    context.shard.publish(&fleet, newest).await?;
+    Ok(position)
+}
+
+/// `GET /rest/clientpolling/{id}/sensordata?since={ms}`: the newest record if it is newer than that.
+pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
+    let query = Query::parse(parts, &["since"])?;
+    let since_ms = query.get("since").unwrap_or("0").parse::<u64>();
+    let since_ms = since_ms.map_err(|_| Error::new(Code::BadRequest, "`since` is in milliseconds since 1970"))?;
+    let wanted = wanted(parts)?;
+    let (top, newest) = context.shard.engine.newest(&channel(car)?).await?;
+    let is_newer = |newest: &std::sync::Arc<Publication>| timestamp_ms(newest) > since_ms;
+    let mut response = newest.filter(is_newer).map_or_else(no_content, |newest| sensor_data(&newest, wanted));
+    position_header(&mut response, &top.to_string());
+    Ok(response)
+}
+
+/// `GET /rest/longpolling/{id}/sensordata`: the next record, or the first after `since` (a position), which the thesis lacked.
+pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
+    let query = Query::parse(parts, &["since"])?;
+    let since: Option<Since> = query.get("since").map(str::parse).transpose()?;
+    let wanted = wanted(parts)?;
+    let channels = vec![(channel(car)?, since)];
+    let ask = Ask { channels, many: false, policy: Default::default(), limit: 1, wait: None, subscribe: true };
+    let read = hold(context, &ask, HOLD).await?;
+    let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
+    if let Some((_, Some(Since::Position(end)))) = read.ends().first() {
+        position_header(&mut response, &end.to_string());
+    }
+    Ok(response)
+}
+
+fn wanted(parts: &Parts) -> Result<Wanted, Error> {
+    match Wanted::negotiate(&parts.headers)? {
+        wanted @ (Wanted::Json | Wanted::Xml) => Ok(wanted),
+        _ => Err(Error::new(Code::NotAcceptable, "this route speaks application/json and application/xml")),
+    }
+}
+
+/// The device's own time, or else when the record came in.
+fn timestamp_ms(record: &Publication) -> u64 {
+    let fields: Option<Value> = serde_json::from_slice(&record.data).ok();
+    fields.and_then(|fields| fields.get("timestamp")?.as_u64()).unwrap_or(record.time_ms)
+}
+
+fn sensor_data(record: &Publication, wanted: Wanted) -> Response {
+    if wanted == Wanted::Json {
+        return json(record.data.clone());
+    }
+    let fields = serde_json::from_slice(&record.data).unwrap_or(Value::Null);
+    let mut response = text(StatusCode::OK, "application/xml", xml::document("sensorData", &fields));
+    no_cache(&mut response);
+    response
+}
+

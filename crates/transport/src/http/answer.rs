@@ -1,0 +1,99 @@
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use http_body::Frame;
+use millrace_protocol::Error;
+
+use crate::sockets::PipeBody;
+
+pub type Response = http::Response<Body>;
+
+/// The header that names the position to go on from.
+pub const POSITION: header::HeaderName = header::HeaderName::from_static("millrace-position");
+
+/// A body that is whole, or one that goes on.
+pub enum Body {
+    Whole(Option<Bytes>),
+    Pipe(PipeBody),
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Body::Pipe(pipe) => Pin::new(pipe).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Body::Whole(None))
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        match self {
+            Body::Whole(bytes) => http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Body::Pipe(_) => http_body::SizeHint::default(),
+        }
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Body::Whole(Some(bytes).filter(|bytes| !bytes.is_empty()))
+    }
+}
+
+/// An answer with a whole body.
+pub fn text(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response {
+    let mut response = http::Response::new(Body::from(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+pub fn json(body: impl Into<Bytes>) -> Response {
+    let mut response = text(StatusCode::OK, "application/json", body);
+    no_cache(&mut response);
+    response
+}
+
+/// `204`: nothing new.
+pub fn no_content() -> Response {
+    let mut response = http::Response::new(Body::Whole(None));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    no_cache(&mut response);
+    response
+}
+
+/// An error as problem details (RFC 9457).
+pub fn problem(error: &Error) -> Response {
+    let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = text(status, "application/problem+json", error.to_problem().to_string());
+    if error.code.may_retry() {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    no_cache(&mut response);
+    response
+}
+
+/// Source: docs/protocol.md, "Reading"; the thesis met proxies that ignore them, hence the SDK's cache-busting parameter.
+pub fn no_cache(response: &mut Response) {
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-store, must-revalidate"));
+    headers.insert(header::PRAGMA, HeaderValue::from_static("no-cache"));
+    headers.insert(header::EXPIRES, HeaderValue::from_static("0"));
+}
+
+pub fn position_header(response: &mut Response, position: &str) {
+    if let Ok(value) = HeaderValue::from_str(position) {
+        response.headers_mut().insert(POSITION, value);
+    }
+}

@@ -1,0 +1,261 @@
+//! What a reading request asks for, checked.
+
+use std::{borrow::Cow, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header, request::Parts};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use millrace_protocol::{ChannelName, Code, Error, Since, session::Policy};
+
+use super::Context;
+
+/// Most channels of one `/v1/stream`.
+const CHANNELS_MAX: usize = 100;
+
+/// What kind of answer is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Json,
+    Xml,
+    Sse,
+    Ndjson,
+}
+
+/// A checked reading request.
+#[derive(Debug)]
+pub struct Ask {
+    /// Where each starts; `None`: the transport's default.
+    pub channels: Vec<(ChannelName, Option<Since>)>,
+    /// Asked on `/v1/stream`: answers name their channel.
+    pub many: bool,
+    pub policy: Policy,
+    pub limit: usize,
+    pub wait: Option<Duration>,
+    /// `subscribe=no`: this WebSocket only publishes.
+    pub subscribe: bool,
+}
+
+/// The parameters of a query, each known and each used at most once (`channel` excepted).
+pub struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Query<'a> {
+    /// Errors: [`Code::BadRequest`] for a parameter that is not in `known`, or is there twice.
+    pub fn parse(parts: &'a Parts, known: &[&str]) -> Result<Self, Error> {
+        let pairs: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
+        for (i, (name, _)) in pairs.iter().enumerate() {
+            if name != "_" && !known.contains(&name.as_ref()) {
+                let detail = format!("unknown parameter; this URL knows {}", known.join(", "));
+                return Err(Error::new(Code::BadRequest, detail));
+            }
+            if name != "channel" && pairs[..i].iter().any(|(other, _)| other == name) {
+                return Err(Error::new(Code::BadRequest, format!("`{name}` is there twice")));
+            }
+        }
+        Ok(Self(pairs))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_ref())
+    }
+
+    fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s str> {
+        self.0.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_ref())
+    }
+}
+
+impl Ask {
+    /// For `/v1/channels/{channel}`.
+    ///
+    /// Errors: `bad_request`, `bad_position`.
+    pub fn one(parts: &Parts, channel: ChannelName) -> Result<Self, Error> {
+        let query = Query::parse(parts, &["since", "limit", "policy", "wait", "subscribe"])?;
+        let since = last_event_id(&parts.headers)?.or(query.get("since")).map(str::parse).transpose()?;
+        Self::with(&query, vec![(channel, since)], false)
+    }
+
+    /// For `/v1/stream?channel=..&channel=..`.
+    ///
+    /// Errors: `bad_request`, `bad_channel`, `bad_position`, `too_many`.
+    pub fn many(parts: &Parts) -> Result<Self, Error> {
+        let query = Query::parse(parts, &["channel", "since", "limit", "policy", "wait"])?;
+        let default: Option<Since> = query.get("since").map(str::parse).transpose()?;
+        let mut channels: Vec<(ChannelName, Option<Since>)> = Vec::new();
+        for text in query.all("channel") {
+            let (name, since) = split_position(text, default)?;
+            if channels.iter().any(|(other, _)| *other == name) {
+                return Err(Error::new(Code::BadRequest, format!("channel {name} is there twice")));
+            }
+            channels.push((name, since));
+        }
+        if channels.is_empty() || channels.len() > CHANNELS_MAX {
+            let detail = format!("give 1 to {CHANNELS_MAX} channels, as `channel=a/b` or `channel=a/b@5f0c12ab:57`");
+            return Err(Error::new(if channels.is_empty() { Code::BadRequest } else { Code::TooMany }, detail));
+        }
+        for text in last_event_id(&parts.headers)?.into_iter().flat_map(|list| list.split(',')) {
+            let (name, since) = split_position(text, None)?;
+            if let Some((_, start)) = channels.iter_mut().find(|(other, _)| *other == name) {
+                *start = since;
+            }
+        }
+        Self::with(&query, channels, true)
+    }
+
+    fn with(query: &Query<'_>, channels: Vec<(ChannelName, Option<Since>)>, many: bool) -> Result<Self, Error> {
+        let bad = |detail: &str| Error::new(Code::BadRequest, detail);
+        let limit = query.get("limit").map_or(Ok(100), |text| text.parse().map_err(|_| bad("`limit` is 1 to 1000")))?;
+        if !(1..=1000).contains(&limit) {
+            return Err(bad("`limit` is 1 to 1000"));
+        }
+        let subscribe = match query.get("subscribe") {
+            None | Some("yes") => true,
+            Some("no") => false,
+            Some(_) => return Err(bad("`subscribe` is `yes` or `no`")),
+        };
+        let policy = query.get("policy").map_or(Ok(Policy::Every), Policy::parse)?;
+        let wait = query.get("wait").map(parse_wait).transpose()?;
+        Ok(Self { channels, many, policy, limit, wait, subscribe })
+    }
+
+    /// Each channel's start, `now` unless it was given.
+    pub fn starts(&self) -> Vec<(ChannelName, Since)> {
+        self.channels.iter().map(|(name, since)| (name.clone(), since.unwrap_or(Since::Now))).collect()
+    }
+}
+
+/// Seconds, or a duration such as `30s` or `500ms`.
+fn parse_wait(text: &str) -> Result<Duration, Error> {
+    let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && (0.0..=86_400.0).contains(s));
+    let wait = seconds.map(Duration::from_secs_f64).or_else(|| humantime::parse_duration(text).ok());
+    wait.ok_or_else(|| Error::new(Code::BadRequest, "`wait` is a number of seconds, or a duration such as `30s`"))
+}
+
+fn split_position(text: &str, default: Option<Since>) -> Result<(ChannelName, Option<Since>), Error> {
+    match text.split_once('@') {
+        None => Ok((ChannelName::parse(text)?, default)),
+        Some((name, position)) => Ok((ChannelName::parse(name)?, Some(Since::Position(position.parse()?)))),
+    }
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Error> {
+    let text = headers.get("last-event-id").map(|value| value.to_str()).transpose();
+    text.map(|text| text.filter(|text| !text.is_empty()))
+        .map_err(|_| Error::new(Code::BadPosition, "`Last-Event-ID` is a position such as `5f0c12ab:57`"))
+}
+
+impl Wanted {
+    /// The best of what `Accept` names; nothing named means JSON. Source: RFC 9110, section 12.5.1.
+    ///
+    /// Errors: [`Code::NotAcceptable`].
+    pub fn negotiate(headers: &HeaderMap) -> Result<Self, Error> {
+        let mut best: Option<(f32, Wanted)> = None;
+        let mut named = false;
+        for value in headers.get_all(header::ACCEPT) {
+            for range in value.to_str().unwrap_or_default().split(',').filter(|range| !range.trim().is_empty()) {
+                named = true;
+                let mut parameters = range.split(';').map(str::trim);
+                let wanted = match parameters.next().unwrap_or_default().to_ascii_lowercase().as_str() {
+                    "application/json" | "application/*" | "*/*" => Wanted::Json,
+                    "application/x-ndjson" => Wanted::Ndjson,
+                    "text/event-stream" | "text/*" => Wanted::Sse,
+                    "application/xml" | "text/xml" => Wanted::Xml,
+                    _ => continue,
+                };
+                let quality = parameters.find_map(|p| p.strip_prefix("q=")).map_or(1.0, |q| q.parse().unwrap_or(0.0));
+                if quality > 0.0 && best.is_none_or(|(other, _)| quality > other) {
+                    best = Some((quality, wanted));
+                }
+            }
+        }
+        match best {
+            Some((_, wanted)) => Ok(wanted),
+            None if !named => Ok(Wanted::Json),
+            None => {
+                let spoken = "application/json, application/xml, text/event-stream and application/x-ndjson";
+                Err(Error::new(Code::NotAcceptable, format!("this channel speaks {spoken}, and WebSocket")))
+            }
+        }
+    }
+}
+
+/// Reads a body whole.
+///
+/// Errors: [`Code::TooLarge`] as soon as it is known, [`Code::Timeout`], [`Code::BadRequest`] when the connection breaks.
+pub async fn read_body(context: &Context, headers: &HeaderMap, mut body: Incoming, bytes_max: usize) -> Result<Bytes, Error> {
+    let too_large = || Error::new(Code::TooLarge, format!("the body has more than {bytes_max} bytes"));
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|len| len > bytes_max) {
+        return Err(too_large());
+    }
+    let read = async {
+        let mut whole = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Error::new(Code::BadRequest, "the body broke off"))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if whole.len() + data.len() > bytes_max {
+                return Err(too_large());
+            }
+            whole.extend_from_slice(&data);
+        }
+        Ok(whole.freeze())
+    };
+    let late = |_| Error::new(Code::Timeout, format!("the body took longer than {:?}", context.config.body_timeout));
+    tokio::time::timeout(context.body_timeout(), read).await.map_err(late)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accept(value: &str) -> Result<Wanted, Code> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, value.parse().unwrap());
+        Wanted::negotiate(&headers).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn accept_is_negotiated() {
+        assert_eq!(Wanted::negotiate(&HeaderMap::new()).unwrap(), Wanted::Json);
+        assert_eq!(accept("*/*"), Ok(Wanted::Json));
+        assert_eq!(accept("text/event-stream"), Ok(Wanted::Sse));
+        assert_eq!(accept("text/html, application/xml;q=0.8, application/x-ndjson;q=0.9"), Ok(Wanted::Ndjson));
+        assert_eq!(accept("text/html"), Err(Code::NotAcceptable));
+        assert_eq!(accept("application/json;q=0"), Err(Code::NotAcceptable));
+    }
+
+    fn parts(uri: &str) -> Parts {
+        http::Request::builder().uri(uri).body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn asks_are_checked() {
+        let channel = || ChannelName::parse("a").unwrap();
+        let ask = Ask::one(&parts("/x?since=earliest&wait=1.5&limit=7&policy=latest&_=9"), channel()).unwrap();
+        assert_eq!((ask.limit, ask.wait, ask.policy), (7, Some(Duration::from_millis(1500)), Policy::Latest));
+        for (uri, code) in [
+            ("/x?sinze=now", Code::BadRequest),
+            ("/x?since=now&since=now", Code::BadRequest),
+            ("/x?since=yesterday", Code::BadPosition),
+            ("/x?limit=0", Code::BadRequest),
+            ("/x?wait=-1", Code::BadRequest),
+            ("/x?policy=some", Code::BadRequest),
+        ] {
+            assert_eq!(Ask::one(&parts(uri), channel()).unwrap_err().code, code, "{uri}");
+        }
+    }
+
+    #[test]
+    fn several_channels_have_their_own_positions() {
+        let ask = Ask::many(&parts("/v1/stream?channel=a/b@1:5&channel=c&since=earliest")).unwrap();
+        assert!(matches!(ask.channels[0].1, Some(Since::Position(at)) if at.offset == 5));
+        assert_eq!(ask.channels[1].1, Some(Since::Earliest));
+        for (uri, code) in [
+            ("/v1/stream", Code::BadRequest),
+            ("/v1/stream?channel=a&channel=a", Code::BadRequest),
+            ("/v1/stream?channel=a%2B", Code::BadChannel),
+            ("/v1/stream?channel=a@x", Code::BadPosition),
+        ] {
+            assert_eq!(Ask::many(&parts(uri)).unwrap_err().code, code, "{uri}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Which URL is answered by whom.
+
+use std::rc::Rc;
+
+use http::{HeaderValue, Method, StatusCode, header, request::Parts};
+use hyper::body::Incoming;
+use millrace_node::Metrics;
+use millrace_protocol::{ChannelName, Code, Error};
+use percent_encoding::percent_decode_str;
+
+use super::{Ask, Body, Context, Query, Response, Wanted, json, problem};
+use crate::{
+    carcare, long_polling, polling, publish, sse, stream,
+    websocket::{self, Upgrade},
+};
+
+/// What became of a request: an answer, and for a WebSocket what to do with the connection after it.
+pub type Routed = (Response, Option<Upgrade>);
+
+/// Answers a request. Errors become problem details; nothing panics.
+pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {
+    let metrics = context.shard.metrics.clone();
+    Metrics::add(&metrics.http_requests, 1);
+    let (parts, body) = request.into_parts();
+    let (mut response, upgrade) = match answer(&context, &parts, body).await {
+        Ok(routed) => routed,
+        Err(error) => (problem(&error), None),
+    };
+    if response.status().is_client_error() || response.status().is_server_error() {
+        Metrics::add(&metrics.http_errors, 1);
+    }
+    allow_origin(&context, &parts, &mut response);
+    (response, upgrade)
+}
+
+async fn answer(context: &Context, parts: &Parts, body: Incoming) -> Result<Routed, Error> {
+    let path = parts.uri.path();
+    if parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
+        return Ok((preflight(), None));
+    }
+    if let Some(rest) = path.strip_prefix("/v1/channels/") {
+        let channel = ChannelName::parse(&decode(rest)?)?;
+        return match parts.method {
+            Method::GET if websocket::is_upgrade(parts) => {
+                websocket::accept_channel(parts, Ask::one(parts, channel)?).map(with_upgrade)
+            }
+            Method::GET => read(context, parts, Ask::one(parts, channel)?).await.map(plain),
+            Method::POST => publish::one(context, parts, body, channel).await.map(plain),
+            _ => Ok(plain(method_not_allowed("GET, POST"))),
+        };
+    }
+    let rest_car = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("/sensordata");
+    if let Some(car) = rest_car("/rest/clientpolling/") {
+        return only(parts, Method::GET, carcare::client_polling(context, parts, &decode(car)?)).await;
+    }
+    if let Some(car) = rest_car("/rest/longpolling/") {
+        return only(parts, Method::GET, carcare::long_polling(context, parts, &decode(car)?)).await;
+    }
+    if let Some(car) = rest_car("/websocket/") {
+        let channel = carcare::channel(&decode(car)?)?;
+        return websocket::accept_channel(parts, Ask::one(parts, channel)?).map(with_upgrade);
+    }
+    if let Some(channel) = path.strip_prefix("/v1/presence/") {
+        let channel = ChannelName::parse(&decode(channel)?)?;
+        return only(parts, Method::GET, presence(context, parts, channel)).await;
+    }
+    match path {
+        "/v1/stream" if parts.method == Method::GET => read(context, parts, Ask::many(parts)?).await.map(plain),
+        "/v1/stream" => Ok(plain(method_not_allowed("GET"))),
+        "/v1/connect" if parts.method == Method::GET => websocket::accept_session(parts).map(with_upgrade),
+        "/v1/connect" => Ok(plain(method_not_allowed("GET"))),
+        "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
+        "/rest/input" => only(parts, Method::POST, carcare::input(context, parts, body)).await,
+        _ => match context.pages.answer(parts) {
+            Some(_) if !matches!(parts.method, Method::GET | Method::HEAD) => Ok(plain(method_not_allowed("GET, HEAD"))),
+            Some(page) => Ok(plain(page)),
+            None => Err(Error::new(Code::NotFound, "there is nothing at this path; docs/protocol.md lists what there is")),
+        },
+    }
+}
+
+/// A reading request, by content negotiation.
+async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Response, Error> {
+    let wanted = Wanted::negotiate(&parts.headers)?;
+    let unavailable = || Error::new(Code::Unavailable, "this server drains; another one will answer");
+    match (wanted, ask.wait) {
+        (Wanted::Sse | Wanted::Ndjson, Some(_)) => Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers")),
+        (Wanted::Sse | Wanted::Ndjson, None) if context.is_draining() => Err(unavailable()),
+        (Wanted::Sse, None) => sse::answer(context, &ask).await,
+        (Wanted::Ndjson, None) => stream::answer(context, &ask).await,
+        (Wanted::Xml, _) if ask.many => Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML")),
+        (Wanted::Json | Wanted::Xml, Some(wait)) => long_polling::answer(context, &ask, wanted, wait).await,
+        (Wanted::Json | Wanted::Xml, None) => polling::answer(context, &ask, wanted).await,
+    }
+}
+
+async fn presence(context: &Context, parts: &Parts, channel: ChannelName) -> Result<Response, Error> {
+    Query::parse(parts, &[])?;
+    let count = context.shard.presence(&channel);
+    Ok(json(serde_json::json!({ "channel": channel.as_str(), "count": count }).to_string()))
+}
+
+async fn only(parts: &Parts, method: Method, answer: impl Future<Output = Result<Response, Error>>) -> Result<Routed, Error> {
+    if parts.method == method {
+        return answer.await.map(plain);
+    }
+    Ok(plain(method_not_allowed(if method == Method::GET { "GET" } else { "POST" })))
+}
+
+fn plain(response: Response) -> Routed {
+    (response, None)
+}
+
+fn with_upgrade((response, upgrade): (Response, Upgrade)) -> Routed {
+    (response, Some(upgrade))
+}
+
+fn method_not_allowed(allow: &'static str) -> Response {
+    let mut response = problem(&Error::new(Code::MethodNotAllowed, format!("allowed here: {allow}")));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
+    response
+}
+
+fn decode(segment: &str) -> Result<String, Error> {
+    let text = percent_decode_str(segment).decode_utf8();
+    Ok(text.map_err(|_| Error::new(Code::BadChannel, "the name is not UTF-8"))?.into_owned())
+}
+
+fn preflight() -> Response {
+    let mut response = http::Response::new(Body::Whole(None));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+    let allowed = "authorization, content-type, idempotency-key, last-event-id, millrace-key, millrace-ttl";
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    response
+}
+
+/// Source: Fetch Standard, "CORS protocol". Only origins that the configuration names are told that they may read.
+fn allow_origin(context: &Context, parts: &Parts, response: &mut Response) {
+    let Some(origin) = parts.headers.get(header::ORIGIN) else { return };
+    let allowed = |entry: &String| entry == "*" || entry.as_bytes() == origin.as_bytes();
+    response.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
+    if context.config.allowed_origins.iter().any(allowed) {
+        let headers = response.headers_mut();
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("millrace-position, retry-after"));
+    }
+}

@@ -1,0 +1,30 @@
+//! Sockets. One channel URL, five ways to read it; each way is a folder.
+//!
+//! A transport decides nothing about delivery: it reads bytes, asks the [`millrace_node::Shard`], and gives its hub somewhere to write.
+//! HTTP is hyper's; after an upgrade the descriptor leaves it for this crate's own event loop ([`websocket`]), inside the same thread.
+//!
+//! Read first: [`http::Context`] (what a request can reach), [`sockets`] (the only place that writes), [`TRANSPORTS`].
+
+mod carcare;
+mod config;
+pub mod http;
+mod listener;
+mod long_polling;
+mod polling;
+mod publish;
+mod sockets;
+mod sse;
+mod stream;
+mod udp;
+mod websocket;
+
+pub use config::Config;
+pub use listener::{Listener, serve};
+pub use sockets::Sockets;
+pub use udp::bind as bind_udp;
+
+/// A shard whose connections are real sockets.
+pub type Shard = millrace_node::Shard<Sockets>;
+
+/// Every transport that can read a channel, by the name used in metrics and tests.
+pub const TRANSPORTS: &[millrace_node::Transport] = &millrace_node::Transport::ALL;

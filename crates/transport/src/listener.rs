@@ -1,0 +1,325 @@
+//! Accepting connections: one listener per shard on the same port, so that the kernel spreads them and none changes threads.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::{SocketAddr, TcpListener as StdListener},
+    pin::Pin,
+    rc::Rc,
+    task::{Context as TaskContext, Poll},
+    time::Duration,
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::Request;
+use hyper::{
+    body::Incoming,
+    rt::Executor,
+    server::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use millrace_protocol::websocket;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    task::spawn_local,
+};
+
+use crate::{
+    http::{Context, Response, route},
+    udp,
+    websocket::{EventLoop, Upgrade},
+};
+
+/// What an HTTP/2 client says first. Source: RFC 9113, section 3.4.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Streams of one HTTP/2 connection: enough for the tabs of one browser, few enough that one client cannot take everything.
+const HTTP2_STREAMS_MAX: u32 = 256;
+/// Unsent bytes that the kernel may hold per WebSocket or stream; the rest waits in the shared log.
+/// Measured: docs/adr/0003; without it a deep send queue does not recover from a stall.
+const NOTSENT_LOWAT_BYTES: u32 = 16 * 1024;
+/// Pause after the kernel has refused a connection (out of descriptors, say).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A bound socket of one shard.
+pub struct Listener(StdListener);
+
+impl Listener {
+    /// Binds one listener per shard on the same port; port 0 takes a free one.
+    ///
+    /// Errors: the address is taken, or not ours.
+    pub fn bind(address: SocketAddr, shards: usize) -> io::Result<Vec<Listener>> {
+        let mut address = address;
+        let mut listeners = Vec::with_capacity(shards);
+        for _ in 0..shards {
+            let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+            socket.set_reuse_address(true)?;
+            // A single shard does not share its port: a second server on it shall be an error, not a surprise.
+            socket.set_reuse_port(shards > 1)?;
+            socket.bind(&address.into())?;
+            socket.listen(4096)?;
+            socket.set_nonblocking(true)?;
+            let listener = StdListener::from(socket);
+            address = listener.local_addr()?;
+            listeners.push(Listener(listener));
+        }
+        Ok(listeners)
+    }
+
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
+/// Serves one shard: connections, datagrams, turns and heartbeats, until `stop` is there. Must run inside a `LocalSet`.
+///
+/// Errors: the runtime cannot take the listener over.
+pub async fn serve(
+    context: Rc<Context>,
+    listener: Listener,
+    datagrams: Option<std::net::UdpSocket>,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener.0)?;
+    let event_loop = EventLoop::new(context.clone());
+    let turns = context.shard.clone();
+    let mut tasks = vec![spawn_local(async move { turns.run().await })];
+    let running = event_loop.clone();
+    tasks.push(spawn_local(async move {
+        if let Err(error) = running.run().await {
+            tracing::error!(%error, "the event loop has ended");
+        }
+    }));
+    if let Some(socket) = datagrams {
+        let socket = tokio::net::UdpSocket::from_std(socket)?;
+        tasks.push(spawn_local(udp::receive(context.clone(), socket)));
+    }
+    let ticking = context.clone();
+    tasks.push(spawn_local(async move { tick(&ticking).await }));
+    tokio::select! {
+        () = accept(context.clone(), event_loop, listener) => {}
+        () = stop => {}
+    }
+    tasks.iter().for_each(|task| task.abort());
+    Ok(())
+}
+
+/// Accepts until the server drains; then it only keeps what is open.
+async fn accept(context: Rc<Context>, event_loop: Rc<EventLoop>, listener: TcpListener) {
+    let mut draining = context.draining.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = draining.wait_for(|draining| *draining) => break,
+        };
+        match accepted {
+            Ok((stream, _)) => drop(spawn_local(connection(context.clone(), event_loop.clone(), stream))),
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    drain(&context).await;
+    std::future::pending().await
+}
+
+/// Tells every reader to move on, each after its own delay within the window; long polls are answered at once. Whoever is still here
+/// after the window is closed.
+async fn drain(context: &Context) {
+    let shard = &context.shard;
+    let window_ms = context.drain_window.as_millis().clamp(1, u128::from(u32::MAX)) as u64;
+    let jitter_ms = || u64::from(getrandom::u32().unwrap_or(0)) % window_ms;
+    shard.wake_all();
+    shard.with(|hub, sockets| hub.drain(jitter_ms, sockets));
+    tokio::time::sleep(context.drain_window).await;
+    let mut close = Vec::new();
+    websocket::encode_close(&mut close, websocket::CLOSE_RESTART, "the server restarts");
+    shard.with(|hub, sockets| {
+        for (id, form) in hub.conns().collect::<Vec<_>>() {
+            hub.close(id, if form.is_websocket() { &close } else { &[] }, sockets);
+        }
+    });
+}
+
+/// Once a second: heartbeats, dead peers, and the figures that are too dear to keep current.
+async fn tick(context: &Context) {
+    let started = tokio::time::Instant::now();
+    let mut every_second = tokio::time::interval(Duration::from_secs(1));
+    every_second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every_second.tick().await;
+        let shard = &context.shard;
+        shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
+        let (logs, outs, channels) = shard.with(|hub, _| {
+            let (logs, outs) = hub.buffer_bytes();
+            (logs, outs, hub.channel_count())
+        });
+        use std::sync::atomic::Ordering::Relaxed;
+        shard.metrics.log_bytes.store(logs as u64, Relaxed);
+        shard.metrics.out_bytes.store(outs as u64, Relaxed);
+        shard.metrics.channels.store(channels as u64, Relaxed);
+        if shard.id == 0 {
+            shard.engine.sweep();
+        }
+    }
+}
+
+async fn connection(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: TcpStream) {
+    set_options(&stream);
+    let header_timeout = context.config.header_timeout;
+    let Ok(Ok(peeked)) = tokio::time::timeout(header_timeout, Peeked::new(stream)).await else { return };
+    let result = match peeked.head.starts_with(PREFACE) {
+        true => http2(context, peeked).await,
+        false => http1(context, event_loop, peeked, header_timeout).await,
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
+
+async fn http1(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: Peeked, header_timeout: Duration) -> hyper::Result<()> {
+    let upgrade = Rc::new(std::cell::Cell::new(None::<Upgrade>));
+    let service = {
+        let (context, upgrade) = (context.clone(), upgrade.clone());
+        service_fn(move |request: Request<Incoming>| {
+            let (context, upgrade) = (context.clone(), upgrade.clone());
+            // Boxed: what a request needs is held while it is answered, not as long as its connection is open.
+            Box::pin(async move {
+                let (response, wanted) = route(context, request).await;
+                upgrade.set(wanted);
+                Ok::<Response, Infallible>(response)
+            })
+        })
+    };
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_timeout)
+        .max_buf_size(64 * 1024)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut draining = context.draining.clone();
+    let mut told = false;
+    loop {
+        tokio::select! {
+            served = std::future::poll_fn(|cx| connection.poll_without_shutdown(cx)) => {
+                served?;
+                break;
+            }
+            _ = draining.wait_for(|draining| *draining), if !told => {
+                told = true;
+                Pin::new(&mut connection).graceful_shutdown();
+            }
+        }
+    }
+    if let Some(upgrade) = upgrade.take() {
+        // Nothing of hyper stays with the connection: its buffers cost more than all the rest.
+        let parts = connection.into_parts();
+        let Peeked { stream, .. } = parts.io.into_inner();
+        let rest = Bytes::copy_from_slice(&parts.read_buf);
+        drop((parts.read_buf, parts.service));
+        if let Ok(stream) = stream.into_std() {
+            spawn_local(async move { event_loop.adopt(stream.into(), rest, upgrade).await });
+        }
+    }
+    Ok(())
+}
+
+async fn http2(context: Rc<Context>, stream: Peeked) -> hyper::Result<()> {
+    let service = {
+        let context = context.clone();
+        service_fn(move |request: Request<Incoming>| {
+            let context = context.clone();
+            async move { Ok::<Response, Infallible>(route(context, request).await.0) }
+        })
+    };
+    let mut connection = http2::Builder::new(LocalExecutor)
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .keep_alive_interval(context.config.heartbeat)
+        .keep_alive_timeout(context.config.grace)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut draining = context.draining.clone();
+    let mut told = false;
+    loop {
+        tokio::select! {
+            served = &mut connection => return served,
+            _ = draining.wait_for(|draining| *draining), if !told => {
+                told = true;
+                Pin::new(&mut connection).graceful_shutdown();
+            }
+        }
+    }
+}
+
+fn set_options(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(NOTSENT_LOWAT_BYTES);
+}
+
+/// Tasks stay on this thread.
+#[derive(Clone, Copy)]
+struct LocalExecutor;
+
+impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
+    fn execute(&self, future: F) {
+        spawn_local(future);
+    }
+}
+
+/// A connection of which the first bytes were read to see which HTTP it speaks; they are read again, first.
+struct Peeked {
+    head: BytesMut,
+    stream: TcpStream,
+}
+
+impl Peeked {
+    async fn new(mut stream: TcpStream) -> io::Result<Self> {
+        let mut head = BytesMut::new();
+        while head.len() < PREFACE.len() && PREFACE.starts_with(&head) {
+            if stream.read_buf(&mut head).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(Self { head, stream })
+    }
+}
+
+impl AsyncRead for Peeked {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut TaskContext<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.head.is_empty() {
+            return Pin::new(&mut this.stream).poll_read(cx, buf);
+        }
+        let length = this.head.len().min(buf.remaining());
+        buf.put_slice(&this.head[..length]);
+        this.head.advance(length);
+        if this.head.is_empty() {
+            this.head = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Peeked {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut TaskContext<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut TaskContext<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

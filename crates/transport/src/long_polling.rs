@@ -1,0 +1,48 @@
+//! Long polling: an answer that waits until there is something to say.
+
+use std::time::Duration;
+
+use millrace_node::Transport;
+use millrace_protocol::{ChannelName, Error};
+
+use crate::{
+    http::{Ask, Context, Response, Wanted},
+    polling::{self, Read},
+};
+
+/// Holds the request until one of its channels has something after its start, or `wait` (at most the server's limit) is over: `204`.
+pub async fn answer(context: &Context, ask: &Ask, wanted: Wanted, wait: Duration) -> Result<Response, Error> {
+    Ok(hold(context, ask, wait).await?.into_response(ask, wanted))
+}
+
+/// As [`answer`], not yet an HTTP response.
+pub async fn hold(context: &Context, ask: &Ask, wait: Duration) -> Result<Read, Error> {
+    let shard = &context.shard;
+    shard.metrics.opened(Transport::LongPolling, 1);
+    let _open = Open(context);
+    let deadline = tokio::time::Instant::now() + wait.min(context.config.hold_max);
+    let names: Vec<ChannelName> = ask.channels.iter().map(|(name, _)| name.clone()).collect();
+    let mut starts: Vec<_> = ask.starts().into_iter().map(|(name, since)| (name, Some(since))).collect();
+    loop {
+        // Wait first, read second: what comes in between is seen by the one or the other.
+        let waiting = shard.wait(&names);
+        let read = polling::read(shard, ask, &starts).await?;
+        if !read.is_empty() || context.is_draining() {
+            return Ok(read);
+        }
+        // `now` and times have become positions; policy `latest` may have moved on without anything to say.
+        starts = read.ends();
+        if tokio::time::timeout_at(deadline, waiting.woken()).await.is_err() {
+            return Ok(read);
+        }
+    }
+}
+
+struct Open<'a>(&'a Context);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.shard.metrics.opened(Transport::LongPolling, -1);
+    }
+}
+

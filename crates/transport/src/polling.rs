@@ -1,0 +1,116 @@
+//! Polling: one answer with what there is now.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use millrace_delivery::{Page, PageLimit};
+use millrace_node::{Metrics, Transport};
+use millrace_protocol::{
+    ChannelName, Epoch, Error, Gap, Position, Publication, Since,
+    form::{Envelope, xml},
+};
+
+use crate::{
+    Shard,
+    http::{Ask, Context, Response, Wanted, json, no_cache, no_content, position_header, text},
+};
+
+/// Most payload bytes of one answer (one publication may always be larger).
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// What has been read for one answer: one entry per channel.
+pub struct Read(Vec<Found>);
+
+struct Found {
+    channel: ChannelName,
+    /// Go on from here.
+    end: Position,
+    gap: Option<Gap>,
+    publications: Vec<Arc<Publication>>,
+}
+
+/// Answers with what there is: without `since` the newest publication, else all after it.
+pub async fn answer(context: &Context, ask: &Ask, wanted: Wanted) -> Result<Response, Error> {
+    context.shard.metrics.opened(Transport::Polling, 1);
+    let read = read(&context.shard, ask, &ask.channels).await;
+    context.shard.metrics.opened(Transport::Polling, -1);
+    Ok(read?.into_response(ask, wanted))
+}
+
+/// Reads every channel after its start; `None` gives the newest publication.
+pub async fn read(shard: &Shard, ask: &Ask, starts: &[(ChannelName, Option<Since>)]) -> Result<Read, Error> {
+    let mut all = Vec::with_capacity(starts.len());
+    let mut limit = PageLimit { count: ask.limit, bytes: ANSWER_BYTES_MAX };
+    for (channel, since) in starts {
+        let found = match since {
+            None => {
+                let (end, newest) = shard.engine.newest(channel).await?;
+                Found { channel: channel.clone(), end, gap: None, publications: newest.into_iter().collect() }
+            }
+            Some(since) if limit.count > 0 => {
+                let Page { gap, publications, end, .. } = shard.engine.page(channel, *since, ask.policy, limit).await?;
+                Found { channel: channel.clone(), end, gap, publications }
+            }
+            // The answer is full: this channel's turn comes with the next request, from where it stands.
+            Some(since) => {
+                let none = PageLimit { count: 0, bytes: 0 };
+                let page = shard.engine.page(channel, *since, ask.policy, none).await?;
+                Found { channel: channel.clone(), end: page.start(), gap: page.gap, publications: Vec::new() }
+            }
+        };
+        if found.gap.is_some() {
+            Metrics::add(&shard.metrics.gaps, 1);
+        }
+        limit.count = limit.count.saturating_sub(found.publications.len());
+        let bytes: usize = found.publications.iter().map(|publication| publication.cost_bytes()).sum();
+        limit.bytes = limit.bytes.saturating_sub(bytes);
+        all.push(found);
+    }
+    Ok(Read(all))
+}
+
+impl Read {
+    /// True if there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|found| found.publications.is_empty() && found.gap.is_none())
+    }
+
+    /// Where to go on, per channel.
+    pub fn ends(&self) -> Vec<(ChannelName, Option<Since>)> {
+        self.0.iter().map(|found| (found.channel.clone(), Some(Since::Position(found.end)))).collect()
+    }
+
+    pub fn newest(&self) -> Option<&Publication> {
+        self.0.first()?.publications.last().map(|publication| publication.as_ref())
+    }
+
+    pub fn into_response(self, ask: &Ask, wanted: Wanted) -> Response {
+        let list = |found: &Found| format!("{}@{}", found.channel, found.end);
+        let position = match self.0.as_slice() {
+            [only] if !ask.many => only.end.to_string(),
+            all => all.iter().map(list).collect::<Vec<_>>().join(","),
+        };
+        let mut response = if self.is_empty() { no_content() } else { self.body(ask, wanted) };
+        position_header(&mut response, &position);
+        response
+    }
+
+    fn body(self, ask: &Ask, wanted: Wanted) -> Response {
+        if ask.many {
+            let messages = self.0.iter().flat_map(|found| {
+                found.publications.iter().map(|message| (&found.channel, found.end.epoch, message.as_ref()))
+            });
+            let gaps = self.0.iter().filter_map(|found| Some((&found.channel, found.gap?)));
+            let positions = self.0.iter().map(|found| (&found.channel, found.end));
+            return json(Envelope::many(positions).finish(gaps, messages));
+        }
+        let [Found { end, gap, publications, .. }] = self.0.as_slice() else { return no_content() };
+        let epoch: Epoch = end.epoch;
+        if wanted == Wanted::Xml {
+            let mut response = text(StatusCode::OK, "application/xml", xml::answer(*end, *gap, epoch, publications));
+            no_cache(&mut response);
+            return response;
+        }
+        json(Envelope::answer(*end, *gap, epoch, publications))
+    }
+}

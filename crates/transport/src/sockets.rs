@@ -1,0 +1,276 @@
+//! The one place that writes to readers. A hub knows connections by id; here an id becomes a descriptor (WebSocket) or the body of a
+//! hyper response (SSE, NDJSON), and "it took less than offered" becomes "tell the hub when it is writable".
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::Frame;
+use millrace_delivery::{ConnId, Wire};
+use millrace_node::{Metrics, Transport};
+use rustix::{
+    event::epoll::{self, EventData, EventFlags},
+    net::{SendFlags, Shutdown},
+};
+use tokio::io::AsyncReadExt;
+
+use crate::{Shard, websocket::Talk};
+
+/// Most bytes that a stream's body holds before its connection counts as blocked.
+const PIPE_BYTES_MAX: usize = 64 * 1024;
+/// How long a closed WebSocket may take to read the close frame and hang up.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Where the connections of one shard are written to.
+pub struct Sockets {
+    epoll: Rc<OwnedFd>,
+    endpoints: Vec<Option<Endpoint>>,
+    metrics: Arc<Metrics>,
+}
+
+enum Endpoint {
+    Socket(Socket),
+    Pipe(u32, Rc<RefCell<Pipe>>),
+}
+
+/// A WebSocket's descriptor and what has been read from it so far.
+pub(crate) struct Socket {
+    generation: u32,
+    pub(crate) fd: OwnedFd,
+    pub(crate) decoder: millrace_protocol::websocket::Decoder,
+    pub(crate) talk: Talk,
+    /// Commands that wait behind one that the engine has not answered yet; while `Some`, nothing is read.
+    pub(crate) waiting: Option<Box<VecDeque<String>>>,
+    watched: EventFlags,
+}
+
+#[derive(Default)]
+struct Pipe {
+    bytes: Vec<u8>,
+    blocked: bool,
+    closed: bool,
+    waker: Option<Waker>,
+}
+
+impl Sockets {
+    /// Errors: the kernel has no epoll descriptor to give.
+    pub fn new(metrics: Arc<Metrics>) -> io::Result<Self> {
+        let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        Ok(Self { epoll, endpoints: Vec::new(), metrics })
+    }
+
+    pub(crate) fn epoll(&self) -> Rc<OwnedFd> {
+        self.epoll.clone()
+    }
+
+    pub(crate) fn socket(&mut self, id: ConnId) -> Option<&mut Socket> {
+        match self.endpoints.get_mut(id.slot as usize) {
+            Some(Some(Endpoint::Socket(socket))) if socket.generation == id.generation => Some(socket),
+            _ => None,
+        }
+    }
+
+    /// Takes over a descriptor. Nothing is read before [`Sockets::watch`].
+    pub(crate) fn add_socket(&mut self, id: ConnId, fd: OwnedFd, talk: Talk) {
+        let watched = EventFlags::empty();
+        self.metrics.opened(Transport::WebSocket, 1);
+        let socket = Socket { generation: id.generation, fd, decoder: Default::default(), talk, waiting: None, watched };
+        self.put(id, Endpoint::Socket(socket));
+    }
+
+    /// Sets what the event loop shall report: `read` for new bytes; room to write is added while the connection is blocked.
+    pub(crate) fn watch(&mut self, id: ConnId, read: bool) {
+        let epoll = self.epoll.clone();
+        let Some(socket) = self.socket(id) else { return };
+        let mut wanted = socket.watched & EventFlags::OUT;
+        wanted |= EventFlags::RDHUP;
+        wanted.set(EventFlags::IN, read);
+        let data = EventData::new_u64(u64::from(id.generation) << 32 | u64::from(id.slot));
+        let added = if socket.watched.is_empty() {
+            epoll::add(&*epoll, &socket.fd, data, wanted)
+        } else {
+            epoll::modify(&*epoll, &socket.fd, data, wanted)
+        };
+        match added {
+            Ok(()) => socket.watched = wanted,
+            Err(error) => tracing::error!(%error, "a WebSocket cannot be watched"),
+        }
+    }
+
+    /// Its peer has gone.
+    pub(crate) fn remove(&mut self, id: ConnId) {
+        let Some(slot) = self.endpoints.get_mut(id.slot as usize) else { return };
+        match slot {
+            Some(Endpoint::Socket(socket)) if socket.generation == id.generation => {
+                self.metrics.opened(Transport::WebSocket, -1);
+                *slot = None;
+            }
+            Some(Endpoint::Pipe(generation, _)) if *generation == id.generation => *slot = None,
+            _ => {}
+        }
+    }
+
+    fn put(&mut self, id: ConnId, endpoint: Endpoint) {
+        let slot = id.slot as usize;
+        if self.endpoints.len() <= slot {
+            self.endpoints.resize_with(slot + 1, || None);
+        }
+        self.endpoints[slot] = Some(endpoint);
+    }
+}
+
+impl Wire for Sockets {
+    fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize {
+        let taken = match self.endpoints.get_mut(conn.slot as usize) {
+            Some(Some(Endpoint::Socket(socket))) if socket.generation == conn.generation => socket.write(conn, bytes, &self.epoll),
+            Some(Some(Endpoint::Pipe(generation, pipe))) if *generation == conn.generation => pipe.borrow_mut().write(bytes),
+            _ => return bytes.len(),
+        };
+        Metrics::add(&self.metrics.writes, 1);
+        Metrics::add(&self.metrics.sent_bytes, taken as u64);
+        taken
+    }
+}
+
+impl millrace_node::Sockets for Sockets {
+    fn close(&mut self, conn: ConnId) {
+        let Some(endpoint) = self.endpoints.get_mut(conn.slot as usize) else { return };
+        match endpoint.take() {
+            Some(Endpoint::Socket(socket)) if socket.generation == conn.generation => {
+                self.metrics.opened(Transport::WebSocket, -1);
+                if !socket.watched.is_empty() {
+                    let _ = epoll::delete(&*self.epoll, &socket.fd);
+                }
+                linger(socket.fd);
+            }
+            Some(Endpoint::Pipe(generation, pipe)) if generation == conn.generation => pipe.borrow_mut().close(),
+            other => *endpoint = other,
+        }
+    }
+}
+
+impl Socket {
+    fn write(&mut self, id: ConnId, bytes: &[u8], epoll: &OwnedFd) -> usize {
+        let taken = loop {
+            match rustix::net::send(self.fd.as_fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(taken) => break taken,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => break 0,
+                // Dead; the event loop hears of it, too, and cleans up.
+                Err(_) => return bytes.len(),
+            }
+        };
+        if taken < bytes.len() && !self.watched.contains(EventFlags::OUT) {
+            self.change(id, self.watched | EventFlags::OUT, epoll);
+        }
+        taken
+    }
+
+    fn change(&mut self, id: ConnId, wanted: EventFlags, epoll: &OwnedFd) {
+        let data = EventData::new_u64(u64::from(id.generation) << 32 | u64::from(id.slot));
+        let changed = match self.watched.is_empty() {
+            true => epoll::add(epoll, &self.fd, data, wanted | EventFlags::RDHUP),
+            false => epoll::modify(epoll, &self.fd, data, wanted),
+        };
+        if changed.is_ok() {
+            self.watched = wanted | EventFlags::RDHUP;
+        }
+    }
+
+    /// Room to write was reported: no more of it until the next partial write.
+    pub(crate) fn unblocked(&mut self, id: ConnId, epoll: &OwnedFd) {
+        self.change(id, self.watched - EventFlags::OUT, epoll);
+    }
+}
+
+/// Lets the peer read the close frame: closing at once, with its bytes unread, would reset the connection and lose the frame.
+fn linger(fd: OwnedFd) {
+    let _ = rustix::net::shutdown(&fd, Shutdown::Write);
+    let Ok(mut stream) = tokio::net::TcpStream::from_std(fd.into()) else { return };
+    tokio::task::spawn_local(async move {
+        let mut rest = [0; 4096];
+        let read_all = async { while matches!(stream.read(&mut rest).await, Ok(n) if n > 0) {} };
+        let _ = tokio::time::timeout(LINGER, read_all).await;
+    });
+}
+
+impl Pipe {
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(PIPE_BYTES_MAX.saturating_sub(self.bytes.len()));
+        self.bytes.extend_from_slice(&bytes[..taken]);
+        self.blocked |= taken < bytes.len();
+        self.wake();
+        taken
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The body of a response that never ends by itself: what the hub writes to its connection.
+pub struct PipeBody {
+    pipe: Rc<RefCell<Pipe>>,
+    shard: Rc<Shard>,
+    conn: ConnId,
+    transport: Transport,
+}
+
+impl PipeBody {
+    /// Makes the connection's endpoint; when the body is dropped, the connection is forgotten.
+    pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport) -> Self {
+        let pipe = Rc::new(RefCell::new(Pipe::default()));
+        shard.sockets().put(conn, Endpoint::Pipe(conn.generation, pipe.clone()));
+        shard.metrics.opened(transport, 1);
+        Self { pipe, shard: shard.clone(), conn, transport }
+    }
+}
+
+impl http_body::Body for PipeBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let (bytes, blocked) = {
+            let mut pipe = self.pipe.borrow_mut();
+            if pipe.bytes.is_empty() {
+                if pipe.closed {
+                    return Poll::Ready(None);
+                }
+                pipe.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            (std::mem::take(&mut pipe.bytes), std::mem::take(&mut pipe.blocked))
+        };
+        if blocked {
+            self.shard.with(|hub, sockets| hub.writable(self.conn, sockets));
+        }
+        Poll::Ready(Some(Ok(Frame::data(bytes.into()))))
+    }
+}
+
+impl Drop for PipeBody {
+    fn drop(&mut self) {
+        self.shard.metrics.opened(self.transport, -1);
+        self.shard.with(|hub, sockets| {
+            hub.disconnect(self.conn);
+            sockets.remove(self.conn);
+        });
+    }
+}

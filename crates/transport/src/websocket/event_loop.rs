@@ -1,0 +1,269 @@
+use std::{
+    cell::RefCell,
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    rc::Rc,
+};
+
+use bytes::Bytes;
+use millrace_delivery::ConnId;
+use millrace_engine::Answer;
+use millrace_node::Metrics;
+use millrace_protocol::{
+    ChannelName, Form, Kind, NewPublication,
+    session::{encode_connected, encode_reply},
+    websocket::{self, Broken, Message},
+};
+use rustix::{
+    event::epoll::{self, EventFlags},
+    io::Errno,
+    net::RecvFlags,
+};
+use tokio::io::unix::AsyncFd;
+
+use super::{Talk, Upgrade, session};
+use crate::{Shard, http::Context};
+
+/// One read takes at most so much; this is also the back-pressure on publishers.
+const READ_BYTES: usize = 64 * 1024;
+/// Events taken at once.
+const EVENTS: usize = 1024;
+/// Turns before other tasks get their turn.
+const TURNS: usize = 4;
+/// A connection for which more than this waits is not read from: whoever does not take replies gets no more of them.
+const OUT_BYTES_MAX: usize = 64 * 1024;
+
+/// The WebSockets of one shard: an epoll of their descriptors, which is itself one event source of the shard's runtime.
+pub struct EventLoop {
+    context: Rc<Context>,
+    epoll: Rc<OwnedFd>,
+    /// One read buffer for all: an idle connection has none.
+    scratch: RefCell<Vec<u8>>,
+}
+
+struct Source(Rc<OwnedFd>);
+
+impl AsRawFd for Source {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl EventLoop {
+    pub fn new(context: Rc<Context>) -> Rc<Self> {
+        let epoll = context.shard.sockets().epoll();
+        Rc::new(Self { context, epoll, scratch: RefCell::new(vec![0; READ_BYTES]) })
+    }
+
+    /// Serves until the task is dropped.
+    ///
+    /// Errors: the runtime cannot watch the epoll descriptor.
+    pub async fn run(self: Rc<Self>) -> io::Result<()> {
+        // SAFETY: `Source` owns a share of the descriptor, so it stays open and the same for the life of `source`.
+        let source = unsafe { AsyncFd::register(Source(self.epoll.clone())) }?;
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            let mut ready = source.readable().await?;
+            // The runtime reports edges: only an empty poll may clear the readiness.
+            let mut emptied = false;
+            for _ in 0..TURNS {
+                events.clear();
+                match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&Default::default())) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                if events.is_empty() {
+                    emptied = true;
+                    break;
+                }
+                for event in &events {
+                    let token = event.data.u64();
+                    self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
+                }
+                // Everything that was published within this turn leaves in one write per reader.
+                self.context.shard.turn();
+            }
+            if emptied {
+                ready.clear_ready();
+            }
+            drop(ready);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Makes an upgraded connection one of this loop's. `rest` is what the client has sent after its handshake.
+    pub async fn adopt(self: &Rc<Self>, fd: OwnedFd, rest: Bytes, upgrade: Upgrade) {
+        let shard = &self.context.shard;
+        let Upgrade { ask, session } = upgrade;
+        let form = if session { Form::Session } else { Form::Bare };
+        let talk = match (&ask, session) {
+            (Some(ask), false) => Talk::Bare(ask.channels[0].0.clone()),
+            _ => Talk::Session,
+        };
+        let id = shard.with(|hub, sockets| {
+            let id = hub.connect(form);
+            sockets.add_socket(id, fd, talk);
+            id
+        });
+        if session {
+            let config = &self.context.config;
+            let ping_ms = config.heartbeat.as_millis() as u64;
+            self.say(id, &encode_connected(ping_ms, config.message_bytes_max, shard.engine.now_ms()));
+        }
+        if let Some(ask) = ask.filter(|ask| ask.subscribe) {
+            let now_ms = shard.engine.now_ms();
+            let preamble = |starts: &[millrace_node::Start]| match session {
+                true => frame(&session::subscribed(0, &starts[0], now_ms)),
+                false => Vec::new(),
+            };
+            if let Err(error) = shard.subscribe(id, &ask.starts(), ask.policy, preamble).await {
+                if session {
+                    self.say(id, &encode_reply(0, &Err(error)));
+                } else {
+                    self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
+                }
+            }
+        }
+        if !rest.is_empty() {
+            self.decode(id, &mut rest.to_vec());
+        }
+        self.watch(id);
+        shard.turn();
+    }
+
+    /// Reads from this connection unless it is busy or takes no replies.
+    pub(super) fn watch(&self, id: ConnId) {
+        self.context.shard.with(|hub, sockets| {
+            let Some(socket) = sockets.socket(id) else { return };
+            let busy = socket.waiting.is_some();
+            sockets.watch(id, !busy && hub.out_bytes(id) <= OUT_BYTES_MAX);
+        });
+    }
+
+    fn handle(self: &Rc<Self>, id: ConnId, flags: EventFlags) {
+        let shard = &self.context.shard;
+        if flags.contains(EventFlags::OUT) {
+            shard.with(|hub, sockets| {
+                let epoll = sockets.epoll();
+                let Some(socket) = sockets.socket(id) else { return };
+                socket.unblocked(id, &epoll);
+                hub.writable(id, sockets);
+            });
+            self.watch(id);
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            self.read(id);
+        }
+    }
+
+    fn read(self: &Rc<Self>, id: ConnId) {
+        let mut scratch = self.scratch.borrow_mut();
+        let received = {
+            let mut sockets = self.context.shard.sockets();
+            let Some(socket) = sockets.socket(id) else { return };
+            rustix::net::recv(socket.fd.as_fd(), &mut scratch[..], RecvFlags::DONTWAIT)
+        };
+        match received {
+            Ok((1.., length)) => {
+                Metrics::add(&self.context.shard.metrics.received_bytes, length as u64);
+                self.decode(id, &mut scratch[..length]);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok(_) | Err(_) => self.context.shard.with(|hub, sockets| {
+                hub.disconnect(id);
+                sockets.remove(id);
+            }),
+        }
+    }
+
+    /// Hands what was read to the decoder, and its messages on.
+    fn decode(self: &Rc<Self>, id: ConnId, bytes: &mut [u8]) {
+        let shard = &self.context.shard;
+        let Some((mut decoder, talk)) = shard.with(|hub, sockets| {
+            hub.heard(id);
+            let socket = sockets.socket(id)?;
+            Some((std::mem::take(&mut socket.decoder), socket.talk.clone()))
+        }) else {
+            return;
+        };
+        let max = self.context.config.message_bytes_max.max(1);
+        // A session's envelope needs room around the largest payload, which may be base64.
+        let max = if matches!(talk, Talk::Session) { max.saturating_mul(2) } else { max };
+        let decoded = decoder.decode(bytes, max, |message| self.handle_message(id, &talk, message));
+        if let Some(socket) = shard.sockets().socket(id) {
+            socket.decoder = decoder;
+        }
+        if let Err(broken) = decoded {
+            self.close(id, broken);
+        }
+    }
+
+    /// False if nothing more shall be decoded.
+    fn handle_message(self: &Rc<Self>, id: ConnId, talk: &Talk, message: Message<'_>) -> bool {
+        match (message, talk) {
+            (Message::Text(text), Talk::Session) => session::handle(self, id, text),
+            (Message::Binary(_), Talk::Session) => {
+                self.close(id, Broken { code: websocket::CLOSE_UNSUPPORTED, reason: "a session speaks text" });
+                return false;
+            }
+            (Message::Text(text), Talk::Bare(channel)) => {
+                self.publish(id, channel, NewPublication::detect(Bytes::copy_from_slice(text.as_bytes())));
+            }
+            (Message::Binary(data), Talk::Bare(channel)) => {
+                self.publish(id, channel, NewPublication::new(Kind::Binary, Bytes::copy_from_slice(data)));
+            }
+            (Message::Ping(payload), _) => {
+                let mut pong = Vec::with_capacity(payload.len() + 2);
+                websocket::encode(&mut pong, websocket::PONG, payload);
+                self.context.shard.with(|hub, sockets| hub.send(id, &pong, sockets));
+            }
+            (Message::Pong, _) => {}
+            (Message::Close(code), _) => {
+                self.close(id, Broken { code: code.unwrap_or(websocket::CLOSE_NORMAL), reason: "" });
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A bare WebSocket cannot be told that a publication was refused: it is closed instead, never left to believe.
+    fn publish(self: &Rc<Self>, id: ConnId, channel: &ChannelName, publication: NewPublication) {
+        match self.context.shard.publish(channel, publication) {
+            Answer::Now(Some(Ok(_))) => {}
+            answer => {
+                let this = self.clone();
+                tokio::task::spawn_local(async move {
+                    if let Err(error) = answer.await {
+                        this.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
+                    }
+                });
+            }
+        }
+    }
+
+    /// Sends a text message.
+    pub(super) fn say(&self, id: ConnId, text: &str) {
+        self.context.shard.with(|hub, sockets| hub.send(id, &frame(text), sockets));
+    }
+
+    pub(super) fn shard(&self) -> &Rc<Shard> {
+        &self.context.shard
+    }
+
+    pub(super) fn context(&self) -> &Rc<Context> {
+        &self.context
+    }
+
+    fn close(&self, id: ConnId, broken: Broken) {
+        let mut frame = Vec::new();
+        websocket::encode_close(&mut frame, broken.code, broken.reason);
+        self.context.shard.with(|hub, sockets| hub.close(id, &frame, sockets));
+    }
+}
+
+/// One text message as a frame.
+pub(super) fn frame(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + 10);
+    websocket::encode(&mut out, websocket::TEXT, text.as_bytes());
+    out
+}

@@ -1,0 +1,121 @@
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
+use millrace_protocol::{Code, Error, session::SUBPROTOCOL};
+use sha1::{Digest, Sha1};
+
+use crate::http::{Ask, Body, Query, Response};
+
+/// Source: RFC 6455, section 1.3.
+const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// What the connection becomes after its `101`.
+#[derive(Debug)]
+pub struct Upgrade {
+    /// What to read from the beginning, if anything.
+    pub ask: Option<Ask>,
+    pub session: bool,
+}
+
+pub fn is_upgrade(parts: &Parts) -> bool {
+    has_token(&parts.headers, header::UPGRADE, "websocket")
+}
+
+/// On a channel's URL: bare payloads, or a session that reads this channel already.
+///
+/// Errors: `bad_request`, with what is wrong in the handshake.
+pub fn accept_channel(parts: &Parts, ask: Ask) -> Result<(Response, Upgrade), Error> {
+    if ask.wait.is_some() {
+        return Err(Error::new(Code::BadRequest, "`wait` belongs to polling"));
+    }
+    let session = has_token(&parts.headers, header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL);
+    let offers_others = parts.headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL);
+    if offers_others && !session {
+        return Err(Error::new(Code::BadRequest, format!("offer the subprotocol `{SUBPROTOCOL}`, or none for bare payloads")));
+    }
+    Ok((accept(parts, session)?, Upgrade { ask: Some(ask), session }))
+}
+
+/// On `/v1/connect`: a session.
+///
+/// Errors: `bad_request`, with what is wrong in the handshake.
+pub fn accept_session(parts: &Parts) -> Result<(Response, Upgrade), Error> {
+    Query::parse(parts, &[])?;
+    if !has_token(&parts.headers, header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL) {
+        let detail = format!("this URL is for WebSocket with `Sec-WebSocket-Protocol: {SUBPROTOCOL}`");
+        return Err(Error::new(Code::BadRequest, detail));
+    }
+    Ok((accept(parts, true)?, Upgrade { ask: None, session: true }))
+}
+
+/// Source: RFC 6455, section 4.2.
+fn accept(parts: &Parts, session: bool) -> Result<Response, Error> {
+    let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
+    let headers = &parts.headers;
+    if parts.method != Method::GET || parts.version != Version::HTTP_11 || !is_upgrade(parts) {
+        return bad("a WebSocket starts with GET, HTTP/1.1 and `Upgrade: websocket`");
+    }
+    if !has_token(headers, header::CONNECTION, "upgrade") {
+        return bad("`Connection: Upgrade` is missing");
+    }
+    if headers.get(header::SEC_WEBSOCKET_VERSION).map(HeaderValue::as_bytes) != Some(b"13") {
+        return bad("`Sec-WebSocket-Version` is 13");
+    }
+    let key = headers.get(header::SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
+    if BASE64_STANDARD.decode(key).map(|key| key.len()) != Ok(16) {
+        return bad("`Sec-WebSocket-Key` is 16 bytes in base64");
+    }
+    let mut response = http::Response::new(Body::Whole(None));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let answer = response.headers_mut();
+    answer.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    answer.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    let accept = BASE64_STANDARD.encode(Sha1::new().chain_update(key).chain_update(GUID).finalize());
+    if let Ok(value) = HeaderValue::from_str(&accept) {
+        answer.insert(header::SEC_WEBSOCKET_ACCEPT, value);
+    }
+    if session {
+        answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+    }
+    Ok(response)
+}
+
+fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|item| item.trim().eq_ignore_ascii_case(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(change: impl Fn(&mut HeaderMap)) -> Parts {
+        let mut parts = http::Request::builder()
+            .header("connection", "keep-alive, Upgrade")
+            .header("upgrade", "WebSocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+            .header("sec-websocket-protocol", SUBPROTOCOL)
+            .uri("/v1/connect")
+            .body(())
+            .unwrap()
+            .into_parts()
+            .0;
+        change(&mut parts.headers);
+        parts
+    }
+
+    #[test]
+    fn the_sample_of_the_rfc_is_answered() {
+        let (response, upgrade) = accept_session(&request(|_| {})).unwrap();
+        assert_eq!(response.headers()[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert!(upgrade.session && upgrade.ask.is_none());
+    }
+
+    #[test]
+    fn bad_handshakes_are_refused_with_the_reason() {
+        for name in ["connection", "sec-websocket-version", "sec-websocket-key", "sec-websocket-protocol"] {
+            let error = accept_session(&request(|headers| drop(headers.remove(name)))).err().expect(name);
+            assert_eq!(error.code, Code::BadRequest, "{name}");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! WebSocket: the handshake over HTTP/1.1, then frames on the bare descriptor in this shard's own event loop.
+//!
+//! - [`handshake`]: what is checked before `101`
+//! - [`event_loop`]: reads descriptors, decodes frames, ends connections; writing is [`crate::sockets`]'
+//! - [`session`]: commands of `millrace.v1+json`
+//!
+//! Source: RFC 6455; docs/adr/0003, "Own the socket after the upgrade".
+
+mod event_loop;
+mod handshake;
+mod session;
+
+pub use event_loop::EventLoop;
+pub use handshake::{Upgrade, accept_channel, accept_session, is_upgrade};
+
+use millrace_protocol::ChannelName;
+
+/// How a WebSocket talks.
+#[derive(Clone, Debug)]
+pub enum Talk {
+    /// Payloads of one channel, both ways.
+    Bare(ChannelName),
+    /// Commands and pushes.
+    Session,
+}

@@ -1,0 +1,121 @@
+//! Commands of a session. Most are answered at once; while one waits for the engine, those behind it wait, too, and nothing more is
+//! read: replies and effects keep the order of the commands.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+};
+
+use millrace_delivery::{ConnId, PageLimit};
+use millrace_node::Start;
+use millrace_protocol::{
+    Error,
+    form::Envelope,
+    session::{Command, Target, decode_command, encode_error_push, encode_reply, encode_reply_raw},
+};
+use serde_json::{Value, json};
+
+use super::event_loop::{EventLoop, frame};
+use crate::publish::check_size;
+
+/// Bytes of publications in one `history` reply.
+const HISTORY_BYTES_MAX: usize = 4 << 20;
+
+/// Runs a command now, or behind those that wait.
+pub fn handle(event_loop: &Rc<EventLoop>, id: ConnId, text: &str) {
+    if let Some(waiting) = event_loop.shard().sockets().socket(id).and_then(|socket| socket.waiting.as_mut()) {
+        waiting.push_back(text.to_owned());
+        return;
+    }
+    let mut running = Box::pin(run(event_loop.clone(), id, text.to_owned()));
+    if is_done(running.as_mut()) {
+        return;
+    }
+    set_waiting(event_loop, id, true);
+    let event_loop = event_loop.clone();
+    tokio::task::spawn_local(async move {
+        running.await;
+        while let Some(text) = next_waiting(&event_loop, id) {
+            run(event_loop.clone(), id, text).await;
+        }
+        set_waiting(&event_loop, id, false);
+    });
+}
+
+/// `{"channel", "position", "recovered", "time"}`: the reply to a subscription, before its first publication.
+pub fn subscribed(id: u64, start: &Start, time_ms: u64) -> String {
+    let position = start.position.to_string();
+    let ok = json!({
+        "channel": start.channel.as_str(), "position": position, "recovered": start.recovered, "time": time_ms,
+    });
+    encode_reply(id, &Ok(ok))
+}
+
+async fn run(event_loop: Rc<EventLoop>, id: ConnId, text: String) {
+    let (command_id, command) = decode_command(&text);
+    let reply = match (command_id, command) {
+        (Some(command_id), Ok(command)) => match execute(&event_loop, id, command_id, command).await {
+            Ok(Some(reply)) => reply,
+            Ok(None) => return,
+            Err(error) => encode_reply(command_id, &Err(error)),
+        },
+        (Some(command_id), Err(error)) => encode_reply(command_id, &Err(error)),
+        (None, Err(error)) => encode_error_push(&error),
+        (None, Ok(_)) => return,
+    };
+    event_loop.say(id, &reply);
+}
+
+/// The reply, unless it was sent already because something had to follow it.
+async fn execute(event_loop: &Rc<EventLoop>, id: ConnId, command_id: u64, command: Command) -> Result<Option<String>, Error> {
+    let shard = event_loop.shard();
+    let now_ms = shard.engine.now_ms();
+    let ok = |value: Value| Ok(Some(encode_reply(command_id, &Ok(value))));
+    match command {
+        Command::Ping => ok(json!({ "time": now_ms })),
+        Command::Presence { channel } => ok(json!({ "count": shard.presence(&channel) })),
+        Command::Publish { channel, publication } => {
+            check_size(event_loop.context(), &publication)?;
+            let position = shard.publish(&channel, publication).await?;
+            Ok(Some(format!("{{\"id\":{command_id},\"ok\":{{\"position\":\"{position}\"}}}}")))
+        }
+        Command::Subscribe { target: Target::Channel(channel), since, policy, .. } => {
+            let preamble = |starts: &[Start]| frame(&subscribed(command_id, &starts[0], now_ms));
+            shard.subscribe(id, &[(channel, since)], policy, preamble).await?;
+            Ok(None)
+        }
+        Command::Subscribe { target: Target::Pattern(pattern), since, positions, policy } => {
+            let reply = json!({ "channel": pattern.as_str(), "time": now_ms });
+            let preamble = frame(&encode_reply(command_id, &Ok(reply)));
+            shard.subscribe_pattern(id, &pattern, since, positions, policy, preamble).await?;
+            Ok(None)
+        }
+        Command::Unsubscribe { target } => {
+            shard.with(|hub, _| hub.unsubscribe(id, &target))?;
+            ok(json!({}))
+        }
+        Command::History { channel, since, limit } => {
+            let limit = PageLimit { count: limit, bytes: HISTORY_BYTES_MAX };
+            let page = shard.engine.page(&channel, since, Default::default(), limit).await?;
+            let answer = Envelope::answer(page.end, page.gap, page.end.epoch, &page.publications);
+            Ok(Some(encode_reply_raw(command_id, &answer)))
+        }
+    }
+}
+
+fn is_done(running: Pin<&mut impl Future<Output = ()>>) -> bool {
+    matches!(running.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()))
+}
+
+fn set_waiting(event_loop: &Rc<EventLoop>, id: ConnId, waiting: bool) {
+    if let Some(socket) = event_loop.shard().sockets().socket(id) {
+        socket.waiting = waiting.then(Default::default);
+    }
+    event_loop.watch(id);
+}
+
+fn next_waiting(event_loop: &Rc<EventLoop>, id: ConnId) -> Option<String> {
+    event_loop.shard().sockets().socket(id)?.waiting.as_mut()?.pop_front()
+}
