@@ -4,7 +4,7 @@
  */
 import { millrace, type Client, type Event, type State, type Subscription } from '@millrace/client';
 import type { PageTransport } from '../../lib/transports';
-import { Fleet } from './fleet';
+import { Fleet, type Arrival } from './fleet';
 import { History } from './history';
 import { isTelemetry, type Telemetry } from './telemetry';
 
@@ -25,8 +25,6 @@ export interface Received {
 
 /** How much of the record of deliveries is kept, for whoever checks it. */
 const RECEIVED_MAX = 5_000;
-/** A car that reported within the last hour is still worth a row. */
-const FLEET_SECONDS = 3_600;
 const HISTORY_SECONDS = 120;
 
 export class Live {
@@ -37,8 +35,6 @@ export class Live {
   readonly received: Received[] = [];
   readonly bills = new Map<PageTransport, Bill>();
   selected: number | undefined;
-  /** Called after a record of the selected car. */
-  onSelected: ((record: Telemetry) => void) | undefined;
 
   #car: Subscription<Telemetry> | undefined;
   #before = { messages: 0, bytesIn: 0, reconnects: 0, gaps: 0 };
@@ -46,7 +42,7 @@ export class Live {
 
   constructor(origin: string, via: PageTransport | undefined) {
     this.client = millrace<Channels>(origin, via ? { transports: [via] } : {});
-    this.client.subscribe('fleet', { policy: 'latest', from: { seconds: FLEET_SECONDS } }).on((event) => this.#accept(event));
+    void this.#watchFleet(origin);
   }
 
   get transport(): PageTransport | undefined {
@@ -96,26 +92,37 @@ export class Live {
     });
   }
 
-  #accept(event: Event<Telemetry>): void {
-    if (isTelemetry(event.data)) this.fleet.accept(event.data, event, performance.now());
+  /** One answer with the newest record of every car there is, then live from the position where that answer ends. */
+  async #watchFleet(origin: string): Promise<void> {
+    let position: string | undefined;
+    try {
+      const response = await fetch(`${origin}/v1/channels/fleet?since=earliest&policy=latest&limit=1000`, { cache: 'no-store' });
+      if (response.status === 200) {
+        const receivedAt = Date.now();
+        const answer = (await response.json()) as { position: string; messages: { time: number; data: unknown }[] };
+        for (const { time, data } of answer.messages) this.#accept(data, { publishedAt: time, receivedAt, replayed: true });
+        position = answer.position;
+      }
+    } catch {
+      // No answer: the client below says so on the page, and cars appear as they report.
+    }
+    this.client
+      .subscribe('fleet', { policy: 'latest', from: position ? { position } : 'now' })
+      .on((event) => this.#accept(event.data, event));
+  }
+
+  #accept(record: unknown, arrival: Arrival): void {
+    if (isTelemetry(record)) this.fleet.accept(record, arrival, performance.now());
   }
 
   #record(event: Event<Telemetry>): void {
     const record = event.data;
     if (!isTelemetry(record)) return;
-    this.#accept(event);
+    this.#accept(record, event);
     this.history.push(this.fleet.pageTime(event), record.speed, record.gpsLatitude, record.gpsLongitude);
     if (record.seq !== undefined) {
       this.received.push({ seq: record.seq, offset: event.offset, transport: this.transport ?? 'none' });
       if (this.received.length > RECEIVED_MAX) this.received.splice(0, this.received.length - RECEIVED_MAX);
     }
-    this.onSelected?.(record);
-  }
-}
-
-declare global {
-  interface Window {
-    /** What has been delivered, for tests and the curious. */
-    carcare?: { readonly received: readonly Received[]; readonly transport: string | undefined };
   }
 }

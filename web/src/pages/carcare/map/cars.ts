@@ -1,6 +1,6 @@
 /**
- * Draws the cars: a disc with the number, its nose in the direction of travel. Status by shape as well as colour:
- * live = filled with nose, late = dashed edge, off = struck through, no nose.
+ * Draws the cars: a disc with the number and an arrowhead ahead of it. Status by shape as well as colour:
+ * live = filled, late = dashed edge, off = struck through and without arrowhead.
  */
 import type { Palette } from './palette';
 import type { Project } from './view';
@@ -51,8 +51,7 @@ function drawTrail(c: CanvasRenderingContext2D, project: Project, p: Palette, sc
     points.push([x, y, scene.time - at]);
   });
   c.lineWidth = 4;
-  c.lineCap = 'round';
-  c.lineJoin = 'round';
+  c.lineCap = 'butt';
   c.strokeStyle = p.accent;
   for (let i = 1; i < points.length; i++) {
     const [x0, y0] = points[i - 1]!;
@@ -84,8 +83,12 @@ function drawCar(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Sce
     c.arc(0, 0, radius + 13, 0, 2 * Math.PI);
     c.fill();
   }
-  body(c, radius, status === 'off' ? undefined : heading);
+  c.beginPath();
+  if (status !== 'off' && heading !== undefined) arrowhead(c, numbered ? radius + 2.5 : radius - 1.5, heading);
+  c.moveTo(radius, 0);
+  c.arc(0, 0, radius, 0, 2 * Math.PI);
   c.lineWidth = 4;
+  c.lineJoin = 'round';
   c.strokeStyle = p.carEdge;
   c.stroke();
   c.fillStyle = status === 'live' ? (chosen ? p.accent : p.car) : p.land;
@@ -101,23 +104,21 @@ function drawCar(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Sce
   c.restore();
 }
 
-/** A disc, drawn out to a point towards `heading` (radians clockwise from the top of the screen). */
-function body(c: CanvasRenderingContext2D, radius: number, heading: number | undefined): void {
-  c.beginPath();
-  if (heading === undefined) {
-    c.arc(0, 0, radius, 0, 2 * Math.PI);
-    return;
-  }
+/** `from`: distance of its base from the middle; `heading`: radians clockwise from the top of the screen. */
+function arrowhead(c: CanvasRenderingContext2D, from: number, heading: number): void {
   const ahead = heading - Math.PI / 2;
-  const spread = 0.62;
-  const nose = radius * 1.62;
-  c.arc(0, 0, radius, ahead + spread, ahead - spread + 2 * Math.PI);
-  c.lineTo(Math.cos(ahead) * nose, Math.sin(ahead) * nose);
+  const spread = 0.55;
+  c.moveTo(Math.cos(ahead - spread) * from, Math.sin(ahead - spread) * from);
+  c.lineTo(Math.cos(ahead) * (from + 8), Math.sin(ahead) * (from + 8));
+  c.lineTo(Math.cos(ahead + spread) * from, Math.sin(ahead + spread) * from);
+  c.arc(0, 0, from, ahead + spread, ahead - spread, true);
   c.closePath();
 }
 
 function mark(c: CanvasRenderingContext2D, radius: number, status: Status, colour: string): void {
   if (status === 'live') return;
+  c.beginPath();
+  c.arc(0, 0, radius, 0, 2 * Math.PI);
   c.lineWidth = 2;
   c.strokeStyle = colour;
   c.setLineDash(status === 'late' ? [4, 3] : []);

@@ -11,6 +11,8 @@ const PLACES_FROM_ZOOM = 12.5;
 const PARKS_FROM_ZOOM = 14.5;
 const AVENUES_FROM_ZOOM = 14;
 const STREETS_FROM_ZOOM = 15.2;
+/** A label takes the room of a string of beads of this radius, in CSS pixels. */
+const BEAD = 9;
 
 export function labelsOf(town: FeatureCollection): Label[] {
   const found: Label[] = [];
@@ -34,7 +36,7 @@ export function drawLabels(
   p: Palette,
 ): void {
   const { project, zoom, fontFamily: family } = view;
-  const taken: { x: number; y: number; r: number }[] = [];
+  const taken: [x: number, y: number][] = [];
   c.textAlign = 'center';
   c.textBaseline = 'middle';
   c.lineJoin = 'round';
@@ -44,8 +46,10 @@ export function drawLabels(
     c.font = font;
     const half = c.measureText(name).width / 2 + 6;
     if (x < -half || y < -20 || x > view.width + half || y > view.height + 20) return;
-    if (taken.some((t) => Math.hypot(t.x - x, t.y - y) < Math.max(t.r, half) + 10)) return;
-    taken.push({ x, y, r: half });
+    const beads: [number, number][] = [];
+    for (let d = -half; d <= half; d += BEAD) beads.push([x + d * Math.cos(angle), y + d * Math.sin(angle)]);
+    if (beads.some((b) => taken.some((t) => Math.hypot(t[0] - b[0], t[1] - b[1]) < 2 * BEAD))) return;
+    taken.push(...beads);
     c.save();
     c.translate(x, y);
     c.rotate(angle);

@@ -9,8 +9,8 @@ import type { Palette } from './palette';
 export const WORLD_ZOOM = 9;
 
 const kind = (...kinds: string[]): FilterSpecification => ['in', ['get', 'kind'], ['literal', kinds]];
-const area: FilterSpecification = ['==', ['geometry-type'], 'Polygon'];
-const line: FilterSpecification = ['==', ['geometry-type'], 'LineString'];
+const area: FilterSpecification = ['in', ['geometry-type'], ['literal', ['Polygon', 'MultiPolygon']]];
+const line: FilterSpecification = ['in', ['geometry-type'], ['literal', ['LineString', 'MultiLineString']]];
 const both = (...filters: FilterSpecification[]) => ['all', ...filters] as FilterSpecification;
 
 /** A width that grows with the ground from zoom 14 on: `px` at zoom 16. */

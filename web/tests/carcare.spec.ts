@@ -1,0 +1,175 @@
+import { readFileSync, statSync } from 'node:fs';
+import { expect, type Page } from '@playwright/test';
+import type {} from '../src/pages/carcare/window';
+import { openCar, test, url } from './page.ts';
+import { serve, simulate } from './server.ts';
+
+const LABELS = { websocket: /WebSocket/, 'http-stream': /Streaming/, sse: /Server-sent/, 'long-poll': /Long polling/, poll: /^Polling/ };
+type Name = keyof typeof LABELS;
+interface Received {
+  readonly seq: number;
+  readonly offset: number;
+  readonly transport: string;
+}
+
+const received = (page: Page): Promise<Received[]> =>
+  page.evaluate(() => window.carcare!.received.map(({ seq, offset, transport }) => ({ seq, offset: Number(offset), transport })));
+
+async function switchTo(page: Page, name: Name): Promise<void> {
+  await page.getByRole('button', { name: /^Transport/ }).click();
+  await page.getByRole('radio', { name: LABELS[name] }).check();
+  await page.keyboard.press('Escape');
+}
+
+/** Waits until `count` records more have come over `name`. */
+async function heardOver(page: Page, name: Name, count = 5): Promise<void> {
+  const before = (await received(page)).filter((r) => r.transport === name).length;
+  await expect.poll(async () => (await received(page)).filter((r) => r.transport === name).length, { timeout: 20_000 }).toBeGreaterThanOrEqual(before + count);
+}
+
+function expectUnbroken(all: Received[]): void {
+  const first = all[0]!;
+  expect(all.map((r) => r.seq)).toEqual(all.map((_, i) => first.seq + i));
+  expect(all.map((r) => r.offset)).toEqual(all.map((_, i) => first.offset + i));
+}
+
+test('switches through all five transports: none lost, none doubled, in order', async ({ page, clean }) => {
+  await openCar(page, '/carcare?car=1&via=websocket');
+  await heardOver(page, 'websocket');
+  for (const name of ['http-stream', 'sse', 'long-poll', 'poll', 'websocket', 'poll', 'sse', 'websocket'] as const) {
+    await switchTo(page, name);
+    await heardOver(page, name);
+  }
+  const all = await received(page);
+  expectUnbroken(all);
+  expect(new Set(all.map((r) => r.transport))).toEqual(new Set(Object.keys(LABELS)));
+  await page.getByRole('button', { name: /^Transport/ }).click();
+  await expect(page.locator('#transports dl div').filter({ hasText: 'Gaps' }).locator('dd')).toHaveText('0');
+});
+
+for (const name of Object.keys(LABELS) as Name[]) {
+  test(`starts over ${name} when the address says so`, async ({ page, clean }) => {
+    await openCar(page, `/carcare?car=2&via=${name}`);
+    await heardOver(page, name);
+    expectUnbroken(await received(page));
+  });
+}
+
+test('the transport chip is reached and used by keyboard', async ({ page, clean }) => {
+  await openCar(page, '/carcare?car=1&via=websocket');
+  const chip = page.getByRole('button', { name: /^Transport/ });
+  for (let i = 0; i < 4 && !(await chip.evaluate((e) => e === document.activeElement)); i++) await page.keyboard.press('Tab');
+  await expect(chip).toBeFocused();
+  await page.keyboard.press('Enter');
+  await page.keyboard.press('Tab');
+  await expect(page.getByRole('radio', { name: /WebSocket/ })).toBeFocused();
+  await page.keyboard.press('ArrowDown');
+  await expect(page.getByRole('radio', { name: /Streaming/ })).toBeChecked();
+  await heardOver(page, 'http-stream');
+  await page.keyboard.press('Escape');
+  await expect(chip).toBeFocused();
+  await expect(chip).toHaveAccessibleName(/Streaming, connected/);
+});
+
+test('a car is found in the list and followed', async ({ page, clean }) => {
+  await openCar(page, '/carcare');
+  await expect(page.getByText('6 of 6 live')).toBeVisible();
+  await page.getByRole('searchbox').fill('car 4');
+  await expect(page.getByRole('button', { name: /Car \d/ })).toHaveCount(1);
+  await page.getByRole('button', { name: /Car 4/ }).click();
+  await expect(page.getByRole('heading', { name: 'Car 4' })).toBeVisible();
+  await expect(page).toHaveURL(/car=4/);
+  await expect(page.getByRole('button', { name: 'Follow the selected car' })).toHaveAttribute('aria-pressed', 'true');
+  await expect(page.getByRole('img', { name: /Speed over 2 minutes: now \d+ km\/h/ })).toBeVisible();
+  await page.getByRole('searchbox').fill('nothing of that name');
+  await expect(page.getByText('No car matches')).toBeVisible();
+});
+
+test('a car is chosen on the map', async ({ page, clean }) => {
+  await page.emulateMedia({ colorScheme: 'light' });
+  await openCar(page, '/carcare');
+  await expect(page.getByText('6 of 6 live')).toBeVisible();
+  // Where the page has drawn a car: the middle of a patch in the colour of cars (map/palette.ts).
+  const spot = () =>
+    page.locator('.map > canvas').last().evaluate((canvas: HTMLCanvasElement) => {
+      const { width, height } = canvas;
+      const { data } = canvas.getContext('2d')!.getImageData(0, 0, width, height);
+      const box = canvas.getBoundingClientRect();
+      const is = (x: number, y: number) => [0x24, 0x38, 0x3a, 0xff].every((c, i) => data[(y * width + x) * 4 + i] === c);
+      for (let y = 90; y < height - 90; y++)
+        for (let x = 480; x < width - 120; x++) if (is(x, y) && is(x, y + 6)) return { x: box.x + (x * box.width) / width, y: box.y + ((y + 6) * box.height) / height };
+      return undefined;
+    });
+  await expect.poll(spot).toBeDefined();
+  const { x, y } = (await spot())!;
+  await page.mouse.click(x, y);
+  await expect(page.getByRole('heading', { name: /^Car \d$/ })).toBeVisible();
+  await expect(page).toHaveURL(/car=\d/);
+});
+
+test('a server that goes away is named, and its return needs nobody', async ({ page }) => {
+  let server = await serve();
+  let fleet = simulate(server.url, 2);
+  try {
+    await page.goto(`${server.url}/carcare?car=1`);
+    await expect(page.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /km\/h/);
+    await server.stop();
+    await expect(page.getByText('Connection lost.')).toBeVisible();
+    await expect(page.getByRole('button', { name: 'Retry now' })).toBeVisible();
+    await fleet.stop();
+    server = await serve(new URL(server.url).host);
+    fleet = simulate(server.url, 2);
+    await page.getByRole('button', { name: 'Retry now' }).click({ timeout: 3_000 }).catch(() => undefined);
+    await expect(page.getByText('Connection lost.')).toBeHidden({ timeout: 25_000 });
+    await expect(page.getByText('2 of 2 live')).toBeVisible();
+  } finally {
+    await fleet.stop();
+    await server.stop();
+  }
+});
+
+test('offline is said, and the last places stay', async ({ page, context }) => {
+  await openCar(page);
+  await context.setOffline(true);
+  await expect(page.getByText('You are offline.')).toBeVisible();
+  await expect(page.getByRole('heading', { name: 'Car 1' })).toBeVisible();
+  await context.setOffline(false);
+  await expect(page.getByText('You are offline.')).toBeHidden({ timeout: 25_000 });
+});
+
+test('the page starts without a network once it was here', async ({ page, context }) => {
+  await openCar(page);
+  await expect
+    .poll(() => page.evaluate(async () => (await (await caches.open('carcare-1')).keys()).filter((r) => r.url.includes('fleet-map')).length))
+    .toBeGreaterThan(0);
+  await context.setOffline(true);
+  await page.reload();
+  await expect(page.getByRole('heading', { name: 'CarCare' })).toBeVisible();
+  await page.locator('[data-loaded=true]').waitFor({ timeout: 30_000 });
+});
+
+test('the service worker keeps out of the way of data', async ({ page }) => {
+  await openCar(page, '/carcare?car=1&via=sse');
+  await page.evaluate(() => navigator.serviceWorker.ready);
+  await page.reload();
+  await expect.poll(() => page.evaluate(() => navigator.serviceWorker.controller !== null)).toBe(true);
+  const stream = await page.waitForResponse((r) => r.url().includes('/v1/') && (r.headers()['content-type'] ?? '').includes('event-stream'));
+  expect(stream.fromServiceWorker()).toBe(false);
+});
+
+test('first load stays within its budget', async ({ page }) => {
+  const BUDGET = 450 * 1024;
+  const pack = new URL('../pack/', import.meta.url);
+  const manifest = JSON.parse(readFileSync(new URL('manifest.json', pack), 'utf8')) as { path: string; file: string }[];
+  const size = new Map(manifest.map(({ path, file }) => [path, statSync(new URL(file, pack)).size]));
+  const asked = new Set<string>();
+  page.on('request', (request) => asked.add(new URL(request.url()).pathname));
+  await openCar(page);
+  const parts = [...asked].filter((path) => size.has(path));
+  expect(parts).toContain('/town.json');
+  expect(parts.some((path) => path.includes('maplibre-gl-worker'))).toBe(true);
+  const total = parts.reduce((sum, path) => sum + size.get(path)!, 0);
+  console.log(`first load of CarCare: ${total} bytes (brotli), budget ${BUDGET}`);
+  expect(total).toBeLessThanOrEqual(BUDGET);
+  expect(await page.request.get(url('/manifest.webmanifest')).then((r) => r.headers()['content-type'])).toContain('manifest+json');
+});

@@ -1,0 +1,51 @@
+// What every page must hold, and the way to it.
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { expect, test as base, type Page } from '@playwright/test';
+
+const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+
+export const url = (path: string): string => `${process.env.MILLRACE_URL}${path}`;
+
+export const LOOKS = (['light', 'dark'] as const).flatMap((colorScheme) => [
+  { name: `phone ${colorScheme}`, colorScheme, viewport: { width: 390, height: 844 }, hasTouch: true },
+  { name: `desktop ${colorScheme}`, colorScheme, viewport: { width: 1280, height: 800 }, hasTouch: false },
+]);
+
+/** `clean`: fails the test when the page complains or talks to anyone but its own server. */
+export const test = base.extend<{ clean: void }>({
+  clean: [
+    async ({ page, context }, use) => {
+      const complaints: string[] = [];
+      const strangers: string[] = [];
+      page.on('console', (message) => message.type() === 'error' && complaints.push(message.text()));
+      page.on('pageerror', (error) => complaints.push(error.message));
+      const check = (asked: string) => {
+        const { protocol, host } = new URL(asked);
+        if (protocol !== 'data:' && protocol !== 'blob:' && host !== new URL(url('/')).host) strangers.push(asked);
+      };
+      context.on('request', (request) => check(request.url()));
+      page.on('websocket', (socket) => check(socket.url()));
+      await use();
+      expect.soft(complaints, 'console errors').toEqual([]);
+      expect.soft(strangers, 'requests to other machines').toEqual([]);
+    },
+    { auto: false },
+  ],
+});
+
+export async function violations(page: Page): Promise<string[]> {
+  await page.evaluate(axe);
+  return page.evaluate(async () => {
+    const { axe } = window as unknown as { axe: { run(options: unknown): Promise<{ violations: { id: string; nodes: { html: string; failureSummary: string }[] }[] }> } };
+    const result = await axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa'] });
+    return result.violations.flatMap((v) => v.nodes.map((node) => `${v.id}: ${node.html.slice(0, 160)} (${node.failureSummary.split('\n')[1]?.trim()})`));
+  });
+}
+
+/** CarCare with its map drawn and the selected car reporting. */
+export async function openCar(page: Page, path = '/carcare?car=1'): Promise<void> {
+  await page.goto(url(path));
+  await page.locator('[data-loaded=true]').waitFor({ timeout: 30_000 });
+  if (path.includes('car=')) await expect(page.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /km\/h/);
+}

@@ -1,0 +1,74 @@
+// Both pages, light and dark, on a phone and on a desktop: they load, say nothing to others, and everyone can use them.
+import { expect } from '@playwright/test';
+import { LOOKS, openCar, test, url, violations } from './page.ts';
+
+for (const { name, ...look } of LOOKS) {
+  test.describe(name, () => {
+    test.use(look);
+
+    test('start page', async ({ page, clean }, info) => {
+      await page.goto(url('/'));
+      await expect(page.getByText('Listening over')).toBeVisible();
+      await expect(page.getByRole('heading', { name: 'Running here' })).toBeVisible();
+      await expect(page.getByText(url('/').slice(0, -1), { exact: true })).toBeVisible();
+      expect(await violations(page)).toEqual([]);
+      expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
+      await page.screenshot({ path: info.outputPath('start.png'), fullPage: true });
+    });
+
+    test('CarCare', async ({ page, clean }, info) => {
+      await openCar(page);
+      expect(await violations(page)).toEqual([]);
+      await page.screenshot({ path: info.outputPath('carcare.png') });
+
+      await page.getByRole('button', { name: /^Transport/ }).click();
+      await expect(page.getByRole('radio', { name: /WebSocket/ })).toBeVisible();
+      expect(await violations(page)).toEqual([]);
+      await page.screenshot({ path: info.outputPath('transports.png') });
+      await page.keyboard.press('Escape');
+
+      if (look.hasTouch) await page.getByRole('button', { name: /^Fleet/ }).click();
+      await expect(page.getByRole('button', { name: /Car 6/ })).toBeVisible();
+      expect(await violations(page)).toEqual([]);
+      await page.screenshot({ path: info.outputPath('fleet.png') });
+    });
+  });
+}
+
+test.describe('targets', () => {
+  test.use({ viewport: { width: 390, height: 844 }, hasTouch: true });
+
+  test('a finger hits every control of CarCare', async ({ page }) => {
+    await openCar(page);
+    const small = () =>
+      page.evaluate(() =>
+        [...document.querySelectorAll<HTMLElement>('button, a[href], input:not([type=radio]), label:has(input[type=radio])')]
+          .filter((element) => element.checkVisibility())
+          .map((element) => ({ box: element.getBoundingClientRect(), html: element.outerHTML.slice(0, 90) }))
+          .filter(({ box }) => box.width < 44 || box.height < 44)
+          .map(({ box, html }) => `${box.width} x ${box.height}: ${html}`),
+      );
+    expect(await small()).toEqual([]);
+    await page.getByRole('button', { name: /^Fleet/ }).click();
+    await page.getByRole('button', { name: /^Transport/ }).click();
+    expect(await small()).toEqual([]);
+  });
+
+  test('without motion the page stands still and stays right', async ({ page }) => {
+    await page.emulateMedia({ reducedMotion: 'reduce' });
+    await openCar(page);
+    const frames = await page.evaluate(
+      () =>
+        new Promise<number>((resolve) => {
+          let changes = 0;
+          const observer = new MutationObserver(() => changes++);
+          observer.observe(document.querySelector('[role=meter]')!, { subtree: true, attributes: true, characterData: true });
+          setTimeout(() => {
+            observer.disconnect();
+            resolve(changes);
+          }, 2_500);
+        }),
+    );
+    expect(frames, 'updates within 2.5 s, one second apart').toBeLessThanOrEqual(3);
+  });
+});

@@ -1,0 +1,60 @@
+// Starts the real server and the real simulator, and stops them by their own handles.
+import { spawn, type ChildProcess } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+
+const START_MS = 15_000;
+
+export function binary(): string {
+  const target = process.env.CARGO_TARGET_DIR ?? join(dirname(fileURLToPath(import.meta.url)), '../../target');
+  const path = process.env.MILLRACE_BIN ?? join(target, 'debug/millrace');
+  if (!existsSync(path))
+    throw new Error(`These tests run against the real server, and ${path} does not exist: cargo build -p millrace-cli, or set MILLRACE_BIN.`);
+  return path;
+}
+
+export interface Server {
+  readonly url: string;
+  stop(): Promise<void>;
+}
+
+/** `listen`: HOST:PORT; port 0 takes a free one. */
+export async function serve(listen = '127.0.0.1:0'): Promise<Server> {
+  const child = spawn(binary(), ['serve', '--listen', listen], { stdio: ['ignore', 'pipe', 'pipe'] });
+  let complaint = '';
+  child.stderr.on('data', (chunk: Buffer) => (complaint = (complaint + chunk.toString()).slice(-4_000)));
+  const url = await new Promise<string>((resolve, reject) => {
+    const late = setTimeout(() => reject(new Error(`no "listening on" from the server within ${START_MS} ms. ${complaint}`)), START_MS);
+    child.once('error', reject);
+    child.once('exit', (code) => reject(new Error(`the server ended with ${code}. ${complaint}`)));
+    createInterface({ input: child.stdout }).on('line', (line) => {
+      const found = /listening on (http:\/\/\S+)/.exec(line);
+      if (!found?.[1]) return;
+      clearTimeout(late);
+      resolve(found[1]);
+    });
+  }).catch(async (error: unknown) => {
+    await end(child);
+    throw error;
+  });
+  return { url, stop: () => end(child) };
+}
+
+export function simulate(url: string, cars = 6): { stop(): Promise<void> } {
+  const child = spawn(binary(), ['simulate', 'fleet', '--cars', String(cars), '--seed', '7', '--interval', '200ms', '--to', url], {
+    stdio: 'ignore',
+  });
+  return { stop: () => end(child) };
+}
+
+/** Asks first, insists after 3 s. */
+async function end(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return;
+  const gone = new Promise<void>((resolve) => child.once('exit', () => resolve()));
+  child.kill('SIGTERM');
+  const insist = setTimeout(() => child.kill('SIGKILL'), 3_000);
+  await gone;
+  clearTimeout(insist);
+}

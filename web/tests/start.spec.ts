@@ -1,0 +1,78 @@
+import { execFile } from 'node:child_process';
+import { promisify } from 'node:util';
+import { expect } from '@playwright/test';
+import { test, url } from './page.ts';
+
+const run = promisify(execFile);
+
+test.beforeEach(async ({ page }) => {
+  await page.goto(url('/'));
+  await expect(page.getByText('Listening over')).toBeVisible();
+});
+
+test('what is published in the page arrives in it', async ({ page, clean }) => {
+  const log = page.getByRole('log');
+  await page.getByRole('button', { name: 'Publish from here' }).click();
+  await expect(log).toContainText('"from this page","nr":1');
+  await expect(log).toContainText('ms there and back');
+  await page.getByRole('button', { name: 'Publish from here' }).click();
+  await expect(log.getByRole('article').first()).toContainText('"nr":2');
+});
+
+test('every curl line works as it stands', async ({ page }) => {
+  const [publish, poll, longPoll, events] = await page.getByRole('tabpanel', { name: 'curl' }).locator('pre').allInnerTexts();
+  const shell = async (line: string) => (await run('sh', ['-c', line.replace(/^curl /, 'curl -sS --max-time 10 ')])).stdout;
+
+  const held = shell(longPoll!);
+  const heard = run('sh', ['-c', `${events!.replace(/^curl /, 'curl -sS --max-time 3 ')} || true`]);
+  // Both readers are there before anything is published.
+  const channel = /channels\/(\S+?)'?$/.exec(poll!)![1]!;
+  await expect.poll(async () => ((await (await page.request.get(url(`/v1/presence/${channel}`))).json()) as { count: number }).count).toBeGreaterThanOrEqual(3);
+
+  expect(await shell(publish!)).toContain('"position"');
+  expect(await shell(poll!)).toContain('{"hello":"curl"}');
+  expect(await held).toContain('{"hello":"curl"}');
+  expect((await heard).stdout).toContain('data: {"hello":"curl"}');
+  await expect(page.getByRole('log')).toContainText('{"hello":"curl"}');
+});
+
+test('the EventSource lines work in a page of this origin', async ({ page, clean }) => {
+  await page.getByRole('tab', { name: 'EventSource' }).click();
+  const [listen, publish] = await page.getByRole('tabpanel', { name: 'EventSource' }).locator('pre').allInnerTexts();
+  const logged = page.waitForEvent('console', (message) => message.text().includes('{"hello":"fetch"}'));
+  await page.evaluate(`(async () => { ${listen}; await new Promise((r) => (source.onopen = r)); ${publish} })()`);
+  expect((await logged).text()).toMatch(/^\S+:\d+ /);
+});
+
+test('tabs follow the arrow keys', async ({ page, clean }) => {
+  await page.getByRole('tab', { name: 'curl' }).focus();
+  await page.keyboard.press('ArrowRight');
+  await expect(page.getByRole('tab', { name: 'EventSource' })).toBeFocused();
+  await expect(page.getByRole('tabpanel', { name: 'EventSource' })).toBeVisible();
+  await page.keyboard.press('ArrowLeft');
+  await page.keyboard.press('ArrowLeft');
+  await expect(page.getByRole('tab', { name: 'SDK' })).toBeFocused();
+});
+
+test('a server on loopback says how to open it; one on the network shows a code for the phone', async ({ page }) => {
+  await expect(page.getByText('make run LISTEN=0.0.0.0:8080')).toBeVisible();
+  await expect(page.getByRole('img', { name: /^QR code/ })).toHaveCount(0);
+  // The same page, told the addresses of a server that listens on the network.
+  await page.route('**/v1/info', async (route) => {
+    const info = (await (await route.fetch()).json()) as object;
+    await route.fulfill({ json: { ...info, listen: ['http://127.0.0.1:8080', 'http://192.168.1.20:8080'] } });
+  });
+  await page.reload();
+  await expect(page.getByRole('img', { name: 'QR code for http://192.168.1.20:8080/carcare' })).toBeVisible();
+  await expect(page.getByText('make run')).toHaveCount(0);
+});
+
+test('a line is copied', async ({ page, context }) => {
+  await context.grantPermissions(['clipboard-read', 'clipboard-write']);
+  await page.getByRole('button', { name: 'Copy Publish', exact: true }).first().click();
+  expect(await page.evaluate(() => navigator.clipboard.readText())).toMatch(/^curl -d '\{"hello":"curl"\}' http/);
+});
+
+test('no worker stands in the way of the start page', async ({ page }) => {
+  expect(await page.evaluate(async () => (await navigator.serviceWorker.getRegistrations()).length)).toBe(0);
+});
