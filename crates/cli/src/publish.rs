@@ -1,5 +1,6 @@
 //! `millrace pub`: publishes from the command line, retried until the server has it, once.
 
+use std::io::BufRead;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -7,7 +8,6 @@ use clap::Args as ClapArgs;
 use millrace_edge::post::{Failure, Poster};
 use millrace_edge::wire::{Server, query_value};
 use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// The server takes no more; a longer line is not read to its end.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -46,8 +46,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     if let Some(data) = &args.data {
         return publish(&args, &mut poster, data.clone().into_bytes()).await;
     }
-    let mut input = BufReader::new(tokio::io::stdin());
-    while let Some(line) = next_line(&mut input).await? {
+    // Reading blocks, and may: there is nothing else to do until the next line.
+    let mut input = std::io::stdin().lock();
+    while let Some(line) = next_line(&mut input)? {
         publish(&args, &mut poster, line).await?;
     }
     Ok(())
@@ -71,10 +72,10 @@ async fn publish(args: &Args, poster: &mut Poster, data: Vec<u8>) -> anyhow::Res
 }
 
 /// The next line of the input without its end; none at the end of the input.
-async fn next_line(input: &mut (impl AsyncBufReadExt + Unpin)) -> anyhow::Result<Option<Vec<u8>>> {
+fn next_line(input: &mut impl BufRead) -> anyhow::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     loop {
-        let part = input.fill_buf().await.context("cannot read the input")?;
+        let part = input.fill_buf().context("cannot read the input")?;
         if part.is_empty() {
             return Ok((!line.is_empty()).then_some(line));
         }
@@ -100,16 +101,16 @@ fn ttl(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn lines_end_with_a_line_feed_or_with_the_input() {
-        let mut input = BufReader::with_capacity(4, &b"first line\r\n\nlast"[..]);
+    #[test]
+    fn lines_end_with_a_line_feed_or_with_the_input() {
+        let mut input = std::io::BufReader::with_capacity(4, &b"first line\r\n\nlast"[..]);
         let mut lines = Vec::new();
-        while let Some(line) = next_line(&mut input).await.expect("short lines") {
+        while let Some(line) = next_line(&mut input).expect("short lines") {
             lines.push(String::from_utf8(line).expect("text"));
         }
         assert_eq!(lines, ["first line", "", "last"]);
         let long = vec![b'x'; MESSAGE_BYTES_MAX + 1];
-        assert!(next_line(&mut BufReader::new(&long[..])).await.is_err());
+        assert!(next_line(&mut &long[..]).is_err());
     }
 
     #[test]
