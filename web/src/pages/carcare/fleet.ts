@@ -33,8 +33,9 @@ export const LATE_AFTER_MS = 10_000;
 export const OFF_AFTER_MS = 60_000;
 const EVENTS_MAX = 4;
 
-export function statusOf(ageMs: number): Status {
-  return ageMs < LATE_AFTER_MS ? 'live' : ageMs < OFF_AFTER_MS ? 'late' : 'off';
+/** `connected`: without a connection nothing is known to be live. */
+export function statusOf(ageMs: number, connected: boolean): Status {
+  return ageMs < LATE_AFTER_MS && connected ? 'live' : ageMs < OFF_AFTER_MS ? 'late' : 'off';
 }
 
 export class Fleet {

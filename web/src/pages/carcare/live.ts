@@ -27,6 +27,12 @@ export interface Received {
 const RECEIVED_MAX = 5_000;
 const HISTORY_SECONDS = 120;
 
+/** No data for now. The first attempt, and the step from one transport to another, are loading and no trouble. */
+export function isLost(state: State): boolean {
+  if (state.name === 'connecting') return state.retryAt !== undefined || state.attempt > 0;
+  return state.name === 'closed' || (state.name === 'paused' && state.reason === 'offline');
+}
+
 export class Live {
   readonly client: Client<Channels>;
   readonly fleet = new Fleet();

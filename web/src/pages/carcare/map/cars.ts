@@ -11,6 +11,7 @@ import { placeAt } from '../motion';
 export interface Scene {
   readonly cars: ReadonlyMap<number, Car>;
   readonly selected: number | undefined;
+  readonly connected: boolean;
   readonly history: History;
   /** ms since 1970 */
   readonly time: number;
@@ -72,7 +73,7 @@ function drawCar(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Sce
   const chosen = car.id === scene.selected;
   const numbered = chosen || view.zoom >= NUMBERS_FROM_ZOOM;
   const radius = chosen ? RADIUS.selected : numbered ? RADIUS.numbered : RADIUS.small;
-  const status = statusOf(scene.time - car.fixAt);
+  const status = statusOf(scene.time - car.fixAt, scene.connected);
   const heading = place.heading === undefined ? undefined : ((place.heading - view.bearing) * Math.PI) / 180;
 
   c.save();

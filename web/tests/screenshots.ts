@@ -1,0 +1,46 @@
+// Pictures for the documentation, taken from the real server with a fleet under way: `npm run screenshots`.
+import { mkdirSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { expect, test, type Page } from '@playwright/test';
+import { openCar, url } from './page.ts';
+
+const images = fileURLToPath(new URL('../../docs/images/', import.meta.url));
+mkdirSync(images, { recursive: true });
+
+/** A trace worth a picture: 75 s at five records per second. */
+async function driven(page: Page): Promise<void> {
+  await expect.poll(() => page.evaluate(() => window.carcare?.received.length), { timeout: 110_000 }).toBeGreaterThan(375);
+}
+
+test.describe('phone', () => {
+  test.use({ viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, hasTouch: true, colorScheme: 'light' });
+  test('CarCare on a phone', async ({ page }) => {
+    test.setTimeout(150_000);
+    await openCar(page);
+    await driven(page);
+    await page.screenshot({ path: `${images}carcare-phone.png` });
+  });
+});
+
+test.describe('desktop', () => {
+  test.use({ viewport: { width: 1280, height: 800 }, colorScheme: 'dark' });
+  test('CarCare on a desktop', async ({ page }) => {
+    test.setTimeout(150_000);
+    await openCar(page);
+    await driven(page);
+    await page.screenshot({ path: `${images}carcare-desktop.png` });
+  });
+});
+
+test.describe('start', () => {
+  test.use({ viewport: { width: 1280, height: 800 }, colorScheme: 'light' });
+  test('the start page', async ({ page }) => {
+    await page.goto(url('/'));
+    await expect(page.getByText('Listening over')).toBeVisible();
+    for (let nr = 1; nr <= 3; nr++) {
+      await page.getByRole('button', { name: 'Publish from here' }).click();
+      await expect(page.getByRole('log')).toContainText(`"nr":${nr}`);
+    }
+    await page.screenshot({ path: `${images}start-desktop.png`, fullPage: true });
+  });
+});
