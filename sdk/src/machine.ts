@@ -153,7 +153,7 @@ export function machine({ order, random, pauseHidden = false, ...options }: Mach
         return;
       case 'hidden':
         hidden = true;
-        if (pauseHidden) pauseAt = now + HIDDEN_GRACE;
+        if (state.name !== 'idle') pauseLater(now);
         return;
       case 'visible':
         hidden = false;
@@ -216,11 +216,16 @@ export function machine({ order, random, pauseHidden = false, ...options }: Mach
   function connect(now: number): void {
     retryAt = Infinity;
     lostAt ??= now;
+    pauseLater(now);
     abortCandidates();
     untried = [...order];
     hope = false;
     connecting();
     openNext(now);
+  }
+
+  function pauseLater(now: number): void {
+    if (hidden && pauseHidden) pauseAt = Math.min(pauseAt, now + HIDDEN_GRACE);
   }
 
   function openNext(now: number): void {

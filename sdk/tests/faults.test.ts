@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { WebSocket } from 'ws';
-import { millrace, MillraceError, type ConnectOptions, type Event, type TransportName } from '../src/index.js';
+import { millrace, type ConnectOptions, type Event, type TransportName } from '../src/index.js';
 import { FaultyServer, until } from './faulty-server.js';
 
 const ALL: readonly TransportName[] = ['websocket', 'http-stream', 'sse', 'long-poll', 'poll'];
@@ -23,7 +23,7 @@ function connect(options: ConnectOptions = {}) {
   return client;
 }
 
-const numbers = (events: Event[]): unknown[] => events.map(({ data }) => data);
+const numbers = (events: readonly Event[]): unknown[] => events.map(({ data }) => data);
 const upTo = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
 
 describe.each(ALL)('%s', (transport) => {
@@ -83,7 +83,7 @@ describe.each(ALL)('%s', (transport) => {
     server.cut();
     const [one, two] = await published;
     expect([one.offset, two.offset]).toEqual([1n, 2n]);
-    expect(numbers(await mr.history('chat/1') as Event[])).toEqual([{ n: 1 }, { n: 2 }]);
+    expect(numbers(await mr.history('chat/1'))).toEqual([{ n: 1 }, { n: 2 }]);
   });
 
   test('complaint 05: the position is known before any message, and recovery works every time', async () => {

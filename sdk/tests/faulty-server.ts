@@ -18,6 +18,12 @@ interface Log {
   next: number;
 }
 
+interface Answer {
+  position: string;
+  messages: object[];
+  gap?: { from: string; to: string };
+}
+
 /** A position, `earliest`, `now` or ms. */
 type Since = string;
 
@@ -103,13 +109,8 @@ export class FaultyServer {
     return log;
   }
 
-  #head(channel: string): string {
-    const { epoch, next } = this.#log(channel);
-    return `${epoch}:${next - 1}`;
-  }
-
   /** What a reader at `since` gets now, and where it stands then. */
-  #read(channel: string, since: Since, limit = 1000): { position: string; messages: object[]; gap?: { from: string; to: string } } {
+  #read(channel: string, since: Since, limit = 1000): Answer {
     const { epoch, items, next } = this.#log(channel);
     const first = items[0]?.offset ?? next;
     let offset = since === 'now' ? next - 1 : since === 'earliest' ? first - 1 : -1;
@@ -156,6 +157,7 @@ export class FaultyServer {
       const position = this.#once(`${channel} ${request.headers['idempotency-key']}`, () => this.publish(channel, data, bytes ? { encoding: 'base64' } : {}));
       if (!this.muteAcks) json(position, { position });
     } else if (url.pathname.startsWith('/v1/presence/')) json(undefined, { channel, count: this.#readers.size });
+    else if (url.pathname === '/v1/info') json(undefined, {});
     else if (url.pathname.startsWith('/v1/channels/')) {
       const page = this.#read(channel, query.get('since') ?? 'now', Number(query.get('limit') ?? 100));
       json(page.position, page.messages.length || page.gap ? page : undefined);
@@ -165,7 +167,7 @@ export class FaultyServer {
   async #stream(request: IncomingMessage, response: ServerResponse, query: URLSearchParams, json: (position: string | undefined, body: unknown) => void): Promise<void> {
     const at = new Map<string, string>(query.getAll('channel').map((item) => item.split('@') as [string, string]).map(([name, since]) => [name, since ?? query.get('since') ?? 'now']));
     const list = (): string => [...at].map(([name, position]) => `${name}@${position}`).join();
-    const take = (): [string, ReturnType<FaultyServer['#read']>][] =>
+    const take = (): [string, Answer][] =>
       [...at].map(([name, since]) => {
         const page = this.#read(name, since);
         at.set(name, page.position);

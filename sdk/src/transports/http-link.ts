@@ -154,12 +154,13 @@ export class HttpLink implements Link {
       this.#reading = this.#key();
       const groups = this.#groups(host.hub.wanted());
       try {
+        this.#asked = Date.now();
         if (groups.length) {
-          this.#asked = Date.now();
           await Promise.race(groups.map((query) => this.#keepReading(query, signal)));
         } else {
-          // Nothing to read: publishing needs no connection that stands.
-          this.open(0);
+          // Nothing to read: publishing needs no connection that stands, only a server that answers.
+          if (!this.opened) await this.http.json('/v1/info', [], { signal });
+          this.open(Date.now() - this.#asked);
           host.say({ type: 'alive', withinMs: Infinity });
           if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve));
         }

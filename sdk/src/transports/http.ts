@@ -39,6 +39,7 @@ export class Http {
       controller.abort();
     }, ask.timeoutMs ?? 10_000);
     try {
+      let renewed = false;
       for (let reason: TokenReason | undefined; ; ) {
         if (reason || !this.#token) this.#token = this.#host.token(reason ?? 'connect', controller.signal);
         const asked = this.#token;
@@ -48,8 +49,10 @@ export class Http {
           throw thrown;
         });
         const response = await this.#send(path, query, ask, token, controller.signal);
-        if (response.status === 401 && !reason && typeof this.#host.options.token === 'function') {
-          reason = this.#accepted ? 'expired' : 'rejected';
+        if (response.status === 401 && !renewed && typeof this.#host.options.token === 'function') {
+          renewed = true;
+          // Another request may have renewed it meanwhile.
+          reason = this.#token === asked ? (this.#accepted ? 'expired' : 'rejected') : undefined;
           await response.body?.cancel();
           continue;
         }

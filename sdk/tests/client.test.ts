@@ -1,0 +1,350 @@
+// The client's own behaviour, on a server that does what the test tells it.
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { WebSocket } from 'ws';
+import { client } from '../src/core.js';
+import { millrace, MillraceError, type ConnectOptions, type Event, type Subscription, type TransportName } from '../src/index.js';
+import { poll } from '../src/transports/poll.js';
+import { FaultyServer, until } from './faulty-server.js';
+
+let server: FaultyServer;
+let clients: { close(): Promise<void> }[] = [];
+
+beforeEach(async () => {
+  server = await FaultyServer.start();
+});
+
+afterEach(async () => {
+  for (const each of clients) await each.close();
+  clients = [];
+  await server.stop();
+});
+
+function connect(options: ConnectOptions = {}) {
+  const made = millrace(server.url, { WebSocket, pollMs: 20, retry: { min: 5, max: 50 }, ...options });
+  clients.push(made);
+  return made;
+}
+
+const gather = (subscription: Subscription): Event[] => {
+  const got: Event[] = [];
+  subscription.on((event) => got.push(event));
+  return got;
+};
+const data = (events: readonly Event[]): unknown[] => events.map((event) => event.data);
+
+describe('complaint 06: the token', () => {
+  test.each(['http-stream', 'sse', 'long-poll', 'poll'] as const)('%s renews what has expired, and only that', async (transport) => {
+    const reasons: string[] = [];
+    let good = 'one';
+    server.refuse = ({ headers }) => (headers.authorization === `Bearer ${good}` ? undefined : 401);
+    const mr = connect({ transports: [transport], token: async ({ reason }) => (reasons.push(reason), good) });
+    const got = gather(mr.subscribe('cars/1'));
+    await mr.ready();
+    expect(reasons).toEqual(['connect']);
+    good = 'two';
+    await mr.publish('cars/1', 1);
+    expect(reasons).toEqual(['connect', 'expired']);
+    await until(() => got.length === 1, 'the event');
+    server.cut();
+    await mr.publish('cars/1', 2);
+    await until(() => got.length === 2, 'the event after the cut');
+  });
+
+  test('a fresh one that is refused is asked for once more, then the client closes with the reason', async () => {
+    const reasons: string[] = [];
+    server.refuse = () => 401;
+    const mr = connect({ transports: ['poll'], token: ({ reason }) => (reasons.push(reason), 'bad') });
+    await expect(mr.ready()).rejects.toMatchObject({ code: 'auth', retryable: false });
+    expect(reasons).toEqual(['connect', 'rejected']);
+    expect(mr.state).toMatchObject({ name: 'closed', cause: { code: 'auth' } });
+  });
+
+  test('every WebSocket asks anew, so none connects with what expired while asleep', async () => {
+    let n = 0;
+    const mr = connect({ transports: ['websocket'], token: async () => `t${++n}` });
+    await mr.ready();
+    server.cut();
+    await until(() => mr.stats().reconnects === 1, 'the reconnection');
+    const offered = server.requests.map(({ headers }) => headers['sec-websocket-protocol']);
+    expect(offered).toEqual(['millrace.v1+json,bearer.t1', 'millrace.v1+json,bearer.t2']);
+  });
+
+  test('a static one that is refused does not loop', async () => {
+    server.refuse = () => 401;
+    const mr = connect({ transports: ['http-stream'], token: 'bad' });
+    mr.subscribe('cars/1');
+    await expect(mr.ready()).rejects.toMatchObject({ code: 'auth' });
+    expect(server.requests.length).toBeLessThanOrEqual(2);
+  });
+});
+
+test('complaint 10: server-sent events are asked for by GET, again after a 500, one request at a time', async () => {
+  let left = 3;
+  server.refuse = () => (left-- > 0 ? 500 : undefined);
+  const mr = connect({ transports: ['sse'] });
+  const car = mr.subscribe('cars/1');
+  const got = gather(car);
+  await car.ready;
+  server.publish('cars/1', 'after');
+  await until(() => got.length === 1, 'the event');
+  expect(server.requests.map(({ method }) => method)).toEqual(['GET', 'GET', 'GET', 'GET']);
+  await until(() => server.connections === 1, 'one connection');
+});
+
+test('complaint 13: a subscription that is closed and made again at once costs no new one', async () => {
+  const mr = connect({ transports: ['websocket'] });
+  const first = mr.subscribe('cars/1');
+  await first.ready;
+  await first.close();
+  const second = mr.subscribe('cars/1');
+  const third = mr.subscribe('cars/1');
+  await Promise.all([second.ready, third.ready]);
+  const wire = (): string[] => server.commands.map(({ name }) => name).filter((name) => name.includes('subscribe'));
+  expect(wire()).toEqual(['subscribe']);
+  await second.close();
+  await third.close();
+  await until(() => wire().length === 2, 'the end of the wire subscription');
+  expect(wire()).toEqual(['subscribe', 'unsubscribe']);
+});
+
+test('complaint 14: wake retries now, and finds a zombie', async () => {
+  const mr = connect({ transports: ['websocket'], retry: { min: 60_000, max: 60_000, jitter: 'none' } });
+  server.refuse = () => 503;
+  const states: string[] = [];
+  mr.onState(({ name }) => states.push(name));
+  const open = mr.ready();
+  await until(() => mr.state.name === 'connecting' && mr.state.retryAt, 'the wait');
+  server.refuse = () => undefined;
+  mr.wake();
+  await open;
+  server.mute = true;
+  mr.wake();
+  await until(() => mr.state.name === 'connecting', 'the zombie found', 4000);
+  expect(states).toContain('open');
+});
+
+describe('where a subscription starts', () => {
+  beforeEach(() => {
+    for (let n = 0; n < 5; n++) server.publish('cars/1', n);
+  });
+
+  test.each([
+    ['now', 'now', [5]],
+    ['latest', 'latest', [4, 5]],
+    ['earliest', 'earliest', [0, 1, 2, 3, 4, 5]],
+    ['an offset', { offset: 3n }, [3, 4, 5]],
+    ['a position', { position: 'e0:2' }, [2, 3, 4, 5]],
+    ['seconds', { seconds: 60 }, [0, 1, 2, 3, 4, 5]],
+  ] as const)('%s', async (_, from, expected) => {
+    for (const transport of ['websocket', 'http-stream', 'poll'] as const) {
+      const mr = connect({ transports: [transport] });
+      const car = mr.subscribe('cars/1', { from });
+      const got = gather(car);
+      const { recovered } = await car.ready;
+      expect(recovered).toBe(true);
+      await until(() => got.length >= expected.length - 1, 'history');
+      server.publish('cars/1', 5);
+      await until(() => got.length >= expected.length, 'the live one');
+      expect(data(got)).toEqual(expected);
+      expect(got.at(-1)!.replayed).toBe(false);
+      if (got.length > 1) expect(got[0]!.replayed).toBe(true);
+      await mr.close();
+      server.trim('cars/1', 6);
+      server = await restart(server);
+      for (let n = 0; n < 5; n++) server.publish('cars/1', n);
+    }
+  });
+
+  test('a position that history no longer reaches says so', async () => {
+    server.trim('cars/1', 2);
+    const car = connect({ transports: ['websocket'] }).subscribe('cars/1', { from: { position: 'e0:1' } });
+    const got = gather(car);
+    expect(await car.ready).toMatchObject({ recovered: false, offset: 3n });
+    await until(() => got.length === 2, 'what is left');
+    expect([data(got), car.gaps, car.lastGap]).toEqual([[3, 4], 1, { from: 'e0:1', to: 'e0:3' }]);
+  });
+
+  test('one who joins late reads history at its own pace, then what the others get', async () => {
+    const mr = connect({ transports: ['websocket'] });
+    const live = gather(mr.subscribe('cars/1'));
+    await until(() => mr.state.name === 'open' && server.commands.some(({ name }) => name === 'subscribe'), 'the first reader');
+    const late = mr.subscribe('cars/1', { from: 'earliest', buffer: { max: 4 } });
+    await late.ready;
+    for (let n = 5; n < 50; n++) server.publish('cars/1', n);
+    const seen: unknown[] = [];
+    for await (const event of late) {
+      seen.push(event.data);
+      if (event.data === 49) break;
+    }
+    expect(late.dropped).toBe(0);
+    expect(seen).toEqual(Array.from({ length: 50 }, (_, n) => n));
+    expect(data(live)).toEqual(Array.from({ length: 45 }, (_, n) => n + 5));
+    expect(server.commands.filter(({ name }) => name === 'subscribe')).toHaveLength(1);
+  });
+});
+
+async function restart(old: FaultyServer): Promise<FaultyServer> {
+  await old.stop();
+  return FaultyServer.start();
+}
+
+describe('buffers', () => {
+  async function filled(buffer: { max?: number; overflow?: 'drop-oldest' | 'latest-only' | 'error' }): Promise<Subscription> {
+    const mr = connect({ transports: ['websocket'] });
+    const car = mr.subscribe('cars/1', { buffer });
+    await car.ready;
+    for (let n = 0; n < 10; n++) server.publish('cars/1', n);
+    await until(() => mr.stats().messages === 10, 'ten messages');
+    return car;
+  }
+
+  test('the oldest is dropped and counted', async () => {
+    const car = await filled({ max: 3 });
+    expect([car.lag, car.dropped, car.latest()?.data]).toEqual([3, 7, 9]);
+  });
+
+  test('only the latest', async () => {
+    const car = await filled({ overflow: 'latest-only' });
+    expect([car.lag, car.dropped]).toEqual([1, 9]);
+  });
+
+  test('or an error, after what was buffered', async () => {
+    const car = await filled({ max: 3, overflow: 'error' });
+    const seen: unknown[] = [];
+    await expect((async () => {
+      for await (const event of car) seen.push(event.data);
+    })()).rejects.toMatchObject({ code: 'slow-consumer' });
+    expect(seen).toEqual([0, 1, 2]);
+  });
+});
+
+describe('endings', () => {
+  test('a signal ends the loop, the subscription and the wire', async () => {
+    const mr = connect({ transports: ['websocket'] });
+    const controller = new AbortController();
+    const seen: unknown[] = [];
+    const loop = (async () => {
+      for await (const event of mr.subscribe('cars/1', { signal: controller.signal, from: 'earliest' })) {
+        seen.push(event.data);
+        if (event.data === 1) controller.abort();
+      }
+    })();
+    for (let n = 0; n < 3; n++) server.publish('cars/1', n);
+    await loop;
+    expect(seen).toEqual([0, 1]);
+    await until(() => server.commands.some(({ name }) => name === 'unsubscribe'), 'the end on the wire');
+  });
+
+  test('an aborted publication settles while offline, and is not sent later', async () => {
+    server.refuse = () => 503;
+    const mr = connect({ transports: ['websocket'] });
+    const controller = new AbortController();
+    const publishing = mr.publish('chat/1', 'x', { signal: controller.signal });
+    controller.abort();
+    await expect(publishing).rejects.toMatchObject({ code: 'aborted' });
+    server.refuse = () => undefined;
+    await mr.publish('chat/1', 'y');
+    expect(data(await mr.history('chat/1'))).toEqual(['y']);
+  });
+
+  test('close ends loops quietly, rejects what waits, and leaves nothing open', async () => {
+    const mr = connect({ transports: ['http-stream'] });
+    const car = mr.subscribe('cars/1');
+    const loop = (async () => {
+      for await (const event of car) expect(event).toBeUndefined();
+    })();
+    await car.ready;
+    await mr.close();
+    await loop;
+    await expect(mr.publish('cars/1', 1)).rejects.toMatchObject({ code: 'aborted' });
+    expect(() => mr.subscribe('cars/1')).toThrow(MillraceError);
+    await until(() => server.connections === 0, 'no connection');
+  });
+
+  test('removing the last listener closes the subscription', async () => {
+    const mr = connect({ transports: ['websocket'] });
+    const ended = vi.fn();
+    const off = mr.subscribe('cars/1').on(() => {}, ended);
+    await until(() => server.commands.some(({ name }) => name === 'subscribe'), 'the subscription');
+    off();
+    await until(() => server.commands.some(({ name }) => name === 'unsubscribe'), 'its end');
+  });
+});
+
+test('wildcards need the websocket transport, and say so elsewhere', async () => {
+  const mr = connect({ transports: ['sse'] });
+  const all = mr.subscribe('cars/+');
+  await expect(all.ready).rejects.toMatchObject({ code: 'rejected', message: expect.stringContaining('websocket') });
+});
+
+test('many channels on an HTTP transport are one request, opened anew when the set changes', async () => {
+  const mr = connect({ transports: ['http-stream'] });
+  const got = ['a', 'b', 'c'].map((name) => gather(mr.subscribe(name)));
+  await mr.ready();
+  await until(() => server.requests.length === 1, 'one request');
+  server.publish('a', 1);
+  await until(() => got[0]!.length === 1, 'an event');
+  const late = mr.subscribe('d');
+  await late.ready;
+  for (const name of ['a', 'b', 'c', 'd']) server.publish(name, 2);
+  await until(() => got.every((events) => events.at(-1)?.data === 2) && late.latest(), 'an event each');
+  const asked = server.requests.map(({ url }) => new URL(url!, server.url).searchParams.getAll('channel'));
+  expect(asked).toEqual([['a', 'b', 'c'], ['a@e0:1', 'b@e1:0', 'c@e2:0', 'd']]);
+  expect(server.requests.every(({ url }) => /[?&]_=\w+/.test(url!))).toBe(true);
+});
+
+test('a buffering proxy: what opens but says nothing loses the race', async () => {
+  server.refuse = ({ headers }) => (headers.upgrade ? 400 : undefined);
+  const mr = connect({ transports: ['websocket', 'long-poll'] });
+  await mr.ready();
+  expect(mr.state).toMatchObject({ name: 'open', transport: 'long-poll' });
+});
+
+test('a transport that is not part of the client is refused by name', async () => {
+  expect(() => client(server.url, [poll], { transports: ['sse' as TransportName] })).toThrow('sse');
+  const mr = client(server.url, [poll]);
+  clients.push(mr);
+  await expect(mr.use('websocket')).rejects.toMatchObject({ code: 'rejected' });
+});
+
+test('schemas turn or refuse what arrives', async () => {
+  const schema = {
+    '~standard': {
+      version: 1 as const,
+      vendor: 'test',
+      validate: (value: unknown) => (typeof value === 'number' ? { value: value * 2 } : { issues: [{ message: 'not a number' }] }),
+    },
+  };
+  const mr = connect({ transports: ['websocket'] });
+  const car = mr.subscribe('cars/1', { schema });
+  await car.ready;
+  server.publish('cars/1', 21);
+  server.publish('cars/1', 'x');
+  const seen: unknown[] = [];
+  await expect((async () => {
+    for await (const event of car) seen.push(event.data);
+  })()).rejects.toMatchObject({ code: 'rejected', reason: 'schema' });
+  expect(seen).toEqual([42]);
+});
+
+test('a listener that throws stops nobody else', async () => {
+  const caught: unknown[] = [];
+  const before = process.listeners('uncaughtException');
+  process.removeAllListeners('uncaughtException');
+  process.on('uncaughtException', (error) => caught.push(error));
+  try {
+    const mr = connect({ transports: ['websocket'] });
+    const car = mr.subscribe('cars/1');
+    car.on(() => {
+      throw new Error('mine');
+    });
+    const got = gather(car);
+    await car.ready;
+    server.publish('cars/1', 1);
+    server.publish('cars/1', 2);
+    await until(() => got.length === 2 && caught.length === 2, 'both');
+  } finally {
+    process.removeAllListeners('uncaughtException');
+    for (const listener of before) process.on('uncaughtException', listener);
+  }
+});

@@ -1,0 +1,98 @@
+import { describe, expect, test } from 'vitest';
+import { closeError, refused } from '../src/errors.js';
+import { checkChannel, isNews, matches, parsePosition, shift } from '../src/position.js';
+import { SseParser, type SseEvent } from '../src/sse-parser.js';
+import { parsePositions } from '../src/transports/http.js';
+
+describe('server-sent events', () => {
+  const parse = (...pieces: string[]): SseEvent[] => {
+    const parser = new SseParser();
+    return pieces.flatMap((piece) => parser.push(piece));
+  };
+
+  test('fields, comments, several data lines, an id without data', () => {
+    expect(parse('retry: 2000\nid: e:0\n\n: heartbeat\n\nid: e:1\ndata: one\ndata:two\ndata\n\nevent: gap\ndata: {}\n\n')).toEqual([
+      { event: 'message', data: undefined, id: 'e:0' },
+      { event: 'message', data: 'one\ntwo\n', id: 'e:1' },
+      { event: 'gap', data: '{}', id: undefined },
+    ]);
+  });
+
+  test('however the text is cut, with any line ending', () => {
+    for (const end of ['\n', '\r\n', '\r']) {
+      const text = `\uFEFFid: e:1${end}data: a: b${end}${end}data: c${end}${end}: end`;
+      const whole = parse(text);
+      expect(whole).toEqual([{ event: 'message', data: 'a: b', id: 'e:1' }, { event: 'message', data: 'c', id: undefined }]);
+      expect(parse(...text)).toEqual(whole);
+      for (let i = 0; i < text.length; i++) expect(parse(text.slice(0, i), '', text.slice(i))).toEqual(whole);
+    }
+  });
+
+  test('an unfinished event is not an event', () => {
+    expect(parse('data: half')).toEqual([]);
+    expect(parse('data: half\n')).toEqual([]);
+  });
+});
+
+describe('positions', () => {
+  test('name a place; another epoch is news', () => {
+    const at = parsePosition('5f0c12ab:57');
+    expect(at).toEqual({ text: '5f0c12ab:57', epoch: '5f0c12ab', offset: 57n });
+    expect(parsePosition('e:18446744073709551615').offset).toBe(2n ** 64n - 1n);
+    expect([shift(at, -1n), shift(at, -60n)]).toEqual(['5f0c12ab:56', '5f0c12ab:0']);
+    expect(isNews(at, undefined)).toBe(true);
+    expect(isNews(at, at)).toBe(false);
+    expect(isNews(parsePosition('5f0c12ab:58'), at)).toBe(true);
+    expect(isNews(parsePosition('5f0c12ab:56'), at)).toBe(false);
+    expect(isNews(parsePosition('other:1'), at)).toBe(true);
+  });
+
+  test.each(['', 'e', ':1', 'e:', 'e:-1', 'e:1x', 'now'])('%j is none', (text) => {
+    expect(() => parsePosition(text)).toThrow(expect.objectContaining({ code: 'protocol' }));
+  });
+
+  test('lists of them', () => {
+    expect(parsePositions('cars/1:a@5f:58,cars/2@5f:57')).toEqual([['cars/1:a', '5f:58'], ['cars/2', '5f:57']]);
+    expect(parsePositions('')).toEqual([]);
+  });
+});
+
+describe('channels', () => {
+  test.each(['cars', 'cars/1/telemetry', 'a.b:c-d_e/9', 'x'.repeat(255), '...'])('%s is a name', (name) => {
+    expect(() => checkChannel(name)).not.toThrow();
+  });
+
+  test.each(['', '/', 'a//b', '/a', 'a/', 'a b', 'ä', 'a/+', '#', 'x'.repeat(256), 'a/../b', '.', 'a?b'])('%j is none', (name) => {
+    expect(() => checkChannel(name)).toThrow(expect.objectContaining({ code: 'rejected', reason: 'bad_channel' }));
+  });
+
+  test.each(['+', '#', 'a/+/b', 'a/#', '+/+', '+/#', 'a'])('%s is a pattern', (name) => {
+    expect(() => checkChannel(name, true)).not.toThrow();
+  });
+
+  test.each(['a/#/b', 'a+', 'a/b#', '##', 'a/++', ''])('%j is no pattern', (name) => {
+    expect(() => checkChannel(name, true)).toThrow(expect.objectContaining({ code: 'rejected' }));
+  });
+
+  test.each([
+    ['cars/+', 'cars/1', true], ['cars/+', 'cars', false], ['cars/+', 'cars/1/x', false], ['cars/#', 'cars', true], ['cars/#', 'cars/1/x', true],
+    ['#', 'a/b', true], ['+/b', 'a/b', true], ['a/+/#', 'a', false], ['a/+/#', 'a/b', true], ['a/b', 'a/c', false],
+  ])('%s and %s: %s', (pattern, channel, expected) => {
+    expect(matches(pattern, channel)).toBe(expected);
+  });
+});
+
+describe('errors', () => {
+  test.each([
+    [1006, 'network', true], [1001, 'network', true], [1012, 'network', true], [1011, 'network', true], [1000, 'rejected', false],
+    [1002, 'protocol', false], [1007, 'protocol', false], [1009, 'protocol', false], [1008, 'auth', false], [4000, 'rejected', false],
+  ])('close code %i is %s, another try: %s', (code, kind, retryable) => {
+    expect(closeError(code, '')).toMatchObject({ code: kind, retryable });
+  });
+
+  test('the server’s word on trying again counts', () => {
+    expect(refused({ code: 'too_many', detail: 'x', retry: true })).toMatchObject({ code: 'rejected', reason: 'too_many', retryable: true, message: 'x' });
+    expect(refused({ code: 'unavailable', retry: true })).toMatchObject({ code: 'network', retryable: true });
+    expect(refused({ code: 'bad_channel', retry: false })).toMatchObject({ code: 'rejected', retryable: false });
+  });
+});
