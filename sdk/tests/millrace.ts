@@ -1,0 +1,46 @@
+// Starts the real server on a free port.
+import { spawn, type ChildProcess } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+
+export interface RunningServer {
+  readonly url: string;
+  stop(): Promise<void>;
+}
+
+/** MILLRACE_BIN, or what `cargo build` made. Throws if there is none: these tests are worth nothing without it. */
+export function binary(): string {
+  const target = process.env['CARGO_TARGET_DIR'] ?? fileURLToPath(new URL('../../target', import.meta.url));
+  const path = process.env['MILLRACE_BIN'] ?? `${target}/debug/millrace`;
+  if (!existsSync(path)) throw new Error(`no server at ${path}: run \`cargo build\`, or set MILLRACE_BIN`);
+  return path;
+}
+
+/** `settings`: as for `--set`. */
+export async function startMillrace(settings: readonly string[] = []): Promise<RunningServer> {
+  const flags = settings.flatMap((setting) => ['--set', setting]);
+  const child = spawn(binary(), ['serve', '--listen', '127.0.0.1:0', ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+  const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()));
+  return { url: await listening(child), stop: () => (child.kill(), exited) };
+}
+
+function listening(child: ChildProcess): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let said = '';
+    const timer = setTimeout(() => fail('was not listening after 10 s'), 10_000);
+    const fail = (what: string): void => {
+      child.kill();
+      reject(new Error(`millrace ${what}: ${said}`));
+    };
+    for (const output of [child.stdout!, child.stderr!]) {
+      output.on('data', (piece) => {
+        said += piece;
+        const url = /listening on (http:\/\/\S+)/.exec(said)?.[1];
+        if (!url) return;
+        clearTimeout(timer);
+        resolve(url);
+      });
+    }
+    child.once('exit', (code) => fail(`ended with ${code}`));
+  });
+}

@@ -1,0 +1,213 @@
+// The client against the real server.
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { WebSocket } from 'ws';
+import { millrace, type ConnectOptions, type Event, type Subscription, type TransportName } from '../src/index.js';
+import { until } from './faulty-server.js';
+import { startMillrace, type RunningServer } from './millrace.js';
+
+const ALL: readonly TransportName[] = ['websocket', 'http-stream', 'sse', 'long-poll', 'poll'];
+let server: RunningServer;
+let clients: { close(): Promise<void> }[] = [];
+let channels = 0;
+
+beforeAll(async () => {
+  server = await startMillrace(['namespaces.short.count_max=5']);
+});
+afterAll(() => server?.stop());
+afterEach(async () => {
+  for (const each of clients) await each.close();
+  clients = [];
+});
+
+function connect(options: ConnectOptions = {}) {
+  const made = millrace(server.url, { WebSocket, pollMs: 20, ...options });
+  clients.push(made);
+  return made;
+}
+
+/** A channel nobody has used. */
+const fresh = (namespace = 'sdk'): string => `${namespace}/${++channels}`;
+const upTo = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
+const data = (events: readonly Event[]): unknown[] => events.map((event) => event.data);
+const gather = (subscription: Subscription): Event[] => {
+  const got: Event[] = [];
+  subscription.on((event) => got.push(event));
+  return got;
+};
+
+describe.each(ALL)('%s', (transport) => {
+  test('receives in order what it publishes, once each', async () => {
+    const mr = connect({ transports: [transport] });
+    const channel = fresh();
+    const subscription = mr.subscribe(channel);
+    const got = gather(subscription);
+    await subscription.ready;
+    const published = await Promise.all(upTo(50).map((n) => mr.publish(channel, n)));
+    await until(() => got.length >= 50, '50 events');
+    expect(data(got)).toEqual(upTo(50));
+    expect(got.map(({ position }) => position)).toEqual(published.map(({ position }) => position));
+    expect(got[0]).toMatchObject({ channel, offset: 1n, replayed: false });
+    expect(Math.abs(got[0]!.publishedAt - got[0]!.receivedAt)).toBeLessThan(5000);
+    expect(mr.stats()).toMatchObject({ transport, messages: 50, reconnects: 0, gaps: 0 });
+  });
+
+  test('JSON, text, bytes and keys arrive as they were published', async () => {
+    const mr = connect({ transports: [transport] });
+    const channel = fresh();
+    const subscription = mr.subscribe(channel);
+    const got = gather(subscription);
+    await subscription.ready;
+    const said = [{ deep: [1, null, 'ä'] }, 'text\nof two lines', 'äöü €', new Uint8Array([0, 255, 10, 13]), null, true, 1.5];
+    for (const each of said) await mr.publish(channel, each, { key: 'k/1' });
+    await until(() => got.length === said.length, 'all');
+    expect(data(got)).toEqual(said);
+    expect(got[0]!.key).toBe('k/1');
+  });
+
+  test('a large payload', async () => {
+    const mr = connect({ transports: [transport] });
+    const channel = fresh();
+    const subscription = mr.subscribe(channel);
+    const got = gather(subscription);
+    await subscription.ready;
+    const large = { text: 'ä'.repeat(500_000) };
+    await mr.publish(channel, large);
+    await until(() => got.length === 1, 'the payload');
+    expect(got[0]!.data).toEqual(large);
+    await expect(mr.publish(channel, 'x'.repeat(1 << 21))).rejects.toMatchObject({ code: 'rejected', reason: 'too_large' });
+    expect((await mr.publish(channel, 'still here')).offset).toBe(2n);
+  });
+
+  test('a gap is told where history no longer reaches', async () => {
+    const mr = connect({ transports: [transport] });
+    const channel = fresh('short');
+    for (const n of upTo(12)) await mr.publish(channel, n);
+    const { position } = await mr.history(channel, { limit: 1 });
+    const epoch = position.split(':')[0];
+    const subscription = mr.subscribe(channel, { from: { offset: 2n } });
+    const got = gather(subscription);
+    expect(await subscription.ready).toMatchObject({ recovered: false });
+    await until(() => got.length >= 5, 'what is left');
+    expect(data(got)).toEqual([7, 8, 9, 10, 11]);
+    expect(subscription.lastGap).toEqual({ from: `${epoch}:2`, to: `${epoch}:7` });
+    const strict = mr.subscribe(channel, { from: { offset: 2n }, onGap: 'error' });
+    await expect((async () => {
+      for await (const event of strict) expect(event.data).toBeUndefined();
+    })()).rejects.toMatchObject({ code: 'gap' });
+  });
+
+  test('latest, then live', async () => {
+    const mr = connect({ transports: [transport] });
+    const channel = fresh();
+    for (const n of upTo(3)) await mr.publish(channel, n);
+    const got = gather(mr.subscribe(channel, { from: 'latest' }));
+    await until(() => got.length === 1, 'the newest');
+    await mr.publish(channel, 3);
+    await until(() => got.length === 2, 'the live one');
+    expect(data(got)).toEqual([2, 3]);
+    expect(got.map(({ replayed }) => replayed)).toEqual([true, false]);
+  });
+
+  test('history, presence, and an idempotency key that publishes once', async () => {
+    const mr = connect({ transports: [transport] });
+    const channel = fresh();
+    const one = await mr.publish(channel, 'a', { idempotencyKey: 'same' });
+    const two = await mr.publish(channel, 'a', { idempotencyKey: 'same' });
+    expect(two).toEqual(one);
+    await mr.publish(channel, 'b');
+    expect(data(await mr.history(channel))).toEqual(['a', 'b']);
+    expect(data(await mr.history(channel, { since: 1n, limit: 1 }))).toEqual(['b']);
+    const counts: number[] = [];
+    for await (const { count } of mr.presence(channel, { everyMs: 10 })) {
+      counts.push(count);
+      if (count > 0) break;
+      connect({ transports: ['websocket'] }).subscribe(channel);
+    }
+    expect(counts).toEqual([0, 1]);
+  });
+
+  test('abort ends the loop and the request', async () => {
+    const mr = connect({ transports: [transport] });
+    const channel = fresh();
+    const controller = new AbortController();
+    const subscription = mr.subscribe(channel, { signal: controller.signal });
+    await subscription.ready;
+    const seen: unknown[] = [];
+    const loop = (async () => {
+      for await (const event of subscription) {
+        seen.push(event.data);
+        controller.abort();
+      }
+    })();
+    await mr.publish(channel, 0);
+    await loop;
+    await mr.publish(channel, 1);
+    expect(seen).toEqual([0]);
+  });
+});
+
+test('switching through all transports, up and down, loses nothing and doubles nothing', async () => {
+  const channel = fresh();
+  const mr = connect({ transports: 'auto' });
+  const publisher = connect({ transports: ['websocket'] });
+  const subscription = mr.subscribe(channel);
+  const got = gather(subscription);
+  await subscription.ready;
+  let n = 0;
+  let publishing = true;
+  const pump = (async () => {
+    while (publishing) await publisher.publish(channel, n++);
+  })();
+  for (const transport of [...ALL.slice(1), ...ALL.slice(0, 4).reverse(), 'poll', 'websocket'] as const) {
+    await mr.use(transport);
+    expect(mr.state).toMatchObject({ name: 'open', transport });
+    const { length } = got;
+    await until(() => got.length > length + 20, `events over ${transport}`);
+  }
+  publishing = false;
+  await pump;
+  await until(() => got.length >= n, `${n} events`);
+  expect(data(got)).toEqual(upTo(n));
+  expect(mr.stats()).toMatchObject({ transport: 'websocket', reconnects: 10, gaps: 0 });
+  expect(subscription.dropped).toBe(0);
+});
+
+test('wildcards on a session, with what was missed while away', async () => {
+  const mr = connect({ transports: ['websocket'] });
+  const publisher = connect({ transports: ['http-stream'] });
+  const parent = fresh();
+  const all = mr.subscribe(`${parent}/+`);
+  const got = gather(all);
+  await all.ready;
+  await publisher.publish(`${parent}/a`, 1);
+  await publisher.publish(`${parent}/b`, 2);
+  await until(() => got.length === 2, 'both channels');
+  expect(got.map(({ channel }) => channel)).toEqual([`${parent}/a`, `${parent}/b`]);
+  // Away, so to say: on a session of its own that starts where the first one is.
+  const [a, b] = [publisher.publish(`${parent}/a`, 3), publisher.publish(`${parent}/c`, 4)];
+  await mr.use('auto');
+  await Promise.all([a, b]);
+  await until(() => got.length === 4, 'all four');
+  expect(data(got).sort()).toEqual([1, 2, 3, 4]);
+});
+
+test('a server that drains is left before it goes, and found again', async () => {
+  const own = await startMillrace(['drain.window=300ms']);
+  const mr = millrace(own.url, { WebSocket, transports: ['websocket'], retry: { max: 100 } });
+  clients.push(mr);
+  const subscription = mr.subscribe('cars/1');
+  await subscription.ready;
+  const states: string[] = [];
+  mr.onState((state) => states.push(state.name === 'connecting' && state.retryAt ? 'waiting' : state.name));
+  await own.stop();
+  await until(() => states.includes('waiting'), 'the retry');
+  expect(mr.state.name).not.toBe('closed');
+});
+
+test('Node 20 without a WebSocket goes on over HTTP streaming', async () => {
+  if (globalThis.WebSocket) return expect(process.versions.node.split('.')[0]).not.toBe('20');
+  const mr = millrace(server.url);
+  clients.push(mr);
+  await mr.ready();
+  expect(mr.state).toMatchObject({ transport: 'http-stream' });
+});
