@@ -3,6 +3,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { WebSocket } from 'ws';
 import { millrace, type ConnectOptions, type Event, type Subscription, type TransportName } from '../src/index.js';
 import { until } from './faulty-server.js';
+import { startProxy } from './proxy.js';
 import { startMillrace, type RunningServer } from './millrace.js';
 
 const ALL: readonly TransportName[] = ['websocket', 'http-stream', 'sse', 'long-poll', 'poll'];
@@ -172,23 +173,48 @@ test('switching through all transports, up and down, loses nothing and doubles n
   expect(subscription.dropped).toBe(0);
 });
 
-test('wildcards on a session, with what was missed while away', async () => {
-  const mr = connect({ transports: ['websocket'] });
-  const publisher = connect({ transports: ['http-stream'] });
-  const parent = fresh();
-  const all = mr.subscribe(`${parent}/+`);
-  const got = gather(all);
-  await all.ready;
-  await publisher.publish(`${parent}/a`, 1);
-  await publisher.publish(`${parent}/b`, 2);
-  await until(() => got.length === 2, 'both channels');
-  expect(got.map(({ channel }) => channel)).toEqual([`${parent}/a`, `${parent}/b`]);
-  // Away, so to say: on a session of its own that starts where the first one is.
-  const [a, b] = [publisher.publish(`${parent}/a`, 3), publisher.publish(`${parent}/c`, 4)];
-  await mr.use('auto');
-  await Promise.all([a, b]);
-  await until(() => got.length === 4, 'all four');
-  expect(data(got).sort()).toEqual([1, 2, 3, 4]);
+describe('through a relay that cuts', () => {
+  test.each(ALL)('%s loses nothing and doubles nothing', async (transport) => {
+    const relay = await startProxy(server.url);
+    const mr = millrace(relay.url, { WebSocket, pollMs: 20, transports: [transport], retry: { min: 5, max: 20 } });
+    clients.push(mr, { close: async () => relay.stop() });
+    const channel = fresh();
+    const subscription = mr.subscribe(channel);
+    const got = gather(subscription);
+    await subscription.ready;
+    // Published over the connections that are cut: answers are lost too, and the keys keep every publication single.
+    for (let round = 0; round < 8; round++) {
+      const publishing = Promise.all(upTo(10).map((n) => mr.publish(channel, round * 10 + n)));
+      await until(() => got.length > round * 10, 'the first of the round');
+      relay.cut();
+      await publishing;
+    }
+    await until(() => got.length >= 80, '80 events');
+    expect(data(got)).toEqual(upTo(80));
+    expect(mr.stats().gaps).toBe(0);
+  });
+
+  test('a wildcard goes on with every channel where it was, also those it had not heard of', async () => {
+    const relay = await startProxy(server.url);
+    const mr = millrace(relay.url, { WebSocket, transports: ['websocket'], retry: { min: 200, max: 200 } });
+    clients.push(mr, { close: async () => relay.stop() });
+    const publisher = connect({ transports: ['websocket'] });
+    const parent = fresh();
+    const all = mr.subscribe(`${parent}/+`);
+    const got = gather(all);
+    await all.ready;
+    await publisher.publish(`${parent}/a`, 1);
+    await publisher.publish(`${parent}/b`, 2);
+    await until(() => got.length === 2, 'both channels');
+    expect(got.map(({ channel }) => channel)).toEqual([`${parent}/a`, `${parent}/b`]);
+    relay.cut();
+    await until(() => mr.state.name !== 'open', 'the cut');
+    await publisher.publish(`${parent}/a`, 3);
+    await publisher.publish(`${parent}/c`, 4);
+    await until(() => got.length === 4, 'what was missed');
+    expect(data(got).sort()).toEqual([1, 2, 3, 4]);
+    expect(mr.state).toMatchObject({ name: 'open', resumed: true });
+  });
 });
 
 test('a server that drains is left before it goes, and found again', async () => {

@@ -1,0 +1,98 @@
+// The client in a real browser, page and worker, against the real server on another origin.
+import { afterEach, beforeEach, expect, inject, test, vi } from 'vitest';
+import { millrace, type Client, type Event, type TransportName } from '../../src/index.js';
+
+const ALL: readonly TransportName[] = ['websocket', 'http-stream', 'sse', 'long-poll', 'poll'];
+const url = inject('millraceUrl');
+let clients: Client[] = [];
+
+beforeEach(() => sessionStorage.clear());
+afterEach(async () => {
+  for (const each of clients) await each.close();
+  clients = [];
+});
+
+function connect(options: Parameters<typeof millrace>[1] = {}): Client {
+  const made = millrace(url, { pollMs: 20, ...options });
+  clients.push(made);
+  return made;
+}
+
+const seen = (condition: () => boolean): Promise<void> => vi.waitFor(() => expect(condition()).toBe(true), { timeout: 8000, interval: 5 });
+
+test.each(ALL)('%s in a page', async (transport) => {
+  const mr = connect({ transports: [transport] });
+  const channel = `page/${transport}`;
+  const subscription = mr.subscribe(channel);
+  const got: Event[] = [];
+  subscription.on((event) => got.push(event));
+  await subscription.ready;
+  const said = [0, 'text', { a: 1 }, new Uint8Array([1, 2, 255])];
+  for (const each of said) await mr.publish(channel, each);
+  await seen(() => got.length === said.length);
+  expect(got.map(({ data }) => data)).toEqual(said);
+});
+
+test.each(ALL)('complaint 12: %s in a worker', async (transport) => {
+  const worker = new Worker(new URL('./worker.ts', import.meta.url), { type: 'module' });
+  const answer = await new Promise((resolve, reject) => {
+    worker.onmessage = ({ data }) => resolve(data);
+    worker.onerror = reject;
+    worker.postMessage({ url, transport });
+  });
+  worker.terminate();
+  expect(answer).toEqual({ got: [0, 1, 2, 3, 4], window: false });
+});
+
+test('auto takes the WebSocket and remembers it for this tab', async () => {
+  const mr = connect();
+  await mr.ready();
+  expect(mr.state).toMatchObject({ name: 'open', transport: 'websocket' });
+  await mr.use('sse');
+  expect(sessionStorage.getItem(`millrace:${url}`)).toMatch(/^websocket \d+$/);
+});
+
+test('what won the last time leads the race', async () => {
+  sessionStorage.setItem(`millrace:${url}`, `sse ${Date.now()}`);
+  const mr = connect();
+  await mr.ready();
+  expect(mr.state).toMatchObject({ transport: 'sse' });
+  sessionStorage.setItem(`millrace:${url}`, `sse ${Date.now() - 31 * 60_000}`);
+  const later = connect();
+  await later.ready();
+  expect(later.state).toMatchObject({ transport: 'websocket' });
+});
+
+test('complaint 01: the browser’s own online event makes it try again', async () => {
+  const states: string[] = [];
+  const mr = millrace('http://127.0.0.1:9', { transports: ['poll'], retry: { min: 60_000, max: 60_000, jitter: 'none' } });
+  clients.push(mr);
+  mr.onState(({ name }) => states.push(name));
+  mr.ready().catch(() => {});
+  await seen(() => mr.state.name === 'connecting' && mr.state.retryAt !== undefined);
+  const before = states.length;
+  dispatchEvent(new Event_('online'));
+  expect(states.length).toBeGreaterThan(before);
+  expect(mr.state).not.toHaveProperty('retryAt');
+});
+
+test('complaint 07: no event of the page brings a closed client back', async () => {
+  const mr = connect();
+  await mr.ready();
+  await mr.close();
+  for (const type of ['online', 'pageshow', 'visibilitychange', 'resume']) dispatchEvent(new Event_(type));
+  await new Promise((resolve) => requestAnimationFrame(resolve));
+  expect(mr.state).toEqual({ name: 'closed' });
+});
+
+test('the fifth HTTP stream to a plain-http origin is warned about', async () => {
+  const warnings: string[] = [];
+  for (let n = 0; n < 5; n++) {
+    connect({ transports: ['http-stream'], log: ({ level, msg }) => level === 'warn' && warnings.push(msg) }).subscribe(`warn/${n}`);
+  }
+  await seen(() => warnings.length === 1);
+  expect(warnings[0]).toContain('six connections');
+});
+
+/** The browser's Event; this file's `Event` is a publication. */
+const Event_ = globalThis.Event;
