@@ -18,7 +18,10 @@ use millrace_engine::{Engine, MemoryEngine};
 use millrace_node::{Metrics, Router, Shard};
 use millrace_protocol::Epoch;
 use millrace_transport::{Listener, Sockets, bind_udp, http, serve};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::{
+    net::{self, AddressFamily, SocketType},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -46,7 +49,7 @@ pub struct Running {
 pub fn start(config: Config) -> anyhow::Result<Running> {
     raise_descriptor_limit();
     let shards = config.shards();
-    let listeners = Listener::bind(config.server.listen, shards);
+    let listeners = check_free(config.server.listen).and_then(|()| Listener::bind(config.server.listen, shards));
     let listeners = listeners.with_context(|| format!("cannot listen on {}: is another server there?", config.server.listen))?;
     let address = listeners[0].address()?;
     let mut datagrams = None;
@@ -135,6 +138,19 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+    Ok(())
+}
+
+/// The shards share one port, and the kernel would let a second server of the same user share it, too: half of its connections would
+/// silently go there. So the port is first asked for alone.
+///
+/// Errors: the address is taken, or not ours.
+fn check_free(address: SocketAddr) -> io::Result<()> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = net::socket(family, SocketType::STREAM, None)?;
+    // Connections of an earlier run that linger are no server.
+    net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    net::bind(&socket, &address)?;
     Ok(())
 }
 
