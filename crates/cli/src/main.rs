@@ -30,11 +30,20 @@ Try it:
   millrace sub demo                                     read a channel
   millrace pub demo '{\"hello\":1}'                       publish to it
   curl 'http://127.0.0.1:8080/v1/channels/demo?wait=30'  the same with curl: the next message
-  millrace simulate fleet --cars 12                     a town of cars, on http://127.0.0.1:8080/carcare";
+  millrace simulate fleet --cars 12                     a town of cars, on the map at /carcare";
+
+const SERVE_EXAMPLES: &str = "\
+Prints `listening on URL` once it accepts connections. SIGTERM drains: readers are told to move, then it ends; a second one ends it at once.
+
+Example: for the phones in this network
+  millrace serve --listen 0.0.0.0:8080
+Example: two threads, datagrams from devices, a shorter heartbeat
+  millrace serve --shards 2 --udp 127.0.0.1:5005 --set limits.heartbeat=10s";
 
 #[derive(Subcommand)]
 enum Command {
     /// Serve channels (what runs without a command)
+    #[command(after_help = SERVE_EXAMPLES)]
     Serve(serve::Args),
     /// Drive simulated cars that publish to a server
     Simulate(simulate::Args),
@@ -49,17 +58,18 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Into::into).and_then(|runtime| {
-        runtime.block_on(async {
-            match cli.command.unwrap_or(Command::Serve(cli.serve)) {
-                Command::Serve(args) => serve::run(args).await,
-                Command::Simulate(args) => simulate::run(args).await,
-                Command::Pub(args) => publish::run(args).await,
-                Command::Sub(args) => subscribe::run(args).await,
-                Command::Config(command) => config::run(command),
-            }
-        })
-    });
+    let result =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Into::into).and_then(|runtime| {
+            runtime.block_on(async {
+                match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+                    Command::Serve(args) => serve::run(args).await,
+                    Command::Simulate(args) => simulate::run(args).await,
+                    Command::Pub(args) => publish::run(args).await,
+                    Command::Sub(args) => subscribe::run(args).await,
+                    Command::Config(command) => config::run(command),
+                }
+            })
+        });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

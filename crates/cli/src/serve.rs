@@ -1,3 +1,6 @@
+//! `millrace serve`: the configuration that files, environment and flags make, served until a signal ends it.
+
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use millrace_server::{Sources, config::Value};
@@ -35,9 +38,9 @@ impl Args {
             ("engine.url", "--engine", self.engine.map(quoted)),
             ("server.udp", "--udp", self.udp.map(quoted)),
         ];
-        let named = flags.into_iter().filter_map(|(key, flag, text)| {
-            Some(Value { key: key.into(), text: text?, from: flag.into() })
-        });
+        let named = flags
+            .into_iter()
+            .filter_map(|(key, flag, text)| Some(Value { key: key.into(), text: text?, from: flag.into() }));
         let set = self.set.into_iter().map(|(key, text)| Value { key, text, from: "--set".into() });
         Ok(Sources::load(self.config.as_deref(), std::env::vars(), named.chain(set))?)
     }
@@ -52,7 +55,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 /// Log lines go to standard error; standard output has only what scripts wait for.
 fn init_log(log: &millrace_server::config::Log) {
     let filter = tracing_subscriber::EnvFilter::try_new(&log.level).unwrap_or_else(|_| "info".into());
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let is_terminal = std::io::stderr().is_terminal();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(is_terminal);
     if log.format == "json" {
         builder.json().init();
     } else {
