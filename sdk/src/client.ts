@@ -25,6 +25,7 @@ class MillraceClient implements Client<any> {
   #active = 0;
   #stats = { transport: undefined as TransportName | undefined, rtt: 0, bytesIn: 0, bytesOut: 0, reconnects: -1 };
   #timer: ReturnType<typeof setTimeout> | undefined;
+  #timerAt = Infinity;
   #pumping = false;
   /** The clock's last reading, and how far it was set back since the start, ms. */
   #last = 0;
@@ -176,14 +177,18 @@ class MillraceClient implements Client<any> {
       }
     }
     this.#pumping = false;
+    // Every message moves a deadline back: the timer stays, and is set anew when it fires too early.
+    const due = this.#machine.pollTimeout();
+    if (due >= this.#timerAt && due < Infinity) return;
     clearTimeout(this.#timer);
-    const due = this.#machine.pollTimeout() - this.#now();
+    this.#timerAt = due;
     if (due < Infinity) {
-      // Longer than a timer may be: it comes back here and is set again.
+      // A timer cannot be longer than 24 days.
       this.#timer = setTimeout(() => {
+        this.#timerAt = Infinity;
         this.#machine.handleTimeout(this.#now());
         this.#pump();
-      }, Math.min(due, 1e9));
+      }, Math.min(due - this.#now(), 1e9));
     }
   }
 

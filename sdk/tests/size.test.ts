@@ -1,0 +1,31 @@
+import { gzipSync } from 'node:zlib';
+import { build } from 'esbuild';
+import { expect, test } from 'vitest';
+
+/** Bytes of what a page loads: bundled, minified, gzip -9. Measured on the built package, so `npm run build` comes first. */
+async function size(source: string): Promise<number> {
+  const { outputFiles } = await build({
+    stdin: { contents: source, resolveDir: new URL('../dist', import.meta.url).pathname },
+    bundle: true,
+    minify: true,
+    format: 'esm',
+    target: 'es2022',
+    write: false,
+    logLevel: 'error',
+  });
+  return gzipSync(outputFiles[0]!.contents, { level: 9 }).length;
+}
+
+test.each([
+  ['core and WebSocket', `import { client } from './core.js'; import { websocket } from './transports/websocket.js'; globalThis.mr = client('/', [websocket]);`, 7_800],
+  ['all transports', `import { millrace } from './index.js'; globalThis.mr = millrace('/');`, 12 * 1024],
+])('complaint 11: %s stay small', async (_, source, limit) => {
+  const bytes = await size(source);
+  expect(bytes).toBeGreaterThan(2000);
+  expect(bytes).toBeLessThanOrEqual(limit);
+});
+
+test('complaint 11: what is not used is not loaded, and importing does nothing', async () => {
+  expect(await size(`import './index.js';`)).toBeLessThan(50);
+  expect(await size(`import { MillraceError } from './index.js'; console.log(MillraceError);`)).toBeLessThan(500);
+});

@@ -1,0 +1,28 @@
+// Not run: `npm run check` fails if one of these lines compiles that must not, or the other way round.
+import { millrace, type Subscription } from '../src/index.js';
+
+interface Telemetry {
+  speed: number;
+}
+type App = { 'cars/{id}/telemetry': Telemetry; 'ticks/{symbol}': { price: number } };
+
+export async function typed(): Promise<void> {
+  await using mr = millrace<App>('http://localhost');
+  const car: Subscription<Telemetry> = mr.subscribe('cars/1/telemetry', { from: { seconds: 60 } });
+  for await (const { data, offset } of car) console.log(data.speed, offset + 1n);
+  mr.subscribe('cars/+/telemetry').on(({ data }) => console.log(data.speed));
+  await mr.publish('ticks/ACME', { price: 1 });
+  const [first] = await mr.history('ticks/ACME', { since: 1n });
+  console.log(first?.data.price);
+  // @ts-expect-error wrong payload
+  await mr.publish('ticks/ACME', { speed: 1 });
+  // @ts-expect-error no such channel
+  mr.subscribe('nope/1');
+  // @ts-expect-error no such transport
+  await mr.use('carrier-pigeon');
+  const open = millrace('http://localhost');
+  open.subscribe('anything').on(({ data }) => {
+    // @ts-expect-error unknown until a schema or a type says what it is
+    console.log(data.speed);
+  });
+}
