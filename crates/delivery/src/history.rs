@@ -181,7 +181,7 @@ impl History {
             Since::Time(ms) => {
                 let next = first + self.log.partition_point(|publication| publication.time_ms < ms) as u64;
                 let lost_some = self.trimmed_time_ms.is_some_and(|trimmed| trimmed >= ms);
-                (lost_some.then(|| self.position(0)), next)
+                (Some(self.position(if lost_some { 0 } else { next - 1 })), next)
             }
         }
     }
@@ -294,6 +294,8 @@ mod tests {
         history.append(new("4"), 4, &BOUNDS);
         assert_eq!(read(&mut history, Since::Position(at(1, 0))), (None, vec![1, 2]));
         assert_eq!(read(&mut history, Since::Position(at(1, 2))), (Some((2, 3)), vec![4]));
+        assert_eq!(read(&mut history, Since::Time(3)), (Some((2, 3)), vec![4]));
+        assert_eq!(read(&mut history, Since::Time(2)), (None, vec![2]));
     }
 
     #[test]

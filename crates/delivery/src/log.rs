@@ -151,8 +151,12 @@ impl WireLog {
             self.first += 1;
         }
         let Some(oldest) = self.frames.front() else { return };
+        let held = self.segments.len();
         while self.segments.get(1).is_some_and(|second| second.start <= oldest.start) {
             self.segments.pop_front();
+        }
+        if let Some(newest) = self.newest_by_key.as_mut().filter(|_| self.segments.len() < held) {
+            newest.retain(|_, offset| *offset >= self.first);
         }
     }
 

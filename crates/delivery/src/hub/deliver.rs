@@ -2,7 +2,7 @@
 
 use millrace_protocol::{ChannelName, Epoch, Position, Publication};
 
-use super::{Conn, ConnId, Group, Hub, Live, Output, Wire};
+use super::{Conn, ConnId, Group, Hub, Live, Wire};
 use crate::log::WireLog;
 
 impl Hub {
@@ -11,38 +11,38 @@ impl Hub {
     /// Offsets that are known already are ignored; after a jump (or a new epoch) the readers fetch what they miss from history.
     pub fn deliver(&mut self, name: &ChannelName, epoch: Epoch, publication: &Publication) {
         let before = Position { epoch, offset: publication.offset - 1 };
+        self.note_for_opening(name, before);
         let key = match self.by_name.get(name) {
             Some(&key) => key,
-            None if self.patterns.keys().any(|pattern| pattern.matches(name.as_str())) => {
-                let key = self.open(name, Some(before));
-                self.attach_patterns(key, |_, _| true);
-                match self.by_name.get(name) {
-                    Some(&key) => key,
-                    None => return,
-                }
-            }
+            None if self.patterns.keys().any(|pattern| pattern.matches(name.as_str())) => self.open(name, Some(before)),
             None => return,
         };
-        match self.channels[key as usize].head {
-            Some(head) if head == before => {}
-            Some(head) if head.epoch == epoch && head.offset > before.offset => return,
-            _ => self.jump(key, before),
+        let head = self.channels[key as usize].head;
+        let is_known = head.is_some_and(|head| head.epoch == epoch && head.offset > before.offset);
+        if !is_known && head != Some(before) {
+            self.jump(key, before);
         }
-        let log_bytes_max = self.config.log_bytes_max;
-        let channel = &mut self.channels[key as usize];
-        channel.head = Some(Position { epoch, offset: publication.offset });
-        for Group { form, log, live, recovering, .. } in &mut channel.groups {
-            if live.is_empty() && recovering.is_empty() {
-                log.restart(publication.offset + 1);
-            } else {
-                log.append(&publication.key, log_bytes_max, |out| form.encode(out, name, epoch, publication));
+        if !std::mem::replace(&mut self.channels[key as usize].heard, true) {
+            self.attach_patterns(key, before, |_, _| true);
+            if !self.channels.contains(key as usize) {
+                return;
             }
         }
-        self.mark_dirty(key);
-        for waiter in std::mem::take(&mut self.channels[key as usize].waiters) {
-            self.forget(waiter);
-            self.outputs.push_back(Output::Wake(waiter));
+        if !is_known {
+            let log_bytes_max = self.config.log_bytes_max;
+            let channel = &mut self.channels[key as usize];
+            channel.head = Some(Position { epoch, offset: publication.offset });
+            for Group { form, log, live, recovering, .. } in &mut channel.groups {
+                if live.is_empty() && recovering.is_empty() {
+                    log.restart(publication.offset + 1);
+                } else {
+                    log.append(&publication.key, log_bytes_max, |out| form.encode(out, name, epoch, publication));
+                }
+            }
+            self.mark_dirty(key);
         }
+        // A page may have brought the head here before the publication came, but it has woken nobody.
+        self.wake_waiters(key);
     }
 
     /// Writes everything that has been delivered since the last turn: to each reader that is not blocked, all it is behind.
@@ -133,10 +133,12 @@ pub(super) fn send_behind(log: &WireLog, reader: &mut Live, conn: &mut Conn, now
     let id = ConnId { slot: reader.conn, generation: conn.generation };
     while let Some(run) = log.run(reader.cursor) {
         let taken = wire.write(id, run.bytes);
-        conn.wrote_s = now_s;
+        if taken > 0 {
+            conn.wrote_s = now_s;
+        }
         if taken < run.bytes.len() {
             let (next, whole) = log.split(&run, taken);
-            conn.out.bytes.extend_from_slice(&run.bytes[taken..whole]);
+            conn.out.push(&run.bytes[taken..whole]);
             conn.blocked = true;
             reader.cursor = next;
             return;

@@ -20,7 +20,7 @@ mod subscribe;
 
 pub use subscribe::Subscribed;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use millrace_protocol::{ChannelName, Epoch, Form, Pattern, Position, Since, session::Policy};
 use slab::Slab;
@@ -54,6 +54,8 @@ pub struct ReadTicket {
     conn: ConnId,
     slot: u32,
     serial: u32,
+    /// Where the channel was when the page was asked for.
+    epoch: Option<Epoch>,
 }
 
 /// What a hub wants done. Drained with [`Hub::poll_output`] after every call that changes something.
@@ -102,6 +104,8 @@ pub struct Hub {
     channels: Slab<Channel>,
     by_name: HashMap<ChannelName, u32>,
     patterns: HashMap<Pattern, Vec<(ConnId, u32)>>,
+    /// Patterns whose first channels are being read: see [`Hub::subscribe_pattern`].
+    opening: Vec<Opening>,
     waiters: HashMap<WaiterId, Vec<u32>>,
     dirty: Vec<u32>,
     outputs: VecDeque<Output>,
@@ -119,7 +123,8 @@ struct Conn {
     closing: bool,
     /// A page of history is on its way.
     asking: bool,
-    pinged: bool,
+    /// A ping has left then, or a pinged peer has taken bytes; nothing was heard since.
+    pinged_s: Option<u32>,
     heard_s: u32,
     wrote_s: u32,
     /// Bytes that must leave before anything else: replies, pages of history, the rest of a frame of which a part has left.
@@ -150,11 +155,21 @@ struct PatternRef {
     policy: Policy,
 }
 
+/// A pattern that is not attached to any channel by itself yet, because the pages it resumes from are still on their way.
+struct Opening {
+    conn: ConnId,
+    slot: u32,
+    /// Where it starts in channels that have spoken meanwhile.
+    heard: BTreeMap<ChannelName, Position>,
+}
+
 /// One channel that somebody here wants.
 struct Channel {
     name: ChannelName,
     /// `None` until the first page or publication tells.
     head: Option<Position>,
+    /// A publication has come since it was opened, so that who listens by pattern reads it.
+    heard: bool,
     groups: Vec<Group>,
     /// Subscriptions on their way: the channel must stay although it has no reader yet.
     opening: u32,
@@ -180,6 +195,7 @@ struct Live {
     cursor: u64,
 }
 
+#[derive(Clone, Copy)]
 struct Recovering {
     conn: u32,
     slot: u32,
@@ -187,6 +203,9 @@ struct Recovering {
     at: Position,
     /// The log keeps what comes after this offset until the page has come.
     hold: u64,
+    /// History reaches at least to this offset. What lies beyond the channel's head may be on its way, or have passed before anyone
+    /// here was interested, so it is read from history.
+    top: u64,
 }
 
 impl Hub {
@@ -199,6 +218,7 @@ impl Hub {
             channels: Slab::new(),
             by_name: HashMap::new(),
             patterns: HashMap::new(),
+            opening: Vec::new(),
             waiters: HashMap::new(),
             dirty: Vec::new(),
             outputs: VecDeque::new(),
@@ -221,7 +241,7 @@ impl Hub {
             blocked: false,
             closing: false,
             asking: false,
-            pinged: false,
+            pinged_s: None,
             heard_s: self.now_s,
             wrote_s: self.now_s,
             out: Out::default(),
@@ -245,7 +265,7 @@ impl Hub {
         let now_s = self.now_s;
         if let Some(conn) = self.conn_mut(id) {
             conn.heard_s = now_s;
-            conn.pinged = false;
+            conn.pinged_s = None;
         }
     }
 
@@ -288,24 +308,30 @@ impl Hub {
     pub fn tick(&mut self, now_s: u32, wire: &mut impl Wire) {
         self.now_s = now_s;
         let (heartbeat_s, grace_s) = (self.config.heartbeat_s, self.config.grace_s);
+        let mut dead = Vec::new();
         for (slot, conn) in &mut self.conns {
             let id = ConnId { slot: slot as u32, generation: conn.generation };
-            let silent_s = now_s.saturating_sub(if conn.form.is_websocket() { conn.heard_s } else { conn.wrote_s });
+            let is_websocket = conn.form.is_websocket();
             // A slow peer cannot answer a ping it has not got yet: while it takes bytes it lives.
-            let dead = if conn.blocked {
-                now_s.saturating_sub(conn.heard_s.max(conn.wrote_s)) >= BLOCKED_HEARTBEATS * heartbeat_s
-            } else {
-                silent_s >= heartbeat_s + grace_s
-            };
-            if conn.form.is_websocket() && dead {
-                if !conn.closing {
-                    conn.closing = true;
-                    self.outputs.push_back(Output::Close(id));
+            if conn.blocked {
+                let stuck_s = now_s.saturating_sub(conn.heard_s.max(conn.wrote_s));
+                if (is_websocket || conn.closing) && stuck_s >= BLOCKED_HEARTBEATS * heartbeat_s {
+                    dead.push(id);
                 }
-            } else if silent_s >= heartbeat_s && !conn.pinged && !conn.closing && conn.out.is_empty() {
-                conn.pinged = conn.form.is_websocket();
+            } else if let Some(at_s) = conn.pinged_s {
+                if now_s.saturating_sub(at_s) >= grace_s {
+                    dead.push(id);
+                }
+            } else if now_s.saturating_sub(if is_websocket { conn.heard_s } else { conn.wrote_s }) >= heartbeat_s {
+                conn.pinged_s = is_websocket.then_some(now_s);
                 conn.send(id, conn.form.heartbeat(), now_s, wire);
             }
+        }
+        for id in dead {
+            self.drop_readers(id);
+            let conn = &mut self.conns[id.slot as usize];
+            (conn.closing, conn.out) = (true, Out::default());
+            self.outputs.push_back(Output::Close(id));
         }
     }
 
@@ -353,7 +379,7 @@ impl Conn {
         }
         if taken < bytes.len() {
             self.blocked = true;
-            self.out.bytes.extend_from_slice(&bytes[taken..]);
+            self.out.push(&bytes[taken..]);
         }
     }
 
@@ -376,6 +402,15 @@ impl Conn {
 }
 
 impl Out {
+    /// What has left makes room, so that a peer who is never quite up to date does not make this grow.
+    fn push(&mut self, bytes: &[u8]) {
+        if self.sent > self.bytes.len() / 2 {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
     fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }

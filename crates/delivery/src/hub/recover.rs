@@ -2,10 +2,13 @@
 
 use std::io::Write;
 
-use millrace_protocol::{ChannelName, Position, Since};
+use millrace_protocol::{ChannelName, Epoch, Position, Since};
 
-use super::{ConnId, Hub, Live, Output, ReadTicket, Recovering, Wire, deliver::send_behind};
-use crate::Page;
+use super::{Conn, ConnId, Hub, Live, Output, ReadTicket, ReaderRef, Recovering, Wire, deliver::send_behind};
+use crate::{
+    Page,
+    log::{SEGMENT_BYTES, WireLog},
+};
 
 impl Hub {
     /// The socket of a blocked connection takes bytes again.
@@ -13,6 +16,7 @@ impl Hub {
         let now_s = self.now_s;
         let Some(conn) = self.conn_mut(id) else { return };
         conn.blocked = false;
+        conn.pinged_s = conn.pinged_s.map(|_| now_s);
         if !conn.send_out(id, now_s, wire) {
             return;
         }
@@ -28,19 +32,27 @@ impl Hub {
         let Some(conn) = self.conn_mut(ticket.conn) else { return };
         conn.asking = false;
         let reader = conn.readers.get(ticket.slot as usize).and_then(Option::as_ref);
-        if reader.is_some_and(|reader| reader.serial == ticket.serial && !reader.live) {
-            self.send_page(ticket.conn, ticket.slot, page, wire);
+        let reader = reader.filter(|reader| reader.serial == ticket.serial && !reader.live);
+        if let Some(key) = reader.map(|reader| reader.channel) {
+            let epoch = self.channels[key as usize].head.map(|head| head.epoch);
+            if epoch != Some(page.top.epoch) {
+                // The page was read after it was asked for, so it knows better, unless the channel has begun an epoch meanwhile.
+                if epoch != ticket.epoch {
+                    self.ask(ticket.conn.slot);
+                    return;
+                }
+                self.jump(key, page.top);
+                self.wake_waiters(key);
+            }
+            self.write_page(ticket.conn, ticket.slot, page, wire);
         }
-        self.ask(ticket.conn.slot);
+        self.catch_up(ticket.conn, wire);
     }
 
-    /// Sends a page to a recovering reader and moves it on to the page's end.
-    pub(super) fn send_page(&mut self, id: ConnId, slot: u32, page: &Page, wire: &mut impl Wire) {
+    /// Sends a page to a recovering reader and moves it on to the page's end. [`Hub::catch_up`] does the rest.
+    pub(super) fn write_page(&mut self, id: ConnId, slot: u32, page: &Page, wire: &mut impl Wire) {
         let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].as_ref() else { return };
         let key = reader.channel;
-        if self.channels[key as usize].epoch() != page.top.epoch {
-            self.jump(key, page.top);
-        }
         let form = self.conns[id.slot as usize].form;
         let name = self.channels[key as usize].name.clone();
         let mut heads = form.has_reader_head().then(|| self.positions(id.slot));
@@ -64,17 +76,13 @@ impl Hub {
             form.encode(&mut frames, &name, page.end.epoch, publication);
         }
         if let Some(reader) = self.recovering_mut(id.slot, slot) {
-            (reader.at, reader.hold) = (page.end, page.end.offset);
-        } else if let Some(reader) = self.live_mut(id.slot, slot) {
-            // Attached with a page that already reaches the log.
-            reader.cursor = reader.cursor.max(page.end.offset + 1);
+            (reader.at, reader.hold, reader.top) = (page.end, page.end.offset, page.top.offset);
         }
+        self.mark_dirty(key);
         self.send(id, &frames, wire);
         if frames.capacity() <= 1 << 20 {
             self.scratch = frames;
         }
-        self.go_live_if_covered(id.slot, slot);
-        self.catch_up(id, wire);
     }
 
     /// Brings a connection that is not blocked as far as the logs reach, and asks for history where they do not.
@@ -105,16 +113,7 @@ impl Hub {
                 continue;
             }
             if let Some(heads) = &mut heads {
-                let mut bytes = Vec::new();
-                while let Some(run) = group.log.run(live.cursor) {
-                    for (offset, frame) in group.log.frames(&run) {
-                        write_head(&mut bytes, heads, slot, Position { epoch, offset });
-                        bytes.extend_from_slice(frame);
-                    }
-                    live.cursor = run.end;
-                }
-                live.cursor = live.cursor.max(group.log.next());
-                conn.send(id, &bytes, *now_s, wire);
+                send_with_heads(&group.log, live, conn, heads, epoch, *now_s, wire);
             } else {
                 send_behind(&group.log, live, conn, *now_s, wire);
             }
@@ -133,7 +132,7 @@ impl Hub {
         if conn.asking || conn.closing || conn.blocked || !conn.out.is_empty() {
             return;
         }
-        let recovering = |reader: &Option<super::ReaderRef>| reader.as_ref().is_some_and(|reader| !reader.live);
+        let recovering = |reader: &Option<ReaderRef>| reader.as_ref().is_some_and(|reader| !reader.live);
         let Some(slot) = conn.readers.iter().position(recovering) else { return };
         let Some(reader) = &conn.readers[slot] else { return };
         let channel = &mut self.channels[reader.channel as usize];
@@ -142,7 +141,8 @@ impl Hub {
         waiting.hold = channel.head.map_or(waiting.at.offset, |head| head.offset);
         conn.asking = true;
         let id = ConnId { slot: conn_slot, generation: conn.generation };
-        let ticket = ReadTicket { conn: id, slot: slot as u32, serial: reader.serial };
+        let epoch = channel.head.map(|head| head.epoch);
+        let ticket = ReadTicket { conn: id, slot: slot as u32, serial: reader.serial, epoch };
         let since = Since::Position(waiting.at);
         self.outputs.push_back(Output::ReadHistory { ticket, channel: channel.name.clone(), since, policy: group.policy });
     }
@@ -155,8 +155,9 @@ impl Hub {
         }
         let channel = &self.channels[reader.channel as usize];
         let group = &channel.groups[reader.group as usize];
-        let at = group.recovering[reader.index as usize].at;
-        if at.epoch != channel.epoch() || at.offset + 1 < group.log.first() {
+        let Recovering { at, top, .. } = group.recovering[reader.index as usize];
+        let Some(head) = channel.head.filter(|head| head.epoch == at.epoch) else { return };
+        if at.offset + 1 < group.log.first() || top > head.offset.max(at.offset) {
             return;
         }
         self.relink(conn_slot, slot, |group, conn, slot| {
@@ -171,7 +172,7 @@ impl Hub {
         let channel = &self.channels[reader.channel as usize];
         let at = channel.before(channel.groups[reader.group as usize].live[reader.index as usize].cursor);
         self.relink(conn_slot, slot, |group, conn, slot| {
-            group.recovering.push(Recovering { conn, slot, at, hold: group.log.next() - 1 });
+            group.recovering.push(Recovering { conn, slot, at, hold: group.log.next() - 1, top: 0 });
             (false, group.recovering.len())
         });
     }
@@ -186,7 +187,9 @@ impl Hub {
         let group = &mut self.channels[reader.channel as usize].groups[reader.group as usize];
         let (live, len) = link(group, conn_slot, slot);
         self.unlink(&reader);
-        (reader.live, reader.index) = (live, len as u32 - 1);
+        // A page that was asked for in another state is nobody's any more.
+        self.serial = self.serial.wrapping_add(1);
+        (reader.live, reader.index, reader.serial) = (live, len as u32 - 1, self.serial);
         self.conns[conn_slot as usize].readers[slot as usize] = Some(reader);
     }
 
@@ -195,25 +198,52 @@ impl Hub {
         Some(&mut self.channels[reader.channel as usize].groups[reader.group as usize].recovering[reader.index as usize])
     }
 
-    fn live_mut(&mut self, conn_slot: u32, slot: u32) -> Option<&mut Live> {
-        let reader = self.conns[conn_slot as usize].readers[slot as usize].as_ref().filter(|reader| reader.live)?;
-        Some(&mut self.channels[reader.channel as usize].groups[reader.group as usize].live[reader.index as usize])
+    /// Up to where a reader has been given everything.
+    pub(super) fn position(&self, reader: &ReaderRef) -> Position {
+        let channel = &self.channels[reader.channel as usize];
+        let group = &channel.groups[reader.group as usize];
+        if reader.live {
+            channel.before(group.live[reader.index as usize].cursor)
+        } else {
+            group.recovering[reader.index as usize].at
+        }
     }
 
     /// Where every reader of a connection stands, by slot: what the `id:` of a several-channel event stream lists.
     fn positions(&self, conn_slot: u32) -> Vec<Option<(ChannelName, Position)>> {
-        let stand = |reader: &super::ReaderRef| {
-            let channel = &self.channels[reader.channel as usize];
-            let group = &channel.groups[reader.group as usize];
-            let at = if reader.live {
-                channel.before(group.live[reader.index as usize].cursor)
-            } else {
-                group.recovering[reader.index as usize].at
-            };
-            (channel.name.clone(), at)
-        };
+        let stand = |reader: &ReaderRef| (self.channels[reader.channel as usize].name.clone(), self.position(reader));
         self.conns[conn_slot as usize].readers.iter().map(|reader| reader.as_ref().map(stand)).collect()
     }
+}
+
+/// As [`send_behind`], for forms whose frames have a head of the reader's own; what does not leave at once is bounded by a segment.
+fn send_with_heads(
+    log: &WireLog,
+    reader: &mut Live,
+    conn: &mut Conn,
+    heads: &mut [Option<(ChannelName, Position)>],
+    epoch: Epoch,
+    now_s: u32,
+    wire: &mut impl Wire,
+) {
+    let (slot, id) = (reader.slot, ConnId { slot: reader.conn, generation: conn.generation });
+    let mut bytes = Vec::new();
+    while let Some(run) = log.run(reader.cursor) {
+        for (offset, frame) in log.frames(&run) {
+            write_head(&mut bytes, heads, slot, Position { epoch, offset });
+            bytes.extend_from_slice(frame);
+            reader.cursor = offset + 1;
+            if bytes.len() >= SEGMENT_BYTES {
+                conn.send(id, &bytes, now_s, wire);
+                bytes.clear();
+                if conn.blocked {
+                    return;
+                }
+            }
+        }
+    }
+    reader.cursor = reader.cursor.max(log.next());
+    conn.send(id, &bytes, now_s, wire);
 }
 
 /// `id: a@P,b@Q`, with the reader in `slot` moved on to `at`.

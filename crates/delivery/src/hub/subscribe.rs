@@ -1,10 +1,10 @@
 //! Who reads what: channels open when the first reader comes and close when the last one goes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use millrace_protocol::{ChannelName, Code, Error, Gap, Pattern, Position, session::Policy, session::Target};
 
-use super::{Channel, ConnId, Group, Hub, Output, PatternRef, ReaderRef, Recovering, WaiterId, Wire};
+use super::{Channel, Conn, ConnId, Group, Hub, Opening, Output, PatternRef, ReaderRef, Recovering, WaiterId, Wire};
 use crate::{Page, log::WireLog};
 
 /// Where a new reader starts, for the reply to its subscription.
@@ -60,7 +60,34 @@ impl Hub {
         self.attach_for(id, name, policy, page, None, wire)
     }
 
-    pub(super) fn attach_for(
+    /// As [`Hub::attach`], for all channels of one stream: either all of them are attached or none. The position list that goes before
+    /// an event of several channels is complete from the first event on.
+    pub fn attach_all(
+        &mut self,
+        id: ConnId,
+        policy: Policy,
+        pages: &[(ChannelName, Page)],
+        wire: &mut impl Wire,
+    ) -> Result<(), Error> {
+        let mut attached = Vec::with_capacity(pages.len());
+        for (i, (name, page)) in pages.iter().enumerate() {
+            match self.place(id, name, policy, page, None) {
+                Ok(slot) => attached.push((slot, page)),
+                Err(error) => {
+                    attached.iter().for_each(|(slot, _)| self.remove_reader(id, *slot));
+                    pages[i + 1..].iter().for_each(|(name, _)| self.release(name));
+                    return Err(error);
+                }
+            }
+        }
+        for (slot, page) in attached {
+            self.write_page(id, slot, page, wire);
+        }
+        self.catch_up(id, wire);
+        Ok(())
+    }
+
+    fn attach_for(
         &mut self,
         id: ConnId,
         name: &ChannelName,
@@ -69,6 +96,21 @@ impl Hub {
         pattern: Option<u32>,
         wire: &mut impl Wire,
     ) -> Result<Subscribed, Error> {
+        let slot = self.place(id, name, policy, page, pattern)?;
+        self.write_page(id, slot, page, wire);
+        self.catch_up(id, wire);
+        Ok(Subscribed { position: page.start(), gap: page.gap })
+    }
+
+    /// Makes a reader of a watched channel, to which this page must be sent first of all.
+    fn place(
+        &mut self,
+        id: ConnId,
+        name: &ChannelName,
+        policy: Policy,
+        page: &Page,
+        pattern: Option<u32>,
+    ) -> Result<u32, Error> {
         let checked = self.check_attach(id, name);
         let key = self.open(name, None);
         let channel = &mut self.channels[key as usize];
@@ -77,14 +119,10 @@ impl Hub {
             self.tell_interest(key);
             return Err(error);
         }
-        if channel.head.is_none() {
-            channel.head = Some(page.top);
-        }
-        let start = page.start();
-        let slot = self.add_reader(id, key, policy, start, pattern);
+        channel.head.get_or_insert(page.top);
+        let slot = self.add_reader(id, key, policy, page.start(), pattern);
         self.tell_interest(key);
-        self.send_page(id, slot, page, wire);
-        Ok(Subscribed { position: start, gap: page.gap })
+        Ok(slot)
     }
 
     /// Ends a subscription by name, or a pattern with all that it opened.
@@ -101,7 +139,9 @@ impl Hub {
             Target::Channel(_) => {
                 let is_it = |reader: &&ReaderRef| reader.pattern.is_none() && Some(reader.channel) == key;
                 let slot = conn.readers.iter().position(|reader| reader.as_ref().filter(is_it).is_some());
-                self.remove_reader(id, slot.ok_or_else(missing)? as u32);
+                let slot = slot.ok_or_else(missing)? as u32;
+                let heir = conn.heir(target.as_str());
+                self.hand_on(id, slot, heir);
             }
             Target::Pattern(pattern) => {
                 let is_it = |asked: &PatternRef| asked.pattern == *pattern;
@@ -112,9 +152,12 @@ impl Hub {
         Ok(())
     }
 
-    /// Subscribes to all channels that match, from now on; those that are open here already are read from their heads.
+    /// Subscribes to all channels that match, from now on.
     ///
-    /// Channels that shall start elsewhere are attached beforehand by [`Hub::attach_matching`].
+    /// The pattern is opening until [`Hub::attach_open_channels`] is called: its publications arrive at this hub, and where they begin is
+    /// kept, but it reads nothing by itself. Meanwhile channels that shall start elsewhere are watched, read and attached by
+    /// [`Hub::attach_matching`].
+    ///
     /// Errors: [`Code::AlreadySubscribed`], [`Code::TooMany`].
     pub fn subscribe_pattern(&mut self, id: ConnId, pattern: &Pattern, policy: Policy) -> Result<(), Error> {
         let conn = self.conn(id).filter(|conn| !conn.closing);
@@ -128,6 +171,7 @@ impl Hub {
         let listeners = self.patterns.entry(pattern.clone()).or_default();
         listeners.push((id, slot));
         let readers = listeners.len() as u32;
+        self.opening.push(Opening { conn: id, slot, heard: BTreeMap::new() });
         self.outputs.push_back(Output::PatternInterest { pattern: pattern.clone(), readers });
         Ok(())
     }
@@ -141,8 +185,7 @@ impl Hub {
         page: &Page,
         wire: &mut impl Wire,
     ) -> Result<Subscribed, Error> {
-        let asked = |asked: &PatternRef| asked.pattern == *pattern;
-        let slot = self.conn(id).and_then(|conn| conn.patterns.iter().position(|a| a.as_ref().is_some_and(asked)));
+        let slot = self.conn(id).and_then(|conn| conn.pattern(pattern));
         let Some(slot) = slot else {
             self.release(name);
             return Err(Error::new(Code::NotSubscribed, "the pattern is gone"));
@@ -151,23 +194,45 @@ impl Hub {
         self.attach_for(id, name, policy, page, Some(slot as u32), wire)
     }
 
-    /// Attaches a pattern to the matching channels that are open here and that it does not read yet, from their heads on.
+    /// Ends the opening of a pattern: it reads the channels that have spoken since [`Hub::subscribe_pattern`] from where they did, those
+    /// that are open here from their heads, and all others from their next publication.
     pub fn attach_open_channels(&mut self, id: ConnId, pattern: &Pattern) {
-        let open = self.channels.iter().filter(|(_, channel)| channel.head.is_some());
-        let matching: Vec<u32> = open.filter(|(_, c)| pattern.matches(c.name.as_str())).map(|(key, _)| key as u32).collect();
-        for key in matching {
-            self.attach_patterns(key, |listener, asked| listener == id && asked == pattern);
+        let Some(slot) = self.conn(id).and_then(|conn| conn.pattern(pattern)) else { return };
+        let is_it = |opening: &Opening| (opening.conn, opening.slot) == (id, slot as u32);
+        let Some(opening) = self.opening.iter().position(is_it) else { return };
+        for (name, at) in self.opening.swap_remove(opening).heard {
+            let key = self.open(&name, None);
+            self.attach_patterns(key, at, |listener, asked| listener == id && asked == pattern);
+        }
+        let open = self.channels.iter().filter(|(_, channel)| channel.heard && pattern.matches(channel.name.as_str()));
+        let matching: Vec<_> = open.filter_map(|(key, channel)| Some((key as u32, channel.head?))).collect();
+        for (key, head) in matching {
+            self.attach_patterns(key, head, |listener, asked| listener == id && asked == pattern);
         }
     }
 
-    /// Someone waits for the next publication of a watched channel; it counts as a reader until it is woken or [`Hub::forget`] is called.
+    /// A publication has come: patterns that are still opening must not miss it.
+    pub(super) fn note_for_opening(&mut self, name: &ChannelName, before: Position) {
+        for Opening { conn, slot, heard } in &mut self.opening {
+            let asked = &self.conns[conn.slot as usize].patterns[*slot as usize];
+            if asked.as_ref().is_some_and(|asked| asked.pattern.matches(name.as_str())) {
+                heard.entry(name.clone()).or_insert(before);
+            }
+        }
+    }
+
+    /// Someone waits for the next publication of any of these channels; it counts as a reader until it is woken or [`Hub::forget`] is called.
+    ///
+    /// Read the history after this, never before.
     pub fn wait(&mut self, waiter: WaiterId, names: &[ChannelName]) {
         let mut keys = Vec::with_capacity(names.len());
         for name in names {
             let key = self.open(name, None);
-            self.channels[key as usize].waiters.push(waiter);
-            self.tell_interest(key);
-            keys.push(key);
+            if !keys.contains(&key) {
+                self.channels[key as usize].waiters.push(waiter);
+                self.tell_interest(key);
+                keys.push(key);
+            }
         }
         self.waiters.insert(waiter, keys);
     }
@@ -177,6 +242,15 @@ impl Hub {
         for key in self.waiters.remove(&waiter).unwrap_or_default() {
             self.channels[key as usize].waiters.retain(|other| *other != waiter);
             self.tell_interest(key);
+        }
+    }
+
+    /// Wakes and forgets everyone who waits for this channel, which may close it.
+    pub(super) fn wake_waiters(&mut self, key: u32) {
+        let woken = self.channels[key as usize].waiters.clone();
+        for waiter in woken {
+            self.forget(waiter);
+            self.outputs.push_back(Output::Wake(waiter));
         }
     }
 
@@ -190,7 +264,7 @@ impl Hub {
             return key;
         }
         let (groups, waiters) = (Vec::new(), Vec::new());
-        let channel = Channel { name: name.clone(), head, groups, opening: 0, waiters, told_readers: 0, dirty: false };
+        let channel = Channel { name: name.clone(), head, heard: false, groups, opening: 0, waiters, told_readers: 0, dirty: false };
         let key = self.channels.insert(channel) as u32;
         self.by_name.insert(name.clone(), key);
         key
@@ -211,24 +285,28 @@ impl Hub {
         }
     }
 
-    /// A publication has opened this channel, or a pattern has come: everyone who listens by pattern and not otherwise becomes a reader.
-    pub(super) fn attach_patterns(&mut self, key: u32, wanted: impl Fn(ConnId, &Pattern) -> bool) {
-        let Some(head) = self.channels[key as usize].head else { return };
+    /// Everyone who listens by an open pattern, and does not read this channel yet, becomes a reader that has everything up to `at`.
+    pub(super) fn attach_patterns(&mut self, key: u32, at: Position, wanted: impl Fn(ConnId, &Pattern) -> bool) {
         let name = self.channels[key as usize].name.clone();
         let matching = self.patterns.iter().filter(|(pattern, _)| pattern.matches(name.as_str()));
         let listeners = matching.flat_map(|(pattern, list)| list.iter().map(move |entry| (pattern, *entry)));
-        let listeners: Vec<_> = listeners.filter(|(p, (id, _))| wanted(*id, p)).map(|(_, entry)| entry).collect();
+        let mut listeners: Vec<_> = listeners.filter(|(p, (id, _))| wanted(*id, p)).map(|(_, entry)| entry).collect();
+        listeners.retain(|entry| self.opening.iter().all(|opening| (opening.conn, opening.slot) != *entry));
+        // The order of a hash map is no seed's.
+        listeners.sort_unstable();
         for (id, slot) in listeners {
             if self.check_attach(id, &name).is_err() {
                 continue;
             }
             let policy = self.conns[id.slot as usize].patterns[slot as usize].as_ref().map_or(Policy::Every, |p| p.policy);
-            self.add_reader(id, key, policy, head, Some(slot));
+            let reader = self.add_reader(id, key, policy, at, Some(slot));
+            self.go_live_if_covered(id.slot, reader);
+            self.ask(id.slot);
         }
         self.tell_interest(key);
     }
 
-    /// A reader that has everything up to `at`: live if the log reaches back to there, else recovering.
+    /// A recovering reader that has everything up to `at`.
     pub(super) fn add_reader(&mut self, id: ConnId, key: u32, policy: Policy, at: Position, pattern: Option<u32>) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let form = self.conns[id.slot as usize].form;
@@ -251,8 +329,7 @@ impl Hub {
             pattern,
         };
         let slot = insert(&mut conn.readers, reader);
-        recovering.push(Recovering { conn: id.slot, slot, at, hold: at.offset });
-        self.go_live_if_covered(id.slot, slot);
+        recovering.push(Recovering { conn: id.slot, slot, at, hold: at.offset, top: 0 });
         slot
     }
 
@@ -270,7 +347,31 @@ impl Hub {
     fn remove_reader(&mut self, id: ConnId, slot: u32) {
         let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].take() else { return };
         self.unlink(&reader);
+        // What only it was behind may go.
+        self.mark_dirty(reader.channel);
         self.tell_interest(reader.channel);
+    }
+
+    /// A subscription has ended: the reader goes, or on to another pattern of its connection that matches.
+    fn hand_on(&mut self, id: ConnId, slot: u32, heir: Option<u32>) {
+        let conn = &mut self.conns[id.slot as usize];
+        let policy = heir.and_then(|heir| conn.patterns[heir as usize].as_ref()).map(|asked| asked.policy);
+        let (Some(policy), Some(reader)) = (policy, &mut conn.readers[slot as usize]) else {
+            self.remove_reader(id, slot);
+            return;
+        };
+        reader.pattern = heir;
+        let (key, group) = (reader.channel, reader.group);
+        if self.channels[key as usize].groups[group as usize].policy == policy {
+            return;
+        }
+        let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].take() else { return };
+        let at = self.position(&reader);
+        self.unlink(&reader);
+        let slot = self.add_reader(id, key, policy, at, heir);
+        self.go_live_if_covered(id.slot, slot);
+        self.ask(id.slot);
+        self.mark_dirty(key);
     }
 
     /// Takes a reader out of its group's list and mends the reference of the one that fills its place.
@@ -296,6 +397,7 @@ impl Hub {
 
     fn remove_pattern(&mut self, id: ConnId, slot: u32) {
         let Some(gone) = self.conns[id.slot as usize].patterns[slot as usize].take() else { return };
+        self.opening.retain(|opening| (opening.conn, opening.slot) != (id, slot));
         if let Some(listeners) = self.patterns.get_mut(&gone.pattern) {
             listeners.retain(|entry| *entry != (id, slot));
             let readers = listeners.len() as u32;
@@ -304,21 +406,16 @@ impl Hub {
             }
             self.outputs.push_back(Output::PatternInterest { pattern: gone.pattern, readers });
         }
-        // What another pattern of the same connection matches stays with that one.
         let conn = &self.conns[id.slot as usize];
-        let mut orphans = HashMap::new();
+        let mut orphans = Vec::new();
         for (reader_slot, reader) in conn.readers.iter().enumerate() {
             if let Some(reader) = reader.as_ref().filter(|reader| reader.pattern == Some(slot)) {
                 let name = self.channels[reader.channel as usize].name.as_str();
-                let heir = |p: &Option<PatternRef>| p.as_ref().is_some_and(|p| p.pattern.matches(name));
-                orphans.insert(reader_slot as u32, conn.patterns.iter().position(heir));
+                orphans.push((reader_slot as u32, conn.heir(name)));
             }
         }
         for (reader_slot, heir) in orphans {
-            match (heir, &mut self.conns[id.slot as usize].readers[reader_slot as usize]) {
-                (Some(heir), Some(reader)) => reader.pattern = Some(heir as u32),
-                _ => self.remove_reader(id, reader_slot),
-            }
+            self.hand_on(id, reader_slot, heir);
         }
     }
 
@@ -329,6 +426,18 @@ impl Hub {
             return Err(Error::new(Code::TooMany, format!("a connection has at most {max} subscriptions")));
         }
         Ok(())
+    }
+}
+
+impl Conn {
+    fn pattern(&self, pattern: &Pattern) -> Option<usize> {
+        self.patterns.iter().position(|asked| asked.as_ref().is_some_and(|asked| asked.pattern == *pattern))
+    }
+
+    /// The pattern that goes on reading a channel when another subscription to it ends.
+    fn heir(&self, name: &str) -> Option<u32> {
+        let matches = |asked: &Option<PatternRef>| asked.as_ref().is_some_and(|asked| asked.pattern.matches(name));
+        self.patterns.iter().position(matches).map(|slot| slot as u32)
     }
 }
 

@@ -1,1 +1,2 @@
-
+mod scripts;
+mod sim;

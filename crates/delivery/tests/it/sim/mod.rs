@@ -1,0 +1,168 @@
+//! A server that fails, around a hub that must not: everything on a virtual clock, everything from one seed.
+//!
+//! A world has an engine with short histories, a mailbox that delays and loses, sockets that take a few bytes at a time and block, and
+//! clients of every form and both policies that are cut at any byte and come back, often by another form, from the position they are at.
+//! The server restarts and the engine loses its data. Each client parses its bytes as a real one does and judges what it hears: with
+//! `every`, each offset once and in order, or an explicit gap that names its position and nothing that history still holds; with `latest`,
+//! rising offsets, and nothing is left out but what a newer publication of the same key has superseded. At the end the weather calms, and
+//! every client must be at the top of every channel it reads; when all have gone, nothing may be left.
+//!
+//! `MILLRACE_SIM_SEED=N` replays one seed with a trace; `MILLRACE_SIM_SEEDS=N` runs so many.
+
+mod client;
+mod dice;
+mod reading;
+mod server;
+mod truth;
+mod wires;
+mod world;
+
+use std::{env, panic, thread};
+
+use truth::Check;
+use world::World;
+
+/// How often things have happened: a run in which they do not happen proves nothing.
+#[derive(Default, Debug, Clone, Copy)]
+pub struct Counts {
+    publications: u64,
+    deliveries: u64,
+    lost: u64,
+    messages: u64,
+    gaps: u64,
+    lapses: u64,
+    pages: u64,
+    blocked: u64,
+    pings: u64,
+    cuts: u64,
+    leaves: u64,
+    restarts: u64,
+    epochs: u64,
+    jobs: u64,
+    polls: u64,
+    broken: u64,
+}
+
+/// What is wrong with the world on purpose, to see that it is noticed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Breakage {
+    None,
+    /// A wire takes bytes and loses some of them.
+    DroppedBytes,
+    /// History leaves a publication out of a page.
+    PageWithHole,
+    /// History does not say what it no longer holds.
+    SilentGap,
+    /// Long polls are not woken any more once the weather is calm.
+    LostWake,
+}
+
+fn run(seed: u64, breakage: Breakage, trace: bool) -> (Check, Counts) {
+    let mut world = World::new(seed, breakage, trace);
+    let ran = panic::catch_unwind(panic::AssertUnwindSafe(|| world.run()));
+    let panicked = |cause: Box<dyn std::any::Any + Send>| {
+        let text = cause.downcast_ref::<String>().map(String::as_str).or(cause.downcast_ref::<&str>().copied());
+        Err(format!("panicked: {}", text.unwrap_or("without a word")))
+    };
+    (ran.unwrap_or_else(panicked), world.counts)
+}
+
+/// Runs the seeds on two threads. The first failure in each ends it.
+fn run_all(seeds: u64) -> (Vec<(u64, String)>, Counts) {
+    let half = |first: u64| {
+        let mut sum = Counts::default();
+        for seed in (first..seeds).step_by(2) {
+            let (checked, counts) = run(seed, Breakage::None, false);
+            sum.add(&counts);
+            if let Err(why) = checked {
+                return (Some((seed, why)), sum);
+            }
+        }
+        (None, sum)
+    };
+    let (even, odd) = thread::scope(|scope| {
+        let odd = scope.spawn(|| half(1));
+        (half(0), odd.join().expect("panics are caught inside"))
+    });
+    let mut sum = even.1;
+    sum.add(&odd.1);
+    (even.0.into_iter().chain(odd.0).collect(), sum)
+}
+
+impl Counts {
+    fn all(&mut self) -> [(&'static str, &mut u64); 16] {
+        [
+            ("publications", &mut self.publications),
+            ("deliveries", &mut self.deliveries),
+            ("lost on the way", &mut self.lost),
+            ("messages", &mut self.messages),
+            ("gaps", &mut self.gaps),
+            ("lapses", &mut self.lapses),
+            ("pages", &mut self.pages),
+            ("blocked writes", &mut self.blocked),
+            ("pings", &mut self.pings),
+            ("cuts", &mut self.cuts),
+            ("leaves", &mut self.leaves),
+            ("restarts", &mut self.restarts),
+            ("epochs", &mut self.epochs),
+            ("subscriptions", &mut self.jobs),
+            ("polls", &mut self.polls),
+            ("broken", &mut self.broken),
+        ]
+    }
+
+    fn add(&mut self, other: &Counts) {
+        let mut other = *other;
+        self.all().into_iter().zip(other.all()).for_each(|((_, sum), (_, count))| *sum += *count);
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+}
+
+#[test]
+fn ten_thousand_seeds() {
+    if let Some(seed) = number("MILLRACE_SIM_SEED") {
+        let (checked, mut counts) = run(seed, Breakage::None, true);
+        for (name, count) in counts.all() {
+            eprintln!("{count:>7} {name}");
+        }
+        checked.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        return;
+    }
+    let seeds = number("MILLRACE_SIM_SEEDS").unwrap_or(10_000);
+    let (failures, mut counts) = run_all(seeds);
+    for (seed, why) in &failures {
+        println!("seed {seed}: {why:.600}");
+        println!("replay: MILLRACE_SIM_SEED={seed} cargo test -p millrace-delivery --test it sim");
+    }
+    let counted: Vec<_> = counts.all().into_iter().map(|(name, count)| (name, *count)).collect();
+    println!("{seeds} seeds: {counted:?}");
+    assert!(failures.is_empty(), "{failures:?}");
+    for (name, count) in counted {
+        assert_eq!(count > 0, name != "broken", "{name}: {count}");
+    }
+}
+
+/// A simulation that cannot fail proves nothing: every kind of broken world must be noticed, by nearly every run that it touches.
+#[test]
+fn broken_worlds_are_noticed() {
+    for (breakage, least_percent) in [
+        (Breakage::DroppedBytes, 60),
+        (Breakage::PageWithHole, 60),
+        (Breakage::SilentGap, 60),
+        (Breakage::LostWake, 60),
+    ] {
+        let (mut broken, mut noticed) = (0, 0);
+        for seed in 0..300 {
+            let (checked, counts) = run(seed, breakage, false);
+            broken += u64::from(counts.broken > 0);
+            noticed += u64::from(counts.broken > 0 && checked.is_err());
+            assert!(counts.broken > 0 || checked.is_ok(), "{breakage:?} seed {seed}: {checked:?}");
+        }
+        println!("{breakage:?}: {noticed} of {broken} broken runs were noticed");
+        assert!(broken > 20 && noticed * 100 >= broken * least_percent, "{breakage:?}: {noticed} of {broken}");
+    }
+}

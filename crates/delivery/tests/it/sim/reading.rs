@@ -1,0 +1,326 @@
+//! Bytes to what was said, as a client of each form reads them: strictly, and however they are cut.
+
+use std::collections::BTreeMap;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use millrace_protocol::{Form, Kind, Position, Publication};
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use super::truth::Check;
+
+#[derive(Debug)]
+pub enum Heard {
+    /// Where the stream stands: of its one channel (no name), or of each.
+    Positions(Vec<(Option<String>, Position)>),
+    Message(Message),
+    Gap { channel: Option<String>, from: Option<Position>, to: Position },
+    Reply { id: u64, result: Result<Value, String> },
+    Ping,
+    Nothing,
+}
+
+#[derive(Debug)]
+pub struct Message {
+    pub channel: Option<String>,
+    /// A bare WebSocket does not say.
+    pub position: Option<Position>,
+    body: Body,
+    envelope: Option<(u64, Option<String>)>,
+}
+
+#[derive(Debug)]
+enum Body {
+    Bare { binary: bool, data: Vec<u8> },
+    Lines(String),
+    Raw { data: String, base64: bool },
+}
+
+/// Every word that a JSON line or push may have.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Words<'a> {
+    push: Option<&'a str>,
+    channel: Option<String>,
+    position: Option<&'a str>,
+    time: Option<u64>,
+    key: Option<String>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    encoding: Option<&'a str>,
+    from: Option<&'a str>,
+    to: Option<&'a str>,
+    #[serde(borrow)]
+    gap: Option<Box<Words<'a>>>,
+    positions: Option<BTreeMap<String, String>>,
+    #[serde(borrow)]
+    messages: Option<Vec<Words<'a>>>,
+    #[serde(borrow)]
+    gaps: Option<Vec<Words<'a>>>,
+    drain: Option<Value>,
+    after_ms: Option<u64>,
+    id: Option<u64>,
+    ok: Option<Value>,
+    error: Option<Value>,
+    ping_ms: Option<u64>,
+    message_bytes_max: Option<u64>,
+}
+
+/// A client's parser: holds what has not fully arrived.
+pub struct Reading {
+    form: Form,
+    in_header: bool,
+    rest: Vec<u8>,
+    event: Event,
+}
+
+/// A server-sent event on its way.
+#[derive(Default)]
+struct Event {
+    name: String,
+    id: Option<String>,
+    data: Option<String>,
+}
+
+impl Reading {
+    pub fn new(form: Form) -> Self {
+        Self { form, in_header: true, rest: Vec::new(), event: Event::default() }
+    }
+
+    pub fn feed(&mut self, bytes: &[u8], mut on: impl FnMut(Heard) -> Check) -> Check {
+        self.rest.extend_from_slice(bytes);
+        let rest = std::mem::take(&mut self.rest);
+        let mut at = 0;
+        while let Some((len, heard)) = self.take(&rest[at..])? {
+            at += len;
+            on(heard)?;
+        }
+        self.rest = rest[at..].to_vec();
+        Ok(())
+    }
+
+    /// One frame, line or header, and how long it is; `None` while it is not complete.
+    fn take(&mut self, bytes: &[u8]) -> Check<Option<(usize, Heard)>> {
+        if self.in_header {
+            let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
+            self.in_header = false;
+            let header = String::from_utf8_lossy(&bytes[..end]).into_owned();
+            let position = header.lines().find_map(|line| line.strip_prefix("Millrace-Position: "));
+            return Ok(Some((end + 4, position.map_or(Ok(Heard::Nothing), |list| positions(list).map(Heard::Positions))?)));
+        }
+        if self.form.is_websocket() {
+            let Some((opcode, payload, len)) = websocket_frame(bytes)? else { return Ok(None) };
+            return Ok(Some((len, self.websocket(opcode, payload)?)));
+        }
+        let Some(end) = bytes.iter().position(|&b| b == b'\n') else { return Ok(None) };
+        let line = std::str::from_utf8(&bytes[..end]).map_err(|e| e.to_string())?;
+        let sse = matches!(self.form, Form::Sse | Form::SseMany);
+        let heard = if sse { self.sse_line(line)? } else { json_line(line)? };
+        Ok(Some((end + 1, heard)))
+    }
+
+    fn websocket(&self, opcode: u8, payload: &[u8]) -> Check<Heard> {
+        match (opcode, self.form) {
+            (9, _) => Ok(Heard::Ping),
+            (8, Form::Bare) => {
+                let code = payload.get(..2).map(|code| u16::from_be_bytes([code[0], code[1]]));
+                let reason = String::from_utf8_lossy(payload.get(2..).unwrap_or_default()).into_owned();
+                if code != Some(4000) {
+                    return Err(format!("closed with {code:?} {reason}"));
+                }
+                Ok(Heard::Gap { channel: None, from: None, to: position(&reason)? })
+            }
+            (1 | 2, Form::Bare) => {
+                let body = Body::Bare { binary: opcode == 2, data: payload.to_vec() };
+                Ok(Heard::Message(Message { channel: None, position: None, body, envelope: None }))
+            }
+            (1, _) => json_line(std::str::from_utf8(payload).map_err(|e| e.to_string())?),
+            _ => Err(format!("a frame with opcode {opcode}: {}", String::from_utf8_lossy(payload))),
+        }
+    }
+
+    /// Source: HTML Living Standard, "Interpreting an event stream".
+    fn sse_line(&mut self, line: &str) -> Check<Heard> {
+        if line.is_empty() {
+            return std::mem::take(&mut self.event).dispatch(self.form);
+        }
+        let (field, value) = line.split_once(':').ok_or_else(|| format!("not a field: {line}"))?;
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "" | "retry" => {}
+            "id" => self.event.id = Some(value.into()),
+            "event" => self.event.name = value.into(),
+            "data" => match &mut self.event.data {
+                Some(data) => {
+                    data.push('\n');
+                    data.push_str(value);
+                }
+                none => *none = Some(value.into()),
+            },
+            _ => return Err(format!("an unknown field: {line}")),
+        }
+        Ok(Heard::Nothing)
+    }
+}
+
+impl Event {
+    fn dispatch(self, form: Form) -> Check<Heard> {
+        let id = self.id.as_deref().map(positions).transpose()?;
+        let Some(data) = self.data else {
+            return Ok(id.map_or(Heard::Nothing, Heard::Positions));
+        };
+        match (self.name.as_str(), form) {
+            ("drain", _) => Ok(Heard::Nothing),
+            ("gap", _) => {
+                let words: Words<'_> = serde_json::from_str(&data).map_err(|e| format!("{e}: {data}"))?;
+                let Heard::Gap { channel, from, to } = words.gap()? else { return Err(data) };
+                check_id(&id, &channel, to)?;
+                Ok(Heard::Gap { channel, from, to })
+            }
+            ("", Form::Sse) => {
+                let position = id.and_then(|id| id.first().map(|id| id.1)).ok_or("an event without an id")?;
+                let body = Body::Lines(data);
+                Ok(Heard::Message(Message { channel: None, position: Some(position), body, envelope: None }))
+            }
+            ("", _) => {
+                let heard = json_line(&data)?;
+                let Heard::Message(message) = &heard else { return Err(format!("not a message: {data}")) };
+                check_id(&id, &message.channel, message.position.ok_or("a message without a position")?)?;
+                Ok(heard)
+            }
+            (name, _) => Err(format!("an unknown event: {name}")),
+        }
+    }
+}
+
+/// The `id:` of an event of several channels, which a browser resumes from, says the same as the event.
+fn check_id(id: &Option<Vec<(Option<String>, Position)>>, channel: &Option<String>, at: Position) -> Check {
+    match id.iter().flatten().find(|(name, _)| name == channel) {
+        Some((_, position)) if *position == at => Ok(()),
+        other => Err(format!("an event at {at} of {channel:?} has the id {other:?}")),
+    }
+}
+
+fn json_line(line: &str) -> Check<Heard> {
+    if line.is_empty() {
+        return Ok(Heard::Nothing);
+    }
+    let words: Words<'_> = serde_json::from_str(line).map_err(|e| format!("{e}: {line}"))?;
+    words.heard()
+}
+
+/// The body of a JSON answer: gaps first, then messages, then where to go on.
+pub fn answer(body: &[u8], mut on: impl FnMut(Heard) -> Check) -> Check {
+    let words: Words<'_> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    let ends = match (words.position, words.positions) {
+        (Some(at), None) => vec![(None, position(at)?)],
+        (None, Some(list)) => list.into_iter().map(|(name, at)| Ok((Some(name), position(&at)?))).collect::<Check<_>>()?,
+        _ => return Err("an answer without a position".into()),
+    };
+    for gap in words.gap.into_iter().map(|gap| *gap).chain(words.gaps.into_iter().flatten()) {
+        on(gap.gap()?)?;
+    }
+    for message in words.messages.ok_or("an answer without messages")? {
+        on(message.message()?)?;
+    }
+    on(Heard::Positions(ends))
+}
+
+impl Words<'_> {
+    fn heard(self) -> Check<Heard> {
+        match self.push {
+            Some("message") => self.message(),
+            Some("gap") => self.gap(),
+            Some("connected") if self.ping_ms.is_some() && self.message_bytes_max.is_some() => Ok(Heard::Nothing),
+            Some("drain") if self.after_ms.is_some() => Ok(Heard::Nothing),
+            Some(push) => Err(format!("an unexpected push: {push}")),
+            None => match (self.id, self.ok, self.error) {
+                (Some(id), Some(ok), None) => Ok(Heard::Reply { id, result: Ok(ok) }),
+                (Some(id), None, Some(error)) => {
+                    Ok(Heard::Reply { id, result: Err(error["code"].as_str().unwrap_or("").into()) })
+                }
+                (None, None, None) if self.drain.is_some() => Ok(Heard::Nothing),
+                (None, None, None) if self.gap.is_some() => self.gap.map_or(Err(String::new()), |gap| gap.gap()),
+                (None, None, None) if self.positions.is_some() => {
+                    let list = self.positions.into_iter().flatten();
+                    list.map(|(name, at)| Ok((Some(name), position(&at)?))).collect::<Check<_>>().map(Heard::Positions)
+                }
+                (None, None, None) => {
+                    Words { id: None, ok: None, error: None, gap: None, positions: None, ..self }.message()
+                }
+                _ => Err("neither reply nor message".into()),
+            },
+        }
+    }
+
+    fn message(self) -> Check<Heard> {
+        let data = self.data.ok_or("a message without data")?.get().to_owned();
+        let body = Body::Raw { data, base64: self.encoding.is_some() };
+        let position = Some(position(self.position.ok_or("a message without a position")?)?);
+        let envelope = Some((self.time.ok_or("a message without a time")?, self.key));
+        Ok(Heard::Message(Message { channel: self.channel, position, body, envelope }))
+    }
+
+    fn gap(self) -> Check<Heard> {
+        let from = Some(position(self.from.ok_or("a gap without its start")?)?);
+        Ok(Heard::Gap { channel: self.channel, from, to: position(self.to.ok_or("a gap without its end")?)? })
+    }
+}
+
+impl Message {
+    /// The position that the payload names, for those whom the form does not tell.
+    pub fn stamp(&self) -> Check<Position> {
+        let Body::Bare { data, .. } = &self.body else { return Err("only bare payloads need a stamp".into()) };
+        let text = String::from_utf8_lossy(data);
+        text.split('#').nth(1).ok_or("a payload without a stamp".to_owned()).and_then(position)
+    }
+
+    /// Is this what was published?
+    pub fn is(&self, publication: &Publication) -> bool {
+        let same_envelope = self.envelope.as_ref().is_none_or(|(time_ms, key)| {
+            *time_ms == publication.time_ms && key.as_deref() == publication.key.as_deref()
+        });
+        let text = || String::from_utf8_lossy(&publication.data);
+        let same_body = match (&self.body, publication.kind) {
+            (Body::Bare { binary, data }, kind) => *binary == (kind == Kind::Binary) && *data == publication.data,
+            (Body::Lines(lines), Kind::Binary) => *lines == BASE64_STANDARD.encode(&publication.data),
+            (Body::Lines(lines), _) => *lines == text().replace("\r\n", "\n").replace('\r', "\n"),
+            (Body::Raw { data, base64: false }, Kind::Json) => *data == text().replace(['\r', '\n'], " ").trim(),
+            (Body::Raw { data, base64: false }, Kind::Text) => serde_json::from_str::<String>(data).is_ok_and(|d| d == text()),
+            (Body::Raw { data, base64: true }, Kind::Binary) => {
+                data.trim_matches('"') == BASE64_STANDARD.encode(&publication.data)
+            }
+            _ => false,
+        };
+        same_envelope && same_body
+    }
+}
+
+/// `P`, or `a@P,b@Q`.
+fn positions(list: &str) -> Check<Vec<(Option<String>, Position)>> {
+    let entry = |entry: &str| match entry.split_once('@') {
+        Some((name, at)) => Ok((Some(name.to_owned()), position(at)?)),
+        None => Ok((None, position(entry)?)),
+    };
+    list.split(',').map(entry).collect()
+}
+
+fn position(text: &str) -> Check<Position> {
+    text.parse().map_err(|_| format!("not a position: {text}"))
+}
+
+/// Opcode, payload and length of a whole, unmasked frame. Source: RFC 6455, section 5.2.
+fn websocket_frame(bytes: &[u8]) -> Check<Option<(u8, &[u8], usize)>> {
+    let [first, second, ..] = *bytes else { return Ok(None) };
+    if first & 0xf0 != 0x80 || second & 0x80 != 0 {
+        return Err(format!("a frame that starts with {first:02x} {second:02x}"));
+    }
+    let (head, len) = match second {
+        126 => (4, bytes.get(2..4).map(|len| u64::from(u16::from_be_bytes([len[0], len[1]])))),
+        127 => (10, bytes.get(2..10).and_then(|len| len.try_into().ok()).map(u64::from_be_bytes)),
+        len => (2, Some(u64::from(len))),
+    };
+    let Some(len) = len else { return Ok(None) };
+    let end = usize::try_from(len).ok().and_then(|len| len.checked_add(head)).ok_or("a frame of impossible length")?;
+    Ok(bytes.get(head..end).map(|payload| (first & 0x0f, payload, end)))
+}

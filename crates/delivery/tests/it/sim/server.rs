@@ -1,0 +1,289 @@
+//! What a transport does around a hub: handshakes, commands and long polls, in the order that `Hub` asks for.
+
+use millrace_delivery::{ConnId, Page, WaiterId};
+use millrace_protocol::{
+    ChannelName, Code, Error, Form, Pattern, Position, Since, form::Envelope, session, session::Policy, session::Target, websocket,
+};
+use serde_json::{Value, json};
+
+use super::{
+    truth::Check,
+    world::{Asker, Event, World, trace},
+};
+
+/// A client's word to a session, after decoding.
+pub enum Command {
+    Subscribe { channel: usize, since: Since, policy: Policy },
+    SubscribePattern { pattern: Pattern, since: Option<u64>, positions: Vec<(usize, Position)>, policy: Policy },
+    Unsubscribe { target: Target },
+}
+
+/// A subscription that waits for its first pages.
+pub struct Job {
+    conn: ConnId,
+    kind: Kind,
+    policy: Policy,
+    reads: Vec<(usize, Option<Page>)>,
+}
+
+enum Kind {
+    Stream { form: Form },
+    Named { id: u64 },
+    Pattern { id: u64, pattern: Pattern, time_ms: u64 },
+}
+
+/// One long poll.
+pub struct Poll {
+    client: usize,
+    policy: Policy,
+    /// Asked again after every wake-up; pages of an earlier round are ignored.
+    round: u32,
+    many: bool,
+    reads: Vec<(usize, Since, Option<Page>)>,
+}
+
+impl World {
+    /// Opens a connection of this form; the first bytes follow when its pages have been read.
+    pub fn open_stream(&mut self, client: usize, form: Form, reads: Vec<(usize, Since)>, policy: Policy) -> Check<ConnId> {
+        let conn = self.open(client, form);
+        self.start_job(conn, Kind::Stream { form }, policy, reads)?;
+        Ok(conn)
+    }
+
+    pub fn open_session(&mut self, client: usize) -> Check<ConnId> {
+        let conn = self.open(client, Form::Session);
+        let mut hello = b"HTTP/1.1 101 Switching Protocols\r\n\r\n".to_vec();
+        let connected = session::encode_connected(25_000, 1 << 20, self.now_ms);
+        websocket::encode(&mut hello, websocket::TEXT, connected.as_bytes());
+        self.hub.send(conn, &hello, &mut self.wires);
+        self.drain()?;
+        Ok(conn)
+    }
+
+    fn open(&mut self, client: usize, form: Form) -> ConnId {
+        let conn = self.hub.connect(form);
+        let capacity = self.capacity();
+        self.wires.open(conn, client, capacity);
+        conn
+    }
+
+    pub fn command(&mut self, client: usize, conn: ConnId, id: u64, command: Command) -> Check {
+        self.hub.heard(conn);
+        match command {
+            Command::Subscribe { channel, since, policy } => {
+                self.start_job(conn, Kind::Named { id }, policy, vec![(channel, since)])?;
+            }
+            Command::SubscribePattern { pattern, since, positions, policy } => {
+                if let Err(error) = self.hub.subscribe_pattern(conn, &pattern, policy) {
+                    return self.refuse(conn, id, &error);
+                }
+                self.drain()?;
+                self.promise(client, |name| pattern.matches(name));
+                let mut reads: Vec<_> = positions.iter().map(|(channel, at)| (*channel, Since::Position(*at))).collect();
+                for channel in 0..self.names.len() {
+                    let is_known = positions.iter().any(|(known, _)| *known == channel);
+                    if let Some(since) = since.filter(|_| !is_known && pattern.matches(self.names[channel].as_str())) {
+                        reads.push((channel, Since::Time(since)));
+                    }
+                }
+                let kind = Kind::Pattern { id, pattern, time_ms: self.now_ms };
+                self.start_job(conn, kind, policy, reads)?;
+            }
+            Command::Unsubscribe { target } => match self.hub.unsubscribe(conn, &target) {
+                Ok(()) => self.reply(conn, id, Ok(json!({})))?,
+                Err(error) => self.refuse(conn, id, &error)?,
+            },
+        }
+        Ok(())
+    }
+
+    fn start_job(&mut self, conn: ConnId, kind: Kind, policy: Policy, reads: Vec<(usize, Since)>) -> Check {
+        self.counts.jobs += 1;
+        let job = self.counts.jobs;
+        for (channel, _) in &reads {
+            self.hub.watch(&self.names[*channel]);
+        }
+        self.drain()?;
+        for (read, (channel, since)) in reads.iter().enumerate() {
+            self.ask(Asker::Job { job, read }, *channel, *since, policy);
+        }
+        let reads = reads.into_iter().map(|(channel, _)| (channel, None)).collect();
+        self.jobs.insert(job, Job { conn, kind, policy, reads });
+        self.finish_job(job)
+    }
+
+    pub fn job_page(&mut self, job: u64, read: usize, page: Page) -> Check {
+        if let Some(waiting) = self.jobs.get_mut(&job) {
+            waiting.reads[read].1 = Some(page);
+        }
+        self.finish_job(job)
+    }
+
+    fn finish_job(&mut self, job: u64) -> Check {
+        if self.jobs.get(&job).is_none_or(|job| job.reads.iter().any(|(_, page)| page.is_none())) {
+            return Ok(());
+        }
+        let Some(Job { conn, kind, policy, reads }) = self.jobs.remove(&job) else { return Ok(()) };
+        let pages: Vec<(usize, Page)> = reads.into_iter().filter_map(|(channel, page)| Some((channel, page?))).collect();
+        match kind {
+            Kind::Stream { form } => self.finish_stream(conn, form, policy, pages),
+            Kind::Named { id } => self.finish_named(conn, id, policy, pages),
+            Kind::Pattern { id, pattern, time_ms } => self.finish_pattern(conn, id, &pattern, time_ms, pages),
+        }
+    }
+
+    fn finish_stream(&mut self, conn: ConnId, form: Form, policy: Policy, pages: Vec<(usize, Page)>) -> Check {
+        let many = matches!(form, Form::SseMany | Form::NdjsonMany);
+        // A stream starts before its gap, so that who is cut before hearing of the gap asks for it again.
+        let starts: Vec<_> = pages.iter().map(|(c, page)| (*c, page.gap.map_or(page.start(), |gap| gap.from))).collect();
+        let list: Vec<_> = starts.iter().map(|(c, at)| if many { format!("{}@{at}", self.names[*c]) } else { at.to_string() }).collect();
+        let list = list.join(",");
+        let mut head = format!("HTTP/1.1 200 OK\r\nMillrace-Position: {list}\r\n\r\n").into_bytes();
+        match form {
+            Form::Sse | Form::SseMany => head.extend_from_slice(format!("retry: 2000\nid: {list}\n\n").as_bytes()),
+            Form::NdjsonMany => head.extend(Envelope::many(starts.iter().map(|(c, at)| (&self.names[*c], *at))).into_line()),
+            _ => {}
+        }
+        self.hub.send(conn, &head, &mut self.wires);
+        let pages: Vec<(ChannelName, Page)> = pages.into_iter().map(|(c, page)| (self.names[c].clone(), page)).collect();
+        if let Err(error) = self.hub.attach_all(conn, policy, &pages, &mut self.wires) {
+            self.expect_gone(conn, &error)?;
+        }
+        self.drain().map(|_| ())
+    }
+
+    fn finish_named(&mut self, conn: ConnId, id: u64, policy: Policy, pages: Vec<(usize, Page)>) -> Check {
+        let Some((channel, page)) = pages.into_iter().next() else { return Ok(()) };
+        let name = self.names[channel].clone();
+        if let Err(error) = self.hub.check_attach(conn, &name) {
+            self.hub.release(&name);
+            self.drain()?;
+            return self.refuse(conn, id, &error);
+        }
+        let ok = json!({ "channel": name.as_str(), "position": page.start().to_string(), "recovered": page.gap.is_none(), "time": self.now_ms });
+        self.reply(conn, id, Ok(ok))?;
+        let subscribed = self.hub.attach(conn, &name, policy, &page, &mut self.wires).map_err(|e| e.to_string())?;
+        if (subscribed.position, subscribed.gap) != (page.start(), page.gap) {
+            return Err(format!("the reply to a subscription would be wrong: {subscribed:?}"));
+        }
+        self.drain().map(|_| ())
+    }
+
+    /// The reply comes last: whoever has it has been sent all that came before its `time`.
+    fn finish_pattern(&mut self, conn: ConnId, id: u64, pattern: &Pattern, time_ms: u64, pages: Vec<(usize, Page)>) -> Check {
+        for (channel, page) in pages {
+            let name = self.names[channel].clone();
+            match self.hub.attach_matching(conn, pattern, &name, &page, &mut self.wires) {
+                Err(error) if error.code != Code::AlreadySubscribed => self.expect_gone(conn, &error)?,
+                _ => {}
+            }
+            self.drain()?;
+        }
+        self.hub.attach_open_channels(conn, pattern);
+        self.reply(conn, id, Ok(json!({ "channel": pattern.as_str(), "time": time_ms })))
+    }
+
+    /// The only good reason to refuse a stream or a pattern in this world: its connection (or pattern) has gone meanwhile.
+    fn expect_gone(&self, conn: ConnId, error: &Error) -> Check {
+        let alive = self.hub.conns().any(|(other, _)| other == conn);
+        if alive && error.code != Code::NotSubscribed { Err(format!("refused: {error}")) } else { Ok(()) }
+    }
+
+    fn refuse(&mut self, conn: ConnId, id: u64, error: &Error) -> Check {
+        self.reply(conn, id, Err(error.clone()))
+    }
+
+    fn reply(&mut self, conn: ConnId, id: u64, result: Result<Value, Error>) -> Check {
+        let mut frame = Vec::new();
+        websocket::encode(&mut frame, websocket::TEXT, session::encode_reply(id, &result).as_bytes());
+        self.hub.send(conn, &frame, &mut self.wires);
+        self.drain().map(|_| ())
+    }
+
+    pub fn start_poll(&mut self, client: usize, reads: Vec<(usize, Since)>, many: bool, policy: Policy) -> Check<u64> {
+        self.counts.polls += 1;
+        let poll = self.counts.polls;
+        let reads = reads.into_iter().map(|(channel, since)| (channel, since, None)).collect();
+        self.polls.insert(poll, Poll { client, policy, round: 0, many, reads });
+        let after = self.dice.between(50, 600);
+        self.schedule(after, Event::Timeout { life: self.life, poll });
+        self.poll_round(poll)?;
+        Ok(poll)
+    }
+
+    /// Waits first and reads then, so that nothing falls between.
+    fn poll_round(&mut self, id: u64) -> Check {
+        let Some(poll) = self.polls.get_mut(&id) else { return Ok(()) };
+        poll.round += 1;
+        let (round, policy) = (poll.round, poll.policy);
+        poll.reads.iter_mut().for_each(|(_, _, page)| *page = None);
+        let reads: Vec<_> = poll.reads.iter().map(|(channel, since, _)| (*channel, *since)).collect();
+        let names: Vec<_> = reads.iter().map(|(channel, _)| self.names[*channel].clone()).collect();
+        self.hub.wait(WaiterId(id), &names);
+        self.drain()?;
+        for (read, (channel, since)) in reads.into_iter().enumerate() {
+            self.ask(Asker::Poll { poll: id, round, read }, channel, since, policy);
+        }
+        Ok(())
+    }
+
+    pub fn wake(&mut self, waiter: WaiterId) -> Check {
+        trace!(self, "wake {waiter:?}");
+        self.poll_round(waiter.0)
+    }
+
+    pub fn poll_reads(&mut self, asker: Asker, channel: usize, since: Since) {
+        let Asker::Poll { poll, round, .. } = asker else { return };
+        if let Some(poll) = self.polls.get(&poll).filter(|poll| since == Since::Now && poll.round == round) {
+            self.promise_now(poll.client, channel);
+        }
+    }
+
+    pub fn poll_page(&mut self, id: u64, round: u32, read: usize, channel: usize, page: Page) -> Check {
+        let Some(poll) = self.polls.get_mut(&id).filter(|poll| poll.round == round) else { return Ok(()) };
+        assert_eq!(poll.reads[read].0, channel);
+        poll.reads[read].2 = Some(page);
+        if poll.reads.iter().any(|(_, _, page)| page.is_none()) {
+            return Ok(());
+        }
+        let pages = poll.reads.iter().filter_map(|(_, _, page)| page.as_ref());
+        if pages.clone().any(|page| page.gap.is_some() || !page.publications.is_empty()) {
+            return self.answer(id);
+        }
+        for (_, since, page) in &mut poll.reads {
+            *since = page.as_ref().map_or(*since, |page| Since::Position(page.end));
+        }
+        Ok(())
+    }
+
+    pub fn time_out(&mut self, id: u64) -> Check {
+        let is_read = |poll: &Poll| poll.reads.iter().all(|(_, _, page)| page.is_some());
+        if self.polls.get(&id).is_some_and(is_read) { self.answer(id) } else { Ok(()) }
+    }
+
+    fn answer(&mut self, id: u64) -> Check {
+        let Some(poll) = self.polls.remove(&id) else { return Ok(()) };
+        self.hub.forget(WaiterId(id));
+        self.drain()?;
+        let pages: Vec<_> = poll.reads.iter().filter_map(|(c, _, page)| Some((&self.names[*c], page.as_ref()?))).collect();
+        let body = if poll.many {
+            let gaps = pages.iter().filter_map(|(name, page)| Some((*name, page.gap?)));
+            let messages = pages.iter().flat_map(|(name, page)| {
+                page.publications.iter().map(|publication| (*name, page.end.epoch, publication.as_ref()))
+            });
+            Envelope::many(pages.iter().map(|(name, page)| (*name, page.end))).finish(gaps, messages)
+        } else {
+            let page = pages[0].1;
+            Envelope::answer(page.end, page.gap, page.end.epoch, &page.publications)
+        };
+        let after = self.delay(20);
+        self.schedule(after, Event::Answer { client: poll.client, poll: id, body });
+        Ok(())
+    }
+
+    pub fn forget_poll(&mut self, id: u64) -> Check {
+        self.polls.remove(&id);
+        self.hub.forget(WaiterId(id));
+        self.drain().map(|_| ())
+    }
+}

@@ -1,0 +1,493 @@
+//! The clock, the engine, the mailbox and the faults. See the header of the parent module.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, ReadTicket};
+use millrace_protocol::{ChannelName, Epoch, Kind, NewPublication, Pattern, Publication, Since, session::Policy};
+
+use super::{
+    Breakage, Counts,
+    client::{Client, Want},
+    dice::Dice,
+    server::{Command, Job, Poll},
+    truth::{Check, Truth},
+    wires::Wires,
+};
+
+const NAMES: [&str; 4] = ["a/1", "a/2", "b/1", "a"];
+const PATTERNS: [&str; 5] = ["a/+", "#", "a/#", "+/1", "a/2"];
+/// When a run begins, in milliseconds since 1970.
+const START_MS: u64 = 1_700_000_000_000;
+/// A run that takes more steps does not settle.
+const STEPS_MAX: u32 = 60_000;
+
+pub enum Event {
+    Publish,
+    Deliver { life: u32, channel: usize, epoch: Epoch, publication: Arc<Publication> },
+    /// A page is read at this moment ..
+    Read { life: u32, asker: Asker, channel: usize, since: Since, policy: Policy },
+    /// .. and is back at the hub at this one.
+    Page { life: u32, asker: Asker, channel: usize, page: Page },
+    Writable { life: u32, conn: ConnId },
+    Receive { life: u32, conn: ConnId },
+    Heard { life: u32, conn: ConnId },
+    Disconnect { life: u32, conn: ConnId },
+    Connect { client: usize },
+    Cut { client: usize },
+    Act { client: usize },
+    Command { life: u32, client: usize, conn: ConnId, id: u64, command: Command },
+    Answer { client: usize, poll: u64, body: Vec<u8> },
+    Forget { life: u32, poll: u64 },
+    Timeout { life: u32, poll: u64 },
+    Tick,
+    LoseEngine,
+    Restart,
+}
+
+/// Who wants a page.
+#[derive(Clone, Copy)]
+pub enum Asker {
+    Reader(ReadTicket),
+    Job { job: u64, read: usize },
+    Poll { poll: u64, round: u32, read: usize },
+}
+
+pub struct World {
+    pub dice: Dice,
+    pub now_ms: u64,
+    events: BTreeMap<(u64, u64), Event>,
+    serial: u64,
+    pub names: Vec<ChannelName>,
+    pub truth: Truth,
+    histories: Vec<History>,
+    last_arrival_ms: Vec<u64>,
+    bounds: Bounds,
+    limit: PageLimit,
+    config: Config,
+    pub hub: Hub,
+    /// Rises with every restart: what was on its way to the hub before is lost.
+    pub life: u32,
+    pub wires: Wires,
+    pub clients: Vec<Client>,
+    pub jobs: BTreeMap<u64, Job>,
+    pub polls: BTreeMap<u64, Poll>,
+    interest: Vec<u32>,
+    pattern_interest: Vec<(Pattern, u32)>,
+    /// Faults happen.
+    pub rough: bool,
+    payload_bytes: u64,
+    slow_percent: u32,
+    breakage: Breakage,
+    pub counts: Counts,
+    pub trace: bool,
+}
+
+/// Prints what happens when one seed is replayed.
+macro_rules! trace {
+    ($world:expr, $($arg:tt)*) => {
+        if $world.trace {
+            eprintln!("{:>6} {}", $world.now_ms % 1_000_000, format!($($arg)*));
+        }
+    };
+}
+pub(super) use trace;
+
+impl World {
+    pub fn new(seed: u64, breakage: Breakage, trace: bool) -> Self {
+        let mut dice = Dice::new(seed);
+        let bounds = Bounds {
+            count_max: dice.between(3, 30) as usize,
+            bytes_max: dice.pick(&[600, 4000, 1 << 20]),
+            age_max_ms: dice.pick(&[100, 1000, 100_000]),
+        };
+        let limit = PageLimit { count: dice.pick(&[1, 2, 5, 100]), bytes: dice.pick(&[200, 1 << 20]) };
+        let tiny = dice.percent(15);
+        let config = Config {
+            log_bytes_max: if tiny { 1 } else { 4 << 20 },
+            heartbeat_s: dice.pick(&[1, 25]),
+            grace_s: 1,
+            ..Config::default()
+        };
+        let names: Vec<_> = NAMES[..dice.between(1, 4) as usize].iter().map(|name| ChannelName::parse(name).unwrap()).collect();
+        let mut world = Self {
+            now_ms: START_MS,
+            events: BTreeMap::new(),
+            serial: 0,
+            truth: Truth::new(bounds),
+            histories: Vec::new(),
+            last_arrival_ms: vec![0; names.len()],
+            hub: Hub::new(config.clone()),
+            life: 0,
+            wires: Wires::default(),
+            clients: Vec::new(),
+            jobs: BTreeMap::new(),
+            polls: BTreeMap::new(),
+            interest: vec![0; names.len()],
+            pattern_interest: Vec::new(),
+            rough: true,
+            payload_bytes: if tiny { 30_000 } else { 40 },
+            slow_percent: dice.pick(&[0, 20, 60]),
+            counts: Counts::default(),
+            names,
+            bounds,
+            limit,
+            config,
+            breakage,
+            trace,
+            dice,
+        };
+        for _ in 0..world.names.len() {
+            let epoch = Epoch(world.dice.between(0, u64::from(u32::MAX)) as u32);
+            world.histories.push(History::new(epoch));
+            world.truth.add_channel(epoch);
+        }
+        if breakage == Breakage::DroppedBytes {
+            world.wires.drop_bytes_in = Some(world.dice.between(5, 40) as u32);
+        }
+        world.add_clients();
+        world.schedule(0, Event::Publish);
+        world.schedule(1000, Event::Tick);
+        if world.dice.percent(30) {
+            let after = world.dice.between(100, 1500);
+            world.schedule(after, Event::LoseEngine);
+        }
+        if world.dice.percent(30) {
+            let after = world.dice.between(100, 1500);
+            world.schedule(after, Event::Restart);
+        }
+        world
+    }
+
+    fn add_clients(&mut self) {
+        for index in 0..self.dice.between(2, 5) as usize {
+            let mut wants: Vec<Want> = Vec::new();
+            if self.dice.percent(30) {
+                for _ in 0..self.dice.between(1, 2) {
+                    let pattern = self.dice.pick(&PATTERNS[..4]);
+                    let want = Want::Pattern(Pattern::parse(pattern).unwrap());
+                    if !wants.contains(&want) {
+                        wants.push(want);
+                    }
+                }
+            }
+            if wants.is_empty() || self.dice.percent(40) {
+                let first = self.dice.index(self.names.len());
+                let count = self.dice.between(1, 3).min((self.names.len() - first) as u64) as usize;
+                wants.splice(0..0, (first..first + count).map(Want::Channel));
+            }
+            let policy = self.dice.pick(&[Policy::Every, Policy::Latest]);
+            trace!(self, "client {index} wants {wants:?}, {policy:?}");
+            self.clients.push(Client::new(wants, policy));
+            let after = self.dice.between(0, 300);
+            self.schedule(after, Event::Connect { client: index });
+        }
+    }
+
+    /// Runs to the end: rough weather, then calm, then every client must be at the top and nothing may be left behind.
+    pub fn run(&mut self) -> Check {
+        let mut end_ms = self.now_ms + self.dice.between(300, 1800);
+        let mut steps = 0;
+        while let Some((&(at_ms, _), _)) = self.events.first_key_value() {
+            if self.rough && at_ms >= end_ms {
+                self.now_ms = end_ms;
+                self.calm()?;
+                continue;
+            }
+            let (_, event) = self.events.pop_first().expect("seen above");
+            let turn_ends = self.events.first_key_value().is_none_or(|((next_ms, _), _)| *next_ms > at_ms);
+            self.now_ms = at_ms;
+            self.step(event)?;
+            if turn_ends || self.dice.percent(20) {
+                self.flush()?;
+            }
+            steps += 1;
+            if steps > STEPS_MAX {
+                return Err("does not settle".into());
+            }
+            if self.events.is_empty() && self.rough {
+                end_ms = self.now_ms;
+            }
+        }
+        self.check_end()?;
+        self.leave()
+    }
+
+    fn step(&mut self, event: Event) -> Check {
+        let life = self.life;
+        match event {
+            Event::Publish if self.rough => {
+                let channel = self.dice.index(self.names.len());
+                self.publish(channel, true);
+                let after = if self.dice.percent(40) { 0 } else { self.dice.between(1, 40) };
+                self.schedule(after, Event::Publish);
+            }
+            Event::Deliver { life: l, channel, epoch, publication } if l == life => {
+                trace!(self, "mailbox: {} {:08x}:{}", self.names[channel], epoch.0, publication.offset);
+                self.hub.deliver(&self.names[channel], epoch, &publication);
+                self.counts.deliveries += 1;
+                self.drain()?;
+            }
+            Event::Read { life: l, asker, channel, since, policy } if l == life => {
+                let page = self.read(channel, since, policy);
+                self.poll_reads(asker, channel, since);
+                let after = self.delay(30);
+                self.schedule(after, Event::Page { life, asker, channel, page });
+            }
+            Event::Page { life: l, asker, channel, page } if l == life => self.page(asker, channel, page)?,
+            Event::Writable { life: l, conn } if l == life => {
+                let capacity = self.capacity();
+                if self.wires.unblock(conn, capacity) {
+                    self.hub.writable(conn, &mut self.wires);
+                    self.drain()?;
+                }
+            }
+            Event::Receive { life: l, conn } if l == life => self.receive(conn)?,
+            Event::Heard { life: l, conn } if l == life => self.hub.heard(conn),
+            Event::Disconnect { life: l, conn } if l == life => {
+                self.hub.disconnect(conn);
+                self.wires.forget(conn);
+                self.drain()?;
+            }
+            Event::Connect { client } => self.connect(client)?,
+            Event::Cut { client } if self.rough => self.cut(client),
+            Event::Act { client } => self.act(client),
+            Event::Command { life: l, client, conn, id, command } if l == life => self.command(client, conn, id, command)?,
+            Event::Answer { client, poll, body } => self.answered(client, poll, &body)?,
+            Event::Forget { life: l, poll } if l == life => self.forget_poll(poll)?,
+            Event::Timeout { life: l, poll } if l == life && self.rough => self.time_out(poll)?,
+            Event::Tick if self.rough => {
+                self.hub.tick(((self.now_ms - START_MS) / 1000) as u32, &mut self.wires);
+                self.drain()?;
+                self.schedule(1000, Event::Tick);
+            }
+            Event::LoseEngine if self.rough => {
+                let channel = self.dice.index(self.names.len());
+                let epoch = Epoch(self.dice.between(0, u64::from(u32::MAX)) as u32);
+                trace!(self, "the engine loses {}: epoch {:08x}", self.names[channel], epoch.0);
+                self.histories[channel] = History::new(epoch);
+                self.truth.begin(channel, epoch);
+                self.counts.epochs += 1;
+                if self.dice.percent(30) {
+                    let after = self.dice.between(1, 500);
+                    self.schedule(after, Event::LoseEngine);
+                }
+            }
+            Event::Restart if self.rough => self.restart(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Check {
+        self.hub.flush(&mut self.wires);
+        self.counts.lapses += u64::from(self.drain()?);
+        Ok(())
+    }
+
+    fn publish(&mut self, channel: usize, any: bool) {
+        let at = self.truth.top(channel);
+        let stamp = format!("#{:08x}:{}#", at.epoch.0, at.offset + 1);
+        let bytes = self.dice.between(0, self.payload_bytes) as usize;
+        let pad = "x".repeat(bytes);
+        let name = &self.names[channel];
+        let mut new = match self.dice.index(3) {
+            0 => NewPublication::new(Kind::Json, Bytes::from(format!("{{\"in\":\"{name}\",\n\"at\": \"{stamp}\",\r\n\"pad\":[\"{pad}\"]}}"))),
+            1 => NewPublication::new(Kind::Text, Bytes::from(format!("\"{name}\"\r\n{stamp}\n\r{pad}."))),
+            _ => {
+                let text = [&[0xff, 0xfe, b'\n'], name.as_str().as_bytes(), stamp.as_bytes(), pad.as_bytes()].concat();
+                NewPublication::new(Kind::Binary, Bytes::from(text))
+            }
+        };
+        new.key = self.dice.pick(&[None, Some("k1"), Some("k\"2"), Some("k3")]).map(Into::into);
+        if any && self.dice.percent(15) {
+            new.ttl_ms = Some(self.dice.between(1, 300));
+        }
+        let Appended::New(publication) = self.histories[channel].append(new, self.now_ms, &self.bounds) else {
+            unreachable!("no idempotency key was given")
+        };
+        self.truth.append(channel, &publication);
+        self.counts.publications += 1;
+        let lost = any && self.dice.percent(3) && self.may_lose(channel);
+        let matches = |pattern: &Pattern| pattern.matches(self.names[channel].as_str());
+        let wanted = self.interest[channel] > 0 || self.pattern_interest.iter().any(|(pattern, _)| matches(pattern));
+        trace!(self, "publish {} {} {}", self.names[channel], self.truth.top(channel), if lost { "(lost on its way)" } else { "" });
+        if !wanted || lost {
+            self.counts.lost += u64::from(lost && wanted);
+            return;
+        }
+        let at_ms = self.last_arrival_ms[channel].max(self.now_ms + self.delay(40));
+        self.last_arrival_ms[channel] = at_ms;
+        let epoch = at.epoch;
+        self.schedule(at_ms - self.now_ms, Event::Deliver { life: self.life, channel, epoch, publication });
+    }
+
+    /// A lost entry is repaired by the next one, unless it was the first that a pattern would have heard of its channel.
+    fn may_lose(&self, channel: usize) -> bool {
+        let is_heard = |client: &Client| client.has_heard(channel) || !client.wants_by_pattern(self.names[channel].as_str());
+        self.clients.iter().all(is_heard)
+    }
+
+    fn read(&mut self, channel: usize, since: Since, policy: Policy) -> Page {
+        let mut page = self.histories[channel].page(since, policy, self.limit, self.now_ms, &self.bounds);
+        trace!(
+            self,
+            "history of {} since {since:?}: gap {:?}, {:?}, end {}, top {}",
+            self.names[channel],
+            page.gap.map(|gap| (gap.from.to_string(), gap.to.to_string())),
+            page.publications.iter().map(|p| p.offset).collect::<Vec<_>>(),
+            page.end,
+            page.top
+        );
+        self.counts.pages += 1;
+        if self.breakage == Breakage::PageWithHole && page.publications.len() > 2 {
+            page.publications.remove(1);
+            self.counts.broken += 1;
+        }
+        if self.breakage == Breakage::SilentGap && page.gap.take().is_some() {
+            self.counts.broken += 1;
+        }
+        page
+    }
+
+    /// Does what the hub wishes, and looks after the wires. Returns how many pages it asked for.
+    pub fn drain(&mut self) -> Check<u32> {
+        let mut asked = 0;
+        while let Some(output) = self.hub.poll_output() {
+            match output {
+                Output::ReadHistory { ticket, channel, since, policy } => {
+                    asked += 1;
+                    let channel = self.channel(channel.as_str())?;
+                    self.ask(Asker::Reader(ticket), channel, since, policy);
+                }
+                Output::Interest { channel, readers } => {
+                    let channel = self.channel(channel.as_str())?;
+                    self.interest[channel] = readers;
+                }
+                Output::PatternInterest { pattern, readers } => {
+                    self.pattern_interest.retain(|(other, _)| *other != pattern);
+                    if readers > 0 {
+                        self.pattern_interest.push((pattern, readers));
+                    }
+                }
+                Output::Wake(_) if self.breakage == Breakage::LostWake && !self.rough => self.counts.broken += 1,
+                Output::Wake(waiter) => self.wake(waiter)?,
+                Output::Close(conn) => {
+                    trace!(self, "the hub closes {conn:?}");
+                    self.wires.close(conn);
+                    self.hub.disconnect(conn);
+                }
+            }
+        }
+        let life = self.life;
+        for conn in std::mem::take(&mut self.wires.blocked) {
+            self.counts.blocked += 1;
+            let after = if self.rough && self.dice.percent(10) { self.dice.between(500, 3000) } else { self.delay(60) };
+            self.schedule(after, Event::Writable { life, conn });
+        }
+        for conn in std::mem::take(&mut self.wires.touched) {
+            let after = self.delay(20);
+            self.schedule(after, Event::Receive { life, conn });
+        }
+        self.counts.broken += std::mem::take(&mut self.wires.dropped);
+        self.wires.fault.take().map_or(Ok(asked), Err)
+    }
+
+    pub fn ask(&mut self, asker: Asker, channel: usize, since: Since, policy: Policy) {
+        let after = self.delay(30);
+        self.schedule(after, Event::Read { life: self.life, asker, channel, since, policy });
+    }
+
+    fn page(&mut self, asker: Asker, channel: usize, page: Page) -> Check {
+        match asker {
+            Asker::Reader(ticket) => {
+                self.hub.handle_page(ticket, &page, &mut self.wires);
+                self.drain()?;
+            }
+            Asker::Job { job, read } => self.job_page(job, read, page)?,
+            Asker::Poll { poll, round, read } => self.poll_page(poll, round, read, channel, page)?,
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self) {
+        trace!(self, "the server restarts");
+        self.counts.restarts += 1;
+        for client in 0..self.clients.len() {
+            self.cut(client);
+        }
+        self.life += 1;
+        self.hub = Hub::new(self.config.clone());
+        self.hub.tick(((self.now_ms - START_MS) / 1000) as u32, &mut self.wires);
+        let drop_bytes_in = self.wires.drop_bytes_in.take();
+        self.wires = Wires::default();
+        self.wires.drop_bytes_in = drop_bytes_in;
+        self.jobs.clear();
+        self.polls.clear();
+        self.interest.fill(0);
+        self.pattern_interest.clear();
+        if self.dice.percent(30) {
+            let after = self.dice.between(100, 1000);
+            self.schedule(after, Event::Restart);
+        }
+    }
+
+    /// From now on nothing fails and nobody is slow, and each channel gets a last publication.
+    fn calm(&mut self) -> Check {
+        trace!(self, "calm");
+        self.rough = false;
+        for channel in 0..self.names.len() {
+            self.publish(channel, false);
+        }
+        self.drain().map(|_| ())
+    }
+
+    fn check_end(&mut self) -> Check {
+        for (index, client) in self.clients.iter().enumerate() {
+            for channel in 0..self.names.len() {
+                let top = self.truth.top(channel);
+                client.check_end(channel, &self.names[channel], top).map_err(|why| format!("client {index}: {why}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody goes: nothing may be left.
+    fn leave(&mut self) -> Check {
+        for client in 0..self.clients.len() {
+            self.hang_up(client)?;
+        }
+        self.drain()?;
+        let left = (self.hub.channel_count(), self.hub.conn_count(), self.hub.buffer_bytes());
+        if left != (0, 0, (0, 0)) {
+            return Err(format!("left behind: channels, connections, bytes {left:?}"));
+        }
+        if self.interest.iter().any(|readers| *readers > 0) || !self.pattern_interest.is_empty() {
+            return Err(format!("interest left behind: {:?} {:?}", self.interest, self.pattern_interest));
+        }
+        Ok(())
+    }
+
+    pub fn channel(&self, name: &str) -> Check<usize> {
+        self.names.iter().position(|other| other.as_str() == name).ok_or_else(|| format!("who asked for {name}?"))
+    }
+
+    pub fn schedule(&mut self, after_ms: u64, event: Event) {
+        self.serial += 1;
+        self.events.insert((self.now_ms + after_ms, self.serial), event);
+    }
+
+    /// Mostly short, in milliseconds.
+    pub fn delay(&mut self, max_ms: u64) -> u64 {
+        if self.dice.percent(40) { self.dice.between(0, 1) } else { self.dice.between(0, max_ms) }
+    }
+
+    /// How much a socket takes until it blocks, in bytes.
+    pub fn capacity(&mut self) -> usize {
+        if !self.rough || !self.dice.percent(self.slow_percent) {
+            return usize::MAX;
+        }
+        let most = self.dice.pick(&[0, 5, 100, 1000, 50_000]);
+        self.dice.between(0, most) as usize
+    }
+}
