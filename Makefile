@@ -1,0 +1,68 @@
+# Millrace: two commands, `make run` and `make test`; the rest are their parts.
+# Each recipe is a line you could type.
+
+LISTEN ?= 127.0.0.1:8080
+CARS ?= 12
+SEED ?= 7
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+BIN := $(CARGO_TARGET_DIR)/debug/millrace
+WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json web/*.ts web/*.js sdk/src sdk/*.json -type f 2>/dev/null)
+
+.PHONY: help run test check fmt bench build web sdk setup clean screenshots
+
+help: ## list what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 24
+
+run: build ## build all, serve on LISTEN (127.0.0.1:8080) with a fleet of CARS (12)
+	@scripts/run.sh $(BIN) $(LISTEN) $(CARS) $(SEED)
+
+test: setup ## everything: Rust, client in Node and Chromium, pages in Chromium, lints
+	@scripts/test.sh
+
+check: sdk/dist/.built web/node_modules/.installed ## formatting and lints of every language
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	npm --prefix sdk run check
+	npm --prefix web run check
+
+fmt: ## format the Rust code
+	cargo fmt --all
+
+bench: web ## what a delivery costs on one core (needs two)
+	cargo bench -p millrace-cli --bench fanout
+
+build: web ## the binary, with its pages
+	cargo build -p millrace-cli --locked
+
+web: web/pack/manifest.json ## the pages, packed for the binary
+
+sdk: sdk/dist/.built ## the TypeScript client
+
+screenshots: build ## the pictures of the README
+	MILLRACE_BIN=$(BIN) npm --prefix web run screenshots
+
+setup: ## Debian packages that the tests need (Chromium), if they are missing
+	@scripts/setup.sh
+
+clean: ## forget what was built
+	rm -rf target sdk/dist sdk/node_modules web/dist web/pack web/node_modules
+
+# --- files ---------------------------------------------------------------------------------------------------------------------------
+
+export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
+NPM_CI := npm ci --no-audit --no-fund --loglevel=error
+
+sdk/node_modules/.installed: sdk/package-lock.json
+	$(NPM_CI) --prefix sdk
+	@touch $@
+
+sdk/dist/.built: sdk/node_modules/.installed $(shell find sdk/src -type f 2>/dev/null) sdk/tsconfig.json sdk/tsconfig.build.json
+	npm --prefix sdk run --silent build
+	@touch $@
+
+web/node_modules/.installed: web/package-lock.json sdk/dist/.built
+	$(NPM_CI) --prefix web
+	@touch $@
+
+web/pack/manifest.json: web/node_modules/.installed $(WEB_SOURCES)
+	npm --prefix web run --silent build

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# What the tests need and a bare Debian machine with Rust, Node and make lacks. Installs only what is missing.
+set -euo pipefail
+
+fail() { echo "setup: $*" >&2; exit 1; }
+
+command -v cargo >/dev/null || fail "Rust is missing: install it with rustup (stable)"
+command -v node >/dev/null || fail "Node.js is missing: version 20 or later"
+node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' ||
+    fail "Node.js is $(node --version); 20.19 or later is needed"
+
+missing=()
+command -v cc >/dev/null || missing+=(gcc libc6-dev)
+command -v curl >/dev/null || missing+=(curl)
+[ -x /usr/bin/chromium ] || missing+=(chromium)
+fc-list 2>/dev/null | grep -q . || missing+=(fonts-dejavu-core fontconfig)
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+command -v apt-get >/dev/null || fail "please install: ${missing[*]}"
+sudo=
+[ "$(id -u)" -eq 0 ] || { command -v sudo >/dev/null || fail "please install, as root: apt-get install ${missing[*]}"; sudo=sudo; }
+echo "setup: installing ${missing[*]}"
+$sudo apt-get update -qq
+DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
