@@ -135,9 +135,6 @@ async fn car(args: Car) -> anyhow::Result<()> {
     let mut rows = open()?;
     let mut seq = 0;
     let next = || -> anyhow::Result<Option<Vec<Record>>> {
-        if args.count == Some(seq) {
-            return Ok(None);
-        }
         let row = match rows.next() {
             None if args.again => {
                 rows = open()?;
@@ -150,30 +147,27 @@ async fn car(args: Car) -> anyhow::Result<()> {
         seq += 1;
         Ok(Some(vec![Record { timestamp: now_ms(), seq: Some(seq), ..record }]))
     };
-    send_paced(&args.destination.to, args.interval, next).await
+    send_paced(&args.destination.to, args.interval, args.count, next).await
 }
 
 async fn fleet(args: FleetArgs) -> anyhow::Result<()> {
     let mut fleet = Fleet::new(Town::default(), args.cars, args.seed);
     let step = args.interval.mul_f64(args.speedup);
-    let mut rounds = 0;
-    let next = || {
-        rounds += 1;
-        Ok((args.count.is_none_or(|count| rounds <= count)).then(|| fleet.step(now_ms(), step)))
-    };
-    send_paced(&args.destination.to, args.interval, next).await
+    let next = || Ok(Some(fleet.step(now_ms(), step)));
+    send_paced(&args.destination.to, args.interval, args.count, next).await
 }
 
-/// Sends what `next` makes, once per interval, until it makes no more or the process is told to stop.
+/// Sends what `next` makes, once per interval, until it makes no more, `count` times, or until the process is told to stop.
 async fn send_paced(
     to: &str,
     interval: Duration,
+    count: Option<u64>,
     next: impl FnMut() -> anyhow::Result<Option<Vec<Record>>>,
 ) -> anyhow::Result<()> {
     let mut publisher = Publisher::new(to, |why| eprintln!("trying again: {why}")).await?;
     eprintln!("sending to {to} every {}; Ctrl-C stops", humantime::format_duration(interval));
     let outcome = tokio::select! {
-        outcome = send_all(&mut publisher, interval, next) => outcome,
+        outcome = send_all(&mut publisher, interval, count, next) => outcome,
         stopped = stop_signal() => stopped,
     };
     eprintln!("{}", status(&publisher));
@@ -183,13 +177,14 @@ async fn send_paced(
 async fn send_all(
     publisher: &mut Publisher,
     interval: Duration,
+    count: Option<u64>,
     mut next: impl FnMut() -> anyhow::Result<Option<Vec<Record>>>,
 ) -> anyhow::Result<()> {
     let mut ticks = tokio::time::interval(interval);
     // After a pause the cars go on at their pace; they do not catch up.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut told = Instant::now();
-    loop {
+    for _ in 0..count.unwrap_or(u64::MAX) {
         ticks.tick().await;
         let Some(records) = next()? else { return Ok(()) };
         publisher.send(&records).await?;
@@ -198,6 +193,7 @@ async fn send_all(
             eprintln!("{}", status(publisher));
         }
     }
+    Ok(())
 }
 
 fn status(publisher: &Publisher) -> String {

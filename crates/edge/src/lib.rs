@@ -1,7 +1,8 @@
-//! The device side of Millrace: cars that drive through a town, recorded drives, and the publisher that brings both to a server.
+//! The device side of Millrace: cars that drive through a town, recorded drives, a publisher that brings both to a server, and a
+//! reader of channels over every transport.
 //!
 //! Never links the server: it speaks the wire (`docs/protocol.md`) like any other client.
-//! Read first: [`town::Town`].
+//! Read first: [`fleet::Fleet`], [`post::Publisher`], [`subscription::read`].
 
 pub mod backoff;
 pub mod chance;

@@ -84,8 +84,9 @@ impl<R: Read> Replay<R> {
             return Err(wrong("the time is before that of the row above".into()));
         }
         self.before = Some((time_ms, speed));
-        // The drivetrain goes through the seconds between two rows with a speed that changes evenly; a longer pause counts as a minute.
-        let between_s = ((time_ms - before_ms) as f64 / 1000.0).min(60.0);
+        // The drivetrain goes through the seconds between two rows with a speed that changes evenly; a longer pause counts as a
+        // minute, and the first row as two seconds, in which gear and engine settle.
+        let between_s = if self.seq == 0 { 2.0 } else { ((time_ms - before_ms) as f64 / 1000.0).min(60.0) };
         let ticks = (between_s / 0.1).ceil();
         for tick in 1..=ticks as u32 {
             let now = before_speed + (speed - before_speed) * f64::from(tick) / ticks;
