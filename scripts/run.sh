@@ -4,7 +4,7 @@ set -euo pipefail
 binary=$1 listen=$2 cars=$3 seed=$4
 
 output=$(mktemp)
-"$binary" serve --listen "$listen" --udp "${listen%:*}:0" >"$output" &
+"$binary" serve --listen "$listen" --udp "$listen" >"$output" &
 server=$!
 fleet=
 stop() {
