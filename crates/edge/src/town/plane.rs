@@ -74,9 +74,9 @@ impl Plane {
 
     /// Makes the node an [`End`] speaks of.
     pub fn settle(&mut self, end: End) -> Node {
-        let End::Within(a, b, point) = end else {
-            let End::At(node) = end else { unreachable!("an end is one of two kinds") };
-            return node;
+        let (a, b, point) = match end {
+            End::At(node) => return node,
+            End::Within(a, b, point) => (a, b, point),
         };
         let node = self.points.len();
         self.points.push(point);
