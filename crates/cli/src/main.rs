@@ -52,7 +52,7 @@ enum Command {
     /// Read channels
     Sub(subscribe::Args),
     /// Print or check the configuration
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: what can be set, and what it is set to\n  millrace config default")]
     Config(config::Command),
 }
 
