@@ -12,7 +12,7 @@ self.addEventListener('activate', (event) => {
   event.waitUntil(old.then(() => self.clients.claim()));
 });
 
-// The page names what it loaded before this worker was there; assets of earlier versions go.
+// The page names all assets it runs on, loaded before this worker was there or after; those of earlier versions go.
 self.addEventListener('message', (event) => {
   if (!event.data?.keep) return;
   const keep = async () => {
@@ -28,9 +28,18 @@ self.addEventListener('fetch', (event) => {
   const url = new URL(request.url);
   if (request.method !== 'GET' || url.origin !== location.origin || DATA.test(url.pathname)) return;
   if (request.headers.get('accept')?.includes('text/event-stream')) return;
-  if (url.pathname.startsWith('/assets/')) event.respondWith(caches.match(request).then((hit) => hit ?? fetch(request)));
+  if (url.pathname.startsWith('/assets/')) event.respondWith(kept(request));
   else if (SHELL.includes(url.pathname)) event.respondWith(fresh(request, url.pathname));
 });
+
+// Assets carry a hash in their name: what was kept is right for ever.
+async function kept(request) {
+  const hit = await caches.match(request);
+  if (hit) return hit;
+  const answer = await fetch(request);
+  if (answer.ok) await (await caches.open(CACHE)).put(request, answer.clone());
+  return answer;
+}
 
 // The newest when the server answers, else what was kept. `path` leaves out the query (?car=1).
 async function fresh(request, path) {

@@ -128,6 +128,19 @@ test('a server that goes away is named, and its return needs nobody', async ({ p
   }
 });
 
+test('without WebGL the list and the instruments go on', async ({ page }) => {
+  await page.addInitScript(() => {
+    const original = HTMLCanvasElement.prototype.getContext;
+    HTMLCanvasElement.prototype.getContext = function (this: HTMLCanvasElement, kind: string, ...rest: unknown[]) {
+      return kind.startsWith('webgl') ? null : original.call(this, kind as '2d', ...(rest as []));
+    } as typeof original;
+  });
+  await page.goto(url('/carcare?car=1'));
+  await expect(page.getByText('The map cannot be drawn here')).toBeVisible();
+  await expect(page.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /km\/h/);
+  await expect(page.getByText('6 of 6 live')).toBeVisible();
+});
+
 test('offline is said, and the last places stay', async ({ page, context }) => {
   await openCar(page);
   await context.setOffline(true);
@@ -139,9 +152,15 @@ test('offline is said, and the last places stay', async ({ page, context }) => {
 
 test('the page starts without a network once it was here', async ({ page, context }) => {
   await openCar(page);
-  await expect
-    .poll(() => page.evaluate(async () => (await (await caches.open('carcare-1')).keys()).filter((r) => r.url.includes('fleet-map')).length))
-    .toBeGreaterThan(0);
+  const keeps = (asset: RegExp) =>
+    expect.poll(async () => (await page.evaluate(async () => (await (await caches.open('carcare-1')).keys()).map((r) => r.url))).filter((u) => asset.test(u)).length);
+  // A second visit must not lose what the first has kept.
+  for (const visit of ['first', 'second']) {
+    await keeps(/assets\/fleet-map.*js$/).toBe(1);
+    await keeps(/maplibre-gl-worker/).toBe(1);
+    if (visit === 'first') await page.reload();
+    await page.locator('[data-loaded=true]').waitFor({ timeout: 30_000 });
+  }
   await context.setOffline(true);
   await page.reload();
   await expect(page.getByRole('heading', { name: 'CarCare' })).toBeVisible();
@@ -150,11 +169,12 @@ test('the page starts without a network once it was here', async ({ page, contex
 
 test('the service worker keeps out of the way of data', async ({ page }) => {
   await openCar(page, '/carcare?car=1&via=sse');
-  await page.evaluate(() => navigator.serviceWorker.ready);
-  await page.reload();
   await expect.poll(() => page.evaluate(() => navigator.serviceWorker.controller !== null)).toBe(true);
-  const stream = await page.waitForResponse((r) => r.url().includes('/v1/') && (r.headers()['content-type'] ?? '').includes('event-stream'));
-  expect(stream.fromServiceWorker()).toBe(false);
+  const shell = page.waitForResponse((r) => r.url().includes('/assets/'));
+  const stream = page.waitForResponse((r) => (r.headers()['content-type'] ?? '').includes('event-stream'));
+  await page.reload();
+  expect((await shell).fromServiceWorker(), 'assets').toBe(true);
+  expect((await stream).fromServiceWorker(), 'data').toBe(false);
 });
 
 test('first load stays within its budget', async ({ page }) => {
