@@ -42,6 +42,10 @@ impl Default for HistoryConfig {
 impl Config {
     pub fn bounds(&self, namespace: &str) -> Bounds {
         let history = self.namespaces.get(namespace).unwrap_or(&self.history);
-        Bounds { count_max: history.count_max, bytes_max: history.bytes_max, age_max_ms: history.age_max.as_millis() as u64 }
+        Bounds {
+            count_max: history.count_max,
+            bytes_max: history.bytes_max,
+            age_max_ms: history.age_max.as_millis() as u64,
+        }
     }
 }

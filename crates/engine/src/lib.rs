@@ -29,6 +29,14 @@ pub trait Deliver: Send + Sync {
     fn deliver(&self, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>);
 }
 
+/// The end of a channel's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newest {
+    pub top: Position,
+    /// `None` if nothing was published yet, or history has forgotten it.
+    pub publication: Option<Arc<Publication>>,
+}
+
 /// Order and history of all channels.
 ///
 /// Errors of all methods: `unavailable` when the engine does not answer (the caller may retry), `too_many` over a limit.
@@ -45,8 +53,8 @@ pub trait Engine: Send + Sync {
         limit: PageLimit,
     ) -> Answer<Result<Page, Error>>;
 
-    /// The newest publication that is still kept, with its epoch, and the top.
-    fn newest(&self, channel: &ChannelName) -> Answer<Result<(Position, Option<Arc<Publication>>), Error>>;
+    /// The newest publication, if it is still kept.
+    fn newest(&self, channel: &ChannelName) -> Answer<Result<Newest, Error>>;
 
     /// Channels with a past that match, at most `max` of them.
     fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>>;

@@ -10,7 +10,10 @@ use std::{
 
 use millrace_delivery::{ConnId, Hub, Output, Page, PageLimit, ReadTicket, WaiterId, Wire};
 use millrace_engine::{Answer, Engine};
-use millrace_protocol::{ChannelName, Code, Error, NewPublication, Pattern, Position, Since, session::Policy};
+use millrace_protocol::{
+    ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
+    session::{Policy, Target},
+};
 
 use crate::{Delivery, Metrics, Router};
 
@@ -134,32 +137,24 @@ impl<S: Sockets> Shard<S> {
         let mut pages = Vec::with_capacity(channels.len());
         for (name, since) in channels {
             self.hub.borrow().check_attach(conn, name)?;
-            pages.push(self.engine.page(name, *since, policy, PAGE).await?);
+            pages.push((name.clone(), self.engine.page(name, *since, policy, PAGE).await?));
         }
         for (name, _) in channels {
             self.hub.borrow().check_attach(conn, name)?;
         }
-        let start = |((name, _), page): (&(ChannelName, Since), &Page)| Start {
+        let start = |(name, page): &(ChannelName, Page)| Start {
             channel: name.clone(),
             position: page.start(),
             recovered: page.gap.is_none(),
         };
-        let starts: Vec<Start> = channels.iter().zip(&pages).map(start).collect();
+        let gaps = pages.iter().filter(|(_, page)| page.gap.is_some()).count();
+        Metrics::add(&self.metrics.gaps, gaps as u64);
+        let starts: Vec<Start> = pages.iter().map(start).collect();
         let preamble = preamble(&starts);
         watching.done();
         self.with(|hub, sockets| {
             hub.send(conn, &preamble, sockets);
-            let mut attached = Ok(());
-            for ((name, _), page) in channels.iter().zip(&pages) {
-                if page.gap.is_some() {
-                    Metrics::add(&self.metrics.gaps, 1);
-                }
-                match attached {
-                    Ok(()) => attached = hub.attach(conn, name, policy, page, sockets).map(drop),
-                    Err(_) => hub.release(name),
-                }
-            }
-            attached
+            hub.attach_all(conn, policy, &pages, sockets)
         })
     }
 
@@ -178,9 +173,27 @@ impl<S: Sockets> Shard<S> {
         if let Some(other) = positions.keys().find(|name| !pattern.matches(name.as_str())) {
             return Err(Error::new(Code::BadRequest, format!("{other} in `positions` does not match the pattern")));
         }
+        self.with(|hub, _| hub.subscribe_pattern(conn, pattern, policy))?;
+        let opened = self.open_pattern(conn, pattern, since, positions, policy, preamble).await;
+        self.with(|hub, _| match &opened {
+            Ok(()) => hub.attach_open_channels(conn, pattern),
+            Err(_) => drop(hub.unsubscribe(conn, &Target::Pattern(pattern.clone()))),
+        });
+        opened
+    }
+
+    /// Brings a pattern to the channels that do not simply start with their next publication.
+    async fn open_pattern(
+        self: &Rc<Self>,
+        conn: ConnId,
+        pattern: &Pattern,
+        since: Since,
+        positions: HashMap<ChannelName, Position>,
+        policy: Policy,
+        preamble: Vec<u8>,
+    ) -> Result<(), Error> {
         let mut starts: Vec<(ChannelName, Since)> =
             positions.iter().map(|(name, at)| (name.clone(), Since::Position(*at))).collect();
-        self.with(|hub, _| hub.subscribe_pattern(conn, pattern, policy))?;
         if since != Since::Now {
             let existing = self.engine.channels(pattern, PATTERN_CHANNELS_MAX).await?;
             starts.extend(existing.into_iter().filter(|name| !positions.contains_key(name)).map(|name| (name, since)));
@@ -190,10 +203,9 @@ impl<S: Sockets> Shard<S> {
             let watching = Watching::new(self, std::iter::once(&name));
             let page = self.engine.page(&name, since, policy, PAGE).await?;
             watching.done();
-            // A publication may have opened the channel for this pattern meanwhile: then it is read already.
+            // Refused only if the connection reads the channel by its name already, or has all the subscriptions it may have.
             let _ = self.with(|hub, sockets| hub.attach_matching(conn, pattern, &name, &page, sockets));
         }
-        self.with(|hub, _| hub.attach_open_channels(conn, pattern));
         Ok(())
     }
 

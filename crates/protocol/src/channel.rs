@@ -124,7 +124,15 @@ mod tests {
 
     #[test]
     fn wildcards_match_as_in_mqtt() {
-        let yes = [("a/+/c", "a/b/c"), ("a/#", "a/b/c"), ("#", "a/b"), ("+", "a"), ("+/+", "a/b"), ("a/b", "a/b"), ("a/#", "a")];
+        let yes = [
+            ("a/+/c", "a/b/c"),
+            ("a/#", "a/b/c"),
+            ("#", "a/b"),
+            ("+", "a"),
+            ("+/+", "a/b"),
+            ("a/b", "a/b"),
+            ("a/#", "a"),
+        ];
         let no = [("a/+/c", "a/b/d"), ("a/+", "a"), ("a/+", "a/b/c"), ("+", "a/b"), ("a/b/#", "a/c")];
         for (pattern, name) in yes {
             assert!(Pattern::parse(pattern).unwrap().matches(name), "{pattern} {name}");

@@ -38,7 +38,8 @@ impl FromStr for Position {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let parsed = text.split_once(':').and_then(|(epoch, offset)| {
-            let digits = |s: &str, max: usize| !s.is_empty() && s.len() <= max && s.bytes().all(|b| b.is_ascii_hexdigit());
+            let digits =
+                |s: &str, max: usize| !s.is_empty() && s.len() <= max && s.bytes().all(|b| b.is_ascii_hexdigit());
             if !digits(epoch, 8) || !digits(offset, 20) {
                 return None;
             }
@@ -61,15 +62,18 @@ impl FromStr for Since {
         if let Ok(position) = text.parse() {
             return Ok(Since::Position(position));
         }
-        if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-            if let Ok(ms) = text.parse() {
-                return Ok(Since::Time(ms));
-            }
+        if !text.is_empty()
+            && text.bytes().all(|b| b.is_ascii_digit())
+            && let Ok(ms) = text.parse()
+        {
+            return Ok(Since::Time(ms));
         }
-        if let Some(since_1970) = humantime::parse_rfc3339(text).ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()) {
+        if let Some(since_1970) = humantime::parse_rfc3339(text).ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok())
+        {
             return Ok(Since::Time(since_1970.as_millis() as u64));
         }
-        let detail = "`since` is `now`, `earliest`, a position such as `5f0c12ab:57`, or a time such as `2026-11-20T10:00:00Z`";
+        let detail =
+            "`since` is `now`, `earliest`, a position such as `5f0c12ab:57`, or a time such as `2026-11-20T10:00:00Z`";
         Err(Error::new(Code::BadPosition, detail))
     }
 }
@@ -89,7 +93,9 @@ mod tests {
         let position = Position { epoch: Epoch(0x0f0c_12ab), offset: u64::MAX };
         assert_eq!(position.to_string(), "0f0c12ab:18446744073709551615");
         assert_eq!(position.to_string().parse::<Position>().unwrap(), position);
-        for bad in ["", ":", "1", "1:", ":1", "x:1", "1:x", "1:-1", "123456789:1", "1:184467440737095516160", "1:2:3", "1:a"] {
+        for bad in
+            ["", ":", "1", "1:", ":1", "x:1", "1:x", "1:-1", "123456789:1", "1:184467440737095516160", "1:2:3", "1:a"]
+        {
             assert_eq!(bad.parse::<Position>().unwrap_err().code, Code::BadPosition, "{bad}");
         }
     }

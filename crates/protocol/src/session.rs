@@ -205,13 +205,16 @@ impl SubscribeWords {
             positions: positions.collect::<Result<_, Error>>()?,
             policy: self.policy.as_deref().map_or(Ok(Policy::Every), Policy::parse)?,
         };
-        if let Command::Subscribe { target: Target::Channel(_), positions, .. } = &command {
-            if !positions.is_empty() {
-                return Err(Error::new(Code::BadRequest, "`positions` belongs to patterns; a channel has `since`"));
-            }
+        if let Command::Subscribe { target: Target::Channel(_), positions, .. } = &command
+            && !positions.is_empty()
+        {
+            return Err(Error::new(Code::BadRequest, "`positions` belongs to patterns; a channel has `since`"));
         }
         if let Command::Subscribe { target: Target::Pattern(_), since: Since::Position(_), .. } = &command {
-            return Err(Error::new(Code::BadRequest, "a pattern's `since` is `now`, `earliest` or a time; see `positions`"));
+            return Err(Error::new(
+                Code::BadRequest,
+                "a pattern's `since` is `now`, `earliest` or a time; see `positions`",
+            ));
         }
         Ok(command)
     }
@@ -274,7 +277,8 @@ pub fn encode_error_push(error: &Error) -> String {
 
 /// `{"push": "connected", ..}`: the first word of a session.
 pub fn encode_connected(ping_ms: u64, message_bytes_max: usize, time_ms: u64) -> String {
-    json!({ "push": "connected", "ping_ms": ping_ms, "message_bytes_max": message_bytes_max, "time": time_ms }).to_string()
+    json!({ "push": "connected", "ping_ms": ping_ms, "message_bytes_max": message_bytes_max, "time": time_ms })
+        .to_string()
 }
 
 #[cfg(test)]
@@ -287,9 +291,17 @@ mod tests {
 
     #[test]
     fn commands_are_read() {
-        let (id, command) = decode_command(r#"{"id":3,"subscribe":{"channel":"a/+","since":1700,"policy":"latest","positions":{"a/b":"1:2"}}}"#);
+        let (id, command) = decode_command(
+            r#"{"id":3,"subscribe":{"channel":"a/+","since":1700,"policy":"latest","positions":{"a/b":"1:2"}}}"#,
+        );
         assert_eq!(id, Some(3));
-        let Command::Subscribe { target: Target::Pattern(_), since: Since::Time(1700), positions, policy: Policy::Latest } = command.unwrap() else {
+        let Command::Subscribe {
+            target: Target::Pattern(_),
+            since: Since::Time(1700),
+            positions,
+            policy: Policy::Latest,
+        } = command.unwrap()
+        else {
             panic!("not what was asked")
         };
         assert_eq!(positions.len(), 1);

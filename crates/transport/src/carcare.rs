@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{StatusCode, header, request::Parts};
 use hyper::body::Incoming;
+use millrace_engine::Newest;
 use millrace_protocol::{
     ChannelName, Code, Error, Kind, NewPublication, Position, Publication, Since,
     form::xml,
@@ -32,7 +33,7 @@ pub fn channel(car: &str) -> Result<ChannelName, Error> {
 }
 
 /// `POST /rest/input`: one record as JSON, or many as lines. An `Idempotency-Key` covers the whole request.
-pub async fn input(context: &Context, parts: &Parts, body: Incoming) -> Result<Response, Error> {
+pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
     let key = parts.headers.get("idempotency-key").map(|value| value.to_str()).transpose();
     let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
@@ -79,9 +80,9 @@ pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Resu
     let since_ms = query.get("since").unwrap_or("0").parse::<u64>();
     let since_ms = since_ms.map_err(|_| Error::new(Code::BadRequest, "`since` is in milliseconds since 1970"))?;
     let wanted = wanted(parts)?;
-    let (top, newest) = context.shard.engine.newest(&channel(car)?).await?;
+    let Newest { top, publication } = context.shard.engine.newest(&channel(car)?).await?;
     let is_newer = |newest: &std::sync::Arc<Publication>| timestamp_ms(newest) > since_ms;
-    let mut response = newest.filter(is_newer).map_or_else(no_content, |newest| sensor_data(&newest, wanted));
+    let mut response = publication.filter(is_newer).map_or_else(no_content, |newest| sensor_data(&newest, wanted));
     position_header(&mut response, &top.to_string());
     Ok(response)
 }

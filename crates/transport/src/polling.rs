@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use millrace_delivery::{Page, PageLimit};
+use millrace_engine::Newest;
 use millrace_node::{Metrics, Transport};
 use millrace_protocol::{
     ChannelName, Epoch, Error, Gap, Position, Publication, Since,
@@ -44,8 +45,8 @@ pub async fn read(shard: &Shard, ask: &Ask, starts: &[(ChannelName, Option<Since
     for (channel, since) in starts {
         let found = match since {
             None => {
-                let (end, newest) = shard.engine.newest(channel).await?;
-                Found { channel: channel.clone(), end, gap: None, publications: newest.into_iter().collect() }
+                let Newest { top, publication } = shard.engine.newest(channel).await?;
+                Found { channel: channel.clone(), end: top, gap: None, publications: publication.into_iter().collect() }
             }
             Some(since) if limit.count > 0 => {
                 let Page { gap, publications, end, .. } = shard.engine.page(channel, *since, ask.policy, limit).await?;

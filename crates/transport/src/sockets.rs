@@ -49,7 +49,7 @@ pub(crate) struct Socket {
     pub(crate) decoder: millrace_protocol::websocket::Decoder,
     pub(crate) talk: Talk,
     /// Commands that wait behind one that the engine has not answered yet; while `Some`, nothing is read.
-    pub(crate) waiting: Option<Box<VecDeque<String>>>,
+    pub(crate) waiting: Option<VecDeque<String>>,
     watched: EventFlags,
 }
 

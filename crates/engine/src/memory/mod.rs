@@ -10,11 +10,9 @@ use std::{
 };
 
 use millrace_delivery::{Appended, History, Page, PageLimit};
-use millrace_protocol::{
-    ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Publication, Since, session::Policy,
-};
+use millrace_protocol::{ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Since, session::Policy};
 
-use crate::{Answer, Config, Deliver, Engine};
+use crate::{Answer, Config, Deliver, Engine, Newest};
 
 /// Locks over the channels, so that shards seldom meet.
 const STRIPES: usize = 64;
@@ -90,11 +88,12 @@ impl Engine for MemoryEngine {
         Answer::now(Ok(self.read(channel, |history| history.page(since, policy, limit, now_ms, &bounds))))
     }
 
-    fn newest(&self, channel: &ChannelName) -> Answer<Result<(Position, Option<Arc<Publication>>), Error>> {
+    fn newest(&self, channel: &ChannelName) -> Answer<Result<Newest, Error>> {
         let (bounds, now_ms) = (self.config.bounds(channel.namespace()), self.now_ms());
         Answer::now(Ok(self.read(channel, |history| {
             history.trim(now_ms, &bounds);
-            (history.top(), history.newest().filter(|newest| !newest.is_expired(now_ms)).cloned())
+            let publication = history.newest().filter(|newest| !newest.is_expired(now_ms)).cloned();
+            Newest { top: history.top(), publication }
         })))
     }
 

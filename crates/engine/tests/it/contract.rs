@@ -126,8 +126,8 @@ fn history_reads_after_any_position() {
         assert_eq!(world.read("a", Since::Earliest), (None, vec![1, 2, 3, 4]));
         assert_eq!(world.read("a", Since::Position(positions[1])), (None, vec![3, 4]));
         assert_eq!(world.read("a", Since::Now), (None, vec![]));
-        let (top, newest) = wait(world.engine.newest(&channel("a"))).unwrap();
-        assert_eq!((top, newest.unwrap().offset), (positions[3], 4));
+        let newest = wait(world.engine.newest(&channel("a"))).unwrap();
+        assert_eq!((newest.top, newest.publication.unwrap().offset), (positions[3], 4));
     });
 }
 

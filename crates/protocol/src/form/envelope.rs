@@ -55,7 +55,12 @@ pub struct Envelope(Vec<u8>);
 
 impl Envelope {
     /// One channel: `{"position", "gap"?, "messages": [..]}`.
-    pub fn answer(position: Position, gap: Option<Gap>, epoch: Epoch, publications: &[std::sync::Arc<Publication>]) -> Vec<u8> {
+    pub fn answer(
+        position: Position,
+        gap: Option<Gap>,
+        epoch: Epoch,
+        publications: &[std::sync::Arc<Publication>],
+    ) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + publications.iter().map(|p| p.data.len() + 80).sum::<usize>());
         let _ = write!(out, "{{\"position\":\"{position}\",");
         if let Some(gap) = gap {

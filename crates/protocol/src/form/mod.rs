@@ -45,7 +45,7 @@ impl Form {
                 websocket::encode(out, websocket::TEXT, &body);
             }
             Form::Sse => {
-                let _ = write!(out, "id: {:08x}:{}\n", epoch.0, publication.offset);
+                let _ = writeln!(out, "id: {:08x}:{}", epoch.0, publication.offset);
                 write_sse_data(out, publication);
                 out.push(b'\n');
             }
@@ -74,7 +74,7 @@ impl Form {
             Form::Sse | Form::SseMany => {
                 out.extend_from_slice(b"event: gap\n");
                 if self == Form::Sse {
-                    let _ = write!(out, "id: {}\n", gap.to);
+                    let _ = writeln!(out, "id: {}", gap.to);
                 }
                 out.extend_from_slice(b"data: ");
                 write_gap(out, false, named, gap);
@@ -109,7 +109,7 @@ impl Form {
             Form::Sse | Form::SseMany => {
                 write!(out, "retry: {}\nevent: drain\ndata: {{\"after_ms\":{after_ms}}}\n\n", after_ms.max(1))
             }
-            Form::Ndjson | Form::NdjsonMany => write!(out, "{{\"drain\":{{\"after_ms\":{after_ms}}}}}\n"),
+            Form::Ndjson | Form::NdjsonMany => writeln!(out, "{{\"drain\":{{\"after_ms\":{after_ms}}}}}"),
         };
     }
 

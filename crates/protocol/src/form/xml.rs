@@ -10,13 +10,22 @@ use crate::{Epoch, Gap, Kind, Position, Publication};
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n";
 
 /// `<answer position><gap from to/><message position time key><data>..</data></message></answer>`.
-pub fn answer(position: Position, gap: Option<Gap>, epoch: Epoch, publications: &[std::sync::Arc<Publication>]) -> String {
+pub fn answer(
+    position: Position,
+    gap: Option<Gap>,
+    epoch: Epoch,
+    publications: &[std::sync::Arc<Publication>],
+) -> String {
     let mut out = format!("{DECLARATION}<answer position=\"{position}\">");
     if let Some(gap) = gap {
         let _ = write!(out, "<gap from=\"{}\" to=\"{}\"/>", gap.from, gap.to);
     }
     for publication in publications {
-        let _ = write!(out, "<message position=\"{:08x}:{}\" time=\"{}\"", epoch.0, publication.offset, publication.time_ms);
+        let _ = write!(
+            out,
+            "<message position=\"{:08x}:{}\" time=\"{}\"",
+            epoch.0, publication.offset, publication.time_ms
+        );
         if let Some(key) = &publication.key {
             let _ = write!(out, " key=\"{}\"", escape(key));
         }
