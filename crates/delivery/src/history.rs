@@ -98,10 +98,8 @@ impl History {
     /// Gives the publication the next offset and a time that never falls. Cost: O(what is trimmed).
     pub fn append(&mut self, new: NewPublication, now_ms: u64, bounds: &Bounds) -> Appended {
         self.forget_keys(now_ms);
-        if let Some(key) = &new.idempotency_key {
-            if let Some(&offset) = self.keys.get(key) {
-                return Appended::Duplicate(offset);
-            }
+        if let Some(&offset) = new.idempotency_key.as_ref().and_then(|key| self.keys.get(key)) {
+            return Appended::Duplicate(offset);
         }
         self.top += 1;
         self.top_time_ms = self.top_time_ms.max(now_ms);
@@ -146,10 +144,12 @@ impl History {
             }
             Policy::Latest => {
                 let mut seen = HashSet::new();
-                let newest: Vec<_> = held.rev().filter(|p| !p.is_expired(now_ms) && seen.insert(p.key.clone())).collect();
+                let newest: Vec<_> =
+                    held.rev().filter(|p| !p.is_expired(now_ms) && seen.insert(p.key.clone())).collect();
                 let all = newest.len();
                 let page = take_page(newest.into_iter().rev(), limit);
-                let end = if page.len() == all { self.top.max(next - 1) } else { page.last().map_or(next - 1, |p| p.offset) };
+                let end =
+                    if page.len() == all { self.top.max(next - 1) } else { page.last().map_or(next - 1, |p| p.offset) };
                 (page, end)
             }
         };

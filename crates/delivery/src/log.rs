@@ -72,7 +72,8 @@ impl WireLog {
                 Some(before) => Some(std::mem::replace(before, offset)),
                 None => newest.insert(key.clone(), offset),
             };
-            if let Some(frame) = before.and_then(|before| self.frames.get_mut(before.wrapping_sub(self.first) as usize)) {
+            if let Some(frame) = before.and_then(|before| self.frames.get_mut(before.wrapping_sub(self.first) as usize))
+            {
                 frame.superseded = true;
             }
         }

@@ -312,6 +312,9 @@ impl Hub {
         for (slot, conn) in &mut self.conns {
             let id = ConnId { slot: slot as u32, generation: conn.generation };
             let is_websocket = conn.form.is_websocket();
+            if conn.closing && conn.out.is_empty() {
+                continue;
+            }
             // A slow peer cannot answer a ping it has not got yet: while it takes bytes it lives.
             if conn.blocked {
                 let stuck_s = now_s.saturating_sub(conn.heard_s.max(conn.wrote_s));

@@ -144,7 +144,12 @@ impl Hub {
         let epoch = channel.head.map(|head| head.epoch);
         let ticket = ReadTicket { conn: id, slot: slot as u32, serial: reader.serial, epoch };
         let since = Since::Position(waiting.at);
-        self.outputs.push_back(Output::ReadHistory { ticket, channel: channel.name.clone(), since, policy: group.policy });
+        self.outputs.push_back(Output::ReadHistory {
+            ticket,
+            channel: channel.name.clone(),
+            since,
+            policy: group.policy,
+        });
     }
 
     /// `Recovering → Live`, if the log reaches back to the reader's place.
@@ -177,12 +182,7 @@ impl Hub {
         });
     }
 
-    fn relink(
-        &mut self,
-        conn_slot: u32,
-        slot: u32,
-        link: impl FnOnce(&mut super::Group, u32, u32) -> (bool, usize),
-    ) {
+    fn relink(&mut self, conn_slot: u32, slot: u32, link: impl FnOnce(&mut super::Group, u32, u32) -> (bool, usize)) {
         let Some(mut reader) = self.conns[conn_slot as usize].readers[slot as usize].take() else { return };
         let group = &mut self.channels[reader.channel as usize].groups[reader.group as usize];
         let (live, len) = link(group, conn_slot, slot);
@@ -195,7 +195,9 @@ impl Hub {
 
     fn recovering_mut(&mut self, conn_slot: u32, slot: u32) -> Option<&mut Recovering> {
         let reader = self.conns[conn_slot as usize].readers[slot as usize].as_ref().filter(|reader| !reader.live)?;
-        Some(&mut self.channels[reader.channel as usize].groups[reader.group as usize].recovering[reader.index as usize])
+        Some(
+            &mut self.channels[reader.channel as usize].groups[reader.group as usize].recovering[reader.index as usize],
+        )
     }
 
     /// Up to where a reader has been given everything.
@@ -258,4 +260,3 @@ fn write_head(out: &mut Vec<u8>, heads: &mut [Option<(ChannelName, Position)>], 
     }
     out.push(b'\n');
 }
-

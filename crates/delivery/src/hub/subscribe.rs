@@ -33,22 +33,21 @@ impl Hub {
         }
     }
 
-    /// Makes the connection a reader of a watched channel, starting with a page of history that was read after [`Hub::watch`].
+    /// Would [`Hub::attach`] go well now?
     ///
     /// Errors: [`Code::AlreadySubscribed`], [`Code::TooMany`], or [`Code::Unavailable`] if the connection has gone.
     pub fn check_attach(&self, id: ConnId, name: &ChannelName) -> Result<(), Error> {
         let conn = self.conn(id).filter(|conn| !conn.closing);
         let conn = conn.ok_or_else(|| Error::new(Code::Unavailable, "the connection has gone"))?;
-        let mut readers = conn.readers.iter().flatten();
-        if let Some(&key) = self.by_name.get(name) {
-            if readers.any(|reader| reader.channel == key) {
-                return Err(Error::new(Code::AlreadySubscribed, format!("this connection reads {name} already")));
-            }
+        let key = self.by_name.get(name);
+        if key.is_some_and(|key| conn.readers.iter().flatten().any(|reader| reader.channel == *key)) {
+            return Err(Error::new(Code::AlreadySubscribed, format!("this connection reads {name} already")));
         }
         self.check_room(id)
     }
 
-    /// See [`Hub::check_attach`], whose errors it returns. The page is sent at once; the rest follows by itself.
+    /// Makes the connection a reader of a watched channel, starting with a page of history that was read after [`Hub::watch`].
+    /// The page is sent at once; the rest follows by itself. Errors: as [`Hub::check_attach`].
     pub fn attach(
         &mut self,
         id: ConnId,
@@ -264,7 +263,16 @@ impl Hub {
             return key;
         }
         let (groups, waiters) = (Vec::new(), Vec::new());
-        let channel = Channel { name: name.clone(), head, heard: false, groups, opening: 0, waiters, told_readers: 0, dirty: false };
+        let channel = Channel {
+            name: name.clone(),
+            head,
+            heard: false,
+            groups,
+            opening: 0,
+            waiters,
+            told_readers: 0,
+            dirty: false,
+        };
         let key = self.channels.insert(channel) as u32;
         self.by_name.insert(name.clone(), key);
         key
@@ -298,7 +306,8 @@ impl Hub {
             if self.check_attach(id, &name).is_err() {
                 continue;
             }
-            let policy = self.conns[id.slot as usize].patterns[slot as usize].as_ref().map_or(Policy::Every, |p| p.policy);
+            let policy =
+                self.conns[id.slot as usize].patterns[slot as usize].as_ref().map_or(Policy::Every, |p| p.policy);
             let reader = self.add_reader(id, key, policy, at, Some(slot));
             self.go_live_if_covered(id.slot, reader);
             self.ask(id.slot);
@@ -307,7 +316,14 @@ impl Hub {
     }
 
     /// A recovering reader that has everything up to `at`.
-    pub(super) fn add_reader(&mut self, id: ConnId, key: u32, policy: Policy, at: Position, pattern: Option<u32>) -> u32 {
+    pub(super) fn add_reader(
+        &mut self,
+        id: ConnId,
+        key: u32,
+        policy: Policy,
+        at: Position,
+        pattern: Option<u32>,
+    ) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let form = self.conns[id.slot as usize].form;
         let channel = &mut self.channels[key as usize];
@@ -421,7 +437,8 @@ impl Hub {
 
     fn check_room(&self, id: ConnId) -> Result<(), Error> {
         let max = self.config.subscriptions_max;
-        let count = self.conn(id).map_or(0, |c| c.readers.iter().flatten().count() + c.patterns.iter().flatten().count());
+        let count =
+            self.conn(id).map_or(0, |c| c.readers.iter().flatten().count() + c.patterns.iter().flatten().count());
         if count >= max {
             return Err(Error::new(Code::TooMany, format!("a connection has at most {max} subscriptions")));
         }

@@ -1,1 +1,456 @@
+//! Short scripts on a hub: inputs in, bytes out.
 
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, WaiterId, Wire};
+use millrace_protocol::{
+    ChannelName, Code, Epoch, Form, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
+    session::Target,
+};
+
+const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 1 << 30, age_max_ms: 1 << 40 };
+const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 30 };
+
+/// What was written to each connection, write by write; a socket takes what its room allows.
+#[derive(Default)]
+struct Tape {
+    writes: HashMap<ConnId, Vec<String>>,
+    room: HashMap<ConnId, usize>,
+}
+
+impl Wire for Tape {
+    fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize {
+        let room = self.room.entry(conn).or_insert(usize::MAX);
+        let taken = bytes.len().min(*room);
+        *room -= taken;
+        if taken > 0 {
+            self.writes.entry(conn).or_default().push(String::from_utf8_lossy(&bytes[..taken]).into_owned());
+        }
+        taken
+    }
+}
+
+impl Tape {
+    fn take(&mut self, conn: ConnId) -> Vec<String> {
+        self.writes.remove(&conn).unwrap_or_default()
+    }
+}
+
+/// A hub with the history that its publications come from.
+struct Stage {
+    hub: Hub,
+    tape: Tape,
+    histories: HashMap<ChannelName, History>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    fn with(config: Config) -> Self {
+        Self { hub: Hub::new(config), tape: Tape::default(), histories: HashMap::new() }
+    }
+
+    fn append(&mut self, channel: &str, data: &str) -> Publication {
+        let new = NewPublication::new(Kind::Text, Bytes::copy_from_slice(data.as_bytes()));
+        match self.history(channel).append(new, 1, &BOUNDS) {
+            Appended::New(publication) => publication.as_ref().clone(),
+            Appended::Duplicate(_) => unreachable!("no idempotency key was given"),
+        }
+    }
+
+    fn publish(&mut self, channel: &str, data: &str) {
+        let publication = self.append(channel, data);
+        self.hub.deliver(&name(channel), Epoch(1), &publication);
+    }
+
+    fn history(&mut self, channel: &str) -> &mut History {
+        self.histories.entry(name(channel)).or_insert_with(|| History::new(Epoch(1)))
+    }
+
+    fn page(&mut self, channel: &str, since: Since) -> Page {
+        self.history(channel).page(since, Policy::Every, LIMIT, 1, &BOUNDS)
+    }
+
+    fn attach(&mut self, conn: ConnId, channel: &str, since: Since) -> Result<Position, Code> {
+        self.hub.watch(&name(channel));
+        let page = self.page(channel, since);
+        let attached = self.hub.attach(conn, &name(channel), Policy::Every, &page, &mut self.tape);
+        attached.map(|subscribed| subscribed.position).map_err(|error| error.code)
+    }
+
+    fn reader(&mut self, form: Form, channel: &str) -> ConnId {
+        let conn = self.hub.connect(form);
+        self.attach(conn, channel, Since::Now).unwrap();
+        conn
+    }
+
+    fn flush(&mut self) {
+        self.hub.flush(&mut self.tape);
+    }
+
+    fn unblock(&mut self, conn: ConnId, room: usize) {
+        self.tape.room.insert(conn, room);
+        self.hub.writable(conn, &mut self.tape);
+    }
+
+    fn outputs(&mut self) -> Vec<Output> {
+        std::iter::from_fn(|| self.hub.poll_output()).collect()
+    }
+
+    /// Answers every wish for history; returns where they began.
+    fn answer_reads(&mut self) -> Vec<Since> {
+        let mut asked = Vec::new();
+        for output in self.outputs() {
+            if let Output::ReadHistory { ticket, channel, since, .. } = output {
+                let page = self.page(channel.as_str(), since);
+                self.hub.handle_page(ticket, &page, &mut self.tape);
+                asked.push(since);
+            }
+        }
+        asked
+    }
+}
+
+fn name(channel: &str) -> ChannelName {
+    ChannelName::parse(channel).unwrap()
+}
+
+fn pattern(pattern: &str) -> Pattern {
+    Pattern::parse(pattern).unwrap()
+}
+
+fn at(offset: u64) -> Since {
+    Since::Position(Position { epoch: Epoch(1), offset })
+}
+
+fn line(offset: u64, data: &str) -> String {
+    format!("{{\"position\":\"00000001:{offset}\",\"time\":1,\"data\":\"{data}\"}}\n")
+}
+
+fn push(channel: &str, offset: u64, data: &str) -> String {
+    let body = format!(
+        "{{\"push\":\"message\",\"channel\":\"{channel}\",\"position\":\"00000001:{offset}\",\"time\":1,\"data\":\"{data}\"}}"
+    );
+    let mut frame = Vec::new();
+    millrace_protocol::websocket::encode(&mut frame, 1, body.as_bytes());
+    String::from_utf8_lossy(&frame).into_owned()
+}
+
+#[test]
+fn what_is_published_in_one_turn_leaves_in_one_write_per_reader() {
+    let mut stage = Stage::new();
+    let readers = [stage.reader(Form::Ndjson, "a"), stage.reader(Form::Ndjson, "a")];
+    for data in ["x", "y", "z"] {
+        stage.publish("a", data);
+    }
+    assert!(readers.iter().all(|conn| stage.tape.take(*conn).is_empty()), "nothing leaves before the turn ends");
+    stage.flush();
+    let expected = [line(1, "x"), line(2, "y"), line(3, "z")].concat();
+    for conn in readers {
+        assert_eq!(stage.tape.take(conn), [expected.as_str()]);
+    }
+    stage.flush();
+    assert!(stage.tape.writes.is_empty());
+}
+
+#[test]
+fn a_blocked_reader_costs_no_queue() {
+    let mut stage = Stage::new();
+    let slow = stage.reader(Form::Session, "a");
+    stage.tape.room.insert(slow, 10);
+    for i in 1..=2000 {
+        stage.publish("a", &format!("{i:0>100}"));
+        stage.flush();
+        assert!(
+            stage.hub.out_bytes(slow) <= push("a", i, &"0".repeat(100)).len(),
+            "at {i}: {} bytes",
+            stage.hub.out_bytes(slow)
+        );
+    }
+    assert!(stage.hub.buffer_bytes().0 > 200_000, "the log has grown instead");
+    stage.unblock(slow, usize::MAX);
+    let expected: String = (1..=2000).map(|i| push("a", i, &format!("{i:0>100}"))).collect();
+    let writes = stage.tape.take(slow);
+    assert!(writes.len() < 12, "a few large writes, not {}", writes.len());
+    assert_eq!(writes.concat(), expected);
+    stage.flush();
+    assert!(stage.hub.buffer_bytes().0 <= 2 * millrace_delivery::SEGMENT_BYTES, "the log is small again");
+}
+
+#[test]
+fn a_blocked_event_stream_of_several_channels_costs_one_segment() {
+    let mut stage = Stage::new();
+    let slow = stage.reader(Form::SseMany, "a");
+    stage.tape.room.insert(slow, 10);
+    stage.publish("a", "first");
+    stage.flush();
+    for i in 0..2000 {
+        stage.publish("a", &format!("{i:0>100}"));
+    }
+    stage.flush();
+    stage.unblock(slow, 200);
+    assert!(stage.hub.out_bytes(slow) <= millrace_delivery::SEGMENT_BYTES + 300, "{}", stage.hub.out_bytes(slow));
+    stage.unblock(slow, usize::MAX);
+    assert_eq!(stage.tape.take(slow).concat().matches("id: a@00000001:").count(), 2001);
+}
+
+#[test]
+fn who_falls_behind_the_log_reads_history() {
+    let mut stage = Stage::with(Config { log_bytes_max: 1, ..Config::default() });
+    let slow = stage.reader(Form::Ndjson, "a");
+    let big = "x".repeat(40_000);
+    stage.tape.room.insert(slow, 5);
+    for _ in 0..6 {
+        stage.publish("a", &big);
+        stage.flush();
+    }
+    stage.unblock(slow, usize::MAX);
+    assert_eq!(stage.tape.take(slow).concat(), line(1, &big), "the frame that was begun is finished");
+    assert_eq!(stage.answer_reads(), [at(1)]);
+    assert_eq!(stage.tape.take(slow).concat(), (2..=6).map(|i| line(i, &big)).collect::<String>());
+    stage.publish("a", "live");
+    stage.flush();
+    assert_eq!(stage.tape.take(slow), [line(7, "live")]);
+    assert_eq!(stage.answer_reads(), []);
+}
+
+#[test]
+fn what_is_lost_on_the_way_is_fetched() {
+    let mut stage = Stage::new();
+    let conn = stage.reader(Form::Ndjson, "a");
+    stage.append("a", "lost");
+    stage.publish("a", "second");
+    stage.flush();
+    assert_eq!(stage.tape.take(conn), Vec::<String>::new());
+    assert_eq!(stage.answer_reads(), [at(0)]);
+    assert_eq!(stage.tape.take(conn).concat(), line(1, "lost") + &line(2, "second"));
+}
+
+#[test]
+fn a_page_of_an_older_epoch_brings_nothing_back() {
+    let mut stage = Stage::new();
+    stage.publish("a", "old");
+    let conn = stage.reader(Form::Ndjson, "a");
+    stage.append("a", "lost");
+    stage.publish("a", "third");
+    let Some(Output::ReadHistory { ticket, since, .. }) =
+        stage.outputs().into_iter().find(|output| matches!(output, Output::ReadHistory { .. }))
+    else {
+        panic!("history must be asked for")
+    };
+    let stale = stage.page("a", since);
+    stage.histories.insert(name("a"), History::new(Epoch(2)));
+    let publication = stage.append("a", "new");
+    stage.hub.deliver(&name("a"), Epoch(2), &publication);
+    stage.hub.handle_page(ticket, &stale, &mut stage.tape);
+    assert_eq!(stage.tape.take(conn), Vec::<String>::new(), "asked again instead");
+    assert_eq!(stage.answer_reads(), [at(1)]);
+    stage.flush();
+    let expected = "{\"gap\":{\"from\":\"00000001:1\",\"to\":\"00000002:0\"}}\n".to_owned()
+        + &line(1, "new").replace("00000001", "00000002");
+    assert_eq!(stage.tape.take(conn).concat(), expected);
+}
+
+#[test]
+fn replies_never_cut_a_frame_in_two() {
+    let mut stage = Stage::new();
+    let conn = stage.reader(Form::Session, "a");
+    stage.tape.room.insert(conn, 5);
+    stage.publish("a", "one");
+    stage.publish("a", "two");
+    stage.flush();
+    stage.hub.send(conn, b"<reply>", &mut stage.tape);
+    stage.unblock(conn, 3);
+    stage.hub.send(conn, b"<pong>", &mut stage.tape);
+    stage.unblock(conn, usize::MAX);
+    assert_eq!(stage.tape.take(conn).concat(), push("a", 1, "one") + "<reply><pong>" + &push("a", 2, "two"));
+}
+
+#[test]
+fn a_bare_reader_is_told_of_a_gap_by_its_close() {
+    let mut stage = Stage::new();
+    (0..3).for_each(|_| stage.publish("a", "x"));
+    stage.history("a").trim(1, &Bounds { count_max: 1, ..BOUNDS });
+    let conn = stage.hub.connect(Form::Bare);
+    assert_eq!(stage.attach(conn, "a", at(1)).unwrap().offset, 2);
+    assert!(stage.tape.take(conn).concat().ends_with("00000001:2"));
+    assert!(stage.outputs().contains(&Output::Close(conn)));
+    stage.hub.disconnect(conn);
+    assert_eq!((stage.hub.channel_count(), stage.hub.conn_count()), (0, 0));
+}
+
+#[test]
+fn subscriptions_are_checked() {
+    let mut stage = Stage::with(Config { subscriptions_max: 2, ..Config::default() });
+    let conn = stage.reader(Form::Session, "a");
+    assert_eq!(stage.attach(conn, "a", Since::Now), Err(Code::AlreadySubscribed));
+    assert_eq!(stage.attach(conn, "b", Since::Now).map(|at| at.offset), Ok(0));
+    assert_eq!(stage.attach(conn, "c", Since::Now), Err(Code::TooMany));
+    assert_eq!(stage.hub.subscribe_pattern(conn, &pattern("#"), Policy::Every).unwrap_err().code, Code::TooMany);
+    assert_eq!(stage.hub.unsubscribe(conn, &Target::Channel(name("c"))).unwrap_err().code, Code::NotSubscribed);
+    assert_eq!(stage.hub.channel_count(), 2, "what was refused leaves no channel open");
+    stage.hub.unsubscribe(conn, &Target::Channel(name("a"))).unwrap();
+    assert_eq!(stage.hub.unsubscribe(conn, &Target::Channel(name("a"))).unwrap_err().code, Code::NotSubscribed);
+    stage.outputs();
+    stage.hub.disconnect(conn);
+    assert_eq!(stage.outputs(), [Output::Interest { channel: name("b"), readers: 0 }]);
+}
+
+#[test]
+fn overlapping_patterns_read_each_channel_once() {
+    let mut stage = Stage::new();
+    let conn = stage.hub.connect(Form::Session);
+    for asked in ["a/+", "a/#"] {
+        stage.hub.subscribe_pattern(conn, &pattern(asked), Policy::Every).unwrap();
+        stage.hub.attach_open_channels(conn, &pattern(asked));
+    }
+    assert_eq!(
+        stage.hub.subscribe_pattern(conn, &pattern("a/#"), Policy::Every).unwrap_err().code,
+        Code::AlreadySubscribed
+    );
+    stage.publish("a/1", "x");
+    stage.publish("b", "nobody's");
+    stage.flush();
+    assert_eq!(stage.tape.take(conn).concat(), push("a/1", 1, "x"));
+    stage.hub.unsubscribe(conn, &Target::Pattern(pattern("a/+"))).unwrap();
+    stage.publish("a/1", "y");
+    stage.flush();
+    assert_eq!(stage.tape.take(conn).concat(), push("a/1", 2, "y"), "the other pattern goes on without a gap");
+    stage.hub.unsubscribe(conn, &Target::Pattern(pattern("a/#"))).unwrap();
+    stage.publish("a/1", "z");
+    stage.flush();
+    assert_eq!((stage.tape.take(conn), stage.hub.channel_count()), (vec![], 0));
+}
+
+#[test]
+fn a_pattern_resumes_and_misses_nothing_meanwhile() {
+    let mut stage = Stage::new();
+    for data in ["1", "2", "3"] {
+        stage.publish("a/1", data);
+    }
+    let conn = stage.hub.connect(Form::Session);
+    stage.hub.subscribe_pattern(conn, &pattern("a/+"), Policy::Every).unwrap();
+    // While its pages are read, the channel that it resumes speaks, and so does a new one.
+    stage.publish("a/1", "4");
+    stage.publish("a/2", "new");
+    stage.hub.watch(&name("a/1"));
+    let page = stage.page("a/1", at(1));
+    stage.hub.attach_matching(conn, &pattern("a/+"), &name("a/1"), &page, &mut stage.tape).unwrap();
+    stage.hub.attach_open_channels(conn, &pattern("a/+"));
+    assert_eq!(stage.answer_reads(), [at(0)]);
+    stage.flush();
+    let expected: String = [(2, "2"), (3, "3"), (4, "4")].map(|(offset, data)| push("a/1", offset, data)).concat();
+    assert_eq!(stage.tape.take(conn).concat(), expected + &push("a/2", 1, "new"));
+}
+
+#[test]
+fn a_pattern_hears_channels_that_others_have_opened() {
+    let mut stage = Stage::new();
+    let listener = stage.hub.connect(Form::Session);
+    stage.hub.subscribe_pattern(listener, &pattern("#"), Policy::Every).unwrap();
+    stage.hub.attach_open_channels(listener, &pattern("#"));
+    stage.reader(Form::Ndjson, "a");
+    stage.publish("a", "x");
+    stage.flush();
+    assert_eq!(stage.tape.take(listener).concat(), push("a", 1, "x"));
+}
+
+#[test]
+fn every_event_of_several_channels_lists_all_positions() {
+    let mut stage = Stage::new();
+    stage.publish("a", "old");
+    stage.publish("b", "old");
+    let conn = stage.hub.connect(Form::SseMany);
+    stage.hub.watch(&name("a"));
+    stage.hub.watch(&name("b"));
+    let pages = [(name("a"), stage.page("a", at(0))), (name("b"), stage.page("b", at(0)))];
+    stage.hub.attach_all(conn, Policy::Every, &pages, &mut stage.tape).unwrap();
+    let text = stage.tape.take(conn).concat();
+    let ids: Vec<_> = text.lines().filter(|line| line.starts_with("id: ")).collect();
+    assert_eq!(ids, ["id: a@00000001:1,b@00000001:0", "id: a@00000001:1,b@00000001:1"]);
+}
+
+#[test]
+fn everyone_who_waits_is_woken_once() {
+    let mut stage = Stage::new();
+    for id in [1, 2] {
+        stage.hub.wait(WaiterId(id), &[name("a"), name("b"), name("a")]);
+    }
+    stage.outputs();
+    stage.publish("a", "x");
+    let woken: Vec<_> = stage.outputs().into_iter().filter(|output| matches!(output, Output::Wake(_))).collect();
+    assert_eq!(woken, [Output::Wake(WaiterId(1)), Output::Wake(WaiterId(2))]);
+    assert_eq!(stage.hub.channel_count(), 0);
+}
+
+#[test]
+fn silence_is_broken_by_heartbeats_and_ended_after_a_ping() {
+    let mut stage = Stage::with(Config { heartbeat_s: 25, grace_s: 10, ..Config::default() });
+    let dead = stage.reader(Form::Session, "a");
+    let alive = stage.reader(Form::Bare, "a");
+    let slow = stage.reader(Form::Bare, "a");
+    let sse = stage.reader(Form::Sse, "a");
+    stage.tape.room.insert(slow, 1);
+    stage.publish("a", "x");
+    stage.flush();
+    for conn in [dead, alive, slow, sse] {
+        stage.tape.take(conn);
+    }
+    stage.outputs();
+    for now_s in 1..=34 {
+        stage.hub.tick(now_s, &mut stage.tape);
+    }
+    assert_eq!(stage.tape.take(dead), ["\u{fffd}\0"]);
+    assert_eq!(stage.tape.take(sse), [":\n\n"]);
+    assert_eq!(stage.outputs(), []);
+    stage.hub.heard(alive);
+    stage.hub.tick(40, &mut stage.tape);
+    assert_eq!(
+        stage.outputs().into_iter().filter(|o| matches!(o, Output::Close(_))).collect::<Vec<_>>(),
+        [Output::Close(dead)]
+    );
+    stage.publish("a", "y");
+    stage.tape.take(dead);
+    stage.flush();
+    assert!(stage.tape.take(dead).is_empty(), "nothing is written after a close");
+    // Whoever was too slow to be pinged is pinged first, once it takes bytes again.
+    stage.unblock(slow, usize::MAX);
+    stage.hub.tick(41, &mut stage.tape);
+    assert_eq!(stage.outputs(), []);
+    stage.hub.tick(51, &mut stage.tape);
+    assert_eq!(
+        stage.outputs().into_iter().filter(|o| matches!(o, Output::Close(_))).collect::<Vec<_>>(),
+        [Output::Close(slow)]
+    );
+}
+
+#[test]
+fn who_takes_no_byte_for_eight_heartbeats_is_dead() {
+    let mut stage = Stage::with(Config { heartbeat_s: 10, grace_s: 5, ..Config::default() });
+    let stuck = stage.reader(Form::Session, "a");
+    stage.tape.room.insert(stuck, 0);
+    stage.publish("a", "x");
+    stage.flush();
+    stage.outputs();
+    stage.hub.tick(79, &mut stage.tape);
+    assert_eq!(stage.outputs(), []);
+    stage.hub.tick(80, &mut stage.tape);
+    assert!(stage.outputs().contains(&Output::Close(stuck)));
+}
+
+#[test]
+fn a_drain_is_told_to_everyone_in_their_own_words() {
+    let mut stage = Stage::new();
+    let session = stage.reader(Form::Session, "a");
+    let sse = stage.reader(Form::Sse, "a");
+    let mut after_ms = [100, 200].into_iter();
+    stage.hub.drain(|| after_ms.next().unwrap_or(0), &mut stage.tape);
+    assert!(stage.tape.take(session).concat().ends_with("{\"push\":\"drain\",\"after_ms\":100}"));
+    assert!(stage.tape.take(sse).concat().contains("event: drain\ndata: {\"after_ms\":200}\n\n"));
+    stage.hub.close(session, b"bye", &mut stage.tape);
+    assert_eq!(stage.tape.take(session), ["bye"]);
+    assert!(stage.outputs().contains(&Output::Close(session)));
+}

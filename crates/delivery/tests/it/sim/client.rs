@@ -120,7 +120,8 @@ impl World {
             return Ok(());
         }
         let policy = client.policy;
-        let channels: Vec<usize> = client.wants.iter().filter_map(|w| if let Want::Channel(c) = w { Some(*c) } else { None }).collect();
+        let channels: Vec<usize> =
+            client.wants.iter().filter_map(|w| if let Want::Channel(c) = w { Some(*c) } else { None }).collect();
         let by_name = channels.len() == client.wants.len();
         let reads: Vec<_> = channels.iter().map(|c| (*c, client.since(*c))).collect();
         let forms = match (by_name, channels.len()) {
@@ -203,7 +204,10 @@ impl World {
                 (Command::Subscribe { channel: *channel, since, policy }, floor)
             }
             Want::Pattern(pattern) => {
-                let known = client.heard.iter().filter_map(|(c, at)| if let At::Known(at) = at { Some((*c, *at)) } else { None });
+                let known = client
+                    .heard
+                    .iter()
+                    .filter_map(|(c, at)| if let At::Known(at) = at { Some((*c, *at)) } else { None });
                 let positions = known.filter(|(c, _)| pattern.matches(self.names[*c].as_str())).collect();
                 let since = client.time();
                 (Command::SubscribePattern { pattern: pattern.clone(), since, positions, policy }, None)
@@ -282,7 +286,8 @@ impl World {
         let Some(index) = self.wires.client(conn) else { return Ok(()) };
         let part = !self.rough || self.dice.percent(70);
         let dice = &mut self.dice;
-        let (bytes, end) = self.wires.receive(conn, |len| if part { len } else { dice.between(0, len as u64) as usize });
+        let (bytes, end) =
+            self.wires.receive(conn, |len| if part { len } else { dice.between(0, len as u64) as usize });
         let mine = |link: &Link| matches!(link.kind, LinkKind::Conn(other, ..) if other == conn);
         if !self.clients[index].link.as_ref().is_some_and(mine) {
             return Ok(());
@@ -310,7 +315,8 @@ impl World {
         if !self.clients[index].link.as_ref().is_some_and(mine) {
             return Ok(());
         }
-        answer(body, |heard| self.hear(index, heard)).map_err(|why| format!("client {index}: {why} in {:.300}", String::from_utf8_lossy(body)))?;
+        answer(body, |heard| self.hear(index, heard))
+            .map_err(|why| format!("client {index}: {why} in {:.300}", String::from_utf8_lossy(body)))?;
         self.come_back(index);
         Ok(())
     }
@@ -373,7 +379,9 @@ impl World {
 
     fn hear_reply(&mut self, index: usize, id: u64, result: Result<Value, String>) -> Check {
         let Some(link) = &mut self.clients[index].link else { return Ok(()) };
-        let Some((want, floor)) = link.asked.remove(&id) else { return Err(format!("a reply to {id}, which nobody asked")) };
+        let Some((want, floor)) = link.asked.remove(&id) else {
+            return Err(format!("a reply to {id}, which nobody asked"));
+        };
         trace!(self, "client {index} hears the reply {result:?}");
         let client = &mut self.clients[index];
         let Some(link) = &mut client.link else { return Ok(()) };

@@ -14,8 +14,15 @@ pub enum Heard {
     /// Where the stream stands: of its one channel (no name), or of each.
     Positions(Vec<(Option<String>, Position)>),
     Message(Message),
-    Gap { channel: Option<String>, from: Option<Position>, to: Position },
-    Reply { id: u64, result: Result<Value, String> },
+    Gap {
+        channel: Option<String>,
+        from: Option<Position>,
+        to: Position,
+    },
+    Reply {
+        id: u64,
+        result: Result<Value, String>,
+    },
     Ping,
     Nothing,
 }
@@ -106,7 +113,10 @@ impl Reading {
             self.in_header = false;
             let header = String::from_utf8_lossy(&bytes[..end]).into_owned();
             let position = header.lines().find_map(|line| line.strip_prefix("Millrace-Position: "));
-            return Ok(Some((end + 4, position.map_or(Ok(Heard::Nothing), |list| positions(list).map(Heard::Positions))?)));
+            return Ok(Some((
+                end + 4,
+                position.map_or(Ok(Heard::Nothing), |list| positions(list).map(Heard::Positions))?,
+            )));
         }
         if self.form.is_websocket() {
             let Some((opcode, payload, len)) = websocket_frame(bytes)? else { return Ok(None) };
@@ -214,7 +224,9 @@ pub fn answer(body: &[u8], mut on: impl FnMut(Heard) -> Check) -> Check {
     let words: Words<'_> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
     let ends = match (words.position, words.positions) {
         (Some(at), None) => vec![(None, position(at)?)],
-        (None, Some(list)) => list.into_iter().map(|(name, at)| Ok((Some(name), position(&at)?))).collect::<Check<_>>()?,
+        (None, Some(list)) => {
+            list.into_iter().map(|(name, at)| Ok((Some(name), position(&at)?))).collect::<Check<_>>()?
+        }
         _ => return Err("an answer without a position".into()),
     };
     for gap in words.gap.into_iter().map(|gap| *gap).chain(words.gaps.into_iter().flatten()) {
@@ -286,7 +298,9 @@ impl Message {
             (Body::Lines(lines), Kind::Binary) => *lines == BASE64_STANDARD.encode(&publication.data),
             (Body::Lines(lines), _) => *lines == text().replace("\r\n", "\n").replace('\r', "\n"),
             (Body::Raw { data, base64: false }, Kind::Json) => *data == text().replace(['\r', '\n'], " ").trim(),
-            (Body::Raw { data, base64: false }, Kind::Text) => serde_json::from_str::<String>(data).is_ok_and(|d| d == text()),
+            (Body::Raw { data, base64: false }, Kind::Text) => {
+                serde_json::from_str::<String>(data).is_ok_and(|d| d == text())
+            }
             (Body::Raw { data, base64: true }, Kind::Binary) => {
                 data.trim_matches('"') == BASE64_STANDARD.encode(&publication.data)
             }

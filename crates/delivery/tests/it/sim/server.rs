@@ -2,7 +2,8 @@
 
 use millrace_delivery::{ConnId, Page, WaiterId};
 use millrace_protocol::{
-    ChannelName, Code, Error, Form, Pattern, Position, Since, form::Envelope, session, session::Policy, session::Target, websocket,
+    ChannelName, Code, Error, Form, Pattern, Position, Since, form::Envelope, session, session::Policy,
+    session::Target, websocket,
 };
 use serde_json::{Value, json};
 
@@ -44,7 +45,13 @@ pub struct Poll {
 
 impl World {
     /// Opens a connection of this form; the first bytes follow when its pages have been read.
-    pub fn open_stream(&mut self, client: usize, form: Form, reads: Vec<(usize, Since)>, policy: Policy) -> Check<ConnId> {
+    pub fn open_stream(
+        &mut self,
+        client: usize,
+        form: Form,
+        reads: Vec<(usize, Since)>,
+        policy: Policy,
+    ) -> Check<ConnId> {
         let conn = self.open(client, form);
         self.start_job(conn, Kind::Stream { form }, policy, reads)?;
         Ok(conn)
@@ -79,7 +86,8 @@ impl World {
                 }
                 self.drain()?;
                 self.promise(client, |name| pattern.matches(name));
-                let mut reads: Vec<_> = positions.iter().map(|(channel, at)| (*channel, Since::Position(*at))).collect();
+                let mut reads: Vec<_> =
+                    positions.iter().map(|(channel, at)| (*channel, Since::Position(*at))).collect();
                 for channel in 0..self.names.len() {
                     let is_known = positions.iter().any(|(known, _)| *known == channel);
                     if let Some(since) = since.filter(|_| !is_known && pattern.matches(self.names[channel].as_str())) {
@@ -124,7 +132,8 @@ impl World {
             return Ok(());
         }
         let Some(Job { conn, kind, policy, reads }) = self.jobs.remove(&job) else { return Ok(()) };
-        let pages: Vec<(usize, Page)> = reads.into_iter().filter_map(|(channel, page)| Some((channel, page?))).collect();
+        let pages: Vec<(usize, Page)> =
+            reads.into_iter().filter_map(|(channel, page)| Some((channel, page?))).collect();
         match kind {
             Kind::Stream { form } => self.finish_stream(conn, form, policy, pages),
             Kind::Named { id } => self.finish_named(conn, id, policy, pages),
@@ -135,17 +144,24 @@ impl World {
     fn finish_stream(&mut self, conn: ConnId, form: Form, policy: Policy, pages: Vec<(usize, Page)>) -> Check {
         let many = matches!(form, Form::SseMany | Form::NdjsonMany);
         // A stream starts before its gap, so that who is cut before hearing of the gap asks for it again.
-        let starts: Vec<_> = pages.iter().map(|(c, page)| (*c, page.gap.map_or(page.start(), |gap| gap.from))).collect();
-        let list: Vec<_> = starts.iter().map(|(c, at)| if many { format!("{}@{at}", self.names[*c]) } else { at.to_string() }).collect();
+        let starts: Vec<_> =
+            pages.iter().map(|(c, page)| (*c, page.gap.map_or(page.start(), |gap| gap.from))).collect();
+        let list: Vec<_> = starts
+            .iter()
+            .map(|(c, at)| if many { format!("{}@{at}", self.names[*c]) } else { at.to_string() })
+            .collect();
         let list = list.join(",");
         let mut head = format!("HTTP/1.1 200 OK\r\nMillrace-Position: {list}\r\n\r\n").into_bytes();
         match form {
             Form::Sse | Form::SseMany => head.extend_from_slice(format!("retry: 2000\nid: {list}\n\n").as_bytes()),
-            Form::NdjsonMany => head.extend(Envelope::many(starts.iter().map(|(c, at)| (&self.names[*c], *at))).into_line()),
+            Form::NdjsonMany => {
+                head.extend(Envelope::many(starts.iter().map(|(c, at)| (&self.names[*c], *at))).into_line())
+            }
             _ => {}
         }
         self.hub.send(conn, &head, &mut self.wires);
-        let pages: Vec<(ChannelName, Page)> = pages.into_iter().map(|(c, page)| (self.names[c].clone(), page)).collect();
+        let pages: Vec<(ChannelName, Page)> =
+            pages.into_iter().map(|(c, page)| (self.names[c].clone(), page)).collect();
         if let Err(error) = self.hub.attach_all(conn, policy, &pages, &mut self.wires) {
             self.expect_gone(conn, &error)?;
         }
@@ -170,7 +186,14 @@ impl World {
     }
 
     /// The reply comes last: whoever has it has been sent all that came before its `time`.
-    fn finish_pattern(&mut self, conn: ConnId, id: u64, pattern: &Pattern, time_ms: u64, pages: Vec<(usize, Page)>) -> Check {
+    fn finish_pattern(
+        &mut self,
+        conn: ConnId,
+        id: u64,
+        pattern: &Pattern,
+        time_ms: u64,
+        pages: Vec<(usize, Page)>,
+    ) -> Check {
         for (channel, page) in pages {
             let name = self.names[channel].clone();
             match self.hub.attach_matching(conn, pattern, &name, &page, &mut self.wires) {
@@ -265,7 +288,8 @@ impl World {
         let Some(poll) = self.polls.remove(&id) else { return Ok(()) };
         self.hub.forget(WaiterId(id));
         self.drain()?;
-        let pages: Vec<_> = poll.reads.iter().filter_map(|(c, _, page)| Some((&self.names[*c], page.as_ref()?))).collect();
+        let pages: Vec<_> =
+            poll.reads.iter().filter_map(|(c, _, page)| Some((&self.names[*c], page.as_ref()?))).collect();
         let body = if poll.many {
             let gaps = pages.iter().filter_map(|(name, page)| Some((*name, page.gap?)));
             let messages = pages.iter().flat_map(|(name, page)| {

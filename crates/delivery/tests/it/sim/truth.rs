@@ -87,7 +87,15 @@ impl Truth {
     }
 
     /// .. was told of this gap (a bare WebSocket hears only its end)?
-    pub fn hear_gap(&self, channel: usize, at: At, policy: Policy, from: Option<Position>, to: Position, now_ms: u64) -> Check<At> {
+    pub fn hear_gap(
+        &self,
+        channel: usize,
+        at: At,
+        policy: Policy,
+        from: Option<Position>,
+        to: Position,
+        now_ms: u64,
+    ) -> Check<At> {
         let start = self.start(channel, at, from.unwrap_or(to))?;
         if let Some(from) = from {
             if policy == Policy::Every && from != start {
@@ -124,7 +132,15 @@ impl Truth {
     }
 
     /// May a client miss everything after `from` up to and including `to`?
-    fn may_miss(&self, channel: usize, from: Position, to: Position, policy: Policy, named: bool, now_ms: u64) -> Check {
+    fn may_miss(
+        &self,
+        channel: usize,
+        from: Position,
+        to: Position,
+        policy: Policy,
+        named: bool,
+        now_ms: u64,
+    ) -> Check {
         if from == to {
             return Ok(());
         }
@@ -141,8 +157,8 @@ impl Truth {
         let first = if from.epoch == to.epoch { from.offset + 1 } else { 1 };
         for offset in first..=to.offset {
             let publication = &life.publications[offset as usize - 1];
-            let superseded = policy == Policy::Latest
-                && (life.newest[&publication.key] > offset || publication.is_expired(now_ms));
+            let superseded =
+                policy == Policy::Latest && (life.newest[&publication.key] > offset || publication.is_expired(now_ms));
             if !superseded && !named {
                 return Err(format!("offset {offset} is missing between {from} and {to}, without a gap"));
             }

@@ -24,22 +24,72 @@ const STEPS_MAX: u32 = 60_000;
 
 pub enum Event {
     Publish,
-    Deliver { life: u32, channel: usize, epoch: Epoch, publication: Arc<Publication> },
+    Deliver {
+        life: u32,
+        channel: usize,
+        epoch: Epoch,
+        publication: Arc<Publication>,
+    },
     /// A page is read at this moment ..
-    Read { life: u32, asker: Asker, channel: usize, since: Since, policy: Policy },
+    Read {
+        life: u32,
+        asker: Asker,
+        channel: usize,
+        since: Since,
+        policy: Policy,
+    },
     /// .. and is back at the hub at this one.
-    Page { life: u32, asker: Asker, channel: usize, page: Page },
-    Writable { life: u32, conn: ConnId },
-    Receive { life: u32, conn: ConnId },
-    Heard { life: u32, conn: ConnId },
-    Disconnect { life: u32, conn: ConnId },
-    Connect { client: usize },
-    Cut { client: usize },
-    Act { client: usize },
-    Command { life: u32, client: usize, conn: ConnId, id: u64, command: Command },
-    Answer { client: usize, poll: u64, body: Vec<u8> },
-    Forget { life: u32, poll: u64 },
-    Timeout { life: u32, poll: u64 },
+    Page {
+        life: u32,
+        asker: Asker,
+        channel: usize,
+        page: Page,
+    },
+    Writable {
+        life: u32,
+        conn: ConnId,
+    },
+    Receive {
+        life: u32,
+        conn: ConnId,
+    },
+    Heard {
+        life: u32,
+        conn: ConnId,
+    },
+    Disconnect {
+        life: u32,
+        conn: ConnId,
+    },
+    Connect {
+        client: usize,
+    },
+    Cut {
+        client: usize,
+    },
+    Act {
+        client: usize,
+    },
+    Command {
+        life: u32,
+        client: usize,
+        conn: ConnId,
+        id: u64,
+        command: Command,
+    },
+    Answer {
+        client: usize,
+        poll: u64,
+        body: Vec<u8>,
+    },
+    Forget {
+        life: u32,
+        poll: u64,
+    },
+    Timeout {
+        life: u32,
+        poll: u64,
+    },
     Tick,
     LoseEngine,
     Restart,
@@ -109,7 +159,8 @@ impl World {
             grace_s: 1,
             ..Config::default()
         };
-        let names: Vec<_> = NAMES[..dice.between(1, 4) as usize].iter().map(|name| ChannelName::parse(name).unwrap()).collect();
+        let names: Vec<_> =
+            NAMES[..dice.between(1, 4) as usize].iter().map(|name| ChannelName::parse(name).unwrap()).collect();
         let mut world = Self {
             now_ms: START_MS,
             events: BTreeMap::new(),
@@ -252,10 +303,14 @@ impl World {
             Event::Connect { client } => self.connect(client)?,
             Event::Cut { client } if self.rough => self.cut(client),
             Event::Act { client } => self.act(client),
-            Event::Command { life: l, client, conn, id, command } if l == life => self.command(client, conn, id, command)?,
+            Event::Command { life: l, client, conn, id, command } if l == life => {
+                self.command(client, conn, id, command)?
+            }
             Event::Answer { client, poll, body } => self.answered(client, poll, &body)?,
             Event::Forget { life: l, poll } if l == life => self.forget_poll(poll)?,
-            Event::Timeout { life: l, poll } if l == life && self.rough => self.time_out(poll)?,
+            Event::Timeout { life: l, poll } if l == life && self.rough && self.breakage != Breakage::LostWake => {
+                self.time_out(poll)?;
+            }
             Event::Tick if self.rough => {
                 self.hub.tick(((self.now_ms - START_MS) / 1000) as u32, &mut self.wires);
                 self.drain()?;
@@ -292,7 +347,10 @@ impl World {
         let pad = "x".repeat(bytes);
         let name = &self.names[channel];
         let mut new = match self.dice.index(3) {
-            0 => NewPublication::new(Kind::Json, Bytes::from(format!("{{\"in\":\"{name}\",\n\"at\": \"{stamp}\",\r\n\"pad\":[\"{pad}\"]}}"))),
+            0 => NewPublication::new(
+                Kind::Json,
+                Bytes::from(format!("{{\"in\":\"{name}\",\n\"at\": \"{stamp}\",\r\n\"pad\":[\"{pad}\"]}}")),
+            ),
             1 => NewPublication::new(Kind::Text, Bytes::from(format!("\"{name}\"\r\n{stamp}\n\r{pad}."))),
             _ => {
                 let text = [&[0xff, 0xfe, b'\n'], name.as_str().as_bytes(), stamp.as_bytes(), pad.as_bytes()].concat();
@@ -311,7 +369,13 @@ impl World {
         let lost = any && self.dice.percent(3) && self.may_lose(channel);
         let matches = |pattern: &Pattern| pattern.matches(self.names[channel].as_str());
         let wanted = self.interest[channel] > 0 || self.pattern_interest.iter().any(|(pattern, _)| matches(pattern));
-        trace!(self, "publish {} {} {}", self.names[channel], self.truth.top(channel), if lost { "(lost on its way)" } else { "" });
+        trace!(
+            self,
+            "publish {} {} {}",
+            self.names[channel],
+            self.truth.top(channel),
+            if lost { "(lost on its way)" } else { "" }
+        );
         if !wanted || lost {
             self.counts.lost += u64::from(lost && wanted);
             return;
@@ -324,7 +388,8 @@ impl World {
 
     /// A lost entry is repaired by the next one, unless it was the first that a pattern would have heard of its channel.
     fn may_lose(&self, channel: usize) -> bool {
-        let is_heard = |client: &Client| client.has_heard(channel) || !client.wants_by_pattern(self.names[channel].as_str());
+        let is_heard =
+            |client: &Client| client.has_heard(channel) || !client.wants_by_pattern(self.names[channel].as_str());
         self.clients.iter().all(is_heard)
     }
 
@@ -370,7 +435,7 @@ impl World {
                         self.pattern_interest.push((pattern, readers));
                     }
                 }
-                Output::Wake(_) if self.breakage == Breakage::LostWake && !self.rough => self.counts.broken += 1,
+                Output::Wake(_) if self.breakage == Breakage::LostWake => self.counts.broken += 1,
                 Output::Wake(waiter) => self.wake(waiter)?,
                 Output::Close(conn) => {
                     trace!(self, "the hub closes {conn:?}");
