@@ -404,10 +404,10 @@ impl Hub {
             let next = group.log.next();
             group.log.restart(next);
         }
-        if let Some((conn, slot)) = moved {
-            if let Some(moved) = &mut self.conns[conn as usize].readers[slot as usize] {
-                moved.index = reader.index;
-            }
+        if let Some((conn, slot)) = moved
+            && let Some(moved) = &mut self.conns[conn as usize].readers[slot as usize]
+        {
+            moved.index = reader.index;
         }
     }
 

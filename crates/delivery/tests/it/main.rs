@@ -1,2 +1,4 @@
+#![allow(clippy::unwrap_used, reason = "a test may stop where it is wrong")]
+
 mod scripts;
 mod sim;
