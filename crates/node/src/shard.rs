@@ -12,7 +12,8 @@ use millrace_delivery::{ConnId, Hub, Output, Page, PageLimit, ReadTicket, Waiter
 use millrace_engine::{Answer, Engine};
 use millrace_protocol::{
     ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
-    session::{Policy, Target},
+    session::{Policy, Target, encode_error_push},
+    websocket,
 };
 
 use crate::{Delivery, Metrics, Router};
@@ -33,6 +34,7 @@ pub trait Sockets: Wire + 'static {
 #[derive(Clone, Debug)]
 pub struct Start {
     pub channel: ChannelName,
+    /// The reader has everything up to here. After a gap that is where the gap begins: a cut before it is told must not hide it.
     pub position: Position,
     /// It asked for a position that history does not reach back to.
     pub recovered: bool,
@@ -144,7 +146,7 @@ impl<S: Sockets> Shard<S> {
         }
         let start = |(name, page): &(ChannelName, Page)| Start {
             channel: name.clone(),
-            position: page.start(),
+            position: page.gap.map_or(page.start(), |gap| gap.from),
             recovered: page.gap.is_none(),
         };
         let gaps = pages.iter().filter(|(_, page)| page.gap.is_some()).count();
@@ -239,6 +241,11 @@ impl<S: Sockets> Shard<S> {
                     self.router.set_pattern_readers(self.id, &pattern, readers);
                 }
                 Output::Wake(waiter) => self.wake(waiter),
+                Output::Refuse { conn, error } => {
+                    let mut frame = Vec::new();
+                    websocket::encode(&mut frame, websocket::TEXT, encode_error_push(&error).as_bytes());
+                    self.hub.borrow_mut().send(conn, &frame, &mut *self.sockets.borrow_mut());
+                }
                 Output::Close(conn) => {
                     self.sockets.borrow_mut().close(conn);
                     self.hub.borrow_mut().disconnect(conn);

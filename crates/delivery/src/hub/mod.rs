@@ -22,7 +22,7 @@ pub use subscribe::Subscribed;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use millrace_protocol::{ChannelName, Epoch, Form, Pattern, Position, Since, session::Policy};
+use millrace_protocol::{ChannelName, Epoch, Error, Form, Pattern, Position, Since, session::Policy};
 use slab::Slab;
 
 use crate::log::WireLog;
@@ -69,6 +69,8 @@ pub enum Output {
     PatternInterest { pattern: Pattern, readers: u32 },
     /// A publication (or the end of an epoch) has come for someone who waits.
     Wake(WaiterId),
+    /// Tell a session that something it asked for earlier cannot be had: a pattern matches more channels than it may read.
+    Refuse { conn: ConnId, error: Error },
     /// Nothing more will be written to this connection: close it.
     Close(ConnId),
 }
@@ -153,6 +155,8 @@ struct ReaderRef {
 struct PatternRef {
     pattern: Pattern,
     policy: Policy,
+    /// It has been told that it matches more channels than one connection may read.
+    told_full: bool,
 }
 
 /// A pattern that is not attached to any channel by itself yet, because the pages it resumes from are still on their way.

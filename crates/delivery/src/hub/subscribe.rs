@@ -166,7 +166,7 @@ impl Hub {
         }
         self.check_room(id)?;
         let conn = &mut self.conns[id.slot as usize];
-        let slot = insert(&mut conn.patterns, PatternRef { pattern: pattern.clone(), policy });
+        let slot = insert(&mut conn.patterns, PatternRef { pattern: pattern.clone(), policy, told_full: false });
         let listeners = self.patterns.entry(pattern.clone()).or_default();
         listeners.push((id, slot));
         let readers = listeners.len() as u32;
@@ -303,11 +303,16 @@ impl Hub {
         // The order of a hash map is no seed's.
         listeners.sort_unstable();
         for (id, slot) in listeners {
-            if self.check_attach(id, &name).is_err() {
+            let checked = self.check_attach(id, &name);
+            let Some(asked) = self.conns[id.slot as usize].patterns[slot as usize].as_mut() else { continue };
+            if let Err(error) = checked {
+                // Told once per pattern: whoever matches too much would otherwise be told with every publication.
+                if error.code == Code::TooMany && !std::mem::replace(&mut asked.told_full, true) {
+                    self.outputs.push_back(Output::Refuse { conn: id, error });
+                }
                 continue;
             }
-            let policy =
-                self.conns[id.slot as usize].patterns[slot as usize].as_ref().map_or(Policy::Every, |p| p.policy);
+            let policy = asked.policy;
             let reader = self.add_reader(id, key, policy, at, Some(slot));
             self.go_live_if_covered(id.slot, reader);
             self.ask(id.slot);

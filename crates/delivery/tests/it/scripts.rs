@@ -326,6 +326,21 @@ fn overlapping_patterns_read_each_channel_once() {
 }
 
 #[test]
+fn a_pattern_that_matches_too_much_is_told_once() {
+    let mut stage = Stage::with(Config { subscriptions_max: 2, ..Config::default() });
+    let conn = stage.hub.connect(Form::Session);
+    stage.hub.subscribe_pattern(conn, &pattern("#"), Policy::Every).unwrap();
+    stage.hub.attach_open_channels(conn, &pattern("#"));
+    for channel in ["a", "b", "c", "b"] {
+        stage.publish(channel, "x");
+    }
+    stage.flush();
+    assert_eq!(stage.tape.take(conn).concat(), push("a", 1, "x"));
+    let refused = |output: &Output| matches!(output, Output::Refuse { error, .. } if error.code == Code::TooMany);
+    assert_eq!(stage.outputs().iter().filter(|output| refused(output)).count(), 1);
+}
+
+#[test]
 fn a_pattern_resumes_and_misses_nothing_meanwhile() {
     let mut stage = Stage::new();
     for data in ["1", "2", "3"] {

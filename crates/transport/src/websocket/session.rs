@@ -11,7 +11,7 @@ use std::{
 use millrace_delivery::{ConnId, PageLimit};
 use millrace_node::Start;
 use millrace_protocol::{
-    Error,
+    Error, Since,
     form::Envelope,
     session::{Command, Target, decode_command, encode_error_push, encode_reply, encode_reply_raw},
 };
@@ -87,7 +87,13 @@ async fn execute(event_loop: &Rc<EventLoop>, id: ConnId, command_id: u64, comman
             Ok(None)
         }
         Command::Subscribe { target: Target::Pattern(pattern), since, positions, policy } => {
-            let reply = json!({ "channel": pattern.as_str(), "time": now_ms });
+            // Resuming goes on from what was heard, and for the rest from where this subscription begins, not from where it is.
+            let time_ms = match since {
+                Since::Time(ms) => ms.min(now_ms),
+                Since::Earliest => 0,
+                _ => now_ms,
+            };
+            let reply = json!({ "channel": pattern.as_str(), "time": time_ms });
             let preamble = frame(&encode_reply(command_id, &Ok(reply)));
             shard.subscribe_pattern(id, &pattern, since, positions, policy, preamble).await?;
             Ok(None)

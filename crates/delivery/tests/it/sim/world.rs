@@ -437,6 +437,7 @@ impl World {
                 }
                 Output::Wake(_) if self.breakage == Breakage::LostWake => self.counts.broken += 1,
                 Output::Wake(waiter) => self.wake(waiter)?,
+                Output::Refuse { conn, error } => return Err(format!("{conn:?} was refused: {error}")),
                 Output::Close(conn) => {
                     trace!(self, "the hub closes {conn:?}");
                     self.wires.close(conn);
