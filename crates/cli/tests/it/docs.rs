@@ -1,0 +1,134 @@
+//! Documents that do not rot: links lead somewhere, files that are named exist, and the list of theses is complete.
+
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::support::repository;
+
+/// Not ours, or made.
+const SKIPPED: [&str; 6] = ["target", "node_modules", "dist", "pack", "test-results", ".git"];
+const STATES: [&str; 3] = ["works", "partly", "not yet"];
+
+#[test]
+fn every_thesis_row_has_one_honest_line() {
+    let text = fs::read_to_string(repository("docs/theses.md")).expect("the document is there");
+    let rows: Vec<Vec<&str>> = text.lines().filter(|line| is_row(line)).map(cells).collect();
+    let expected = [('K', 17), ('T', 10), ('L', 16), ('S', 12), ('M', 10)];
+    let expected = expected.iter().flat_map(|(letter, count)| (1..=*count).map(move |n| format!("{letter}-{n:02}")));
+    let ids: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+    assert_eq!(ids, expected.collect::<Vec<_>>(), "each id once, in order");
+    for row in &rows {
+        let [id, _, state, there, command] = row[..] else { panic!("five columns: {row:?}") };
+        assert!(STATES.contains(&state), "{id}: {state:?} is none of {STATES:?}");
+        // A state that claims something shows it; one that claims nothing has nothing to show.
+        assert_eq!(state == "not yet", command == "-", "{id}: {command:?}");
+        assert!(state == "not yet" || (command.starts_with('`') && there.len() > 1), "{id}: {row:?}");
+    }
+    let counted = |state: &str| rows.iter().filter(|row| row[2] == state).count();
+    let summary = STATES.map(|state| format!("{} {state}", counted(state))).join(", ");
+    assert!(text.contains(&summary), "the summary says: {summary}");
+}
+
+#[test]
+fn every_relative_link_leads_somewhere() {
+    let mut broken = Vec::new();
+    let mut links = 0;
+    for document in documents() {
+        let text = without_code(&fs::read_to_string(&document).expect("it was just listed"));
+        for link in link_targets(&text) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            links += 1;
+            let (path, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { document.clone() } else { document.with_file_name("").join(path) };
+            let found = target.exists() && (section.is_empty() || sections(&target).contains(section));
+            if !found {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(links > 20, "only {links} links were found");
+}
+
+#[test]
+fn every_file_that_is_named_exists() {
+    let rooms = ["crates/", "sdk/", "web/", "docs/", ".ci/"];
+    let mut missing = Vec::new();
+    let mut named = 0;
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("it was just listed");
+        let code = text.split('`').skip(1).step_by(2);
+        let is_path =
+            |word: &&str| rooms.iter().any(|room| word.starts_with(room)) && !word.contains(['*', '<', '{', ' ']);
+        for path in code.filter(is_path) {
+            let path = path.trim_end_matches('/');
+            named += 1;
+            if !repository(path).exists() && !SKIPPED.iter().any(|made| Path::new(path).ends_with(made)) {
+                missing.push(format!("{}: {path}", document.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(named > 20, "only {named} paths were found");
+}
+
+fn documents() -> Vec<PathBuf> {
+    let mut documents = Vec::new();
+    let mut folders = vec![repository("").canonicalize().expect("it is here")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder").map_while(Result::ok) {
+            let (path, name) = (entry.path(), entry.file_name());
+            if path.is_dir() && !SKIPPED.iter().any(|skipped| name == *skipped) {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                documents.push(path);
+            }
+        }
+    }
+    documents.sort();
+    documents
+}
+
+/// `[text](target)`, and `src="target"` of an image.
+fn link_targets(text: &str) -> impl Iterator<Item = &str> {
+    let markdown = text.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+    let html = text.split("src=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    markdown.chain(html)
+}
+
+/// Brackets in code are no links.
+fn without_code(text: &str) -> String {
+    let mut fenced = false;
+    let mut prose = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            line.split('`').step_by(2).for_each(|part| prose.push_str(part));
+            prose.push('\n');
+        }
+    }
+    prose
+}
+
+/// The names by which the headings of a document can be linked.
+fn sections(document: &Path) -> HashSet<String> {
+    let text = fs::read_to_string(document).unwrap_or_default();
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let keep = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+    headings.map(|heading| heading.to_lowercase().chars().filter(keep).collect::<String>().replace(' ', "-")).collect()
+}
+
+fn is_row(line: &str) -> bool {
+    let id = line.trim_start_matches("| ").as_bytes();
+    line.starts_with("| ") && id.len() > 4 && id[1] == b'-' && id[2].is_ascii_digit() && id[3].is_ascii_digit()
+}
+
+fn cells(line: &str) -> Vec<&str> {
+    line.trim_matches('|').split(" | ").map(str::trim).collect()
+}

@@ -1,0 +1,8 @@
+//! The binary as its users meet it: real processes, real sockets, and the documents that promise what they do.
+
+mod cli;
+mod docs;
+mod readme;
+mod serving;
+mod support;
+mod talking;

@@ -1,0 +1,120 @@
+//! From "listening on" to the exit status.
+
+use std::net::TcpStream;
+
+use rustix::process::Signal;
+use tokio_tungstenite::tungstenite::{self, Message, client::IntoClientRequest, protocol::frame::coding::CloseCode};
+
+use crate::support::{BOUND, Server, run};
+
+#[test]
+fn a_server_tells_how_it_is() {
+    let server = Server::start(&["--shards", "2"]);
+    assert!(server.url.starts_with("http://127.0.0.1:") && !server.url.ends_with(":0"), "{}", server.url);
+    assert_eq!((server.get("/healthz").status, server.get("/readyz").status), (200, 200));
+
+    assert_eq!(server.post("/v1/channels/a", "1").status, 200);
+    let metrics = server.get("/metrics");
+    assert!(metrics.head.contains("content-type: text/plain; version=0.0.4"), "{}", metrics.head);
+    for line in ["millrace_publications_total 1", "millrace_ready 1", "millrace_connections{transport=\"sse\"} 0"] {
+        assert!(metrics.body.lines().any(|found| found == line), "no {line:?} in {}", metrics.body);
+    }
+    let info: serde_json::Value = serde_json::from_str(&server.get("/v1/info").body).expect("JSON");
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!((&info["shards"], &info["engine"]), (&2.into(), &"memory".into()));
+    assert_eq!(info["listen"][0], server.url);
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error() {
+    let server = Server::start(&["--shards", "2"]);
+    for shards in ["1", "2"] {
+        let second = run(&["serve", "--listen", &server.address, "--shards", shards]);
+        assert_eq!(second.code, Some(1), "{second:?}");
+        assert!(second.err.contains(&format!("cannot listen on {}", server.address)), "{second:?}");
+        assert!(!second.out.contains("listening"), "{second:?}");
+    }
+}
+
+#[test]
+fn sigterm_turns_readiness_off_then_moves_the_readers_then_ends() {
+    let server = Server::start(&["--shards", "2", "--set", "drain.announce=3s", "--set", "drain.window=200ms"]);
+    let path = "/v1/channels/news";
+    let mut sse = server.open(path, "text/event-stream");
+    sse.wait_for("id: ");
+    let mut ndjson = server.open(path, "application/x-ndjson");
+    ndjson.wait_for("200 OK");
+    let mut poll = server.open(&format!("{path}?wait=30"), "application/json");
+    let mut websocket = connect(&server, path);
+    server.get_until("/v1/presence/news", |answer| answer.body.contains("\"count\":4"));
+
+    server.process.signal(Signal::TERM);
+    server.get_until("/readyz", |answer| answer.status == 503);
+    assert_eq!(server.get("/healthz").status, 200);
+    // Not ready is a word to balancers; for those who are here nothing has changed yet.
+    assert_eq!(server.post(path, "\"last words\"").status, 200);
+    for stream in [&mut sse, &mut ndjson, &mut poll] {
+        stream.wait_for("last words");
+    }
+    assert_eq!(websocket.read().expect("a message"), Message::text("\"last words\""));
+
+    let event = sse.wait_for("event: ");
+    assert_eq!(event, "event: drain");
+    let drain: serde_json::Value = serde_json::from_str(&ndjson.wait_for("drain")).expect("JSON");
+    assert!(drain["drain"]["after_ms"].as_u64().is_some_and(|after_ms| after_ms < 200), "{drain}");
+    assert_eq!(close_code(&mut websocket), Some(CloseCode::Restart));
+    for stream in [&mut sse, &mut ndjson] {
+        stream.rest();
+    }
+
+    let ended = server.process.finish();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.err.contains("draining") && ended.err.contains("stopped"), "{ended:?}");
+}
+
+#[test]
+fn a_second_sigterm_ends_at_once() {
+    let server = Server::start(&["--set", "drain.announce=10m"]);
+    server.process.signal(Signal::TERM);
+    server.get_until("/readyz", |answer| answer.status == 503);
+    server.process.signal(Signal::TERM);
+    let ended = server.process.finish();
+    assert_eq!((ended.code, ended.signal), (Some(0), None), "{ended:?}");
+}
+
+#[test]
+fn json_logs_are_lines_of_json_without_payloads() {
+    let server = Server::start(&["--set", "log.format=json", "--set", "log.level=debug", "--set", "drain.window=10ms"]);
+    assert_eq!(server.post("/v1/channels/secret", "\"a-payload\"").status, 200);
+    server.process.signal(Signal::TERM);
+    let ended = server.process.finish();
+    assert!(!ended.err.contains("a-payload"), "{}", ended.err);
+    let lines: Vec<serde_json::Value> = ended.err.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let said = |what: &str| lines.iter().any(|line| line["fields"]["message"] == what);
+    assert!(said("serving") && said("draining") && said("stopped"), "{}", ended.err);
+}
+
+#[test]
+fn heartbeats_keep_a_quiet_stream_alive() {
+    let server = Server::start(&["--set", "limits.heartbeat=1s"]);
+    let mut sse = server.open("/v1/channels/quiet", "text/event-stream");
+    sse.wait_for("id: ");
+    while sse.next().expect("the stream stays") != ":" {}
+}
+
+fn connect(server: &Server, path: &str) -> tungstenite::WebSocket<TcpStream> {
+    let stream = TcpStream::connect(&server.address).expect("the server listens");
+    stream.set_read_timeout(Some(BOUND)).expect("a time that is not 0");
+    let request = format!("ws://{}{path}", server.address).into_client_request().expect("a good address");
+    tungstenite::client(request, stream).expect("a handshake").0
+}
+
+fn close_code(websocket: &mut tungstenite::WebSocket<TcpStream>) -> Option<CloseCode> {
+    loop {
+        match websocket.read() {
+            Ok(Message::Close(frame)) => return frame.map(|frame| frame.code),
+            Ok(_) => {}
+            Err(error) => panic!("no close frame: {error}"),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Real `millrace` processes, and as much HTTP as a test needs: version 1.0, where a body is what comes until the end.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+/// What takes longer is broken, on any machine.
+pub const BOUND: Duration = Duration::from_secs(20);
+
+/// The binary under test, without what the surroundings may have set for it.
+pub fn millrace(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    command.args(args);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MILLRACE_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs `millrace` until it ends by itself.
+pub fn run(args: &[&str]) -> Ended {
+    Process::start(&mut millrace(args)).finish()
+}
+
+/// How a process ended, and what it had said.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+/// A process (with its children) that never outlives the test.
+pub struct Process {
+    child: Child,
+    pub out: Lines,
+    pub err: Lines,
+}
+
+impl Process {
+    pub fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::null());
+        Self::start_with_input(command)
+    }
+
+    /// Its standard input is what the command says.
+    pub fn start_with_input(command: &mut Command) -> Self {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().expect("the process starts");
+        let out = Lines::of(child.stdout.take().expect("it is piped"));
+        let err = Lines::of(child.stderr.take().expect("it is piped"));
+        Self { child, out, err }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
+    }
+
+    /// Waits for its end, [`BOUND`] at most.
+    pub fn finish(mut self) -> Ended {
+        let (out, err) = (self.out.rest(), self.err.rest());
+        let status = self.child.wait().expect("it is our child");
+        Ended { code: status.code(), signal: status.signal(), out, err }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// What comes, line by line, read by a thread of its own so that waiting has a bound.
+pub struct Lines {
+    seen: Vec<String>,
+    coming: Receiver<String>,
+}
+
+impl Lines {
+    pub fn of(source: impl Read + Send + 'static) -> Self {
+        let (sender, coming) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(source).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { seen: Vec::new(), coming }
+    }
+
+    /// The next line; none at the end.
+    pub fn next(&mut self) -> Option<String> {
+        match self.coming.recv_timeout(BOUND) {
+            Ok(line) => {
+                self.seen.push(line.clone());
+                Some(line)
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("nothing more came in time; before: {:#?}", self.seen),
+        }
+    }
+
+    /// The next line that has this in it.
+    pub fn wait_for(&mut self, part: &str) -> String {
+        let deadline = Instant::now() + BOUND;
+        while let Some(line) = self.next() {
+            if line.contains(part) {
+                return line;
+            }
+            assert!(Instant::now() < deadline, "no {part:?} in time: {:#?}", self.seen);
+        }
+        panic!("it ended without {part:?}: {:#?}", self.seen)
+    }
+
+    /// All that was seen and still comes, to the end.
+    pub fn rest(&mut self) -> String {
+        while self.next().is_some() {}
+        self.seen.iter().map(|line| format!("{line}\n")).collect()
+    }
+}
+
+/// A server on a free port.
+pub struct Server {
+    pub process: Process,
+    /// `HOST:PORT`
+    pub address: String,
+    pub url: String,
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Server {
+    pub fn start(args: &[&str]) -> Self {
+        Self::start_from(millrace(&["serve", "--listen", "127.0.0.1:0"]).args(args))
+    }
+
+    pub fn start_from(command: &mut Command) -> Self {
+        let mut process = Process::start(command);
+        let line = process.out.wait_for("listening on ");
+        let url = line.trim_start_matches("listening on ").to_owned();
+        Self { process, address: url.trim_start_matches("http://").to_owned(), url }
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, &[], "")
+    }
+
+    pub fn post(&self, path: &str, body: &str) -> Answer {
+        self.ask("POST", path, &[], body)
+    }
+
+    pub fn ask(&self, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
+        let mut answer = String::new();
+        self.send(method, path, headers, body).read_to_string(&mut answer).expect("an answer in time");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+    }
+
+    /// A response that goes on: its lines, the head's included.
+    pub fn open(&self, path: &str, accept: &str) -> Lines {
+        Lines::of(self.send("GET", path, &[&format!("Accept: {accept}")], ""))
+    }
+
+    /// Asks until the answer is as wanted.
+    pub fn get_until(&self, path: &str, wanted: impl Fn(&Answer) -> bool) -> Answer {
+        let deadline = Instant::now() + BOUND;
+        loop {
+            let answer = self.get(path);
+            if wanted(&answer) {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "not in time: {answer:?}");
+        }
+    }
+
+    fn send(&self, method: &str, path: &str, headers: &[&str], body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("the server listens");
+        stream.set_read_timeout(Some(BOUND)).expect("a time that is not 0");
+        let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+        let length = body.len();
+        write!(stream, "{method} {path} HTTP/1.0\r\n{headers}Content-Length: {length}\r\n\r\n{body}")
+            .expect("it is read");
+        stream
+    }
+}
+
+/// A new file for this test.
+pub fn file(name: &str, text: &str) -> String {
+    let path = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(&path, text).expect("the target directory is writable");
+    path
+}
+
+/// Something in this repository.
+pub fn repository(path: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}

@@ -1,0 +1,172 @@
+//! `pub`, `sub` and `simulate` against a real server.
+
+use std::{collections::BTreeSet, fs::File, process::Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Ended, Process, Server, file, millrace, repository, run};
+
+const TRANSPORTS: [&str; 5] = ["websocket", "stream", "sse", "long-polling", "polling"];
+
+#[test]
+fn what_is_published_is_read_on_every_transport() {
+    let server = Server::start(&["--shards", "2"]);
+    for transport in TRANSPORTS {
+        let channel = format!("test/{transport}");
+        publish(&server, &channel, "{\"n\":1}");
+        publish(&server, &channel, "two");
+        let args = ["sub", &channel, "--transport", transport, "--since", "earliest", "--limit", "3"];
+        let mut sub = Process::start(millrace(&args).args(["--interval", "20ms", "--to", &server.url]));
+        assert_eq!([sub.out.next(), sub.out.next()], [Some("{\"n\":1}".into()), Some("two".into())], "{transport}");
+        publish(&server, &channel, "and three");
+        let ended = sub.finish();
+        assert_eq!(
+            (ended.code, ended.out.as_str()),
+            (Some(0), "{\"n\":1}\ntwo\nand three\n"),
+            "{transport}: {ended:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reader_goes_on_from_a_position_on_another_transport() {
+    let server = Server::start(&[]);
+    let positions = ["1", "2", "3", "4", "5", "6"].map(|n| publish(&server, "count", n));
+    let mut since = "earliest".to_owned();
+    let mut read = Vec::new();
+    for transport in TRANSPORTS {
+        let args = [
+            "sub",
+            "count",
+            "--json",
+            "--limit",
+            "1",
+            "--transport",
+            transport,
+            "--since",
+            &since,
+            "--to",
+            &server.url,
+        ];
+        let line: Value = serde_json::from_str(&run(&args).out).expect("an envelope");
+        since = line["position"].as_str().expect("a position").to_owned();
+        assert_eq!(line["channel"], "count");
+        read.push(since.clone());
+    }
+    assert_eq!(read, positions[..TRANSPORTS.len()]);
+}
+
+#[test]
+fn patterns_and_keys() {
+    let server = Server::start(&[]);
+    for (channel, data, key) in [("p/1/a", "1", "x"), ("p/2/a", "2", "x"), ("p/2/b", "3", "x"), ("p/1/a", "4", "x")] {
+        assert_eq!(run(&["pub", channel, data, "--key", key, "--to", &server.url]).code, Some(0));
+    }
+    let latest = ["sub", "p/+/a", "--policy", "latest", "--since", "earliest", "--limit", "2", "--to", &server.url];
+    let ended = run(&latest);
+    let lines: BTreeSet<&str> = ended.out.lines().collect();
+    assert_eq!(lines, BTreeSet::from(["2", "4"]), "{ended:?}");
+}
+
+#[test]
+fn every_line_of_the_input_is_one_publication() {
+    let server = Server::start(&[]);
+    let input = File::open(file("lines.txt", "{\"n\":1}\nplain text\n3\n")).expect("it was just written");
+    let mut command = millrace(&["pub", "lines", "--to", &server.url]);
+    let ended = Process::start_with_input(command.stdin(Stdio::from(input))).finish();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let offsets: Vec<&str> = ended.out.lines().filter_map(|position| position.split(':').nth(1)).collect();
+    assert_eq!(offsets, ["1", "2", "3"]);
+    assert_eq!(data(&server, "lines"), [serde_json::json!({"n": 1}), "plain text".into(), 3.into()]);
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let server = Server::start(&[]);
+    let bad = run(&["pub", "not//a/name", "1", "--to", &server.url]);
+    assert!(bad.code == Some(1) && bad.err.contains("bad_channel"), "{bad:?}");
+    let bad = run(&["pub", "a", "not json", "--json", "--to", &server.url]);
+    assert!(bad.code == Some(1) && bad.err.contains("bad_json"), "{bad:?}");
+    let bad = run(&["sub", "a", "--since", "yesterday", "--to", &server.url]);
+    assert!(bad.code == Some(1) && bad.err.contains("bad_position"), "{bad:?}");
+}
+
+#[test]
+fn a_gap_is_told() {
+    let server = Server::start(&["--set", "history.count_max=2"]);
+    let first = ["1", "2", "3", "4"].map(|n| publish(&server, "short", n))[0].clone();
+    for transport in TRANSPORTS {
+        let args = ["sub", "short", "--transport", transport, "--since", &first, "--limit", "2", "--to", &server.url];
+        let ended = run(&args);
+        assert_eq!(ended.out, "3\n4\n", "{transport}: {ended:?}");
+        let (_, to) = ended.err.split_once("gap in short: ").unwrap_or_else(|| panic!("{transport}: {ended:?}"));
+        assert!(to.contains(&format!("after {first} ")) && to.contains(":2 is missing"), "{transport}: {ended:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_drives_the_same_way() {
+    let drive = |seed: &str| {
+        let server = Server::start(&[]);
+        let args = ["simulate", "fleet", "--cars", "3", "--seed", seed, "--count", "5", "--interval", "20ms"];
+        let ended = run(&[&args[..], &["--speedup", "100", "--to", &server.url]].concat());
+        assert!(ended.code == Some(0) && ended.err.contains("15 records sent"), "{ended:?}");
+        let records: Vec<Value> =
+            ["1", "2", "3"].iter().flat_map(|car| data(&server, &format!("cars/{car}/telemetry"))).collect();
+        assert_eq!(records.len(), 15);
+        records.into_iter().map(without_time).collect::<Vec<_>>()
+    };
+    let (first, again, other) = (drive("11"), drive("11"), drive("12"));
+    assert_eq!(first, again);
+    assert_ne!(first, other);
+    assert_ne!(first[0]["gpsLatitude"], first[4]["gpsLatitude"], "the car stands");
+}
+
+#[test]
+fn datagrams_become_publications_and_rubbish_is_counted() {
+    let server = Server::start(&["--udp", "127.0.0.1:0"]);
+    let info: Value = serde_json::from_str(&server.get("/v1/info").body).expect("JSON");
+    let udp = info["udp"].as_str().expect("an address");
+    let csv = repository("crates/edge/fixtures/drive.csv").display().to_string();
+    let args = ["simulate", "car", "--csv", &csv, "--car", "9", "--count", "3", "--interval", "10ms"];
+    let ended = run(&[&args[..], &["--to", &format!("udp://{udp}")]].concat());
+    assert!(ended.code == Some(0) && ended.err.contains("3 records sent by UDP"), "{ended:?}");
+
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let too_large = format!("{{\"channel\":\"devices/1\",\"data\":\"{}\"}}", "x".repeat(1472));
+    let good: &[u8] = b"{\"channel\":\"devices/1\",\"data\":{\"on\":true}}";
+    for datagram in
+        [b"".as_slice(), b"\xff\x00rubbish", b"{\"channel\":\"no//name\",\"data\":1}", too_large.as_bytes(), good]
+    {
+        socket.send_to(datagram, udp).expect("it leaves");
+    }
+    // Datagrams of one socket keep their order here: once the last one is there, all were seen.
+    server.get_until("/v1/channels/devices/1", |answer| answer.status == 200);
+    let metrics = server.get("/metrics").body;
+    for line in ["millrace_udp_received_total 8", "millrace_udp_dropped_total 4"] {
+        assert!(metrics.lines().any(|found| found == line), "no {line:?} in {metrics}");
+    }
+    let records = data(&server, "cars/9/telemetry");
+    assert_eq!(records.iter().map(|record| &record["seq"]).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+/// Publishes, and returns the position.
+fn publish(server: &Server, channel: &str, data: &str) -> String {
+    let ended: Ended = run(&["pub", channel, data, "--to", &server.url]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    ended.out.trim().to_owned()
+}
+
+/// All payloads of a channel, oldest first.
+fn data(server: &Server, channel: &str) -> Vec<Value> {
+    let answer = server.get(&format!("/v1/channels/{channel}?since=earliest"));
+    let answer: Value = serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{error}: {answer:?}"));
+    let messages = answer["messages"].as_array().expect("messages");
+    messages.iter().map(|message| message["data"].clone()).collect()
+}
+
+fn without_time(mut record: Value) -> Value {
+    assert!(record["timestamp"].is_u64(), "{record}");
+    record.as_object_mut().map(|record| record.remove("timestamp"));
+    record
+}
