@@ -32,7 +32,9 @@ export interface View {
 
 /** Close up a car is a numbered disc, far out a small arrow. */
 const NUMBERS_FROM_ZOOM = 12.5;
-const RADIUS = { numbered: 12, small: 6, selected: 16 };
+const RADIUS = { numbered: 12, small: 6, tiny: 3.5, selected: 16 };
+/** More cars than this would hide the town at their usual size. */
+const CROWD = 60;
 
 export function drawCars(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Scene): void {
   drawTrail(c, view.project, p, scene);
@@ -72,7 +74,7 @@ function drawCar(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Sce
   if (x < -40 || y < -40 || x > view.width + 40 || y > view.height + 40) return;
   const chosen = car.id === scene.selected;
   const numbered = chosen || view.zoom >= NUMBERS_FROM_ZOOM;
-  const radius = chosen ? RADIUS.selected : numbered ? RADIUS.numbered : RADIUS.small;
+  const radius = chosen ? RADIUS.selected : numbered ? RADIUS.numbered : scene.cars.size > CROWD ? RADIUS.tiny : RADIUS.small;
   const status = statusOf(scene.time - car.fixAt, scene.connected);
   const heading = place.heading === undefined ? undefined : ((place.heading - view.bearing) * Math.PI) / 180;
 
@@ -85,10 +87,10 @@ function drawCar(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Sce
     c.fill();
   }
   c.beginPath();
-  if (status !== 'off' && heading !== undefined) arrowhead(c, numbered ? radius + 2.5 : radius - 1.5, heading);
+  if (status !== 'off' && heading !== undefined) arrowhead(c, numbered ? radius + 2.5 : radius * 0.75, numbered ? 8 : radius * 1.25, heading);
   c.moveTo(radius, 0);
   c.arc(0, 0, radius, 0, 2 * Math.PI);
-  c.lineWidth = 4;
+  c.lineWidth = radius > RADIUS.tiny ? 4 : 2.5;
   c.lineJoin = 'round';
   c.strokeStyle = p.carEdge;
   c.stroke();
@@ -105,12 +107,12 @@ function drawCar(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Sce
   c.restore();
 }
 
-/** `from`: distance of its base from the middle; `heading`: radians clockwise from the top of the screen. */
-function arrowhead(c: CanvasRenderingContext2D, from: number, heading: number): void {
+/** `from`: distance of its base from the middle; `length`: from there to its tip; `heading`: radians clockwise from the top of the screen. */
+function arrowhead(c: CanvasRenderingContext2D, from: number, length: number, heading: number): void {
   const ahead = heading - Math.PI / 2;
   const spread = 0.55;
   c.moveTo(Math.cos(ahead - spread) * from, Math.sin(ahead - spread) * from);
-  c.lineTo(Math.cos(ahead) * (from + 8), Math.sin(ahead) * (from + 8));
+  c.lineTo(Math.cos(ahead) * (from + length), Math.sin(ahead) * (from + length));
   c.lineTo(Math.cos(ahead + spread) * from, Math.sin(ahead + spread) * from);
   c.arc(0, 0, from, ahead + spread, ahead - spread, true);
   c.closePath();
