@@ -11,7 +11,7 @@ use crate::http::{Context, Query, Response, json as json_answer, position_header
 /// `POST /v1/channels/{channel}`: the body is the payload.
 ///
 /// Errors: `too_large`, `timeout`, `bad_json`, `bad_request`, and the engine's.
-pub async fn one(context: &Context, parts: &Parts, body: Incoming, channel: ChannelName) -> Result<Response, Error> {
+pub async fn one(context: &Context, parts: &Parts, body: &mut Incoming, channel: ChannelName) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
     let data = read_body(context, &parts.headers, body, context.config.message_bytes_max).await?;
     let publication = with_headers(&parts.headers, NewPublication::new(kind(&parts.headers, &data)?, data))?;
@@ -22,7 +22,7 @@ pub async fn one(context: &Context, parts: &Parts, body: Incoming, channel: Chan
 /// `POST /v1/publish`: one publication per line; each line has its own result.
 ///
 /// Errors: `too_large`, `timeout`, `too_many` lines; a bad line is an error in its result only.
-pub async fn batch(context: &Context, parts: &Parts, body: Incoming) -> Result<Response, Error> {
+pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
     let data = read_body(context, &parts.headers, body, context.config.batch_bytes_max).await?;
     let mut results = Vec::new();

@@ -4,6 +4,7 @@ use std::{borrow::Cow, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header, request::Parts};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use millrace_protocol::{ChannelName, Code, Error, Since, session::Policy};
@@ -12,6 +13,9 @@ use super::Context;
 
 /// Most channels of one `/v1/stream`.
 const CHANNELS_MAX: usize = 100;
+/// How much of a refused body is still taken, and for how long.
+const DISCARD_BYTES_MAX: usize = 16 << 20;
+const DISCARD: Duration = Duration::from_secs(1);
 
 /// What kind of answer is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +185,7 @@ impl Wanted {
 /// Reads a body whole.
 ///
 /// Errors: [`Code::TooLarge`] as soon as it is known, [`Code::Timeout`], [`Code::BadRequest`] when the connection breaks.
-pub async fn read_body(context: &Context, headers: &HeaderMap, mut body: Incoming, bytes_max: usize) -> Result<Bytes, Error> {
+pub async fn read_body(context: &Context, headers: &HeaderMap, body: &mut Incoming, bytes_max: usize) -> Result<Bytes, Error> {
     let too_large = || Error::new(Code::TooLarge, format!("the body has more than {bytes_max} bytes"));
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|len| len > bytes_max) {
@@ -201,6 +205,26 @@ pub async fn read_body(context: &Context, headers: &HeaderMap, mut body: Incomin
     };
     let late = |_| Error::new(Code::Timeout, format!("the body took longer than {:?}", context.config.body_timeout));
     tokio::time::timeout(context.body_timeout(), read).await.map_err(late)?
+}
+
+/// Takes what a client still sends before it is refused: closing with its bytes unread would reset the connection, and the client would
+/// never see why. Whoever sends too much or too slowly for this is cut off.
+pub async fn discard(headers: &HeaderMap, body: &mut Incoming) {
+    let waits = headers.contains_key(header::EXPECT) && headers.contains_key(header::CONTENT_LENGTH);
+    // Asked for, such a body would only now be sent.
+    if waits || body.is_end_stream() {
+        return;
+    }
+    let read = async {
+        let mut bytes = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            bytes += frame.data_ref().map_or(0, Bytes::len);
+            if bytes > DISCARD_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD, read).await;
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ mod route;
 
 pub use answer::{Body, Response, problem, text};
 pub(crate) use answer::{json, no_content, no_cache, position_header};
-pub(crate) use ask::{Ask, Query, Wanted, read_body};
+pub(crate) use ask::{Ask, Query, Wanted, discard, read_body};
 pub(crate) use route::route;
 
 use std::{rc::Rc, time::Duration};

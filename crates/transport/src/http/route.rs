@@ -8,7 +8,7 @@ use millrace_node::Metrics;
 use millrace_protocol::{ChannelName, Code, Error};
 use percent_encoding::percent_decode_str;
 
-use super::{Ask, Body, Context, Query, Response, Wanted, json, problem};
+use super::{Ask, Body, Context, Query, Response, Wanted, discard, json, problem};
 use crate::{
     carcare, long_polling, polling, publish, sse, stream,
     websocket::{self, Upgrade},
@@ -21,19 +21,22 @@ pub type Routed = (Response, Option<Upgrade>);
 pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {
     let metrics = context.shard.metrics.clone();
     Metrics::add(&metrics.http_requests, 1);
-    let (parts, body) = request.into_parts();
-    let (mut response, upgrade) = match answer(&context, &parts, body).await {
+    let (parts, mut body) = request.into_parts();
+    let (mut response, upgrade) = match answer(&context, &parts, &mut body).await {
         Ok(routed) => routed,
         Err(error) => (problem(&error), None),
     };
     if response.status().is_client_error() || response.status().is_server_error() {
         Metrics::add(&metrics.http_errors, 1);
+        if response.status() != StatusCode::REQUEST_TIMEOUT {
+            discard(&parts.headers, &mut body).await;
+        }
     }
     allow_origin(&context, &parts, &mut response);
     (response, upgrade)
 }
 
-async fn answer(context: &Context, parts: &Parts, body: Incoming) -> Result<Routed, Error> {
+async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
     let path = parts.uri.path();
     if parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok((preflight(), None));
@@ -57,6 +60,9 @@ async fn answer(context: &Context, parts: &Parts, body: Incoming) -> Result<Rout
         return only(parts, Method::GET, carcare::long_polling(context, parts, &decode(car)?)).await;
     }
     if let Some(car) = rest_car("/websocket/") {
+        if parts.method != Method::GET {
+            return Ok(plain(method_not_allowed("GET")));
+        }
         let channel = carcare::channel(&decode(car)?)?;
         return websocket::accept_channel(parts, Ask::one(parts, channel)?).map(with_upgrade);
     }
