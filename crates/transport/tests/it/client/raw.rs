@@ -1,0 +1,133 @@
+//! Bytes on a TCP connection, for what no decent client would send.
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::server::{Server, within};
+
+pub struct Raw {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+/// One frame of a server.
+#[derive(Debug, PartialEq)]
+pub struct Frame {
+    pub opcode: u8,
+    pub payload: Vec<u8>,
+}
+
+impl Raw {
+    pub async fn connect(server: &Server) -> Self {
+        let stream = within(TcpStream::connect(server.address)).await.expect("a connection");
+        Self { stream, received: Vec::new() }
+    }
+
+    /// A WebSocket, its handshake done.
+    pub async fn upgrade(server: &Server, path: &str, subprotocol: Option<&str>) -> Self {
+        let mut this = Self::connect(server).await;
+        this.send(&handshake(path, subprotocol)).await;
+        let head = this.head().await;
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        this
+    }
+
+    /// Sends, as far as the server still takes it.
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = within(self.stream.write_all(bytes.as_ref())).await;
+    }
+
+    /// Half-closes: the server reads the end of the stream, and can still answer.
+    pub async fn finish(&mut self) {
+        let _ = self.stream.shutdown().await;
+    }
+
+    /// The head of an answer, with its empty line.
+    pub async fn head(&mut self) -> String {
+        loop {
+            if let Some(end) = self.received.windows(4).position(|four| four == b"\r\n\r\n") {
+                let head: Vec<u8> = self.received.drain(..end + 4).collect();
+                return String::from_utf8(head).expect("ASCII");
+            }
+            assert!(self.receive().await, "closed without a head");
+        }
+    }
+
+    /// Everything until the server closes.
+    pub async fn to_the_end(&mut self) -> Vec<u8> {
+        while self.receive().await {}
+        std::mem::take(&mut self.received)
+    }
+
+    /// The next frame; `None` if the server has closed.
+    pub async fn frame(&mut self) -> Option<Frame> {
+        loop {
+            if let Some((opcode, start, end)) = extent(&self.received).filter(|(_, _, end)| self.received.len() >= *end)
+            {
+                let payload = self.received[start..end].to_vec();
+                self.received.drain(..end);
+                return Some(Frame { opcode, payload });
+            }
+            if !self.receive().await {
+                return None;
+            }
+        }
+    }
+
+    /// Skips to the close frame and gives its code; `None` if there is none before the end. Then the server must hang up.
+    pub async fn close_code(&mut self) -> Option<u16> {
+        while let Some(frame) = self.frame().await {
+            if frame.opcode == 8 {
+                let code = [*frame.payload.first()?, *frame.payload.get(1)?];
+                assert!(self.frame().await.is_none(), "nothing follows a close frame");
+                return Some(u16::from_be_bytes(code));
+            }
+        }
+        None
+    }
+
+    /// False at the end of the stream.
+    async fn receive(&mut self) -> bool {
+        matches!(within(self.stream.read_buf(&mut self.received)).await, Ok(1..))
+    }
+}
+
+pub fn handshake(path: &str, subprotocol: Option<&str>) -> String {
+    let subprotocol = subprotocol.map(|name| format!("Sec-WebSocket-Protocol: {name}\r\n")).unwrap_or_default();
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{subprotocol}\r\n"
+    )
+}
+
+/// A client's frame: `first` is the byte of flags and opcode. Source: RFC 6455, section 5.2.
+pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mask = [0x37, 0xfa, 0x21, 0x3d];
+    let mut frame = vec![first];
+    match payload.len() {
+        n @ 0..=125 => frame.push(0x80 | n as u8),
+        n @ 126..=0xffff => {
+            frame.push(0x80 | 126);
+            frame.extend_from_slice(&(n as u16).to_be_bytes());
+        }
+        n => {
+            frame.push(0x80 | 127);
+            frame.extend_from_slice(&(n as u64).to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(&mask);
+    frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    frame
+}
+
+/// Opcode of an unmasked frame, and where its payload begins and ends.
+fn extent(bytes: &[u8]) -> Option<(u8, usize, usize)> {
+    let (start, length) = match *bytes.get(1)? {
+        126 => (4, usize::from(u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?))),
+        127 => (10, u64::from_be_bytes(bytes.get(2..10)?.try_into().ok()?) as usize),
+        length => (2, usize::from(length)),
+    };
+    Some((bytes[0] & 0x0f, start, start + length))
+}

@@ -1,0 +1,129 @@
+//! A session: commands out, replies and pushes in.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use super::{
+    Gap, Item, Message,
+    websocket::{Said, Socket, connect, hear, say},
+};
+use crate::server::{Server, within};
+
+pub const SUBPROTOCOL: &str = "millrace.v1+json";
+
+pub struct Session {
+    socket: Socket,
+    /// The first push.
+    pub connected: Value,
+    heard: VecDeque<Heard>,
+    last_id: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Heard {
+    Push(Value),
+    Reply(Value),
+    Ping,
+    Closed(Option<u16>),
+}
+
+impl Session {
+    pub async fn open(server: &Server) -> Self {
+        Self::open_at(server, "/v1/connect").await
+    }
+
+    pub async fn open_at(server: &Server, path: &str) -> Self {
+        let mut socket = connect(server, path, Some(SUBPROTOCOL)).await;
+        let Heard::Push(connected) = read(&mut socket).await else { panic!("the first word is a push") };
+        assert_eq!(connected["push"], "connected", "{connected}");
+        Self { socket, connected, heard: VecDeque::new(), last_id: 0 }
+    }
+
+    /// Sends a command and waits for its reply: `ok`, or `error`.
+    pub async fn command(&mut self, name: &str, body: Value) -> Result<Value, Value> {
+        self.last_id += 1;
+        let id = self.last_id;
+        self.say(&json!({ "id": id, name: body }).to_string()).await;
+        self.reply(id).await
+    }
+
+    /// Waits for the reply to a command; what else comes is kept.
+    pub async fn reply(&mut self, id: u64) -> Result<Value, Value> {
+        loop {
+            match within(read(&mut self.socket)).await {
+                Heard::Reply(mut reply) => {
+                    assert_eq!(reply["id"], id, "a reply to another command: {reply}");
+                    return match reply.get("error") {
+                        Some(error) => Err(error.clone()),
+                        None => Ok(reply["ok"].take()),
+                    };
+                }
+                Heard::Closed(code) => panic!("closed ({code:?}) instead of a reply"),
+                other => self.heard.push_back(other),
+            }
+        }
+    }
+
+    /// Where the subscription starts.
+    pub async fn subscribe(&mut self, channel: &str, since: &str, policy: &str) -> String {
+        let body = json!({ "channel": channel, "since": since, "policy": policy });
+        let ok = self.command("subscribe", body).await.expect("a subscription");
+        assert_eq!(ok["channel"], channel);
+        assert!(ok["recovered"].is_boolean() && ok["time"].is_u64(), "{ok}");
+        ok["position"].as_str().expect("a position").to_owned()
+    }
+
+    pub async fn say(&mut self, text: &str) {
+        say(&mut self.socket, text).await;
+    }
+
+    pub async fn say_binary(&mut self, data: Vec<u8>) {
+        use futures_util::SinkExt;
+        self.socket.send(tokio_tungstenite::tungstenite::Message::binary(data)).await.expect("an open socket");
+    }
+
+    /// The next thing said, whatever it is.
+    pub async fn hear(&mut self) -> Heard {
+        match self.heard.pop_front() {
+            Some(heard) => heard,
+            None => read(&mut self.socket).await,
+        }
+    }
+
+    /// The next push; nothing else but pings may come.
+    pub async fn push(&mut self) -> Value {
+        loop {
+            match within(self.hear()).await {
+                Heard::Push(push) => return push,
+                Heard::Ping => {}
+                other => panic!("expected a push, got {other:?}"),
+            }
+        }
+    }
+
+    pub async fn next_item(&mut self) -> Item {
+        match self.hear().await {
+            Heard::Push(push) => match push["push"].as_str() {
+                Some("message") => Item::Message(Message::from_envelope(&push, "")),
+                Some("gap") => Item::Gap(Gap::from_json(&push, "")),
+                Some("drain") => Item::Drain,
+                _ => panic!("unexpected push {push}"),
+            },
+            Heard::Reply(reply) => panic!("unexpected reply {reply}"),
+            Heard::Ping => Item::Heartbeat,
+            Heard::Closed(code) => Item::End(code),
+        }
+    }
+}
+
+async fn read(socket: &mut Socket) -> Heard {
+    let text = match hear(socket).await {
+        Said::Text(text) => text,
+        Said::Ping => return Heard::Ping,
+        Said::Closed(close) => return Heard::Closed(close.map(|(code, _)| code)),
+        Said::Binary(data) => panic!("a session speaks text, not {data:?}"),
+    };
+    let json: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}"));
+    if json.get("push").is_some() { Heard::Push(json) } else { Heard::Reply(json) }
+}

@@ -1,0 +1,180 @@
+//! Connections over time: heartbeats, dead peers, slow readers, the end of the server.
+
+use std::time::{Duration, Instant};
+
+use millrace_engine::HistoryConfig;
+use serde_json::json;
+
+use crate::{
+    client::{
+        Ask, Item, Reader, Way, parts,
+        raw::{Frame, Raw},
+    },
+    server::{Answer, Server, client, until, within},
+};
+
+#[tokio::test]
+async fn idle_streams_have_a_heartbeat() {
+    let server = Server::with(|config| config.limits.heartbeat = Duration::from_secs(1));
+    let mut readers = Vec::new();
+    for way in Way::streams() {
+        readers.push(Reader::open(way, &server, &Ask::one("quiet")).await);
+    }
+    for reader in &mut readers {
+        let mut item = reader.next_of_all().await;
+        while matches!(item, Item::At(_)) {
+            item = reader.next_of_all().await;
+        }
+        assert_eq!(item, Item::Heartbeat, "{:?}", reader.way);
+    }
+}
+
+#[tokio::test]
+async fn a_websocket_that_answers_no_ping_is_closed_and_others_stay() {
+    let server = Server::with(|config| {
+        (config.limits.heartbeat, config.limits.grace) = (Duration::from_secs(1), Duration::from_secs(1));
+    });
+    let mut dead = Raw::upgrade(&server, "/v1/channels/pulse", None).await;
+    let mut alive = Reader::open(Way::Session, &server, &Ask::one("pulse")).await;
+    server.await_presence("pulse", 2).await;
+    assert_eq!(dead.frame().await, Some(Frame { opcode: 9, payload: Vec::new() }), "a ping");
+    let mut beats = 0;
+    let gone = dead.to_the_end();
+    tokio::pin!(gone);
+    loop {
+        tokio::select! {
+            _ = &mut gone => break,
+            item = alive.next_of_all() => {
+                assert_eq!(item, Item::Heartbeat);
+                beats += 1;
+            }
+        }
+    }
+    server.await_presence("pulse", 1).await;
+    while beats < 3 {
+        assert_eq!(alive.next_of_all().await, Item::Heartbeat, "it answers, and stays");
+        beats += 1;
+    }
+    server.publish("pulse", "1").await;
+    assert_eq!(alive.texts(1).await, ["1"]);
+}
+
+/// Publications of the slow-reader tests: together far more than sockets and windows hold.
+const COUNT: usize = 3000;
+const BATCH: usize = 500;
+const BYTES: usize = 2000;
+
+/// Readers of every streaming transport that read nothing while all this is published, and one that keeps up.
+async fn stall(server: &Server, ask: &Ask) -> Vec<Reader> {
+    let mut slow = Vec::new();
+    for way in Way::streams() {
+        slow.push(Reader::open(way, server, ask).await);
+    }
+    let mut quick = Reader::open(Way::Session, server, &Ask { policy: "every", ..ask.clone() }).await;
+    let filling = "x".repeat(BYTES);
+    for start in (1..=COUNT).step_by(BATCH) {
+        let line = |n: usize| {
+            let key = format!("k{}", n % 5);
+            json!({ "channel": ask.channels[0], "data": format!("{n} {filling}"), "key": key }).to_string() + "\n"
+        };
+        let lines: String = (start..start + BATCH).map(line).collect();
+        assert_eq!(server.post("/v1/publish", &[], lines).await.status, 200);
+        for n in start..start + BATCH {
+            assert_eq!(number(&quick.message().await.data.into_text()), n, "others are not held up");
+        }
+    }
+    slow
+}
+
+fn number(text: &str) -> usize {
+    text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("not a number: {text:.20}"))
+}
+
+#[tokio::test]
+async fn a_slow_reader_gets_everything_that_history_holds() {
+    let server = Server::with(|config| config.limits.log_bytes_max = 1 << 20);
+    for mut reader in stall(&server, &Ask::one("slow")).await {
+        for n in 1..=COUNT {
+            assert_eq!(number(&reader.message().await.data.into_text()), n, "{:?}", reader.way);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_slow_reader_is_told_what_it_missed() {
+    let server = Server::with(|config| {
+        config.limits.log_bytes_max = 3 << 19;
+        config.history = HistoryConfig { count_max: 50, ..HistoryConfig::default() };
+    });
+    for mut reader in stall(&server, &Ask::one("slow")).await {
+        let (mut next, mut gaps) = (1, 0);
+        while next <= COUNT {
+            match reader.next().await {
+                Item::Message(message) => {
+                    assert_eq!(number(&message.data.into_text()), next, "{:?}", reader.way);
+                    next += 1;
+                }
+                Item::Gap(gap) => {
+                    let before = gap.from.map(|from| parts(&from).1 as usize);
+                    assert!(before.is_none_or(|before| before == next - 1), "{:?}: the gap begins here", reader.way);
+                    next = parts(&gap.to).1 as usize + 1;
+                    gaps += 1;
+                }
+                other => panic!("{:?}: {other:?}", reader.way),
+            }
+        }
+        assert!(gaps > 0, "{:?}: it cannot have got everything", reader.way);
+    }
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_the_latest_skips_to_it() {
+    let server = Server::with(|config| config.limits.log_bytes_max = 1 << 20);
+    for mut reader in stall(&server, &Ask::one("slow").latest()).await {
+        let (mut last, mut count) = (0, 0);
+        while last < COUNT {
+            let n = number(&reader.message().await.data.into_text());
+            assert!(n > last, "{:?}: {n} after {last}", reader.way);
+            // The newest of each key comes, whatever is skipped.
+            assert!(n <= COUNT - 4 || last >= n - 1 || last <= COUNT - 5, "{:?}: {last}, then {n}", reader.way);
+            (last, count) = (n, count + 1);
+        }
+        assert!(count < COUNT, "{:?}: nothing was skipped", reader.way);
+    }
+}
+
+#[tokio::test]
+async fn a_drain_tells_everyone_and_ends_in_time() {
+    let (announce, window) = (Duration::from_millis(500), Duration::from_millis(500));
+    let server = Server::with(|config| (config.drain.announce, config.drain.window) = (announce, window));
+    let (ready, address) = (server.url("/readyz"), server.address);
+    let mut readers = Vec::new();
+    for way in Way::streams() {
+        readers.push(Reader::open(way, &server, &Ask::one("drain")).await);
+    }
+    let mut polls = Vec::new();
+    for http2 in [false, true] {
+        polls.push(tokio::spawn(client(http2).get(server.url("/v1/channels/held?wait=60")).send()));
+    }
+    server.await_presence("drain", readers.len() as u64).await;
+    server.await_presence("held", 2).await;
+
+    let (http, started) = (client(false), Instant::now());
+    let drained = tokio::spawn(server.drain());
+    until("it says that it is not ready", async || http.get(&ready).send().await.unwrap().status() == 503).await;
+    for poll in polls {
+        let answer = Answer::read(within(poll).await.unwrap().unwrap()).await;
+        assert_eq!(answer.status, 204, "a held poll is answered: {answer:?}");
+        assert!(answer.position().ends_with(":0"));
+    }
+    for reader in &mut readers {
+        if reader.way != Way::Bare {
+            assert_eq!(reader.next().await, Item::Drain, "{:?}", reader.way);
+        }
+        let code = matches!(reader.way, Way::Bare | Way::Session).then_some(1012);
+        assert_eq!(reader.next().await, Item::End(code), "{:?}", reader.way);
+    }
+    within(drained).await.unwrap();
+    assert!(started.elapsed() < announce + window + Duration::from_secs(3), "it took {:?}", started.elapsed());
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}

@@ -1,0 +1,13 @@
+//! docs/protocol.md, run against a real server over real sockets: every promise on every transport, and what comes of bad input.
+
+mod bad_frames;
+mod bad_input;
+mod client;
+mod contract;
+mod devices;
+mod http;
+mod life;
+mod many;
+mod server;
+mod session;
+mod switching;

@@ -1,0 +1,195 @@
+//! A real server in this process, on a free port, with two shards; stopped when the test ends.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use millrace_server::{Config, Running};
+use reqwest::{Response, StatusCode, header::HeaderMap};
+use serde_json::{Value, json};
+
+/// Most time for anything that a test waits for.
+pub const BOUND: Duration = Duration::from_secs(10);
+/// Between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(10);
+
+pub struct Server {
+    running: Option<Running>,
+    pub address: SocketAddr,
+    pub http: reqwest::Client,
+}
+
+/// An HTTP answer, read whole.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config::default();
+        config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.server.shards = 2;
+        change(&mut config);
+        let running = millrace_server::start(config).expect("a server on a free port");
+        Self { address: running.address, running: Some(running), http: client(false) }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.get_with(path, &[]).await
+    }
+
+    pub async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = self.http.get(self.url(path));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Answer::read(within(request.send()).await.expect("an answer")).await
+    }
+
+    pub async fn post(&self, path: &str, headers: &[(&str, &str)], body: impl Into<reqwest::Body>) -> Answer {
+        let mut request = self.http.post(self.url(path)).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Answer::read(within(request.send()).await.expect("an answer")).await
+    }
+
+    /// Publishes and returns the position.
+    pub async fn publish(&self, channel: &str, body: impl Into<reqwest::Body>) -> String {
+        self.publish_with(channel, &[], body).await
+    }
+
+    pub async fn publish_with(
+        &self,
+        channel: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<reqwest::Body>,
+    ) -> String {
+        let answer = self.post(&format!("/v1/channels/{channel}"), headers, body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["position"].as_str().expect("a position").to_owned()
+    }
+
+    /// Publishes one after the other in one request; the last position.
+    pub async fn publish_all(&self, channel: &str, data: impl IntoIterator<Item = Value>) -> String {
+        let line = |data| json!({ "channel": channel, "data": data }).to_string() + "\n";
+        let lines: String = data.into_iter().map(line).collect();
+        let answer = self.post("/v1/publish", &[], lines).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let results = answer.json();
+        let results = results["results"].as_array().expect("results");
+        assert!(results.iter().all(|result| result["position"].is_string()), "{results:?}");
+        results.last().expect("one at least")["position"].as_str().expect("a position").to_owned()
+    }
+
+    pub async fn presence(&self, channel: &str) -> u64 {
+        self.get(&format!("/v1/presence/{channel}")).await.json()["count"].as_u64().expect("a count")
+    }
+
+    /// Waits until so many readers are there.
+    pub async fn await_presence(&self, channel: &str, count: u64) {
+        until(&format!("presence of {channel} is {count}"), async || self.presence(channel).await == count).await;
+    }
+
+    pub async fn metric(&self, name: &str) -> u64 {
+        let metrics = self.get("/metrics").await;
+        let text = metrics.text();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no metric {name}")).parse().expect("a number")
+    }
+
+    /// It takes a publication and gives it to a reader: whatever came before has done no harm. Several times, so that both shards answer.
+    pub async fn assert_well(&self) {
+        for _ in 0..4 {
+            let fresh = client(false);
+            let sent = fresh.post(self.url("/v1/channels/well")).header("connection", "close").body("\"well\"").send();
+            let sent = Answer::read(within(sent).await.expect("an answer")).await;
+            assert_eq!(sent.status, 200, "{sent:?}");
+            let read =
+                Answer::read(within(fresh.get(self.url("/v1/channels/well")).send()).await.expect("an answer")).await;
+            assert_eq!(read.json()["messages"][0]["data"], "well", "{read:?}");
+        }
+    }
+
+    /// As on SIGTERM.
+    pub async fn drain(mut self) {
+        self.running.take().expect("it runs").drain().await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.stop();
+        }
+    }
+}
+
+impl Answer {
+    pub async fn read(response: Response) -> Self {
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = within(response.bytes()).await.expect("a whole body").to_vec();
+        Self { status, headers, body }
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).expect("text")
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("not JSON: {self:?}"))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).unwrap_or_else(|| panic!("no header {name}: {self:?}")).to_str().expect("ASCII")
+    }
+
+    pub fn position(&self) -> &str {
+        self.header("millrace-position")
+    }
+
+    /// It is a problem document with this code, and its status says the same. Gives the detail.
+    #[track_caller]
+    pub fn assert_problem(&self, status: u16, code: &str) -> String {
+        assert_eq!(self.status, status, "{:?} {}", self.headers, String::from_utf8_lossy(&self.body));
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        let problem = self.json();
+        assert_eq!((&problem["code"], &problem["status"]), (&json!(code), &json!(status)), "{problem}");
+        assert_eq!(problem["type"], format!("urn:millrace:error:{code}"));
+        assert!(problem["title"].is_string() && problem["retry"].is_boolean(), "{problem}");
+        problem["detail"].as_str().expect("a detail").to_owned()
+    }
+}
+
+/// A client of its own connections; `http2`: HTTP/2 with prior knowledge.
+pub fn client(http2: bool) -> reqwest::Client {
+    let builder = reqwest::Client::builder().no_proxy();
+    let builder = if http2 { builder.http2_prior_knowledge() } else { builder.http1_only() };
+    builder.build().expect("a client")
+}
+
+/// Waits for the future, but not for ever.
+pub async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(BOUND, future).await.unwrap_or_else(|_| panic!("nothing within {BOUND:?}"))
+}
+
+/// Waits until the condition holds.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !within(condition()).await {
+        assert!(started.elapsed() < BOUND, "not within {BOUND:?}: {what}");
+        tokio::time::sleep(LOOK).await;
+    }
+}

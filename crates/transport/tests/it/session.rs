@@ -1,0 +1,137 @@
+//! The WebSocket session, command by command, and the bare WebSocket as a publisher.
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Ask, Data, Heard, Reader, Session, Way, after},
+    server::{Server, within},
+};
+
+#[tokio::test]
+async fn the_first_word_tells_the_limits() {
+    let server = Server::start();
+    let connected = Session::open(&server).await.connected;
+    assert_eq!((&connected["ping_ms"], &connected["message_bytes_max"]), (&json!(25000), &json!(1 << 20)));
+    assert!(connected["time"].as_u64().unwrap() > 1_600_000_000_000, "{connected}");
+}
+
+#[tokio::test]
+async fn a_session_on_a_channel_url_reads_that_channel() {
+    let server = Server::start();
+    let last = server.publish_all("s/1", [json!(1), json!(2), json!(3)]).await;
+    let first = last.replace(":3", ":1");
+    let mut session = Session::open_at(&server, &format!("/v1/channels/s/1?since={first}")).await;
+    let ok = within(session.reply(0)).await.unwrap();
+    assert_eq!((&ok["channel"], &ok["position"], &ok["recovered"]), (&json!("s/1"), &json!(first), &json!(true)));
+    assert_eq!([session.push().await["data"].clone(), session.push().await["data"].clone()], [json!(2), json!(3)]);
+    // It is a session like any other.
+    session.command("unsubscribe", json!({ "channel": "s/1" })).await.unwrap();
+    session.subscribe("s/2", "now", "every").await;
+    server.publish("s/1", "4").await;
+    server.publish("s/2", "5").await;
+    assert_eq!(session.push().await["data"], 5);
+}
+
+#[tokio::test]
+async fn every_command_has_its_reply() {
+    let server = Server::start();
+    let mut session = Session::open(&server).await;
+    let before = session.command("ping", json!({})).await.unwrap()["time"].as_u64().unwrap();
+    assert_eq!(session.command("presence", json!({ "channel": "c" })).await.unwrap(), json!({ "count": 0 }));
+    let start = session.subscribe("c", "now", "every").await;
+    let ok = session.command("publish", json!({ "channel": "c", "data": { "a": 1 }, "key": "k" })).await.unwrap();
+    assert_eq!(ok, json!({ "position": after(&start, 1) }));
+    let push = session.push().await;
+    assert!(push["time"].as_u64().unwrap() >= before);
+    let expected = json!({ "push": "message", "channel": "c", "position": ok["position"], "time": push["time"], "key": "k", "data": { "a": 1 } });
+    assert_eq!(push, expected);
+    assert_eq!(session.command("presence", json!({ "channel": "c" })).await.unwrap()["count"], 1);
+    let history = session.command("history", json!({ "channel": "c" })).await.unwrap();
+    assert_eq!((&history["position"], &history["messages"][0]["data"]), (&ok["position"], &json!({ "a": 1 })));
+    let lost = session.command("history", json!({ "channel": "c", "since": "1:7", "limit": 1 })).await.unwrap();
+    assert_eq!(lost["gap"], json!({ "from": "00000001:7", "to": start }), "{lost}");
+    assert_eq!(session.command("unsubscribe", json!({ "channel": "c" })).await.unwrap(), json!({}));
+    assert_eq!(session.command("presence", json!({ "channel": "c" })).await.unwrap()["count"], 0);
+}
+
+#[tokio::test]
+async fn replies_come_in_the_order_of_the_commands() {
+    let server = Server::start();
+    let mut session = Session::open(&server).await;
+    for id in 1..=300 {
+        let body = match id % 3 {
+            0 => json!({ "id": id, "ping": {} }),
+            1 => json!({ "id": id, "publish": { "channel": "many", "data": id } }),
+            _ => json!({ "id": id, "history": { "channel": "many", "limit": 1 } }),
+        };
+        session.say(&body.to_string()).await;
+    }
+    for id in 1..=300 {
+        session.reply(id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_is_there_once() {
+    let server = Server::start();
+    let mut session = Session::open(&server).await;
+    session.subscribe("once", "now", "every").await;
+    let code = |result: Result<Value, Value>| result.unwrap_err()["code"].as_str().unwrap().to_owned();
+    assert_eq!(code(session.command("subscribe", json!({ "channel": "once" })).await), "already_subscribed");
+    session.command("subscribe", json!({ "channel": "once/#" })).await.unwrap();
+    assert_eq!(code(session.command("subscribe", json!({ "channel": "once/#" })).await), "already_subscribed");
+    assert_eq!(code(session.command("unsubscribe", json!({ "channel": "never" })).await), "not_subscribed");
+    assert_eq!(code(session.command("unsubscribe", json!({ "channel": "never/+" })).await), "not_subscribed");
+    server.publish("once", "1").await;
+    assert_eq!(session.push().await["data"], 1);
+    session.command("ping", json!({})).await.unwrap();
+    server.publish("once", "2").await;
+    assert_eq!(session.push().await["data"], 2, "no publication came twice");
+}
+
+#[tokio::test]
+async fn a_bare_websocket_publishes_what_it_is_sent() {
+    use futures_util::SinkExt;
+    use tokio_tungstenite::tungstenite::Message as Frame;
+    let server = Server::start();
+    let mut readers = Vec::new();
+    for way in [Way::Session, Way::Bare] {
+        readers.push(Reader::open(way, &server, &Ask::one("bare")).await);
+    }
+    let (mut socket, _) =
+        tokio_tungstenite::connect_async(format!("ws://{}/v1/channels/bare?subscribe=no", server.address))
+            .await
+            .unwrap();
+    server.await_presence("bare", 2).await;
+    for frame in [Frame::text("{\"a\": 1}"), Frame::text("hello"), Frame::binary(vec![0u8, 255])] {
+        within(socket.send(frame)).await.unwrap();
+    }
+    let sent = [Data::Json(json!({ "a": 1 })), Data::Text("hello".into()), Data::Binary(vec![0, 255])];
+    for data in &sent {
+        assert_eq!(readers[0].message().await.data, *data);
+    }
+    let raw = [Data::Raw(b"{\"a\": 1}".to_vec()), Data::Raw(b"hello".to_vec()), Data::Binary(vec![0, 255])];
+    for data in &raw {
+        assert_eq!(readers[1].message().await.data, *data);
+    }
+    let ping = within(socket.send(Frame::Ping(b"are you there".as_slice().into()))).await;
+    ping.unwrap();
+    use futures_util::StreamExt;
+    let answer = within(socket.next()).await.unwrap().unwrap();
+    assert_eq!(answer, Frame::Pong(b"are you there".as_slice().into()), "it reads nothing but pongs");
+}
+
+#[tokio::test]
+async fn a_close_is_answered() {
+    let server = Server::start();
+    for path in ["/v1/channels/close", "/v1/connect"] {
+        let subprotocol = (path == "/v1/connect").then_some("millrace.v1+json");
+        let mut raw = crate::client::raw::Raw::upgrade(&server, path, subprotocol).await;
+        raw.send(crate::client::raw::masked(0x88, &1000u16.to_be_bytes())).await;
+        assert_eq!(raw.close_code().await, Some(1000), "{path}");
+    }
+    server.await_presence("close", 0).await;
+    let mut session = Session::open(&server).await;
+    session.say_binary(vec![1, 2, 3]).await;
+    assert_eq!(within(session.hear()).await, Heard::Closed(Some(1003)), "a session speaks text");
+}

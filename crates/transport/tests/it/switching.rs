@@ -1,0 +1,80 @@
+//! A reader changes its transport, and its process, while someone publishes all the time.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
+
+use crate::{
+    client::{Ask, Reader, Way},
+    server::{Server, within},
+};
+
+/// Read per stay: enough to cross from history to what is live, not so much that the publisher is always ahead.
+const STAY: usize = 5;
+
+#[tokio::test]
+async fn nothing_is_lost_or_doubled_from_any_transport_to_any_other() {
+    let server = Server::start();
+    let before = server.publish("switch", "0").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let publisher = {
+        let (stop, http, url) = (stop.clone(), server.http.clone(), server.url("/v1/channels/switch"));
+        tokio::spawn(async move {
+            let mut n = 0u64;
+            while !stop.load(SeqCst) {
+                n += 1;
+                let answer = http.post(&url).body(n.to_string()).send().await.expect("an answer");
+                assert_eq!(answer.status(), 200);
+            }
+            n
+        })
+    };
+    let (mut position, mut next) = (before, 1u64);
+    let pairs = Way::all().flat_map(|from| Way::all().filter(move |to| *to != from).map(move |to| [from, to]));
+    for way in pairs.flatten() {
+        let mut reader = Reader::open(way, &server, &Ask::one("switch").since(&position)).await;
+        for text in reader.texts(STAY).await {
+            assert_eq!(text, next.to_string(), "{way:?} after {position}");
+            next += 1;
+        }
+        position = reader.position().expect("a position").to_owned();
+    }
+    stop.store(true, SeqCst);
+    let published = within(publisher).await.expect("a publisher without errors");
+    for way in Way::all() {
+        let mut reader = Reader::open(way, &server, &Ask::one("switch").since(&position)).await;
+        let rest: Vec<_> = (next..=published).map(|n| n.to_string()).collect();
+        assert_eq!(reader.texts(rest.len()).await, rest, "{way:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_connects_under_load_sees_each_publication_once() {
+    let server = Server::start();
+    server.publish("load", "0").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let publisher = {
+        let (stop, http, url) = (stop.clone(), server.http.clone(), server.url("/v1/channels/load"));
+        tokio::spawn(async move {
+            let mut n = 0u64;
+            while !stop.load(SeqCst) {
+                n += 1;
+                http.post(&url).body(n.to_string()).send().await.expect("an answer");
+            }
+        })
+    };
+    for since in ["now", "earliest"] {
+        for _ in 0..3 {
+            for way in Way::all() {
+                let mut reader = Reader::open(way, &server, &Ask::one("load").since(since)).await;
+                let texts = reader.texts(30).await;
+                let first: u64 = texts[0].parse().expect("a number");
+                let expected: Vec<_> = (first..first + 30).map(|n| n.to_string()).collect();
+                assert_eq!(texts, expected, "{way:?} since {since}");
+            }
+        }
+    }
+    stop.store(true, SeqCst);
+    within(publisher).await.expect("a publisher without errors");
+}
