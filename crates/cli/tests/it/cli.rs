@@ -58,6 +58,7 @@ fn a_bad_value_is_refused_with_what_it_may_be() {
         ("server.udp=here", "HOST:PORT"),
         ("server.listen=8080", "server.listen"),
         ("log.format=xml", "json"),
+        ("log.level=inof", "debug"),
     ] {
         let ended = run(&["config", "check", "--set", setting]);
         assert_eq!(ended.code, EXIT_CONFIG, "{setting}: {ended:?}");
