@@ -50,7 +50,8 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     raise_descriptor_limit();
     let shards = config.shards();
     let listeners = check_free(config.server.listen).and_then(|()| Listener::bind(config.server.listen, shards));
-    let listeners = listeners.with_context(|| format!("cannot listen on {}: is another server there?", config.server.listen))?;
+    let listeners =
+        listeners.with_context(|| format!("cannot listen on {}: is another server there?", config.server.listen))?;
     let address = listeners[0].address()?;
     let mut datagrams = None;
     if !config.server.udp.is_empty() {

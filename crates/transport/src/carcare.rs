@@ -9,10 +9,7 @@ use bytes::Bytes;
 use http::{StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_engine::Newest;
-use millrace_protocol::{
-    ChannelName, Code, Error, Kind, NewPublication, Position, Publication, Since,
-    form::xml,
-};
+use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position, Publication, Since, form::xml};
 use serde_json::Value;
 
 use crate::{
@@ -37,7 +34,8 @@ pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
     Query::parse(parts, &[])?;
     let key = parts.headers.get("idempotency-key").map(|value| value.to_str()).transpose();
     let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
-    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let content_type =
+        parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if content_type.starts_with("application/x-ndjson") {
         let data = read_body(context, &parts.headers, body, context.config.batch_bytes_max).await?;
         let mut results = Vec::new();
@@ -124,4 +122,3 @@ fn sensor_data(record: &Publication, wanted: Wanted) -> Response {
     no_cache(&mut response);
     response
 }
-

@@ -36,6 +36,8 @@ use crate::{
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Streams of one HTTP/2 connection: enough for the tabs of one browser, few enough that one client cannot take everything.
 const HTTP2_STREAMS_MAX: u32 = 256;
+/// Largest head of a request: a hundred channels with the longest names, and again with their positions, fit.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Unsent bytes that the kernel may hold per WebSocket or stream; the rest waits in the shared log.
 /// Measured: docs/adr/0003; without it a deep send queue does not recover from a stall.
 const NOTSENT_LOWAT_BYTES: u32 = 16 * 1024;
@@ -180,7 +182,12 @@ async fn connection(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: Tcp
     }
 }
 
-async fn http1(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: Peeked, header_timeout: Duration) -> hyper::Result<()> {
+async fn http1(
+    context: Rc<Context>,
+    event_loop: Rc<EventLoop>,
+    stream: Peeked,
+    header_timeout: Duration,
+) -> hyper::Result<()> {
     let upgrade = Rc::new(std::cell::Cell::new(None::<Upgrade>));
     let service = {
         let (context, upgrade) = (context.clone(), upgrade.clone());
@@ -197,7 +204,7 @@ async fn http1(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: Peeked, 
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
-        .max_buf_size(64 * 1024)
+        .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let mut draining = context.draining.clone();
     let mut told = false;
@@ -237,6 +244,7 @@ async fn http2(context: Rc<Context>, stream: Peeked) -> hyper::Result<()> {
     let mut connection = http2::Builder::new(LocalExecutor)
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
         .keep_alive_interval(context.config.heartbeat)
         .keep_alive_timeout(context.config.grace)
         .serve_connection(TokioIo::new(stream), service);
@@ -315,7 +323,11 @@ impl AsyncWrite for Peeked {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut TaskContext<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut TaskContext<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
     }
 

@@ -45,4 +45,3 @@ impl Drop for Open<'_> {
         self.0.shard.metrics.opened(Transport::LongPolling, -1);
     }
 }
-

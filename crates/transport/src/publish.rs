@@ -11,7 +11,12 @@ use crate::http::{Context, Query, Response, json as json_answer, position_header
 /// `POST /v1/channels/{channel}`: the body is the payload.
 ///
 /// Errors: `too_large`, `timeout`, `bad_json`, `bad_request`, and the engine's.
-pub async fn one(context: &Context, parts: &Parts, body: &mut Incoming, channel: ChannelName) -> Result<Response, Error> {
+pub async fn one(
+    context: &Context,
+    parts: &Parts,
+    body: &mut Incoming,
+    channel: ChannelName,
+) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
     let data = read_body(context, &parts.headers, body, context.config.message_bytes_max).await?;
     let publication = with_headers(&parts.headers, NewPublication::new(kind(&parts.headers, &data)?, data))?;
@@ -52,7 +57,8 @@ pub fn check_size(context: &Context, publication: &NewPublication) -> Result<(),
 /// The lines of a batch that hold something. Errors: [`Code::TooMany`].
 pub fn lines<'a>(context: &Context, data: &'a Bytes) -> Result<Vec<&'a [u8]>, Error> {
     let max = context.config.batch_lines_max;
-    let lines: Vec<_> = data.split(|b| *b == b'\n').filter(|line| !line.trim_ascii().is_empty()).take(max + 1).collect();
+    let lines: Vec<_> =
+        data.split(|b| *b == b'\n').filter(|line| !line.trim_ascii().is_empty()).take(max + 1).collect();
     if lines.len() > max {
         return Err(Error::new(Code::TooMany, format!("a batch has at most {max} lines")));
     }

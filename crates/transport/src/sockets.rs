@@ -83,7 +83,8 @@ impl Sockets {
     pub(crate) fn add_socket(&mut self, id: ConnId, fd: OwnedFd, talk: Talk) {
         let watched = EventFlags::empty();
         self.metrics.opened(Transport::WebSocket, 1);
-        let socket = Socket { generation: id.generation, fd, decoder: Default::default(), talk, waiting: None, watched };
+        let socket =
+            Socket { generation: id.generation, fd, decoder: Default::default(), talk, waiting: None, watched };
         self.put(id, Endpoint::Socket(socket));
     }
 
@@ -131,8 +132,12 @@ impl Sockets {
 impl Wire for Sockets {
     fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize {
         let taken = match self.endpoints.get_mut(conn.slot as usize) {
-            Some(Some(Endpoint::Socket(socket))) if socket.generation == conn.generation => socket.write(conn, bytes, &self.epoll),
-            Some(Some(Endpoint::Pipe(generation, pipe))) if *generation == conn.generation => pipe.borrow_mut().write(bytes),
+            Some(Some(Endpoint::Socket(socket))) if socket.generation == conn.generation => {
+                socket.write(conn, bytes, &self.epoll)
+            }
+            Some(Some(Endpoint::Pipe(generation, pipe))) if *generation == conn.generation => {
+                pipe.borrow_mut().write(bytes)
+            }
             _ => return bytes.len(),
         };
         Metrics::add(&self.metrics.writes, 1);

@@ -37,7 +37,9 @@ pub async fn open(
     let first = |starts: &[Start]| {
         list = match starts {
             [only] if !ask.many => only.position.to_string(),
-            all => all.iter().map(|start| format!("{}@{}", start.channel, start.position)).collect::<Vec<_>>().join(","),
+            all => {
+                all.iter().map(|start| format!("{}@{}", start.channel, start.position)).collect::<Vec<_>>().join(",")
+            }
         };
         preamble(starts, &list)
     };

@@ -47,7 +47,8 @@ impl Sources {
         let mut from = BTreeMap::new();
         if let Some(path) = file {
             let shown = path.display().to_string();
-            let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: shown.clone(), error })?;
+            let text =
+                std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: shown.clone(), error })?;
             // Once on its own, so that an error points at its line.
             let parse = |error: toml::de::Error| ConfigError::Parse { from: shown.clone(), message: error.to_string() };
             toml::from_str::<Config>(&text).map_err(parse)?;
@@ -59,18 +60,24 @@ impl Sources {
         let env = env.filter_map(|(name, text)| {
             let key = name.strip_prefix(ENV_PREFIX)?;
             // Only names with a section are settings; `MILLRACE_BIN` and the like belong to scripts.
-            key.contains("__").then(|| Value { key: key.to_lowercase().replace("__", "."), text, from: format!("env {name}") })
+            key.contains("__").then(|| Value {
+                key: key.to_lowercase().replace("__", "."),
+                text,
+                from: format!("env {name}"),
+            })
         });
         for value in env.chain(flags) {
             set(&mut table, &value)?;
             from.insert(value.key.clone(), value.from.clone());
             // Each on its own, so that an error names its source.
-            let message = |error: toml::de::Error| {
-                ConfigError::Parse { from: format!("{} ({})", value.from, value.key), message: error.message().to_owned() }
+            let message = |error: toml::de::Error| ConfigError::Parse {
+                from: format!("{} ({})", value.from, value.key),
+                message: error.message().to_owned(),
             };
             Config::deserialize_from(table.clone()).map_err(message)?;
         }
-        let parse = |error: toml::de::Error| ConfigError::Parse { from: "configuration".into(), message: error.to_string() };
+        let parse =
+            |error: toml::de::Error| ConfigError::Parse { from: "configuration".into(), message: error.to_string() };
         let config = Config::deserialize_from(table).map_err(parse)?;
         config.check()?;
         Ok(Self { config, from })
@@ -143,7 +150,9 @@ mod tests {
 
     #[test]
     fn later_layers_win() {
-        let file = file("[limits]\nheartbeat = \"5s\"\ngrace = \"3s\"\n[server]\nshards = 3\n[namespaces.cars]\ncount_max = 7\n");
+        let file = file(
+            "[limits]\nheartbeat = \"5s\"\ngrace = \"3s\"\n[server]\nshards = 3\n[namespaces.cars]\ncount_max = 7\n",
+        );
         let env = env(&[("MILLRACE_LIMITS__GRACE", "4s"), ("MILLRACE_SERVER__SHARDS", "5"), ("MILLRACE_BIN", "x")]);
         let sources = Sources::load(Some(file.path()), env, [flag("server.shards", "9")]).unwrap();
         let config = &sources.config;

@@ -104,7 +104,10 @@ impl Config {
         let levels = ["off", "error", "warn", "info", "debug", "trace"];
         let is_level = |part: &str| levels.contains(&part.rsplit('=').next().unwrap_or_default().trim());
         if !self.log.level.split(',').all(is_level) {
-            return bad("log.level", "is one of off, error, warn, info, debug, trace; or per module: `info,millrace_transport=debug`");
+            return bad(
+                "log.level",
+                "is one of off, error, warn, info, debug, trace; or per module: `info,millrace_transport=debug`",
+            );
         }
         if !self.server.udp.is_empty() && self.server.udp.parse::<SocketAddr>().is_err() {
             return bad("server.udp", "is HOST:PORT such as `127.0.0.1:5005`, or empty");
@@ -153,7 +156,9 @@ mod tests {
         let mut config = Config::default();
         config.engine.url = "postgres".into();
         assert!(config.check().unwrap_err().to_string().contains("engine.url"));
-        for (level, is_good) in [("info", true), ("warn,millrace_node=trace", true), ("inof", false), ("info,hyper=", false)] {
+        for (level, is_good) in
+            [("info", true), ("warn,millrace_node=trace", true), ("inof", false), ("info,hyper=", false)]
+        {
             let log = Log { level: level.into(), ..Log::default() };
             assert_eq!(Config { log, ..Config::default() }.check().is_ok(), is_good, "{level}");
         }

@@ -185,7 +185,12 @@ impl Wanted {
 /// Reads a body whole.
 ///
 /// Errors: [`Code::TooLarge`] as soon as it is known, [`Code::Timeout`], [`Code::BadRequest`] when the connection breaks.
-pub async fn read_body(context: &Context, headers: &HeaderMap, body: &mut Incoming, bytes_max: usize) -> Result<Bytes, Error> {
+pub async fn read_body(
+    context: &Context,
+    headers: &HeaderMap,
+    body: &mut Incoming,
+    bytes_max: usize,
+) -> Result<Bytes, Error> {
     let too_large = || Error::new(Code::TooLarge, format!("the body has more than {bytes_max} bytes"));
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|len| len > bytes_max) {

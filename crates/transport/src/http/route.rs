@@ -78,9 +78,13 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
         "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
         "/rest/input" => only(parts, Method::POST, carcare::input(context, parts, body)).await,
         _ => match context.pages.answer(parts) {
-            Some(_) if !matches!(parts.method, Method::GET | Method::HEAD) => Ok(plain(method_not_allowed("GET, HEAD"))),
+            Some(_) if !matches!(parts.method, Method::GET | Method::HEAD) => {
+                Ok(plain(method_not_allowed("GET, HEAD")))
+            }
             Some(page) => Ok(plain(page)),
-            None => Err(Error::new(Code::NotFound, "there is nothing at this path; docs/protocol.md lists what there is")),
+            None => {
+                Err(Error::new(Code::NotFound, "there is nothing at this path; docs/protocol.md lists what there is"))
+            }
         },
     }
 }
@@ -90,7 +94,9 @@ async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Response, Er
     let wanted = Wanted::negotiate(&parts.headers)?;
     let unavailable = || Error::new(Code::Unavailable, "this server drains; another one will answer");
     match (wanted, ask.wait) {
-        (Wanted::Sse | Wanted::Ndjson, Some(_)) => Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers")),
+        (Wanted::Sse | Wanted::Ndjson, Some(_)) => {
+            Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers"))
+        }
         (Wanted::Sse | Wanted::Ndjson, None) if context.is_draining() => Err(unavailable()),
         (Wanted::Sse, None) => sse::answer(context, &ask).await,
         (Wanted::Ndjson, None) => stream::answer(context, &ask).await,
@@ -106,7 +112,11 @@ async fn presence(context: &Context, parts: &Parts, channel: ChannelName) -> Res
     Ok(json(serde_json::json!({ "channel": channel.as_str(), "count": count }).to_string()))
 }
 
-async fn only(parts: &Parts, method: Method, answer: impl Future<Output = Result<Response, Error>>) -> Result<Routed, Error> {
+async fn only(
+    parts: &Parts,
+    method: Method,
+    answer: impl Future<Output = Result<Response, Error>>,
+) -> Result<Routed, Error> {
     if parts.method == method {
         return answer.await.map(plain);
     }
@@ -151,6 +161,7 @@ fn allow_origin(context: &Context, parts: &Parts, response: &mut Response) {
     if context.config.allowed_origins.iter().any(allowed) {
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("millrace-position, retry-after"));
+        headers
+            .insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("millrace-position, retry-after"));
     }
 }

@@ -68,7 +68,8 @@ impl EventLoop {
             let mut emptied = false;
             for _ in 0..TURNS {
                 events.clear();
-                match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&Default::default())) {
+                match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&Default::default()))
+                {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
                 }

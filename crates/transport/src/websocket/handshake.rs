@@ -30,7 +30,10 @@ pub fn accept_channel(parts: &Parts, ask: Ask) -> Result<(Response, Upgrade), Er
     let session = has_token(&parts.headers, header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL);
     let offers_others = parts.headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL);
     if offers_others && !session {
-        return Err(Error::new(Code::BadRequest, format!("offer the subprotocol `{SUBPROTOCOL}`, or none for bare payloads")));
+        return Err(Error::new(
+            Code::BadRequest,
+            format!("offer the subprotocol `{SUBPROTOCOL}`, or none for bare payloads"),
+        ));
     }
     Ok((accept(parts, session)?, Upgrade { ask: Some(ask), session }))
 }

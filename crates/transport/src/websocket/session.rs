@@ -69,7 +69,12 @@ async fn run(event_loop: Rc<EventLoop>, id: ConnId, text: String) {
 }
 
 /// The reply, unless it was sent already because something had to follow it.
-async fn execute(event_loop: &Rc<EventLoop>, id: ConnId, command_id: u64, command: Command) -> Result<Option<String>, Error> {
+async fn execute(
+    event_loop: &Rc<EventLoop>,
+    id: ConnId,
+    command_id: u64,
+    command: Command,
+) -> Result<Option<String>, Error> {
     let shard = event_loop.shard();
     let now_ms = shard.engine.now_ms();
     let ok = |value: Value| Ok(Some(encode_reply(command_id, &Ok(value))));

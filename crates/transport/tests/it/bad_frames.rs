@@ -112,7 +112,7 @@ async fn random_bytes_after_a_handshake_harm_nobody() {
         let mut raw = Raw::upgrade(&server, "/v1/channels/random?subscribe=no", subprotocol).await;
         raw.send(bytes(&mut chance, 300)).await;
         raw.finish().await;
-        raw.to_the_end().await;
+        raw.read_to_end().await;
     }
     server.assert_well().await;
 }

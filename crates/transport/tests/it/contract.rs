@@ -2,6 +2,7 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use millrace_engine::HistoryConfig;
+use millrace_transport::TRANSPORTS;
 use serde_json::{Value, json};
 
 use crate::{
@@ -259,6 +260,11 @@ async fn open_readers_are_counted() {
     assert_eq!(ok["count"], readers.len());
     readers.truncate(1);
     server.await_presence("presence/all", 1).await;
+    drop((readers, session));
+    for transport in TRANSPORTS {
+        let gauge = format!("millrace_connections{{transport=\"{}\"}}", transport.name());
+        until(&format!("{gauge} is 0"), async || server.metric(&gauge).await == 0).await;
+    }
 }
 
 #[tokio::test]

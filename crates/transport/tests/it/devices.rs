@@ -21,7 +21,7 @@ const XML: [(&str, &str); 1] = [("accept", "application/xml")];
 async fn input(server: &Server, record: &Value) -> String {
     let answer = server.post("/rest/input", &JSON, record.to_string()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    let position = answer.json()["position"].as_str().unwrap().to_owned();
+    let position = answer.json()["position"].as_str().expect("a position").to_owned();
     assert_eq!(answer.position(), position);
     position
 }

@@ -133,7 +133,8 @@ async fn a_last_event_id_wins_over_since() {
 async fn xml_says_the_same_as_json() {
     let server = Server::start();
     server.publish_with("x", &[("millrace-key", "a\"b")], r#"{"speed":1.5,"name":"<&>"}"#).await;
-    let last = server.publish_with("x", &[("content-type", "text/plain")], "one & two").await;
+    server.publish_with("x", &[("content-type", "text/plain")], "one & two").await;
+    let last = server.publish_with("x", &[("content-type", "application/octet-stream")], vec![0u8, 255]).await;
     let answer = server.get_with("/v1/channels/x?since=earliest", &[("accept", "application/xml")]).await;
     assert_eq!(answer.header("content-type"), "application/xml");
     let text = answer.text();
@@ -144,11 +145,12 @@ async fn xml_says_the_same_as_json() {
         "<speed>1.5</speed>".into(),
         "<name>&lt;&amp;&gt;</name>".into(),
         "<data>one &amp; two</data>".into(),
+        "encoding=\"base64\"><data>AP8=</data>".into(),
     ] {
         assert!(text.contains(&part), "{part} in {text}");
     }
     let gap = server.get_with("/v1/channels/x?since=1:5", &[("accept", "application/xml")]).await.text();
-    let to = last.replace(":2", ":0");
+    let to = last.replace(":3", ":0");
     assert!(gap.contains(&format!("<gap from=\"00000001:5\" to=\"{to}\"/><message")), "{gap}");
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     client::{Ask, Message, Positions, Reader, Session, Way, after},
-    server::{Server, within},
+    server::{Answer, Server, within},
 };
 
 const CHANNELS: usize = 100;
@@ -212,6 +212,24 @@ async fn one_publication_comes_once_however_many_subscriptions_match() {
     server.publish("x/1", "2").await;
     let got = [session.push().await["data"].clone(), session.push().await["data"].clone()];
     assert_eq!(got, [json!(1), json!(2)]);
+}
+
+#[tokio::test]
+async fn the_longest_names_fit_into_a_request_and_its_resumption() {
+    let server = Server::start();
+    let name = |i: usize| format!("{i:03}/{}", "x".repeat(251));
+    let query: String = (0..CHANNELS).map(|i| format!("channel={}&", name(i))).collect();
+    let last = server.publish(&name(7), "1").await;
+    let list: Vec<_> = (0..CHANNELS).map(|i| format!("{}@{}", name(i), last.replace(":1", ":0"))).collect();
+    for http2 in [false, true] {
+        let builder = reqwest::Client::builder().no_proxy().http2_max_header_list_size(1 << 20);
+        let http = if http2 { builder.http2_prior_knowledge() } else { builder.http1_only() }.build().unwrap();
+        let request = http.get(server.url(&format!("/v1/stream?{query}"))).header("last-event-id", list.join(","));
+        let answer = Answer::read(within(request.send()).await.unwrap()).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(answer.json()["messages"][0]["channel"], name(7));
+        assert_eq!(answer.position().split(',').count(), CHANNELS);
+    }
 }
 
 #[tokio::test]

@@ -1,9 +1,15 @@
 //! The WebSocket session, command by command, and the bare WebSocket as a publisher.
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use tokio_tungstenite::{connect_async, tungstenite::Message as Frame};
 
 use crate::{
-    client::{Ask, Data, Heard, Reader, Session, Way, after},
+    client::{
+        Ask, Data, Heard, Reader, SUBPROTOCOL, Session, Way, after,
+        raw::{Raw, handshake, masked},
+    },
     server::{Server, within},
 };
 
@@ -91,17 +97,13 @@ async fn a_subscription_is_there_once() {
 
 #[tokio::test]
 async fn a_bare_websocket_publishes_what_it_is_sent() {
-    use futures_util::SinkExt;
-    use tokio_tungstenite::tungstenite::Message as Frame;
     let server = Server::start();
     let mut readers = Vec::new();
     for way in [Way::Session, Way::Bare] {
         readers.push(Reader::open(way, &server, &Ask::one("bare")).await);
     }
-    let (mut socket, _) =
-        tokio_tungstenite::connect_async(format!("ws://{}/v1/channels/bare?subscribe=no", server.address))
-            .await
-            .unwrap();
+    let url = format!("ws://{}/v1/channels/bare?subscribe=no", server.address);
+    let (mut socket, _) = within(connect_async(url.as_str())).await.unwrap();
     server.await_presence("bare", 2).await;
     for frame in [Frame::text("{\"a\": 1}"), Frame::text("hello"), Frame::binary(vec![0u8, 255])] {
         within(socket.send(frame)).await.unwrap();
@@ -114,20 +116,47 @@ async fn a_bare_websocket_publishes_what_it_is_sent() {
     for data in &raw {
         assert_eq!(readers[1].message().await.data, *data);
     }
-    let ping = within(socket.send(Frame::Ping(b"are you there".as_slice().into()))).await;
-    ping.unwrap();
-    use futures_util::StreamExt;
+    within(socket.send(Frame::Ping(b"are you there".as_slice().into()))).await.unwrap();
     let answer = within(socket.next()).await.unwrap().unwrap();
     assert_eq!(answer, Frame::Pong(b"are you there".as_slice().into()), "it reads nothing but pongs");
 }
 
 #[tokio::test]
+async fn what_is_sent_right_behind_the_handshake_is_not_lost() {
+    let server = Server::start();
+    let mut raw = Raw::connect(&server).await;
+    let publish = json!({ "id": 1, "publish": { "channel": "early", "data": 7 } }).to_string();
+    let mut all = handshake("/v1/connect", Some(SUBPROTOCOL)).into_bytes();
+    let (whole, cut) = (masked(0x81, publish.as_bytes()), masked(0x81, b"{\"id\":2,\"ping\":{}}"));
+    all.extend([whole.as_slice(), &cut[..9]].concat());
+    raw.send(all).await;
+    assert!(raw.head().await.starts_with("HTTP/1.1 101 "));
+    let connected = raw.frame().await.unwrap();
+    assert!(connected.payload.starts_with(b"{") && connected.opcode == 1);
+    let reply: Value = serde_json::from_slice(&raw.frame().await.unwrap().payload).unwrap();
+    assert_eq!((&reply["id"], reply["ok"]["position"].is_string()), (&json!(1), true), "{reply}");
+    raw.send(&cut[9..]).await;
+    let reply: Value = serde_json::from_slice(&raw.frame().await.unwrap().payload).unwrap();
+    assert_eq!((&reply["id"], reply["ok"]["time"].is_u64()), (&json!(2), true), "{reply}");
+    assert_eq!(server.get("/v1/channels/early").await.json()["messages"][0]["data"], 7);
+}
+
+#[tokio::test]
+async fn the_largest_binary_publication_fits_into_a_command() {
+    let server = Server::start();
+    let mut reader = Reader::open(Way::Bare, &server, &Ask::one("large")).await;
+    let mut session = Session::open(&server).await;
+    let data = BASE64_STANDARD.encode(vec![0xfe; 1 << 20]);
+    session.command("publish", json!({ "channel": "large", "data": data, "encoding": "base64" })).await.unwrap();
+    assert!(reader.message().await.data == Data::Binary(vec![0xfe; 1 << 20]));
+}
+
+#[tokio::test]
 async fn a_close_is_answered() {
     let server = Server::start();
-    for path in ["/v1/channels/close", "/v1/connect"] {
-        let subprotocol = (path == "/v1/connect").then_some("millrace.v1+json");
-        let mut raw = crate::client::raw::Raw::upgrade(&server, path, subprotocol).await;
-        raw.send(crate::client::raw::masked(0x88, &1000u16.to_be_bytes())).await;
+    for (path, subprotocol) in [("/v1/channels/close", None), ("/v1/connect", Some(SUBPROTOCOL))] {
+        let mut raw = Raw::upgrade(&server, path, subprotocol).await;
+        raw.send(masked(0x88, &1000u16.to_be_bytes())).await;
         assert_eq!(raw.close_code().await, Some(1000), "{path}");
     }
     server.await_presence("close", 0).await;

@@ -12,7 +12,7 @@ use millrace_node::Transport;
 use millrace_transport::TRANSPORTS;
 use serde_json::Value;
 
-pub use session::{Heard, Session};
+pub use session::{Heard, SUBPROTOCOL, Session};
 
 use crate::server::{BOUND, Server};
 

@@ -56,7 +56,7 @@ impl Raw {
     }
 
     /// Everything until the server closes.
-    pub async fn to_the_end(&mut self) -> Vec<u8> {
+    pub async fn read_to_end(&mut self) -> Vec<u8> {
         while self.receive().await {}
         std::mem::take(&mut self.received)
     }
