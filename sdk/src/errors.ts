@@ -14,16 +14,18 @@ export interface ErrorDetails {
 }
 
 export class MillraceError extends Error {
-  readonly code: ErrorCode;
   readonly retryable: boolean;
-  readonly retryAfter?: number;
-  readonly transport?: TransportName;
-  readonly reason?: string;
+  declare readonly retryAfter?: number;
+  declare readonly transport?: TransportName;
+  declare readonly reason?: string;
 
-  constructor(code: ErrorCode, message: string, details?: ErrorDetails) {
+  constructor(
+    readonly code: ErrorCode,
+    message: string,
+    details?: ErrorDetails,
+  ) {
     super(message);
     this.name = 'MillraceError';
-    this.code = code;
     this.retryable = code === 'network' || code === 'timeout';
     Object.assign(this, details);
   }
@@ -59,9 +61,9 @@ export function closeError(code: number, reason: string): MillraceError {
   return new MillraceError(kind, `closed: ${code} ${reason}`, { transport: 'websocket' });
 }
 
-/** Anything thrown, as a MillraceError: what is not ours already came from the network. */
-export function toError(thrown: unknown): MillraceError {
-  return thrown instanceof MillraceError ? thrown : new MillraceError('network', String(thrown), { cause: thrown });
+/** Anything thrown, as a MillraceError: what is not ours came from the network, unless `code` says otherwise. */
+export function toError(thrown: unknown, code: ErrorCode = 'network'): MillraceError {
+  return thrown instanceof MillraceError ? thrown : new MillraceError(code, String(thrown), { cause: thrown });
 }
 
-export const aborted = (cause?: unknown): MillraceError => new MillraceError('aborted', 'aborted', { cause });
+export const aborted = (message = 'aborted', cause?: unknown): MillraceError => new MillraceError('aborted', message, { cause });

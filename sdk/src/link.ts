@@ -2,16 +2,16 @@
 import type { Hub } from './hub.js';
 import type { LinkInput } from './machine.js';
 import type { Message } from './subscription.js';
-import type { ConnectOptions, Gap, LogEntry, TokenReason, TransportName } from './types.js';
+import type { ConnectOptions, Gap, Stats, TokenReason, TransportName } from './types.js';
 
-/** A channel or pattern that should be read, from where. */
+/** A channel or pattern that should be read, from where: the body of a session's `subscribe`. */
 export interface Wanted {
   readonly channel: string;
   readonly policy: 'every' | 'latest';
   /** A position, or for a pattern a time; undefined means now. */
   readonly since: string | undefined;
   /** For a pattern: the last position of every channel heard. */
-  readonly positions?: Readonly<Record<string, string>>;
+  readonly positions: Readonly<Record<string, string>> | undefined;
 }
 
 export interface Draft {
@@ -30,39 +30,42 @@ export interface Page {
   readonly gap?: Gap;
 }
 
-export interface LinkHost {
+/** What can be asked, and what is answered: the commands of a session (docs/protocol.md, "WebSocket"). */
+export interface Commands {
+  publish: [Draft, { readonly position: string }];
+  history: [{ readonly channel: string; readonly since: string; readonly limit: number }, Page];
+  presence: [{ readonly channel: string }, { readonly count: number }];
+}
+
+/** The client as a link sees it; `WebSocket`, `fetch`, `retry` and the like are what the application gave. */
+export interface LinkHost extends ConnectOptions {
   /** The server's address, without a slash at the end. */
   readonly base: string;
-  readonly options: ConnectOptions;
   /** What to read, and where it goes. */
   readonly hub: Hub;
-  token(reason: TokenReason, signal: AbortSignal): Promise<string | undefined>;
+  /** For the link to keep: `rtt`, `bytesIn`, `bytesOut`. */
+  readonly counts: { -readonly [K in keyof Stats]: Stats[K] };
   /** What happened to this link. `closed` is its last word. */
-  say(what: LinkInput): void;
-  /** Milliseconds. */
-  rtt(ms: number): void;
-  count(bytesIn: number, bytesOut: number): void;
-  log(level: LogEntry['level'], msg: string): void;
+  say(...what: LinkInput): void;
 }
 
 /** Requests fail with a retryable error without `reason` when the link went away before the answer: ask the next link. */
 export interface Link {
-  /** `hub.wanted()` may differ from what this link reads. */
+  /** It is the one that carries the traffic, and `hub.wanted()` may differ from what it reads. */
   changed(): void;
-  /** Make the server say something. */
+  /** Make the server say something. Only asked of the link that carries the traffic. */
   ping(): void;
-  /** Settles with the position. */
-  publish(draft: Draft, signal?: AbortSignal): Promise<string>;
-  page(channel: string, since: string, limit: number, signal?: AbortSignal): Promise<Page>;
-  /** Open subscriptions of a channel. */
-  presence(channel: string, signal?: AbortSignal): Promise<number>;
+  ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]>;
   /** Ends it at once; it reports nothing after this. */
   close(): void;
 }
 
 export interface Transport {
   readonly name: TransportName;
-  /** Whether this runtime can do it. */
-  usable(options: { readonly WebSocket?: unknown }): boolean;
+  /** Whether this runtime can do it; every one can if that is not said. */
+  usable?(options: { readonly WebSocket?: unknown }): boolean;
   open(host: LinkHost): Link;
 }
+
+export const tokenOf = async ({ token }: ConnectOptions, reason: TokenReason, signal: AbortSignal): Promise<string | undefined> =>
+  typeof token === 'function' ? token({ reason, signal }) : token;

@@ -1,17 +1,28 @@
+// Waiting and listening, with a way out.
 import { aborted } from './errors.js';
 
-/** Calls `fn` for every event of that type; returns the way out. */
-export function listen(target: EventTarget | undefined, type: string, fn: (event: globalThis.Event) => void): () => void {
-  target?.addEventListener(type, fn);
-  return () => target?.removeEventListener(type, fn);
+/** Calls `fn` when `signal` aborts, or now if it has; returns the way out. */
+export function onAbort(signal: AbortSignal | undefined, fn: () => void): () => void {
+  if (signal?.aborted) fn();
+  signal?.addEventListener('abort', fn);
+  return () => signal?.removeEventListener('abort', fn);
 }
 
 /** `promise`, unless `signal` aborts first. */
 export function orAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   return new Promise((resolve, reject) => {
-    const abort = (): void => reject(aborted(signal?.reason));
-    const off = listen(signal, 'abort', abort);
+    const off = onAbort(signal, () => reject(aborted(undefined, signal!.reason)));
     promise.then(resolve, reject).finally(off);
-    if (signal?.aborted) abort();
   });
+}
+
+/** A caller's defect is its own: what `fn` throws surfaces as uncaught and stops nobody else. */
+export function call<T>(fn: (value: T) => void, value: T): void {
+  try {
+    fn(value);
+  } catch (thrown) {
+    queueMicrotask(() => {
+      throw thrown;
+    });
+  }
 }

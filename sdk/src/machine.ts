@@ -21,37 +21,44 @@ export interface MachineOptions {
   readonly pauseHidden?: boolean;
 }
 
+/** One link, from the attempt to open it to its end. */
+export interface Attempt {
+  readonly transport: TransportName;
+  /** When it was begun; once it is open, since when it is. */
+  since: number;
+  /** The time by which it must have said something is over by `late` ms. */
+  readonly overdue: (late: number) => void;
+  /** Of no concern here: what the host keeps with it. */
+  io?: unknown;
+}
+
 /** What a link says of itself. */
 export type LinkInput =
-  | { readonly type: 'opened'; readonly rtt: number }
-  /** Something came in; the next sign of life is due within `withinMs`. */
-  | { readonly type: 'alive'; readonly withinMs: number }
-  | { readonly type: 'closed'; readonly error: MillraceError }
-  | { readonly type: 'drain'; readonly afterMs: number };
+  | readonly ['opened', rtt: number]
+  /** Something came in; the next sign of life is due within so many ms. */
+  | readonly ['alive', withinMs: number]
+  | readonly ['closed', error: MillraceError]
+  | readonly ['drain', afterMs: number];
+
+type Said<I> = I extends readonly [infer Type, infer Value] ? readonly [type: Type, value: Value, link: Attempt] : never;
 
 export type Input =
-  | (LinkInput & { readonly link: number })
-  | { readonly type: 'start' | 'online' | 'offline' | 'visible' | 'hidden' | 'wake' }
+  | Said<LinkInput>
+  | readonly ['start' | 'online' | 'offline' | 'visible' | 'hidden' | 'wake']
   /** Keep to these transports from now on. */
-  | { readonly type: 'use'; readonly order: readonly TransportName[] }
-  | { readonly type: 'close'; readonly cause?: MillraceError | undefined };
+  | readonly ['use', order: readonly TransportName[]]
+  | readonly ['close', cause?: MillraceError];
 
 export type Output =
-  | { readonly type: 'open'; readonly link: number; readonly transport: TransportName }
-  | { readonly type: 'abort'; readonly link: number }
+  | readonly ['open', Attempt]
+  | readonly ['abort', Attempt]
   /** This link carries the traffic from now on. */
-  | { readonly type: 'active'; readonly link: number }
+  | readonly ['active', Attempt]
   /** Make the server say something. */
-  | { readonly type: 'ping'; readonly link: number }
+  | readonly ['ping', Attempt]
   /** What `use` asked for did not open; the active link stays. */
-  | { readonly type: 'stayed'; readonly error: MillraceError }
-  | { readonly type: 'state'; readonly state: State };
-
-interface Link {
-  readonly transport: TransportName;
-  readonly since: number;
-  readonly openBy: number;
-}
+  | readonly ['stayed', MillraceError]
+  | readonly ['state', State];
 
 /** All in ms. */
 const RACE = 1_500;
@@ -67,7 +74,7 @@ const HIDDEN_DRAIN_FACTOR = 5;
 
 export interface Machine {
   readonly state: State;
-  handleInput(now: number, input: Input): void;
+  handleInput(now: number, ...input: Input): void;
   handleTimeout(now: number): void;
   /** When `handleTimeout` is due; Infinity if nothing waits for time. */
   pollTimeout(): number;
@@ -76,16 +83,19 @@ export interface Machine {
 }
 
 /** The machine at rest; the state diagram above is what it does. */
-export function machine({ order, random, pauseHidden = false, ...options }: MachineOptions): Machine {
-  const retry = { min: 500, max: 20_000, factor: 2, jitter: 'full', giveUpAfter: Infinity, ...options.retry };
+export function machine({ order, random, pauseHidden, retry }: MachineOptions): Machine {
+  const { min, max, factor, jitter, giveUpAfter } = { min: 500, max: 20_000, factor: 2, jitter: 'full', giveUpAfter: Infinity, ...retry };
+  /** Time of the input that is being handled, ms. */
+  let now = 0;
   let state: State = { name: 'idle' };
   const outputs: Output[] = [];
+  /** What to do and when, ms. */
+  const deadlines = new Map<(late: number) => void, number>();
   /** The order before `use`, until what it asked for is open. */
   let orderBefore: readonly TransportName[] | undefined;
-  let ids = 0;
   /** Links that are being opened. */
-  const candidates = new Map<number, Link>();
-  let active: { id: number; transport: TransportName; since: number } | undefined;
+  const candidates = new Set<Attempt>();
+  let active: Attempt | undefined;
   /** Transports of `order` not tried in this attempt. */
   let untried: TransportName[] = [];
   let cause: MillraceError | undefined;
@@ -95,277 +105,260 @@ export function machine({ order, random, pauseHidden = false, ...options }: Mach
   let wasOpen = false;
   let offline = false;
   let hidden = false;
+  /** The late-timer grace was given and nothing has come since. */
+  let spared = false;
   /** Without a connection since. */
   let lostAt: number | undefined;
 
-  // Deadlines.
-  let raceAt = Infinity;
-  let retryAt = Infinity;
-  let aliveBy = Infinity;
-  let pongBy = Infinity;
-  /** The late-timer grace was given and nothing has come since. */
-  let spared = false;
-  let moveAt = Infinity;
-  let pauseAt = Infinity;
-
-  function pollTimeout(): number {
-    let next = Math.min(raceAt, retryAt, aliveBy, pongBy, moveAt, pauseAt);
-    for (const link of candidates.values()) next = Math.min(next, link.openBy);
-    return next;
-  }
-
-  function handleInput(now: number, input: Input): void {
-    if (state.name === 'closed') return;
-    switch (input.type) {
-      case 'start':
-        if (state.name === 'idle') connect(now);
-        return;
-      case 'opened':
-        return opened(now, input.link, input.rtt);
-      case 'alive':
-        if (input.link !== active?.id) return;
-        aliveBy = now + input.withinMs;
-        pongBy = Infinity;
-        spared = false;
-        return;
-      case 'closed':
-        if (input.link === active?.id) lost(now, input.error);
-        else failed(now, input.link, input.error);
-        return;
-      case 'drain':
-        if (input.link !== active?.id || moveAt < Infinity) return;
-        moveAt = now + random() * input.afterMs * (hidden ? HIDDEN_DRAIN_FACTOR : 1);
-        return;
-      case 'use':
-        abortCandidates();
-        if (active && active.transport !== input.order[0]) {
-          orderBefore ??= order;
-          open(now, input.order[0]!);
-        }
-        order = input.order;
-        if (!active) connect(now);
-        return;
-      case 'offline':
-        offline = true;
-        // The browser's word is not proof: what is open must fail the test before it is given up.
-        if (active) ping(now, WAKE_GRACE);
-        else if (retryAt < Infinity) wait(now);
-        return;
-      case 'hidden':
-        hidden = true;
-        if (state.name !== 'idle') pauseLater(now);
-        return;
-      case 'visible':
-        hidden = false;
-        pauseAt = Infinity;
-        return wake(now);
-      case 'online':
-        offline = false;
-        if (state.name === 'paused' && state.reason === 'hidden') return;
-        return wake(now);
-      case 'wake':
-        return wake(now);
-      case 'close':
-        return close(input.cause);
-    }
-  }
-
-  function handleTimeout(now: number): void {
-    if (state.name === 'closed') return;
-    for (const [id, link] of [...candidates]) {
-      if (now >= link.openBy && candidates.has(id)) {
-        emit({ type: 'abort', link: id });
-        failed(now, id, new MillraceError('timeout', `${link.transport} did not open in time`, { transport: link.transport }));
+  const inputs: Record<Input[0], (value: any, link: Attempt) => void> = {
+    start() {
+      if (state.name === 'idle') connect();
+    },
+    opened(rtt: number, link) {
+      if (!candidates.has(link)) return;
+      settled(link);
+      abortCandidates();
+      if (active) abort(active);
+      active = link;
+      link.since = now;
+      deadlines.delete(move);
+      inputs.alive(OPEN_WITHIN, link);
+      lostAt = cause = orderBefore = undefined;
+      const { transport } = link;
+      // What has just worked is tried first next time; a chosen order of one stays as it is.
+      order = [transport, ...order.filter((name) => name !== transport)];
+      emit('active', link);
+      set({ name: 'open', transport, rtt, resumed: wasOpen });
+      wasOpen = true;
+    },
+    alive(withinMs: number, link) {
+      if (link !== active) return;
+      deadlines.set(quiet, now + withinMs);
+      deadlines.delete(link.overdue);
+      spared = false;
+    },
+    closed,
+    drain(afterMs: number, link) {
+      if (link === active && !deadlines.has(move)) deadlines.set(move, now + random() * afterMs * (hidden ? HIDDEN_DRAIN_FACTOR : 1));
+    },
+    use(next: readonly TransportName[]) {
+      abortCandidates();
+      if (active && active.transport !== next[0]) {
+        orderBefore ??= order;
+        open(next[0]!);
       }
-    }
-    if (now >= raceAt) {
-      raceAt = Infinity;
-      openNext(now);
-    }
-    if (now >= pauseAt) {
-      pauseAt = Infinity;
-      drop();
-      set({ name: 'paused', reason: 'hidden' });
-    }
-    if (now >= retryAt) connect(now);
-    if (now >= moveAt) {
-      moveAt = Infinity;
-      if (!candidates.size) open(now, active!.transport);
-    }
-    if (now >= pongBy) {
-      // Overdue because this timer was late: what has arrived meanwhile gets one turn to be read first.
-      if (now - pongBy > LATE && !spared) {
-        spared = true;
-        pongBy = now + LATE;
-      } else silent(now);
-    } else if (now >= aliveBy) {
-      ping(now, now - aliveBy > LATE ? WAKE_GRACE : PING_GRACE);
-    }
-  }
+      order = next;
+      if (!active) connect();
+    },
+    offline() {
+      offline = true;
+      // The browser's word is not proof: what is open must fail the test before it is given up.
+      if (active) ping(WAKE_GRACE);
+      else if (deadlines.has(connect)) wait(now);
+    },
+    hidden() {
+      hidden = true;
+      if (state.name !== 'idle') pauseLater();
+    },
+    visible() {
+      hidden = false;
+      deadlines.delete(pause);
+      wake();
+    },
+    online() {
+      offline = false;
+      if (state.name !== 'paused' || state.reason === 'offline') wake();
+    },
+    wake,
+    close,
+  };
 
-  function emit(output: Output): void {
+  function emit(...output: Output): void {
     outputs.push(output);
   }
 
   function set(next: State): void {
     state = next;
-    emit({ type: 'state', state });
+    emit('state', next);
   }
 
   /** Starts an attempt: the first transport now, the others as it fails or takes too long. */
-  function connect(now: number): void {
-    retryAt = Infinity;
+  function connect(): void {
+    deadlines.delete(connect);
     lostAt ??= now;
-    pauseLater(now);
+    pauseLater();
     abortCandidates();
     untried = [...order];
     hope = false;
     connecting();
-    openNext(now);
+    openNext();
   }
 
-  function pauseLater(now: number): void {
-    if (hidden && pauseHidden) pauseAt = Math.min(pauseAt, now + HIDDEN_GRACE);
+  function pauseLater(): void {
+    if (hidden && pauseHidden && !deadlines.has(pause)) deadlines.set(pause, now + HIDDEN_GRACE);
   }
 
-  function openNext(now: number): void {
+  function pause(): void {
+    drop();
+    set({ name: 'paused', reason: 'hidden' });
+  }
+
+  function openNext(): void {
     const transport = untried.shift();
-    if (!transport) return;
-    open(now, transport);
-    raceAt = untried.length ? now + RACE : Infinity;
+    deadlines.delete(openNext);
+    if (transport) open(transport);
+    if (untried.length) deadlines.set(openNext, now + RACE);
   }
 
-  function open(now: number, transport: TransportName): void {
-    const id = ++ids;
-    candidates.set(id, { transport, since: now, openBy: now + OPEN_WITHIN });
-    emit({ type: 'open', link: id, transport });
+  function open(transport: TransportName): void {
+    const link: Attempt = {
+      transport,
+      since: now,
+      overdue(late) {
+        if (late > LATE && !spared) {
+          // The timer was late: what has arrived meanwhile gets one turn to be read first.
+          spared = true;
+          deadlines.set(link.overdue, now + LATE);
+        } else {
+          emit('abort', link);
+          closed(new MillraceError('timeout', `no answer over ${transport}`, { transport }), link);
+        }
+      },
+    };
+    candidates.add(link);
+    deadlines.set(link.overdue, now + OPEN_WITHIN);
+    emit('open', link);
   }
 
-  function opened(now: number, id: number, rtt: number): void {
-    const link = candidates.get(id);
-    if (!link) return;
-    candidates.delete(id);
-    abortCandidates();
-    const before = active;
-    active = { id, transport: link.transport, since: now };
-    moveAt = Infinity;
-    aliveBy = now + OPEN_WITHIN;
-    pongBy = Infinity;
-    lostAt = cause = orderBefore = undefined;
-    // What has just worked is tried first next time; a chosen order of one stays as it is.
-    order = [link.transport, ...order.filter((name) => name !== link.transport)];
-    if (before) emit({ type: 'abort', link: before.id });
-    emit({ type: 'active', link: id });
-    set({ name: 'open', transport: link.transport, rtt, resumed: wasOpen });
-    wasOpen = true;
+  function move(): void {
+    if (!candidates.size) open(active!.transport);
   }
 
-  /** A candidate failed. */
-  function failed(now: number, id: number, error: MillraceError): void {
-    if (!candidates.delete(id)) return;
-    if (active) {
-      order = orderBefore ?? order;
-      orderBefore = undefined;
-      return emit({ type: 'stayed', error });
-    }
-    cause = error;
-    hope ||= error.retryable;
-    if (error.code === 'auth' && !error.retryable) return close(error);
-    if (untried.length) return openNext(now);
-    if (candidates.size) return;
-    if (!hope) return close(error);
-    retryLater(now, error);
+  /** No longer a candidate, nothing is due from it; false if it was none. */
+  function settled(link: Attempt): boolean {
+    deadlines.delete(link.overdue);
+    return candidates.delete(link);
   }
 
-  /** The active link is gone. */
-  function lost(now: number, error: MillraceError): void {
-    const { since } = active!;
-    const planned = moveAt;
-    active = undefined;
-    aliveBy = pongBy = moveAt = Infinity;
-    cause = error;
-    lostAt = now;
-    const stable = now - since >= STABLE;
-    if (stable) attempt = 0;
-    if (!error.retryable) return close(error);
-    // A replacement (drain, use) is on its way already.
-    if (candidates.size) {
-      untried = [];
-      return connecting();
-    }
-    if (planned < Infinity) wait(Math.max(now, planned));
-    else retryLater(now, error, stable);
-  }
-
-  function retryLater(now: number, error: MillraceError, soon = false): void {
-    if (now - (lostAt ??= now) >= retry.giveUpAfter) return close(error);
-    const { min, max, factor, jitter } = retry;
-    const spread = jitter === 'full' ? random() : 1;
-    const ceiling = soon ? Math.min(FIRST_RETRY, max) : Math.min(max, min * factor ** attempt);
-    // Everybody was told the same `retryAfter`: spread by a fifth so that they do not come back as one.
-    const delay = error.retryAfter === undefined ? spread * ceiling : error.retryAfter * (1 + random() / 5);
-    attempt++;
-    wait(Math.min(now + delay, lostAt + retry.giveUpAfter));
-  }
-
-  function wait(until: number): void {
-    abortCandidates();
-    // Browsers are wrong about being offline at times, so it is tried all the same, if rarely.
-    retryAt = offline ? until + retry.max : until;
-    if (offline) set({ name: 'paused', reason: 'offline' });
-    else connecting({ retryAt: retryAt });
-  }
-
-  function connecting(again?: { retryAt: number }): void {
-    set({ name: 'connecting', attempt, transport: order[0]!, ...again, ...(cause && { cause }) });
-  }
-
-  function wake(now: number): void {
-    if (active) return ping(now, WAKE_GRACE);
-    if (state.name === 'idle') return;
-    // An attempt that is older than a moment may hang on a network that is no more.
-    const stale = [...candidates.values()].some((link) => now - link.since > WAKE_GRACE);
-    if (!candidates.size || stale) connect(now);
-  }
-
-  function ping(now: number, graceMs: number): void {
-    aliveBy = Infinity;
-    pongBy = Math.min(pongBy, now + graceMs);
-    emit({ type: 'ping', link: active!.id });
-  }
-
-  function silent(now: number): void {
-    const { id, transport } = active!;
-    emit({ type: 'abort', link: id });
-    lost(now, new MillraceError('timeout', `${transport} fell silent`, { transport }));
+  function abort(link: Attempt): void {
+    emit('abort', link);
+    settled(link);
   }
 
   function abortCandidates(): void {
-    for (const id of candidates.keys()) emit({ type: 'abort', link: id });
-    candidates.clear();
-    raceAt = Infinity;
+    candidates.forEach(abort);
+    deadlines.delete(openNext);
   }
 
   /** Lets go of every link and every deadline. */
   function drop(): void {
     abortCandidates();
-    if (active) emit({ type: 'abort', link: active.id });
+    if (active) abort(active);
     active = undefined;
-    retryAt = aliveBy = pongBy = moveAt = pauseAt = Infinity;
+    deadlines.clear();
+  }
+
+  function closed(error: MillraceError, link: Attempt): void {
+    const candidate = settled(link);
+    if (link === active) return lost(error);
+    if (!candidate) return;
+    if (active) {
+      order = orderBefore ?? order;
+      orderBefore = undefined;
+      return emit('stayed', error);
+    }
+    cause = error;
+    hope ||= error.retryable;
+    if (error.code === 'auth' && !error.retryable) close(error);
+    else if (untried.length) openNext();
+    else if (!candidates.size) {
+      if (hope) retryLater(error);
+      else close(error);
+    }
+  }
+
+  /** The active link is gone. */
+  function lost(error: MillraceError): void {
+    const stable = now - active!.since >= STABLE;
+    const planned = deadlines.get(move);
+    active = undefined;
+    deadlines.delete(quiet);
+    deadlines.delete(move);
+    cause = error;
+    lostAt = now;
+    if (stable) attempt = 0;
+    if (!error.retryable) close(error);
+    else if (candidates.size) {
+      // A replacement (drain, use) is on its way already.
+      untried = [];
+      connecting();
+    } else if (planned) wait(Math.max(now, planned));
+    else retryLater(error, stable);
+  }
+
+  function retryLater(error: MillraceError, soon?: boolean): void {
+    const giveUpAt = (lostAt ??= now) + giveUpAfter;
+    if (now >= giveUpAt) return close(error);
+    const spread = jitter === 'full' ? random() : 1;
+    const ceiling = Math.min(max, soon ? FIRST_RETRY : min * factor ** attempt);
+    attempt++;
+    // Everybody was told the same `retryAfter`: spread by a fifth so that they do not come back as one.
+    wait(Math.min(now + (error.retryAfter === undefined ? spread * ceiling : error.retryAfter * (1 + random() / 5)), giveUpAt));
+  }
+
+  function wait(until: number): void {
+    abortCandidates();
+    // Browsers are wrong about being offline at times, so it is tried all the same, if rarely.
+    const retryAt = offline ? until + max : until;
+    deadlines.set(connect, retryAt);
+    if (offline) set({ name: 'paused', reason: 'offline' });
+    else connecting({ retryAt });
+  }
+
+  function connecting(again?: { retryAt: number }): void {
+    set({ name: 'connecting', attempt, transport: order[0]!, ...again, cause });
+  }
+
+  function wake(): void {
+    // An attempt that is older than a moment may hang on a network that is no more.
+    if (active) ping(WAKE_GRACE);
+    else if (state.name !== 'idle' && ![...candidates].some(({ since }) => now - since <= WAKE_GRACE)) connect();
+  }
+
+  /** Nothing has come for too long. */
+  function quiet(late: number): void {
+    ping(late > LATE ? WAKE_GRACE : PING_GRACE);
+  }
+
+  function ping(graceMs: number): void {
+    const link = active!;
+    deadlines.delete(quiet);
+    deadlines.set(link.overdue, Math.min(deadlines.get(link.overdue) ?? Infinity, now + graceMs));
+    emit('ping', link);
   }
 
   function close(why?: MillraceError): void {
     drop();
-    set(why ? { name: 'closed', cause: why } : { name: 'closed' });
+    set({ name: 'closed', cause: why });
   }
 
   return {
     get state() {
       return state;
     },
-    handleInput,
-    handleTimeout,
-    pollTimeout,
+    handleInput(time, ...[type, value, link]: Input) {
+      now = time;
+      if (state.name !== 'closed') inputs[type](value, link!);
+    },
+    handleTimeout(time) {
+      now = time;
+      for (const [act, at] of [...deadlines]) {
+        if (now < at || deadlines.get(act) !== at) continue;
+        deadlines.delete(act);
+        act(now - at);
+      }
+    },
+    pollTimeout: () => Math.min(...deadlines.values()),
     pollOutput: () => outputs.shift(),
   };
 }

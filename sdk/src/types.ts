@@ -24,7 +24,7 @@ export interface Event<T = unknown, Channel extends string = string> {
   /** It was published before the connection that brought it, so it came out of history. */
   readonly replayed: boolean;
   /** Conflation key: of one key only the newest matters. */
-  readonly key?: string;
+  readonly key?: string | undefined;
 }
 
 export type State =
@@ -36,11 +36,11 @@ export type State =
       readonly transport: TransportName;
       /** When the next attempt starts; absent while one is under way. */
       readonly retryAt?: number;
-      readonly cause?: MillraceError;
+      readonly cause?: MillraceError | undefined;
     }
   | { readonly name: 'open'; readonly transport: TransportName; readonly rtt: number; readonly resumed: boolean }
   | { readonly name: 'paused'; readonly reason: 'offline' | 'hidden' }
-  | { readonly name: 'closed'; readonly cause?: MillraceError };
+  | { readonly name: 'closed'; readonly cause?: MillraceError | undefined };
 
 /** https://standardschema.dev, version 1; only synchronous schemas. */
 export interface StandardSchema<T> {

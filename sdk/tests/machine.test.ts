@@ -1,11 +1,27 @@
 import { beforeEach, describe, expect, test } from 'vitest';
 import { MillraceError } from '../src/errors.js';
-import { machine, type Input, type Machine, type MachineOptions, type Output } from '../src/machine.js';
+import { machine, type Attempt, type Input as MachineInput, type Machine, type MachineOptions } from '../src/machine.js';
+import type { State, TransportName } from '../src/types.js';
+
+/** Inputs and outputs as the tests name them: links by number, in the order in which they were opened. */
+type Input =
+  | { type: 'start' | 'online' | 'offline' | 'visible' | 'hidden' | 'wake' | 'close' }
+  | { type: 'use'; order: TransportName[] }
+  | { type: 'opened'; link: number; rtt: number }
+  | { type: 'alive'; link: number; withinMs: number }
+  | { type: 'closed'; link: number; error: MillraceError }
+  | { type: 'drain'; link: number; afterMs: number };
+type Output =
+  | { type: 'open'; link: number; transport: TransportName }
+  | { type: 'abort' | 'active' | 'ping'; link: number }
+  | { type: 'stayed'; error: MillraceError }
+  | { type: 'state'; state: State };
 
 /** A machine on virtual time: `at` is now, in ms. */
 class Bench {
   at = 0;
   readonly outputs: Output[] = [];
+  readonly #links: Attempt[] = [];
   readonly machine: Machine;
 
   constructor(options: Partial<MachineOptions> = {}) {
@@ -13,7 +29,8 @@ class Bench {
   }
 
   input(input: Input): void {
-    this.machine.handleInput(this.at, input);
+    const { type, link, ...rest } = { link: 0, ...input };
+    this.machine.handleInput(this.at, ...([type, Object.values(rest)[0], this.#links[link - 1]] as unknown as MachineInput));
     this.#take();
   }
 
@@ -37,7 +54,13 @@ class Bench {
   }
 
   #take(): void {
-    for (let output; (output = this.machine.pollOutput()); ) this.outputs.push(output);
+    for (let output; (output = this.machine.pollOutput()); ) {
+      const [type, what] = output;
+      if (type === 'state') this.outputs.push({ type, state: what });
+      else if (type === 'stayed') this.outputs.push({ type, error: what });
+      else if (type === 'open') this.outputs.push({ type, link: this.#links.push(what), transport: what.transport });
+      else this.outputs.push({ type, link: this.#links.indexOf(what) + 1 });
+    }
   }
 
   of<T extends Output['type']>(type: T): Extract<Output, { type: T }>[] {

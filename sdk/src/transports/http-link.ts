@@ -1,8 +1,7 @@
 // What the four HTTP transports share: one request for all channels, opened anew when the set of channels changes.
 import { MillraceError, aborted, toError } from '../errors.js';
-import { listen } from '../listen.js';
-import type { Draft, Link, LinkHost, Page, Wanted } from '../link.js';
-import { isPattern } from '../position.js';
+import { onAbort } from '../listen.js';
+import type { Commands, Draft, Link, LinkHost, Wanted } from '../link.js';
 import type { TransportName } from '../types.js';
 import { Http, type Query } from './http.js';
 
@@ -34,7 +33,7 @@ export class HttpLink implements Link {
     this.#run().catch((thrown) => {
       if (this.#over.signal.aborted) return;
       this.close();
-      host.say({ type: 'closed', error: toError(thrown) });
+      host.say('closed', toError(thrown));
     });
   }
 
@@ -55,7 +54,17 @@ export class HttpLink implements Link {
     this.ping();
   }
 
-  publish({ channel, data, key, ttl, idempotency_key }: Draft, signal?: AbortSignal): Promise<string> {
+  async ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]> {
+    if (command === 'publish') return this.#publish(body as Draft, signal) as Promise<any>;
+    const { channel, since, limit } = body as Commands['history'][0];
+    return this.#persist<any>((over) => (command === 'history' ? this.http.page(channel, since, limit, over) : this.#presence(channel, over)), signal);
+  }
+
+  async #presence(channel: string, signal: AbortSignal): Promise<Commands['presence'][1]> {
+    return (await this.http.json<Commands['presence'][1]>(`/v1/presence/${channel}`, [], { signal })).body!;
+  }
+
+  #publish({ channel, data, key, ttl, idempotency_key }: Draft, signal?: AbortSignal): Promise<Commands['publish'][1]> {
     const bytes = data instanceof Uint8Array;
     const text = typeof data === 'string';
     const headers = {
@@ -68,28 +77,19 @@ export class HttpLink implements Link {
     const before = this.#turns.get(channel) ?? Promise.resolve();
     const mine = before
       .catch(() => {})
-      .then(() => this.#persist((over) => this.http.json<{ position: string }>(`/v1/channels/${channel}`, [], { body, headers, signal: over }), signal));
+      .then(() => this.#persist((over) => this.http.json<Commands['publish'][1]>(`/v1/channels/${channel}`, [], { body, headers, signal: over }), signal));
     this.#turns.set(channel, mine);
     const done = (): void => void (this.#turns.get(channel) === mine && this.#turns.delete(channel));
     mine.then(done, done);
-    return mine.then(({ body: answer }) => answer!.position);
-  }
-
-  page(channel: string, since: string, limit: number, signal?: AbortSignal): Promise<Page> {
-    return this.#persist((over) => this.http.page(channel, since, limit, over), signal);
-  }
-
-  async presence(channel: string, signal?: AbortSignal): Promise<number> {
-    const { body } = await this.#persist((over) => this.http.json<{ count: number }>(`/v1/presence/${channel}`, [], { signal: over }), signal);
-    return body!.count;
+    return mine.then(({ body: answer }) => answer!);
   }
 
   /** Repeats `ask` while another try may help and this link lives; a refusal by the server is an answer. */
   async #persist<T>(ask: (over: AbortSignal) => Promise<T>, signal?: AbortSignal): Promise<T> {
-    const { min = 500, max = 20_000 } = this.host.options.retry ?? {};
+    const { min = 500, max = 20_000 } = this.host.retry ?? {};
     const round = new AbortController();
     const over = this.#over.signal;
-    const offs = [signal, over].map((source) => listen(source, 'abort', () => round.abort()));
+    const offs = [signal, over].map((source) => onAbort(source, () => round.abort()));
     try {
       for (let attempt = 0; ; attempt++) {
         if (signal?.aborted) throw aborted();
@@ -118,7 +118,7 @@ export class HttpLink implements Link {
         resolve();
       };
       const timer = setTimeout(done, ms);
-      const off = listen(signal, 'abort', done);
+      const off = onAbort(signal, done);
       this.#naps.add(done);
     });
   }
@@ -135,8 +135,8 @@ export class HttpLink implements Link {
   }
 
   open(rtt: number): void {
-    if (!this.opened) this.host.say({ type: 'opened', rtt });
-    else this.host.rtt(rtt);
+    if (!this.opened) this.host.say('opened', rtt);
+    this.host.counts.rtt = rtt;
     this.opened = true;
   }
 
@@ -161,7 +161,7 @@ export class HttpLink implements Link {
           // Nothing to read: publishing needs no connection that stands, only a server that answers.
           if (!this.opened) await this.http.json('/v1/info', [], { signal });
           this.open(Date.now() - this.#asked);
-          host.say({ type: 'alive', withinMs: Infinity });
+          host.say('alive', Infinity);
           if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve));
         }
       } catch (thrown) {
@@ -180,8 +180,8 @@ export class HttpLink implements Link {
     const groups: [string, string][][] = [];
     for (const policy of ['every', 'latest'] as const) {
       const channels: [string, string][] = [];
-      for (const { channel, since, ...want } of wanted) {
-        if (isPattern(channel)) {
+      for (const { channel, since, positions, ...want } of wanted) {
+        if (positions) {
           this.host.hub.refused(channel, new MillraceError('rejected', `${channel}: wildcards need the websocket transport, this is ${this.name}`, { transport: this.name }));
         } else if (want.policy === policy) channels.push(['channel', since ? `${channel}@${since}` : channel]);
       }

@@ -1,8 +1,8 @@
 // Every HTTP request of the client: address, cache-busting, token, problem details.
 import { MillraceError, aborted, refused, toError, type Refusal } from '../errors.js';
 import { parsePosition } from '../position.js';
-import { listen } from '../listen.js';
-import type { LinkHost, Page } from '../link.js';
+import { onAbort } from '../listen.js';
+import { tokenOf, type LinkHost, type Page } from '../link.js';
 import type { TokenReason } from '../types.js';
 
 export interface Ask {
@@ -31,8 +31,7 @@ export class Http {
   async request(path: string, query: Query, ask: Ask = {}): Promise<Response> {
     const controller = new AbortController();
     const { signal, body } = ask;
-    if (signal?.aborted) throw aborted();
-    const off = listen(signal, 'abort', () => controller.abort());
+    const off = onAbort(signal, () => controller.abort());
     let late = false;
     const timer = setTimeout(() => {
       late = true;
@@ -41,7 +40,7 @@ export class Http {
     try {
       let renewed = false;
       for (let reason: TokenReason | undefined; ; ) {
-        if (reason || !this.#token) this.#token = this.#host.token(reason ?? 'connect', controller.signal);
+        if (reason || !this.#token) this.#token = tokenOf(this.#host, reason ?? 'connect', controller.signal);
         const asked = this.#token;
         const token = await asked.catch((thrown) => {
           // A failed answer must not be what the next request gets.
@@ -49,7 +48,7 @@ export class Http {
           throw thrown;
         });
         const response = await this.#send(path, query, ask, token, controller.signal);
-        if (response.status === 401 && !renewed && typeof this.#host.options.token === 'function') {
+        if (response.status === 401 && !renewed && typeof this.#host.token === 'function') {
           renewed = true;
           // Another request may have renewed it meanwhile.
           reason = this.#token === asked ? (this.#accepted ? 'expired' : 'rejected') : undefined;
@@ -58,7 +57,7 @@ export class Http {
         }
         if (!response.ok) throw await problem(response);
         this.#accepted = true;
-        if (body) this.#host.count(0, body.length);
+        this.#host.counts.bytesOut += body?.length ?? 0;
         return response;
       }
     } catch (thrown) {
@@ -77,7 +76,7 @@ export class Http {
     for (const [name, value] of query) if (value !== undefined) url.searchParams.append(name, String(value));
     url.searchParams.append('_', `${Date.now().toString(36)}${(this.#busting++).toString(36)}`);
     const headers = { Accept: ask.accept ?? 'application/json', ...ask.headers, ...(token !== undefined && { Authorization: `Bearer ${token}` }) };
-    const send = this.#host.options.fetch ?? fetch;
+    const send = this.#host.fetch ?? fetch;
     return send(url, { signal, headers, cache: 'no-store', ...(ask.body !== undefined && { method: 'POST', body: ask.body }) });
   }
 
@@ -86,7 +85,7 @@ export class Http {
     const response = await this.request(path, query, ask);
     try {
       const text = await response.text();
-      this.#host.count(text.length, 0);
+      this.#host.counts.bytesIn += text.length;
       return { body: text ? (JSON.parse(text) as T) : undefined, response };
     } catch (thrown) {
       if (ask?.signal?.aborted) throw aborted();

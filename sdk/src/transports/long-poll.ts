@@ -7,6 +7,5 @@ const WAIT = 25;
 
 export const longPoll: Transport = {
   name: 'long-poll',
-  usable: () => true,
   open: (host) => polling('long-poll', host, { wait: WAIT, everyMs: 0 }),
 };

@@ -4,6 +4,5 @@ import type { Transport } from '../link.js';
 
 export const poll: Transport = {
   name: 'poll',
-  usable: () => true,
-  open: (host) => polling('poll', host, { wait: 0, everyMs: host.options.pollMs ?? 1000 }),
+  open: (host) => polling('poll', host, { wait: 0, everyMs: host.pollMs ?? 1000 }),
 };

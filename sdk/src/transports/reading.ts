@@ -14,11 +14,11 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
   const { host } = link;
   const { base } = host;
   const origin = new URL(base).origin;
-  host.say({ type: 'alive', withinMs: SILENCE });
+  host.say('alive', SILENCE);
   const streams = (open.get(origin) ?? 0) + 1;
   open.set(origin, streams);
   if (streams === MANY && base.startsWith('http:') && 'document' in globalThis) {
-    host.log('warn', `${streams} HTTP streams to ${origin}: a browser opens six connections to an HTTP/1.1 origin, and this one may soon wait`);
+    host.log?.({ level: 'warn', msg: `${streams} HTTP streams to ${origin}: a browser opens six connections to an HTTP/1.1 origin, and this one may soon wait` });
   }
   try {
     const response = await link.http.request('/v1/stream', query, { accept, signal });
@@ -29,8 +29,8 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
       const { done, value } = await reader.read();
       if (signal.aborted) return;
       if (done) throw new MillraceError('network', 'the stream ended');
-      host.say({ type: 'alive', withinMs: SILENCE });
-      host.count(value.length, 0);
+      host.say('alive', SILENCE);
+      host.counts.bytesIn += value.length;
       take(decoder.decode(value, { stream: true }), time);
     }
   } finally {

@@ -7,7 +7,6 @@ import { reading } from './reading.js';
 
 export const sse: Transport = {
   name: 'sse',
-  usable: () => true,
   open: (host) =>
     new HttpLink('sse', host, async (link, query, signal) => {
       const parser = new SseParser();
@@ -18,9 +17,8 @@ export const sse: Transport = {
           begun = true;
           if (data === undefined) continue;
           const said = JSON.parse(data);
-          if (event === 'message') host.hub.message(said);
-          else if (event === 'gap') host.hub.gap(said.channel, said);
-          else if (event === 'drain') host.say({ type: 'drain', afterMs: said.after_ms });
+          if (event === 'message' || event === 'gap') host.hub.hear(said);
+          else if (event === 'drain') host.say('drain', said.after_ms);
         }
       });
     }),

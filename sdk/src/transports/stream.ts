@@ -5,7 +5,6 @@ import { reading } from './reading.js';
 
 export const httpStream: Transport = {
   name: 'http-stream',
-  usable: () => true,
   open: (host) =>
     new HttpLink('http-stream', host, async (link, query, signal) => {
       let rest = '';
@@ -17,9 +16,9 @@ export const httpStream: Transport = {
           if (!line) continue;
           const said = JSON.parse(line);
           if (said.positions) link.begin(Object.entries(said.positions), query, time);
-          else if (said.gap) host.hub.gap(said.gap.channel ?? said.channel, said.gap);
-          else if (said.drain) host.say({ type: 'drain', afterMs: said.drain.after_ms });
-          else host.hub.message(said);
+          else if (said.gap) host.hub.hear({ channel: said.channel, ...said.gap });
+          else if (said.drain) host.say('drain', said.drain.after_ms);
+          else host.hub.hear(said);
         }
       });
     }),
