@@ -144,6 +144,28 @@ async fn a_slow_reader_of_the_latest_skips_to_it() {
 }
 
 #[tokio::test]
+async fn a_stream_that_is_not_read_does_not_block_its_http2_connection() {
+    let server = Server::start();
+    server.publish_all("stuck", (0..8).map(|_| json!("x".repeat(900_000)))).await;
+    let http = client(true);
+    let stuck = http.get(server.url("/v1/channels/stuck?since=earliest")).header("accept", "application/x-ndjson");
+    let mut stuck = within(stuck.send()).await.unwrap();
+    for n in 1..=20 {
+        let held = tokio::spawn(http.get(server.url("/v1/channels/moves?wait=30")).send());
+        server.await_presence("moves", 1).await;
+        server.publish("moves", n.to_string()).await;
+        let answer = Answer::read(within(held).await.unwrap().unwrap()).await;
+        assert_eq!(answer.json()["messages"][0]["data"], n);
+        server.await_presence("moves", 0).await;
+    }
+    let mut left: usize = 8 * 900_000;
+    while left > 0 {
+        let chunk = within(stuck.chunk()).await.unwrap().expect("an open stream");
+        left = left.saturating_sub(chunk.len());
+    }
+}
+
+#[tokio::test]
 async fn a_drain_tells_everyone_and_ends_in_time() {
     let (announce, window) = (Duration::from_millis(500), Duration::from_millis(500));
     let server = Server::with(|config| (config.drain.announce, config.drain.window) = (announce, window));
