@@ -28,8 +28,8 @@ check: sdk/dist/.built web/node_modules/.installed ## formatting and lints of ev
 fmt: ## format the Rust code
 	cargo fmt --all
 
-bench: web ## what a delivery costs on one core (needs two)
-	cargo bench -p millrace-cli --bench fanout
+bench: web ## what a delivery costs on one core, beside Bun (uWebSockets) and ws (needs two cores)
+	cargo bench -p millrace-cli --bench rivals
 
 build: web ## the binary, with its pages
 	cargo build -p millrace-cli --locked

@@ -1,0 +1,402 @@
+//! The load generator: one thread, one epoll, many WebSockets. It checks what it receives: each message once and in order.
+
+use std::{
+    fmt,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use rustix::{
+    event::epoll::{self, EventData, EventFlags},
+    net::RecvFlags,
+    thread::{CpuSet, sched_setaffinity},
+};
+
+use crate::target::{Server, Target};
+
+/// Bytes of a message, as in the theses' ticker.
+const BYTES: usize = 173;
+/// Publications in flight when looking for the most that can be delivered.
+const IN_FLIGHT: u64 = 32;
+/// How long may be waited for what is still under way.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One kind of load.
+pub enum Workload {
+    /// One publisher, so many subscribers, a message each `interval`: open loop, latency from when it was due.
+    Broadcast { subscribers: usize, interval: Duration, seconds: f64 },
+    /// The same with 32 publications always in flight: how much can be delivered.
+    Saturate { subscribers: usize, seconds: f64 },
+    /// So many publishers with one subscriber each, `per_s` messages each: every message wakes somebody else.
+    Pairs { pairs: usize, per_s: f64, seconds: f64 },
+    /// One connection that sends and waits for its own message.
+    Echo { seconds: f64 },
+    /// Connections that do nothing: memory between `from` and `to` of them.
+    Idle { from: usize, to: usize },
+}
+
+/// What a run shows; what a workload does not measure is `None`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    cpu_us: Option<f64>,
+    per_s: Option<f64>,
+    p50_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    pss_kb: Option<f64>,
+    bytes_per_connection: Option<f64>,
+    idle_cpu_percent: Option<f64>,
+}
+
+impl Workload {
+    pub fn all(seconds: f64) -> Vec<Workload> {
+        let interval = Duration::from_millis(5);
+        vec![
+            Workload::Broadcast { subscribers: 1000, interval, seconds },
+            Workload::Saturate { subscribers: 100, seconds },
+            Workload::Saturate { subscribers: 1000, seconds },
+            Workload::Pairs { pairs: 4000, per_s: 4.0, seconds },
+            Workload::Echo { seconds },
+            Workload::Idle { from: 1000, to: 19_000 },
+        ]
+    }
+
+    pub fn names() -> Vec<String> {
+        Workload::all(1.0).iter().map(Workload::name).collect()
+    }
+
+    pub fn name(&self) -> String {
+        match self {
+            Workload::Broadcast { subscribers, .. } => format!("broadcast-{subscribers}"),
+            Workload::Saturate { subscribers, .. } => format!("saturate-{subscribers}"),
+            Workload::Pairs { pairs, .. } => format!("pairs-{pairs}"),
+            Workload::Echo { .. } => "echo".into(),
+            Workload::Idle { .. } => "idle".into(),
+        }
+    }
+
+    pub fn describe(&self) -> String {
+        let what = match self {
+            Workload::Broadcast { subscribers, interval, .. } => {
+                format!("{subscribers} subscribers, one message of {BYTES} bytes each {interval:?}")
+            }
+            Workload::Saturate { subscribers, .. } => {
+                format!("{subscribers} subscribers, {IN_FLIGHT} publications in flight")
+            }
+            Workload::Pairs { pairs, per_s, .. } => {
+                format!("{pairs} publishers with one subscriber each, {per_s} messages/s each")
+            }
+            Workload::Echo { .. } => "one connection, one message at a time".into(),
+            Workload::Idle { from, to } => format!("memory of idle connections, from {from} to {to}"),
+        };
+        format!("{}: {what}", self.name())
+    }
+
+    pub fn run(&self, target: &Target) -> anyhow::Result<Figures> {
+        let server = target.start()?;
+        match *self {
+            Workload::Broadcast { subscribers, interval, seconds } => {
+                let mut crowd = Crowd::new(&server, subscribers, |_| "/v1/channels/bench".into())?;
+                let publisher = connect(server.address, "/v1/channels/bench?subscribe=no")?;
+                let messages = (seconds / interval.as_secs_f64()) as u64;
+                crowd.open_loop(&server, vec![publisher], messages, interval, subscribers as u64)
+            }
+            Workload::Saturate { subscribers, seconds } => {
+                let mut crowd = Crowd::new(&server, subscribers, |_| "/v1/channels/bench".into())?;
+                let publisher = connect(server.address, "/v1/channels/bench?subscribe=no")?;
+                crowd.closed_loop(&server, publisher, seconds, IN_FLIGHT, subscribers as u64)
+            }
+            Workload::Pairs { pairs, per_s, seconds } => {
+                let mut crowd = Crowd::new(&server, pairs, |i| format!("/v1/channels/pairs/{i}"))?;
+                let connect = |i| connect(server.address, &format!("/v1/channels/pairs/{i}?subscribe=no"));
+                let publishers = (0..pairs).map(connect).collect::<anyhow::Result<Vec<_>>>()?;
+                let interval = Duration::from_secs_f64(1.0 / (per_s * pairs as f64));
+                crowd.open_loop(&server, publishers, (seconds * per_s) as u64 * pairs as u64, interval, 1)
+            }
+            Workload::Echo { seconds } => {
+                let mut crowd = Crowd::new(&server, 1, |_| "/v1/channels/echo".into())?;
+                let publisher = crowd.readers[0].stream.try_clone()?;
+                crowd.closed_loop(&server, publisher, seconds, 1, 1)
+            }
+            Workload::Idle { from, to } => idle(&server, from, to),
+        }
+    }
+}
+
+/// Subscribers, and what they have received.
+struct Crowd {
+    epoll: rustix::fd::OwnedFd,
+    readers: Vec<Reader>,
+    scratch: Vec<u8>,
+    latencies_us: Vec<u32>,
+}
+
+struct Reader {
+    stream: TcpStream,
+    partial: Vec<u8>,
+    next: u64,
+}
+
+impl Crowd {
+    fn new(server: &Server, count: usize, path: impl Fn(usize) -> String) -> anyhow::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut readers = Vec::with_capacity(count);
+        for i in 0..count {
+            let stream = connect(server.address, &path(i))?;
+            epoll::add(&epoll, &stream, EventData::new_u64(i as u64), EventFlags::IN)?;
+            readers.push(Reader { stream, partial: Vec::new(), next: 0 });
+        }
+        Ok(Self { epoll, readers, scratch: vec![0; 256 * 1024], latencies_us: Vec::new() })
+    }
+
+    /// Message `k` is due at `k x interval` and goes out by publisher `k mod publishers`; each is delivered `copies` times.
+    fn open_loop(
+        &mut self,
+        server: &Server,
+        mut publishers: Vec<TcpStream>,
+        messages: u64,
+        interval: Duration,
+        copies: u64,
+    ) -> anyhow::Result<Figures> {
+        let cpu_before = server.cpu_ns()?;
+        let started = Instant::now();
+        let due = |k: u64| Duration::from_nanos(interval.as_nanos() as u64 * k);
+        let (mut sent, mut delivered) = (0, 0);
+        let rounds = publishers.len() as u64;
+        while delivered < messages * copies {
+            ensure!(started.elapsed() < due(messages) + PATIENCE, "{delivered} of {} delivered", messages * copies);
+            while sent < messages && started.elapsed() >= due(sent) {
+                let at_us = due(sent).as_micros() as u64;
+                publishers[(sent % rounds) as usize].write_all(&message(sent / rounds, at_us))?;
+                sent += 1;
+            }
+            let wait =
+                if sent < messages { due(sent).saturating_sub(started.elapsed()) } else { Duration::from_millis(5) };
+            delivered += self.receive(started, wait)?;
+        }
+        self.figures(server, cpu_before, delivered, started.elapsed())
+    }
+
+    /// Keeps `in_flight` publications under way for so many seconds.
+    fn closed_loop(
+        &mut self,
+        server: &Server,
+        mut publisher: TcpStream,
+        seconds: f64,
+        in_flight: u64,
+        copies: u64,
+    ) -> anyhow::Result<Figures> {
+        let cpu_before = server.cpu_ns()?;
+        let started = Instant::now();
+        let end = Duration::from_secs_f64(seconds);
+        let (mut sent, mut delivered) = (0, 0);
+        let mut batch = Vec::new();
+        while started.elapsed() < end || delivered < sent * copies {
+            ensure!(started.elapsed() < end + PATIENCE, "{delivered} of {} delivered", sent * copies);
+            batch.clear();
+            while started.elapsed() < end && sent < delivered / copies + in_flight {
+                batch.extend_from_slice(&message(sent, started.elapsed().as_micros() as u64));
+                sent += 1;
+            }
+            publisher.write_all(&batch)?;
+            delivered += self.receive(started, Duration::from_millis(5))?;
+        }
+        self.figures(server, cpu_before, delivered, started.elapsed())
+    }
+
+    /// Waits once for what comes, reads it, and returns how many messages that were.
+    fn receive(&mut self, started: Instant, wait: Duration) -> anyhow::Result<u64> {
+        let mut events = Vec::with_capacity(1024);
+        let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: wait.as_nanos().min(999_999_999) as _ };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let before = self.latencies_us.len();
+        for event in &events {
+            self.readers[event.data.u64() as usize].read(&mut self.scratch, started, &mut self.latencies_us)?;
+        }
+        Ok((self.latencies_us.len() - before) as u64)
+    }
+
+    fn figures(&mut self, server: &Server, cpu_before: u64, delivered: u64, took: Duration) -> anyhow::Result<Figures> {
+        let cpu_ns = server.cpu_ns()? - cpu_before;
+        self.latencies_us.sort_unstable();
+        let quantile =
+            |q: f64| f64::from(self.latencies_us[((self.latencies_us.len() - 1) as f64 * q) as usize]) / 1000.0;
+        Ok(Figures {
+            cpu_us: Some(cpu_ns as f64 / 1000.0 / delivered as f64),
+            per_s: Some(delivered as f64 / took.as_secs_f64()),
+            p50_ms: Some(quantile(0.5)),
+            p99_ms: Some(quantile(0.99)),
+            pss_kb: Some(server.pss_kb()? as f64),
+            ..Figures::default()
+        })
+    }
+}
+
+impl Reader {
+    fn read(&mut self, scratch: &mut [u8], started: Instant, latencies_us: &mut Vec<u32>) -> anyhow::Result<()> {
+        let length = match rustix::net::recv(self.stream.as_fd(), &mut *scratch, RecvFlags::DONTWAIT) {
+            Ok((_, length)) => length,
+            Err(rustix::io::Errno::AGAIN) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        ensure!(length > 0, "the server has closed a subscriber");
+        let now_us = started.elapsed().as_micros() as u64;
+        if self.partial.is_empty() {
+            let used = self.take(&scratch[..length], now_us, latencies_us)?;
+            self.partial.extend_from_slice(&scratch[used..length]);
+        } else {
+            let mut bytes = std::mem::take(&mut self.partial);
+            bytes.extend_from_slice(&scratch[..length]);
+            let used = self.take(&bytes, now_us, latencies_us)?;
+            bytes.drain(..used);
+            self.partial = bytes;
+        }
+        Ok(())
+    }
+
+    /// Checks every whole message and returns how many bytes they took.
+    fn take(&mut self, bytes: &[u8], now_us: u64, latencies_us: &mut Vec<u32>) -> anyhow::Result<usize> {
+        let mut at = 0;
+        while let Some((opcode, payload, end)) = frame(bytes, at) {
+            at = end;
+            if opcode != 1 {
+                continue;
+            }
+            let digits = |from: usize| std::str::from_utf8(&bytes[from..from + 12]).unwrap_or("").parse::<u64>();
+            ensure!(end - payload == BYTES, "a message of {} bytes", end - payload);
+            let (n, sent_us) = (digits(payload + 1)?, digits(payload + 14)?);
+            ensure!(n == self.next, "message {n} where {} was expected", self.next);
+            self.next += 1;
+            latencies_us.push(now_us.saturating_sub(sent_us) as u32);
+        }
+        Ok(at)
+    }
+}
+
+/// A message of [`BYTES`] bytes as a client's frame with a mask of zeros: its number, and when it was due.
+fn message(n: u64, at_us: u64) -> Vec<u8> {
+    let mut out = vec![0x81, 0x80 | 126];
+    out.extend_from_slice(&(BYTES as u16).to_be_bytes());
+    out.extend_from_slice(&[0; 4]);
+    let head = out.len();
+    let _ = write!(out, "\"{n:012} {at_us:012} ");
+    out.resize(head + BYTES - 1, b'x');
+    out.push(b'"');
+    out
+}
+
+/// Opcode, and where the payload of the frame at `at` begins and ends, if it is whole. Servers mask nothing.
+fn frame(bytes: &[u8], at: usize) -> Option<(u8, usize, usize)> {
+    let head = bytes.get(at..at + 2)?;
+    let (start, length) = match head[1] {
+        126 => (at + 4, u16::from_be_bytes(bytes.get(at + 2..at + 4)?.try_into().ok()?) as usize),
+        127 => (at + 10, u64::from_be_bytes(bytes.get(at + 2..at + 10)?.try_into().ok()?) as usize),
+        length => (at + 2, length as usize),
+    };
+    (bytes.len() >= start + length).then_some((head[0] & 0x0f, start, start + length))
+}
+
+fn idle(server: &Server, from: usize, to: usize) -> anyhow::Result<Figures> {
+    let mut open = Vec::with_capacity(to);
+    let mut fill = |count: usize| -> anyhow::Result<f64> {
+        while open.len() < count {
+            open.push(connect(server.address, "/v1/channels/idle")?);
+        }
+        Ok(server.pss_kb()? as f64)
+    };
+    // A fit over several points: one figure would be at the mercy of the allocator.
+    let points = (0..=6).map(|i| from + (to - from) * i / 6);
+    let points = points.map(|count| Ok((count as f64, fill(count)? * 1024.0))).collect::<anyhow::Result<Vec<_>>>()?;
+    let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / points.len() as f64;
+    let (mean_x, mean_y) = (mean(|p| p.0), mean(|p| p.1));
+    let slope = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum::<f64>()
+        / points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum::<f64>();
+    let (cpu_before, started) = (server.cpu_ns()?, Instant::now());
+    let quiet = Duration::from_secs(5);
+    std::thread::sleep(quiet);
+    let idle_cpu_percent = (server.cpu_ns()? - cpu_before) as f64 / started.elapsed().as_nanos() as f64 * 100.0;
+    let pss_kb = Some(server.pss_kb()? as f64);
+    let (bytes_per_connection, idle_cpu_percent) = (Some(slope), Some(idle_cpu_percent));
+    Ok(Figures { pss_kb, bytes_per_connection, idle_cpu_percent, ..Figures::default() })
+}
+
+fn connect(address: SocketAddr, path: &str) -> anyhow::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )?;
+    let (mut head, mut buffer) = (Vec::new(), [0; 512]);
+    while !head.ends_with(b"\r\n\r\n") {
+        let length = stream.read(&mut buffer)?;
+        ensure!(length > 0, "closed during the handshake");
+        head.extend_from_slice(&buffer[..length]);
+    }
+    ensure!(head.starts_with(b"HTTP/1.1 101"), "no WebSocket: {}", String::from_utf8_lossy(&head));
+    Ok(stream)
+}
+
+/// Runs this thread, and what it starts, on one CPU. Errors: there is no such CPU.
+pub fn pin(cpu: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).context("the generator and the server need a CPU each")
+}
+
+impl Figures {
+    /// The median of each figure on its own.
+    pub fn median(runs: &[Figures]) -> Figures {
+        let median = |pick: fn(&Figures) -> Option<f64>| {
+            let mut values: Vec<f64> = runs.iter().filter_map(pick).collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied()
+        };
+        Figures {
+            cpu_us: median(|f| f.cpu_us),
+            per_s: median(|f| f.per_s),
+            p50_ms: median(|f| f.p50_ms),
+            p99_ms: median(|f| f.p99_ms),
+            pss_kb: median(|f| f.pss_kb),
+            bytes_per_connection: median(|f| f.bytes_per_connection),
+            idle_cpu_percent: median(|f| f.idle_cpu_percent),
+        }
+    }
+
+    /// This over the other, for the figures that are compared.
+    pub fn ratio(&self, other: &Figures) -> String {
+        let mut out = Vec::new();
+        for (name, this, other) in [
+            ("CPU", self.cpu_us, other.cpu_us),
+            ("deliveries", self.per_s, other.per_s),
+            ("p99", self.p99_ms, other.p99_ms),
+            ("bytes", self.bytes_per_connection, other.bytes_per_connection),
+        ] {
+            if let (Some(this), Some(other)) = (this, other) {
+                out.push(format!("{name} x{:.2}", this / other));
+            }
+        }
+        format!("[{}]", out.join(", "))
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        let mut add = |value: Option<f64>, show: fn(f64) -> String| parts.extend(value.map(show));
+        add(self.cpu_us, |v| format!("{v:6.3} us CPU per delivery"));
+        add(self.per_s, |v| format!("{:8.1} k/s", v / 1000.0));
+        add(self.p50_ms, |v| format!("p50 {v:.2} ms"));
+        add(self.p99_ms, |v| format!("p99 {v:.2} ms"));
+        add(self.bytes_per_connection, |v| format!("{v:6.0} bytes per connection"));
+        add(self.idle_cpu_percent, |v| format!("{v:.2} % CPU while idle"));
+        add(self.pss_kb, |v| format!("{:.1} MB", v / 1024.0));
+        write!(f, "{}", parts.join(", "))
+    }
+}

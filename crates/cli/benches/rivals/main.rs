@@ -1,0 +1,66 @@
+//! What Millrace costs on one core, beside uWebSockets (as Bun carries it) and `ws`, in one run: the rivals take turns, and each figure is the
+//! median over the passes. `make bench` runs it; the rivals are installed into the target folder when they are first needed.
+//!
+//! The server is pinned to CPU 0, this generator to CPU 1. Figures of different machines cannot be compared, ratios of one run can.
+
+mod load;
+mod target;
+
+use anyhow::ensure;
+use clap::Parser;
+
+use load::{Figures, Workload};
+use target::Target;
+
+#[derive(Parser)]
+struct Args {
+    /// Passes over all targets and workloads; medians are reported
+    #[arg(long, default_value_t = 5)]
+    passes: usize,
+    /// Who is measured
+    #[arg(long, value_delimiter = ',', default_value = "millrace,bun,ws")]
+    targets: Vec<Target>,
+    /// What is measured; all if nothing is named
+    #[arg(long, value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Seconds of load per workload
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Given by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let all = Workload::all(args.seconds);
+    let wanted =
+        |workload: &Workload| args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name());
+    let workloads: Vec<Workload> = all.into_iter().filter(wanted).collect();
+    ensure!(!workloads.is_empty(), "no such workload; there are {}", Workload::names().join(", "));
+    for target in &args.targets {
+        target.install()?;
+    }
+    load::pin(1)?;
+    let mut figures: Vec<Vec<Vec<Figures>>> = vec![vec![Vec::new(); args.targets.len()]; workloads.len()];
+    for pass in 1..=args.passes {
+        for (workload, by_target) in workloads.iter().zip(&mut figures) {
+            for (target, runs) in args.targets.iter().zip(by_target) {
+                let run = workload.run(target)?;
+                eprintln!("pass {pass} {:<16} {:<9} {run}", workload.name(), target.name());
+                runs.push(run);
+            }
+        }
+    }
+    for (workload, by_target) in workloads.iter().zip(&figures) {
+        println!("\n{}", workload.describe());
+        let first = by_target.first().map(|runs| Figures::median(runs));
+        for (target, runs) in args.targets.iter().zip(by_target) {
+            let median = Figures::median(runs);
+            let ratio = first.as_ref().map(|first| first.ratio(&median)).unwrap_or_default();
+            println!("  {:<9} {median}  {ratio}", target.name());
+        }
+    }
+    println!("\nRatios: {} over the target of the row. Medians of {} passes.", args.targets[0].name(), args.passes);
+    Ok(())
+}
