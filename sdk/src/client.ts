@@ -1,29 +1,37 @@
 // The client: gives the machine time and network, the links a hub to report to, and the application its promises.
-import { MillraceError, aborted, toError } from './errors.js';
-import { hub } from './hub.js';
-import type { Commands, Link, Transport } from './link.js';
+import { MillraceError, toError } from './errors.js';
+import { hub, type Hub } from './hub.js';
+import type { Ask, Commands, LinkHost, Transport } from './link.js';
 import { call, onAbort, orAborted } from './listen.js';
 import { machine, type Attempt, type Input } from './machine.js';
-import { checkChannel, parsePosition, withOffset } from './position.js';
-import { toEvent } from './subscription.js';
+import { checkChannel, offsetOf } from './position.js';
 import type { Channels, Client, ConnectOptions, State, Stats, TransportName } from './types.js';
 
 /** A timer cannot be longer than 24 days, ms. */
 const TIMER_MAX = 1e9;
 
-/** A client of the given transports, best first. See index.ts for one with all of them. */
-export function client<M = Channels>(url: string | URL, transports: readonly Transport[], options: ConnectOptions = {}): Client<M> {
+/** What is left of a client without the functions of extras.ts; `ask` is for them. */
+export interface Core<M = Channels> extends Omit<Client<M>, 'history' | 'presence'> {
+  readonly ask: Ask;
+}
+
+/** A client of the given transports, best first; `widen` is `wildcards`, or nothing. See index.ts for one with everything. */
+export function client<M = Channels>(
+  url: string | URL,
+  transports: readonly Transport[],
+  options: ConnectOptions = {},
+  widen: (hub: Hub, changed: () => void) => Hub = (hub) => hub,
+): Core<M> {
   const { signal, retry, hidden, transports: chosen = 'auto', log } = options;
   const usable = transports.filter((transport) => transport.usable?.(options) ?? true);
   const scope = globalThis as Partial<Window & typeof globalThis>;
   const base = new URL(url, scope.location?.href).href.replace(/\/*([?#].*)?$/, '');
-  const counts = { transport: undefined as TransportName | undefined, rtt: 0, bytesIn: 0, bytesOut: 0, messages: 0, reconnects: 0, gaps: 0 };
+  const counts: LinkHost['counts'] = { transport: undefined, rtt: 0, bytesIn: 0, bytesOut: 0, messages: 0, reconnects: 0, gaps: 0 };
   const listeners = new Set<(state: State) => void>();
   /** Ends what listens to the page. */
   const over = new AbortController();
   let active: Attempt | undefined;
   let timer: ReturnType<typeof setTimeout> | undefined;
-  let timerAt = Infinity;
   let pumping = false;
   /** The clock's last reading, and how far it was set back since the start, ms. */
   let last = 0;
@@ -39,16 +47,11 @@ export function client<M = Channels>(url: string | URL, transports: readonly Tra
   const orderOf = (names: 'auto' | readonly TransportName[]): TransportName[] => (names === 'auto' ? usable : names.map(named)).map(({ name }) => name);
 
   const decide = machine({ order: orderOf(chosen), random: Math.random, retry, pauseHidden: hidden === 'pause' });
-  const channels = hub(
-    counts,
-    () => {
-      input('start');
-      ioOf(active)?.changed();
-    },
-    (channel, since, limit, signal) => ask('history', { channel, since, limit }, signal),
-  );
-
-  const ioOf = (link: Attempt | undefined): Link | undefined => link?.io as Link | undefined;
+  const changed = (): void => {
+    input('start');
+    active?.io?.changed();
+  };
+  const channels = widen(hub(counts, changed, (channel, since, limit, signal) => ask('history', { channel, since, limit }, signal)), changed);
 
   /** This machine's clock, but never backwards. */
   function now(): number {
@@ -58,28 +61,16 @@ export function client<M = Channels>(url: string | URL, transports: readonly Tra
     return time + setBack;
   }
 
-  function input(...input: Input): void {
-    decide.handleInput(now(), ...input);
-    pump();
-  }
-
-  function pump(): void {
+  function input(...what: Input): void {
+    decide.handleInput(now(), ...what);
     // Whoever is called from here may come back with an input: its outputs are done by the loop that runs already.
     if (pumping) return;
     pumping = true;
     for (let output; (output = decide.pollOutput()); ) carryOut[output[0]](output[1] as never);
     pumping = false;
-    // Every message moves a deadline back: the timer stays, and is set anew when it fires too early.
-    const due = decide.pollTimeout();
-    if (due >= timerAt && due < Infinity) return;
     clearTimeout(timer);
-    timerAt = due;
-    if (due === Infinity) return;
-    timer = setTimeout(() => {
-      timerAt = Infinity;
-      decide.handleTimeout(now());
-      pump();
-    }, Math.min(due - now(), TIMER_MAX));
+    const dueMs = decide.pollTimeout() - now();
+    if (dueMs < Infinity) timer = setTimeout(() => input('timeout'), Math.min(dueMs, TIMER_MAX));
   }
 
   const carryOut = {
@@ -90,18 +81,18 @@ export function client<M = Channels>(url: string | URL, transports: readonly Tra
         base,
         hub: channels,
         counts,
-        say(...[type, value]) {
+        say(type, value) {
           if (type === 'closed') log?.({ level: 'info', msg: `${transport}: ${value}`, error: value });
           input(...([type, value, link] as Input));
         },
       });
     },
-    abort: (link: Attempt) => ioOf(link)?.close(),
+    abort: ({ io }: Attempt) => io?.close(),
     active(link: Attempt) {
       active = link;
-      ioOf(link)?.changed();
+      link.io?.changed();
     },
-    ping: (link: Attempt) => ioOf(link)?.ping(),
+    ping: ({ io }: Attempt) => io?.ping(),
     stayed: (error: MillraceError) => stayed(error),
     state(state: State) {
       log?.({ level: 'debug', msg: state.name, state });
@@ -118,7 +109,7 @@ export function client<M = Channels>(url: string | URL, transports: readonly Tra
     },
   };
 
-  const ending = (): MillraceError => (decide.state as { cause?: MillraceError }).cause ?? aborted('the client is closed');
+  const ending = (): MillraceError => (decide.state as { cause?: MillraceError }).cause ?? toError('closed', 'aborted');
 
   function onState(fn: (state: State) => void): () => void {
     listeners.add(fn);
@@ -136,7 +127,7 @@ export function client<M = Channels>(url: string | URL, transports: readonly Tra
       };
       if (transport) stayed = reject;
       off = onState(check);
-      timer = timeout ? setTimeout(() => reject(new MillraceError('timeout', `not open after ${timeout} ms`)), timeout) : undefined;
+      if (timeout) timer = setTimeout(() => reject(new MillraceError('timeout', `not open in ${timeout} ms`)), timeout);
       check(decide.state);
     });
     return orAborted(open, signal).finally(() => {
@@ -156,7 +147,7 @@ export function client<M = Channels>(url: string | URL, transports: readonly Tra
     for (;;) {
       await ready({ signal });
       try {
-        return await orAborted(ioOf(active)!.ask(command, body, signal), signal);
+        return await orAborted(active!.io!.ask(command, body, signal), signal);
       } catch (thrown) {
         const error = toError(thrown);
         if (!error.retryable || error.reason) throw error;
@@ -171,12 +162,12 @@ export function client<M = Channels>(url: string | URL, transports: readonly Tra
   onAbort(over.signal, onAbort(signal, close));
   if (scope.addEventListener) {
     // The signs that the network may have changed.
-    const seen = ({ type }: { type: string }): void => input(type === 'online' || type === 'offline' ? type : scope.document?.hidden ? 'hidden' : 'visible');
+    const seen = ({ type }: { type: string }): void => input(/line$/.test(type) ? (type as 'online' | 'offline') : scope.document?.hidden ? 'hidden' : 'visible');
     for (const type of ['online', 'offline', 'visibilitychange', 'resume', 'pageshow']) scope.addEventListener(type, seen, over);
     seen({ type: '' });
   }
 
-  const made: Client<any> = {
+  return {
     get state() {
       return decide.state;
     },
@@ -186,31 +177,16 @@ export function client<M = Channels>(url: string | URL, transports: readonly Tra
       if (decide.state.name === 'closed') throw ending();
       return channels.subscribe(channel, options);
     },
-    async publish(channel, data, { signal, key, ttl, idempotencyKey = randomId() } = {}) {
-      const { position } = await ask('publish', { channel, data: (data as unknown) instanceof ArrayBuffer ? new Uint8Array(data) : data, key, ttl, idempotency_key: idempotencyKey }, signal);
-      return { position, offset: parsePosition(position).offset };
+    // `crypto.randomUUID` is missing on pages without TLS.
+    async publish(channel, data, { signal, key, ttl, idempotencyKey = crypto.getRandomValues(new Uint32Array(4)).join('-') } = {}) {
+      const { position } = await ask('publish', { channel, data: (data as unknown) instanceof ArrayBuffer ? new Uint8Array(data as ArrayBuffer) : data, key, ttl, idempotency_key: idempotencyKey }, signal);
+      return { position, offset: offsetOf(position) };
     },
-    async *presence(channel, { signal, everyMs = 5000 } = {}) {
-      try {
-        for (let last; ; ) {
-          const { count } = await ask('presence', { channel }, signal);
-          if (count !== last) yield { count };
-          last = count;
-          await orAborted(new Promise((resolve) => setTimeout(resolve, everyMs)), signal);
-        }
-      } catch (thrown) {
-        if (toError(thrown).code !== 'aborted') throw thrown;
-      }
-    },
-    async history(channel, { since = 'earliest', limit = 100, signal } = {}) {
-      const get = (since: string, limit: number) => ask('history', { channel, since, limit }, signal);
-      const { messages, position, gap } = await get(typeof since === 'string' ? since : withOffset((await get('now', 1)).position, since), limit);
-      return Object.assign(messages.map((message) => toEvent({ ...message, channel }, true)), { position, ...(gap && { gap }) }) as any;
-    },
+    ask,
     stats: (): Stats => ({ ...counts }),
     async use(name) {
       const order = orderOf(name === 'auto' ? name : [name]);
-      stayed(aborted(`${name} was asked for meanwhile`));
+      stayed(toError(`${name} instead`, 'aborted'));
       input('use', order);
       await until(order[0]);
     },
@@ -218,10 +194,4 @@ export function client<M = Channels>(url: string | URL, transports: readonly Tra
     close,
     [Symbol.asyncDispose]: close,
   };
-  return made;
-}
-
-/** `crypto.randomUUID` is missing on pages without TLS. */
-function randomId(): string {
-  return crypto.getRandomValues(new Uint32Array(4)).join('-');
 }

@@ -3,7 +3,12 @@
 //   import { client } from '@millrace/client/core';
 //   import { websocket } from '@millrace/client/websocket';
 //   const mr = client('https://example.com', [websocket]);
-export { client } from './client.js';
+//
+// Wildcards are a fourth argument, `client(url, [websocket], {}, wildcards)`; `history(mr, channel)` and `presence(mr, channel)` are
+// functions: what is not used is not in the bundle either.
+export { client, type Core } from './client.js';
 export { MillraceError, type ErrorCode } from './errors.js';
+export { history, presence } from './extras.js';
+export { wildcards } from './wildcards.js';
 export type { Transport } from './link.js';
 export type * from './types.js';

@@ -14,20 +14,15 @@ export interface ErrorDetails {
 }
 
 export class MillraceError extends Error {
-  readonly retryable: boolean;
+  declare readonly code: ErrorCode;
+  declare readonly retryable: boolean;
   declare readonly retryAfter?: number;
   declare readonly transport?: TransportName;
   declare readonly reason?: string;
 
-  constructor(
-    readonly code: ErrorCode,
-    message: string,
-    details?: ErrorDetails,
-  ) {
+  constructor(code: ErrorCode, message: string, details?: ErrorDetails) {
     super(message);
-    this.name = 'MillraceError';
-    this.retryable = code === 'network' || code === 'timeout';
-    Object.assign(this, details);
+    Object.assign(this, { name: 'MillraceError', code, retryable: code === 'network' || code === 'timeout' }, details);
   }
 }
 
@@ -61,9 +56,7 @@ export function closeError(code: number, reason: string): MillraceError {
   return new MillraceError(kind, `closed: ${code} ${reason}`, { transport: 'websocket' });
 }
 
-/** Anything thrown, as a MillraceError: what is not ours came from the network, unless `code` says otherwise. */
+/** Anything thrown, as a MillraceError: what is not ours has `code`. */
 export function toError(thrown: unknown, code: ErrorCode = 'network'): MillraceError {
   return thrown instanceof MillraceError ? thrown : new MillraceError(code, String(thrown), { cause: thrown });
 }
-
-export const aborted = (message = 'aborted', cause?: unknown): MillraceError => new MillraceError('aborted', message, { cause });

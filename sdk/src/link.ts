@@ -11,7 +11,7 @@ export interface Wanted {
   /** A position, or for a pattern a time; undefined means now. */
   readonly since: string | undefined;
   /** For a pattern: the last position of every channel heard. */
-  readonly positions: Readonly<Record<string, string>> | undefined;
+  readonly positions?: Readonly<Record<string, string>>;
 }
 
 export interface Draft {
@@ -37,6 +37,8 @@ export interface Commands {
   presence: [{ readonly channel: string }, { readonly count: number }];
 }
 
+export type Ask = <C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal) => Promise<Commands[C][1]>;
+
 /** The client as a link sees it; `WebSocket`, `fetch`, `retry` and the like are what the application gave. */
 export interface LinkHost extends ConnectOptions {
   /** The server's address, without a slash at the end. */
@@ -46,7 +48,7 @@ export interface LinkHost extends ConnectOptions {
   /** For the link to keep: `rtt`, `bytesIn`, `bytesOut`. */
   readonly counts: { -readonly [K in keyof Stats]: Stats[K] };
   /** What happened to this link. `closed` is its last word. */
-  say(...what: LinkInput): void;
+  say<Type extends LinkInput[0]>(type: Type, value: Extract<LinkInput, readonly [Type, unknown]>[1]): void;
 }
 
 /** Requests fail with a retryable error without `reason` when the link went away before the answer: ask the next link. */
@@ -55,7 +57,7 @@ export interface Link {
   changed(): void;
   /** Make the server say something. Only asked of the link that carries the traffic. */
   ping(): void;
-  ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]>;
+  readonly ask: Ask;
   /** Ends it at once; it reports nothing after this. */
   close(): void;
 }

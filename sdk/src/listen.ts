@@ -1,5 +1,5 @@
 // Waiting and listening, with a way out.
-import { aborted } from './errors.js';
+import { toError } from './errors.js';
 
 /** Calls `fn` when `signal` aborts, or now if it has; returns the way out. */
 export function onAbort(signal: AbortSignal | undefined, fn: () => void): () => void {
@@ -11,10 +11,12 @@ export function onAbort(signal: AbortSignal | undefined, fn: () => void): () => 
 /** `promise`, unless `signal` aborts first. */
 export function orAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   return new Promise((resolve, reject) => {
-    const off = onAbort(signal, () => reject(aborted(undefined, signal!.reason)));
+    const off = onAbort(signal, () => reject(toError(signal!.reason, 'aborted')));
     promise.then(resolve, reject).finally(off);
   });
 }
+
+export const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** A caller's defect is its own: what `fn` throws surfaces as uncaught and stops nobody else. */
 export function call<T>(fn: (value: T) => void, value: T): void {

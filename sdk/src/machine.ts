@@ -10,6 +10,7 @@
 //                          │ offline, hidden            close, giveUpAfter, a refusal that another try cannot change
 //                          └─► paused                   ─► closed (from anywhere, for good)
 import { MillraceError } from './errors.js';
+import type { Link } from './link.js';
 import type { State, TransportName } from './types.js';
 
 export interface MachineOptions {
@@ -29,7 +30,7 @@ export interface Attempt {
   /** The time by which it must have said something is over by `late` ms. */
   readonly overdue: (late: number) => void;
   /** Of no concern here: what the host keeps with it. */
-  io?: unknown;
+  io?: Link;
 }
 
 /** What a link says of itself. */
@@ -44,7 +45,7 @@ type Said<I> = I extends readonly [infer Type, infer Value] ? readonly [type: Ty
 
 export type Input =
   | Said<LinkInput>
-  | readonly ['start' | 'online' | 'offline' | 'visible' | 'hidden' | 'wake']
+  | readonly ['timeout' | 'start' | 'online' | 'offline' | 'visible' | 'hidden' | 'wake']
   /** Keep to these transports from now on. */
   | readonly ['use', order: readonly TransportName[]]
   | readonly ['close', cause?: MillraceError];
@@ -62,21 +63,18 @@ export type Output =
 
 /** All in ms. */
 const RACE = 1_500;
-const OPEN_WITHIN = 10_000;
-const STABLE = 10_000;
+/** For a link to open, to answer a ping, and to count as stable; for a page to be out of sight. */
+const PATIENCE = 10_000;
 const FIRST_RETRY = 300;
 const WAKE_GRACE = 2_000;
-const PING_GRACE = 10_000;
 /** A timer that fires later than this tells of a sleep or a throttled page, not of a silent server. */
 const LATE = 1_000;
-const HIDDEN_GRACE = 10_000;
 const HIDDEN_DRAIN_FACTOR = 5;
 
 export interface Machine {
   readonly state: State;
   handleInput(now: number, ...input: Input): void;
-  handleTimeout(now: number): void;
-  /** When `handleTimeout` is due; Infinity if nothing waits for time. */
+  /** When the input `timeout` is due; Infinity if nothing waits for time. */
   pollTimeout(): number;
   /** To be carried out in this order, after every input, until there is none. */
   pollOutput(): Output | undefined;
@@ -111,6 +109,13 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
   let lostAt: number | undefined;
 
   const inputs: Record<Input[0], (value: any, link: Attempt) => void> = {
+    timeout() {
+      for (const [act, at] of [...deadlines]) {
+        if (now < at || deadlines.get(act) !== at) continue;
+        deadlines.delete(act);
+        act(now - at);
+      }
+    },
     start() {
       if (state.name === 'idle') connect();
     },
@@ -122,7 +127,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
       active = link;
       link.since = now;
       deadlines.delete(move);
-      inputs.alive(OPEN_WITHIN, link);
+      inputs.alive(PATIENCE, link);
       lostAt = cause = orderBefore = undefined;
       const { transport } = link;
       // What has just worked is tried first next time; a chosen order of one stays as it is.
@@ -195,7 +200,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
   }
 
   function pauseLater(): void {
-    if (hidden && pauseHidden && !deadlines.has(pause)) deadlines.set(pause, now + HIDDEN_GRACE);
+    if (hidden && pauseHidden && !deadlines.has(pause)) deadlines.set(pause, now + PATIENCE);
   }
 
   function pause(): void {
@@ -226,7 +231,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
       },
     };
     candidates.add(link);
-    deadlines.set(link.overdue, now + OPEN_WITHIN);
+    deadlines.set(link.overdue, now + PATIENCE);
     emit('open', link);
   }
 
@@ -279,7 +284,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
 
   /** The active link is gone. */
   function lost(error: MillraceError): void {
-    const stable = now - active!.since >= STABLE;
+    const stable = now - active!.since >= PATIENCE;
     const planned = deadlines.get(move);
     active = undefined;
     deadlines.delete(quiet);
@@ -327,7 +332,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
 
   /** Nothing has come for too long. */
   function quiet(late: number): void {
-    ping(late > LATE ? WAKE_GRACE : PING_GRACE);
+    ping(late > LATE ? WAKE_GRACE : PATIENCE);
   }
 
   function ping(graceMs: number): void {
@@ -349,14 +354,6 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
     handleInput(time, ...[type, value, link]: Input) {
       now = time;
       if (state.name !== 'closed') inputs[type](value, link!);
-    },
-    handleTimeout(time) {
-      now = time;
-      for (const [act, at] of [...deadlines]) {
-        if (now < at || deadlines.get(act) !== at) continue;
-        deadlines.delete(act);
-        act(now - at);
-      }
     },
     pollTimeout: () => Math.min(...deadlines.values()),
     pollOutput: () => outputs.shift(),

@@ -12,12 +12,14 @@ export function parsePosition(text: string): Position {
   return { epoch: epoch!, offset: BigInt(offset) };
 }
 
+export const offsetOf = (position: string): bigint => parsePosition(position).offset;
+
 /** `offset` in the epoch of `position`. */
 export const withOffset = (position: string, offset: bigint): string => position.replace(/\d+$/, String(offset));
 
 /** The position before `position`; an epoch begins at 0. */
 export function before(position: string): string {
-  const { offset } = parsePosition(position);
+  const offset = offsetOf(position);
   return withOffset(position, offset && offset - 1n);
 }
 
@@ -29,22 +31,9 @@ export function isNews(next: string, at: string | undefined): boolean {
   return epoch !== last.epoch || offset > last.offset;
 }
 
-const isPattern = (channel: string): boolean => /[+#]/.test(channel);
-
-/**
- * Throws if `channel` is neither a channel name nor, where `patterns` may be, a pattern. No URL can name the levels `.` and
- * `..`, so they are refused on every transport.
- */
-export function checkChannel(channel: string, patterns?: boolean): void {
-  // A `#` only as the last level, where it is as good as a `+`.
-  const levels = /^((?!\.\.?(\/|$))([\w.:-]+|\+)(\/(?!$)|$))+$/.test(channel.replace(/(^|\/)#$/, '$1+'));
-  if (!levels || channel.length > 255 || (!patterns && isPattern(channel))) {
+/** Throws if `channel` is no channel name. No URL can name the levels `.` and `..`, so they are refused on every transport. */
+export function checkChannel(channel: string): void {
+  if (!/^((?!\.\.?(\/|$))[\w.:-]+(\/(?!$)|$))+$/.test(channel) || channel.length > 255) {
     throw new MillraceError('rejected', `not a channel name: ${channel}`, { reason: 'bad_channel' });
   }
-}
-
-/** What tests whether a channel matches `pattern`; undefined for a plain name. `+` is one level, `#` the rest, the parent included. */
-export function matcher(pattern: string): RegExp | undefined {
-  if (!isPattern(pattern)) return undefined;
-  return RegExp(`^${pattern.replace(/\./g, '\\.').replace(/\+/g, '[^/]+').replace(/(^|\/)#/, '($1.+)?')}$`);
 }

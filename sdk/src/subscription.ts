@@ -1,7 +1,7 @@
 // One consumer of a channel or pattern: buffers events, hands them to an iterator or listeners, knows what it missed.
-import { MillraceError, aborted } from './errors.js';
+import { MillraceError, toError } from './errors.js';
 import { call, onAbort } from './listen.js';
-import { parsePosition } from './position.js';
+import { offsetOf } from './position.js';
 import type { Event, Gap, SubscribeOptions, Subscription } from './types.js';
 
 /** A publication as every transport reports it. */
@@ -17,12 +17,10 @@ export interface Message {
 /** A publication, or what is missing instead. */
 export type Item = Message | (Gap & { readonly channel: string });
 
-export const isGap = (item: Item): item is Gap & { readonly channel: string } => 'to' in item;
-
 export function toEvent({ channel, time, key, data, encoding, position }: Message, replayed: boolean): Event {
   return {
     data: encoding ? Uint8Array.from(atob(data as string), (c) => c.charCodeAt(0)) : data,
-    offset: parsePosition(position).offset,
+    offset: offsetOf(position),
     position,
     channel,
     publishedAt: time,
@@ -37,7 +35,11 @@ type Start = Awaited<Subscription['ready']>;
 /** What the hub sees of a subscription. */
 export interface Consumer<T> {
   readonly subscription: Subscription<T>;
-  start(start: Start): void;
+  readonly options: SubscribeOptions<T>;
+  /** Takes from the wire what comes after this ('': all). Until then it reads history, at its own pace, to where the wire is. */
+  live?: string;
+  /** `position`: of a pattern, which has none, the server's time. Only the first call counts. */
+  start(position: string, recovered?: boolean, offset?: bigint): void;
   take(item: Item, replayed: boolean): void;
   /** Ends it. With a cause, what is buffered can still be read; then the iterator throws it. */
   end(cause?: MillraceError): void;
@@ -45,7 +47,8 @@ export interface Consumer<T> {
   room(): Promise<boolean>;
 }
 
-export function consumer<T>(channel: string, { buffer, schema, signal, onGap }: SubscribeOptions<T>, onEnd: () => void): Consumer<T> {
+export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd: () => void): Consumer<T> {
+  const { buffer, schema, signal, onGap } = options;
   const max = buffer?.overflow === 'latest-only' ? 1 : (buffer?.max ?? 1024);
   const listeners = new Set<{ fn: (event: Event<T>) => void; end: ((cause?: MillraceError) => void) | undefined }>();
   let queue: Event<T>[] = [];
@@ -56,10 +59,10 @@ export function consumer<T>(channel: string, { buffer, schema, signal, onGap }: 
   /** Whoever waits for an event, for room, or for the end. */
   const waiting: (() => void)[] = [];
   let off: (() => void) | undefined;
-  let start!: (start: Start) => void;
+  let started!: (start: Start) => void;
   let unstarted!: (cause: MillraceError) => void;
   const ready = new Promise<Start>((resolve, reject) => {
-    start = resolve;
+    started = resolve;
     unstarted = reject;
   });
   // Whoever does not look at `ready` hears of it from the iterator, `on` or the client's state.
@@ -71,12 +74,14 @@ export function consumer<T>(channel: string, { buffer, schema, signal, onGap }: 
   /** The last listener or iterator gone closes it. */
   const left = (): void => void (listeners.size || iterators || end());
 
+  const close = async (): Promise<void> => end();
+
   function end(why?: MillraceError): void {
     if (over) return;
     over = true;
     cause = why;
     if (!why) queue = [];
-    unstarted(why ?? aborted());
+    unstarted(why ?? toError('closed', 'aborted'));
     off?.();
     stir();
     listeners.forEach(({ end }) => end && call(end, why));
@@ -86,11 +91,11 @@ export function consumer<T>(channel: string, { buffer, schema, signal, onGap }: 
 
   function take(item: Item, replayed: boolean): void {
     if (over) return;
-    if (isGap(item)) {
+    if ('to' in item) {
       const { from, to } = item;
       subscription.gaps++;
       subscription.lastGap = { from, to };
-      if (onGap === 'error') end(new MillraceError('gap', `${item.channel}: ${from} to ${to} is no longer in history`));
+      if (onGap === 'error') end(new MillraceError('gap', `${item.channel}: lost ${from} to ${to}`));
       return;
     }
     const event = toEvent(item, replayed) as Event<T>;
@@ -103,7 +108,7 @@ export function consumer<T>(channel: string, { buffer, schema, signal, onGap }: 
     tell(event);
     if (listeners.size && !iterators) return;
     if (queue.length >= max) {
-      if (buffer?.overflow === 'error') return end(new MillraceError('slow-consumer', `${max} events wait to be read`));
+      if (buffer?.overflow === 'error') return end(new MillraceError('slow-consumer', `${max} unread events`));
       queue.shift();
       subscription.dropped++;
     }
@@ -133,16 +138,11 @@ export function consumer<T>(channel: string, { buffer, schema, signal, onGap }: 
       iterators++;
       return {
         async next() {
-          for (;;) {
-            const value = done ? undefined : queue.shift();
-            if (value) {
-              stir();
-              return { done: false, value };
-            }
-            if (done || (over && !cause)) return { done: true, value: undefined };
-            if (over) throw cause;
-            await change();
-          }
+          while (!done && !over && !queue.length) await change();
+          const value = done ? undefined : queue.shift();
+          if (!value && !done && cause) throw cause;
+          stir();
+          return { done: !value, value } as IteratorResult<Event<T>>;
         },
         async return() {
           if (!done) iterators--;
@@ -153,13 +153,14 @@ export function consumer<T>(channel: string, { buffer, schema, signal, onGap }: 
         },
       };
     },
-    close: async () => end(),
-    [Symbol.asyncDispose]: async () => end(),
+    close,
+    [Symbol.asyncDispose]: close,
   };
-  off = onAbort(signal, () => end());
+  off = onAbort(signal, close);
   return {
     subscription,
-    start,
+    options,
+    start: (position, recovered = true, offset = offsetOf(position)) => started({ offset, position, recovered }),
     take,
     end,
     async room() {

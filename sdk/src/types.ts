@@ -117,7 +117,7 @@ export interface Published {
 }
 
 /** Events, oldest first, with the position to go on from and what history no longer holds. */
-export type History<T> = readonly Event<T>[] & { readonly position: string; readonly gap?: Gap };
+export type History<T> = readonly Event<T>[] & { readonly position: string; readonly gap?: Gap | undefined };
 
 export interface Stats {
   readonly transport: TransportName | undefined;

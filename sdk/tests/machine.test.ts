@@ -40,7 +40,7 @@ class Bench {
     expect(end).toBeLessThan(Infinity);
     while (this.machine.pollTimeout() <= end) {
       this.at = Math.max(this.at, this.machine.pollTimeout());
-      this.machine.handleTimeout(this.at);
+      this.machine.handleInput(this.at, 'timeout');
       this.#take();
     }
     this.at = end;
@@ -49,7 +49,7 @@ class Bench {
   /** Time passes without a timer firing, as in a sleep; then one timer fires, late. */
   sleep(ms: number): void {
     this.at += ms;
-    this.machine.handleTimeout(this.at);
+    this.machine.handleInput(this.at, 'timeout');
     this.#take();
   }
 

@@ -1,5 +1,5 @@
 // What the four HTTP transports share: one request for all channels, opened anew when the set of channels changes.
-import { MillraceError, aborted, toError } from '../errors.js';
+import { MillraceError, toError } from '../errors.js';
 import { onAbort } from '../listen.js';
 import type { Commands, Draft, Link, LinkHost, Wanted } from '../link.js';
 import type { TransportName } from '../types.js';
@@ -92,7 +92,7 @@ export class HttpLink implements Link {
     const offs = [signal, over].map((source) => onAbort(source, () => round.abort()));
     try {
       for (let attempt = 0; ; attempt++) {
-        if (signal?.aborted) throw aborted();
+        if (signal?.aborted) throw toError('aborted', 'aborted');
         if (over.aborted) throw new MillraceError('network', 'the connection was closed');
         try {
           return await ask(round.signal);
@@ -127,10 +127,10 @@ export class HttpLink implements Link {
   begin(positions: Iterable<readonly [channel: string, position: string]>, query: Query, time: number): void {
     const { host } = this;
     const asked = new Set(query.map(([, value]) => value));
-    if (host.hub.wanted().some(({ channel, since }) => since && asked.has(channel))) throw aborted();
+    if (host.hub.wanted().some(({ channel, since }) => since && asked.has(channel))) throw toError('aborted', 'aborted');
     this.open(Date.now() - this.#asked);
     for (const [channel, position] of positions) {
-      host.hub.started(channel, position, asked.has(channel) || asked.has(`${channel}@${position}`), time);
+      host.hub.started(channel, { position, recovered: asked.has(channel) || asked.has(`${channel}@${position}`), time });
     }
   }
 

@@ -1,5 +1,5 @@
 // Every HTTP request of the client: address, cache-busting, token, problem details.
-import { MillraceError, aborted, refused, toError, type Refusal } from '../errors.js';
+import { MillraceError, refused, toError, type Refusal } from '../errors.js';
 import { parsePosition } from '../position.js';
 import { onAbort } from '../listen.js';
 import { tokenOf, type LinkHost, type Page } from '../link.js';
@@ -62,7 +62,7 @@ export class Http {
       }
     } catch (thrown) {
       if (late) throw new MillraceError('timeout', `no answer from ${path}`);
-      if (signal?.aborted) throw aborted();
+      if (signal?.aborted) throw toError('aborted', 'aborted');
       throw toError(thrown);
     } finally {
       clearTimeout(timer);
@@ -88,7 +88,7 @@ export class Http {
       this.#host.counts.bytesIn += text.length;
       return { body: text ? (JSON.parse(text) as T) : undefined, response };
     } catch (thrown) {
-      if (ask?.signal?.aborted) throw aborted();
+      if (ask?.signal?.aborted) throw toError('aborted', 'aborted');
       throw thrown instanceof SyntaxError ? new MillraceError('protocol', `${path} did not answer in JSON`) : toError(thrown);
     }
   }

@@ -37,39 +37,32 @@ function open(host: LinkHost): Link {
       counts.bytesIn += data.length;
       try {
         const said = JSON.parse(data);
-        if (said.push === 'connected') {
+        const { id, push, error, ok } = said;
+        if (push === 'connected') {
           pingMs = said.ping_ms;
           bytesMax = said.message_bytes_max;
           say('opened', Date.now() - since);
           ping();
         }
         say('alive', pingMs);
-        hear(said);
+        if (push === 'message' || push === 'gap') hub.hear(said);
+        else if (push === 'drain') say('drain', said.after_ms);
+        else if (push === 'error') host.log?.({ level: 'warn', msg: `${said.code}: ${said.detail}` });
+        waiting.get(id)?.(error && refused(error), ok);
+        waiting.delete(id);
       } catch (thrown) {
         end(toError(thrown, 'protocol'));
       }
     };
   }
 
-  function hear(said: any): void {
-    const { id, push, error } = said;
-    if (push === 'message' || push === 'gap') hub.hear(said);
-    else if (push === 'drain') say('drain', said.after_ms);
-    else if (push === 'error') host.log?.({ level: 'warn', msg: `${said.code}: ${said.detail}` });
-    else {
-      const done = waiting.get(id);
-      waiting.delete(id);
-      done?.(error && refused(error), said.ok);
-    }
-  }
-
   function send(command: string, body: object, done: Done): void {
     const { data } = body as { data?: unknown };
+    const bytes = data instanceof Uint8Array;
     const id = ++ids;
-    const text = JSON.stringify({ id, [command]: data instanceof Uint8Array ? { ...body, data: toBase64(data), encoding: 'base64' } : body });
-    // A message of more than twice the limit would end the session (1009). In UTF-8 a UTF-16 unit takes up to three bytes.
-    const larger = (part: any, max: number): boolean => part.length * 3 > max && new Blob([part]).size > max;
-    if (larger(text, bytesMax) && (larger(text, bytesMax * 2) || larger(data instanceof Uint8Array || typeof data === 'string' ? data : JSON.stringify(data), bytesMax))) {
+    const text = JSON.stringify({ id, [command]: bytes ? { ...body, data: toBase64(data), encoding: 'base64' } : body });
+    // In UTF-8 a UTF-16 unit takes up to three bytes. A message of more than twice the limit would end the session (1009).
+    if (text.length * 3 > bytesMax && (size(text) > bytesMax * 2 || size(bytes || typeof data === 'string' ? data : JSON.stringify(data)) > bytesMax)) {
       return done(refused({ code: 'too_large', detail: `larger than ${bytesMax} bytes` }));
     }
     waiting.set(id, done);
@@ -89,7 +82,7 @@ function open(host: LinkHost): Link {
       if (reading.has(channel)) continue;
       reading.set(channel, policy);
       send('subscribe', want, (error, ok) => {
-        if (!error) hub.started(channel, ok.position, ok.recovered ?? true, ok.time);
+        if (!error) hub.started(channel, ok);
         else if (!error.retryable) hub.refused(channel, error);
         else if (!over.signal.aborted) {
           setTimeout(() => {
@@ -108,19 +101,18 @@ function open(host: LinkHost): Link {
 
   function end(error: MillraceError): void {
     if (over.signal.aborted) return;
-    close(error);
+    close();
     say('closed', error);
   }
 
-  function close({ message }: { message: string } = { message: 'the connection was closed' }): void {
+  function close(): void {
     over.abort();
     if (socket) {
       socket.onmessage = socket.onclose = null;
       socket.close();
     }
-    // What was not answered goes out again over the next link: those errors are worth another try, whatever ended this one.
-    const lost = new MillraceError('network', message);
-    waiting.forEach((done) => done(lost));
+    // What was not answered goes out again over the next link, whatever ended this one.
+    waiting.forEach((done) => done(new MillraceError('network', 'closed')));
     waiting.clear();
   }
 
@@ -132,6 +124,8 @@ function open(host: LinkHost): Link {
     close,
   };
 }
+
+const size = (part: any): number => new Blob([part]).size;
 
 function toBase64(bytes: Uint8Array): string {
   let text = '';
