@@ -100,7 +100,7 @@ export function client<M = Channels>(
         counts.transport = state.transport;
         counts.rtt = state.rtt;
         counts.reconnects += +state.resumed;
-      }
+      } else active = undefined;
       if (state.name === 'closed') {
         over.abort();
         channels.end(state.cause);

@@ -100,9 +100,13 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
     }
     const event = toEvent(item, replayed) as Event<T>;
     if (schema) {
-      const { issues, value } = schema['~standard'].validate(event.data) as { value: T; issues?: readonly { message: string }[] };
-      if (issues) return end(new MillraceError('rejected', `${item.position}: ${issues[0]?.message}`, { reason: 'schema' }));
-      (event as { data: T }).data = value;
+      try {
+        const { issues, value } = schema['~standard'].validate(event.data) as { value: T; issues?: readonly { message: string }[] };
+        if (issues) throw issues[0]?.message;
+        (event as { data: T }).data = value;
+      } catch (thrown) {
+        return end(new MillraceError('rejected', `${item.position}: ${thrown}`, { reason: 'schema' }));
+      }
     }
     latest = event;
     tell(event);

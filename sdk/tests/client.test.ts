@@ -1,9 +1,10 @@
 // The client's own behaviour, on a server that does what the test tells it.
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { WebSocket } from 'ws';
-import { client } from '../src/core.js';
+import { client, history, presence, wildcards } from '../src/core.js';
 import { millrace, MillraceError, type ConnectOptions, type Event, type Subscription, type TransportName } from '../src/index.js';
 import { poll } from '../src/transports/poll.js';
+import { websocket } from '../src/transports/websocket.js';
 import { FaultyServer, until } from './faulty-server.js';
 
 let server: FaultyServer;
@@ -305,6 +306,54 @@ test('a transport that is not part of the client is refused by name', async () =
   const mr = client(server.url, [poll]);
   clients.push(mr);
   await expect(mr.use('websocket')).rejects.toMatchObject({ code: 'rejected' });
+});
+
+test('the small client takes history, presence and wildcards when it is given them', async () => {
+  const plain = client(server.url, [websocket], { WebSocket });
+  clients.push(plain);
+  expect(() => plain.subscribe('cars/+')).toThrow(expect.objectContaining({ code: 'rejected', reason: 'bad_channel' }));
+  const one = plain.subscribe('cars/1');
+  await one.ready;
+  await plain.publish('cars/1', 1);
+  expect(data(await history(plain, 'cars/1'))).toEqual([1]);
+  expect(data(await history(plain, 'cars/1', { since: 1n }))).toEqual([]);
+  for await (const { count } of presence(plain, 'cars/1')) {
+    expect(count).toBeGreaterThan(0);
+    break;
+  }
+  const wide = client(server.url, [websocket], { WebSocket }, wildcards);
+  clients.push(wide);
+  const all = wide.subscribe('cars/+');
+  const single = gather(wide.subscribe('cars/1'));
+  await all.ready;
+  expect(() => wide.subscribe('cars/#', { from: 'latest' })).toThrow('wildcard');
+  expect(() => wide.subscribe('cars/+', { from: 'earliest' })).toThrow('only from now');
+  await all.close();
+  await until(() => server.commands.some(({ name, body }) => name === 'unsubscribe' && body.channel === 'cars/+'), 'the end of the pattern');
+  server.publish('cars/1', 2);
+  await until(() => single.length === 1, 'the plain one');
+});
+
+test('a schema that throws ends its own subscription only', async () => {
+  const mr = connect({ transports: ['websocket'] });
+  const schema = {
+    '~standard': {
+      version: 1 as const,
+      vendor: 'test',
+      validate: () => {
+        throw new Error('mine');
+      },
+    },
+  };
+  const bad = mr.subscribe('cars/1', { schema });
+  const got = gather(mr.subscribe('cars/1'));
+  await bad.ready;
+  server.publish('cars/1', 1);
+  await until(() => got.length === 1, 'the event');
+  await expect((async () => {
+    for await (const event of bad) expect(event).toBeUndefined();
+  })()).rejects.toMatchObject({ code: 'rejected', reason: 'schema', message: expect.stringContaining('mine') });
+  expect(mr.state.name).toBe('open');
 });
 
 test('schemas turn or refuse what arrives', async () => {

@@ -79,6 +79,24 @@ describe.each(ALL)('%s', (transport) => {
     expect((await mr.publish(channel, 'still here')).offset).toBe(2n);
   });
 
+  test('the limit is one of payload bytes, however they travel', async () => {
+    const mr = connect({ transports: [transport] });
+    const channel = fresh();
+    const subscription = mr.subscribe(channel);
+    const got = gather(subscription);
+    await subscription.ready;
+    const bytes = new Uint8Array(1 << 20).fill(7);
+    await mr.publish(channel, bytes);
+    await mr.publish(channel, '\n'.repeat(1_000_000));
+    await until(() => got.length === 2, 'both');
+    expect(Buffer.compare(got[0]!.data as Uint8Array, bytes)).toBe(0);
+    for (const large of [new Uint8Array((1 << 20) + 1), 'ä'.repeat((1 << 19) + 1), ['x'.repeat(1 << 20)]]) {
+      await expect(mr.publish(channel, large)).rejects.toMatchObject({ code: 'rejected', reason: 'too_large' });
+    }
+    expect((await mr.publish(channel, 'still here')).offset).toBe(3n);
+    expect(mr.stats().reconnects).toBe(0);
+  });
+
   test('a gap is told where history no longer reaches', async () => {
     const mr = connect({ transports: [transport] });
     const channel = fresh('short');
@@ -145,6 +163,14 @@ describe.each(ALL)('%s', (transport) => {
     await mr.publish(channel, 1);
     expect(seen).toEqual([0]);
   });
+});
+
+test('what its escapes make twice as large as the limit does not end the session', async () => {
+  const mr = connect({ transports: ['websocket'] });
+  const channel = fresh();
+  await expect(mr.publish(channel, '\u0001'.repeat(500_000))).rejects.toMatchObject({ code: 'rejected', reason: 'too_large' });
+  expect((await mr.publish(channel, 'still here')).offset).toBe(1n);
+  expect(mr.stats().reconnects).toBe(0);
 });
 
 test('switching through all transports, up and down, loses nothing and doubles nothing', async () => {
