@@ -6,6 +6,7 @@ use std::{
     net::{SocketAddr, TcpListener as StdListener},
     pin::Pin,
     rc::Rc,
+    sync::atomic::Ordering::Relaxed,
     task::{Context as TaskContext, Poll},
     time::Duration,
 };
@@ -27,6 +28,7 @@ use tokio::{
 };
 
 use crate::{
+    Shard,
     http::{Context, Response, route},
     udp,
     websocket::{EventLoop, Upgrade},
@@ -41,6 +43,8 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Unsent bytes that the kernel may hold per WebSocket or stream; the rest waits in the shared log.
 /// Measured: docs/adr/0003; without it a deep send queue does not recover from a stall.
 const NOTSENT_LOWAT_BYTES: u32 = 16 * 1024;
+/// Seconds between two looks at the memory that logs and connections hold.
+const FIGURES_EVERY_S: u64 = 5;
 /// Pause after the kernel has refused a connection (out of descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -155,18 +159,22 @@ async fn tick(context: &Context) {
         every_second.tick().await;
         let shard = &context.shard;
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
-        let (logs, outs, channels) = shard.with(|hub, _| {
-            let (logs, outs) = hub.buffer_bytes();
-            (logs, outs, hub.channel_count())
-        });
-        use std::sync::atomic::Ordering::Relaxed;
-        shard.metrics.log_bytes.store(logs as u64, Relaxed);
-        shard.metrics.out_bytes.store(outs as u64, Relaxed);
-        shard.metrics.channels.store(channels as u64, Relaxed);
+        let second = started.elapsed().as_secs();
+        if second.is_multiple_of(FIGURES_EVERY_S) {
+            count_memory(shard);
+        }
         if shard.id == 0 {
             shard.engine.sweep();
         }
     }
+}
+
+/// Walks all logs and connections, so not every second.
+fn count_memory(shard: &Rc<Shard>) {
+    let ((logs, outs), channels) = shard.with(|hub, _| (hub.buffer_bytes(), hub.channel_count()));
+    shard.metrics.log_bytes.store(logs as u64, Relaxed);
+    shard.metrics.out_bytes.store(outs as u64, Relaxed);
+    shard.metrics.channels.store(channels as u64, Relaxed);
 }
 
 async fn connection(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: TcpStream) {

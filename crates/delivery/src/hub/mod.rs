@@ -15,6 +15,7 @@
 //! Publications that arrive meanwhile wait in the shared log, not with the reader: a slow or recovering reader costs a cursor, not a queue.
 
 mod deliver;
+mod heartbeat;
 mod recover;
 mod subscribe;
 
@@ -26,9 +27,6 @@ use millrace_protocol::{ChannelName, Epoch, Error, Form, Pattern, Position, Sinc
 use slab::Slab;
 
 use crate::log::WireLog;
-
-/// A blocked WebSocket that for so many heartbeats neither speaks nor takes a byte is dead.
-const BLOCKED_HEARTBEATS: u32 = 8;
 
 /// Where frames leave: the one thing a hub needs from a socket.
 pub trait Wire {
@@ -111,6 +109,8 @@ pub struct Hub {
     waiters: HashMap<WaiterId, Vec<u32>>,
     dirty: Vec<u32>,
     outputs: VecDeque<Output>,
+    /// When which connections are looked at for a heartbeat: each is in one place, so looking costs nothing for those that are not due.
+    due: BTreeMap<u32, Vec<ConnId>>,
     now_s: u32,
     scratch: Vec<u8>,
 }
@@ -226,6 +226,7 @@ impl Hub {
             waiters: HashMap::new(),
             dirty: Vec::new(),
             outputs: VecDeque::new(),
+            due: BTreeMap::new(),
             now_s: 0,
             scratch: Vec::new(),
         }
@@ -252,7 +253,9 @@ impl Hub {
             readers: Vec::new(),
             patterns: Vec::new(),
         };
-        ConnId { slot: self.conns.insert(conn) as u32, generation: self.generation }
+        let id = ConnId { slot: self.conns.insert(conn) as u32, generation: self.generation };
+        self.look_at(id, self.now_s + self.config.heartbeat_s);
+        id
     }
 
     /// The connection has gone: forget it and what it read.
@@ -305,40 +308,6 @@ impl Hub {
             conn.form.encode_drain(&mut frame, after_ms());
             let id = ConnId { slot: slot as u32, generation: conn.generation };
             conn.send(id, &frame, self.now_s, wire);
-        }
-    }
-
-    /// Once a second or so: heartbeats, and an end to WebSockets that answer no ping.
-    pub fn tick(&mut self, now_s: u32, wire: &mut impl Wire) {
-        self.now_s = now_s;
-        let (heartbeat_s, grace_s) = (self.config.heartbeat_s, self.config.grace_s);
-        let mut dead = Vec::new();
-        for (slot, conn) in &mut self.conns {
-            let id = ConnId { slot: slot as u32, generation: conn.generation };
-            let is_websocket = conn.form.is_websocket();
-            if conn.closing && conn.out.is_empty() {
-                continue;
-            }
-            // A slow peer cannot answer a ping it has not got yet: while it takes bytes it lives.
-            if conn.blocked {
-                let stuck_s = now_s.saturating_sub(conn.heard_s.max(conn.wrote_s));
-                if (is_websocket || conn.closing) && stuck_s >= BLOCKED_HEARTBEATS * heartbeat_s {
-                    dead.push(id);
-                }
-            } else if let Some(at_s) = conn.pinged_s {
-                if now_s.saturating_sub(at_s) >= grace_s {
-                    dead.push(id);
-                }
-            } else if now_s.saturating_sub(if is_websocket { conn.heard_s } else { conn.wrote_s }) >= heartbeat_s {
-                conn.pinged_s = is_websocket.then_some(now_s);
-                conn.send(id, conn.form.heartbeat(), now_s, wire);
-            }
-        }
-        for id in dead {
-            self.drop_readers(id);
-            let conn = &mut self.conns[id.slot as usize];
-            (conn.closing, conn.out) = (true, Out::default());
-            self.outputs.push_back(Output::Close(id));
         }
     }
 

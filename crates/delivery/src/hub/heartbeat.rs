@@ -1,0 +1,70 @@
+//! Silence: a heartbeat keeps an idle connection known to every middle box on the way, and a WebSocket that answers no ping is dead.
+
+use super::{Conn, ConnId, Hub, Out, Output, Wire};
+
+/// A blocked connection that for so many heartbeats neither speaks nor takes a byte is dead.
+const BLOCKED_HEARTBEATS: u32 = 8;
+
+/// What a look at a connection shows.
+enum Seen {
+    /// Nothing to do before this second.
+    Quiet(u32),
+    /// It has been silent for a heartbeat.
+    Silent,
+    Dead,
+}
+
+impl Hub {
+    /// Once a second or so. Cost: O(connections that are due): each about once per heartbeat, blocked ones every time.
+    pub fn tick(&mut self, now_s: u32, wire: &mut impl Wire) {
+        self.now_s = now_s;
+        let (heartbeat_s, grace_s) = (self.config.heartbeat_s, self.config.grace_s);
+        while let Some(entry) = self.due.first_entry().filter(|entry| *entry.key() <= now_s) {
+            for id in entry.remove() {
+                let Some(conn) = self.conn_mut(id) else { continue };
+                let next_s = match conn.look(now_s, heartbeat_s, grace_s) {
+                    Seen::Quiet(next_s) => next_s,
+                    Seen::Silent => {
+                        let is_websocket = conn.form.is_websocket();
+                        conn.pinged_s = is_websocket.then_some(now_s);
+                        conn.send(id, conn.form.heartbeat(), now_s, wire);
+                        now_s + if is_websocket { grace_s } else { heartbeat_s }
+                    }
+                    Seen::Dead => {
+                        self.drop_readers(id);
+                        let conn = &mut self.conns[id.slot as usize];
+                        (conn.closing, conn.out) = (true, Out::default());
+                        self.outputs.push_back(Output::Close(id));
+                        continue;
+                    }
+                };
+                self.look_at(id, next_s.max(now_s + 1));
+            }
+        }
+    }
+
+    pub(super) fn look_at(&mut self, id: ConnId, at_s: u32) {
+        self.due.entry(at_s).or_default().push(id);
+    }
+}
+
+impl Conn {
+    fn look(&self, now_s: u32, heartbeat_s: u32, grace_s: u32) -> Seen {
+        let is_websocket = self.form.is_websocket();
+        if self.closing && self.out.is_empty() {
+            return Seen::Quiet(now_s + heartbeat_s);
+        }
+        // A slow peer cannot answer a ping it has not got yet: while it takes bytes it lives.
+        if self.blocked {
+            let stuck_s = now_s.saturating_sub(self.heard_s.max(self.wrote_s));
+            let dead = (is_websocket || self.closing) && stuck_s >= BLOCKED_HEARTBEATS * heartbeat_s;
+            return if dead { Seen::Dead } else { Seen::Quiet(now_s + 1) };
+        }
+        if let Some(at_s) = self.pinged_s {
+            let dead = now_s.saturating_sub(at_s) >= grace_s;
+            return if dead { Seen::Dead } else { Seen::Quiet(at_s + grace_s) };
+        }
+        let last_s = if is_websocket { self.heard_s } else { self.wrote_s };
+        if now_s.saturating_sub(last_s) >= heartbeat_s { Seen::Silent } else { Seen::Quiet(last_s + heartbeat_s) }
+    }
+}
