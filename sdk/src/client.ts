@@ -26,7 +26,7 @@ export function client<M = Channels>(
   const usable = transports.filter((transport) => transport.usable?.(options) ?? true);
   const scope = globalThis as Partial<Window & typeof globalThis>;
   const base = new URL(url, scope.location?.href).href.replace(/\/*([?#].*)?$/, '');
-  const counts: LinkHost['counts'] = { transport: undefined, rtt: 0, bytesIn: 0, bytesOut: 0, messages: 0, reconnects: 0, gaps: 0 };
+  const counts = { rtt: 0, bytesIn: 0, bytesOut: 0, messages: 0, reconnects: 0, gaps: 0 } as LinkHost['counts'];
   const listeners = new Set<(state: State) => void>();
   /** Ends what listens to the page. */
   const over = new AbortController();

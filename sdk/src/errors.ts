@@ -46,7 +46,7 @@ export function refused({ code = '', detail = code, retry = false }: Refusal): M
  * link just went away, or the handshake was refused: worth another try.
  */
 export function closeError(code: number, reason: string): MillraceError {
-  const kind: ErrorCode = [1002, 1003, 1007, 1009, 1010].includes(code)
+  const kind: ErrorCode = /^10(0[2379]|10)$/.test(String(code))
     ? 'protocol'
     : code === 1008
       ? 'auth'

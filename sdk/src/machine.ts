@@ -327,7 +327,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
   function wake(): void {
     // An attempt that is older than a moment may hang on a network that is no more.
     if (active) ping(WAKE_GRACE);
-    else if (state.name !== 'idle' && ![...candidates].some(({ since }) => now - since <= WAKE_GRACE)) connect();
+    else if (state.name !== 'idle' && (!candidates.size || [...candidates].some(({ since }) => now - since > WAKE_GRACE))) connect();
   }
 
   /** Nothing has come for too long. */

@@ -212,6 +212,15 @@ test('complaint 01: an attempt that hangs on the old network is not waited for',
   expect(bench.of('abort')).toEqual([{ type: 'abort', link: 1 }]);
 });
 
+test('complaint 01: one attempt that hangs is enough to begin anew, however young the others', () => {
+  bench = new Bench({ order: ['websocket', 'http-stream'] });
+  bench.input({ type: 'start' });
+  bench.pass(2500);
+  bench.input({ type: 'online' });
+  expect(bench.opens).toEqual(['websocket', 'http-stream', 'websocket']);
+  expect(bench.of('abort')).toEqual([{ type: 'abort', link: 1 }, { type: 'abort', link: 2 }]);
+});
+
 test('being offline is tested, not believed: a connection that answers stays', () => {
   open();
   bench.input({ type: 'offline' });

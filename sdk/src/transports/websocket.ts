@@ -135,6 +135,6 @@ function toBase64(bytes: Uint8Array): string {
 
 export const websocket: Transport = {
   name: 'websocket',
-  usable: ({ WebSocket = globalThis.WebSocket }) => !!WebSocket,
+  usable: (options) => !!(options.WebSocket ?? globalThis.WebSocket),
   open,
 };
