@@ -1,4 +1,7 @@
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+};
 
 /// Counters of one shard; written by its own thread only, read by whoever renders them.
 #[derive(Debug, Default)]
@@ -15,8 +18,9 @@ pub struct Metrics {
     pub http_errors: AtomicU64,
     pub udp_received: AtomicU64,
     pub udp_dropped: AtomicU64,
-    pub log_bytes: AtomicU64,
-    pub out_bytes: AtomicU64,
+    pub memory_logs: AtomicU64,
+    pub memory_out: AtomicU64,
+    pub memory_connections: AtomicU64,
     pub channels: AtomicU64,
     open: [AtomicI64; Transport::ALL.len()],
     total: [AtomicU64; Transport::ALL.len()],
@@ -60,71 +64,60 @@ impl Metrics {
         }
     }
 
-    /// The sum over all shards, as Prometheus text. Source: Prometheus exposition format 0.0.4.
-    pub fn render(shards: &[std::sync::Arc<Metrics>]) -> String {
+    /// The sums over all shards, as Prometheus text; `history_bytes` is what the engine holds.
+    ///
+    /// Source: Prometheus exposition format 0.0.4.
+    pub fn render(shards: &[Arc<Metrics>], history_bytes: usize) -> String {
         let mut out = String::new();
+        let sum = |pick: &dyn Fn(&Metrics) -> i64| shards.iter().map(|shard| pick(shard)).sum::<i64>();
         let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, i64)]| {
             out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
             for (labels, value) in samples {
                 out.push_str(&format!("{name}{labels} {value}\n"));
             }
         };
-        let sum = |pick: fn(&Metrics) -> &AtomicU64| -> Vec<(String, i64)> {
-            vec![(String::new(), shards.iter().map(|shard| pick(shard).load(Relaxed) as i64).sum())]
+        let by_transport = |pick: &dyn Fn(&Metrics, usize) -> i64| {
+            let sample = |transport: &Transport| {
+                let label = format!("{{transport=\"{}\"}}", transport.name());
+                (label, sum(&|shard| pick(shard, *transport as usize)))
+            };
+            Transport::ALL.iter().map(sample).collect::<Vec<_>>()
         };
-        let by_transport = |pick: &dyn Fn(&Metrics, usize) -> i64| -> Vec<(String, i64)> {
-            let label = |transport: &Transport| format!("{{transport=\"{}\"}}", transport.name());
-            let value = |transport: &Transport| shards.iter().map(|shard| pick(shard, *transport as usize)).sum();
-            Transport::ALL.iter().map(|transport| (label(transport), value(transport))).collect()
-        };
-        family(
-            "millrace_connections",
-            "gauge",
-            "Open readers by transport; polls count while they are held.",
-            &by_transport(&|shard, i| shard.open[i].load(Relaxed)),
-        );
-        family(
-            "millrace_connections_total",
-            "counter",
-            "Readers ever opened, by transport.",
-            &by_transport(&|shard, i| shard.total[i].load(Relaxed) as i64),
-        );
-        let counter = "counter";
-        family("millrace_publications_total", counter, "Publications accepted.", &sum(|m| &m.publications));
-        family(
-            "millrace_publications_refused_total",
-            counter,
-            "Publications refused.",
-            &sum(|m| &m.publications_refused),
-        );
-        family("millrace_published_bytes_total", counter, "Payload bytes accepted.", &sum(|m| &m.published_bytes));
-        family(
-            "millrace_sent_bytes_total",
-            counter,
-            "Bytes written to streams and WebSockets.",
-            &sum(|m| &m.sent_bytes),
-        );
-        family("millrace_received_bytes_total", counter, "Bytes read from WebSockets.", &sum(|m| &m.received_bytes));
-        family("millrace_writes_total", counter, "Writes to streams and WebSockets.", &sum(|m| &m.writes));
-        family("millrace_gaps_total", counter, "Gaps told to readers.", &sum(|m| &m.gaps));
-        family("millrace_turns_total", counter, "Turns of the shard loops.", &sum(|m| &m.turns));
-        family("millrace_http_requests_total", counter, "HTTP requests.", &sum(|m| &m.http_requests));
-        family("millrace_http_errors_total", counter, "HTTP requests answered 4xx or 5xx.", &sum(|m| &m.http_errors));
-        family("millrace_udp_received_total", counter, "Datagrams received.", &sum(|m| &m.udp_received));
-        family(
-            "millrace_udp_dropped_total",
-            counter,
-            "Datagrams dropped because they were malformed.",
-            &sum(|m| &m.udp_dropped),
-        );
-        family("millrace_log_bytes", "gauge", "Memory of the logs that readers are behind in.", &sum(|m| &m.log_bytes));
-        family(
-            "millrace_out_bytes",
-            "gauge",
-            "Memory of bytes waiting for single connections.",
-            &sum(|m| &m.out_bytes),
-        );
-        family("millrace_channels_open", "gauge", "Channels with a reader, summed over shards.", &sum(|m| &m.channels));
+        let open = by_transport(&|shard, i| shard.open[i].load(Relaxed));
+        let total = by_transport(&|shard, i| shard.total[i].load(Relaxed) as i64);
+        let memory = MEMORY
+            .iter()
+            .map(|(kind, pick)| (format!("{{kind=\"{kind}\"}}"), sum(&|shard| pick(shard).load(Relaxed) as i64)));
+        let history = ("{kind=\"history\"}".to_owned(), history_bytes as i64);
+        let memory: Vec<_> = memory.chain([history]).collect();
+        family("millrace_connections", "gauge", "Open readers; polls count while they are held.", &open);
+        family("millrace_connections_total", "counter", "Readers ever opened.", &total);
+        family("millrace_memory_bytes", "gauge", "Memory by what for, looked at every few seconds.", &memory);
+        for (name, kind, help, pick) in FAMILIES {
+            family(name, kind, help, &[(String::new(), sum(&|shard| pick(shard).load(Relaxed) as i64))]);
+        }
         out
     }
 }
+
+type Pick = fn(&Metrics) -> &AtomicU64;
+
+/// Kinds of `millrace_memory_bytes` that shards hold.
+const MEMORY: &[(&str, Pick)] =
+    &[("logs", |m| &m.memory_logs), ("out", |m| &m.memory_out), ("connections", |m| &m.memory_connections)];
+
+const FAMILIES: &[(&str, &str, &str, Pick)] = &[
+    ("millrace_channels_open", "gauge", "Channels with a reader, summed over shards.", |m| &m.channels),
+    ("millrace_publications_total", "counter", "Publications accepted.", |m| &m.publications),
+    ("millrace_publications_refused_total", "counter", "Publications refused.", |m| &m.publications_refused),
+    ("millrace_published_bytes_total", "counter", "Payload bytes offered.", |m| &m.published_bytes),
+    ("millrace_sent_bytes_total", "counter", "Bytes written to streams and WebSockets.", |m| &m.sent_bytes),
+    ("millrace_received_bytes_total", "counter", "Bytes read from WebSockets.", |m| &m.received_bytes),
+    ("millrace_writes_total", "counter", "Writes to streams and WebSockets.", |m| &m.writes),
+    ("millrace_gaps_total", "counter", "Gaps told to readers.", |m| &m.gaps),
+    ("millrace_turns_total", "counter", "Turns of the shard loops.", |m| &m.turns),
+    ("millrace_http_requests_total", "counter", "HTTP requests.", |m| &m.http_requests),
+    ("millrace_http_errors_total", "counter", "HTTP requests answered 4xx or 5xx.", |m| &m.http_errors),
+    ("millrace_udp_received_total", "counter", "Datagrams received.", |m| &m.udp_received),
+    ("millrace_udp_dropped_total", "counter", "Datagrams dropped because they were malformed.", |m| &m.udp_dropped),
+];

@@ -85,12 +85,11 @@ impl Site {
 
     fn metrics(&self) -> Response {
         let (channels, bytes) = self.engine.size();
-        let mut out = Metrics::render(&self.metrics);
+        let mut out = Metrics::render(&self.metrics, bytes);
         let mut gauge = |name: &str, help: &str, value: u64| {
             out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
         };
         gauge("millrace_engine_channels", "Channels with a past.", channels as u64);
-        gauge("millrace_engine_bytes", "Bytes of history.", bytes as u64);
         gauge("millrace_uptime_seconds", "Time since the start.", self.started.elapsed().as_secs());
         gauge("millrace_ready", "1 until the server drains.", u64::from(self.ready.load(Relaxed)));
         fresh(text(StatusCode::OK, "text/plain; version=0.0.4", out))

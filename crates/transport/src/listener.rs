@@ -171,9 +171,11 @@ async fn tick(context: &Context) {
 
 /// Walks all logs and connections, so not every second.
 fn count_memory(shard: &Rc<Shard>) {
-    let ((logs, outs), channels) = shard.with(|hub, _| (hub.buffer_bytes(), hub.channel_count()));
-    shard.metrics.log_bytes.store(logs as u64, Relaxed);
-    shard.metrics.out_bytes.store(outs as u64, Relaxed);
+    let (memory, channels) = shard.with(|hub, _| (hub.memory(), hub.channel_count()));
+    let sockets = shard.sockets().bytes();
+    shard.metrics.memory_logs.store(memory.logs as u64, Relaxed);
+    shard.metrics.memory_out.store(memory.out as u64, Relaxed);
+    shard.metrics.memory_connections.store((memory.connections + sockets) as u64, Relaxed);
     shard.metrics.channels.store(channels as u64, Relaxed);
 }
 

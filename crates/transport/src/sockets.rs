@@ -120,6 +120,16 @@ impl Sockets {
         }
     }
 
+    /// Memory held for connections here, in bytes; a WebSocket holds more only between the first and the last byte of a message.
+    pub(crate) fn bytes(&self) -> usize {
+        let held = |endpoint: &Option<Endpoint>| match endpoint {
+            Some(Endpoint::Socket(socket)) => socket.decoder.buffered_bytes(),
+            Some(Endpoint::Pipe(_, pipe)) => pipe.borrow().bytes.capacity(),
+            None => 0,
+        };
+        self.endpoints.capacity() * size_of::<Option<Endpoint>>() + self.endpoints.iter().map(held).sum::<usize>()
+    }
+
     fn put(&mut self, id: ConnId, endpoint: Endpoint) {
         let slot = id.slot as usize;
         if self.endpoints.len() <= slot {

@@ -16,7 +16,12 @@ fn a_server_tells_how_it_is() {
     assert_eq!(server.post("/v1/channels/a", "1").status, 200);
     let metrics = server.get("/metrics");
     assert!(metrics.head.contains("content-type: text/plain; version=0.0.4"), "{}", metrics.head);
-    for line in ["millrace_publications_total 1", "millrace_ready 1", "millrace_connections{transport=\"sse\"} 0"] {
+    for line in [
+        "millrace_publications_total 1",
+        "millrace_ready 1",
+        "millrace_connections{transport=\"sse\"} 0",
+        "millrace_memory_bytes{kind=\"history\"} 1",
+    ] {
         assert!(metrics.body.lines().any(|found| found == line), "no {line:?} in {}", metrics.body);
     }
     let info: serde_json::Value = serde_json::from_str(&server.get("/v1/info").body).expect("JSON");

@@ -73,6 +73,17 @@ pub enum Output {
     Close(ConnId),
 }
 
+/// Bytes that a hub holds, by what for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Frames that readers are behind in.
+    pub logs: usize,
+    /// Bytes that wait for single connections.
+    pub out: usize,
+    /// Connections and their cursors.
+    pub connections: usize,
+}
+
 /// Bounds of one hub.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -328,10 +339,21 @@ impl Hub {
         self.channels.len()
     }
 
-    /// Memory held by logs and by bytes waiting for single connections.
-    pub fn buffer_bytes(&self) -> (usize, usize) {
-        let logs = self.channels.iter().flat_map(|(_, channel)| &channel.groups).map(|group| group.log.bytes()).sum();
-        (logs, self.conns.iter().map(|(_, conn)| conn.out.bytes.capacity()).sum())
+    /// What this hub holds. Cost: O(connections + channels).
+    pub fn memory(&self) -> Memory {
+        let groups = || self.channels.iter().flat_map(|(_, channel)| &channel.groups);
+        let cursors: usize = groups().map(|g| g.live.capacity() * size_of::<Live>()).sum();
+        let of_conn = |conn: &Conn| {
+            conn.readers.capacity() * size_of::<Option<ReaderRef>>()
+                + conn.patterns.capacity() * size_of::<Option<PatternRef>>()
+        };
+        let due: usize = self.due.values().map(|ids| ids.capacity() * size_of::<ConnId>()).sum();
+        let slab = self.conns.capacity() * size_of::<Conn>();
+        Memory {
+            logs: groups().map(|group| group.log.bytes()).sum(),
+            out: self.conns.iter().map(|(_, conn)| conn.out.bytes.capacity()).sum(),
+            connections: slab + cursors + due + self.conns.iter().map(|(_, conn)| of_conn(conn)).sum::<usize>(),
+        }
     }
 
     fn conn(&self, id: ConnId) -> Option<&Conn> {

@@ -524,8 +524,9 @@ impl World {
             self.hang_up(client)?;
         }
         self.drain()?;
-        let left = (self.hub.channel_count(), self.hub.conn_count(), self.hub.buffer_bytes());
-        if left != (0, 0, (0, 0)) {
+        let memory = self.hub.memory();
+        let left = (self.hub.channel_count(), self.hub.conn_count(), memory.logs, memory.out);
+        if left != (0, 0, 0, 0) {
             return Err(format!("left behind: channels, connections, bytes {left:?}"));
         }
         if self.interest.iter().any(|readers| *readers > 0) || !self.pattern_interest.is_empty() {
