@@ -52,8 +52,9 @@ impl Transport {
 }
 
 impl Metrics {
+    /// Only the shard's own thread adds, so a load and a store do what an atomic addition would, at a fraction of its cost.
     pub fn add(counter: &AtomicU64, n: u64) {
-        counter.fetch_add(n, Relaxed);
+        counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
     /// One more reader on this transport (`1`), or one less (`-1`).
