@@ -195,6 +195,8 @@ impl EventLoop {
             socket.decoder = decoder;
         }
         if let Err(broken) = decoded {
+            // What came before the broken frame is delivered, to this reader, too.
+            shard.turn();
             self.close(id, broken);
         }
     }
