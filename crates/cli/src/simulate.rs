@@ -11,6 +11,7 @@ use millrace_edge::fleet::Fleet;
 use millrace_edge::post::Publisher;
 use millrace_edge::record::Record;
 use millrace_edge::replay::{Replay, to_csv};
+use millrace_edge::rule::{Rule, Sender};
 use millrace_edge::town::Town;
 use millrace_edge::wire::now_ms;
 use tokio::signal::unix::{SignalKind, signal};
@@ -60,7 +61,7 @@ struct Car {
     /// Start again at the end of the file
     #[arg(long = "loop")]
     again: bool,
-    /// Stop after this many records
+    /// Stop after this many rows
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Between two records of a car, for example 500ms or 5s
@@ -75,7 +76,9 @@ struct Car {
     after_help = "The same seed drives the same way; seq rises by 1 per car, so a reader can prove that it missed nothing.\n\n\
     Example: 12 cars, a record each per second\n  millrace simulate fleet --cars 12 --seed 7\n\
     Example: 200 cars at ten times the speed of life, 60 records each\n  \
-    millrace simulate fleet --cars 200 --speedup 10 --count 60"
+    millrace simulate fleet --cars 200 --speedup 10 --count 60\n\
+    Example: devices that speak only when something has happened\n  \
+    millrace simulate fleet --cars 50 --rule event"
 )]
 struct FleetArgs {
     /// How many cars, numbered from 1
@@ -84,7 +87,7 @@ struct FleetArgs {
     /// Decides where every car goes and what happens to it
     #[arg(long, default_value_t = 7)]
     seed: u64,
-    /// Stop after this many records of each car
+    /// Stop after this many intervals
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Let the time of the cars pass this many times as fast
@@ -110,9 +113,21 @@ struct Drive {
     interval: Duration,
 }
 
-/// Where records are sent.
+/// When a device speaks.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Speak {
+    /// Every interval
+    Continuous,
+    /// Only when something has happened: harsh braking, high revolutions, a trouble code
+    Event,
+}
+
+/// What is sent, and where.
 #[derive(Debug, ClapArgs)]
 struct Destination {
+    /// The device's rule
+    #[arg(long, value_name = "RULE", default_value = "continuous")]
+    rule: Speak,
     /// The server: http://HOST:PORT, or udp://HOST:PORT for datagrams
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     to: String,
@@ -133,7 +148,6 @@ async fn car(args: Car) -> anyhow::Result<()> {
         Replay::new(BufReader::new(file), args.car).with_context(|| args.csv.display().to_string())
     };
     let mut rows = open()?;
-    let mut seq = 0;
     let next = || -> anyhow::Result<Option<Vec<Record>>> {
         let row = match rows.next() {
             None if args.again => {
@@ -144,26 +158,31 @@ async fn car(args: Car) -> anyhow::Result<()> {
         };
         let Some(row) = row else { return Ok(None) };
         let record = row.with_context(|| args.csv.display().to_string())?;
-        seq += 1;
-        Ok(Some(vec![Record { timestamp: now_ms(), seq: Some(seq), ..record }]))
+        Ok(Some(vec![Record { timestamp: now_ms(), ..record }]))
     };
-    send_paced(&args.destination.to, args.interval, args.count, next).await
+    send_paced(&args.destination, args.interval, args.count, next).await
 }
 
 async fn fleet(args: FleetArgs) -> anyhow::Result<()> {
     let mut fleet = Fleet::new(Town::default(), args.cars, args.seed);
     let step = args.interval.mul_f64(args.speedup);
     let next = || Ok(Some(fleet.step(now_ms(), step)));
-    send_paced(&args.destination.to, args.interval, args.count, next).await
+    send_paced(&args.destination, args.interval, args.count, next).await
 }
 
 /// Sends what `next` makes, once per interval, until it makes no more, `count` times, or until the process is told to stop.
 async fn send_paced(
-    to: &str,
+    destination: &Destination,
     interval: Duration,
     count: Option<u64>,
-    next: impl FnMut() -> anyhow::Result<Option<Vec<Record>>>,
+    mut next: impl FnMut() -> anyhow::Result<Option<Vec<Record>>>,
 ) -> anyhow::Result<()> {
+    let to = &destination.to;
+    let mut sender = Sender::new(match destination.rule {
+        Speak::Continuous => Rule::Continuous,
+        Speak::Event => Rule::Event,
+    });
+    let next = || Ok(next()?.map(|records| sender.select(records)));
     let mut publisher = Publisher::new(to, |why| eprintln!("trying again: {why}")).await?;
     eprintln!("sending to {to} every {}; Ctrl-C stops", humantime::format_duration(interval));
     let outcome = tokio::select! {
@@ -187,7 +206,9 @@ async fn send_all(
     for _ in 0..count.unwrap_or(u64::MAX) {
         ticks.tick().await;
         let Some(records) = next()? else { return Ok(()) };
-        publisher.send(&records).await?;
+        if !records.is_empty() {
+            publisher.send(&records).await?;
+        }
         if told.elapsed() >= STATUS_EVERY {
             told = Instant::now();
             eprintln!("{}", status(publisher));

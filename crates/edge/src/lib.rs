@@ -10,6 +10,7 @@ pub mod fleet;
 pub mod post;
 pub mod record;
 pub mod replay;
+pub mod rule;
 pub mod subscription;
 pub mod town;
 pub mod wire;
