@@ -2,20 +2,23 @@
 
 use std::{
     fmt,
-    io::{Read, Write},
+    io::Write,
     net::{SocketAddr, TcpStream},
     os::fd::AsFd,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use rustix::{
     event::epoll::{self, EventData, EventFlags},
     net::RecvFlags,
-    thread::{CpuSet, sched_setaffinity},
 };
 
-use crate::target::{Server, Target};
+use crate::{
+    server::Server,
+    target::Target,
+    wire::{self, client_frame, frame, payload, read_payload},
+};
 
 /// Bytes of a message, as in the theses' ticker.
 const BYTES: usize = 173;
@@ -267,9 +270,8 @@ impl Reader {
             if opcode != 1 {
                 continue;
             }
-            let digits = |from: usize| std::str::from_utf8(&bytes[from..from + 12]).unwrap_or("").parse::<u64>();
             ensure!(end - payload == BYTES, "a message of {} bytes", end - payload);
-            let (n, sent_us) = (digits(payload + 1)?, digits(payload + 14)?);
+            let (n, sent_us) = read_payload(&bytes[payload..end])?;
             ensure!(n == self.next, "message {n} where {} was expected", self.next);
             self.next += 1;
             latencies_us.push(now_us.saturating_sub(sent_us) as u32);
@@ -278,27 +280,11 @@ impl Reader {
     }
 }
 
-/// A message of [`BYTES`] bytes as a client's frame with a mask of zeros: its number, and when it was due.
+/// A message of [`BYTES`] bytes as a client's frame: its number, and when it was due.
 fn message(n: u64, at_us: u64) -> Vec<u8> {
-    let mut out = vec![0x81, 0x80 | 126];
-    out.extend_from_slice(&(BYTES as u16).to_be_bytes());
-    out.extend_from_slice(&[0; 4]);
-    let head = out.len();
-    let _ = write!(out, "\"{n:012} {at_us:012} ");
-    out.resize(head + BYTES - 1, b'x');
-    out.push(b'"');
+    let mut out = Vec::with_capacity(BYTES + 8);
+    client_frame(&mut out, 1, &payload(n, at_us, BYTES));
     out
-}
-
-/// Opcode, and where the payload of the frame at `at` begins and ends, if it is whole. Servers mask nothing.
-fn frame(bytes: &[u8], at: usize) -> Option<(u8, usize, usize)> {
-    let head = bytes.get(at..at + 2)?;
-    let (start, length) = match head[1] {
-        126 => (at + 4, u16::from_be_bytes(bytes.get(at + 2..at + 4)?.try_into().ok()?) as usize),
-        127 => (at + 10, u64::from_be_bytes(bytes.get(at + 2..at + 10)?.try_into().ok()?) as usize),
-        length => (at + 2, length as usize),
-    };
-    (bytes.len() >= start + length).then_some((head[0] & 0x0f, start, start + length))
 }
 
 fn idle(server: &Server, from: usize, to: usize) -> anyhow::Result<Figures> {
@@ -326,28 +312,7 @@ fn idle(server: &Server, from: usize, to: usize) -> anyhow::Result<Figures> {
 }
 
 fn connect(address: SocketAddr, path: &str) -> anyhow::Result<TcpStream> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_nodelay(true)?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    )?;
-    let (mut head, mut buffer) = (Vec::new(), [0; 512]);
-    while !head.ends_with(b"\r\n\r\n") {
-        let length = stream.read(&mut buffer)?;
-        ensure!(length > 0, "closed during the handshake");
-        head.extend_from_slice(&buffer[..length]);
-    }
-    ensure!(head.starts_with(b"HTTP/1.1 101"), "no WebSocket: {}", String::from_utf8_lossy(&head));
-    Ok(stream)
-}
-
-/// Runs this thread, and what it starts, on one CPU. Errors: there is no such CPU.
-pub fn pin(cpu: usize) -> anyhow::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).context("the generator and the server need a CPU each")
+    wire::connect(address, &wire::upgrade(path, ""))
 }
 
 impl Figures {

@@ -4,7 +4,11 @@
 //! The server is pinned to CPU 0, this generator to CPU 1. Figures of different machines cannot be compared, ratios of one run can.
 
 mod load;
+#[path = "../common/server.rs"]
+mod server;
 mod target;
+#[path = "../common/wire.rs"]
+mod wire;
 
 use anyhow::ensure;
 use clap::Parser;
@@ -41,7 +45,7 @@ fn main() -> anyhow::Result<()> {
     for target in &args.targets {
         target.install()?;
     }
-    load::pin(1)?;
+    wire::pin(&[1])?;
     let mut figures: Vec<Vec<Vec<Figures>>> = vec![vec![Vec::new(); args.targets.len()]; workloads.len()];
     for pass in 1..=args.passes {
         for (workload, by_target) in workloads.iter().zip(&mut figures) {

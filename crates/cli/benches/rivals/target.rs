@@ -1,16 +1,10 @@
 //! The servers that are measured, each as a process pinned to CPU 0.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    net::SocketAddr,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-};
+use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context, ensure};
 
-use crate::load::pin;
+use crate::server::Server;
 
 /// Pinned, so that a ratio means the same tomorrow.
 const BUN: &str = "@oven/bun-linux-x64-baseline@1.4.5";
@@ -22,12 +16,6 @@ pub enum Target {
     /// uWebSockets, as it is inside Bun.
     Bun,
     Ws,
-}
-
-/// A running server.
-pub struct Server {
-    process: Child,
-    pub address: SocketAddr,
 }
 
 impl Target {
@@ -82,47 +70,10 @@ impl Target {
             Target::Bun => command.arg(script("bun.js")),
             Target::Ws => command.arg(script("ws.cjs")).env("NODE_PATH", folder.join("node_modules")),
         };
-        pin(0)?;
-        let started = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        pin(1)?;
-        let mut process = started.with_context(|| format!("cannot start {}", self.name()))?;
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().context("no output")?).read_line(&mut line)?;
-        let address = line
-            .trim()
-            .strip_prefix("listening on http://")
-            .with_context(|| format!("{} did not start", self.name()))?;
-        Ok(Server { address: address.parse()?, process })
+        Server::start(command, &[0])
     }
 
     fn folder(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("rivals").join(self.name())
-    }
-}
-
-impl Server {
-    /// CPU time of all its threads, in nanoseconds.
-    pub fn cpu_ns(&self) -> anyhow::Result<u64> {
-        let mut sum = 0;
-        for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
-            // A thread that has just ended has no figures any more.
-            let Ok(stat) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            sum += stat.split(' ').next().context("no schedstat")?.parse::<u64>()?;
-        }
-        Ok(sum)
-    }
-
-    /// Proportional memory, in KiB.
-    pub fn pss_kb(&self) -> anyhow::Result<u64> {
-        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.process.id()))?;
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss")?;
-        Ok(line.trim().trim_end_matches(" kB").parse()?)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }

@@ -1,0 +1,264 @@
+//! Readers, one epoll, and the loops that drive them: how much at most (closed), or so much whatever happens (open).
+
+use std::{
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use rustix::{
+    event::{Timespec, epoll},
+    net::RecvFlags,
+};
+
+use crate::{
+    figures::{Ages, Histogram, own_ns},
+    reader::{Next, Reader, Tally, Wish},
+    server::Server,
+    upstream::Upstream,
+};
+
+/// How long may be waited for what is still under way.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Publications in flight when looking for the most that can be delivered.
+const IN_FLIGHT: u64 = 32;
+/// Above this share of its CPU the generator, not the server, is what limits a run.
+const BOUND_SHARE: f64 = 0.9;
+
+pub struct Crowd {
+    address: SocketAddr,
+    epoll: OwnedFd,
+    pub readers: Vec<Reader>,
+    wish: Wish,
+    scratch: Vec<u8>,
+    started: Instant,
+    ages: Ages,
+    tally: Tally,
+}
+
+/// One open-loop run.
+pub struct Load {
+    /// Publications per second.
+    pub per_s: f64,
+    pub seconds: f64,
+    pub slice: Duration,
+    /// All readers stop reading at `.0` for `.1` seconds.
+    pub stall: Option<(f64, f64)>,
+}
+
+/// What a run has shown.
+pub struct Outcome {
+    pub ages: Ages,
+    pub tally: Tally,
+    pub sent: u64,
+    /// Publications that were due while the server took none.
+    pub held_back: u64,
+    pub deliveries_per_s: f64,
+    pub cpu_us: f64,
+    /// Shares of the run's time: on a CPU, and waiting for one that others use.
+    pub server_share: f64,
+    pub server_waited: f64,
+    pub own_share: f64,
+    pub own_waited: f64,
+    pub late: Histogram,
+    pub pss_kb: [u64; 2],
+}
+
+impl Crowd {
+    pub fn new(server: &Server, count: usize, wish: &Wish) -> anyhow::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut readers = Vec::with_capacity(count);
+        for i in 0..count {
+            let reader = Reader::new(server.address, wish.clone())?;
+            watch(&epoll, &reader, i)?;
+            readers.push(reader);
+        }
+        let mut crowd = Self {
+            address: server.address,
+            epoll,
+            readers,
+            wish: wish.clone(),
+            scratch: vec![0; 256 * 1024],
+            started: Instant::now(),
+            ages: Ages::new(Duration::from_secs(1)),
+            tally: Tally::default(),
+        };
+        while !crowd.readers.iter().all(Reader::is_connected) {
+            ensure!(crowd.started.elapsed() < PATIENCE, "not all readers were accepted");
+            crowd.receive(Duration::from_millis(5))?;
+        }
+        Ok(crowd)
+    }
+
+    /// Deliveries per second with [`IN_FLIGHT`] publications always under way, and the number of the next message.
+    pub fn closed_loop(&mut self, upstream: &mut Upstream, seconds: f64) -> anyhow::Result<(f64, u64)> {
+        self.begin(Duration::from_secs(1));
+        let (end, first) = (Duration::from_secs_f64(seconds), self.wish.first);
+        let copies = self.readers.len() as u64;
+        let mut sent = first;
+        while self.started.elapsed() < end {
+            let seen = first + (self.tally.delivered + self.tally.told_lost) / copies;
+            while sent < seen + IN_FLIGHT {
+                upstream.send(sent, self.now_us(), self.wish.bytes, &mut self.readers)?;
+                sent += 1;
+            }
+            upstream.turn()?;
+            self.receive(Duration::from_millis(5))?;
+        }
+        let per_s = self.tally.delivered as f64 / self.started.elapsed().as_secs_f64();
+        self.finish(upstream, sent)?;
+        Ok((per_s, sent))
+    }
+
+    /// Message `n` is due at `n / per_s`. While the server takes nothing, what falls due is not said: a sensor's next value is newer.
+    pub fn open_loop(mut self, server: &Server, upstream: &mut Upstream, load: &Load) -> anyhow::Result<Outcome> {
+        self.begin(load.slice);
+        let (cpu_before, waited_before, own_before) = (server.cpu_ns()?, waited_ns(server)?, own_ns());
+        let end = Duration::from_secs_f64(load.seconds);
+        let interval = Duration::from_secs_f64(1.0 / load.per_s);
+        let stall = load.stall.map(|(at, long)| (Duration::from_secs_f64(at), Duration::from_secs_f64(at + long)));
+        let mut sent = self.wish.first;
+        let mut due = Duration::ZERO;
+        let (mut held_back, mut late) = (0, Histogram::default());
+        let mut pss_first = None;
+        loop {
+            let now = self.started.elapsed();
+            if now >= end {
+                break;
+            }
+            if pss_first.is_none() && now >= Duration::from_secs(1).min(end / 2) {
+                pss_first = Some(server.pss_kb()?);
+            }
+            if due <= now {
+                late.record((now - due).as_micros() as u64);
+            }
+            while due <= now && upstream.has_room() {
+                upstream.send(sent, due.as_micros() as u64, self.wish.bytes, &mut self.readers)?;
+                sent += 1;
+                due += interval;
+            }
+            upstream.turn()?;
+            if due <= now && !upstream.has_room() {
+                let missed = ((now - due).as_nanos() / interval.as_nanos().max(1)) as u32 + 1;
+                due += interval * missed;
+                held_back += u64::from(missed);
+            }
+            let wait = due.saturating_sub(self.started.elapsed()).min(Duration::from_millis(5));
+            match stall {
+                Some((from, to)) if (from..to).contains(&now) => std::thread::sleep(wait),
+                _ => self.receive(wait)?,
+            }
+        }
+        let took = self.started.elapsed();
+        let cpu_ns = server.cpu_ns()? - cpu_before;
+        let waited_ns = waited_ns(server)? - waited_before;
+        let own = own_ns();
+        let pss_kb = [pss_first.unwrap_or_default(), server.pss_kb()?];
+        let delivered = self.tally.delivered;
+        self.finish(upstream, sent)?;
+        Ok(Outcome {
+            ages: self.ages,
+            tally: self.tally,
+            sent: sent - self.wish.first,
+            held_back,
+            deliveries_per_s: delivered as f64 / took.as_secs_f64(),
+            cpu_us: cpu_ns as f64 / 1000.0 / delivered.max(1) as f64,
+            server_share: cpu_ns as f64 / took.as_nanos() as f64,
+            server_waited: waited_ns as f64 / took.as_nanos() as f64,
+            own_share: (own.0 - own_before.0) as f64 / took.as_nanos() as f64,
+            own_waited: (own.1 - own_before.1) as f64 / took.as_nanos() as f64,
+            late,
+            pss_kb,
+        })
+    }
+
+    fn begin(&mut self, slice: Duration) {
+        (self.started, self.ages, self.tally) = (Instant::now(), Ages::new(slice), Tally::default());
+    }
+
+    /// Reads until every reader has, or was told that it lacks, all messages before `end`. What is missing then was lost silently.
+    fn finish(&mut self, upstream: &mut Upstream, end: u64) -> anyhow::Result<()> {
+        let stopped = Instant::now();
+        while !upstream.is_done() || self.readers.iter().any(|reader| reader.missing(end) > 0) {
+            if stopped.elapsed() > PATIENCE {
+                break;
+            }
+            upstream.turn()?;
+            self.receive(Duration::from_millis(20))?;
+        }
+        self.tally.silent += self.readers.iter().map(|reader| reader.missing(end)).sum::<u64>();
+        Ok(())
+    }
+
+    /// Waits once for what comes, and reads it.
+    fn receive(&mut self, wait: Duration) -> anyhow::Result<()> {
+        let mut events = Vec::with_capacity(1024);
+        let wait = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos().min(999_999_999) as _ };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in &events {
+            let index = event.data.u64() as usize;
+            let reader = &mut self.readers[index];
+            let length = match rustix::net::recv(reader.stream.as_fd(), &mut self.scratch[..], RecvFlags::DONTWAIT) {
+                Ok((_, length)) => length,
+                Err(rustix::io::Errno::AGAIN) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            ensure!(length > 0, "the server has closed a reader");
+            let now_us = self.started.elapsed().as_micros() as u64;
+            let next = reader.take(&self.scratch[..length], now_us, self.ages.at(now_us), &mut self.tally)?;
+            if let Next::Connect { since } = next {
+                reader.connect_again(self.address, &since)?;
+                watch(&self.epoll, reader, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+}
+
+fn waited_ns(server: &Server) -> anyhow::Result<u64> {
+    Ok(server.threads_ns()?.iter().map(|(_, waited)| waited).sum())
+}
+
+fn watch(epoll: &OwnedFd, reader: &Reader, index: usize) -> anyhow::Result<()> {
+    let data = epoll::EventData::new_u64(index as u64);
+    Ok(epoll::add(epoll, &reader.stream, data, epoll::EventFlags::IN)?)
+}
+
+impl Outcome {
+    /// Memory, CPU, and whether the generator was what limited.
+    pub fn costs(&self) -> String {
+        let percent = |share: f64| (share * 100.0).round();
+        let bound = if self.own_share + self.own_waited > BOUND_SHARE { ", generator-bound" } else { "" };
+        format!(
+            "{:.0} k/s, {:.3} us CPU per delivery, PSS {:.1} -> {:.1} MB, server {} % (+{} % waiting), generator {} % (+{} %) late p99 \
+             {:.1} ms{bound}",
+            self.deliveries_per_s / 1000.0,
+            self.cpu_us,
+            self.pss_kb[0] as f64 / 1024.0,
+            self.pss_kb[1] as f64 / 1024.0,
+            percent(self.server_share),
+            percent(self.server_waited),
+            percent(self.own_share),
+            percent(self.own_waited),
+            self.late.quantile_ms(0.99),
+        )
+    }
+
+    /// Errors: something was lost or repeated without a word.
+    pub fn losses(&self) -> anyhow::Result<String> {
+        let Tally { gaps, told_lost, silent, twice, .. } = self.tally;
+        ensure!(silent == 0 && twice == 0, "{silent} messages lost silently, {twice} repeated");
+        Ok(format!(
+            "gaps {gaps} ({told_lost} messages told lost), silent 0, held back {} of {}",
+            self.held_back, self.sent
+        ))
+    }
+}

@@ -1,0 +1,112 @@
+//! As much HTTP/1.1 as a load generator needs: chunks of a stream, answers with a length, and one request at a time.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+};
+
+use anyhow::{Context, bail, ensure};
+
+/// Takes chunks apart. Source: RFC 9112, section 7.1.
+#[derive(Default)]
+pub struct Chunks {
+    size: usize,
+    /// What is left of this chunk, its line break included; 0: in the size line.
+    left: usize,
+}
+
+impl Chunks {
+    /// Errors: not a chunk, or the last one: streams do not end.
+    pub fn take(&mut self, mut bytes: &[u8], body: &mut Vec<u8>) -> anyhow::Result<()> {
+        while let Some(&first) = bytes.first() {
+            if self.left > 0 {
+                let length = bytes.len().min(self.left);
+                body.extend_from_slice(&bytes[..length.min(self.left.saturating_sub(2))]);
+                self.left -= length;
+                bytes = &bytes[length..];
+                continue;
+            }
+            bytes = &bytes[1..];
+            match first {
+                b'\r' => {}
+                b'\n' if self.size == 0 => bail!("the server has ended a stream"),
+                b'\n' => self.left = std::mem::take(&mut self.size) + 2,
+                digit => {
+                    let digit = char::from(digit).to_digit(16).context("not the size of a chunk")?;
+                    self.size = self.size * 16 + digit as usize;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Answers of one connection, as they come.
+#[derive(Default)]
+pub struct Answers {
+    bytes: Vec<u8>,
+    used: usize,
+}
+
+pub struct Answer<'a> {
+    head: &'a str,
+    pub body: &'a [u8],
+}
+
+impl Answers {
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..std::mem::take(&mut self.used));
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole answer. Errors: it is not `200` or `204`.
+    pub fn whole(&mut self) -> anyhow::Result<Option<Answer<'_>>> {
+        let rest = &self.bytes[self.used..];
+        let Some(end) = rest.windows(4).position(|end| end == b"\r\n\r\n") else { return Ok(None) };
+        let head = std::str::from_utf8(&rest[..end + 2])?;
+        let answer = Answer { head, body: &[] };
+        let length = answer.header("content-length").map_or(Ok(0), str::parse::<usize>)?;
+        let Some(body) = rest.get(end + 4..end + 4 + length) else { return Ok(None) };
+        ensure!(
+            head.starts_with("HTTP/1.1 200") || head.starts_with("HTTP/1.1 204"),
+            "refused: {head}{}",
+            String::from_utf8_lossy(body)
+        );
+        self.used += end + 4 + length;
+        Ok(Some(Answer { head, body }))
+    }
+}
+
+impl<'a> Answer<'a> {
+    /// `name` in lower case, as the server writes it.
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+/// The bytes of a `POST`.
+pub fn post(path: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len() + 150);
+    let _ = write!(
+        out,
+        "POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    out.extend_from_slice(body);
+    out
+}
+
+/// One request on a connection of its own; returns the body of its answer.
+pub fn call(address: SocketAddr, request: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(request)?;
+    let (mut answers, mut buffer) = (Answers::default(), vec![0; 64 * 1024]);
+    loop {
+        let length = stream.read(&mut buffer)?;
+        ensure!(length > 0, "closed before the answer");
+        answers.push(&buffer[..length]);
+        if let Some(answer) = answers.whole()? {
+            return Ok(answer.body.to_vec());
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Load below, above and far above what can be delivered: is data still fresh, is memory flat, is anything lost without a word?
+
+use std::time::Duration;
+
+use crate::{
+    Args, Transport,
+    crowd::{Crowd, Load},
+    prime,
+    probe::Probe,
+    publisher, start,
+};
+
+/// Keys of a `latest` channel.
+pub const KEYS: u64 = 50;
+const LEVELS: [f64; 3] = [0.5, 1.2, 2.0];
+const CAPACITY_SECONDS: f64 = 3.0;
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    println!(
+        "\nlevels: {} readers, messages of {} bytes; ages are p50/p99/max in ms, by second",
+        args.readers,
+        crate::BYTES
+    );
+    for transport in args.transports(&[Transport::WebSocket, Transport::Sse]) {
+        for latest in [false, true] {
+            let most = capacity(transport, latest, args.readers)?;
+            let policy = if latest { "latest" } else { "every" };
+            println!("\n{transport:?} {policy}: most {:.0} k deliveries/s", most / 1000.0);
+            let mut half_kb = None;
+            for level in LEVELS {
+                let server = start(1, &[0])?;
+                let mut wish = prime(&server, transport)?;
+                if latest {
+                    (wish.latest, wish.sources) = (true, KEYS);
+                }
+                let crowd = Crowd::new(&server, args.readers, &wish)?;
+                let mut upstream = publisher(&server, latest)?;
+                let probe = Probe::start(server.address);
+                let per_s = most * level / args.readers as f64;
+                let load = Load { per_s, seconds: args.seconds, slice: Duration::from_secs(1), stall: None };
+                let outcome = crowd.open_loop(&server, &mut upstream, &load)?;
+                let pings = probe.finish()?;
+                let all = outcome.ages.all();
+                let kb = outcome.pss_kb[1] as f64;
+                let ratio = kb / *half_kb.get_or_insert(kb);
+                println!(
+                    "  {:3.0} %: age p50 {:.1} p99 {:.1} max {:.1} ms, ping p50 {:.1} p99 {:.1} ms, PSS x{ratio:.2}; {}",
+                    level * 100.0,
+                    all.quantile_ms(0.5),
+                    all.quantile_ms(0.99),
+                    all.max_us as f64 / 1000.0,
+                    pings.quantile_ms(0.5),
+                    pings.quantile_ms(0.99),
+                    outcome.costs(),
+                );
+                println!("         {}", outcome.losses()?);
+                println!("         {}", outcome.ages.by_slice());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Most deliveries per second to readers of everything. `keyed`: published by a session.
+pub fn capacity(transport: Transport, keyed: bool, readers: usize) -> anyhow::Result<f64> {
+    let server = start(1, &[0])?;
+    let wish = prime(&server, transport)?;
+    let mut crowd = Crowd::new(&server, readers, &wish)?;
+    Ok(crowd.closed_loop(&mut publisher(&server, keyed)?, CAPACITY_SECONDS)?.0)
+}

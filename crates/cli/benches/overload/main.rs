@@ -1,0 +1,148 @@
+//! What overload does to Millrace: load beyond capacity, a stall of everyone, readers that never read, the two scenarios of Thorsen's
+//! thesis on every transport, and a second shard.
+//!
+//! `cargo bench -p millrace-cli --bench overload` runs all; `-- --seconds 60` is the full form, `-- --scenarios levels,stall` a part.
+//!
+//! The server is pinned to CPU 0 (except with two shards), this generator to CPU 1. The age of data runs from when a message was due to
+//! when its reader has read it. The generator checks order and completeness per reader and ends with an error at the first silent loss.
+//! It prints CPU shares, what share of the time was spent waiting for a CPU that others used, how late it was, and marks a row `generator-bound` when it, not the server, was the limit.
+
+mod crowd;
+mod dead_weight;
+mod figures;
+mod http;
+mod levels;
+mod probe;
+mod reader;
+#[path = "../common/server.rs"]
+mod server;
+mod shards;
+mod stall;
+mod thorsen;
+mod upstream;
+#[path = "../common/wire.rs"]
+mod wire;
+
+use std::process::Command;
+
+use anyhow::Context;
+use clap::Parser;
+
+use reader::{Transport, Wish};
+use server::Server;
+use upstream::Upstream;
+
+/// Bytes of a message, as in the theses' ticker.
+const BYTES: usize = 173;
+const CHANNEL: &str = "bench";
+/// Publications before a run: history is full, so that it does not count as growth.
+const PAST: u64 = 10_000;
+
+#[derive(Parser)]
+struct Args {
+    /// What is measured; all if nothing is named
+    #[arg(long, value_delimiter = ',')]
+    scenarios: Vec<Scenario>,
+    /// Transports of `levels`, `stall` and `thorsen`; each takes those it can if nothing is named
+    #[arg(long, value_delimiter = ',')]
+    transports: Vec<Transport>,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Readers of `levels` and `stall`
+    #[arg(long, default_value_t = 100)]
+    readers: usize,
+    /// Clients of `thorsen`
+    #[arg(long, default_value_t = 500)]
+    clients: usize,
+    /// Passes of `dead-weight` and `shards`; medians are reported
+    #[arg(long, default_value_t = 3)]
+    passes: usize,
+    /// Given by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Scenario {
+    /// 50 %, 120 % and 200 % of what can be delivered
+    Levels,
+    /// Nobody reads for 300 ms
+    Stall,
+    /// 100 readers that never read among 1,000 that do
+    DeadWeight,
+    /// A ticker and a chat on every transport
+    Thorsen,
+    /// One shard and two
+    Shards,
+}
+
+impl Args {
+    fn transports(&self, all: &[Transport]) -> Vec<Transport> {
+        all.iter().copied().filter(|one| self.transports.is_empty() || self.transports.contains(one)).collect()
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    wire::pin(&[1])?;
+    let wanted = |scenario| args.scenarios.is_empty() || args.scenarios.contains(&scenario);
+    if wanted(Scenario::Levels) {
+        levels::run(&args)?;
+    }
+    if wanted(Scenario::Stall) {
+        stall::run(&args)?;
+    }
+    if wanted(Scenario::DeadWeight) {
+        dead_weight::run(&args)?;
+    }
+    if wanted(Scenario::Thorsen) {
+        thorsen::run(&args)?;
+    }
+    if wanted(Scenario::Shards) {
+        shards::run(&args)?;
+    }
+    Ok(())
+}
+
+fn start(shards: usize, cpus: &[usize]) -> anyhow::Result<Server> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--shards", &shards.to_string()]);
+    Server::start(command, cpus)
+}
+
+/// Fills the channel's history and returns what a reader has to wish for who wants all that follows.
+fn prime(server: &Server, transport: Transport) -> anyhow::Result<Wish> {
+    let mut since = String::new();
+    for first in (0..PAST).step_by(1000) {
+        let mut lines = Vec::new();
+        for n in first..first + 1000 {
+            lines.extend_from_slice(
+                format!(r#"{{"channel":"{CHANNEL}","key":"k{}","data":"#, n % levels::KEYS).as_bytes(),
+            );
+            lines.extend_from_slice(&wire::payload(n, 0, BYTES));
+            lines.extend_from_slice(b"}\n");
+        }
+        let answer = http::call(server.address, &http::post("/v1/publish", "application/x-ndjson", &lines))?;
+        let answer = String::from_utf8(answer)?;
+        let last = answer.rsplit('"').nth(1).context("no result")?;
+        anyhow::ensure!(reader::offset(last)? == first + 1000, "a publication was refused: {last}");
+        since = last.to_owned();
+    }
+    let channel = CHANNEL.to_owned();
+    Ok(Wish { transport, channel, latest: false, since, first: PAST, sources: 1, bytes: BYTES })
+}
+
+/// Who publishes: plain, or with keys, for which it takes a session.
+fn publisher(server: &Server, latest: bool) -> anyhow::Result<Upstream> {
+    match latest {
+        true => Upstream::session(server.address, CHANNEL, levels::KEYS),
+        false => Upstream::bare(server.address, CHANNEL),
+    }
+}
+
+/// The middle of an odd number of values.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

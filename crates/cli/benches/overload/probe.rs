@@ -1,0 +1,80 @@
+//! A session beside the load that pings: does control traffic keep its latency?
+
+use std::{
+    io::{Read, Write},
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+
+use crate::{
+    figures::Histogram,
+    wire::{client_frame, connect, frame, upgrade},
+};
+
+const EVERY: Duration = Duration::from_millis(10);
+
+/// Pings until it is asked.
+pub struct Probe {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<anyhow::Result<Histogram>>,
+}
+
+impl Probe {
+    pub fn start(address: SocketAddr) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        Self { stop, thread: std::thread::spawn(move || ping(address, &stopped)) }
+    }
+
+    /// Round trips.
+    pub fn finish(self) -> anyhow::Result<Histogram> {
+        self.stop.store(true, Relaxed);
+        self.thread.join().ok().context("the probe has panicked")?
+    }
+}
+
+fn ping(address: SocketAddr, stop: &AtomicBool) -> anyhow::Result<Histogram> {
+    // Ahead of the generator on their CPU, where that is allowed: else its own wait would count as the server's.
+    let _ = rustix::process::nice(-15);
+    let request = upgrade("/v1/connect", "Sec-WebSocket-Protocol: millrace.v1+json\r\n");
+    let mut stream = connect(address, &request)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let mut seen = Histogram::default();
+    let (mut bytes, mut buffer, mut command) = (Vec::new(), [0; 4096], Vec::new());
+    let mut due = Instant::now();
+    for id in 1u64.. {
+        if stop.load(Relaxed) {
+            break;
+        }
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        command.clear();
+        client_frame(&mut command, 1, format!("{{\"id\":{id},\"ping\":{{}}}}").as_bytes());
+        let sent = Instant::now();
+        stream.write_all(&command)?;
+        let reply = format!("{{\"id\":{id},");
+        'reply: loop {
+            let length = stream.read(&mut buffer).context("a ping was not answered within 20 s")?;
+            ensure!(length > 0, "the server has closed the probe");
+            bytes.extend_from_slice(&buffer[..length]);
+            let mut at = 0;
+            while let Some((_, start, end)) = frame(&bytes, at) {
+                at = end;
+                if bytes[start..end].starts_with(reply.as_bytes()) {
+                    bytes.drain(..at);
+                    break 'reply;
+                }
+            }
+            bytes.drain(..at);
+        }
+        seen.record(sent.elapsed().as_micros() as u64);
+        due = (due + EVERY).max(Instant::now());
+    }
+    Ok(seen)
+}

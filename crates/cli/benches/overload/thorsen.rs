@@ -1,0 +1,52 @@
+//! The two scenarios of Thorsen's thesis, in which latency and memory exploded at saturation: a ticker, and a chat in which everyone
+//! hears everyone. The chat's upstream is the WebSocket itself, and `POST` for the others.
+
+use std::time::Duration;
+
+use crate::{
+    Args, CHANNEL, Transport,
+    crowd::{Crowd, Load},
+    prime, publisher,
+    reader::Wish,
+    start,
+    upstream::Upstream,
+};
+
+const TICKS_PER_S: f64 = 200.0;
+const CHAT_BYTES: usize = 71;
+/// Each client of the chat says something so often.
+const CHAT_EVERY_S: f64 = 3.0;
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    println!("\nthorsen: {} clients, one shard; ages in ms; PSS after the first second and in the last", args.clients);
+    let all = [Transport::LongPolling, Transport::Sse, Transport::Stream, Transport::WebSocket];
+    for transport in args.transports(&all) {
+        for chat in [false, true] {
+            let server = start(1, &[0])?;
+            let mut wish = prime(&server, transport)?;
+            if chat {
+                wish = Wish { first: 0, sources: args.clients as u64, bytes: CHAT_BYTES, ..wish };
+            }
+            let crowd = Crowd::new(&server, args.clients, &wish)?;
+            let mut upstream = match (chat, transport) {
+                (false, _) => publisher(&server, false)?,
+                (true, Transport::WebSocket) => Upstream::Readers,
+                (true, _) => Upstream::posts(server.address, CHANNEL, args.clients)?,
+            };
+            let per_s = if chat { args.clients as f64 / CHAT_EVERY_S } else { TICKS_PER_S };
+            let load = Load { per_s, seconds: args.seconds, slice: Duration::from_secs(1), stall: None };
+            let outcome = crowd.open_loop(&server, &mut upstream, &load)?;
+            let all = outcome.ages.all();
+            println!(
+                "  {transport:?} {}: age p50 {:.1} p99 {:.1} max {:.1} ms; {}; {}",
+                if chat { "chat" } else { "ticker" },
+                all.quantile_ms(0.5),
+                all.quantile_ms(0.99),
+                all.max_us as f64 / 1000.0,
+                outcome.costs(),
+                outcome.losses()?
+            );
+        }
+    }
+    Ok(())
+}

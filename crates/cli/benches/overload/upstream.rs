@@ -1,0 +1,187 @@
+//! Where messages come from. Nothing here waits: what the server does not take stays here, and then nothing more is offered.
+
+use std::{
+    io::Write,
+    net::{SocketAddr, TcpStream},
+    os::fd::AsFd,
+};
+
+use anyhow::{bail, ensure};
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::{
+    http::{Answers, post},
+    reader::Reader,
+    wire::{client_frame, connect, frame, payload, upgrade},
+};
+
+/// Bytes that wait for a socket before a publisher counts as held back.
+const WAITING_BYTES_MAX: usize = 64 * 1024;
+/// Bytes that the kernel may hold of a publisher; else the age of a message would be that of this queue.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+
+pub enum Upstream {
+    /// One WebSocket on the channel that only publishes.
+    Bare(Link),
+    /// One session; message `n` has the key `n mod keys`.
+    Session { link: Link, channel: String, keys: u64 },
+    /// Message `n` comes from reader `n mod readers`, over the WebSocket it reads from.
+    Readers,
+    /// Message `n` comes from client `n mod clients`, which posts it on a connection of its own.
+    Posts { clients: Vec<Link>, channel: String },
+}
+
+/// A connection that is written to, and its answers.
+pub struct Link {
+    stream: TcpStream,
+    waiting: Vec<u8>,
+    partial: Vec<u8>,
+    answers: Answers,
+    unanswered: u64,
+}
+
+impl Upstream {
+    pub fn bare(address: SocketAddr, channel: &str) -> anyhow::Result<Self> {
+        let path = format!("/v1/channels/{channel}?subscribe=no");
+        Ok(Upstream::Bare(Link::new(connect(address, &upgrade(&path, ""))?)?))
+    }
+
+    pub fn session(address: SocketAddr, channel: &str, keys: u64) -> anyhow::Result<Self> {
+        let request = upgrade("/v1/connect", "Sec-WebSocket-Protocol: millrace.v1+json\r\n");
+        Ok(Upstream::Session { link: Link::new(connect(address, &request)?)?, channel: channel.into(), keys })
+    }
+
+    pub fn posts(address: SocketAddr, channel: &str, clients: usize) -> anyhow::Result<Self> {
+        let link = |_| Link::new(TcpStream::connect(address)?);
+        let clients = (0..clients).map(link).collect::<anyhow::Result<_>>()?;
+        Ok(Upstream::Posts { clients, channel: channel.into() })
+    }
+
+    /// False while the server takes nothing more.
+    pub fn has_room(&self) -> bool {
+        match self {
+            Upstream::Bare(link) | Upstream::Session { link, .. } => link.waiting.len() < WAITING_BYTES_MAX,
+            Upstream::Readers | Upstream::Posts { .. } => true,
+        }
+    }
+
+    /// Message `n` of so many bytes.
+    pub fn send(&mut self, n: u64, at_us: u64, bytes: usize, readers: &mut [Reader]) -> anyhow::Result<()> {
+        let data = payload(n, at_us, bytes);
+        match self {
+            Upstream::Bare(link) => client_frame(&mut link.waiting, 1, &data),
+            Upstream::Session { link, channel, keys } => {
+                let key = n % *keys;
+                let mut command = Vec::with_capacity(bytes + 100);
+                write!(command, r#"{{"id":{},"publish":{{"channel":"{channel}","key":"k{key}","data":"#, n + 1)?;
+                command.extend_from_slice(&data);
+                command.extend_from_slice(b"}}");
+                client_frame(&mut link.waiting, 1, &command);
+                link.unanswered += 1;
+            }
+            Upstream::Readers => {
+                let mut out = Vec::with_capacity(bytes + 8);
+                client_frame(&mut out, 1, &data);
+                let reader = (n % readers.len() as u64) as usize;
+                readers[reader].stream.write_all(&out)?;
+            }
+            Upstream::Posts { clients, channel } => {
+                let client = (n % clients.len() as u64) as usize;
+                let link = &mut clients[client];
+                link.hear_answers()?;
+                link.waiting.extend_from_slice(&post(&format!("/v1/channels/{channel}"), "application/json", &data));
+                link.unanswered += 1;
+                link.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands over what waits, and hears what is answered.
+    ///
+    /// Errors: the server has refused a publication.
+    pub fn turn(&mut self) -> anyhow::Result<()> {
+        match self {
+            Upstream::Bare(link) => link.flush(),
+            Upstream::Session { link, .. } => {
+                link.flush()?;
+                link.hear_replies()
+            }
+            Upstream::Readers => Ok(()),
+            Upstream::Posts { clients, .. } => {
+                clients.iter_mut().filter(|link| link.unanswered > 0).try_for_each(|link| {
+                    link.flush()?;
+                    link.hear_answers()
+                })
+            }
+        }
+    }
+
+    /// True when everything was taken and answered.
+    pub fn is_done(&self) -> bool {
+        let done = |link: &Link| link.waiting.is_empty() && link.unanswered == 0;
+        match self {
+            Upstream::Bare(link) | Upstream::Session { link, .. } => done(link),
+            Upstream::Readers => true,
+            Upstream::Posts { clients, .. } => clients.iter().all(done),
+        }
+    }
+}
+
+impl Link {
+    fn new(stream: TcpStream) -> anyhow::Result<Self> {
+        stream.set_nodelay(true)?;
+        rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES)?;
+        Ok(Self { stream, waiting: Vec::new(), partial: Vec::new(), answers: Answers::default(), unanswered: 0 })
+    }
+
+    fn flush(&mut self) -> anyhow::Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        match rustix::net::send(self.stream.as_fd(), &self.waiting, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(taken) => drop(self.waiting.drain(..taken)),
+            Err(rustix::io::Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// What has come, at most 64 KiB of it.
+    fn hear(&self, buffer: &mut [u8]) -> anyhow::Result<usize> {
+        match rustix::net::recv(self.stream.as_fd(), buffer, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => bail!("the server has closed a publisher"),
+            Ok((_, length)) => Ok(length),
+            Err(rustix::io::Errno::AGAIN) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn hear_replies(&mut self) -> anyhow::Result<()> {
+        let mut buffer = [0; 64 * 1024];
+        let length = self.hear(&mut buffer)?;
+        self.partial.extend_from_slice(&buffer[..length]);
+        let mut at = 0;
+        while let Some((_, start, end)) = frame(&self.partial, at) {
+            let reply = &self.partial[start..end];
+            at = end;
+            if reply.starts_with(b"{\"id\"") {
+                let is_ok = reply.windows(4).any(|bytes| bytes == b"\"ok\"");
+                ensure!(is_ok, "refused: {}", String::from_utf8_lossy(reply));
+                self.unanswered -= 1;
+            }
+        }
+        self.partial.drain(..at);
+        Ok(())
+    }
+
+    fn hear_answers(&mut self) -> anyhow::Result<()> {
+        let mut buffer = [0; 4096];
+        let length = self.hear(&mut buffer)?;
+        self.answers.push(&buffer[..length]);
+        while self.answers.whole()?.is_some() {
+            self.unanswered -= 1;
+        }
+        Ok(())
+    }
+}
