@@ -12,6 +12,7 @@ node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.ex
 missing=()
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
 command -v curl >/dev/null || missing+=(curl)
+command -v valgrind >/dev/null || missing+=(valgrind)
 [ -x /usr/bin/chromium ] || missing+=(chromium)
 fc-list 2>/dev/null | grep -q . || missing+=(fonts-dejavu-core fontconfig)
 [ ${#missing[@]} -eq 0 ] && exit 0

@@ -22,6 +22,7 @@ step "build the client, the pages and the binary" make --no-print-directory buil
 step "Rust tests" cargo test --workspace --locked --quiet
 step "client tests in Node, Chromium and a worker" npm --prefix sdk test --silent
 step "page tests in Chromium" npm --prefix web test --silent
+step "instructions of the hot paths" scripts/instructions.sh
 step "formatting and lints" make --no-print-directory check
 
 printf '\n%s\n%d s in all\n%d passed, %d failed\n' "$summary" "$SECONDS" "$passed" "$failed"

@@ -1,0 +1,151 @@
+//! What the core does per message, in instructions: a count does not depend on what else the machine is doing.
+//!
+//! `make instructions` runs each case under callgrind and compares with `instructions.txt` beside this file: more than 3 % above it fails.
+//! Without an argument every case runs once; with a name, only that one.
+
+use std::{hint::black_box, sync::LazyLock};
+
+use bytes::Bytes;
+use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Page, PageLimit, Wire};
+use millrace_protocol::{ChannelName, Epoch, Form, Kind, NewPublication, Publication, Since, session::Policy};
+
+const EPOCH: Epoch = Epoch(1);
+const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 16 << 20, age_max_ms: u64::MAX };
+const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
+
+/// A case is made ready first; only what it returns is counted.
+type Case = (&'static str, fn() -> Box<dyn FnOnce()>);
+
+const CASES: &[Case] = &[
+    ("encode_bare", || encode(Form::Bare)),
+    ("encode_session", || encode(Form::Session)),
+    ("encode_sse", || encode(Form::Sse)),
+    ("encode_ndjson", || encode(Form::Ndjson)),
+    ("append", append),
+    ("page", page),
+    ("fan_out", || deliver(1, 1000, 10, 10)),
+    ("wake", || deliver(1000, 1, 10, 1)),
+    ("catch_up", catch_up),
+];
+
+fn main() {
+    let wanted = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
+    for (name, prepare) in CASES.iter().filter(|(name, _)| wanted.as_deref().is_none_or(|wanted| wanted == *name)) {
+        measured(prepare());
+        println!("{name}");
+    }
+}
+
+/// Callgrind counts while this function runs.
+#[inline(never)]
+fn measured(case: Box<dyn FnOnce()>) {
+    case();
+}
+
+/// A thousand publications into one form.
+fn encode(form: Form) -> Box<dyn FnOnce()> {
+    let (channel, publication) = (name("cars/1/telemetry"), publication(1));
+    let mut out = Vec::with_capacity(1 << 20);
+    Box::new(move || {
+        for _ in 0..1000 {
+            form.encode(&mut out, &channel, EPOCH, &publication);
+        }
+        black_box(&out);
+    })
+}
+
+/// A thousand publications into a history that is full.
+fn append() -> Box<dyn FnOnce()> {
+    let mut history = full(10_000);
+    let fresh: Vec<_> = (0..1000).map(|_| new()).collect();
+    Box::new(move || {
+        for publication in fresh {
+            black_box(history.append(publication, 1, &BOUNDS));
+        }
+    })
+}
+
+/// A page of a thousand publications out of a full history.
+fn page() -> Box<dyn FnOnce()> {
+    let mut history = full(10_000);
+    Box::new(move || drop(black_box(history.page(Since::Earliest, Policy::Every, LIMIT, 1, &BOUNDS))))
+}
+
+/// `turns` turns, each with `per_turn` publications on each of so many channels that have so many readers.
+fn deliver(channels: usize, readers: usize, turns: u64, per_turn: u64) -> Box<dyn FnOnce()> {
+    let (mut hub, mut sink) = (Hub::new(Config::default()), Sink { room: usize::MAX });
+    let names: Vec<_> = (0..channels).map(|i| name(&format!("cars/{i}/telemetry"))).collect();
+    for channel in &names {
+        for _ in 0..readers {
+            read(&mut hub, channel, &mut sink);
+        }
+    }
+    Box::new(move || {
+        for turn in 0..turns {
+            for channel in &names {
+                for i in 1..=per_turn {
+                    hub.deliver(channel, EPOCH, &publication(turn * per_turn + i));
+                }
+            }
+            hub.flush(&mut sink);
+        }
+    })
+}
+
+/// A hundred readers that were blocked while a thousand publications came, and now take all of them.
+fn catch_up() -> Box<dyn FnOnce()> {
+    let (mut hub, mut sink) = (Hub::new(Config::default()), Sink { room: 0 });
+    let channel = name("busy");
+    let readers: Vec<ConnId> = (0..100).map(|_| read(&mut hub, &channel, &mut sink)).collect();
+    for offset in 1..=1000 {
+        hub.deliver(&channel, EPOCH, &publication(offset));
+        hub.flush(&mut sink);
+    }
+    sink.room = usize::MAX;
+    Box::new(move || {
+        readers.into_iter().for_each(|reader| hub.writable(reader, &mut sink));
+        hub.flush(&mut sink);
+    })
+}
+
+/// Takes everything, or nothing.
+struct Sink {
+    room: usize,
+}
+
+impl Wire for Sink {
+    fn write(&mut self, _: ConnId, bytes: &[u8]) -> usize {
+        black_box(bytes).len().min(self.room)
+    }
+}
+
+fn read(hub: &mut Hub, channel: &ChannelName, sink: &mut Sink) -> ConnId {
+    let conn = hub.connect(Form::Bare);
+    hub.watch(channel);
+    let page: Page = History::new(EPOCH).page(Since::Now, Policy::Every, LIMIT, 1, &BOUNDS);
+    hub.attach(conn, channel, Policy::Every, &page, sink).expect("a first subscription");
+    while hub.poll_output().is_some() {}
+    conn
+}
+
+fn full(count: u64) -> History {
+    let mut history = History::new(EPOCH);
+    for _ in 0..count {
+        assert!(matches!(history.append(new(), 1, &BOUNDS), Appended::New(_)));
+    }
+    history
+}
+
+fn new() -> NewPublication {
+    NewPublication::new(Kind::Json, publication(1).data)
+}
+
+/// 173 bytes, as in the theses' ticker.
+fn publication(offset: u64) -> Publication {
+    static DATA: LazyLock<Bytes> = LazyLock::new(|| format!("\"{}\"", "x".repeat(171)).into());
+    Publication { offset, time_ms: 1, key: None, expires_ms: None, kind: Kind::Json, data: DATA.clone() }
+}
+
+fn name(text: &str) -> ChannelName {
+    ChannelName::parse(text).expect("a good name")
+}
