@@ -23,6 +23,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Publications in flight when looking for the most that can be delivered.
 const IN_FLIGHT: u64 = 32;
+/// When memory is read for the first time: everybody has said something by then, so that what follows is growth.
+const SETTLED: Duration = Duration::from_secs(4);
 /// Above this share of its CPU the generator, not the server, is what limits a run.
 const BOUND_SHARE: f64 = 0.9;
 
@@ -127,7 +129,7 @@ impl Crowd {
             if now >= end {
                 break;
             }
-            if pss_first.is_none() && now >= Duration::from_secs(1).min(end / 2) {
+            if pss_first.is_none() && now >= SETTLED.min(end / 2) {
                 pss_first = Some(server.pss_kb()?);
             }
             if due <= now {

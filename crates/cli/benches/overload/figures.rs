@@ -75,8 +75,13 @@ impl Ages {
     }
 
     pub fn all(&self) -> Histogram {
+        self.after(0)
+    }
+
+    /// Without the first so many slices.
+    pub fn after(&self, slices: usize) -> Histogram {
         let mut all = Histogram::default();
-        self.slices.iter().for_each(|slice| all.add(slice));
+        self.slices.iter().skip(slices).for_each(|slice| all.add(slice));
         all
     }
 

@@ -18,7 +18,7 @@ const CHAT_BYTES: usize = 71;
 const CHAT_EVERY_S: f64 = 3.0;
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    println!("\nthorsen: {} clients, one shard; ages in ms; PSS after the first second and in the last", args.clients);
+    println!("\nthorsen: {} clients, one shard; ages in ms; PSS after 4 s and at the end", args.clients);
     let all = [Transport::LongPolling, Transport::Sse, Transport::Stream, Transport::WebSocket];
     for transport in args.transports(&all) {
         for chat in [false, true] {
