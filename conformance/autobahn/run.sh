@@ -5,7 +5,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/millrace-autobahn
 target=${CARGO_TARGET_DIR:-$here/../../target}
 binary=${MILLRACE_BIN:-$target/debug/millrace}
-limit_s=${LIMIT_S:-1800}
+limit_s=${LIMIT_S:-3600}
 [ $# -gt 0 ] || set -- '1.*' '2.*' '3.*' '4.*' '5.*' '6.*' '7.*' '9.*' '10.*'
 
 [ -x "$binary" ] || { echo "no $binary: \`cargo build -p millrace-cli\` first, or say MILLRACE_BIN=.." >&2; exit 1; }

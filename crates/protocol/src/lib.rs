@@ -1,5 +1,5 @@
 //! What is said on the wire. Bytes in, values out, and back; nothing here opens a socket, reads a clock or keeps state between messages
-//! (a [`websocket::Decoder`] keeps the frame that has not fully arrived, nothing else).
+//! (a [`websocket::Decoder`] keeps the message that has not fully arrived, a thread keeps tables for compressing, nothing else).
 //!
 //! Read first: [`Publication`], [`Position`], [`Form`].
 

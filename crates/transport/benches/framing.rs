@@ -1,4 +1,5 @@
-//! WebSocket framing, ours beside a well-kept library: what decoding one client message costs, and what an idle connection holds.
+//! WebSocket framing, ours beside a well-kept library: what decoding one client message costs, what an idle connection holds, and what
+//! compression saves for its processor time.
 //! The figures are in docs/adr/0004. Run: `cargo bench -p millrace-transport --bench framing`.
 
 use std::{
@@ -9,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use millrace_protocol::websocket::{self, Decoder, Message};
+use millrace_protocol::websocket::{self, Accept, Decoder, Deflate, Message};
 use tokio_tungstenite::tungstenite::{
     WebSocket,
     protocol::{Role, WebSocketConfig},
@@ -115,6 +116,60 @@ fn main() {
         tuned_bytes / IDLE,
     );
     black_box((idle, library, tuned));
+    let (deflate, _) = Deflate::negotiate("permessage-deflate").expect("an offer that can be met");
+    let before = IN_USE.load(Relaxed);
+    deflate.encode(&mut Vec::new(), websocket::TEXT, &[b'x'; 64]);
+    println!("a thread's compressor: {} B", IN_USE.load(Relaxed) - before);
+    for records in [1, 6, 24, 240] {
+        let payload = telemetry(records);
+        let (mut plain, mut small) = (Vec::new(), Vec::new());
+        websocket::encode(&mut plain, websocket::TEXT, &payload);
+        deflate.encode(&mut small, websocket::TEXT, &payload);
+        let saved = plain.len() as f64 - small.len() as f64;
+        let costs = (0..5).map(|_| encode_deflated(deflate, &payload)).collect();
+        let us = median(costs);
+        println!(
+            "compress {} B: {} B on the wire instead of {}, {us:.1} us: {:.0} bytes saved per us and reader",
+            payload.len(),
+            small.len(),
+            plain.len(),
+            saved / us,
+        );
+    }
+}
+
+/// JSON as cars send it, one record after the other.
+fn telemetry(records: u32) -> Vec<u8> {
+    let record = |i: u32| {
+        format!(
+            "{{\"carId\":{i},\"timestamp\":{},\"gpsLatitude\":{:.6},\"gpsLongitude\":{:.6},\"speed\":{},\"rpm\":{},\
+             \"coolantTemperature\":{}}}",
+            1_790_000_000_000u64 + u64::from(i) * 997,
+            60.170_123 + f64::from(i * 7919 % 9973) / 1e5,
+            24.941_456 + f64::from(i * 104_729 % 9967) / 1e5,
+            i * 37 % 120,
+            900 + i * 7919 % 4100,
+            80 + i % 17,
+        )
+    };
+    let records: Vec<String> = (1..=records).map(record).collect();
+    match &records[..] {
+        [one] => one.clone().into_bytes(),
+        many => format!("[{}]", many.join(",")).into_bytes(),
+    }
+}
+
+/// Microseconds per frame.
+fn encode_deflated(deflate: Deflate, payload: &[u8]) -> f64 {
+    const FRAMES: u32 = 2000;
+    let mut out = Vec::new();
+    let started = Instant::now();
+    for _ in 0..FRAMES {
+        out.clear();
+        deflate.encode(&mut out, websocket::TEXT, black_box(payload));
+    }
+    black_box(out);
+    started.elapsed().as_secs_f64() * 1e6 / f64::from(FRAMES)
 }
 
 /// Masked text frames, one after the other, as one read brings them.
@@ -135,10 +190,11 @@ fn frames(size: usize) -> Vec<u8> {
 
 fn decode_ours(bytes: &[u8]) -> f64 {
     let (mut decoder, mut scratch, mut count) = (Decoder::default(), vec![0; 64 * 1024], 0);
+    let accept = Accept { message_bytes_max: 1 << 20, deflate: false };
     let mut replay = Replay { bytes, at: 0, left: ROUNDS };
     let started = Instant::now();
     while let Ok(length) = replay.read(&mut scratch) {
-        let decoded = decoder.decode(&mut scratch[..length], 1 << 20, |message| {
+        let decoded = decoder.decode(&mut scratch[..length], accept, |message| {
             if let Message::Text(text) = message {
                 count += 1;
                 black_box(text.len());

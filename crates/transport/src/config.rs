@@ -30,6 +30,8 @@ pub struct Config {
     pub subscriptions_max: usize,
     /// Most bytes of frames kept per channel and form for readers who are behind; further back they read history.
     pub log_bytes_max: usize,
+    /// WebSocket messages may be compressed (permessage-deflate), for clients that offer it.
+    pub compression: bool,
     /// Origins whose pages may use this server from a browser, such as `https://app.example`; `*` for all. Same origin always may.
     pub allowed_origins: Vec<String>,
 }
@@ -47,6 +49,7 @@ impl Default for Config {
             grace: Duration::from_secs(10),
             subscriptions_max: 1000,
             log_bytes_max: 4 << 20,
+            compression: false,
             allowed_origins: Vec::new(),
         }
     }

@@ -48,6 +48,8 @@ pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,
     pub(crate) decoder: millrace_protocol::websocket::Decoder,
     pub(crate) talk: Talk,
+    /// The client may send compressed messages.
+    pub(crate) deflate: bool,
     /// Commands that wait behind one that the engine has not answered yet; while `Some`, nothing is read.
     pub(crate) waiting: Option<VecDeque<String>>,
     watched: EventFlags,
@@ -80,11 +82,18 @@ impl Sockets {
     }
 
     /// Takes over a descriptor. Nothing is read before [`Sockets::watch`].
-    pub(crate) fn add_socket(&mut self, id: ConnId, fd: OwnedFd, talk: Talk) {
+    pub(crate) fn add_socket(&mut self, id: ConnId, fd: OwnedFd, talk: Talk, deflate: bool) {
         let watched = EventFlags::empty();
         self.metrics.opened(Transport::WebSocket, 1);
-        let socket =
-            Socket { generation: id.generation, fd, decoder: Default::default(), talk, waiting: None, watched };
+        let socket = Socket {
+            generation: id.generation,
+            fd,
+            decoder: Default::default(),
+            talk,
+            deflate,
+            waiting: None,
+            watched,
+        };
         self.put(id, Endpoint::Socket(socket));
     }
 

@@ -9,7 +9,10 @@ use std::io::Write;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
-use crate::{ChannelName, Epoch, Gap, Kind, Publication, websocket};
+use crate::{
+    ChannelName, Epoch, Gap, Kind, Publication,
+    websocket::{self, Deflate},
+};
 
 /// A way of spelling publications for readers that are sent a stream of frames.
 ///
@@ -20,6 +23,9 @@ pub enum Form {
     Bare,
     /// WebSocket, `millrace.v1+json` pushes.
     Session,
+    /// As [`Form::Bare`] and [`Form::Session`], compressed: clients that agreed on the same are sent the same bytes.
+    BareDeflate(Deflate),
+    SessionDeflate(Deflate),
     /// Server-sent events of one channel: the payload, with the position as `id`.
     Sse,
     /// Server-sent events of several channels: envelopes; each reader's `id` goes before them, see [`Form::has_reader_head`].
@@ -35,14 +41,14 @@ impl Form {
     pub fn encode(self, out: &mut Vec<u8>, channel: &ChannelName, epoch: Epoch, publication: &Publication) {
         let envelope = |out: &mut Vec<u8>, push, name| write_envelope(out, push, name, epoch, publication);
         match self {
-            Form::Bare => {
+            Form::Bare | Form::BareDeflate(_) => {
                 let opcode = if publication.kind == Kind::Binary { websocket::BINARY } else { websocket::TEXT };
-                websocket::encode(out, opcode, &publication.data);
+                self.encode_message(out, opcode, &publication.data);
             }
-            Form::Session => {
+            Form::Session | Form::SessionDeflate(_) => {
                 let mut body = Vec::with_capacity(publication.data.len() + 160);
                 envelope(&mut body, true, Some(channel));
-                websocket::encode(out, websocket::TEXT, &body);
+                self.encode_message(out, websocket::TEXT, &body);
             }
             Form::Sse => {
                 let _ = writeln!(out, "id: {:08x}:{}", epoch.0, publication.offset);
@@ -63,10 +69,13 @@ impl Form {
 
     /// Appends a gap. A bare WebSocket has no words for one but a close frame, which ends it.
     pub fn encode_gap(self, out: &mut Vec<u8>, channel: &ChannelName, gap: Gap) {
-        let named = matches!(self, Form::Session | Form::SseMany | Form::NdjsonMany).then_some(channel);
+        let one = matches!(self, Form::Bare | Form::BareDeflate(_) | Form::Sse | Form::Ndjson);
+        let named = (!one).then_some(channel);
         match self {
-            Form::Bare => websocket::encode_close(out, websocket::CLOSE_GAP, &gap.to.to_string()),
-            Form::Session => {
+            Form::Bare | Form::BareDeflate(_) => {
+                websocket::encode_close(out, websocket::CLOSE_GAP, &gap.to.to_string())
+            }
+            Form::Session | Form::SessionDeflate(_) => {
                 let mut body = Vec::with_capacity(160);
                 write_gap(&mut body, true, named, gap);
                 websocket::encode(out, websocket::TEXT, &body);
@@ -91,17 +100,17 @@ impl Form {
     /// What keeps an idle connection known to every middle box on the way.
     pub fn heartbeat(self) -> &'static [u8] {
         match self {
-            Form::Bare | Form::Session => websocket::PING_FRAME,
+            _ if self.is_websocket() => websocket::PING_FRAME,
             Form::Sse | Form::SseMany => b":\n\n",
-            Form::Ndjson | Form::NdjsonMany => b"\n",
+            _ => b"\n",
         }
     }
 
     /// Appends the announcement that the server will close this connection within `after_ms`; the reader should move on then.
     pub fn encode_drain(self, out: &mut Vec<u8>, after_ms: u64) {
         let _ = match self {
-            Form::Bare => Ok(()),
-            Form::Session => {
+            Form::Bare | Form::BareDeflate(_) => Ok(()),
+            Form::Session | Form::SessionDeflate(_) => {
                 let push = format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}}}");
                 websocket::encode(out, websocket::TEXT, push.as_bytes());
                 Ok(())
@@ -120,11 +129,18 @@ impl Form {
 
     /// True if a gap ends the connection, because the form cannot name it otherwise.
     pub fn gap_closes(self) -> bool {
-        self == Form::Bare
+        matches!(self, Form::Bare | Form::BareDeflate(_))
     }
 
     pub fn is_websocket(self) -> bool {
-        matches!(self, Form::Bare | Form::Session)
+        matches!(self, Form::Bare | Form::Session | Form::BareDeflate(_) | Form::SessionDeflate(_))
+    }
+
+    fn encode_message(self, out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
+        match self {
+            Form::BareDeflate(deflate) | Form::SessionDeflate(deflate) => deflate.encode(out, opcode, payload),
+            _ => websocket::encode(out, opcode, payload),
+        }
     }
 }
 
@@ -187,7 +203,10 @@ mod tests {
     fn gaps_are_named_in_every_form() {
         let position = |offset| crate::Position { epoch: Epoch(1), offset };
         let gap = Gap { from: position(3), to: position(9) };
-        for form in [Form::Bare, Form::Session, Form::Sse, Form::SseMany, Form::Ndjson, Form::NdjsonMany] {
+        let (deflate, _) = Deflate::negotiate("permessage-deflate").unwrap();
+        let compressed = [Form::BareDeflate(deflate), Form::SessionDeflate(deflate)];
+        let plain = [Form::Bare, Form::Session, Form::Sse, Form::SseMany, Form::Ndjson, Form::NdjsonMany];
+        for form in compressed.into_iter().chain(plain) {
             let mut out = Vec::new();
             form.encode_gap(&mut out, &ChannelName::parse("c").unwrap(), gap);
             assert!(String::from_utf8_lossy(&out).contains("00000001:9"), "{form:?}");

@@ -38,6 +38,7 @@ pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Ro
 
 async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
     let path = parts.uri.path();
+    let compression = context.config.compression;
     if parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok((preflight(), None));
     }
@@ -45,7 +46,7 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
         let channel = ChannelName::parse(&decode(rest)?)?;
         return match parts.method {
             Method::GET if websocket::is_upgrade(parts) => {
-                websocket::accept_channel(parts, Ask::one(parts, channel)?).map(with_upgrade)
+                websocket::accept_channel(parts, Ask::one(parts, channel)?, compression).map(with_upgrade)
             }
             Method::GET => read(context, parts, Ask::one(parts, channel)?).await.map(plain),
             Method::POST => publish::one(context, parts, body, channel).await.map(plain),
@@ -64,7 +65,7 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
             return Ok(plain(method_not_allowed("GET")));
         }
         let channel = carcare::channel(&decode(car)?)?;
-        return websocket::accept_channel(parts, Ask::one(parts, channel)?).map(with_upgrade);
+        return websocket::accept_channel(parts, Ask::one(parts, channel)?, compression).map(with_upgrade);
     }
     if let Some(channel) = path.strip_prefix("/v1/presence/") {
         let channel = ChannelName::parse(&decode(channel)?)?;
@@ -73,7 +74,7 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
     match path {
         "/v1/stream" if parts.method == Method::GET => read(context, parts, Ask::many(parts)?).await.map(plain),
         "/v1/stream" => Ok(plain(method_not_allowed("GET"))),
-        "/v1/connect" if parts.method == Method::GET => websocket::accept_session(parts).map(with_upgrade),
+        "/v1/connect" if parts.method == Method::GET => websocket::accept_session(parts, compression).map(with_upgrade),
         "/v1/connect" => Ok(plain(method_not_allowed("GET"))),
         "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
         "/rest/input" => only(parts, Method::POST, carcare::input(context, parts, body)).await,

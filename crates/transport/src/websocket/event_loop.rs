@@ -10,9 +10,9 @@ use millrace_delivery::ConnId;
 use millrace_engine::Answer;
 use millrace_node::Metrics;
 use millrace_protocol::{
-    ChannelName, Form, Kind, NewPublication,
+    ChannelName, Kind, NewPublication,
     session::{encode_connected, encode_reply},
-    websocket::{self, Broken, Message},
+    websocket::{self, Accept, Broken, Message},
 };
 use rustix::{
     event::epoll::{self, EventFlags},
@@ -62,10 +62,11 @@ impl EventLoop {
         // SAFETY: `Source` owns a share of the descriptor, so it stays open and the same for the life of `source`.
         let source = unsafe { AsyncFd::register(Source(self.epoll.clone())) }?;
         let mut events = Vec::with_capacity(EVENTS);
+        let mailbox = self.context.shard.mailbox();
         loop {
             let mut ready = source.readable().await?;
-            // The runtime reports edges: only an empty poll may clear the readiness.
-            let mut emptied = false;
+            // The runtime reports edges: its readiness may be cleared only when nothing that was reported is left undone.
+            let mut left = true;
             for _ in 0..TURNS {
                 events.clear();
                 match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&Default::default()))
@@ -73,37 +74,43 @@ impl EventLoop {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
                 }
-                if events.is_empty() {
-                    emptied = true;
-                    break;
-                }
+                mailbox.attend();
+                left = events.len() == EVENTS;
                 for event in &events {
                     let token = event.data.u64();
-                    self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
+                    left |= self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
                 }
                 // Everything that was published within this turn leaves in one write per reader.
-                self.context.shard.turn();
+                if !events.is_empty() {
+                    self.context.shard.turn();
+                }
+                mailbox.leave();
+                if !left {
+                    break;
+                }
             }
-            if emptied {
+            if left {
+                // The readiness stays: go on after everybody else has had a turn.
+                drop(ready);
+                tokio::task::yield_now().await;
+            } else {
                 ready.clear_ready();
             }
-            drop(ready);
-            tokio::task::yield_now().await;
         }
     }
 
     /// Makes an upgraded connection one of this loop's. `rest` is what the client has sent after its handshake.
     pub async fn adopt(self: &Rc<Self>, fd: OwnedFd, rest: Bytes, upgrade: Upgrade) {
         let shard = &self.context.shard;
-        let Upgrade { ask, session } = upgrade;
-        let form = if session { Form::Session } else { Form::Bare };
+        let form = upgrade.form();
+        let Upgrade { ask, session, deflate } = upgrade;
         let talk = match (&ask, session) {
             (Some(ask), false) => Talk::Bare(ask.channels[0].0.clone()),
             _ => Talk::Session,
         };
         let id = shard.with(|hub, sockets| {
             let id = hub.connect(form);
-            sockets.add_socket(id, fd, talk);
+            sockets.add_socket(id, fd, talk, deflate.is_some());
             id
         });
         if session {
@@ -141,7 +148,8 @@ impl EventLoop {
         });
     }
 
-    fn handle(self: &Rc<Self>, id: ConnId, flags: EventFlags) {
+    /// True if there may be more to read at once.
+    fn handle(self: &Rc<Self>, id: ConnId, flags: EventFlags) -> bool {
         let shard = &self.context.shard;
         if flags.contains(EventFlags::OUT) {
             shard.with(|hub, sockets| {
@@ -152,45 +160,52 @@ impl EventLoop {
             });
             self.watch(id);
         }
-        if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-            self.read(id);
-        }
+        let ends = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        let filled = (ends || flags.contains(EventFlags::IN)) && self.read(id);
+        ends || filled
     }
 
-    fn read(self: &Rc<Self>, id: ConnId) {
+    /// True if the buffer was filled, so that there may be more.
+    fn read(self: &Rc<Self>, id: ConnId) -> bool {
         let mut scratch = self.scratch.borrow_mut();
         let received = {
             let mut sockets = self.context.shard.sockets();
-            let Some(socket) = sockets.socket(id) else { return };
+            let Some(socket) = sockets.socket(id) else { return false };
             rustix::net::recv(socket.fd.as_fd(), &mut scratch[..], RecvFlags::DONTWAIT)
         };
         match received {
             Ok((1.., length)) => {
                 Metrics::add(&self.context.shard.metrics.received_bytes, length as u64);
                 self.decode(id, &mut scratch[..length]);
+                length == READ_BYTES
             }
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(_) | Err(_) => self.context.shard.with(|hub, sockets| {
-                hub.disconnect(id);
-                sockets.remove(id);
-            }),
+            Err(Errno::AGAIN) => false,
+            Err(Errno::INTR) => true,
+            Ok(_) | Err(_) => {
+                self.context.shard.with(|hub, sockets| {
+                    hub.disconnect(id);
+                    sockets.remove(id);
+                });
+                false
+            }
         }
     }
 
     /// Hands what was read to the decoder, and its messages on.
     fn decode(self: &Rc<Self>, id: ConnId, bytes: &mut [u8]) {
         let shard = &self.context.shard;
-        let Some((mut decoder, talk)) = shard.with(|hub, sockets| {
+        let Some((mut decoder, talk, deflate)) = shard.with(|hub, sockets| {
             hub.heard(id);
             let socket = sockets.socket(id)?;
-            Some((std::mem::take(&mut socket.decoder), socket.talk.clone()))
+            Some((std::mem::take(&mut socket.decoder), socket.talk.clone(), socket.deflate))
         }) else {
             return;
         };
         let max = self.context.config.message_bytes_max.max(1);
         // A session's envelope needs room around the largest payload, which may be base64.
-        let max = if matches!(talk, Talk::Session) { max.saturating_mul(2) } else { max };
-        let decoded = decoder.decode(bytes, max, |message| self.handle_message(id, &talk, message));
+        let message_bytes_max = if matches!(talk, Talk::Session) { max.saturating_mul(2) } else { max };
+        let accept = Accept { message_bytes_max, deflate };
+        let decoded = decoder.decode(bytes, accept, |message| self.handle_message(id, &talk, message));
         if let Some(socket) = shard.sockets().socket(id) {
             socket.decoder = decoder;
         }

@@ -1,6 +1,6 @@
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
-use millrace_protocol::{Code, Error, session::SUBPROTOCOL};
+use millrace_protocol::{Code, Error, Form, session::SUBPROTOCOL, websocket::Deflate};
 use sha1::{Digest, Sha1};
 
 use crate::http::{Ask, Body, Query, Response};
@@ -14,16 +14,29 @@ pub struct Upgrade {
     /// What to read from the beginning, if anything.
     pub ask: Option<Ask>,
     pub session: bool,
+    /// What client and server have agreed on, if they compress.
+    pub deflate: Option<Deflate>,
+}
+
+impl Upgrade {
+    pub fn form(&self) -> Form {
+        match (self.session, self.deflate) {
+            (false, None) => Form::Bare,
+            (true, None) => Form::Session,
+            (false, Some(deflate)) => Form::BareDeflate(deflate),
+            (true, Some(deflate)) => Form::SessionDeflate(deflate),
+        }
+    }
 }
 
 pub fn is_upgrade(parts: &Parts) -> bool {
     has_token(&parts.headers, header::UPGRADE, "websocket")
 }
 
-/// On a channel's URL: bare payloads, or a session that reads this channel already.
+/// On a channel's URL: bare payloads, or a session that reads this channel already. `compression`: a client that offers it gets it.
 ///
 /// Errors: `bad_request`, with what is wrong in the handshake.
-pub fn accept_channel(parts: &Parts, ask: Ask) -> Result<(Response, Upgrade), Error> {
+pub fn accept_channel(parts: &Parts, ask: Ask, compression: bool) -> Result<(Response, Upgrade), Error> {
     if ask.wait.is_some() {
         return Err(Error::new(Code::BadRequest, "`wait` belongs to polling"));
     }
@@ -35,23 +48,23 @@ pub fn accept_channel(parts: &Parts, ask: Ask) -> Result<(Response, Upgrade), Er
             format!("offer the subprotocol `{SUBPROTOCOL}`, or none for bare payloads"),
         ));
     }
-    Ok((accept(parts, session)?, Upgrade { ask: Some(ask), session }))
+    accept(parts, Some(ask), session, compression)
 }
 
 /// On `/v1/connect`: a session.
 ///
 /// Errors: `bad_request`, with what is wrong in the handshake.
-pub fn accept_session(parts: &Parts) -> Result<(Response, Upgrade), Error> {
+pub fn accept_session(parts: &Parts, compression: bool) -> Result<(Response, Upgrade), Error> {
     Query::parse(parts, &[])?;
     if !has_token(&parts.headers, header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL) {
         let detail = format!("this URL is for WebSocket with `Sec-WebSocket-Protocol: {SUBPROTOCOL}`");
         return Err(Error::new(Code::BadRequest, detail));
     }
-    Ok((accept(parts, true)?, Upgrade { ask: None, session: true }))
+    accept(parts, None, true, compression)
 }
 
 /// Source: RFC 6455, section 4.2.
-fn accept(parts: &Parts, session: bool) -> Result<Response, Error> {
+fn accept(parts: &Parts, ask: Option<Ask>, session: bool, compression: bool) -> Result<(Response, Upgrade), Error> {
     let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
     let headers = &parts.headers;
     if parts.method != Method::GET || parts.version != Version::HTTP_11 || !is_upgrade(parts) {
@@ -79,7 +92,19 @@ fn accept(parts: &Parts, session: bool) -> Result<Response, Error> {
     if session {
         answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
     }
-    Ok(response)
+    let agreed = if compression { agree(headers) } else { None };
+    let deflate = agreed.map(|(deflate, value)| {
+        answer.insert(header::SEC_WEBSOCKET_EXTENSIONS, value);
+        deflate
+    });
+    Ok((response, Upgrade { ask, session, deflate }))
+}
+
+/// The client's first offer that can be met; several headers are one list.
+fn agree(headers: &HeaderMap) -> Option<(Deflate, HeaderValue)> {
+    let values = headers.get_all(header::SEC_WEBSOCKET_EXTENSIONS).into_iter();
+    let (deflate, answer) = values.filter_map(|value| value.to_str().ok()).find_map(Deflate::negotiate)?;
+    Some((deflate, HeaderValue::try_from(answer).ok()?))
 }
 
 fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool {
@@ -109,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_sample_of_the_rfc_is_answered() {
-        let (response, upgrade) = accept_session(&request(|_| {})).unwrap();
+        let (response, upgrade) = accept_session(&request(|_| {}), false).unwrap();
         assert_eq!(response.headers()[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         assert!(upgrade.session && upgrade.ask.is_none());
     }
@@ -117,8 +142,28 @@ mod tests {
     #[test]
     fn bad_handshakes_are_refused_with_the_reason() {
         for name in ["connection", "sec-websocket-version", "sec-websocket-key", "sec-websocket-protocol"] {
-            let error = accept_session(&request(|headers| drop(headers.remove(name)))).err().expect(name);
+            let error = accept_session(&request(|headers| drop(headers.remove(name))), false).err().expect(name);
             assert_eq!(error.code, Code::BadRequest, "{name}");
+        }
+    }
+
+    #[test]
+    fn compression_is_agreed_on_only_where_it_is_switched_on() {
+        let offering = request(|headers| {
+            headers.append(header::SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static("x-other"));
+            let offer = "permessage-deflate; client_max_window_bits; server_max_window_bits=12";
+            headers.append(header::SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static(offer));
+        });
+        let (response, upgrade) = accept_session(&offering, true).unwrap();
+        assert_eq!(
+            response.headers()[header::SEC_WEBSOCKET_EXTENSIONS],
+            "permessage-deflate; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=12"
+        );
+        assert!(matches!(upgrade.form(), Form::SessionDeflate(_)));
+        for (parts, compression) in [(offering, false), (request(|_| {}), true)] {
+            let (response, upgrade) = accept_session(&parts, compression).unwrap();
+            assert!(!response.headers().contains_key(header::SEC_WEBSOCKET_EXTENSIONS));
+            assert_eq!(upgrade.form(), Form::Session);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use millrace_protocol::{
     session::decode_command,
-    websocket::{Broken, Decoder, Message},
+    websocket::{Accept, Broken, Decoder, Message},
 };
 use rand_pcg::{
     Pcg64Mcg,
@@ -132,8 +132,13 @@ fn below(chance: &mut Pcg64Mcg, bound: usize) -> usize {
 fn nearly_frames(chance: &mut Pcg64Mcg) -> Vec<u8> {
     let mut stream = Vec::new();
     for _ in 0..=below(chance, 4) {
-        let first = [0x01, 0x02, 0x80, 0x81, 0x82, 0x89, 0x8a, 0x88, 0x00][below(chance, 9)];
-        let payload = if below(chance, 2) == 0 { b"text".to_vec() } else { bytes(chance, 200) };
+        let first = [0x01, 0x02, 0x80, 0x81, 0x82, 0x89, 0x8a, 0x88, 0x00, 0xc1, 0xc2, 0x42][below(chance, 12)];
+        let payload = match below(chance, 3) {
+            0 => b"text".to_vec(),
+            // "Hello", compressed. Source: RFC 7692, section 7.2.3.1.
+            1 => vec![0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00],
+            _ => bytes(chance, 200),
+        };
         stream.extend(masked(first, &payload));
     }
     for _ in 0..below(chance, 3) {
@@ -146,9 +151,10 @@ fn nearly_frames(chance: &mut Pcg64Mcg) -> Vec<u8> {
 
 /// What a decoder makes of these bytes, given in pieces of this size.
 fn decode(stream: &[u8], piece: usize) -> (Vec<String>, Option<Broken>) {
+    let accept = Accept { message_bytes_max: 150, deflate: true };
     let (mut decoder, mut messages, mut closed) = (Decoder::default(), Vec::new(), false);
     for piece in stream.to_vec().chunks_mut(piece) {
-        let result = decoder.decode(piece, 150, |message| {
+        let result = decoder.decode(piece, accept, |message| {
             messages.push(format!("{message:?}"));
             closed = matches!(message, Message::Close(_));
             !closed

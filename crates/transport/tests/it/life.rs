@@ -37,7 +37,7 @@ async fn a_websocket_that_answers_no_ping_is_closed_and_others_stay() {
     let mut dead = Raw::upgrade(&server, "/v1/channels/pulse", None).await;
     let mut alive = Reader::open(Way::Session, &server, &Ask::one("pulse")).await;
     server.await_presence("pulse", 2).await;
-    assert_eq!(dead.frame().await, Some(Frame { opcode: 9, payload: Vec::new() }), "a ping");
+    assert_eq!(dead.frame().await, Some(Frame { opcode: 9, compressed: false, payload: Vec::new() }), "a ping");
     let mut beats = 0;
     let gone = dead.read_to_end();
     tokio::pin!(gone);

@@ -3,6 +3,7 @@
 mod bad_frames;
 mod bad_input;
 mod client;
+mod compression;
 mod contract;
 mod devices;
 mod http;

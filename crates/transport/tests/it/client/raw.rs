@@ -16,6 +16,8 @@ pub struct Raw {
 #[derive(Debug, PartialEq)]
 pub struct Frame {
     pub opcode: u8,
+    /// The first reserved bit. Source: RFC 7692, section 6.
+    pub compressed: bool,
     pub payload: Vec<u8>,
 }
 
@@ -27,11 +29,23 @@ impl Raw {
 
     /// A WebSocket, its handshake done.
     pub async fn upgrade(server: &Server, path: &str, subprotocol: Option<&str>) -> Self {
+        Self::upgrade_offering(server, path, subprotocol, "x-nothing").await.0
+    }
+
+    /// A WebSocket that offers extensions, and the server's answer to them.
+    pub async fn upgrade_offering(
+        server: &Server,
+        path: &str,
+        subprotocol: Option<&str>,
+        offers: &str,
+    ) -> (Self, Option<String>) {
         let mut this = Self::connect(server).await;
-        this.send(&handshake(path, subprotocol)).await;
+        let offers = format!("Sec-WebSocket-Extensions: {offers}\r\n\r\n");
+        this.send(handshake(path, subprotocol).replace("\r\n\r\n", &format!("\r\n{offers}"))).await;
         let head = this.head().await;
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-        this
+        let answer = head.lines().find_map(|line| line.strip_prefix("sec-websocket-extensions: "));
+        (this, answer.map(str::to_owned))
     }
 
     /// Sends, as far as the server still takes it.
@@ -66,9 +80,9 @@ impl Raw {
         loop {
             if let Some((opcode, start, end)) = extent(&self.received).filter(|(_, _, end)| self.received.len() >= *end)
             {
-                let payload = self.received[start..end].to_vec();
+                let (compressed, payload) = (self.received[0] & 0x40 != 0, self.received[start..end].to_vec());
                 self.received.drain(..end);
-                return Some(Frame { opcode, payload });
+                return Some(Frame { opcode, compressed, payload });
             }
             if !self.receive().await {
                 return None;

@@ -1,80 +1,23 @@
-//! WebSocket frames (RFC 6455): what the server sends unmasked, and a decoder of what clients send masked.
-//!
-//! The decoder holds nothing while a connection is idle: a buffer exists only between the first and the last byte of a message.
-
-/// Opcodes. Source: RFC 6455, section 5.2.
-pub const TEXT: u8 = 1;
-pub const BINARY: u8 = 2;
-pub const CLOSE: u8 = 8;
-pub const PING: u8 = 9;
-pub const PONG: u8 = 10;
-
-pub const PING_FRAME: &[u8] = &[0x80 | PING, 0];
-
-pub const CLOSE_NORMAL: u16 = 1000;
-pub const CLOSE_AWAY: u16 = 1001;
-pub const CLOSE_PROTOCOL: u16 = 1002;
-pub const CLOSE_UNSUPPORTED: u16 = 1003;
-pub const CLOSE_NOT_UTF8: u16 = 1007;
-pub const CLOSE_TOO_LARGE: u16 = 1009;
-pub const CLOSE_RESTART: u16 = 1012;
-pub const CLOSE_TRY_LATER: u16 = 1013;
-/// Ours: a bare reader has missed publications; the reason is the position to go on from.
-pub const CLOSE_GAP: u16 = 4000;
+use super::{
+    BINARY, Broken, CLOSE, CLOSE_NOT_UTF8, CLOSE_PROTOCOL, CLOSE_TOO_LARGE, Message, PING, PONG, RSV1, TEXT, deflate,
+};
 
 /// Most fragments of one message, empty ones included: far above what any client library makes. Autobahn's case 9.3.1 sends 65,537.
 const FRAGMENTS_MAX: u32 = 131_072;
 
-/// Appends one whole, unmasked frame.
-pub fn encode(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
-    out.reserve(payload.len() + 10);
-    out.push(0x80 | opcode);
-    match payload.len() {
-        n @ 0..=125 => out.push(n as u8),
-        n @ 126..=0xffff => {
-            out.push(126);
-            out.extend_from_slice(&(n as u16).to_be_bytes());
-        }
-        n => {
-            out.push(127);
-            out.extend_from_slice(&(n as u64).to_be_bytes());
-        }
-    }
-    out.extend_from_slice(payload);
-}
-
-/// Appends a close frame; the reason is cut to the 123 bytes that fit.
-pub fn encode_close(out: &mut Vec<u8>, code: u16, reason: &str) {
-    let mut end = reason.len().min(123);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    let mut payload = code.to_be_bytes().to_vec();
-    payload.extend_from_slice(&reason.as_bytes()[..end]);
-    encode(out, CLOSE, &payload);
-}
-
-/// What a client has sent.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Message<'a> {
-    Text(&'a str),
-    Binary(&'a [u8]),
-    Ping(&'a [u8]),
-    Pong,
-    /// The peer closes; `None` if it gave no code.
-    Close(Option<u16>),
-}
-
-/// Why a connection must end: the close code to send, and a reason for people.
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub struct Broken {
-    pub code: u16,
-    pub reason: &'static str,
+/// What a decoder takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Accept {
+    /// Over all fragments, and again after decompression; in bytes.
+    pub message_bytes_max: usize,
+    /// Compressed messages were agreed on: see [`super::Deflate`].
+    pub deflate: bool,
 }
 
 /// Turns the bytes of a client into messages.
 ///
-/// Units: `message_bytes_max` in bytes, over all fragments. Errors: [`Broken`]; afterwards the decoder must not be used.
+/// Errors: [`Broken`]; afterwards the decoder must not be used.
+/// It holds nothing while a connection is idle: a buffer exists only between the first and the last byte of a message.
 /// Source: RFC 6455, sections 5 (framing), 5.4 (fragments), 5.5 (control frames), 8.1 (UTF-8).
 #[derive(Default, Debug)]
 pub struct Decoder {
@@ -85,13 +28,21 @@ pub struct Decoder {
 struct Partial {
     /// Bytes of a frame that has not fully arrived, still masked.
     frame: Vec<u8>,
-    /// Opcode and payload so far of a fragmented message.
-    message: Option<(u8, Vec<u8>)>,
-    fragments: u32,
+    /// A fragmented message, as far as it has arrived.
+    message: Option<Fragments>,
+}
+
+#[derive(Debug)]
+struct Fragments {
+    opcode: u8,
+    compressed: bool,
+    payload: Vec<u8>,
+    count: u32,
 }
 
 struct Head {
     fin: bool,
+    compressed: bool,
     opcode: u8,
     mask: [u8; 4],
     head_len: usize,
@@ -103,7 +54,7 @@ impl Decoder {
     pub fn decode(
         &mut self,
         input: &mut [u8],
-        message_bytes_max: usize,
+        accept: Accept,
         mut on: impl FnMut(Message<'_>) -> bool,
     ) -> Result<(), Broken> {
         let mut partial = self.partial.take().map(|boxed| *boxed).unwrap_or_default();
@@ -114,7 +65,7 @@ impl Decoder {
             let wanted = match Head::parse(&partial.frame)? {
                 None => 1,
                 Some(head) => {
-                    head.check(&partial, message_bytes_max)?;
+                    head.check(&partial, accept)?;
                     (head.head_len + head.payload_len).saturating_sub(partial.frame.len())
                 }
             };
@@ -123,11 +74,11 @@ impl Decoder {
             partial.frame.extend_from_slice(now);
             rest = later;
             if let Some(head) = Head::parse(&partial.frame)? {
-                head.check(&partial, message_bytes_max)?;
+                head.check(&partial, accept)?;
                 if partial.frame.len() == head.head_len + head.payload_len {
                     std::mem::swap(&mut buffered, &mut partial.frame);
                     let payload = &mut buffered[head.head_len..];
-                    if !head.deliver(payload, &mut partial, &mut on)? {
+                    if !head.deliver(payload, &mut partial, accept, &mut on)? {
                         return Ok(());
                     }
                     buffered.clear();
@@ -136,13 +87,13 @@ impl Decoder {
         }
         while !rest.is_empty() {
             let Some(head) = Head::parse(rest)? else { break };
-            head.check(&partial, message_bytes_max)?;
+            head.check(&partial, accept)?;
             if rest.len() < head.head_len + head.payload_len {
                 break;
             }
             let (frame, later) = rest.split_at_mut(head.head_len + head.payload_len);
             rest = later;
-            if !head.deliver(&mut frame[head.head_len..], &mut partial, &mut on)? {
+            if !head.deliver(&mut frame[head.head_len..], &mut partial, accept, &mut on)? {
                 return Ok(());
             }
         }
@@ -155,7 +106,7 @@ impl Decoder {
 
     /// Bytes held for a message that has not fully arrived.
     pub fn buffered_bytes(&self) -> usize {
-        let message = |p: &Partial| p.message.as_ref().map_or(0, |(_, data)| data.capacity());
+        let message = |p: &Partial| p.message.as_ref().map_or(0, |message| message.payload.capacity());
         self.partial.as_ref().map_or(0, |p| p.frame.capacity() + message(p))
     }
 }
@@ -165,12 +116,15 @@ impl Head {
     fn parse(bytes: &[u8]) -> Result<Option<Head>, Broken> {
         let broken = |reason| Err(Broken { code: CLOSE_PROTOCOL, reason });
         let Some(&first) = bytes.first() else { return Ok(None) };
-        if first & 0x70 != 0 {
+        if first & 0x70 & !RSV1 != 0 {
             return broken("a reserved bit is set");
         }
-        let (fin, opcode) = (first & 0x80 != 0, first & 0x0f);
+        let (fin, compressed, opcode) = (first & 0x80 != 0, first & RSV1 != 0, first & 0x0f);
         if !matches!(opcode, 0..=2 | 8..=10) {
             return broken("unknown opcode");
+        }
+        if compressed && !matches!(opcode, TEXT | BINARY) {
+            return broken("only the first frame of a message says that it is compressed");
         }
         let Some(&second) = bytes.get(1) else { return Ok(None) };
         if second & 0x80 == 0 {
@@ -197,15 +151,18 @@ impl Head {
         let mask_at = 2 + len_bytes;
         // Without its mask the frame is not complete, yet its length can already be judged.
         let mask = bytes.get(mask_at..mask_at + 4).map_or([0; 4], |m| m.try_into().expect("four bytes"));
-        Ok(Some(Head { fin, opcode, mask, head_len: mask_at + 4, payload_len }))
+        Ok(Some(Head { fin, compressed, opcode, mask, head_len: mask_at + 4, payload_len }))
     }
 
-    fn check(&self, partial: &Partial, message_bytes_max: usize) -> Result<(), Broken> {
+    fn check(&self, partial: &Partial, accept: Accept) -> Result<(), Broken> {
+        if self.compressed && !accept.deflate {
+            return Err(Broken { code: CLOSE_PROTOCOL, reason: "compression was not agreed on" });
+        }
         if self.opcode >= 8 {
             return Ok(());
         }
-        let before = partial.message.as_ref().map_or(0, |(_, data)| data.len());
-        if before.saturating_add(self.payload_len) > message_bytes_max {
+        let before = partial.message.as_ref().map_or(0, |message| message.payload.len());
+        if before.saturating_add(self.payload_len) > accept.message_bytes_max {
             return Err(Broken { code: CLOSE_TOO_LARGE, reason: "message larger than the limit" });
         }
         match (self.opcode, partial.message.is_some()) {
@@ -219,6 +176,7 @@ impl Head {
         &self,
         payload: &mut [u8],
         partial: &mut Partial,
+        accept: Accept,
         on: &mut impl FnMut(Message<'_>) -> bool,
     ) -> Result<bool, Broken> {
         unmask(payload, self.mask);
@@ -232,24 +190,42 @@ impl Head {
             _ => {}
         }
         if self.fin && self.opcode != 0 {
-            return Ok(on(whole(self.opcode, payload)?));
+            return whole(self.opcode, self.compressed, payload, accept, on);
         }
-        partial.fragments += 1;
-        if partial.fragments > FRAGMENTS_MAX {
+        let message = partial.message.get_or_insert_with(|| Fragments {
+            opcode: self.opcode,
+            compressed: self.compressed,
+            payload: Vec::new(),
+            count: 0,
+        });
+        message.count += 1;
+        if message.count > FRAGMENTS_MAX {
             return Err(Broken { code: CLOSE_PROTOCOL, reason: "too many fragments" });
         }
-        let (_, data) = partial.message.get_or_insert_with(|| (self.opcode, Vec::new()));
-        data.extend_from_slice(payload);
+        message.payload.extend_from_slice(payload);
         if !self.fin {
             return Ok(true);
         }
-        partial.fragments = 0;
-        let (opcode, data) = partial.message.take().expect("set above");
-        Ok(on(whole(opcode, &data)?))
+        let message = partial.message.take().expect("set above");
+        whole(message.opcode, message.compressed, &message.payload, accept, on)
     }
 }
 
-fn whole(opcode: u8, payload: &[u8]) -> Result<Message<'_>, Broken> {
+/// Hands over a message whose last byte is there.
+fn whole(
+    opcode: u8,
+    compressed: bool,
+    payload: &[u8],
+    accept: Accept,
+    on: &mut impl FnMut(Message<'_>) -> bool,
+) -> Result<bool, Broken> {
+    if compressed {
+        return deflate::inflated(payload, accept.message_bytes_max, |payload| Ok(on(message(opcode, payload)?)));
+    }
+    Ok(on(message(opcode, payload)?))
+}
+
+fn message(opcode: u8, payload: &[u8]) -> Result<Message<'_>, Broken> {
     if opcode == BINARY {
         return Ok(Message::Binary(payload));
     }
@@ -293,12 +269,12 @@ fn unmask(payload: &mut [u8], mask: [u8; 4]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::websocket::{Deflate, encode_frame};
 
     fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        encode(&mut out, 0, payload);
+        encode_frame(&mut out, first, payload);
         let head = out.len() - payload.len();
-        out[0] = first;
         out[1] |= 0x80;
         let mask = [7, 99, 200, 13];
         let mut body = out.split_off(head);
@@ -309,9 +285,17 @@ mod tests {
     }
 
     fn decode_in_steps(bytes: &[u8], step: usize, max: usize) -> Result<Vec<String>, Broken> {
+        decode_accepting(bytes, step, plain(max))
+    }
+
+    fn plain(message_bytes_max: usize) -> Accept {
+        Accept { message_bytes_max, deflate: false }
+    }
+
+    fn decode_accepting(bytes: &[u8], step: usize, accept: Accept) -> Result<Vec<String>, Broken> {
         let (mut decoder, mut got) = (Decoder::default(), Vec::new());
         for chunk in bytes.to_vec().chunks_mut(step) {
-            decoder.decode(chunk, max, |message| {
+            decoder.decode(chunk, accept, |message| {
                 got.push(format!("{message:?}"));
                 true
             })?;
@@ -340,9 +324,9 @@ mod tests {
     #[test]
     fn nothing_is_held_between_messages() {
         let mut decoder = Decoder::default();
-        decoder.decode(&mut masked(0x81, b"hi"), 100, |_| true).unwrap();
+        decoder.decode(&mut masked(0x81, b"hi"), plain(100), |_| true).unwrap();
         assert_eq!(decoder.buffered_bytes(), 0);
-        decoder.decode(&mut masked(0x81, b"hi")[..3].to_vec(), 100, |_| true).unwrap();
+        decoder.decode(&mut masked(0x81, b"hi")[..3].to_vec(), plain(100), |_| true).unwrap();
         assert!(decoder.buffered_bytes() > 0);
     }
 
@@ -372,12 +356,57 @@ mod tests {
     fn a_length_is_judged_before_its_bytes_arrive() {
         let mut decoder = Decoder::default();
         let mut head = vec![0x82, 0x80 | 127, 0, 0, 0, 1, 0, 0, 0, 0];
-        assert_eq!(decoder.decode(&mut head, 1 << 20, |_| true).unwrap_err().code, CLOSE_TOO_LARGE);
+        assert_eq!(decoder.decode(&mut head, plain(1 << 20), |_| true).unwrap_err().code, CLOSE_TOO_LARGE);
     }
 
     #[test]
     fn fragments_together_obey_the_limit() {
         let bytes = [masked(0x02, &[0; 60]), masked(0x80, &[0; 60])].concat();
         assert_eq!(decode_in_steps(&bytes, 9, 100).unwrap_err().code, CLOSE_TOO_LARGE);
+    }
+
+    #[test]
+    fn compressed_messages_arrive_however_they_are_cut() {
+        let text = "wheel of a mill, ".repeat(20);
+        let mut frame = Vec::new();
+        Deflate::negotiate("permessage-deflate").unwrap().0.encode(&mut frame, TEXT, text.as_bytes());
+        assert_eq!(frame[0], 0xc1);
+        let (one, two) = frame[2..].split_at(7);
+        let mut bytes = masked(0xc1, &frame[2..]);
+        bytes.extend(masked(0x41, one));
+        bytes.extend(masked(0x89, b"ping in between"));
+        bytes.extend(masked(0x80, two));
+        bytes.extend(masked(0x81, b"as it is"));
+        let accept = Accept { message_bytes_max: text.len(), deflate: true };
+        let whole = decode_accepting(&bytes, bytes.len(), accept).unwrap();
+        let expected = format!("Text({text:?})");
+        assert_eq!([&whole[0], &whole[2], &whole[3]], [&expected, &expected, "Text(\"as it is\")"]);
+        for step in 1..bytes.len() {
+            assert_eq!(decode_accepting(&bytes, step, accept).unwrap(), whole, "step {step}");
+        }
+        let small = Accept { message_bytes_max: text.len() - 1, deflate: true };
+        assert_eq!(decode_accepting(&bytes, bytes.len(), small).unwrap_err().code, CLOSE_TOO_LARGE);
+    }
+
+    #[test]
+    fn only_the_first_frame_of_an_agreed_compressed_message_has_the_bit() {
+        let deflate = Accept { message_bytes_max: 100, deflate: true };
+        let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
+        assert_eq!(decode_accepting(&masked(0xc1, &hello), 1, deflate).unwrap(), ["Text(\"Hello\")"]);
+        let cases = [
+            (plain(100), masked(0xc1, &hello), CLOSE_PROTOCOL),
+            (deflate, masked(0xc9, b"ping"), CLOSE_PROTOCOL),
+            (deflate, masked(0xc8, &[]), CLOSE_PROTOCOL),
+            (deflate, [masked(0x41, &hello[..3]), masked(0xc0, &hello[3..])].concat(), CLOSE_PROTOCOL),
+            (deflate, masked(0xa1, &hello), CLOSE_PROTOCOL),
+            (deflate, masked(0xc1, &hello[..3]), CLOSE_NOT_UTF8),
+            // A stored block of two bytes that are no text.
+            (deflate, masked(0xc1, &[0, 2, 0, 0xfd, 0xff, 0xff, 0xfe, 0]), CLOSE_NOT_UTF8),
+        ];
+        for (accept, bytes, code) in cases {
+            for step in [1, bytes.len()] {
+                assert_eq!(decode_accepting(&bytes, step, accept).unwrap_err().code, code, "{bytes:?}");
+            }
+        }
     }
 }
