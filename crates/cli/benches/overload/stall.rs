@@ -33,8 +33,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let outcome = crowd.open_loop(&server, &mut upstream, &load)?;
             let over = ((STALL.0 + STALL.1) / SLICE.as_secs_f64()) as usize;
             let fresh_after = |q: f64| {
-                let slices = outcome.ages.slices.iter().enumerate().skip(over);
-                let fresh = slices.skip_while(|(_, slice)| slice.total == 0 || slice.quantile_ms(q) >= FRESH_MS).next();
+                let mut slices = outcome.ages.slices.iter().enumerate().skip(over);
+                let fresh = slices.find(|(_, slice)| slice.total > 0 && slice.quantile_ms(q) < FRESH_MS);
                 let end_s = |(index, _)| (index + 1) as f64 * SLICE.as_secs_f64() - STALL.0 - STALL.1;
                 fresh.map(end_s).map_or("never".into(), |after_s| format!("after {after_s:.2} s"))
             };
