@@ -1,6 +1,9 @@
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
 };
 
 use millrace_protocol::{ChannelName, Epoch, Publication};
@@ -21,6 +24,8 @@ pub struct Delivery {
 #[derive(Debug, Default)]
 pub struct Mailbox {
     entries: Mutex<Vec<Delivery>>,
+    /// The shard is about to look by itself: nobody needs to wake it.
+    attended: AtomicBool,
     notify: Notify,
 }
 
@@ -33,7 +38,20 @@ impl Mailbox {
         let was_empty = entries.is_empty();
         entries.push(delivery);
         drop(entries);
-        if was_empty {
+        if was_empty && !self.attended.load(SeqCst) {
+            self.notify.notify_one();
+        }
+    }
+
+    /// Until [`Mailbox::leave`], the shard looks by itself: what it publishes in this turn wakes no task.
+    pub fn attend(&self) {
+        self.attended.store(true, SeqCst);
+    }
+
+    /// What has come since the shard last looked is announced now.
+    pub fn leave(&self) {
+        self.attended.store(false, SeqCst);
+        if !self.entries.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             self.notify.notify_one();
         }
     }
@@ -46,11 +64,6 @@ impl Mailbox {
     /// Returns when something may have come.
     pub async fn filled(&self) {
         self.notify.notified().await;
-    }
-
-    /// Wakes the shard although nothing has come.
-    pub fn nudge(&self) {
-        self.notify.notify_one();
     }
 }
 
@@ -71,6 +84,25 @@ mod tests {
         let publication =
             Publication { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data: Default::default() };
         Delivery { channel: ChannelName::parse(channel).unwrap(), epoch: Epoch(1), publication: Arc::new(publication) }
+    }
+
+    #[test]
+    fn who_attends_is_not_woken_and_misses_nothing() {
+        let mailbox = Mailbox::default();
+        let woken = |mailbox: &Mailbox| {
+            let mut notified = std::pin::pin!(mailbox.filled());
+            notified.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
+        };
+        mailbox.attend();
+        mailbox.push(delivery("a", 1));
+        assert!(!woken(&mailbox));
+        mailbox.take(Vec::new());
+        mailbox.leave();
+        assert!(!woken(&mailbox), "it has looked");
+        mailbox.attend();
+        mailbox.push(delivery("a", 2));
+        mailbox.leave();
+        assert!(woken(&mailbox), "it has not looked since");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use millrace_protocol::{
     websocket,
 };
 
-use crate::{Delivery, Metrics, Router};
+use crate::{Delivery, Mailbox, Metrics, Router};
 
 /// One page of recovery: small enough to interleave with others, large enough to be worth a read.
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 64 * 1024 };
@@ -78,11 +78,15 @@ impl<S: Sockets> Shard<S> {
 
     /// Turns whenever the mailbox has something. Tasks that are ready run first, so what they publish leaves in the same turn.
     pub async fn run(self: &Rc<Self>) {
-        let mailbox = self.router.mailbox(self.id).clone();
+        let mailbox = self.mailbox();
         loop {
             mailbox.filled().await;
             self.turn();
         }
+    }
+
+    pub fn mailbox(&self) -> Arc<Mailbox> {
+        self.router.mailbox(self.id).clone()
     }
 
     /// One turn of the loop: everything that has come is delivered, and leaves in one write per reader.
