@@ -65,8 +65,8 @@ impl EventLoop {
         let mailbox = self.context.shard.mailbox();
         loop {
             let mut ready = source.readable().await?;
-            // The runtime reports edges: its readiness may be cleared only when nothing that was reported is left undone.
-            let mut left = true;
+            // The runtime reports edges: only an empty poll may clear the readiness.
+            let mut emptied = false;
             for _ in 0..TURNS {
                 events.clear();
                 match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&Default::default()))
@@ -74,27 +74,25 @@ impl EventLoop {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
                 }
-                mailbox.attend();
-                left = events.len() == EVENTS;
-                for event in &events {
-                    let token = event.data.u64();
-                    left |= self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
-                }
-                // Everything that was published within this turn leaves in one write per reader.
-                if !events.is_empty() {
-                    self.context.shard.turn();
-                }
-                mailbox.leave();
-                if !left {
+                if events.is_empty() {
+                    emptied = true;
                     break;
                 }
+                mailbox.attend();
+                for event in &events {
+                    let token = event.data.u64();
+                    self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
+                }
+                // Everything that was published within this turn leaves in one write per reader.
+                self.context.shard.turn();
+                mailbox.leave();
             }
-            if left {
+            if emptied {
+                ready.clear_ready();
+            } else {
                 // The readiness stays: go on after everybody else has had a turn.
                 drop(ready);
                 tokio::task::yield_now().await;
-            } else {
-                ready.clear_ready();
             }
         }
     }
@@ -148,8 +146,7 @@ impl EventLoop {
         });
     }
 
-    /// True if there may be more to read at once.
-    fn handle(self: &Rc<Self>, id: ConnId, flags: EventFlags) -> bool {
+    fn handle(self: &Rc<Self>, id: ConnId, flags: EventFlags) {
         let shard = &self.context.shard;
         if flags.contains(EventFlags::OUT) {
             shard.with(|hub, sockets| {
@@ -160,34 +157,28 @@ impl EventLoop {
             });
             self.watch(id);
         }
-        let ends = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
-        let filled = (ends || flags.contains(EventFlags::IN)) && self.read(id);
-        ends || filled
+        if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            self.read(id);
+        }
     }
 
-    /// True if the buffer was filled, so that there may be more.
-    fn read(self: &Rc<Self>, id: ConnId) -> bool {
+    fn read(self: &Rc<Self>, id: ConnId) {
         let mut scratch = self.scratch.borrow_mut();
         let received = {
             let mut sockets = self.context.shard.sockets();
-            let Some(socket) = sockets.socket(id) else { return false };
+            let Some(socket) = sockets.socket(id) else { return };
             rustix::net::recv(socket.fd.as_fd(), &mut scratch[..], RecvFlags::DONTWAIT)
         };
         match received {
             Ok((1.., length)) => {
                 Metrics::add(&self.context.shard.metrics.received_bytes, length as u64);
                 self.decode(id, &mut scratch[..length]);
-                length == READ_BYTES
             }
-            Err(Errno::AGAIN) => false,
-            Err(Errno::INTR) => true,
-            Ok(_) | Err(_) => {
-                self.context.shard.with(|hub, sockets| {
-                    hub.disconnect(id);
-                    sockets.remove(id);
-                });
-                false
-            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok(_) | Err(_) => self.context.shard.with(|hub, sockets| {
+                hub.disconnect(id);
+                sockets.remove(id);
+            }),
         }
     }
 
