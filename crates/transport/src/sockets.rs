@@ -26,7 +26,7 @@ use tokio::io::AsyncReadExt;
 use crate::{Shard, websocket::Talk};
 
 /// Most bytes that a stream's body holds before its connection counts as blocked.
-const PIPE_BYTES_MAX: usize = 64 * 1024;
+const PIPE_BYTES_MAX: usize = 16 * 1024;
 /// How long a closed WebSocket may take to read the close frame and hang up.
 const LINGER: Duration = Duration::from_secs(2);
 

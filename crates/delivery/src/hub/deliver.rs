@@ -2,8 +2,15 @@
 
 use millrace_protocol::{ChannelName, Epoch, Position, Publication};
 
+use slab::Slab;
+
 use super::{Conn, ConnId, Group, Hub, Live, Wire};
-use crate::log::WireLog;
+use crate::log::{SEGMENT_BYTES, WireLog};
+
+/// A log with more than this is looked at for readers who do not move.
+const GROWN_BYTES: usize = 4 * SEGMENT_BYTES;
+/// A blocked reader that has taken no byte for so long holds no log, in seconds.
+const STUCK_S: u32 = 3;
 
 impl Hub {
     /// A publication has come for this shard. Nothing is written before [`Hub::flush`].
@@ -74,8 +81,9 @@ impl Hub {
             self.catch_up(id, wire);
         }
         for &key in &dirty {
-            if let Some(channel) = self.channels.get_mut(key as usize) {
-                channel.groups.iter_mut().for_each(Group::trim);
+            let Hub { conns, channels, now_s, .. } = &mut *self;
+            if let Some(channel) = channels.get_mut(key as usize) {
+                channel.groups.iter_mut().for_each(|group| group.trim(conns, *now_s));
             }
         }
         // Catching up may have marked channels that were just trimmed; they need no second turn.
@@ -118,11 +126,17 @@ impl Hub {
 }
 
 impl Group {
-    /// Keeps what the slowest reader still wants, as far as the log's own bound has left it.
-    fn trim(&mut self) {
-        let live = self.live.iter().map(|reader| reader.cursor);
+    /// Keeps what the slowest reader still wants, as far as the log's own bound has left it. A log that has grown is not kept for readers
+    /// who have taken nothing for a while: when they take bytes again, history has what they miss.
+    fn trim(&mut self, conns: &Slab<Conn>, now_s: u32) {
+        let has_grown = self.log.bytes() > GROWN_BYTES;
+        let is_stuck = |reader: &&Live| {
+            let conn = &conns[reader.conn as usize];
+            has_grown && conn.blocked && now_s.saturating_sub(conn.wrote_s) >= STUCK_S
+        };
+        let live = self.live.iter().filter(|reader| !is_stuck(reader)).map(|reader| reader.cursor);
         let recovering = self.recovering.iter().map(|reader| reader.hold + 1);
-        let wanted = live.chain(recovering).min().unwrap_or(u64::MAX);
+        let wanted = live.chain(recovering).min().unwrap_or(self.log.next());
         self.log.trim(wanted);
     }
 }

@@ -443,6 +443,31 @@ fn silence_is_broken_by_heartbeats_and_ended_after_a_ping() {
 }
 
 #[test]
+fn who_takes_no_byte_holds_no_log_and_still_gets_everything() {
+    let mut stage = Stage::new();
+    let stuck = stage.reader(Form::Ndjson, "a");
+    stage.reader(Form::Ndjson, "a");
+    stage.tape.room.insert(stuck, 0);
+    let data = "x".repeat(1000);
+    let mut most = 0;
+    for second in 1..=20 {
+        for _ in 0..100 {
+            stage.publish("a", &data);
+        }
+        stage.flush();
+        stage.hub.tick(second, &mut stage.tape);
+        most = most.max(stage.hub.memory().logs);
+    }
+    assert!(most < 700_000, "{most} bytes for who takes none of them");
+    stage.unblock(stuck, usize::MAX);
+    while !stage.answer_reads().is_empty() {
+        stage.flush();
+    }
+    let expected: String = (1..=2000).map(|offset| line(offset, &data)).collect();
+    assert_eq!(stage.tape.take(stuck).concat(), expected);
+}
+
+#[test]
 fn who_takes_no_byte_for_eight_heartbeats_is_dead() {
     let mut stage = Stage::with(Config { heartbeat_s: 10, grace_s: 5, ..Config::default() });
     let stuck = stage.reader(Form::Session, "a");
