@@ -129,14 +129,16 @@ impl Group {
     /// Keeps what the slowest reader still wants, as far as the log's own bound has left it. A log that has grown is not kept for readers
     /// who have taken nothing for a while: when they take bytes again, history has what they miss.
     fn trim(&mut self, conns: &Slab<Conn>, now_s: u32) {
-        let has_grown = self.log.bytes() > GROWN_BYTES;
-        let is_stuck = |reader: &&Live| {
-            let conn = &conns[reader.conn as usize];
-            has_grown && conn.blocked && now_s.saturating_sub(conn.wrote_s) >= STUCK_S
-        };
-        let live = self.live.iter().filter(|reader| !is_stuck(reader)).map(|reader| reader.cursor);
-        let recovering = self.recovering.iter().map(|reader| reader.hold + 1);
-        let wanted = live.chain(recovering).min().unwrap_or(self.log.next());
+        let recovering = self.recovering.iter().map(|reader| reader.hold + 1).min().unwrap_or(u64::MAX);
+        let mut wanted = self.live.iter().map(|reader| reader.cursor).min().unwrap_or(u64::MAX).min(recovering);
+        if wanted < self.log.next() && self.log.bytes() > GROWN_BYTES {
+            let moves = |reader: &&Live| {
+                let conn = &conns[reader.conn as usize];
+                !conn.blocked || now_s.saturating_sub(conn.wrote_s) < STUCK_S
+            };
+            let moving = self.live.iter().filter(moves).map(|reader| reader.cursor);
+            wanted = moving.min().unwrap_or(u64::MAX).min(recovering);
+        }
         self.log.trim(wanted);
     }
 }
