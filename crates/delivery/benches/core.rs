@@ -123,7 +123,7 @@ fn read(hub: &mut Hub, channel: &ChannelName, sink: &mut Sink) -> ConnId {
     let conn = hub.connect(Form::Bare);
     hub.watch(channel);
     let page: Page = History::new(EPOCH).page(Since::Now, Policy::Every, LIMIT, 1, &BOUNDS);
-    hub.attach(conn, channel, Policy::Every, &page, sink).expect("a first subscription");
+    hub.attach(conn, Policy::Every, &[(channel.clone(), page)], sink).expect("a first subscription");
     while hub.poll_output().is_some() {}
     conn
 }

@@ -160,7 +160,7 @@ impl<S: Sockets> Shard<S> {
         watching.done();
         self.with(|hub, sockets| {
             hub.send(conn, &preamble, sockets);
-            hub.attach_all(conn, policy, &pages, sockets)
+            hub.attach(conn, policy, &pages, sockets)
         })
     }
 

@@ -19,8 +19,6 @@ mod heartbeat;
 mod recover;
 mod subscribe;
 
-pub use subscribe::Subscribed;
-
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use millrace_protocol::{ChannelName, Epoch, Error, Form, Pattern, Position, Since, session::Policy};

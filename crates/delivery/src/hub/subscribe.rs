@@ -2,18 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use millrace_protocol::{ChannelName, Code, Error, Gap, Pattern, Position, session::Policy, session::Target};
+use millrace_protocol::{ChannelName, Code, Error, Pattern, Position, session::Policy, session::Target};
 
 use super::{Channel, Conn, ConnId, Group, Hub, Opening, Output, PatternRef, ReaderRef, Recovering, WaiterId, Wire};
 use crate::{Page, log::WireLog};
-
-/// Where a new reader starts, for the reply to its subscription.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subscribed {
-    pub position: Position,
-    /// What it asked for and cannot have.
-    pub gap: Option<Gap>,
-}
 
 impl Hub {
     /// Opens a channel for a reader (or waiter) to come, so that from now on its publications arrive here.
@@ -46,22 +38,12 @@ impl Hub {
         self.check_room(id)
     }
 
-    /// Makes the connection a reader of a watched channel, starting with a page of history that was read after [`Hub::watch`].
-    /// The page is sent at once; the rest follows by itself. Errors: as [`Hub::check_attach`].
+    /// Makes the connection a reader of watched channels, each starting with a page of history that was read after [`Hub::watch`]: of all of
+    /// them or of none. The pages are sent at once, the rest follows by itself; the position list that goes before an event of several
+    /// channels is complete from the first event on.
+    ///
+    /// Errors: as [`Hub::check_attach`].
     pub fn attach(
-        &mut self,
-        id: ConnId,
-        name: &ChannelName,
-        policy: Policy,
-        page: &Page,
-        wire: &mut impl Wire,
-    ) -> Result<Subscribed, Error> {
-        self.attach_for(id, name, policy, page, None, wire)
-    }
-
-    /// As [`Hub::attach`], for all channels of one stream: either all of them are attached or none. The position list that goes before
-    /// an event of several channels is complete from the first event on.
-    pub fn attach_all(
         &mut self,
         id: ConnId,
         policy: Policy,
@@ -84,21 +66,6 @@ impl Hub {
         }
         self.catch_up(id, wire);
         Ok(())
-    }
-
-    fn attach_for(
-        &mut self,
-        id: ConnId,
-        name: &ChannelName,
-        policy: Policy,
-        page: &Page,
-        pattern: Option<u32>,
-        wire: &mut impl Wire,
-    ) -> Result<Subscribed, Error> {
-        let slot = self.place(id, name, policy, page, pattern)?;
-        self.write_page(id, slot, page, wire);
-        self.catch_up(id, wire);
-        Ok(Subscribed { position: page.start(), gap: page.gap })
     }
 
     /// Makes a reader of a watched channel, to which this page must be sent first of all.
@@ -183,14 +150,17 @@ impl Hub {
         name: &ChannelName,
         page: &Page,
         wire: &mut impl Wire,
-    ) -> Result<Subscribed, Error> {
+    ) -> Result<(), Error> {
         let slot = self.conn(id).and_then(|conn| conn.pattern(pattern));
         let Some(slot) = slot else {
             self.release(name);
             return Err(Error::new(Code::NotSubscribed, "the pattern is gone"));
         };
         let policy = self.conns[id.slot as usize].patterns[slot].as_ref().map_or(Policy::Every, |asked| asked.policy);
-        self.attach_for(id, name, policy, page, Some(slot as u32), wire)
+        let slot = self.place(id, name, policy, page, Some(slot as u32))?;
+        self.write_page(id, slot, page, wire);
+        self.catch_up(id, wire);
+        Ok(())
     }
 
     /// Ends the opening of a pattern: it reads the channels that have spoken since [`Hub::subscribe_pattern`] from where they did, those
@@ -251,11 +221,6 @@ impl Hub {
             self.forget(waiter);
             self.outputs.push_back(Output::Wake(waiter));
         }
-    }
-
-    /// How many subscriptions a channel has here.
-    pub fn readers(&self, name: &ChannelName) -> u32 {
-        self.by_name.get(name).map_or(0, |&key| self.channels[key as usize].readers())
     }
 
     pub(super) fn open(&mut self, name: &ChannelName, head: Option<Position>) -> u32 {

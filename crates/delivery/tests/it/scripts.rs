@@ -77,8 +77,9 @@ impl Stage {
     fn attach(&mut self, conn: ConnId, channel: &str, since: Since) -> Result<Position, Code> {
         self.hub.watch(&name(channel));
         let page = self.page(channel, since);
-        let attached = self.hub.attach(conn, &name(channel), Policy::Every, &page, &mut self.tape);
-        attached.map(|subscribed| subscribed.position).map_err(|error| error.code)
+        let start = page.start();
+        let attached = self.hub.attach(conn, Policy::Every, &[(name(channel), page)], &mut self.tape);
+        attached.map(|()| start).map_err(|error| error.code)
     }
 
     fn reader(&mut self, form: Form, channel: &str) -> ConnId {
@@ -382,7 +383,7 @@ fn every_event_of_several_channels_lists_all_positions() {
     stage.hub.watch(&name("a"));
     stage.hub.watch(&name("b"));
     let pages = [(name("a"), stage.page("a", at(0))), (name("b"), stage.page("b", at(0)))];
-    stage.hub.attach_all(conn, Policy::Every, &pages, &mut stage.tape).unwrap();
+    stage.hub.attach(conn, Policy::Every, &pages, &mut stage.tape).unwrap();
     let text = stage.tape.take(conn).concat();
     let ids: Vec<_> = text.lines().filter(|line| line.starts_with("id: ")).collect();
     assert_eq!(ids, ["id: a@00000001:1,b@00000001:0", "id: a@00000001:1,b@00000001:1"]);
