@@ -1,4 +1,11 @@
 //! The servers that are measured, each as a process pinned to CPU 0.
+//!
+//! uWebSockets itself comes from no registry: build `uws.cpp` beside a checkout of uSockets and uWebSockets and name it in `MILLRACE_UWS`:
+//!
+//! ```sh
+//! gcc -O3 -march=native -flto -DLIBUS_NO_SSL -IuSockets/src -c uSockets/src/*.c uSockets/src/eventing/*.c
+//! g++ -std=c++20 -O3 -march=native -flto -DLIBUS_NO_SSL -DUWS_NO_ZLIB -IuSockets/src -IuWebSockets/src uws.cpp *.o -o uws
+//! ```
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -15,6 +22,8 @@ pub enum Target {
     Millrace,
     /// uWebSockets, as it is inside Bun.
     Bun,
+    /// uWebSockets itself: the binary that MILLRACE_UWS names.
+    Uws,
     Ws,
 }
 
@@ -23,16 +32,18 @@ impl Target {
         match self {
             Target::Millrace => "millrace",
             Target::Bun => "bun",
+            Target::Uws => "uws",
             Target::Ws => "ws",
         }
     }
 
     /// Brings what the target needs from the package registry into the target folder, once.
     ///
-    /// Errors: `npm` is missing or cannot reach its registry.
+    /// Errors: `npm` is missing or cannot reach its registry; `MILLRACE_UWS` is not set.
     pub fn install(&self) -> anyhow::Result<()> {
         let packages: &[&str] = match self {
             Target::Millrace => return Ok(()),
+            Target::Uws => return uws().map(drop),
             Target::Bun => &[BUN],
             Target::Ws => WS,
         };
@@ -63,11 +74,13 @@ impl Target {
         let mut command = match self {
             Target::Millrace => Command::new(env!("CARGO_BIN_EXE_millrace")),
             Target::Bun => Command::new(folder.join("node_modules/@oven/bun-linux-x64-baseline/bin/bun")),
+            Target::Uws => Command::new(uws()?),
             Target::Ws => Command::new("node"),
         };
         match self {
             Target::Millrace => command.args(["serve", "--listen", "127.0.0.1:0", "--shards", "1"]),
             Target::Bun => command.arg(script("bun.js")),
+            Target::Uws => &mut command,
             Target::Ws => command.arg(script("ws.cjs")).env("NODE_PATH", folder.join("node_modules")),
         };
         Server::start(command, &[0])
@@ -76,4 +89,10 @@ impl Target {
     fn folder(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("rivals").join(self.name())
     }
+}
+
+fn uws() -> anyhow::Result<PathBuf> {
+    let path =
+        std::env::var_os("MILLRACE_UWS").context("set MILLRACE_UWS to a binary built from benches/rivals/uws.cpp")?;
+    Ok(path.into())
 }
