@@ -78,6 +78,16 @@ impl FromStr for Since {
     }
 }
 
+impl Position {
+    /// Appends what [`fmt::Display`] writes, without the machinery of formatting: every message carries one.
+    pub fn write(self, out: &mut Vec<u8>) {
+        let digit = |i: usize| b"0123456789abcdef"[(self.epoch.0 >> (28 - 4 * i)) as usize & 0xf];
+        out.extend_from_slice(&std::array::from_fn::<u8, 8, _>(digit));
+        out.push(b':');
+        out.extend_from_slice(itoa::Buffer::new().format(self.offset).as_bytes());
+    }
+}
+
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}:{}", self.epoch.0, self.offset)

@@ -1,5 +1,3 @@
-use std::io::Write;
-
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
 
@@ -13,14 +11,12 @@ pub fn write_envelope(
     epoch: Epoch,
     publication: &Publication,
 ) {
-    out.push(b'{');
-    if push {
-        out.extend_from_slice(b"\"push\":\"message\",");
-    }
-    if let Some(channel) = channel {
-        let _ = write!(out, "\"channel\":\"{channel}\",");
-    }
-    let _ = write!(out, "\"position\":\"{:08x}:{}\",\"time\":{},", epoch.0, publication.offset, publication.time_ms);
+    write_start(out, if push { b"{\"push\":\"message\"," } else { b"{" }, channel);
+    out.extend_from_slice(b"\"position\":\"");
+    Position { epoch, offset: publication.offset }.write(out);
+    out.extend_from_slice(b"\",\"time\":");
+    out.extend_from_slice(itoa::Buffer::new().format(publication.time_ms).as_bytes());
+    out.push(b',');
     if let Some(key) = &publication.key {
         out.extend_from_slice(b"\"key\":");
         write_json(out, key.as_ref());
@@ -40,14 +36,22 @@ pub fn write_envelope(
 
 /// Appends `{"push"?, "channel"?, "from", "to"}`.
 pub fn write_gap(out: &mut Vec<u8>, push: bool, channel: Option<&ChannelName>, gap: Gap) {
-    out.push(b'{');
-    if push {
-        out.extend_from_slice(b"\"push\":\"gap\",");
-    }
+    write_start(out, if push { b"{\"push\":\"gap\"," } else { b"{" }, channel);
+    out.extend_from_slice(b"\"from\":\"");
+    gap.from.write(out);
+    out.extend_from_slice(b"\",\"to\":\"");
+    gap.to.write(out);
+    out.extend_from_slice(b"\"}");
+}
+
+fn write_start(out: &mut Vec<u8>, start: &[u8], channel: Option<&ChannelName>) {
+    out.extend_from_slice(start);
+    // A name holds nothing that JSON would escape.
     if let Some(channel) = channel {
-        let _ = write!(out, "\"channel\":\"{channel}\",");
+        out.extend_from_slice(b"\"channel\":\"");
+        out.extend_from_slice(channel.as_str().as_bytes());
+        out.extend_from_slice(b"\",");
     }
-    let _ = write!(out, "\"from\":\"{}\",\"to\":\"{}\"}}", gap.from, gap.to);
 }
 
 /// Writes the JSON answer of a poll, of `history` and of the several-channel form, piece by piece.
@@ -62,7 +66,9 @@ impl Envelope {
         publications: &[std::sync::Arc<Publication>],
     ) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + publications.iter().map(|p| p.data.len() + 80).sum::<usize>());
-        let _ = write!(out, "{{\"position\":\"{position}\",");
+        out.extend_from_slice(b"{\"position\":\"");
+        position.write(&mut out);
+        out.extend_from_slice(b"\",");
         if let Some(gap) = gap {
             out.extend_from_slice(b"\"gap\":");
             write_gap(&mut out, false, None, gap);
@@ -83,8 +89,11 @@ impl Envelope {
     pub fn many<'a>(positions: impl Iterator<Item = (&'a ChannelName, Position)>) -> Self {
         let mut out = b"{\"positions\":{".to_vec();
         for (i, (channel, position)) in positions.enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            let _ = write!(out, "{comma}\"{channel}\":\"{position}\"");
+            out.extend_from_slice(if i > 0 { b",\"" } else { b"\"" });
+            out.extend_from_slice(channel.as_str().as_bytes());
+            out.extend_from_slice(b"\":\"");
+            position.write(&mut out);
+            out.push(b'"');
         }
         out.push(b'}');
         Self(out)
@@ -129,9 +138,7 @@ fn write_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
 fn write_without_line_breaks(out: &mut Vec<u8>, json: &[u8]) {
     let start = out.len();
     out.extend_from_slice(json);
-    for byte in &mut out[start..] {
-        if *byte == b'\n' || *byte == b'\r' {
-            *byte = b' ';
-        }
+    for at in memchr::memchr2_iter(b'\n', b'\r', json) {
+        out[start + at] = b' ';
     }
 }

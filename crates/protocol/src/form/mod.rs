@@ -10,7 +10,7 @@ use std::io::Write;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use crate::{
-    ChannelName, Epoch, Gap, Kind, Publication,
+    ChannelName, Epoch, Gap, Kind, Position, Publication,
     websocket::{self, Deflate},
 };
 
@@ -51,7 +51,9 @@ impl Form {
                 self.encode_message(out, websocket::TEXT, &body);
             }
             Form::Sse => {
-                let _ = writeln!(out, "id: {:08x}:{}", epoch.0, publication.offset);
+                out.extend_from_slice(b"id: ");
+                Position { epoch, offset: publication.offset }.write(out);
+                out.push(b'\n');
                 write_sse_data(out, publication);
                 out.push(b'\n');
             }
@@ -152,7 +154,7 @@ fn write_sse_data(out: &mut Vec<u8>, publication: &Publication) {
     }
     let mut rest: &[u8] = &publication.data;
     loop {
-        let end = rest.iter().position(|&b| b == b'\n' || b == b'\r').unwrap_or(rest.len());
+        let end = memchr::memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
         out.extend_from_slice(b"data: ");
         out.extend_from_slice(&rest[..end]);
         out.push(b'\n');
