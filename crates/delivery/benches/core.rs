@@ -6,7 +6,7 @@
 use std::{hint::black_box, sync::LazyLock};
 
 use bytes::Bytes;
-use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Page, PageLimit, Wire};
+use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, Wire};
 use millrace_protocol::{ChannelName, Epoch, Form, Kind, NewPublication, Publication, Since, session::Policy};
 
 const EPOCH: Epoch = Epoch(1);
@@ -74,17 +74,24 @@ fn page() -> Box<dyn FnOnce()> {
 /// `turns` turns, each with `per_turn` publications on each of so many channels that have so many readers.
 fn deliver(channels: usize, readers: usize, turns: u64, per_turn: u64) -> Box<dyn FnOnce()> {
     let (mut hub, mut sink) = (Hub::new(Config::default()), Sink { room: usize::MAX });
-    let names: Vec<_> = (0..channels).map(|i| name(&format!("cars/{i}/telemetry"))).collect();
-    for channel in &names {
+    let names = (0..channels).map(|i| name(&format!("cars/{i}/telemetry")));
+    let mut channels = Vec::with_capacity(channels);
+    for channel in names {
         for _ in 0..readers {
-            read(&mut hub, channel, &mut sink);
+            read(&mut hub, &channel, &mut sink);
         }
+        let key = std::iter::from_fn(|| hub.poll_output()).filter_map(|output| match output {
+            Output::Interest { key, .. } => Some(key),
+            _ => None,
+        });
+        let key = key.last();
+        channels.push((channel, key));
     }
     Box::new(move || {
         for turn in 0..turns {
-            for channel in &names {
+            for (channel, key) in &channels {
                 for i in 1..=per_turn {
-                    hub.deliver(channel, EPOCH, &publication(turn * per_turn + i));
+                    hub.deliver(channel, *key, EPOCH, &publication(turn * per_turn + i));
                 }
             }
             hub.flush(&mut sink);
@@ -98,7 +105,7 @@ fn catch_up() -> Box<dyn FnOnce()> {
     let channel = name("busy");
     let readers: Vec<ConnId> = (0..100).map(|_| read(&mut hub, &channel, &mut sink)).collect();
     for offset in 1..=1000 {
-        hub.deliver(&channel, EPOCH, &publication(offset));
+        hub.deliver(&channel, None, EPOCH, &publication(offset));
         hub.flush(&mut sink);
     }
     sink.room = usize::MAX;
@@ -124,7 +131,6 @@ fn read(hub: &mut Hub, channel: &ChannelName, sink: &mut Sink) -> ConnId {
     hub.watch(channel);
     let page: Page = History::new(EPOCH).page(Since::Now, Policy::Every, LIMIT, 1, &BOUNDS);
     hub.attach(conn, Policy::Every, &[(channel.clone(), page)], sink).expect("a first subscription");
-    while hub.poll_output().is_some() {}
     conn
 }
 

@@ -56,8 +56,15 @@ pub struct History {
     /// Time of the newest publication, and of the newest that was trimmed.
     top_time_ms: u64,
     trimmed_time_ms: Option<u64>,
-    keys: HashMap<Box<str>, u64>,
-    keys_by_age: VecDeque<(u64, Box<str>)>,
+    /// Only where publishers name keys.
+    keys: Option<Box<IdempotencyKeys>>,
+}
+
+/// What was published under which key, for a while.
+#[derive(Debug, Default)]
+struct IdempotencyKeys {
+    offsets: HashMap<Box<str>, u64>,
+    by_age: VecDeque<(u64, Box<str>)>,
 }
 
 /// What became of a publication.
@@ -70,16 +77,7 @@ pub enum Appended {
 
 impl History {
     pub fn new(epoch: Epoch) -> Self {
-        Self {
-            epoch,
-            top: 0,
-            log: VecDeque::new(),
-            bytes: 0,
-            top_time_ms: 0,
-            trimmed_time_ms: None,
-            keys: HashMap::new(),
-            keys_by_age: VecDeque::new(),
-        }
+        Self { epoch, top: 0, log: VecDeque::new(), bytes: 0, top_time_ms: 0, trimmed_time_ms: None, keys: None }
     }
 
     pub fn top(&self) -> Position {
@@ -97,16 +95,14 @@ impl History {
 
     /// Gives the publication the next offset and a time that never falls. Cost: O(what is trimmed).
     pub fn append(&mut self, new: NewPublication, now_ms: u64, bounds: &Bounds) -> Appended {
-        self.forget_keys(now_ms);
-        if let Some(&offset) = new.idempotency_key.as_ref().and_then(|key| self.keys.get(key)) {
-            return Appended::Duplicate(offset);
+        if let Some(key) = new.idempotency_key {
+            let keys = self.keys.get_or_insert_default();
+            if let Some(offset) = keys.find_or_insert(key, self.top + 1, now_ms) {
+                return Appended::Duplicate(offset);
+            }
         }
         self.top += 1;
         self.top_time_ms = self.top_time_ms.max(now_ms);
-        if let Some(key) = new.idempotency_key {
-            self.keys.insert(key.clone(), self.top);
-            self.keys_by_age.push_back((now_ms, key));
-        }
         let publication = Arc::new(Publication {
             offset: self.top,
             time_ms: self.top_time_ms,
@@ -158,6 +154,12 @@ impl History {
 
     /// Drops what is over the bounds; offsets stay.
     pub fn trim(&mut self, now_ms: u64, bounds: &Bounds) {
+        if let Some(keys) = &mut self.keys {
+            keys.forget(now_ms);
+            if keys.by_age.is_empty() {
+                self.keys = None;
+            }
+        }
         while let Some(oldest) = self.log.front() {
             let over = self.log.len() > bounds.count_max || self.bytes > bounds.bytes_max;
             if !over && now_ms.saturating_sub(oldest.time_ms) < bounds.age_max_ms {
@@ -193,14 +195,27 @@ impl History {
     fn position(&self, offset: u64) -> Position {
         Position { epoch: self.epoch, offset }
     }
+}
 
-    fn forget_keys(&mut self, now_ms: u64) {
-        while let Some((at, _)) = self.keys_by_age.front() {
-            if self.keys_by_age.len() < IDEMPOTENCY_KEYS_MAX && now_ms.saturating_sub(*at) < IDEMPOTENCY_MS {
+impl IdempotencyKeys {
+    /// The offset that this key stands for already; if there is none, it stands for `offset` from now on.
+    fn find_or_insert(&mut self, key: Box<str>, offset: u64, now_ms: u64) -> Option<u64> {
+        self.forget(now_ms);
+        if let Some(&known) = self.offsets.get(&key) {
+            return Some(known);
+        }
+        self.offsets.insert(key.clone(), offset);
+        self.by_age.push_back((now_ms, key));
+        None
+    }
+
+    fn forget(&mut self, now_ms: u64) {
+        while let Some((at, _)) = self.by_age.front() {
+            if self.by_age.len() < IDEMPOTENCY_KEYS_MAX && now_ms.saturating_sub(*at) < IDEMPOTENCY_MS {
                 return;
             }
-            if let Some((_, key)) = self.keys_by_age.pop_front() {
-                self.keys.remove(&key);
+            if let Some((_, key)) = self.by_age.pop_front() {
+                self.offsets.remove(&key);
             }
         }
     }

@@ -9,5 +9,5 @@ mod hub;
 mod log;
 
 pub use history::{Appended, Bounds, History, Page, PageLimit};
-pub use hub::{Config, ConnId, Hub, Memory, Output, ReadTicket, WaiterId, Wire};
-pub use log::{SEGMENT_BYTES, WireLog};
+pub use hub::{ChannelKey, Config, ConnId, Hub, Memory, Output, ReadTicket, WaiterId, Wire};
+pub use log::{SEGMENT_BYTES, Spare, WireLog};

@@ -7,16 +7,30 @@ pub const SEGMENT_BYTES: usize = 64 * 1024;
 
 /// The frames that live readers of one channel and form have not all been sent yet, in wire form, contiguous.
 ///
-/// A cursor is an offset; sending is one write of a slice, whatever the number of readers. When nobody is behind, the log is empty and its
-/// first segment is used again, so it stays small and warm. For [`Policy::Latest`] it remembers which frames a newer one of the same key
-/// has superseded, so that readers who are behind skip them.
+/// A cursor is an offset; sending is one write of a slice, whatever the number of readers. When nobody is behind, the log is empty and
+/// holds no memory: what it held goes to [`Spare`], still warm, for the next log of the shard that fills. For [`Policy::Latest`] it
+/// remembers which frames a newer one of the same key has superseded, so that readers who are behind skip them.
 #[derive(Debug)]
 pub struct WireLog {
+    first: u64,
+    policy: Policy,
+    held: Option<Box<Held>>,
+}
+
+/// Memory of empty logs, for the next ones that fill.
+#[derive(Debug, Default)]
+pub struct Spare(Vec<Box<Held>>);
+
+/// Most logs whose memory is kept: those that fill within one turn are seldom more, and what is over goes back to the allocator.
+const SPARE_MAX: usize = 64;
+
+/// What a log holds while somebody is behind.
+#[derive(Debug, Default)]
+struct Held {
     segments: VecDeque<Segment>,
     /// One per frame, oldest first; the frame of offset `first + i` is `frames[i]`.
     frames: VecDeque<Frame>,
-    first: u64,
-    newest_by_key: Option<HashMap<Option<Box<str>>, u64>>,
+    newest_by_key: HashMap<Option<Box<str>>, u64>,
 }
 
 #[derive(Debug)]
@@ -42,11 +56,37 @@ pub struct Run<'a> {
     pub bytes: &'a [u8],
 }
 
+impl Spare {
+    /// Bytes of frames that the spare memory has room for.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|held| held.bytes()).sum()
+    }
+
+    fn take(&mut self) -> Box<Held> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    /// Keeps one segment of what a log held.
+    fn put(&mut self, mut held: Box<Held>) {
+        if self.0.len() >= SPARE_MAX {
+            return;
+        }
+        held.frames.clear();
+        held.newest_by_key.clear();
+        held.segments.truncate(1);
+        if let Some(segment) = held.segments.front_mut() {
+            segment.start = 0;
+            segment.bytes.clear();
+            segment.bytes.shrink_to(SEGMENT_BYTES);
+        }
+        self.0.push(held);
+    }
+}
+
 impl WireLog {
     /// A log whose next frame will have the offset `next`.
     pub fn new(policy: Policy, next: u64) -> Self {
-        let newest_by_key = (policy == Policy::Latest).then(HashMap::new);
-        Self { segments: VecDeque::new(), frames: VecDeque::new(), first: next, newest_by_key }
+        Self { first: next, policy, held: None }
     }
 
     /// The oldest offset that is here.
@@ -56,28 +96,136 @@ impl WireLog {
 
     /// The offset that the next frame will have.
     pub fn next(&self) -> u64 {
-        self.first + self.frames.len() as u64
+        self.first + self.held.as_ref().map_or(0, |held| held.frames.len() as u64)
     }
 
     /// Memory held, in bytes.
     pub fn bytes(&self) -> usize {
-        self.segments.iter().map(|segment| segment.bytes.capacity()).sum()
+        self.held.as_ref().map_or(0, |held| held.bytes())
     }
 
     /// Appends the frame of offset [`WireLog::next`]; over `bytes_max` the oldest segment goes, and cursors in it have lapsed.
-    pub fn append(&mut self, key: &Option<Box<str>>, bytes_max: usize, encode: impl FnOnce(&mut Vec<u8>)) {
-        let offset = self.next();
-        if let Some(newest) = &mut self.newest_by_key {
-            let before = match newest.get_mut(key) {
-                Some(before) => Some(std::mem::replace(before, offset)),
-                None => newest.insert(key.clone(), offset),
-            };
-            if let Some(frame) = before.and_then(|before| self.frames.get_mut(before.wrapping_sub(self.first) as usize))
-            {
-                frame.superseded = true;
-            }
+    pub fn append(
+        &mut self,
+        key: &Option<Box<str>>,
+        bytes_max: usize,
+        spare: &mut Spare,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let held = self.held.get_or_insert_with(|| spare.take());
+        if self.policy == Policy::Latest {
+            held.supersede(key, self.first);
         }
-        let start = self.end_address();
+        held.push(encode);
+        while held.segments.len() > 1 && held.bytes() > bytes_max {
+            self.first += held.drop_oldest_segment();
+            held.forget_keys_before(self.first);
+        }
+    }
+
+    /// The frames at and after `cursor` that lie side by side, at most to the end of a segment; `None` when there are none.
+    ///
+    /// `cursor` must not have lapsed (be below [`WireLog::first`]).
+    pub fn run(&self, cursor: u64) -> Option<Run<'_>> {
+        debug_assert!(cursor >= self.first, "a lapsed cursor reads history");
+        let Held { segments, frames, .. } = self.held.as_deref()?;
+        let mut index = usize::try_from(cursor.checked_sub(self.first)?).ok()?;
+        while frames.get(index)?.superseded {
+            index += 1;
+        }
+        let start = frames[index].start;
+        let at = segments.partition_point(|segment| segment.start <= start) - 1;
+        let segment = &segments[at];
+        let segment_end = segment.start + segment.bytes.len() as u64;
+        let end_index = if self.policy == Policy::Every && at + 1 == segments.len() {
+            frames.len()
+        } else {
+            let rest = frames.range(index..);
+            index + rest.take_while(|frame| frame.start < segment_end && !frame.superseded).count()
+        };
+        let end = frames.get(end_index).map_or(segment_end, |frame| frame.start.min(segment_end));
+        let bytes = &segment.bytes[(start - segment.start) as usize..(end - segment.start) as usize];
+        Some(Run { first: self.first + index as u64, end: self.first + end_index as u64, bytes })
+    }
+
+    /// Where a write of `written` bytes of `run` ended: the offset of the first frame of which nothing was sent,
+    /// and how many bytes of `run` lie before it.
+    pub fn split(&self, run: &Run<'_>, written: usize) -> (u64, usize) {
+        let mut end = 0;
+        for (offset, frame) in self.frames(run) {
+            if end >= written {
+                return (offset, end);
+            }
+            end += frame.len();
+        }
+        (run.end, end)
+    }
+
+    /// Single frames of a run, with their offsets.
+    pub fn frames<'a>(&'a self, run: &'a Run<'a>) -> impl Iterator<Item = (u64, &'a [u8])> {
+        let from = (run.first - self.first) as usize;
+        let frames = self.held.as_deref().map(|held| &held.frames);
+        let start = move |index| frames.and_then(|frames| frames.get(index)).map(|frame: &Frame| frame.start);
+        let base = start(from).unwrap_or(0);
+        (0..(run.end - run.first) as usize).map(move |i| {
+            let begin = start(from + i).map_or(run.bytes.len(), |start| (start - base) as usize);
+            let end = start(from + i + 1).map_or(run.bytes.len(), |next| (next - base) as usize);
+            (run.first + i as u64, &run.bytes[begin..end.min(run.bytes.len())])
+        })
+    }
+
+    /// Forgets what no reader needs: everything before the offset `wanted`.
+    pub fn trim(&mut self, wanted: u64, spare: &mut Spare) {
+        if wanted >= self.next() {
+            self.restart(self.next(), spare);
+            return;
+        }
+        let Some(held) = &mut self.held else { return };
+        while self.first < wanted {
+            held.frames.pop_front();
+            self.first += 1;
+        }
+        let Some(oldest) = held.frames.front() else { return };
+        let segments = held.segments.len();
+        while held.segments.get(1).is_some_and(|second| second.start <= oldest.start) {
+            held.segments.pop_front();
+        }
+        if held.segments.len() < segments {
+            held.forget_keys_before(self.first);
+        }
+    }
+
+    /// Forgets everything; the next frame will have the offset `next`.
+    pub fn restart(&mut self, next: u64, spare: &mut Spare) {
+        self.first = next;
+        if let Some(held) = self.held.take() {
+            spare.put(held);
+        }
+    }
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.segments.iter().map(|segment| segment.bytes.capacity()).sum()
+    }
+
+    /// The next frame has this key: the one before with the same key is superseded.
+    fn supersede(&mut self, key: &Option<Box<str>>, first: u64) {
+        let offset = first + self.frames.len() as u64;
+        let before = match self.newest_by_key.get_mut(key) {
+            Some(before) => std::mem::replace(before, offset),
+            None => {
+                self.newest_by_key.insert(key.clone(), offset);
+                return;
+            }
+        };
+        if let Some(frame) = self.frames.get_mut(before.wrapping_sub(first) as usize) {
+            frame.superseded = true;
+        }
+    }
+
+    fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.segments.back().map_or(0, |last| last.start + last.bytes.len() as u64);
         if self.segments.back().is_none_or(|last| last.bytes.len() >= SEGMENT_BYTES) {
             self.segments.push_back(Segment { start, bytes: Vec::new() });
         }
@@ -89,108 +237,22 @@ impl WireLog {
             self.segments.push_back(Segment { start, bytes: frame });
         }
         self.frames.push_back(Frame { start, superseded: false });
-        while self.segments.len() > 1 && self.bytes() > bytes_max {
-            self.drop_oldest_segment();
-        }
     }
 
-    /// The frames at and after `cursor` that lie side by side, at most to the end of a segment; `None` when there are none.
-    ///
-    /// `cursor` must not have lapsed (be below [`WireLog::first`]).
-    pub fn run(&self, cursor: u64) -> Option<Run<'_>> {
-        debug_assert!(cursor >= self.first, "a lapsed cursor reads history");
-        let mut index = usize::try_from(cursor.checked_sub(self.first)?).ok()?;
-        while self.frames.get(index)?.superseded {
-            index += 1;
-        }
-        let start = self.frames[index].start;
-        let at = self.segments.partition_point(|segment| segment.start <= start) - 1;
-        let segment = &self.segments[at];
-        let segment_end = segment.start + segment.bytes.len() as u64;
-        let whole_segment = self.newest_by_key.is_none();
-        let end_index = if whole_segment && at + 1 == self.segments.len() {
-            self.frames.len()
-        } else {
-            let rest = self.frames.range(index..);
-            index + rest.take_while(|frame| frame.start < segment_end && !frame.superseded).count()
-        };
-        let end = self.frames.get(end_index).map_or(segment_end, |frame| frame.start.min(segment_end));
-        let bytes = &segment.bytes[(start - segment.start) as usize..(end - segment.start) as usize];
-        Some(Run { first: self.first + index as u64, end: self.first + end_index as u64, bytes })
-    }
-
-    /// Where a write of `written` bytes of `run` ended: the offset of the first frame of which nothing was sent,
-    /// and how many bytes of `run` lie before it.
-    pub fn split(&self, run: &Run<'_>, written: usize) -> (u64, usize) {
-        let from = (run.first - self.first) as usize;
-        let start = self.frames[from].start;
-        let frames = self.frames.range(from..from + (run.end - run.first) as usize);
-        let whole = frames.clone().take_while(|frame| frame.start - start < written as u64).count();
-        let end = self.frames.get(from + whole).map_or(start + run.bytes.len() as u64, |frame| frame.start);
-        (run.first + whole as u64, ((end - start) as usize).min(run.bytes.len()))
-    }
-
-    /// Single frames of a run, with their offsets.
-    pub fn frames<'a>(&'a self, run: &'a Run<'a>) -> impl Iterator<Item = (u64, &'a [u8])> {
-        let from = (run.first - self.first) as usize;
-        let start = self.frames[from].start;
-        (0..(run.end - run.first) as usize).map(move |i| {
-            let begin = (self.frames[from + i].start - start) as usize;
-            let end = self.frames.get(from + i + 1).map_or(run.bytes.len(), |next| (next.start - start) as usize);
-            (run.first + i as u64, &run.bytes[begin..end.min(run.bytes.len())])
-        })
-    }
-
-    /// Forgets what no reader needs: everything before the offset `wanted`.
-    pub fn trim(&mut self, wanted: u64) {
-        if wanted >= self.next() {
-            self.restart(self.next());
-            return;
-        }
-        while self.first < wanted {
-            self.frames.pop_front();
-            self.first += 1;
-        }
-        let Some(oldest) = self.frames.front() else { return };
-        let held = self.segments.len();
-        while self.segments.get(1).is_some_and(|second| second.start <= oldest.start) {
-            self.segments.pop_front();
-        }
-        if let Some(newest) = self.newest_by_key.as_mut().filter(|_| self.segments.len() < held) {
-            newest.retain(|_, offset| *offset >= self.first);
-        }
-    }
-
-    /// Forgets everything; the next frame will have the offset `next`.
-    pub fn restart(&mut self, next: u64) {
-        let end = self.end_address();
-        self.frames.clear();
-        self.first = next;
-        if let Some(newest) = &mut self.newest_by_key {
-            newest.clear();
-        }
-        self.segments.truncate(1);
-        if let Some(segment) = self.segments.front_mut() {
-            segment.start = end;
-            segment.bytes.clear();
-            segment.bytes.shrink_to(SEGMENT_BYTES);
-        }
-    }
-
-    fn drop_oldest_segment(&mut self) {
+    /// How many frames went with it.
+    fn drop_oldest_segment(&mut self) -> u64 {
         self.segments.pop_front();
-        let Some(oldest) = self.segments.front() else { return };
-        while self.frames.front().is_some_and(|frame| frame.start < oldest.start) {
+        let oldest = self.segments.front().map_or(0, |segment| segment.start);
+        let mut gone = 0;
+        while self.frames.front().is_some_and(|frame| frame.start < oldest) {
             self.frames.pop_front();
-            self.first += 1;
+            gone += 1;
         }
-        if let Some(newest) = &mut self.newest_by_key {
-            newest.retain(|_, offset| *offset >= self.first);
-        }
+        gone
     }
 
-    fn end_address(&self) -> u64 {
-        self.segments.back().map_or(0, |last| last.start + last.bytes.len() as u64)
+    fn forget_keys_before(&mut self, first: u64) {
+        self.newest_by_key.retain(|_, offset| *offset >= first);
     }
 }
 
@@ -199,7 +261,7 @@ mod tests {
     use super::*;
 
     fn append(log: &mut WireLog, key: Option<&str>, text: &str) {
-        log.append(&key.map(Into::into), 1 << 20, |out| out.extend_from_slice(text.as_bytes()));
+        log.append(&key.map(Into::into), 1 << 20, &mut Spare::default(), |out| out.extend_from_slice(text.as_bytes()));
     }
 
     #[test]
@@ -246,10 +308,10 @@ mod tests {
 
     #[test]
     fn segments_bound_the_log_and_large_frames_have_their_own() {
-        let mut log = WireLog::new(Policy::Every, 1);
+        let (mut log, mut spare) = (WireLog::new(Policy::Every, 1), Spare::default());
         let big = "x".repeat(SEGMENT_BYTES - 10);
         for text in [big.as_str(), "small", &big, &"y".repeat(200_000), "end"] {
-            log.append(&None, usize::MAX, |out| out.extend_from_slice(text.as_bytes()));
+            log.append(&None, usize::MAX, &mut spare, |out| out.extend_from_slice(text.as_bytes()));
         }
         let mut cursor = 1;
         let mut total = 0;
@@ -258,9 +320,11 @@ mod tests {
             total += run.bytes.len();
         }
         assert_eq!((cursor, total), (6, 2 * big.len() + 200_008));
-        log.append(&None, 100, |out| out.extend_from_slice(b"last"));
+        log.append(&None, 100, &mut spare, |out| out.extend_from_slice(b"last"));
         assert!(log.first() > 1 && log.run(log.first()).is_some());
-        log.trim(7);
+        log.trim(7, &mut spare);
+        assert_eq!(log.bytes(), 0, "an empty log holds no memory");
+        assert!((1..=SEGMENT_BYTES).contains(&spare.bytes()), "{}", spare.bytes());
         assert_eq!((log.first(), log.next(), log.run(7).is_none()), (7, 7, true));
         append(&mut log, None, "again");
         assert_eq!(log.run(7).unwrap().bytes, b"again");
@@ -272,7 +336,7 @@ mod tests {
         for i in 0..1000 {
             append(&mut log, None, &format!("{i:0>200}"));
         }
-        log.trim(900);
+        log.trim(900, &mut Spare::default());
         assert_eq!(log.first(), 900);
         assert!(log.bytes() <= 2 * SEGMENT_BYTES + 100_000, "{}", log.bytes());
         assert!(log.run(900).unwrap().bytes.starts_with(format!("{:0>200}", 895).as_bytes()));

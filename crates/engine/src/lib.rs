@@ -24,9 +24,14 @@ use millrace_protocol::{
 pub const ENGINES: &[&str] = &["memory"];
 
 /// Receives what an engine has accepted.
-pub trait Deliver: Send + Sync {
+pub trait Deliver: Send + Sync + 'static {
+    /// Where the publications of one channel go. An engine that keeps it beside the channel's log spares a look-up per publication.
+    type Route: Send + Sync;
+
+    fn route(&self, channel: &ChannelName) -> Self::Route;
+
     /// Called in the order of offsets for each channel, possibly from any thread, possibly with a lock held: must not block.
-    fn deliver(&self, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>);
+    fn deliver(&self, route: &Self::Route, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>);
 }
 
 /// The end of a channel's log.

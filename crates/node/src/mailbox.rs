@@ -6,6 +6,7 @@ use std::{
     },
 };
 
+use millrace_delivery::ChannelKey;
 use millrace_protocol::{ChannelName, Epoch, Publication};
 use tokio::sync::Notify;
 
@@ -16,6 +17,8 @@ const ENTRIES_MAX: usize = 65_536;
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub channel: ChannelName,
+    /// Where the shard's hub keeps the channel, as far as known.
+    pub key: Option<ChannelKey>,
     pub epoch: Epoch,
     pub publication: Arc<Publication>,
 }
@@ -83,7 +86,8 @@ mod tests {
     fn delivery(channel: &str, offset: u64) -> Delivery {
         let publication =
             Publication { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data: Default::default() };
-        Delivery { channel: ChannelName::parse(channel).unwrap(), epoch: Epoch(1), publication: Arc::new(publication) }
+        let channel = ChannelName::parse(channel).unwrap();
+        Delivery { channel, key: None, epoch: Epoch(1), publication: Arc::new(publication) }
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub struct Metrics {
     pub udp_received: AtomicU64,
     pub udp_dropped: AtomicU64,
     pub memory_logs: AtomicU64,
+    pub memory_spare: AtomicU64,
     pub memory_out: AtomicU64,
     pub memory_connections: AtomicU64,
     pub channels: AtomicU64,
@@ -104,8 +105,12 @@ impl Metrics {
 type Pick = fn(&Metrics) -> &AtomicU64;
 
 /// Kinds of `millrace_memory_bytes` that shards hold.
-const MEMORY: &[(&str, Pick)] =
-    &[("logs", |m| &m.memory_logs), ("out", |m| &m.memory_out), ("connections", |m| &m.memory_connections)];
+const MEMORY: &[(&str, Pick)] = &[
+    ("logs", |m| &m.memory_logs),
+    ("spare", |m| &m.memory_spare),
+    ("out", |m| &m.memory_out),
+    ("connections", |m| &m.memory_connections),
+];
 
 const FAMILIES: &[(&str, &str, &str, Pick)] = &[
     ("millrace_channels_open", "gauge", "Channels with a reader, summed over shards.", |m| &m.channels),

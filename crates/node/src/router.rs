@@ -2,11 +2,15 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{
+            AtomicU32, AtomicU64, AtomicUsize,
+            Ordering::{Acquire, Relaxed, Release, SeqCst},
+        },
     },
 };
 
+use millrace_delivery::ChannelKey;
 use millrace_engine::Deliver;
 use millrace_protocol::{ChannelName, Epoch, Pattern, Publication};
 
@@ -14,13 +18,24 @@ use crate::{Delivery, Mailbox};
 
 const STRIPES: usize = 64;
 
+/// The ways of one channel's publications, one per shard. The engine keeps it beside the channel's log.
+pub type Route = Arc<[Way]>;
+
+/// The way of one channel to one shard.
+#[derive(Debug, Default)]
+pub struct Way {
+    /// [`ChannelKey`] of the shard's hub.
+    key: AtomicU64,
+    readers: AtomicU32,
+}
+
 /// Readers per shard.
 type Readers = Box<[u32]>;
 
 /// Who is interested in what: brings each publication to the mailboxes of the shards that have a reader for it, and to no other.
 pub struct Router {
     mailboxes: Vec<Arc<Mailbox>>,
-    channels: Vec<RwLock<HashMap<ChannelName, Readers>>>,
+    routes: Vec<Mutex<HashMap<ChannelName, Route>>>,
     patterns: RwLock<HashMap<Pattern, Readers>>,
     pattern_count: AtomicUsize,
     hasher: RandomState,
@@ -30,7 +45,7 @@ impl Router {
     pub fn new(shards: usize) -> Self {
         Self {
             mailboxes: (0..shards).map(|_| Arc::default()).collect(),
-            channels: (0..STRIPES).map(|_| RwLock::default()).collect(),
+            routes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             patterns: RwLock::default(),
             pattern_count: AtomicUsize::new(0),
             hasher: RandomState::new(),
@@ -46,69 +61,72 @@ impl Router {
     }
 
     /// A shard has so many readers of a channel now.
-    pub fn set_readers(&self, shard: usize, channel: &ChannelName, readers: u32) {
-        let mut channels = self.stripe(channel).write().unwrap_or_else(PoisonError::into_inner);
-        set(&mut channels, channel, shard, self.shards(), readers);
+    pub fn set_readers(&self, shard: usize, channel: &ChannelName, key: ChannelKey, readers: u32) {
+        let mut routes = self.stripe(channel);
+        let route = self.open(&mut routes, channel);
+        route[shard].key.store(key.to_bits(), Relaxed);
+        route[shard].readers.store(readers, Release);
+        // Kept by the table and by nobody else: the engine has not heard of the channel.
+        let unused = route.iter().all(|way| way.readers.load(Relaxed) == 0) && Arc::strong_count(route) == 1;
+        if unused {
+            routes.remove(channel);
+        }
     }
 
     /// A shard has so many listeners of a pattern now. Cost per publication: one match per pattern in use.
     pub fn set_pattern_readers(&self, shard: usize, pattern: &Pattern, readers: u32) {
         let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
-        set(&mut patterns, pattern, shard, self.shards(), readers);
-        self.pattern_count.store(patterns.len(), Ordering::SeqCst);
+        let entry = patterns.entry(pattern.clone()).or_insert_with(|| vec![0; self.shards()].into());
+        entry[shard] = readers;
+        if entry.iter().all(|readers| *readers == 0) {
+            patterns.remove(pattern);
+        }
+        self.pattern_count.store(patterns.len(), SeqCst);
     }
 
     /// Subscriptions of a channel on all shards.
     pub fn readers(&self, channel: &ChannelName) -> u32 {
-        let channels = self.stripe(channel).read().unwrap_or_else(PoisonError::into_inner);
-        channels.get(channel).map_or(0, |readers| readers.iter().sum())
+        let routes = self.stripe(channel);
+        routes.get(channel).map_or(0, |route| route.iter().map(|way| way.readers.load(Relaxed)).sum())
     }
 
-    fn stripe(&self, channel: &ChannelName) -> &RwLock<HashMap<ChannelName, Readers>> {
-        &self.channels[self.hasher.hash_one(channel) as usize % STRIPES]
+    fn stripe(&self, channel: &ChannelName) -> MutexGuard<'_, HashMap<ChannelName, Route>> {
+        let stripe = &self.routes[self.hasher.hash_one(channel) as usize % STRIPES];
+        stripe.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, shard: usize, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
-        let delivery = Delivery { channel: channel.clone(), epoch, publication: publication.clone() };
-        self.mailboxes[shard].push(delivery);
+    fn open<'a>(&self, routes: &'a mut HashMap<ChannelName, Route>, channel: &ChannelName) -> &'a Route {
+        routes.entry(channel.clone()).or_insert_with(|| (0..self.shards()).map(|_| Way::default()).collect())
+    }
+
+    /// Shards that listen to a pattern which matches.
+    fn by_pattern(&self, channel: &ChannelName) -> Vec<bool> {
+        let mut shards = vec![false; self.shards()];
+        let patterns = self.patterns.read().unwrap_or_else(PoisonError::into_inner);
+        for (_, readers) in patterns.iter().filter(|(pattern, _)| pattern.matches(channel.as_str())) {
+            shards.iter_mut().zip(readers).for_each(|(listens, readers)| *listens |= *readers > 0);
+        }
+        shards
     }
 }
 
 impl Deliver for Router {
-    fn deliver(&self, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
-        let channels = self.stripe(channel).read().unwrap_or_else(PoisonError::into_inner);
-        let readers = channels.get(channel);
-        let by_name = |shard: usize| readers.is_some_and(|readers| readers[shard] > 0);
-        if self.pattern_count.load(Ordering::SeqCst) == 0 {
-            (0..self.shards())
-                .filter(|shard| by_name(*shard))
-                .for_each(|shard| self.push(shard, channel, epoch, publication));
-            return;
-        }
-        let patterns = self.patterns.read().unwrap_or_else(PoisonError::into_inner);
-        let matching: Vec<&Readers> = patterns
-            .iter()
-            .filter(|(pattern, _)| pattern.matches(channel.as_str()))
-            .map(|(_, readers)| readers)
-            .collect();
-        let by_pattern = |shard: usize| matching.iter().any(|readers| readers[shard] > 0);
-        (0..self.shards())
-            .filter(|shard| by_name(*shard) || by_pattern(*shard))
-            .for_each(|shard| self.push(shard, channel, epoch, publication));
-    }
-}
+    type Route = Route;
 
-fn set<K: Clone + Eq + std::hash::Hash>(
-    map: &mut HashMap<K, Readers>,
-    key: &K,
-    shard: usize,
-    shards: usize,
-    readers: u32,
-) {
-    let entry = map.entry(key.clone()).or_insert_with(|| vec![0; shards].into());
-    entry[shard] = readers;
-    if entry.iter().all(|readers| *readers == 0) {
-        map.remove(key);
+    fn route(&self, channel: &ChannelName) -> Route {
+        self.open(&mut self.stripe(channel), channel).clone()
+    }
+
+    fn deliver(&self, route: &Route, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
+        let has_patterns = self.pattern_count.load(SeqCst) > 0;
+        let by_pattern = if has_patterns { self.by_pattern(channel) } else { Vec::new() };
+        for (shard, way) in route.iter().enumerate() {
+            if way.readers.load(Acquire) > 0 || by_pattern.get(shard).is_some_and(|listens| *listens) {
+                let key = ChannelKey::from_bits(way.key.load(Relaxed));
+                let delivery = Delivery { channel: channel.clone(), key, epoch, publication: publication.clone() };
+                self.mailboxes[shard].push(delivery);
+            }
+        }
     }
 }
 
@@ -121,15 +139,21 @@ mod tests {
     fn only_interested_shards_get_it_and_only_once() {
         let router = Router::new(3);
         let channel = ChannelName::parse("a/b").unwrap();
-        router.set_readers(0, &channel, 2);
+        let key = ChannelKey::from_bits(1 << 32).unwrap();
+        let route = router.route(&channel);
+        router.set_readers(0, &channel, key, 2);
         router.set_pattern_readers(0, &Pattern::parse("a/+").unwrap(), 1);
         router.set_pattern_readers(2, &Pattern::parse("#").unwrap(), 1);
         let data = Default::default();
         let publication = Publication { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data };
-        router.deliver(&channel, Epoch(1), &Arc::new(publication));
+        router.deliver(&route, &channel, Epoch(1), &Arc::new(publication));
         let counts: Vec<_> = (0..3).map(|shard| router.mailbox(shard).take(Vec::new()).len()).collect();
         assert_eq!((counts, router.readers(&channel)), (vec![1, 0, 1], 2));
-        router.set_readers(0, &channel, 0);
+        router.set_readers(0, &channel, key, 0);
         assert_eq!(router.readers(&channel), 0);
+        assert!(Arc::ptr_eq(&route, &router.route(&channel)), "who holds a route hears of readers who come later");
+        drop(route);
+        router.set_readers(0, &channel, key, 0);
+        assert!(router.stripe(&channel).is_empty(), "a route that nobody uses is forgotten");
     }
 }

@@ -94,8 +94,8 @@ impl<S: Sockets> Shard<S> {
         Metrics::add(&self.metrics.turns, 1);
         let mut entries = self.router.mailbox(self.id).take(self.spare.take());
         self.with(|hub, sockets| {
-            for Delivery { channel, epoch, publication } in entries.drain(..) {
-                hub.deliver(&channel, epoch, &publication);
+            for Delivery { channel, key, epoch, publication } in entries.drain(..) {
+                hub.deliver(&channel, key, epoch, &publication);
             }
             hub.flush(sockets);
         });
@@ -240,7 +240,9 @@ impl<S: Sockets> Shard<S> {
             let Some(output) = self.hub.borrow_mut().poll_output() else { return };
             match output {
                 Output::ReadHistory { ticket, channel, since, policy } => self.read(ticket, channel, since, policy),
-                Output::Interest { channel, readers } => self.router.set_readers(self.id, &channel, readers),
+                Output::Interest { channel, key, readers } => {
+                    self.router.set_readers(self.id, &channel, key, readers);
+                }
                 Output::PatternInterest { pattern, readers } => {
                     self.router.set_pattern_readers(self.id, &pattern, readers);
                 }

@@ -80,35 +80,32 @@ impl Listener {
 
 /// Serves one shard: connections, datagrams, turns and heartbeats, until `stop` is there. Must run inside a `LocalSet`.
 ///
-/// Errors: the runtime cannot take the listener over.
+/// Errors: the runtime cannot take the listener over, or watch the shard's sockets.
 pub async fn serve(
     context: Rc<Context>,
     listener: Listener,
     datagrams: Option<std::net::UdpSocket>,
-    stop: impl Future<Output = ()>,
+    stop: impl Future<Output = ()> + 'static,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener.0)?;
     let event_loop = EventLoop::new(context.clone());
     let turns = context.shard.clone();
     let mut tasks = vec![spawn_local(async move { turns.run().await })];
-    let running = event_loop.clone();
-    tasks.push(spawn_local(async move {
-        if let Err(error) = running.run().await {
-            tracing::error!(%error, "the event loop has ended");
-        }
-    }));
+    tasks.push(spawn_local(accept(context.clone(), event_loop.clone(), listener)));
     if let Some(socket) = datagrams {
         let socket = tokio::net::UdpSocket::from_std(socket)?;
         tasks.push(spawn_local(udp::receive(context.clone(), socket)));
     }
     let ticking = context.clone();
     tasks.push(spawn_local(async move { tick(&ticking).await }));
-    tokio::select! {
-        () = accept(context.clone(), event_loop, listener) => {}
-        () = stop => {}
-    }
+    // Polled with every wake of this thread: of all tasks, the one that has most of them.
+    let ended = tokio::select! {
+        biased;
+        ended = event_loop.run() => ended,
+        _ = spawn_local(stop) => Ok(()),
+    };
     tasks.iter().for_each(|task| task.abort());
-    Ok(())
+    ended
 }
 
 /// Accepts until the server drains; then it only keeps what is open.
@@ -174,6 +171,7 @@ fn count_memory(shard: &Rc<Shard>) {
     let (memory, channels) = shard.with(|hub, _| (hub.memory(), hub.channel_count()));
     let sockets = shard.sockets().bytes();
     shard.metrics.memory_logs.store(memory.logs as u64, Relaxed);
+    shard.metrics.memory_spare.store(memory.spare as u64, Relaxed);
     shard.metrics.memory_out.store(memory.out as u64, Relaxed);
     shard.metrics.memory_connections.store((memory.connections + sockets) as u64, Relaxed);
     shard.metrics.channels.store(channels as u64, Relaxed);

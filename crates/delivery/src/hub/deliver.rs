@@ -4,8 +4,8 @@ use millrace_protocol::{ChannelName, Epoch, Position, Publication};
 
 use slab::Slab;
 
-use super::{Conn, ConnId, Group, Hub, Live, Wire};
-use crate::log::{SEGMENT_BYTES, WireLog};
+use super::{ChannelKey, Conn, ConnId, Group, Hub, Live, Wire};
+use crate::log::{SEGMENT_BYTES, Spare, WireLog};
 
 /// A log with more than this is looked at for readers who do not move.
 const GROWN_BYTES: usize = 4 * SEGMENT_BYTES;
@@ -16,11 +16,15 @@ impl Hub {
     /// A publication has come for this shard. Nothing is written before [`Hub::flush`].
     ///
     /// Offsets that are known already are ignored; after a jump (or a new epoch) the readers fetch what they miss from history.
-    pub fn deliver(&mut self, name: &ChannelName, epoch: Epoch, publication: &Publication) {
+    /// `key` is what [`Output::Interest`] told last, if it is at hand.
+    ///
+    /// [`Output::Interest`]: super::Output::Interest
+    pub fn deliver(&mut self, name: &ChannelName, key: Option<ChannelKey>, epoch: Epoch, publication: &Publication) {
         let before = Position { epoch, offset: publication.offset - 1 };
         self.note_for_opening(name, before);
-        let key = match self.by_name.get(name) {
-            Some(&key) => key,
+        let by_key = key.filter(|key| self.channels.get(key.slot as usize).is_some_and(|c| c.serial == key.serial));
+        let key = match by_key.map(|key| key.slot).or_else(|| self.by_name.get(name).copied()) {
+            Some(key) => key,
             None if self.patterns.keys().any(|pattern| pattern.matches(name.as_str())) => self.open(name, Some(before)),
             None => return,
         };
@@ -36,14 +40,15 @@ impl Hub {
             }
         }
         if !is_known {
-            let log_bytes_max = self.config.log_bytes_max;
-            let channel = &mut self.channels[key as usize];
+            let Hub { config, channels, spare, .. } = &mut *self;
+            let channel = &mut channels[key as usize];
             channel.head = Some(Position { epoch, offset: publication.offset });
             for Group { form, log, live, recovering, .. } in &mut channel.groups {
                 if live.is_empty() && recovering.is_empty() {
-                    log.restart(publication.offset + 1);
+                    log.restart(publication.offset + 1, spare);
                 } else {
-                    log.append(&publication.key, log_bytes_max, |out| form.encode(out, name, epoch, publication));
+                    let encode = |out: &mut Vec<u8>| form.encode(out, name, epoch, publication);
+                    log.append(&publication.key, config.log_bytes_max, spare, encode);
                 }
             }
             self.mark_dirty(key);
@@ -81,9 +86,9 @@ impl Hub {
             self.catch_up(id, wire);
         }
         for &key in &dirty {
-            let Hub { conns, channels, now_s, .. } = &mut *self;
+            let Hub { conns, channels, now_s, spare, .. } = &mut *self;
             if let Some(channel) = channels.get_mut(key as usize) {
-                channel.groups.iter_mut().for_each(|group| group.trim(conns, *now_s));
+                channel.groups.iter_mut().for_each(|group| group.trim(conns, *now_s, spare));
             }
         }
         // Catching up may have marked channels that were just trimmed; they need no second turn.
@@ -96,11 +101,12 @@ impl Hub {
     /// The channel goes on from `head`, which is not where it was: an epoch has ended, or publications were lost on the way here.
     /// Whoever lacks something fetches it from history.
     pub(super) fn jump(&mut self, key: u32, head: Position) {
-        let channel = &mut self.channels[key as usize];
+        let Hub { channels, spare, .. } = &mut *self;
+        let channel = &mut channels[key as usize];
         let same_epoch = channel.epoch() == head.epoch;
         let mut lapsed = Vec::new();
         for group in &mut channel.groups {
-            group.log.restart(head.offset + 1);
+            group.log.restart(head.offset + 1, spare);
             let missing = |reader: &&Live| !same_epoch || reader.cursor <= head.offset;
             lapsed.extend(group.live.iter().filter(missing).map(|reader| (reader.conn, reader.slot)));
             for reader in &mut group.recovering {
@@ -128,7 +134,7 @@ impl Hub {
 impl Group {
     /// Keeps what the slowest reader still wants, as far as the log's own bound has left it. A log that has grown is not kept for readers
     /// who have taken nothing for a while: when they take bytes again, history has what they miss.
-    fn trim(&mut self, conns: &Slab<Conn>, now_s: u32) {
+    fn trim(&mut self, conns: &Slab<Conn>, now_s: u32, spare: &mut Spare) {
         let recovering = self.recovering.iter().map(|reader| reader.hold + 1).min().unwrap_or(u64::MAX);
         let mut wanted = self.live.iter().map(|reader| reader.cursor).min().unwrap_or(u64::MAX).min(recovering);
         if wanted < self.log.next() && self.log.bytes() > GROWN_BYTES {
@@ -139,7 +145,7 @@ impl Group {
             let moving = self.live.iter().filter(moves).map(|reader| reader.cursor);
             wanted = moving.min().unwrap_or(u64::MAX).min(recovering);
         }
-        self.log.trim(wanted);
+        self.log.trim(wanted, spare);
     }
 }
 

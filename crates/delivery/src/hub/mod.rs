@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use millrace_protocol::{ChannelName, Epoch, Error, Form, Pattern, Position, Since, session::Policy};
 use slab::Slab;
 
-use crate::log::WireLog;
+use crate::log::{Spare, WireLog};
 
 /// Where frames leave: the one thing a hub needs from a socket.
 pub trait Wire {
@@ -38,6 +38,26 @@ pub trait Wire {
 pub struct ConnId {
     pub slot: u32,
     pub generation: u32,
+}
+
+/// Where a hub keeps an open channel: spares the look-up by name. A key of a channel that has closed since is not found any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChannelKey {
+    slot: u32,
+    serial: u32,
+}
+
+impl ChannelKey {
+    /// As a number, for an atomic; never 0.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.serial) << 32 | u64::from(self.slot)
+    }
+
+    /// `None` for what no key gives.
+    pub fn from_bits(bits: u64) -> Option<Self> {
+        let (slot, serial) = (bits as u32, (bits >> 32) as u32);
+        (serial != 0).then_some(Self { slot, serial })
+    }
 }
 
 /// Someone who waits for the next publication without a stream: a long poll.
@@ -59,8 +79,8 @@ pub struct ReadTicket {
 pub enum Output {
     /// Read a page of history and bring it to [`Hub::handle_page`].
     ReadHistory { ticket: ReadTicket, channel: ChannelName, since: Since, policy: Policy },
-    /// So many readers of this hub want publications of this channel now; 0: none.
-    Interest { channel: ChannelName, readers: u32 },
+    /// So many readers of this hub want publications of this channel now (0: none), to be delivered with this key.
+    Interest { channel: ChannelName, key: ChannelKey, readers: u32 },
     /// The same for all channels that match a pattern.
     PatternInterest { pattern: Pattern, readers: u32 },
     /// A publication (or the end of an epoch) has come for someone who waits.
@@ -76,6 +96,8 @@ pub enum Output {
 pub struct Memory {
     /// Frames that readers are behind in.
     pub logs: usize,
+    /// Room for frames that nobody is behind in now: bounded, and used again by the next log that fills.
+    pub spare: usize,
     /// Bytes that wait for single connections.
     pub out: usize,
     /// Connections and their cursors.
@@ -122,6 +144,8 @@ pub struct Hub {
     due: BTreeMap<u32, Vec<ConnId>>,
     now_s: u32,
     scratch: Vec<u8>,
+    /// Memory of logs that nobody is behind in.
+    spare: Spare,
 }
 
 /// One connection, as far as delivery cares.
@@ -179,6 +203,8 @@ struct Opening {
 /// One channel that somebody here wants.
 struct Channel {
     name: ChannelName,
+    /// Of its key.
+    serial: u32,
     /// `None` until the first page or publication tells.
     head: Option<Position>,
     /// A publication has come since it was opened, so that who listens by pattern reads it.
@@ -238,6 +264,7 @@ impl Hub {
             due: BTreeMap::new(),
             now_s: 0,
             scratch: Vec::new(),
+            spare: Spare::default(),
         }
     }
 
@@ -349,6 +376,7 @@ impl Hub {
         let slab = self.conns.capacity() * size_of::<Conn>();
         Memory {
             logs: groups().map(|group| group.log.bytes()).sum(),
+            spare: self.spare.bytes(),
             out: self.conns.iter().map(|(_, conn)| conn.out.bytes.capacity()).sum(),
             connections: slab + cursors + due + self.conns.iter().map(|(_, conn)| of_conn(conn)).sum::<usize>(),
         }

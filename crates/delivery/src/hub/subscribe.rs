@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use millrace_protocol::{ChannelName, Code, Error, Pattern, Position, session::Policy, session::Target};
 
-use super::{Channel, Conn, ConnId, Group, Hub, Opening, Output, PatternRef, ReaderRef, Recovering, WaiterId, Wire};
+use super::{
+    Channel, ChannelKey, Conn, ConnId, Group, Hub, Opening, Output, PatternRef, ReaderRef, Recovering, WaiterId, Wire,
+};
 use crate::{Page, log::WireLog};
 
 impl Hub {
@@ -228,8 +230,10 @@ impl Hub {
             return key;
         }
         let (groups, waiters) = (Vec::new(), Vec::new());
+        self.serial = self.serial.wrapping_add(1).max(1);
         let channel = Channel {
             name: name.clone(),
+            serial: self.serial,
             head,
             heard: false,
             groups,
@@ -249,7 +253,8 @@ impl Hub {
         let readers = channel.readers();
         if readers != channel.told_readers {
             channel.told_readers = readers;
-            self.outputs.push_back(Output::Interest { channel: channel.name.clone(), readers });
+            let channel_key = ChannelKey { slot: key, serial: channel.serial };
+            self.outputs.push_back(Output::Interest { channel: channel.name.clone(), key: channel_key, readers });
         }
         if readers == 0 {
             self.by_name.remove(&channel.name);
@@ -372,7 +377,7 @@ impl Hub {
         };
         if group.live.is_empty() && group.recovering.is_empty() {
             let next = group.log.next();
-            group.log.restart(next);
+            group.log.restart(next, &mut self.spare);
         }
         if let Some((conn, slot)) = moved
             && let Some(moved) = &mut self.conns[conn as usize].readers[slot as usize]

@@ -63,7 +63,7 @@ impl Stage {
 
     fn publish(&mut self, channel: &str, data: &str) {
         let publication = self.append(channel, data);
-        self.hub.deliver(&name(channel), Epoch(1), &publication);
+        self.hub.deliver(&name(channel), None, Epoch(1), &publication);
     }
 
     fn history(&mut self, channel: &str) -> &mut History {
@@ -245,7 +245,7 @@ fn a_page_of_an_older_epoch_brings_nothing_back() {
     let stale = stage.page("a", since);
     stage.histories.insert(name("a"), History::new(Epoch(2)));
     let publication = stage.append("a", "new");
-    stage.hub.deliver(&name("a"), Epoch(2), &publication);
+    stage.hub.deliver(&name("a"), None, Epoch(2), &publication);
     stage.hub.handle_page(ticket, &stale, &mut stage.tape);
     assert_eq!(stage.tape.take(conn), Vec::<String>::new(), "asked again instead");
     assert_eq!(stage.answer_reads(), [at(1)]);
@@ -297,7 +297,7 @@ fn subscriptions_are_checked() {
     assert_eq!(stage.hub.unsubscribe(conn, &Target::Channel(name("a"))).unwrap_err().code, Code::NotSubscribed);
     stage.outputs();
     stage.hub.disconnect(conn);
-    assert_eq!(stage.outputs(), [Output::Interest { channel: name("b"), readers: 0 }]);
+    assert!(matches!(&stage.outputs()[..], [Output::Interest { channel, readers: 0, .. }] if channel == &name("b")));
 }
 
 #[test]

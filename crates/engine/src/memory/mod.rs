@@ -1,15 +1,15 @@
 //! Order and history in this process: nothing to install, nothing survives a restart (a new epoch tells every reader so).
 
 use std::{
-    collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use millrace_delivery::{Appended, History, Page, PageLimit};
+use hashbrown::HashTable;
+use millrace_delivery::{Appended, Bounds, History, Page, PageLimit};
 use millrace_protocol::{ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Since, session::Policy};
 
 use crate::{Answer, Config, Deliver, Engine, Newest};
@@ -18,80 +18,93 @@ use crate::{Answer, Config, Deliver, Engine, Newest};
 const STRIPES: usize = 64;
 
 /// See the module. Order per channel holds because delivery happens under the channel's lock.
-pub struct MemoryEngine {
+pub struct MemoryEngine<D: Deliver> {
     config: Config,
     epoch: Epoch,
-    deliver: Arc<dyn Deliver>,
+    deliver: Arc<D>,
     clock: Box<dyn Fn() -> u64 + Send + Sync>,
-    stripes: Vec<Mutex<HashMap<ChannelName, History>>>,
+    stripes: Vec<Mutex<HashTable<Channel<D::Route>>>>,
     hasher: RandomState,
     channels: AtomicUsize,
 }
 
-impl MemoryEngine {
+/// All that one publication touches, side by side.
+struct Channel<R> {
+    name: ChannelName,
+    route: R,
+    bounds: Bounds,
+    history: History,
+}
+
+impl<D: Deliver> MemoryEngine<D> {
     /// `clock` gives milliseconds since 1970; `epoch` must differ from one life of the process to the next.
-    pub fn new(
-        config: Config,
-        epoch: Epoch,
-        deliver: Arc<dyn Deliver>,
-        clock: impl Fn() -> u64 + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new(config: Config, epoch: Epoch, deliver: Arc<D>, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         let stripes = (0..STRIPES).map(|_| Mutex::default()).collect();
         let (clock, hasher) = (Box::new(clock), RandomState::new());
         Self { config, epoch, deliver, clock, stripes, hasher, channels: AtomicUsize::new(0) }
     }
 
-    fn stripe(&self, channel: &ChannelName) -> MutexGuard<'_, HashMap<ChannelName, History>> {
-        lock(&self.stripes[self.hasher.hash_one(channel) as usize % STRIPES])
+    /// The stripe and the place in it: one hash for both.
+    fn stripe(&self, name: &ChannelName) -> (&Mutex<HashTable<Channel<D::Route>>>, u64) {
+        let hash = self.hasher.hash_one(name);
+        // The table uses the highest and the lowest bits.
+        (&self.stripes[(hash >> 32) as usize % STRIPES], hash)
     }
 
     /// Reads a channel. One that was never written is empty, and reading leaves nothing behind.
-    fn read<T>(&self, channel: &ChannelName, work: impl FnOnce(&mut History) -> T) -> T {
-        match self.stripe(channel).get_mut(channel) {
-            Some(history) => work(history),
-            None => work(&mut History::new(self.epoch)),
+    fn read<T>(&self, name: &ChannelName, work: impl FnOnce(&mut History, &Bounds) -> T) -> T {
+        let (stripe, hash) = self.stripe(name);
+        match lock(stripe).find_mut(hash, |channel| channel.name == *name) {
+            Some(channel) => work(&mut channel.history, &channel.bounds),
+            None => work(&mut History::new(self.epoch), &self.config.bounds(name.namespace())),
         }
     }
-}
 
-impl Engine for MemoryEngine {
-    fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
-        let bounds = self.config.bounds(channel.namespace());
-        let mut stripe = self.stripe(channel);
-        if !stripe.contains_key(channel) {
-            if self.channels.load(Ordering::Relaxed) >= self.config.channels_max {
-                let detail = format!("this server keeps at most {} channels", self.config.channels_max);
-                return Answer::now(Err(Error::new(Code::TooMany, detail)));
-            }
-            self.channels.fetch_add(1, Ordering::Relaxed);
-            stripe.insert(channel.clone(), History::new(self.epoch));
-        }
-        let history = stripe.get_mut(channel).expect("inserted above");
-        let offset = match history.append(publication, self.now_ms(), &bounds) {
+    fn append_to(&self, channel: &mut Channel<D::Route>, publication: NewPublication) -> Position {
+        let Channel { name, route, bounds, history } = channel;
+        let offset = match history.append(publication, self.now_ms(), bounds) {
             Appended::Duplicate(offset) => offset,
             Appended::New(publication) => {
-                self.deliver.deliver(channel, self.epoch, &publication);
+                self.deliver.deliver(route, name, self.epoch, &publication);
                 publication.offset
             }
         };
-        Answer::now(Ok(Position { epoch: self.epoch, offset }))
+        Position { epoch: self.epoch, offset }
+    }
+}
+
+impl<D: Deliver> Engine for MemoryEngine<D> {
+    fn append(&self, name: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+        let (stripe, hash) = self.stripe(name);
+        let mut stripe = lock(stripe);
+        if let Some(channel) = stripe.find_mut(hash, |channel| channel.name == *name) {
+            return Answer::now(Ok(self.append_to(channel, publication)));
+        }
+        if self.channels.load(Ordering::Relaxed) >= self.config.channels_max {
+            let detail = format!("this server keeps at most {} channels", self.config.channels_max);
+            return Answer::now(Err(Error::new(Code::TooMany, detail)));
+        }
+        self.channels.fetch_add(1, Ordering::Relaxed);
+        let channel = Channel {
+            name: name.clone(),
+            route: self.deliver.route(name),
+            bounds: self.config.bounds(name.namespace()),
+            history: History::new(self.epoch),
+        };
+        let rehash = |channel: &Channel<D::Route>| self.hasher.hash_one(&channel.name);
+        let mut entry = stripe.insert_unique(hash, channel, rehash);
+        Answer::now(Ok(self.append_to(entry.get_mut(), publication)))
     }
 
-    fn page(
-        &self,
-        channel: &ChannelName,
-        since: Since,
-        policy: Policy,
-        limit: PageLimit,
-    ) -> Answer<Result<Page, Error>> {
-        let (bounds, now_ms) = (self.config.bounds(channel.namespace()), self.now_ms());
-        Answer::now(Ok(self.read(channel, |history| history.page(since, policy, limit, now_ms, &bounds))))
+    fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
+        let now_ms = self.now_ms();
+        Answer::now(Ok(self.read(name, |history, bounds| history.page(since, policy, limit, now_ms, bounds))))
     }
 
-    fn newest(&self, channel: &ChannelName) -> Answer<Result<Newest, Error>> {
-        let (bounds, now_ms) = (self.config.bounds(channel.namespace()), self.now_ms());
-        Answer::now(Ok(self.read(channel, |history| {
-            history.trim(now_ms, &bounds);
+    fn newest(&self, name: &ChannelName) -> Answer<Result<Newest, Error>> {
+        let now_ms = self.now_ms();
+        Answer::now(Ok(self.read(name, |history, bounds| {
+            history.trim(now_ms, bounds);
             let publication = history.newest().filter(|newest| !newest.is_expired(now_ms)).cloned();
             Newest { top: history.top(), publication }
         })))
@@ -101,7 +114,7 @@ impl Engine for MemoryEngine {
         let mut found = Vec::new();
         for stripe in &self.stripes {
             let stripe = lock(stripe);
-            let matching = stripe.keys().filter(|name| pattern.matches(name.as_str()));
+            let matching = stripe.iter().map(|channel| &channel.name).filter(|name| pattern.matches(name.as_str()));
             found.extend(matching.take(max - found.len()).cloned());
         }
         Answer::now(Ok(found))
@@ -112,20 +125,21 @@ impl Engine for MemoryEngine {
     }
 
     fn size(&self) -> (usize, usize) {
-        let bytes = self.stripes.iter().map(|stripe| lock(stripe).values().map(History::bytes).sum::<usize>()).sum();
+        let stripes = self.stripes.iter().map(lock);
+        let bytes = stripes.map(|stripe| stripe.iter().map(|channel| channel.history.bytes()).sum::<usize>()).sum();
         (self.channels.load(Ordering::Relaxed), bytes)
     }
 
     fn sweep(&self) {
         let now_ms = self.now_ms();
         for stripe in &self.stripes {
-            for (name, history) in lock(stripe).iter_mut() {
-                history.trim(now_ms, &self.config.bounds(name.namespace()));
+            for Channel { bounds, history, .. } in lock(stripe).iter_mut() {
+                history.trim(now_ms, bounds);
             }
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

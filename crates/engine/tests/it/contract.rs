@@ -25,7 +25,11 @@ const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
 struct Delivered(Mutex<HashMap<String, Vec<(Epoch, u64)>>>);
 
 impl Deliver for Delivered {
-    fn deliver(&self, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
+    type Route = ();
+
+    fn route(&self, _: &ChannelName) {}
+
+    fn deliver(&self, (): &(), channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
         let mut seen = self.0.lock().unwrap();
         seen.entry(channel.to_string()).or_default().push((epoch, publication.offset));
     }

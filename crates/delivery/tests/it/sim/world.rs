@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, ReadTicket};
+use millrace_delivery::{
+    Appended, Bounds, ChannelKey, Config, ConnId, History, Hub, Output, Page, PageLimit, ReadTicket,
+};
 use millrace_protocol::{ChannelName, Epoch, Kind, NewPublication, Pattern, Publication, Since, session::Policy};
 
 use super::{
@@ -27,6 +29,7 @@ pub enum Event {
     Deliver {
         life: u32,
         channel: usize,
+        key: Option<ChannelKey>,
         epoch: Epoch,
         publication: Arc<Publication>,
     },
@@ -123,6 +126,8 @@ pub struct World {
     pub jobs: BTreeMap<u64, Job>,
     pub polls: BTreeMap<u64, Poll>,
     interest: Vec<u32>,
+    /// As last told; publications carry the key of when they were published, which may have closed since.
+    keys: Vec<Option<ChannelKey>>,
     pattern_interest: Vec<(Pattern, u32)>,
     /// Faults happen.
     pub rough: bool,
@@ -175,6 +180,7 @@ impl World {
             jobs: BTreeMap::new(),
             polls: BTreeMap::new(),
             interest: vec![0; names.len()],
+            keys: vec![None; names.len()],
             pattern_interest: Vec::new(),
             rough: true,
             payload_bytes: if tiny { 30_000 } else { 40 },
@@ -273,9 +279,9 @@ impl World {
                 let after = if self.dice.percent(40) { 0 } else { self.dice.between(1, 40) };
                 self.schedule(after, Event::Publish);
             }
-            Event::Deliver { life: l, channel, epoch, publication } if l == life => {
+            Event::Deliver { life: l, channel, key, epoch, publication } if l == life => {
                 trace!(self, "mailbox: {} {:08x}:{}", self.names[channel], epoch.0, publication.offset);
-                self.hub.deliver(&self.names[channel], epoch, &publication);
+                self.hub.deliver(&self.names[channel], key, epoch, &publication);
                 self.counts.deliveries += 1;
                 self.drain()?;
             }
@@ -383,7 +389,10 @@ impl World {
         let at_ms = self.last_arrival_ms[channel].max(self.now_ms + self.delay(40));
         self.last_arrival_ms[channel] = at_ms;
         let epoch = at.epoch;
-        self.schedule(at_ms - self.now_ms, Event::Deliver { life: self.life, channel, epoch, publication });
+        self.schedule(
+            at_ms - self.now_ms,
+            Event::Deliver { life: self.life, channel, key: self.keys[channel], epoch, publication },
+        );
     }
 
     /// A lost entry is repaired by the next one, unless it was the first that a pattern would have heard of its channel.
@@ -425,9 +434,10 @@ impl World {
                     let channel = self.channel(channel.as_str())?;
                     self.ask(Asker::Reader(ticket), channel, since, policy);
                 }
-                Output::Interest { channel, readers } => {
+                Output::Interest { channel, key, readers } => {
                     let channel = self.channel(channel.as_str())?;
                     self.interest[channel] = readers;
+                    self.keys[channel] = Some(key);
                 }
                 Output::PatternInterest { pattern, readers } => {
                     self.pattern_interest.retain(|(other, _)| *other != pattern);
@@ -491,6 +501,7 @@ impl World {
         self.jobs.clear();
         self.polls.clear();
         self.interest.fill(0);
+        self.keys.fill(None);
         self.pattern_interest.clear();
         if self.dice.percent(30) {
             let after = self.dice.between(100, 1000);
