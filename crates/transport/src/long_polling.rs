@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millrace_node::Transport;
-use millrace_protocol::{ChannelName, Error};
+use millrace_protocol::Error;
 
 use crate::{
     http::{Ask, Context, Response, Wanted},
@@ -21,19 +21,23 @@ pub async fn hold(context: &Context, ask: &Ask, wait: Duration) -> Result<Read, 
     shard.metrics.opened(Transport::LongPolling, 1);
     let _open = Open(context);
     let deadline = tokio::time::Instant::now() + wait.min(context.config.hold_max);
-    let names: Vec<ChannelName> = ask.channels.iter().map(|(name, _)| name.clone()).collect();
     let mut starts: Vec<_> = ask.starts().into_iter().map(|(name, since)| (name, Some(since))).collect();
+    let mut waiting = None;
     loop {
-        // Wait first, read second: what comes in between is seen by the one or the other.
-        let waiting = shard.wait(&names);
         let read = polling::read(shard, ask, &starts).await?;
         if !read.is_empty() || context.is_draining() {
             return Ok(read);
         }
         // `now` and times have become positions; policy `latest` may have moved on without anything to say.
         starts = read.ends();
-        if tokio::time::timeout_at(deadline, waiting.woken()).await.is_err() {
-            return Ok(read);
+        match waiting.take() {
+            // Only who finds nothing begins to wait, and reads once more: what came in between is seen by the one or the other.
+            None => waiting = Some(shard.wait(&read.channels())),
+            Some(waiting) => {
+                if tokio::time::timeout_at(deadline, waiting.woken()).await.is_err() {
+                    return Ok(read);
+                }
+            }
         }
     }
 }

@@ -81,16 +81,24 @@ impl Read {
         self.0.iter().map(|found| (found.channel.clone(), Some(Since::Position(found.end)))).collect()
     }
 
+    pub fn channels(&self) -> Vec<ChannelName> {
+        self.0.iter().map(|found| found.channel.clone()).collect()
+    }
+
     pub fn newest(&self) -> Option<&Publication> {
         self.0.first()?.publications.last().map(|publication| publication.as_ref())
     }
 
     pub fn into_response(self, ask: &Ask, wanted: Wanted) -> Response {
-        let list = |found: &Found| format!("{}@{}", found.channel, found.end);
-        let position = match self.0.as_slice() {
-            [only] if !ask.many => only.end.to_string(),
-            all => all.iter().map(list).collect::<Vec<_>>().join(","),
-        };
+        let mut position = Vec::with_capacity(32);
+        for (i, found) in self.0.iter().enumerate() {
+            if ask.many {
+                position.extend_from_slice(if i > 0 { b"," } else { b"" });
+                position.extend_from_slice(found.channel.as_str().as_bytes());
+                position.push(b'@');
+            }
+            found.end.write(&mut position);
+        }
         let mut response = if self.is_empty() { no_content() } else { self.body(ask, wanted) };
         position_header(&mut response, &position);
         response
