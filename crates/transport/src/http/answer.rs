@@ -92,7 +92,7 @@ pub fn no_cache(response: &mut Response) {
     headers.insert(header::EXPIRES, HeaderValue::from_static("0"));
 }
 
-pub fn position_header(response: &mut Response, position: impl AsRef<[u8]>) {
+pub fn position_header(response: &mut Response, position: &(impl AsRef<[u8]> + ?Sized)) {
     if let Ok(value) = HeaderValue::from_bytes(position.as_ref()) {
         response.headers_mut().insert(POSITION, value);
     }
