@@ -2,6 +2,7 @@
 
 mod bad_frames;
 mod bad_input;
+mod balance;
 mod client;
 mod compression;
 mod contract;
