@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     net::SocketAddr,
+    path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
@@ -33,12 +34,18 @@ impl Server {
         Ok(Server { address: address.parse()?, process })
     }
 
+    /// Where the kernel tells of each of its threads: `/proc/PID/task/TID`.
+    pub fn threads(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id()))?;
+        Ok(tasks.map(|task| task.map(|task| task.path())).collect::<Result<_, _>>()?)
+    }
+
     /// Of each of its threads, in nanoseconds: CPU time, and how long it was ready to run and had to wait for a CPU that others used.
     pub fn threads_ns(&self) -> anyhow::Result<Vec<(u64, u64)>> {
         let mut all = Vec::new();
-        for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
+        for thread in self.threads()? {
             // A thread that has just ended has no figures any more.
-            let Ok(stat) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            let Ok(stat) = fs::read_to_string(thread.join("schedstat")) else { continue };
             let (cpu, rest) = stat.split_once(' ').context("no schedstat")?;
             let (waited, _) = rest.split_once(' ').context("no schedstat")?;
             all.push((cpu.parse()?, waited.parse()?));

@@ -1,25 +1,30 @@
 //! What overload does to Millrace: load beyond capacity, a stall of everyone, readers that never read, the two scenarios of Thorsen's
-//! thesis on every transport, and a second shard.
+//! thesis on every transport, and how far more shards carry.
 //!
 //! `cargo bench -p millrace-cli --bench overload` runs all; `-- --seconds 60` is the full form, `-- --scenarios levels,stall` a part.
 //!
-//! The server is pinned to CPU 0 (except with two shards), this generator to CPU 1. The age of data runs from when a message was due to
-//! when its reader has read it. The generator checks order and completeness per reader and ends with an error at the first silent loss.
+//! The server is pinned to CPU 0, this generator to CPU 1; `shards` and `scaling` give both parts of both CPUs (`capped.rs`), which takes
+//! root and control groups. The age of data runs from when a message was due to when its reader has read it. The generator checks order and
+//! completeness per reader and ends with an error at the first silent loss.
 //! It prints CPU shares, what share of the time was spent waiting for a CPU that others used, how late it was, and marks a row `generator-bound` when it, not the server, was the limit.
 
+mod capped;
 mod crowd;
 mod dead_weight;
 mod figures;
 mod http;
 mod levels;
 mod probe;
+mod quota;
 mod reader;
+mod scaling;
 #[path = "../common/server.rs"]
 mod server;
 mod shards;
 mod stall;
 mod thorsen;
 mod upstream;
+mod usl;
 #[path = "../common/wire.rs"]
 mod wire;
 
@@ -55,8 +60,8 @@ struct Args {
     /// Clients of `thorsen`
     #[arg(long, default_value_t = 500)]
     clients: usize,
-    /// Passes of `dead-weight` and `shards`; medians are reported
-    #[arg(long, default_value_t = 3)]
+    /// Passes of `dead-weight`, `shards` and `scaling`; medians are reported
+    #[arg(long, default_value_t = 5)]
     passes: usize,
     /// Given by `cargo bench`
     #[arg(long, hide = true)]
@@ -73,8 +78,10 @@ enum Scenario {
     DeadWeight,
     /// A ticker and a chat on every transport
     Thorsen,
-    /// One shard and two
+    /// One shard and two, each with a part of a CPU
     Shards,
+    /// One to six shards, and larger and smaller parts of a CPU
+    Scaling,
 }
 
 impl Args {
@@ -101,6 +108,9 @@ fn main() -> anyhow::Result<()> {
     }
     if wanted(Scenario::Shards) {
         shards::run(&args)?;
+    }
+    if wanted(Scenario::Scaling) {
+        scaling::run(&args)?;
     }
     Ok(())
 }

@@ -50,6 +50,14 @@ pub struct Tally {
     pub twice: u64,
 }
 
+impl Tally {
+    /// Errors: something was lost or repeated without a word.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.silent == 0 && self.twice == 0, "{} messages lost silently, {} repeated", self.silent, self.twice);
+        Ok(())
+    }
+}
+
 pub struct Reader {
     pub stream: TcpStream,
     wish: Wish,

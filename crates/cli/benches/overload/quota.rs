@@ -1,0 +1,93 @@
+//! A part of a CPU for one thread: a control group with a quota of its own.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context;
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+
+/// Where the cpu controller of control groups is, version 1: there, threads of one process can be in groups of their own at once.
+const CONTROLLER: &str = "/sys/fs/cgroup/cpu";
+/// Short, so that a thread without quota stands still for milliseconds and not for a tenth of a second.
+const PERIOD: Duration = Duration::from_millis(10);
+/// A capped thread goes before the generator on its CPU: what limits it is its quota alone. 1024 is what everything else has.
+const SHARES: u32 = 20 * 1024;
+
+/// A thread in a group of its own, on one CPU. Lasts until the thread has ended.
+pub struct Capped {
+    thread: PathBuf,
+    group: PathBuf,
+}
+
+/// What a capped thread has done so far.
+#[derive(Clone, Copy)]
+pub struct Used {
+    pub cpu: Duration,
+    /// It had work and no quota left.
+    pub throttled: Duration,
+}
+
+/// Why no thread can be capped here, if so.
+pub fn unavailable() -> Option<String> {
+    let group = Path::new(CONTROLLER).join(format!("millrace-bench-{}", std::process::id()));
+    let tried = fs::create_dir(&group)
+        .and_then(|()| fs::metadata(group.join("cpu.cfs_quota_us")))
+        .and_then(|_| fs::metadata(group.join("cpu.idle")))
+        .and_then(|_| fs::metadata(group.join("tasks")));
+    let _ = fs::remove_dir(&group);
+    let error = tried.err()?;
+    Some(format!(
+        "{}: {error} (needs the cpu controller of cgroup version 1 on Linux 5.15 or later, and to be root)",
+        group.display()
+    ))
+}
+
+impl Capped {
+    /// The thread of `/proc/PID/task/TID` gets so many cores of this CPU at most.
+    pub fn new(thread: PathBuf, cpu: usize, cores: f64) -> anyhow::Result<Self> {
+        let period_us = PERIOD.as_micros() as f64;
+        let quota_us = (period_us * cores).round();
+        let rules =
+            [("cpu.cfs_period_us", period_us), ("cpu.cfs_quota_us", quota_us), ("cpu.shares", f64::from(SHARES))];
+        Self::with(thread, cpu, &rules)
+    }
+
+    /// The thread gets what nobody else wants of this CPU.
+    pub fn last(thread: PathBuf, cpu: usize) -> anyhow::Result<Self> {
+        Self::with(thread, cpu, &[("cpu.idle", 1.0)])
+    }
+
+    fn with(thread: PathBuf, cpu: usize, rules: &[(&str, f64)]) -> anyhow::Result<Self> {
+        let id = thread.file_name().and_then(|id| id.to_str()?.parse().ok()).context("not a thread")?;
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        sched_setaffinity(Pid::from_raw(id), &set).context("cannot pin a thread")?;
+        let group = Path::new(CONTROLLER).join(format!("millrace-bench-{}-{id}", std::process::id()));
+        fs::create_dir(&group)?;
+        let capped = Self { thread, group };
+        for (file, value) in rules.iter().chain(&[("tasks", f64::from(id))]) {
+            let written = fs::write(capped.group.join(file), value.to_string());
+            written.with_context(|| format!("cannot set {file} to {value}"))?;
+        }
+        Ok(capped)
+    }
+
+    pub fn used(&self) -> anyhow::Result<Used> {
+        let stat = fs::read_to_string(self.thread.join("schedstat"))?;
+        let cpu_ns = stat.split(' ').next().context("no schedstat")?.parse()?;
+        let stat = fs::read_to_string(self.group.join("cpu.stat"))?;
+        let throttled = stat.lines().find_map(|line| line.strip_prefix("throttled_time "));
+        let throttled_ns = throttled.context("no throttled_time")?.parse()?;
+        Ok(Used { cpu: Duration::from_nanos(cpu_ns), throttled: Duration::from_nanos(throttled_ns) })
+    }
+}
+
+impl Drop for Capped {
+    fn drop(&mut self) {
+        // An empty group that is left over, because somebody else ended the run, does no harm.
+        let _ = fs::remove_dir(&self.group);
+    }
+}

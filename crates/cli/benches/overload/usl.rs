@@ -1,0 +1,58 @@
+//! The Universal Scalability Law: how throughput grows with workers, and where it bends.
+
+/// `X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1))`.
+///
+/// Source: N. J. Gunther, "Guerrilla Capacity Planning", chapter 4.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Usl {
+    /// Throughput of one worker.
+    pub lambda: f64,
+    /// Contention: the share of the work that only one can do at a time.
+    pub sigma: f64,
+    /// Coherence: what each worker costs each other one.
+    pub kappa: f64,
+}
+
+impl Usl {
+    /// Least squares of relative errors over points `(N, X)`; none if they determine no curve (fewer than three different `N`).
+    ///
+    /// `N / X = a + b (N - 1) + c N (N - 1)` is linear in `a = 1 / lambda`, `b = sigma / lambda`, `c = kappa / lambda`. Noise may make
+    /// `sigma` or `kappa` slightly negative: that is not hidden.
+    pub fn fit(points: &[(f64, f64)]) -> Option<Usl> {
+        let (mut normal, mut right) = ([[0.0; 3]; 3], [0.0; 3]);
+        for &(n, x) in points {
+            // Divided by N / X, so that every point counts by its relative error.
+            let row = [1.0, n - 1.0, n * (n - 1.0)].map(|term| term * x / n);
+            for i in 0..3 {
+                (0..3).for_each(|j| normal[i][j] += row[i] * row[j]);
+                right[i] += row[i];
+            }
+        }
+        let whole = determinant(&normal);
+        let scale = normal[0][0] * normal[1][1] * normal[2][2];
+        if whole <= scale * 1e-12 {
+            return None;
+        }
+        // Cramer's rule.
+        let [a, b, c] = [0, 1, 2].map(|column| {
+            let mut replaced = normal;
+            (0..3).for_each(|row| replaced[row][column] = right[row]);
+            determinant(&replaced) / whole
+        });
+        Some(Usl { lambda: 1.0 / a, sigma: b / a, kappa: c / a })
+    }
+
+    pub fn at(&self, n: f64) -> f64 {
+        self.lambda * n / (1.0 + self.sigma * (n - 1.0) + self.kappa * n * (n - 1.0))
+    }
+
+    /// The `N` beyond which more workers carry less; none if the curve does not bend down.
+    pub fn peak(&self) -> Option<f64> {
+        (self.kappa > 0.0 && self.sigma < 1.0).then(|| ((1.0 - self.sigma) / self.kappa).sqrt())
+    }
+}
+
+fn determinant(m: &[[f64; 3]; 3]) -> f64 {
+    let minor = |i: usize, j: usize| m[1][i] * m[2][j] - m[1][j] * m[2][i];
+    m[0][0] * minor(1, 2) - m[0][1] * minor(0, 2) + m[0][2] * minor(0, 1)
+}
