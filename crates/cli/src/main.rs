@@ -11,6 +11,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use millrace_server::config::ConfigError;
 
+/// Why not the system's: docs/performance.md, "Memory".
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Source: sysexits.h, EX_CONFIG.
 const EXIT_CONFIG: u8 = 78;
 

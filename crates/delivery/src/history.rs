@@ -53,8 +53,9 @@ pub struct History {
     top: u64,
     log: VecDeque<Arc<Publication>>,
     bytes: usize,
-    /// Time of the newest publication, and of the newest that was trimmed.
+    /// Times of the newest publication, of the oldest held (here, so that nobody has to look at it), and of the newest trimmed.
     top_time_ms: u64,
+    oldest_time_ms: u64,
     trimmed_time_ms: Option<u64>,
     /// Only where publishers name keys.
     keys: Option<Box<IdempotencyKeys>>,
@@ -77,7 +78,8 @@ pub enum Appended {
 
 impl History {
     pub fn new(epoch: Epoch) -> Self {
-        Self { epoch, top: 0, log: VecDeque::new(), bytes: 0, top_time_ms: 0, trimmed_time_ms: None, keys: None }
+        let log = VecDeque::new();
+        Self { epoch, top: 0, log, bytes: 0, top_time_ms: 0, oldest_time_ms: 0, trimmed_time_ms: None, keys: None }
     }
 
     pub fn top(&self) -> Position {
@@ -112,6 +114,9 @@ impl History {
             data: new.data,
         });
         self.bytes += publication.cost_bytes();
+        if self.log.is_empty() {
+            self.oldest_time_ms = publication.time_ms;
+        }
         self.log.push_back(publication.clone());
         self.trim(now_ms, bounds);
         Appended::New(publication)
@@ -160,14 +165,14 @@ impl History {
                 self.keys = None;
             }
         }
-        while let Some(oldest) = self.log.front() {
-            let over = self.log.len() > bounds.count_max || self.bytes > bounds.bytes_max;
-            if !over && now_ms.saturating_sub(oldest.time_ms) < bounds.age_max_ms {
-                return;
-            }
+        while self.log.len() > bounds.count_max
+            || self.bytes > bounds.bytes_max
+            || now_ms.saturating_sub(self.oldest_time_ms) >= bounds.age_max_ms
+        {
+            let Some(oldest) = self.log.pop_front() else { return };
             self.bytes -= oldest.cost_bytes();
             self.trimmed_time_ms = Some(oldest.time_ms);
-            self.log.pop_front();
+            self.oldest_time_ms = self.log.front().map_or(0, |oldest| oldest.time_ms);
         }
     }
 

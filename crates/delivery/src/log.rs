@@ -17,12 +17,16 @@ pub struct WireLog {
     held: Option<Box<Held>>,
 }
 
-/// Memory of empty logs, for the next ones that fill.
+/// Memory of empty logs, for the next ones that fill: as much as all logs that fill within one turn need, up to a bound.
 #[derive(Debug, Default)]
-pub struct Spare(Vec<Box<Held>>);
+pub struct Spare {
+    #[expect(clippy::vec_box, reason = "they go from log to log without being moved")]
+    held: Vec<Box<Held>>,
+    bytes: usize,
+}
 
-/// Most logs whose memory is kept: those that fill within one turn are seldom more, and what is over goes back to the allocator.
-const SPARE_MAX: usize = 64;
+/// What is over goes back to the allocator.
+const SPARE_BYTES_MAX: usize = 4 << 20;
 
 /// What a log holds while somebody is behind.
 #[derive(Debug, Default)]
@@ -59,18 +63,17 @@ pub struct Run<'a> {
 impl Spare {
     /// Bytes of frames that the spare memory has room for.
     pub fn bytes(&self) -> usize {
-        self.0.iter().map(|held| held.bytes()).sum()
+        self.bytes
     }
 
     fn take(&mut self) -> Box<Held> {
-        self.0.pop().unwrap_or_default()
+        let held = self.held.pop().unwrap_or_default();
+        self.bytes -= held.bytes();
+        held
     }
 
     /// Keeps one segment of what a log held.
     fn put(&mut self, mut held: Box<Held>) {
-        if self.0.len() >= SPARE_MAX {
-            return;
-        }
         held.frames.clear();
         held.newest_by_key.clear();
         held.segments.truncate(1);
@@ -79,7 +82,10 @@ impl Spare {
             segment.bytes.clear();
             segment.bytes.shrink_to(SEGMENT_BYTES);
         }
-        self.0.push(held);
+        if self.bytes + held.bytes() <= SPARE_BYTES_MAX {
+            self.bytes += held.bytes();
+            self.held.push(held);
+        }
     }
 }
 

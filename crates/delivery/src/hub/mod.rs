@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use millrace_protocol::{ChannelName, Epoch, Error, Form, Pattern, Position, Since, session::Policy};
 use slab::Slab;
+use smallvec::SmallVec;
 
 use crate::log::{Spare, WireLog};
 
@@ -209,7 +210,8 @@ struct Channel {
     head: Option<Position>,
     /// A publication has come since it was opened, so that who listens by pattern reads it.
     heard: bool,
-    groups: Vec<Group>,
+    /// Seldom more than one: room for it here spares a way to somewhere else.
+    groups: SmallVec<[Group; 1]>,
     /// Subscriptions on their way: the channel must stay although it has no reader yet.
     opening: u32,
     waiters: Vec<WaiterId>,
@@ -222,7 +224,7 @@ struct Group {
     form: Form,
     policy: Policy,
     log: WireLog,
-    live: Vec<Live>,
+    live: SmallVec<[Live; 1]>,
     recovering: Vec<Recovering>,
 }
 

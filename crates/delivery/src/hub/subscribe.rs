@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use millrace_protocol::{ChannelName, Code, Error, Pattern, Position, session::Policy, session::Target};
+use smallvec::SmallVec;
 
 use super::{
     Channel, ChannelKey, Conn, ConnId, Group, Hub, Opening, Output, PatternRef, ReaderRef, Recovering, WaiterId, Wire,
@@ -218,27 +219,35 @@ impl Hub {
 
     /// Wakes and forgets everyone who waits for this channel, which may close it.
     pub(super) fn wake_waiters(&mut self, key: u32) {
-        let woken = self.channels[key as usize].waiters.clone();
+        let woken = std::mem::take(&mut self.channels[key as usize].waiters);
+        if woken.is_empty() {
+            return;
+        }
         for waiter in woken {
-            self.forget(waiter);
+            for other in self.waiters.remove(&waiter).unwrap_or_default() {
+                if other != key {
+                    self.channels[other as usize].waiters.retain(|waits| *waits != waiter);
+                    self.tell_interest(other);
+                }
+            }
             self.outputs.push_back(Output::Wake(waiter));
         }
+        self.tell_interest(key);
     }
 
     pub(super) fn open(&mut self, name: &ChannelName, head: Option<Position>) -> u32 {
         if let Some(&key) = self.by_name.get(name) {
             return key;
         }
-        let (groups, waiters) = (Vec::new(), Vec::new());
         self.serial = self.serial.wrapping_add(1).max(1);
         let channel = Channel {
             name: name.clone(),
             serial: self.serial,
             head,
             heard: false,
-            groups,
+            groups: SmallVec::new(),
             opening: 0,
-            waiters,
+            waiters: Vec::new(),
             told_readers: 0,
             dirty: false,
         };
@@ -306,7 +315,7 @@ impl Hub {
         let same = |group: &Group| group.form == form && group.policy == policy;
         let group = channel.groups.iter().position(same).unwrap_or_else(|| {
             let log = WireLog::new(policy, head.offset + 1);
-            channel.groups.push(Group { form, policy, log, live: Vec::new(), recovering: Vec::new() });
+            channel.groups.push(Group { form, policy, log, live: SmallVec::new(), recovering: Vec::new() });
             channel.groups.len() - 1
         });
         let recovering = &mut channel.groups[group].recovering;

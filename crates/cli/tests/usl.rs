@@ -1,5 +1,4 @@
-//! The fit that the overload benchmark makes, tested: `cargo test -p millrace-cli --bench usl`. That benchmark has a `main` of its own,
-//! so no file of it can hold tests.
+//! The fit that the overload benchmark makes. That benchmark has a `main` of its own, so no file of it can hold tests.
 
 #[path = "../benches/overload/usl.rs"]
 mod usl;
