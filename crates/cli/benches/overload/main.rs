@@ -24,7 +24,6 @@ mod shards;
 mod stall;
 mod thorsen;
 mod upstream;
-mod usl;
 #[path = "../common/wire.rs"]
 mod wire;
 

@@ -1,11 +1,12 @@
 //! From an eighth of a core on: more of a CPU for one shard, and more shards. Is it a straight line, and if not, where does it bend?
 
+use millrace_lab::stats::usl::Usl;
+
 use crate::{
     Args,
     capped::{self, Seen},
     median, quota,
     shards::works,
-    usl::Usl,
 };
 
 /// Shards, and parts of a CPU for each: one shard with more and more, two that have as much as one, and more and more with [`SMALL`]

@@ -1,9 +1,4 @@
-//! The fit that the overload benchmark makes. That benchmark has a `main` of its own, so no file of it can hold tests.
-
-#[path = "../benches/overload/usl.rs"]
-mod usl;
-
-use usl::Usl;
+use millrace_lab::stats::usl::Usl;
 
 fn near(fitted: f64, known: f64) -> bool {
     (fitted - known).abs() < 1e-9 * known.abs().max(1.0)

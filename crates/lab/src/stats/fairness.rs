@@ -1,0 +1,53 @@
+//! How evenly something is shared: deliveries among readers, connections or CPU among shards.
+
+/// Jain's index: 1 if all have the same, 1/n if one has everything; none without values or if nobody has anything.
+///
+/// Source: R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984.
+pub fn jain(shares: &[f64]) -> Option<f64> {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
+}
+
+/// The busiest over the mean: 1 if all have the same, n if one has everything; none where [`jain`] has none.
+pub fn imbalance(shares: &[f64]) -> Option<f64> {
+    let sum: f64 = shares.iter().sum();
+    let busiest = shares.iter().copied().fold(0.0, f64::max);
+    (sum > 0.0).then(|| busiest * shares.len() as f64 / sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_shares_are_fair() {
+        assert_eq!(jain(&[7.0; 5]), Some(1.0));
+        assert_eq!(imbalance(&[7.0; 5]), Some(1.0));
+    }
+
+    #[test]
+    fn one_that_has_everything_is_as_unfair_as_can_be() {
+        assert_eq!(jain(&[0.0, 0.0, 3.0, 0.0]), Some(0.25));
+        assert_eq!(imbalance(&[0.0, 0.0, 3.0, 0.0]), Some(4.0));
+    }
+
+    /// The report's reading of the index: favour 20 % of the users equally and none of the others, and it is 0.2 (its section 4).
+    #[test]
+    fn the_index_is_the_share_of_those_who_are_served() {
+        assert_eq!(jain(&[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), Some(0.2));
+    }
+
+    #[test]
+    fn unequal_shares() {
+        // (1 + 2 + 3)^2 / (3 * 14)
+        assert!((jain(&[1.0, 2.0, 3.0]).unwrap() - 36.0 / 42.0).abs() < 1e-12);
+        assert_eq!(imbalance(&[1.0, 2.0, 3.0]), Some(1.5));
+    }
+
+    #[test]
+    fn nothing_is_neither_fair_nor_unfair() {
+        assert_eq!((jain(&[]), jain(&[0.0])), (None, None));
+        assert_eq!((imbalance(&[]), imbalance(&[0.0, 0.0])), (None, None));
+    }
+}
