@@ -76,10 +76,13 @@ impl Publication {
 
 impl Kind {
     pub fn detect(data: &[u8]) -> Self {
-        match std::str::from_utf8(data) {
-            Ok(text) if serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() => Kind::Json,
-            Ok(_) => Kind::Text,
-            Err(_) => Kind::Binary,
+        std::str::from_utf8(data).map_or(Kind::Binary, Self::detect_in_text)
+    }
+
+    pub fn detect_in_text(text: &str) -> Self {
+        match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+            Ok(_) => Kind::Json,
+            Err(_) => Kind::Text,
         }
     }
 }

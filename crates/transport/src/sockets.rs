@@ -37,6 +37,9 @@ pub struct Sockets {
     metrics: Arc<Metrics>,
 }
 
+/// One cache line: a message touches those of its publisher and of its reader, which are seldom still in the cache.
+const _: () = assert!(size_of::<Option<Endpoint>>() <= 64);
+
 enum Endpoint {
     Socket(Socket),
     Pipe(u32, Rc<RefCell<Pipe>>),
@@ -51,7 +54,8 @@ pub(crate) struct Socket {
     /// The client may send compressed messages.
     pub(crate) deflate: bool,
     /// Commands that wait behind one that the engine has not answered yet; while `Some`, nothing is read.
-    pub(crate) waiting: Option<VecDeque<String>>,
+    /// Boxed because it is rare: an endpoint is one cache line.
+    pub(crate) waiting: Option<Box<VecDeque<String>>>,
     watched: EventFlags,
 }
 

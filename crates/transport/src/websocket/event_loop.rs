@@ -216,7 +216,8 @@ impl EventLoop {
                 return false;
             }
             (Message::Text(text), Talk::Bare(channel)) => {
-                self.publish(id, channel, NewPublication::detect(Bytes::copy_from_slice(text.as_bytes())));
+                let data = Bytes::copy_from_slice(text.as_bytes());
+                self.publish(id, channel, NewPublication::new(Kind::detect_in_text(text), data));
             }
             (Message::Binary(data), Talk::Bare(channel)) => {
                 self.publish(id, channel, NewPublication::new(Kind::Binary, Bytes::copy_from_slice(data)));
