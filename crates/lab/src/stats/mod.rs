@@ -3,5 +3,39 @@
 //! The run is the unit of replication, not the message: messages of one run wait in the same queues, so a million of them are no million
 //! observations. What is given to the tests here is one value per run, such as its p99.
 
+pub mod bootstrap;
+pub mod compare;
 pub mod fairness;
+pub mod knee;
+pub mod little;
+pub mod mann_whitney;
 pub mod usl;
+
+/// The middle value, or the mean of the two in the middle; `NaN` without values.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    median_of(&mut sorted)
+}
+
+/// [`median`] without a copy: sorts what it is given.
+fn median_of(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => values[middle],
+        _ => (values[middle - 1] + values[middle]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_odd_even_and_no_values() {
+        assert_eq!(median(&[9.0, 1.0, 5.0]), 5.0);
+        assert_eq!(median(&[9.0, 1.0, 5.0, 6.0]), 5.5);
+        assert!(median(&[]).is_nan());
+    }
+}

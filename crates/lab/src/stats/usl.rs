@@ -1,9 +1,13 @@
 //! The Universal Scalability Law: how throughput grows with workers, and where it bends.
 
+use serde::{Deserialize, Serialize};
+
+use super::bootstrap::{Interval, RESAMPLES, Resampler};
+
 /// `X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1))`.
 ///
 /// Source: N. J. Gunther, "Guerrilla Capacity Planning", chapter 4.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usl {
     /// Throughput of one worker.
     pub lambda: f64,
@@ -42,6 +46,40 @@ impl Usl {
         Some(Usl { lambda: 1.0 / a, sigma: b / a, kappa: c / a })
     }
 
+    /// How far each point is off the curve, as a share of the curve.
+    pub fn residuals(&self, points: &[(f64, f64)]) -> Vec<f64> {
+        points.iter().map(|&(n, x)| x / self.at(n) - 1.0).collect()
+    }
+
+    /// Fits, and says how sure the fit is. None where [`Usl::fit`] has none, or with three points: they fit exactly and tell no noise.
+    ///
+    /// Bootstrap of the residuals: the sizes stay, and each gets the relative error of any. They are widened by `sqrt(n / (n - 3))` for the
+    /// three parameters that the fit has bent to them.
+    pub fn fit_with_intervals(points: &[(f64, f64)], seed: u64) -> Option<Fit> {
+        let usl = Usl::fit(points)?;
+        let count = points.len() as f64;
+        if count <= 3.0 {
+            return None;
+        }
+        let residuals = usl.residuals(points);
+        let wider = (count / (count - 3.0)).sqrt();
+        let mut again = Resampler::new(seed);
+        let mut draw = || {
+            let mut noisy =
+                |&(n, _): &(f64, f64)| (n, usl.at(n) * (1.0 + wider * residuals[again.index(residuals.len())]));
+            Usl::fit(&points.iter().map(&mut noisy).collect::<Vec<_>>())
+        };
+        let fits: Vec<Usl> = (0..RESAMPLES).filter_map(|_| draw()).collect();
+        let interval = |of: fn(&Usl) -> f64| Interval::of_draws(of(&usl), &mut fits.iter().map(of).collect::<Vec<_>>());
+        Some(Fit {
+            lambda: interval(|usl| usl.lambda)?,
+            sigma: interval(|usl| usl.sigma)?,
+            kappa: interval(|usl| usl.kappa)?,
+            peak: interval(|usl| usl.peak().unwrap_or(f64::INFINITY))?,
+            residuals,
+        })
+    }
+
     pub fn at(&self, n: f64) -> f64 {
         self.lambda * n / (1.0 + self.sigma * (n - 1.0) + self.kappa * n * (n - 1.0))
     }
@@ -50,6 +88,18 @@ impl Usl {
     pub fn peak(&self) -> Option<f64> {
         (self.kappa > 0.0 && self.sigma < 1.0).then(|| ((1.0 - self.sigma) / self.kappa).sqrt())
     }
+}
+
+/// A fit with its uncertainty.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fit {
+    pub lambda: Interval,
+    pub sigma: Interval,
+    pub kappa: Interval,
+    /// Infinite (`null` in JSON) where the curve does not bend down. Beyond a few times the largest size measured it is a guess.
+    pub peak: Interval,
+    /// Relative, in the order of the points.
+    pub residuals: Vec<f64>,
 }
 
 fn determinant(m: &[[f64; 3]; 3]) -> f64 {

@@ -1,4 +1,6 @@
 use millrace_lab::stats::usl::Usl;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng, SeedableRng};
 
 fn near(fitted: f64, known: f64) -> bool {
     (fitted - known).abs() < 1e-9 * known.abs().max(1.0)
@@ -36,4 +38,55 @@ fn what_only_grows_has_no_peak() {
 #[test]
 fn two_sizes_determine_no_curve() {
     assert_eq!(Usl::fit(&[(1.0, 10.0), (2.0, 19.0), (2.0, 19.1), (1.0, 10.1)]), None);
+}
+
+/// Points of a known curve with noise of 2 %, seeded; three per size.
+fn noisy(known: Usl, seed: u64) -> Vec<(f64, f64)> {
+    let mut chance = Pcg64Mcg::seed_from_u64(seed);
+    // Uniform within sqrt(3) standard deviations.
+    let mut noise = || 1.0 + 0.02 * 3f64.sqrt() * (2.0 * (chance.next_u64() >> 11) as f64 / (1u64 << 53) as f64 - 1.0);
+    let sizes = [1, 2, 3, 4, 6, 8].map(f64::from);
+    (0..3).flat_map(|_| sizes).map(|n| (n, known.at(n) * noise())).collect()
+}
+
+#[test]
+fn the_intervals_hold_the_true_values_as_often_as_they_say() {
+    let known = Usl { lambda: 1000.0, sigma: 0.05, kappa: 0.01 };
+    let tries = 40;
+    let held: Vec<[bool; 4]> = (0..tries)
+        .map(|seed| {
+            let fit = Usl::fit_with_intervals(&noisy(known, seed), seed).unwrap();
+            [
+                fit.lambda.contains(known.lambda),
+                fit.sigma.contains(known.sigma),
+                fit.kappa.contains(known.kappa),
+                fit.peak.contains(known.peak().unwrap()),
+            ]
+        })
+        .collect();
+    for which in 0..4 {
+        let times = held.iter().filter(|held| held[which]).count();
+        assert!(times >= 34, "value {which}: {times} of {tries} at 95 %");
+    }
+}
+
+#[test]
+fn the_residuals_are_what_the_curve_leaves() {
+    let known = Usl { lambda: 100.0, sigma: 0.1, kappa: 0.01 };
+    assert!(near(known.residuals(&[(4.0, known.at(4.0) * 1.02)])[0], 0.02));
+    let fit = Usl::fit_with_intervals(&noisy(known, 1), 1).unwrap();
+    assert!(fit.residuals.len() == 18 && fit.residuals.iter().all(|off| off.abs() < 0.06), "{fit:?}");
+    assert!(fit.sigma.low < fit.sigma.estimate && fit.sigma.estimate < fit.sigma.high);
+}
+
+#[test]
+fn a_curve_that_may_not_bend_may_have_its_peak_anywhere() {
+    let straight = Usl { lambda: 100.0, sigma: 0.02, kappa: 0.0 };
+    let fit = Usl::fit_with_intervals(&noisy(straight, 2), 2).unwrap();
+    assert_eq!(fit.peak.high, f64::INFINITY);
+}
+
+#[test]
+fn three_points_tell_no_noise() {
+    assert!(Usl::fit_with_intervals(&[(1.0, 10.0), (2.0, 19.0), (3.0, 26.0)], 1).is_none());
 }
