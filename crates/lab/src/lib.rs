@@ -3,4 +3,7 @@
 //! Never links a server: ours is measured as its rivals are, from outside, over the wire. Nothing here judges by a single run.
 //! Read first: [`stats::usl::Usl`].
 
+pub mod histogram;
+pub mod load;
+pub mod recording;
 pub mod stats;

@@ -1,0 +1,428 @@
+//! HTTP/1.1 as its client speaks it: requests, whole answers, bodies that never end. And who reads and publishes by it in the usual way.
+
+use std::io::Write;
+
+use anyhow::{Context, bail, ensure};
+use memchr::{memchr, memmem};
+
+use super::{
+    dialect::{Dialect, Event},
+    sse,
+};
+
+/// An answer's head is no longer than this.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Requests that are under way on one connection of a publisher. More of them would only wait in the server instead of here.
+const PIPELINED_MAX: usize = 32;
+
+/// What stands before a body.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Head<'a> {
+    pub status: u16,
+    /// Status line and headers.
+    text: &'a str,
+    pub body_at: usize,
+    pub framing: Framing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    Length(usize),
+    Chunked,
+    UntilClose,
+}
+
+impl<'a> Head<'a> {
+    /// The head at the beginning of these bytes, if it is whole.
+    pub fn read(bytes: &'a [u8]) -> anyhow::Result<Option<Head<'a>>> {
+        let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
+            ensure!(bytes.len() <= HEAD_BYTES_MAX, "a head of more than {HEAD_BYTES_MAX} bytes");
+            return Ok(None);
+        };
+        let text = std::str::from_utf8(&bytes[..end])?;
+        let status = text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+        let status = status.with_context(|| format!("not HTTP/1.1: {:?}", text.lines().next().unwrap_or_default()))?;
+        let mut head = Head { status, text, body_at: end + 4, framing: Framing::UntilClose };
+        head.framing = match (head.header("content-length"), head.header("transfer-encoding")) {
+            _ if status == 204 || status == 304 || status < 200 => Framing::Length(0),
+            (Some(length), _) => Framing::Length(length.parse()?),
+            (None, Some(coding)) if coding.eq_ignore_ascii_case("chunked") => Framing::Chunked,
+            _ => Framing::UntilClose,
+        };
+        Ok(Some(head))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.text.lines().skip(1).find_map(|line| {
+            let (field, value) = line.split_once(':')?;
+            field.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+}
+
+/// A whole answer.
+pub struct Answer<'a> {
+    pub head: Head<'a>,
+    pub body: std::borrow::Cow<'a, [u8]>,
+    /// Bytes of all of it.
+    pub used: usize,
+}
+
+impl<'a> Answer<'a> {
+    /// The answer at the beginning of these bytes, if it is whole.
+    ///
+    /// Errors: it is no HTTP/1.1, or its body ends only with the connection.
+    pub fn read(bytes: &'a [u8]) -> anyhow::Result<Option<Answer<'a>>> {
+        let Some(head) = Head::read(bytes)? else { return Ok(None) };
+        let rest = &bytes[head.body_at..];
+        match head.framing {
+            Framing::Length(length) => {
+                let Some(body) = rest.get(..length) else { return Ok(None) };
+                let used = head.body_at + length;
+                Ok(Some(Answer { head, body: body.into(), used }))
+            }
+            Framing::Chunked => {
+                let (mut chunks, mut body) = (Chunks::default(), Vec::new());
+                let used = chunks.feed(rest, &mut |piece| body.extend_from_slice(piece))?;
+                let used = head.body_at + used;
+                Ok(chunks.is_over().then(|| Answer { head, body: body.into(), used }))
+            }
+            Framing::UntilClose => bail!("an answer of unknown length: {}", head.text),
+        }
+    }
+
+    /// Errors: the status says failure; with what the server wrote about it.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.head.is_success(), "refused: {} {}", self.head.text, String::from_utf8_lossy(&self.body));
+        Ok(())
+    }
+}
+
+/// Takes the chunks off a body.
+///
+/// ```text
+///   Size ──"1a\r\n"──► Data ──26 bytes──► End ──"\r\n"──► Size
+///     └──"0\r\n"──► Last ──"\r\n"──► Over
+/// ```
+#[derive(Default)]
+struct Chunks {
+    state: ChunkState,
+}
+
+#[derive(Clone, Copy, Default)]
+enum ChunkState {
+    #[default]
+    Size,
+    Data(usize),
+    End,
+    Last,
+    Over,
+}
+
+impl Chunks {
+    fn is_over(&self) -> bool {
+        matches!(self.state, ChunkState::Over)
+    }
+
+    fn feed(&mut self, bytes: &[u8], take: &mut dyn FnMut(&[u8])) -> anyhow::Result<usize> {
+        let mut at = 0;
+        loop {
+            let rest = &bytes[at..];
+            match self.state {
+                ChunkState::Size => {
+                    let Some(end) = memchr(b'\n', rest) else {
+                        ensure!(rest.len() < 1024, "a chunk without a size");
+                        return Ok(at);
+                    };
+                    let size = std::str::from_utf8(&rest[..end])?.split(';').next().unwrap_or_default().trim();
+                    let size = usize::from_str_radix(size, 16).context("a chunk without a size")?;
+                    self.state = if size == 0 { ChunkState::Last } else { ChunkState::Data(size) };
+                    at += end + 1;
+                }
+                ChunkState::Data(size) => {
+                    let there = size.min(rest.len());
+                    if there == 0 {
+                        return Ok(at);
+                    }
+                    take(&rest[..there]);
+                    self.state = if there == size { ChunkState::End } else { ChunkState::Data(size - there) };
+                    at += there;
+                }
+                ChunkState::End | ChunkState::Last => {
+                    if rest.len() < 2 {
+                        return Ok(at);
+                    }
+                    ensure!(rest.starts_with(b"\r\n"), "a chunk that does not end");
+                    self.state =
+                        if matches!(self.state, ChunkState::End) { ChunkState::Size } else { ChunkState::Over };
+                    at += 2;
+                }
+                ChunkState::Over => return Ok(at),
+            }
+        }
+    }
+}
+
+/// A body that never ends, without its head and its chunks.
+#[derive(Default)]
+pub struct Stream {
+    chunks: Option<Chunks>,
+    is_open: bool,
+    /// What was not used up yet.
+    rest: Vec<u8>,
+}
+
+/// What a [`Stream`] has brought.
+pub enum Part<'a> {
+    Head(Head<'a>),
+    /// Return how many of the bytes are used up; the rest is offered again with what follows.
+    Body(&'a [u8]),
+}
+
+impl Stream {
+    /// A fresh connection begins.
+    pub fn reset(&mut self) {
+        *self = Stream::default();
+    }
+
+    pub fn feed(
+        &mut self,
+        bytes: &[u8],
+        take: &mut dyn FnMut(Part<'_>) -> anyhow::Result<usize>,
+    ) -> anyhow::Result<usize> {
+        let mut at = 0;
+        if !self.is_open {
+            let Some(head) = Head::read(bytes)? else { return Ok(0) };
+            ensure!(head.is_success(), "refused: {} {}", head.text, String::from_utf8_lossy(&bytes[head.body_at..]));
+            at = head.body_at;
+            self.chunks = (head.framing == Framing::Chunked).then(Chunks::default);
+            self.is_open = true;
+            take(Part::Head(head))?;
+        }
+        let Stream { chunks, rest, .. } = self;
+        let mut outcome = Ok(());
+        let mut piece = |piece: &[u8]| {
+            if outcome.is_ok() {
+                outcome = join(rest, piece, |body| take(Part::Body(body)));
+            }
+        };
+        let used = match chunks {
+            Some(chunks) => chunks.feed(&bytes[at..], &mut piece)?,
+            None => {
+                piece(&bytes[at..]);
+                bytes.len() - at
+            }
+        };
+        outcome?;
+        Ok(at + used)
+    }
+
+    /// True once the server has ended the body.
+    pub fn is_over(&self) -> bool {
+        self.chunks.as_ref().is_some_and(Chunks::is_over)
+    }
+}
+
+/// Offers `piece` behind what is left of earlier ones, and keeps what is not used.
+fn join(rest: &mut Vec<u8>, piece: &[u8], mut take: impl FnMut(&[u8]) -> anyhow::Result<usize>) -> anyhow::Result<()> {
+    if rest.is_empty() {
+        let used = take(piece)?;
+        rest.extend_from_slice(&piece[used..]);
+    } else {
+        rest.extend_from_slice(piece);
+        let used = take(rest)?;
+        rest.drain(..used);
+    }
+    Ok(())
+}
+
+/// Appends a `GET`. `headers`: whole lines with their ends.
+pub fn get(path: &str, headers: &str, out: &mut Vec<u8>) {
+    write!(out, "GET {path} HTTP/1.1\r\nHost: lab\r\n{headers}\r\n").expect("memory takes it");
+}
+
+/// Appends a `POST`.
+pub fn post(path: &str, headers: &str, body: &[u8], out: &mut Vec<u8>) {
+    write!(out, "POST {path} HTTP/1.1\r\nHost: lab\r\n{headers}Content-Length: {}\r\n\r\n", body.len())
+        .expect("memory takes it");
+    out.extend_from_slice(body);
+}
+
+/// Publishes each message with a `POST` of its own, on a connection that stays.
+pub struct Poster {
+    path: String,
+    headers: String,
+    unanswered: usize,
+}
+
+impl Poster {
+    pub fn new(path: &str, content_type: &str) -> Self {
+        Self { path: path.into(), headers: format!("Content-Type: {content_type}\r\n"), unanswered: 0 }
+    }
+}
+
+impl Dialect for Poster {
+    fn open(&mut self, _: &mut Vec<u8>) -> bool {
+        self.unanswered = 0;
+        true
+    }
+
+    fn feed(
+        &mut self,
+        bytes: &[u8],
+        _: u64,
+        _: &mut Vec<u8>,
+        hear: &mut dyn FnMut(Event<'_>),
+    ) -> anyhow::Result<usize> {
+        let mut at = 0;
+        while let Some(answer) = Answer::read(&bytes[at..])? {
+            at += answer.used;
+            self.unanswered = self.unanswered.saturating_sub(1);
+            hear(if answer.head.is_success() { Event::Accepted } else { Event::Refused });
+            if answer.head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
+                hear(Event::Closed);
+            }
+        }
+        Ok(at)
+    }
+
+    fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        post(&self.path, &self.headers, payload, out);
+        self.unanswered += 1;
+    }
+
+    fn can_publish(&self) -> bool {
+        self.unanswered < PIPELINED_MAX
+    }
+}
+
+/// Reads server-sent events: each `data` is a message, `event: gap` says that some are missing. Resumes with `Last-Event-ID`.
+pub struct EventSource {
+    path: String,
+    stream: Stream,
+    last_id: Vec<u8>,
+}
+
+impl EventSource {
+    pub fn new(path: &str) -> Self {
+        Self { path: path.into(), stream: Stream::default(), last_id: Vec::new() }
+    }
+}
+
+impl Dialect for EventSource {
+    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+        self.stream.reset();
+        let resume = match self.last_id.is_empty() {
+            true => String::new(),
+            false => format!("Last-Event-ID: {}\r\n", String::from_utf8_lossy(&self.last_id)),
+        };
+        get(&self.path, &format!("Accept: text/event-stream\r\n{resume}"), out);
+        false
+    }
+
+    fn feed(
+        &mut self,
+        bytes: &[u8],
+        _: u64,
+        _: &mut Vec<u8>,
+        hear: &mut dyn FnMut(Event<'_>),
+    ) -> anyhow::Result<usize> {
+        let last_id = &mut self.last_id;
+        let used = self.stream.feed(bytes, &mut |part| match part {
+            Part::Head(_) => {
+                hear(Event::Ready);
+                Ok(0)
+            }
+            Part::Body(body) => Ok(sse::events(body, |event| {
+                if let Some(id) = event.id {
+                    last_id.clear();
+                    last_id.extend_from_slice(id);
+                }
+                match event.data {
+                    Some(_) if event.name == Some(b"gap") => hear(Event::Gap),
+                    Some(data) => hear(Event::Message(&data)),
+                    None => {}
+                }
+            })),
+        })?;
+        if self.stream.is_over() {
+            hear(Event::Closed);
+        }
+        Ok(used)
+    }
+
+    fn publish(&mut self, _: &[u8], _: &mut Vec<u8>) {
+        unreachable!("server-sent events go one way");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::dialect::script::{hear, in_pieces};
+
+    #[test]
+    fn an_event_stream_is_heard_however_it_is_cut() {
+        let chunk = |text: &str| format!("{:x};x=y\r\n{text}\r\n", text.len());
+        let mut script =
+            String::from("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+        script += &chunk("retry: 2000\nid: e:1\n\n:heartbeat\n\nid: e:2\nda");
+        script += &chunk("ta: [\"one\"]\n\nevent: gap\nid: e:5\ndata: {}\n\n");
+        script += &chunk("id: e:6\r\ndata: two\r\ndata:lines\r\n\r\n");
+        script += "0\r\n\r\n";
+        let heard = in_pieces(|| Box::new(EventSource::new("/c")), script.as_bytes());
+        assert_eq!(heard.events, ["Ready", "[\"one\"]", "Gap", "two\nlines", "Closed"]);
+        let mut source = EventSource::new("/c");
+        hear(&mut source, script.as_bytes(), 7).unwrap();
+        let mut again = Vec::new();
+        source.open(&mut again);
+        assert!(String::from_utf8(again).unwrap().contains("\r\nLast-Event-ID: e:6\r\n"));
+    }
+
+    #[test]
+    fn a_body_without_chunks_and_length_is_a_stream_too() {
+        let script = b"HTTP/1.1 200 OK\r\n\r\ndata: a\n\ndata: b\n\n";
+        assert_eq!(in_pieces(|| Box::new(EventSource::new("/c")), script).events, ["Ready", "a", "b"]);
+    }
+
+    #[test]
+    fn answers_are_counted_and_refusals_too() {
+        let script = b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 2\r\n\r\n{}HTTP/1.1 204 No Content\r\n\r\n\
+            HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nHTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        let heard = in_pieces(|| Box::new(Poster::new("/c", "application/json")), script);
+        assert_eq!(heard.events, ["Accepted", "Accepted", "Refused", "Accepted", "Closed"]);
+    }
+
+    #[test]
+    fn a_publisher_waits_for_answers() {
+        let (mut poster, mut out) = (Poster::new("/c", "application/json"), Vec::new());
+        let mut published = 0;
+        while poster.can_publish() {
+            poster.publish(b"[1]", &mut out);
+            published += 1;
+        }
+        assert_eq!(published, PIPELINED_MAX);
+        let one = "POST /c HTTP/1.1\r\nHost: lab\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n[1]";
+        assert_eq!(out, one.repeat(published).as_bytes());
+        poster.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 0, &mut out, &mut |_| {}).unwrap();
+        assert!(poster.can_publish());
+    }
+
+    #[test]
+    fn what_is_not_http_is_an_error_and_no_panic() {
+        let refused = [
+            &b"SMTP ready\r\n\r\n"[..],
+            b"HTTP/1.1 503 Busy\r\n\r\nlater",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc",
+        ];
+        for script in refused {
+            assert!(hear(&mut EventSource::new("/c"), script, 1000).is_err(), "{}", String::from_utf8_lossy(script));
+        }
+        assert!(hear(&mut Poster::new("/c", "x"), b"HTTP/1.1 200 OK\r\n\r\nabc", 1000).is_err(), "no length");
+    }
+}

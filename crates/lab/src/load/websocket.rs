@@ -1,0 +1,289 @@
+//! A WebSocket as its client speaks it (RFC 6455). By hand: a library would cost more than the servers that are measured.
+
+use anyhow::{Context, bail, ensure};
+use memchr::memmem;
+
+use super::{
+    dialect::{Dialect, Event},
+    http::Head,
+};
+
+pub const TEXT: u8 = 1;
+pub const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+
+/// The key that everybody sends, from RFC 6455, 1.3, and what a server has to make of it.
+const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+pub const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+/// A message in several frames is no longer than this.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// The framing: handshake, pings, fragments.
+#[derive(Default)]
+pub struct WebSocket {
+    path: String,
+    protocol: Option<&'static str>,
+    is_open: bool,
+    fragments: Vec<u8>,
+}
+
+/// What a [`WebSocket`] has brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    Open,
+    Message(&'a [u8]),
+    /// Code and reason.
+    Close(u16, &'a [u8]),
+}
+
+impl WebSocket {
+    pub fn new(path: impl Into<String>, protocol: Option<&'static str>) -> Self {
+        Self { path: path.into(), protocol, ..Self::default() }
+    }
+
+    /// Where the next [`WebSocket::open`] goes.
+    pub fn set_path(&mut self, path: String) {
+        self.path = path;
+    }
+
+    pub fn open(&mut self, out: &mut Vec<u8>) {
+        (self.is_open, self.fragments) = (false, Vec::new());
+        let protocol = self.protocol.map(|name| format!("Sec-WebSocket-Protocol: {name}\r\n")).unwrap_or_default();
+        let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
+        super::http::get(&self.path, &format!("{upgrade}Sec-WebSocket-Key: {KEY}\r\n{protocol}"), out);
+    }
+
+    /// `hear` may say something on the same connection, too.
+    pub fn feed(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+        hear: &mut dyn FnMut(Frame<'_>, &mut Vec<u8>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<usize> {
+        let mut at = 0;
+        if !self.is_open {
+            let Some(head) = Head::read(bytes)? else { return Ok(0) };
+            let accepted = head.status == 101 && head.header("sec-websocket-accept") == Some(ACCEPT);
+            ensure!(accepted, "no WebSocket: {}", String::from_utf8_lossy(&bytes[..bytes.len().min(400)]));
+            at = head.body_at;
+            self.is_open = true;
+            hear(Frame::Open, out)?;
+        }
+        while let Some(frame) = Raw::read(bytes, at)? {
+            at = frame.end;
+            let payload = &bytes[frame.start..frame.end];
+            match (frame.opcode, frame.is_final) {
+                (TEXT | BINARY, true) => hear(Frame::Message(payload), out)?,
+                (TEXT | BINARY | 0, is_final) => {
+                    ensure!(self.fragments.len() + payload.len() <= MESSAGE_BYTES_MAX, "a message without an end");
+                    self.fragments.extend_from_slice(payload);
+                    if is_final {
+                        let message = std::mem::take(&mut self.fragments);
+                        hear(Frame::Message(&message), out)?;
+                    }
+                }
+                (PING, _) => frame_into(PONG, payload, out),
+                (PONG, _) => {}
+                (CLOSE, _) => {
+                    let code = payload.first_chunk().map_or(1005, |code| u16::from_be_bytes(*code));
+                    hear(Frame::Close(code, payload.get(2..).unwrap_or_default()), out)?;
+                }
+                (opcode, _) => bail!("a frame with opcode {opcode}"),
+            }
+        }
+        Ok(at)
+    }
+}
+
+struct Raw {
+    opcode: u8,
+    is_final: bool,
+    start: usize,
+    end: usize,
+}
+
+impl Raw {
+    /// The frame at `at`, if it is whole.
+    #[inline]
+    fn read(bytes: &[u8], at: usize) -> anyhow::Result<Option<Raw>> {
+        let Some(&[first, second]) = bytes.get(at..at + 2) else { return Ok(None) };
+        ensure!(first & 0x70 == 0 && second & 0x80 == 0, "a frame with bits that nobody agreed upon");
+        let (start, length) = match second {
+            126 => match bytes.get(at + 2..at + 4) {
+                Some(length) => (at + 4, u64::from(u16::from_be_bytes(length.try_into().context("two bytes")?))),
+                None => return Ok(None),
+            },
+            127 => match bytes.get(at + 2..at + 10) {
+                Some(length) => (at + 10, u64::from_be_bytes(length.try_into().context("eight bytes")?)),
+                None => return Ok(None),
+            },
+            length => (at + 2, u64::from(length)),
+        };
+        ensure!(length <= MESSAGE_BYTES_MAX as u64, "a frame of {length} bytes");
+        let end = start + length as usize;
+        Ok((bytes.len() >= end).then_some(Raw { opcode: first & 0x0f, is_final: first & 0x80 != 0, start, end }))
+    }
+}
+
+/// Appends a client's frame. Its mask is zero: the server has to unmask it all the same.
+pub fn frame_into(opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
+    frame_of(opcode, &[payload], out);
+}
+
+/// The same with a payload in parts.
+pub fn frame_of(opcode: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    out.push(0x80 | opcode);
+    match length {
+        0..126 => out.push(0x80 | length as u8),
+        126..65_536 => {
+            out.push(0x80 | 126);
+            out.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        _ => {
+            out.push(0x80 | 127);
+            out.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(&[0; 4]);
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+/// A message is a payload, both ways. If a close with code 4000 names a position, the next connection goes on from there.
+pub struct Bare {
+    socket: WebSocket,
+    path: String,
+}
+
+impl Bare {
+    pub fn new(path: impl Into<String>) -> Self {
+        let path = path.into();
+        Self { socket: WebSocket::new(path.clone(), None), path }
+    }
+}
+
+impl Dialect for Bare {
+    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+        self.socket.open(out);
+        false
+    }
+
+    fn feed(
+        &mut self,
+        bytes: &[u8],
+        _: u64,
+        out: &mut Vec<u8>,
+        hear: &mut dyn FnMut(Event<'_>),
+    ) -> anyhow::Result<usize> {
+        let (mut resume, path) = (None, &self.path);
+        let used = self.socket.feed(bytes, out, &mut |frame, _| {
+            match frame {
+                Frame::Open => hear(Event::Ready),
+                Frame::Message(payload) => hear(Event::Message(payload)),
+                Frame::Close(code, reason) => {
+                    if code == 4000 {
+                        let position = std::str::from_utf8(reason)?;
+                        resume = Some(format!("{path}{}since={position}", if path.contains('?') { '&' } else { '?' }));
+                        hear(Event::Gap);
+                    }
+                    hear(Event::Closed);
+                }
+            }
+            Ok(())
+        })?;
+        if let Some(path) = resume {
+            self.socket.set_path(path);
+        }
+        Ok(used)
+    }
+
+    fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        frame_into(TEXT, payload, out);
+    }
+}
+
+/// What stands between `before` and `after` in a JSON text that a server writes always in the same way.
+pub fn between<'a>(text: &'a [u8], before: &[u8], after: &[u8]) -> Option<&'a [u8]> {
+    let start = memmem::find(text, before)? + before.len();
+    let length = memmem::find(&text[start..], after)?;
+    Some(&text[start..start + length])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::dialect::script::{hear, in_pieces};
+
+    fn opened() -> Vec<u8> {
+        format!("HTTP/1.1 101 Switching\r\nSec-Websocket-Accept: {ACCEPT}\r\n\r\n").into_bytes()
+    }
+
+    fn server_frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mut out = vec![first];
+        match payload.len() {
+            short @ 0..126 => out.push(short as u8),
+            long => {
+                out.push(126);
+                out.extend_from_slice(&(long as u16).to_be_bytes());
+            }
+        }
+        out.extend_from_slice(payload);
+        out
+    }
+
+    #[test]
+    fn messages_pings_and_fragments_are_heard_however_they_are_cut() {
+        let mut script = opened();
+        let long = "x".repeat(300);
+        for frame in [
+            server_frame(0x81, b"one"),
+            server_frame(0x89, b"are you there"),
+            server_frame(0x01, b"two "),
+            server_frame(0x8a, b""),
+            server_frame(0x00, b"and "),
+            server_frame(0x80, b"a half"),
+            server_frame(0x82, long.as_bytes()),
+            server_frame(0x88, b"\x0f\xa0e:57"),
+        ] {
+            script.extend_from_slice(&frame);
+        }
+        let heard = in_pieces(|| Box::new(Bare::new("/c")), &script);
+        assert_eq!(heard.events, ["Ready", "one", "two and a half", &long, "Gap", "Closed"]);
+        assert!(heard.said.ends_with("\0\0\0\0are you there"), "a ping is answered with its own words");
+        let (mut bare, mut again) = (Bare::new("/c?x=y"), Vec::new());
+        hear(&mut bare, &script, 1000).unwrap();
+        bare.open(&mut again);
+        assert!(again.starts_with(b"GET /c?x=y&since=e:57 HTTP/1.1\r\n"));
+    }
+
+    #[test]
+    fn lengths_are_spelled_in_three_ways() {
+        for (length, head) in [(125, 2), (126, 4), (65_535, 4), (65_536, 10)] {
+            let mut out = Vec::new();
+            frame_into(TEXT, &vec![b'x'; length], &mut out);
+            assert_eq!(out.len(), head + 4 + length);
+            // As a server would send it: without the mask.
+            out[1] &= 0x7f;
+            out.drain(head..head + 4);
+            let frame = Raw::read(&out, 0).unwrap().unwrap();
+            assert_eq!((frame.start, frame.end, frame.is_final), (head, head + length, true));
+        }
+    }
+
+    #[test]
+    fn a_server_that_breaks_the_rules_is_refused() {
+        let with = |frame: &[u8]| [opened(), frame.to_vec()].concat();
+        for script in [
+            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(),
+            b"HTTP/1.1 101 Switching\r\nSec-WebSocket-Accept: x\r\n\r\n".to_vec(),
+            with(&[0x81, 0x80]),
+            with(&[0xc1, 0]),
+            with(&[0x83, 0]),
+            with(&[0x82, 127, 255, 255, 255, 255, 255, 255, 255, 255]),
+        ] {
+            assert!(hear(&mut Bare::new("/c"), &script, 1000).is_err(), "{}", String::from_utf8_lossy(&script));
+        }
+    }
+}
