@@ -10,6 +10,9 @@ const IDEMPOTENCY_MS: u64 = 5 * 60 * 1000;
 /// Most idempotency keys remembered per channel; the oldest goes first.
 const IDEMPOTENCY_KEYS_MAX: usize = 10_000;
 
+/// What a publication in a history takes besides its payload and key: itself, its counts and its place.
+const ENTRY_BYTES: usize = size_of::<Publication>() + 3 * size_of::<usize>();
+
 /// How much of the past a channel keeps. Whichever bound is reached first trims the oldest publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -95,6 +98,16 @@ impl History {
         self.bytes
     }
 
+    /// As [`History::bytes`], with what it takes to hold them.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes + self.log.len() * ENTRY_BYTES
+    }
+
+    /// When the newest publication came; 0 if none ever did.
+    pub fn top_time_ms(&self) -> u64 {
+        self.top_time_ms
+    }
+
     /// Gives the publication the next offset and a time that never falls. Cost: O(what is trimmed).
     pub fn append(&mut self, new: NewPublication, now_ms: u64, bounds: &Bounds) -> Appended {
         if let Some(key) = new.idempotency_key {
@@ -169,11 +182,25 @@ impl History {
             || self.bytes > bounds.bytes_max
             || now_ms.saturating_sub(self.oldest_time_ms) >= bounds.age_max_ms
         {
-            let Some(oldest) = self.log.pop_front() else { return };
-            self.bytes -= oldest.cost_bytes();
-            self.trimmed_time_ms = Some(oldest.time_ms);
-            self.oldest_time_ms = self.log.front().map_or(0, |oldest| oldest.time_ms);
+            if !self.drop_oldest() {
+                return;
+            }
         }
+    }
+
+    /// Drops the oldest until the history takes no more than this many bytes of memory; offsets stay.
+    pub fn shrink(&mut self, memory_bytes_max: usize) {
+        while self.memory_bytes() > memory_bytes_max && self.drop_oldest() {}
+        self.log.shrink_to_fit();
+    }
+
+    /// False if there is none.
+    fn drop_oldest(&mut self) -> bool {
+        let Some(oldest) = self.log.pop_front() else { return false };
+        self.bytes -= oldest.cost_bytes();
+        self.trimmed_time_ms = Some(oldest.time_ms);
+        self.oldest_time_ms = self.log.front().map_or(0, |oldest| oldest.time_ms);
+        true
     }
 
     /// The position the reader says it is at (if it names one), and the first offset it can be given.
@@ -303,6 +330,20 @@ mod tests {
             history.append(new(&"x".repeat(400)), 1, &BOUNDS);
         }
         assert_eq!((history.bytes(), history.top().offset), (800, 3));
+    }
+
+    #[test]
+    fn what_a_shrunk_history_has_lost_is_named() {
+        let mut history = filled(5);
+        let one = history.memory_bytes() / 5;
+        history.shrink(2 * one);
+        assert_eq!(read(&mut history, Since::Position(at(1, 1))), (Some((1, 3)), vec![4, 5]));
+        history.shrink(0);
+        assert_eq!((history.memory_bytes(), history.top()), (0, at(1, 5)));
+        assert_eq!(read(&mut history, Since::Position(at(1, 1))), (Some((1, 5)), vec![]));
+        assert_eq!(read(&mut history, Since::Time(3)), (Some((0, 5)), vec![]));
+        history.append(new("6"), 6, &BOUNDS);
+        assert_eq!(read(&mut history, Since::Position(at(1, 5))), (None, vec![6]));
     }
 
     #[test]

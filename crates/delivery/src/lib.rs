@@ -10,4 +10,4 @@ mod log;
 
 pub use history::{Appended, Bounds, History, Page, PageLimit};
 pub use hub::{ChannelKey, Config, ConnId, Hub, Memory, Output, ReadTicket, WaiterId, Wire};
-pub use log::{SEGMENT_BYTES, Spare, WireLog};
+pub use log::{Pool, SEGMENT_BYTES, WireLog};

@@ -8,7 +8,7 @@ pub const SEGMENT_BYTES: usize = 64 * 1024;
 /// The frames that live readers of one channel and form have not all been sent yet, in wire form, contiguous.
 ///
 /// A cursor is an offset; sending is one write of a slice, whatever the number of readers. When nobody is behind, the log is empty and
-/// holds no memory: what it held goes to [`Spare`], still warm, for the next log of the shard that fills. For [`Policy::Latest`] it
+/// holds no memory: what it held goes to the [`Pool`], still warm, for the next log of the shard that fills. For [`Policy::Latest`] it
 /// remembers which frames a newer one of the same key has superseded, so that readers who are behind skip them.
 #[derive(Debug)]
 pub struct WireLog {
@@ -17,12 +17,14 @@ pub struct WireLog {
     held: Option<Box<Held>>,
 }
 
-/// Memory of empty logs, for the next ones that fill: as much as all logs that fill within one turn need, up to a bound.
+/// The memory of all logs of a shard: how much they hold, and what empty ones have left for the next that fill: as much as all logs that
+/// fill within one turn need, up to a bound.
 #[derive(Debug, Default)]
-pub struct Spare {
+pub struct Pool {
+    used_bytes: usize,
     #[expect(clippy::vec_box, reason = "they go from log to log without being moved")]
-    held: Vec<Box<Held>>,
-    bytes: usize,
+    spare: Vec<Box<Held>>,
+    spare_bytes: usize,
 }
 
 /// What is over goes back to the allocator.
@@ -32,6 +34,8 @@ const SPARE_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug, Default)]
 struct Held {
     segments: VecDeque<Segment>,
+    /// What the segments have room for.
+    bytes: usize,
     /// One per frame, oldest first; the frame of offset `first + i` is `frames[i]`.
     frames: VecDeque<Frame>,
     newest_by_key: HashMap<Option<Box<str>>, u64>,
@@ -60,31 +64,40 @@ pub struct Run<'a> {
     pub bytes: &'a [u8],
 }
 
-impl Spare {
+impl Pool {
+    /// Bytes that all logs hold.
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes
+    }
+
     /// Bytes of frames that the spare memory has room for.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    pub fn spare_bytes(&self) -> usize {
+        self.spare_bytes
     }
 
     fn take(&mut self) -> Box<Held> {
-        let held = self.held.pop().unwrap_or_default();
-        self.bytes -= held.bytes();
+        let held = self.spare.pop().unwrap_or_default();
+        self.spare_bytes -= held.bytes;
+        self.used_bytes += held.bytes;
         held
     }
 
     /// Keeps one segment of what a log held.
     fn put(&mut self, mut held: Box<Held>) {
+        self.used_bytes -= held.bytes;
         held.frames.clear();
         held.newest_by_key.clear();
         held.segments.truncate(1);
+        held.bytes = 0;
         if let Some(segment) = held.segments.front_mut() {
             segment.start = 0;
             segment.bytes.clear();
             segment.bytes.shrink_to(SEGMENT_BYTES);
+            held.bytes = segment.bytes.capacity();
         }
-        if self.bytes + held.bytes() <= SPARE_BYTES_MAX {
-            self.bytes += held.bytes();
-            self.held.push(held);
+        if self.spare_bytes + held.bytes <= SPARE_BYTES_MAX {
+            self.spare_bytes += held.bytes;
+            self.spare.push(held);
         }
     }
 }
@@ -107,7 +120,7 @@ impl WireLog {
 
     /// Memory held, in bytes.
     pub fn bytes(&self) -> usize {
-        self.held.as_ref().map_or(0, |held| held.bytes())
+        self.held.as_ref().map_or(0, |held| held.bytes)
     }
 
     /// Appends the frame of offset [`WireLog::next`]; over `bytes_max` the oldest segment goes, and cursors in it have lapsed.
@@ -115,23 +128,39 @@ impl WireLog {
         &mut self,
         key: &Option<Box<str>>,
         bytes_max: usize,
-        spare: &mut Spare,
+        pool: &mut Pool,
         encode: impl FnOnce(&mut Vec<u8>),
     ) {
-        let held = self.held.get_or_insert_with(|| spare.take());
+        let held = self.held.get_or_insert_with(|| pool.take());
+        let before = held.bytes;
         if self.policy == Policy::Latest {
             held.supersede(key, self.first);
         }
         held.push(encode);
-        while held.segments.len() > 1 && held.bytes() > bytes_max {
+        while held.segments.len() > 1 && held.bytes > bytes_max {
             self.first += held.drop_oldest_segment();
             held.forget_keys_before(self.first);
+        }
+        pool.used_bytes = pool.used_bytes + held.bytes - before;
+    }
+
+    /// The oldest segment goes, and cursors in it have lapsed.
+    pub fn drop_oldest_segment(&mut self, pool: &mut Pool) {
+        match &mut self.held {
+            Some(held) if held.segments.len() > 1 => {
+                let before = held.bytes;
+                self.first += held.drop_oldest_segment();
+                held.forget_keys_before(self.first);
+                pool.used_bytes -= before - held.bytes;
+            }
+            _ => self.restart(self.next(), pool),
         }
     }
 
     /// The frames at and after `cursor` that lie side by side, at most to the end of a segment; `None` when there are none.
     ///
     /// `cursor` must not have lapsed (be below [`WireLog::first`]).
+    #[inline]
     pub fn run(&self, cursor: u64) -> Option<Run<'_>> {
         debug_assert!(cursor >= self.first, "a lapsed cursor reads history");
         let Held { segments, frames, .. } = self.held.as_deref()?;
@@ -143,11 +172,13 @@ impl WireLog {
         let at = segments.partition_point(|segment| segment.start <= start) - 1;
         let segment = &segments[at];
         let segment_end = segment.start + segment.bytes.len() as u64;
-        let end_index = if self.policy == Policy::Every && at + 1 == segments.len() {
-            frames.len()
-        } else {
-            let rest = frames.range(index..);
-            index + rest.take_while(|frame| frame.start < segment_end && !frame.superseded).count()
+        let end_index = match self.policy {
+            Policy::Every if at + 1 == segments.len() => frames.len(),
+            Policy::Every => frames.partition_point(|frame| frame.start < segment_end),
+            Policy::Latest => {
+                let rest = frames.range(index..);
+                index + rest.take_while(|frame| frame.start < segment_end && !frame.superseded).count()
+            }
         };
         let end = frames.get(end_index).map_or(segment_end, |frame| frame.start.min(segment_end));
         let bytes = &segment.bytes[(start - segment.start) as usize..(end - segment.start) as usize];
@@ -181,9 +212,9 @@ impl WireLog {
     }
 
     /// Forgets what no reader needs: everything before the offset `wanted`.
-    pub fn trim(&mut self, wanted: u64, spare: &mut Spare) {
+    pub fn trim(&mut self, wanted: u64, pool: &mut Pool) {
         if wanted >= self.next() {
-            self.restart(self.next(), spare);
+            self.restart(self.next(), pool);
             return;
         }
         let Some(held) = &mut self.held else { return };
@@ -192,29 +223,26 @@ impl WireLog {
             self.first += 1;
         }
         let Some(oldest) = held.frames.front() else { return };
-        let segments = held.segments.len();
-        while held.segments.get(1).is_some_and(|second| second.start <= oldest.start) {
-            held.segments.pop_front();
+        let (oldest, before) = (oldest.start, held.bytes);
+        while held.segments.get(1).is_some_and(|second| second.start <= oldest) {
+            held.pop_segment();
         }
-        if held.segments.len() < segments {
+        if held.bytes < before {
             held.forget_keys_before(self.first);
+            pool.used_bytes -= before - held.bytes;
         }
     }
 
     /// Forgets everything; the next frame will have the offset `next`.
-    pub fn restart(&mut self, next: u64, spare: &mut Spare) {
+    pub fn restart(&mut self, next: u64, pool: &mut Pool) {
         self.first = next;
         if let Some(held) = self.held.take() {
-            spare.put(held);
+            pool.put(held);
         }
     }
 }
 
 impl Held {
-    fn bytes(&self) -> usize {
-        self.segments.iter().map(|segment| segment.bytes.capacity()).sum()
-    }
-
     /// The next frame has this key: the one before with the same key is superseded.
     fn supersede(&mut self, key: &Option<Box<str>>, first: u64) {
         let offset = first + self.frames.len() as u64;
@@ -236,10 +264,12 @@ impl Held {
             self.segments.push_back(Segment { start, bytes: Vec::new() });
         }
         let last = self.segments.back_mut().expect("pushed above");
-        let before = last.bytes.len();
+        let (before, room) = (last.bytes.len(), last.bytes.capacity());
         encode(&mut last.bytes);
+        self.bytes += last.bytes.capacity() - room;
         if before > 0 && last.bytes.len() > SEGMENT_BYTES {
             let frame = last.bytes.split_off(before);
+            self.bytes += frame.capacity();
             self.segments.push_back(Segment { start, bytes: frame });
         }
         self.frames.push_back(Frame { start, superseded: false });
@@ -247,7 +277,7 @@ impl Held {
 
     /// How many frames went with it.
     fn drop_oldest_segment(&mut self) -> u64 {
-        self.segments.pop_front();
+        self.pop_segment();
         let oldest = self.segments.front().map_or(0, |segment| segment.start);
         let mut gone = 0;
         while self.frames.front().is_some_and(|frame| frame.start < oldest) {
@@ -255,6 +285,10 @@ impl Held {
             gone += 1;
         }
         gone
+    }
+
+    fn pop_segment(&mut self) {
+        self.bytes -= self.segments.pop_front().map_or(0, |segment| segment.bytes.capacity());
     }
 
     fn forget_keys_before(&mut self, first: u64) {
@@ -267,7 +301,7 @@ mod tests {
     use super::*;
 
     fn append(log: &mut WireLog, key: Option<&str>, text: &str) {
-        log.append(&key.map(Into::into), 1 << 20, &mut Spare::default(), |out| out.extend_from_slice(text.as_bytes()));
+        log.append(&key.map(Into::into), 1 << 20, &mut Pool::default(), |out| out.extend_from_slice(text.as_bytes()));
     }
 
     #[test]
@@ -314,10 +348,10 @@ mod tests {
 
     #[test]
     fn segments_bound_the_log_and_large_frames_have_their_own() {
-        let (mut log, mut spare) = (WireLog::new(Policy::Every, 1), Spare::default());
+        let (mut log, mut pool) = (WireLog::new(Policy::Every, 1), Pool::default());
         let big = "x".repeat(SEGMENT_BYTES - 10);
         for text in [big.as_str(), "small", &big, &"y".repeat(200_000), "end"] {
-            log.append(&None, usize::MAX, &mut spare, |out| out.extend_from_slice(text.as_bytes()));
+            log.append(&None, usize::MAX, &mut pool, |out| out.extend_from_slice(text.as_bytes()));
         }
         let mut cursor = 1;
         let mut total = 0;
@@ -326,11 +360,11 @@ mod tests {
             total += run.bytes.len();
         }
         assert_eq!((cursor, total), (6, 2 * big.len() + 200_008));
-        log.append(&None, 100, &mut spare, |out| out.extend_from_slice(b"last"));
+        log.append(&None, 100, &mut pool, |out| out.extend_from_slice(b"last"));
         assert!(log.first() > 1 && log.run(log.first()).is_some());
-        log.trim(7, &mut spare);
-        assert_eq!(log.bytes(), 0, "an empty log holds no memory");
-        assert!((1..=SEGMENT_BYTES).contains(&spare.bytes()), "{}", spare.bytes());
+        log.trim(7, &mut pool);
+        assert_eq!((log.bytes(), pool.used_bytes()), (0, 0), "an empty log holds no memory");
+        assert!((1..=SEGMENT_BYTES).contains(&pool.spare_bytes()), "{}", pool.spare_bytes());
         assert_eq!((log.first(), log.next(), log.run(7).is_none()), (7, 7, true));
         append(&mut log, None, "again");
         assert_eq!(log.run(7).unwrap().bytes, b"again");
@@ -339,12 +373,31 @@ mod tests {
     #[test]
     fn trimming_keeps_what_is_wanted() {
         let mut log = WireLog::new(Policy::Every, 5);
+        let mut pool = Pool::default();
         for i in 0..1000 {
-            append(&mut log, None, &format!("{i:0>200}"));
+            log.append(&None, 1 << 20, &mut pool, |out| out.extend_from_slice(format!("{i:0>200}").as_bytes()));
         }
-        log.trim(900, &mut Spare::default());
-        assert_eq!(log.first(), 900);
+        log.trim(900, &mut pool);
+        assert_eq!((log.first(), log.bytes()), (900, pool.used_bytes()));
         assert!(log.bytes() <= 2 * SEGMENT_BYTES + 100_000, "{}", log.bytes());
         assert!(log.run(900).unwrap().bytes.starts_with(format!("{:0>200}", 895).as_bytes()));
+    }
+
+    #[test]
+    fn the_pool_knows_what_all_logs_hold() {
+        let (mut logs, mut pool) = ([1, 7].map(|next| WireLog::new(Policy::Every, next)), Pool::default());
+        let text = "x".repeat(SEGMENT_BYTES - 100);
+        let held = |logs: &[WireLog; 2]| logs.iter().map(WireLog::bytes).sum::<usize>();
+        for i in 0..7 {
+            logs[i % 2].append(&None, usize::MAX, &mut pool, |out| out.extend_from_slice(text.as_bytes()));
+            assert_eq!(pool.used_bytes(), held(&logs));
+        }
+        let mut firsts = Vec::new();
+        while logs[0].bytes() > 0 {
+            logs[0].drop_oldest_segment(&mut pool);
+            firsts.push(logs[0].first());
+            assert_eq!(pool.used_bytes(), held(&logs));
+        }
+        assert_eq!((firsts, logs[0].next()), (vec![2, 3, 4, 5], 5), "one by one, and the last one, too");
     }
 }

@@ -13,6 +13,9 @@ pub struct Config {
     pub namespaces: BTreeMap<String, HistoryConfig>,
     /// Most channels with a past; further ones are refused with `too_many`.
     pub channels_max: usize,
+    /// Memory for the past of all channels: payloads and keys, and about a hundred bytes for each publication. Beyond, the channels that
+    /// have been silent longest are forgotten first; offsets go on.
+    pub history_bytes_max: usize,
 }
 
 /// Whichever bound is reached first trims the oldest publication.
@@ -29,7 +32,8 @@ pub struct HistoryConfig {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { history: HistoryConfig::default(), namespaces: BTreeMap::new(), channels_max: 1_000_000 }
+        let history = HistoryConfig::default();
+        Self { history, namespaces: BTreeMap::new(), channels_max: 1_000_000, history_bytes_max: 1 << 30 }
     }
 }
 

@@ -59,10 +59,11 @@ impl<S: Sockets> Shard<S> {
         id: usize,
         router: Arc<Router>,
         engine: Arc<dyn Engine>,
-        hub: Hub,
+        mut hub: Hub,
         sockets: S,
         metrics: Arc<Metrics>,
     ) -> Rc<Self> {
+        hub.share_logs(router.shards());
         Rc::new(Self {
             id,
             engine,
@@ -96,6 +97,9 @@ impl<S: Sockets> Shard<S> {
         self.with(|hub, sockets| {
             for Delivery { channel, key, epoch, publication } in entries.drain(..) {
                 hub.deliver(&channel, key, epoch, &publication);
+                if hub.is_full() {
+                    hub.flush(sockets);
+                }
             }
             hub.flush(sockets);
         });

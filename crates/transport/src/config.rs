@@ -30,6 +30,8 @@ pub struct Config {
     pub subscriptions_max: usize,
     /// Most bytes of frames kept per channel and form for readers who are behind; further back they read history.
     pub log_bytes_max: usize,
+    /// Most bytes of frames kept for all readers who are behind, over all channels, forms and shards.
+    pub logs_bytes_max: usize,
     /// WebSocket messages may be compressed (permessage-deflate), for clients that offer it.
     pub compression: bool,
     /// Origins whose pages may use this server from a browser, such as `https://app.example`; `*` for all. Same origin always may.
@@ -49,6 +51,7 @@ impl Default for Config {
             grace: Duration::from_secs(10),
             subscriptions_max: 1000,
             log_bytes_max: 4 << 20,
+            logs_bytes_max: 256 << 20,
             compression: false,
             allowed_origins: Vec::new(),
         }
@@ -56,9 +59,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Bounds of all hubs of a node; [`millrace_node::Shard::new`] gives each its share of what they have in common.
     pub fn hub(&self) -> millrace_delivery::Config {
         millrace_delivery::Config {
             log_bytes_max: self.log_bytes_max,
+            logs_bytes_max: self.logs_bytes_max,
             subscriptions_max: self.subscriptions_max,
             heartbeat_s: seconds(self.heartbeat),
             grace_s: seconds(self.grace),

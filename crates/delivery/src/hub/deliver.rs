@@ -1,11 +1,12 @@
 //! From a publication to the sockets: append once per form, then one write per reader and turn.
 
-use millrace_protocol::{ChannelName, Epoch, Position, Publication};
+use std::collections::BinaryHeap;
 
+use millrace_protocol::{ChannelName, Epoch, Position, Publication};
 use slab::Slab;
 
 use super::{ChannelKey, Conn, ConnId, Group, Hub, Live, Wire};
-use crate::log::{SEGMENT_BYTES, Spare, WireLog};
+use crate::log::{Pool, SEGMENT_BYTES, WireLog};
 
 /// A log with more than this is looked at for readers who do not move.
 const GROWN_BYTES: usize = 4 * SEGMENT_BYTES;
@@ -40,15 +41,15 @@ impl Hub {
             }
         }
         if !is_known {
-            let Hub { config, channels, spare, .. } = &mut *self;
+            let Hub { config, channels, pool, .. } = &mut *self;
             let channel = &mut channels[key as usize];
             channel.head = Some(Position { epoch, offset: publication.offset });
             for Group { form, log, live, recovering, .. } in &mut channel.groups {
                 if live.is_empty() && recovering.is_empty() {
-                    log.restart(publication.offset + 1, spare);
+                    log.restart(publication.offset + 1, pool);
                 } else {
                     let encode = |out: &mut Vec<u8>| form.encode(out, name, epoch, publication);
-                    log.append(&publication.key, config.log_bytes_max, spare, encode);
+                    log.append(&publication.key, config.log_bytes_max, pool, encode);
                 }
             }
             self.mark_dirty(key);
@@ -57,9 +58,17 @@ impl Hub {
         self.wake_waiters(key);
     }
 
-    /// Writes everything that has been delivered since the last turn: to each reader that is not blocked, all it is behind.
+    /// The logs hold more than they may: [`Hub::flush`] now, before more is delivered.
+    pub fn is_full(&self) -> bool {
+        self.pool.used_bytes() > self.config.logs_bytes_max
+    }
+
+    /// Writes everything that has been delivered since the last turn: to each reader that is not blocked, all it is behind. What the others
+    /// leave in the logs is then brought within [`Config::logs_bytes_max`].
     ///
     /// Cost: per reader its cursor and its socket.
+    ///
+    /// [`Config::logs_bytes_max`]: super::Config::logs_bytes_max
     pub fn flush(&mut self, wire: &mut impl Wire) {
         let dirty = std::mem::take(&mut self.dirty);
         // Readers with bytes of their own, and those whom one turn's publications have outrun.
@@ -86,9 +95,9 @@ impl Hub {
             self.catch_up(id, wire);
         }
         for &key in &dirty {
-            let Hub { conns, channels, now_s, spare, .. } = &mut *self;
+            let Hub { conns, channels, now_s, pool, .. } = &mut *self;
             if let Some(channel) = channels.get_mut(key as usize) {
-                channel.groups.iter_mut().for_each(|group| group.trim(conns, *now_s, spare));
+                channel.groups.iter_mut().for_each(|group| group.trim(conns, *now_s, pool));
             }
         }
         // Catching up may have marked channels that were just trimmed; they need no second turn.
@@ -96,17 +105,40 @@ impl Hub {
             self.dirty = dirty;
             self.dirty.clear();
         }
+        if self.is_full() {
+            self.shed();
+        }
+    }
+
+    /// The longest logs lose their oldest segments until there is room for a while. Everybody who is not blocked has been sent all; the
+    /// others find out when they move again, and read history.
+    ///
+    /// Cost: O(channels), once for as many bytes as are made room for.
+    #[cold]
+    fn shed(&mut self) {
+        let Hub { config, channels, pool, .. } = &mut *self;
+        let goal = config.logs_bytes_max - config.logs_bytes_max / 8;
+        let groups =
+            channels.iter().flat_map(|(key, channel)| channel.groups.iter().enumerate().map(move |g| (key, g)));
+        let mut longest: BinaryHeap<_> = groups.map(|(key, (i, group))| (group.log.bytes(), key, i)).collect();
+        while pool.used_bytes() > goal
+            && let Some((_, key, i)) = longest.pop()
+        {
+            let log = &mut channels[key].groups[i].log;
+            log.drop_oldest_segment(pool);
+            longest.push((log.bytes(), key, i));
+        }
     }
 
     /// The channel goes on from `head`, which is not where it was: an epoch has ended, or publications were lost on the way here.
     /// Whoever lacks something fetches it from history.
     pub(super) fn jump(&mut self, key: u32, head: Position) {
-        let Hub { channels, spare, .. } = &mut *self;
+        let Hub { channels, pool, .. } = &mut *self;
         let channel = &mut channels[key as usize];
         let same_epoch = channel.epoch() == head.epoch;
         let mut lapsed = Vec::new();
         for group in &mut channel.groups {
-            group.log.restart(head.offset + 1, spare);
+            group.log.restart(head.offset + 1, pool);
             let missing = |reader: &&Live| !same_epoch || reader.cursor <= head.offset;
             lapsed.extend(group.live.iter().filter(missing).map(|reader| (reader.conn, reader.slot)));
             for reader in &mut group.recovering {
@@ -134,7 +166,7 @@ impl Hub {
 impl Group {
     /// Keeps what the slowest reader still wants, as far as the log's own bound has left it. A log that has grown is not kept for readers
     /// who have taken nothing for a while: when they take bytes again, history has what they miss.
-    fn trim(&mut self, conns: &Slab<Conn>, now_s: u32, spare: &mut Spare) {
+    fn trim(&mut self, conns: &Slab<Conn>, now_s: u32, pool: &mut Pool) {
         let recovering = self.recovering.iter().map(|reader| reader.hold + 1).min().unwrap_or(u64::MAX);
         let mut wanted = self.live.iter().map(|reader| reader.cursor).min().unwrap_or(u64::MAX).min(recovering);
         if wanted < self.log.next() && self.log.bytes() > GROWN_BYTES {
@@ -145,7 +177,7 @@ impl Group {
             let moving = self.live.iter().filter(moves).map(|reader| reader.cursor);
             wanted = moving.min().unwrap_or(u64::MAX).min(recovering);
         }
-        self.log.trim(wanted, spare);
+        self.log.trim(wanted, pool);
     }
 }
 

@@ -25,7 +25,7 @@ use millrace_protocol::{ChannelName, Epoch, Error, Form, Pattern, Position, Sinc
 use slab::Slab;
 use smallvec::SmallVec;
 
-use crate::log::{Spare, WireLog};
+use crate::log::{Pool, WireLog};
 
 /// Where frames leave: the one thing a hub needs from a socket.
 pub trait Wire {
@@ -110,6 +110,8 @@ pub struct Memory {
 pub struct Config {
     /// Most bytes of frames kept per channel and form for readers who are behind; whoever is further behind reads history.
     pub log_bytes_max: usize,
+    /// Most bytes of frames kept in all logs; beyond, the longest lose their oldest frames.
+    pub logs_bytes_max: usize,
     /// Most channels and patterns that one connection may subscribe to, and most channels that its patterns may open.
     pub subscriptions_max: usize,
     /// Silence after which a heartbeat is sent, in seconds.
@@ -120,14 +122,20 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { log_bytes_max: 4 << 20, subscriptions_max: 1000, heartbeat_s: 25, grace_s: 10 }
+        Self {
+            log_bytes_max: 4 << 20,
+            logs_bytes_max: 256 << 20,
+            subscriptions_max: 1000,
+            heartbeat_s: 25,
+            grace_s: 10,
+        }
     }
 }
 
 /// Connections, channels and cursors of one shard.
 ///
-/// Call order: inputs ([`Hub::deliver`], [`Hub::writable`], ...) in any order, [`Hub::flush`] once per turn of the loop, and drain
-/// [`Hub::poll_output`] after each of them.
+/// Call order: inputs ([`Hub::deliver`], [`Hub::writable`], ...) in any order, [`Hub::flush`] once per turn of the loop and whenever
+/// [`Hub::is_full`], and drain [`Hub::poll_output`] after each of them.
 pub struct Hub {
     config: Config,
     conns: Slab<Conn>,
@@ -145,8 +153,7 @@ pub struct Hub {
     due: BTreeMap<u32, Vec<ConnId>>,
     now_s: u32,
     scratch: Vec<u8>,
-    /// Memory of logs that nobody is behind in.
-    spare: Spare,
+    pool: Pool,
 }
 
 /// One connection, as far as delivery cares.
@@ -266,8 +273,13 @@ impl Hub {
             due: BTreeMap::new(),
             now_s: 0,
             scratch: Vec::new(),
-            spare: Spare::default(),
+            pool: Pool::default(),
         }
+    }
+
+    /// This hub is one of so many that share what the logs of a node may hold.
+    pub fn share_logs(&mut self, hubs: usize) {
+        self.config.logs_bytes_max /= hubs.max(1);
     }
 
     /// The next wish, oldest first.
@@ -376,9 +388,11 @@ impl Hub {
         };
         let due: usize = self.due.values().map(|ids| ids.capacity() * size_of::<ConnId>()).sum();
         let slab = self.conns.capacity() * size_of::<Conn>();
+        let logs = self.pool.used_bytes();
+        debug_assert_eq!(logs, groups().map(|group| group.log.bytes()).sum::<usize>(), "no byte is counted twice");
         Memory {
-            logs: groups().map(|group| group.log.bytes()).sum(),
-            spare: self.spare.bytes(),
+            logs,
+            spare: self.pool.spare_bytes(),
             out: self.conns.iter().map(|(_, conn)| conn.out.bytes.capacity()).sum(),
             connections: slab + cursors + due + self.conns.iter().map(|(_, conn)| of_conn(conn)).sum::<usize>(),
         }

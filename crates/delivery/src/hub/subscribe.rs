@@ -386,7 +386,7 @@ impl Hub {
         };
         if group.live.is_empty() && group.recovering.is_empty() {
             let next = group.log.next();
-            group.log.restart(next, &mut self.spare);
+            group.log.restart(next, &mut self.pool);
         }
         if let Some((conn, slot)) = moved
             && let Some(moved) = &mut self.conns[conn as usize].readers[slot as usize]

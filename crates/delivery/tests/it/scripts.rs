@@ -182,6 +182,32 @@ fn a_blocked_reader_costs_no_queue() {
 }
 
 #[test]
+fn when_all_logs_hold_too_much_the_longest_is_cut() {
+    let mut stage = Stage::with(Config { logs_bytes_max: 400_000, ..Config::default() });
+    let (short, long) = (stage.reader(Form::Ndjson, "short"), stage.reader(Form::Ndjson, "long"));
+    let quick = stage.reader(Form::Ndjson, "long");
+    [short, long].iter().for_each(|conn| drop(stage.tape.room.insert(*conn, 0)));
+    stage.publish("short", "x");
+    for i in 1..=5000 {
+        stage.publish("long", &format!("{i:0>100}"));
+        if stage.hub.is_full() {
+            stage.flush();
+        }
+        assert!(stage.hub.memory().logs <= 400_000);
+    }
+    stage.flush();
+    let all = (1..=5000).map(|i| line(i, &format!("{i:0>100}"))).collect::<String>();
+    assert!(stage.tape.take(quick).concat() == all);
+    let reads = stage.outputs().into_iter().filter(|output| matches!(output, Output::ReadHistory { .. }));
+    assert_eq!(reads.count(), 0, "who is quick reads no history");
+    stage.unblock(short, usize::MAX);
+    assert_eq!(stage.tape.take(short), [line(1, "x")], "and what is short stays");
+    stage.unblock(long, usize::MAX);
+    while !stage.answer_reads().is_empty() {}
+    assert!(stage.tape.take(long).concat() == all, "who was behind the cut reads history");
+}
+
+#[test]
 fn a_blocked_event_stream_of_several_channels_costs_one_segment() {
     let mut stage = Stage::new();
     let slow = stage.reader(Form::SseMany, "a");

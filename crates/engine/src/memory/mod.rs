@@ -1,5 +1,7 @@
 //! Order and history in this process: nothing to install, nothing survives a restart (a new epoch tells every reader so).
 
+mod evict;
+
 use std::{
     hash::{BuildHasher, RandomState},
     sync::{
@@ -26,6 +28,10 @@ pub struct MemoryEngine<D: Deliver> {
     stripes: Vec<Mutex<HashTable<Channel<D::Route>>>>,
     hasher: RandomState,
     channels: AtomicUsize,
+    /// Memory that all histories take.
+    bytes: AtomicUsize,
+    /// Held by whoever makes room.
+    evicting: Mutex<()>,
 }
 
 /// All that one publication touches, side by side.
@@ -41,7 +47,8 @@ impl<D: Deliver> MemoryEngine<D> {
     pub fn new(config: Config, epoch: Epoch, deliver: Arc<D>, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         let stripes = (0..STRIPES).map(|_| Mutex::default()).collect();
         let (clock, hasher) = (Box::new(clock), RandomState::new());
-        Self { config, epoch, deliver, clock, stripes, hasher, channels: AtomicUsize::new(0) }
+        let (channels, bytes) = Default::default();
+        Self { config, epoch, deliver, clock, stripes, hasher, channels, bytes, evicting: Mutex::default() }
     }
 
     /// The stripe and the place in it: one hash for both.
@@ -55,14 +62,26 @@ impl<D: Deliver> MemoryEngine<D> {
     fn read<T>(&self, name: &ChannelName, work: impl FnOnce(&mut History, &Bounds) -> T) -> T {
         let (stripe, hash) = self.stripe(name);
         match lock(stripe).find_mut(hash, |channel| channel.name == *name) {
-            Some(channel) => work(&mut channel.history, &channel.bounds),
+            Some(Channel { history, bounds, .. }) => self.count(history, |history| work(history, bounds)),
             None => work(&mut History::new(self.epoch), &self.config.bounds(name.namespace())),
         }
     }
 
+    /// Changes a history and keeps the sum of all up to date.
+    fn count<T>(&self, history: &mut History, work: impl FnOnce(&mut History) -> T) -> T {
+        let before = history.memory_bytes();
+        let result = work(history);
+        let change = history.memory_bytes().wrapping_sub(before);
+        if change != 0 {
+            self.bytes.fetch_add(change, Ordering::Relaxed);
+        }
+        result
+    }
+
     fn append_to(&self, channel: &mut Channel<D::Route>, publication: NewPublication) -> Position {
         let Channel { name, route, bounds, history } = channel;
-        let offset = match history.append(publication, self.now_ms(), bounds) {
+        let now_ms = self.now_ms();
+        let offset = match self.count(history, |history| history.append(publication, now_ms, bounds)) {
             Appended::Duplicate(offset) => offset,
             Appended::New(publication) => {
                 self.deliver.deliver(route, name, self.epoch, &publication);
@@ -71,18 +90,16 @@ impl<D: Deliver> MemoryEngine<D> {
         };
         Position { epoch: self.epoch, offset }
     }
-}
 
-impl<D: Deliver> Engine for MemoryEngine<D> {
-    fn append(&self, name: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+    fn append_to_any(&self, name: &ChannelName, publication: NewPublication) -> Result<Position, Error> {
         let (stripe, hash) = self.stripe(name);
         let mut stripe = lock(stripe);
         if let Some(channel) = stripe.find_mut(hash, |channel| channel.name == *name) {
-            return Answer::now(Ok(self.append_to(channel, publication)));
+            return Ok(self.append_to(channel, publication));
         }
         if self.channels.load(Ordering::Relaxed) >= self.config.channels_max {
             let detail = format!("this server keeps at most {} channels", self.config.channels_max);
-            return Answer::now(Err(Error::new(Code::TooMany, detail)));
+            return Err(Error::new(Code::TooMany, detail));
         }
         self.channels.fetch_add(1, Ordering::Relaxed);
         let channel = Channel {
@@ -93,7 +110,17 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         };
         let rehash = |channel: &Channel<D::Route>| self.hasher.hash_one(&channel.name);
         let mut entry = stripe.insert_unique(hash, channel, rehash);
-        Answer::now(Ok(self.append_to(entry.get_mut(), publication)))
+        Ok(self.append_to(entry.get_mut(), publication))
+    }
+}
+
+impl<D: Deliver> Engine for MemoryEngine<D> {
+    fn append(&self, name: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+        let appended = self.append_to_any(name, publication);
+        if self.bytes.load(Ordering::Relaxed) > self.config.history_bytes_max {
+            self.evict();
+        }
+        Answer::now(appended)
     }
 
     fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
@@ -134,7 +161,7 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         let now_ms = self.now_ms();
         for stripe in &self.stripes {
             for Channel { bounds, history, .. } in lock(stripe).iter_mut() {
-                history.trim(now_ms, bounds);
+                self.count(history, |history| history.trim(now_ms, bounds));
             }
         }
     }

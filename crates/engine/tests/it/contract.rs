@@ -155,6 +155,63 @@ fn bounds_trim_and_the_gap_says_what() {
     });
 }
 
+/// The past of all channels together is bounded to what is here a few times 10,000 bytes.
+#[test]
+fn the_longest_silent_are_forgotten_first() {
+    on_every_engine(Config { history_bytes_max: 50_000, ..Config::default() }, |world| {
+        let large = || text(&"x".repeat(10_000));
+        let first = world.append("old", large());
+        world.clock_ms.fetch_add(1000, Ordering::SeqCst);
+        world.append("silent", large());
+        world.clock_ms.fetch_add(10 * 60 * 1000, Ordering::SeqCst);
+        for _ in 0..3 {
+            world.append("busy", large());
+        }
+        let at = |offset| Position { offset, ..first };
+        assert_eq!(world.read("old", Since::Position(at(0))), (Some((at(0), at(1))), vec![]));
+        assert_eq!(world.read("silent", Since::Earliest), (None, vec![1]), "one was enough");
+        assert_eq!(world.read("busy", Since::Earliest), (None, vec![1, 2, 3]));
+        assert_eq!(world.append("old", large()), at(2), "positions go on");
+        assert_eq!(world.read("old", Since::Position(at(1))), (None, vec![2]));
+        assert_eq!(world.read("silent", Since::Position(at(0))), (Some((at(0), at(1))), vec![]));
+    });
+}
+
+#[test]
+fn without_idle_channels_the_longest_lose_their_oldest() {
+    on_every_engine(Config { history_bytes_max: 50_000, ..Config::default() }, |world| {
+        let first = world.append("short", text(&"x".repeat(1000)));
+        for _ in 0..100 {
+            world.append("long", text(&"x".repeat(1000)));
+        }
+        assert_eq!(world.read("short", Since::Position(first)), (None, vec![]));
+        assert_eq!(world.read("short", Since::Earliest), (None, vec![1]));
+        let (gap, left) = world.read("long", Since::Position(first));
+        let (from, to) = gap.expect("the oldest are gone, and that is said");
+        assert_eq!((from, to.offset + 1, *left.last().unwrap()), (first, left[0], 100));
+        assert!((30..=50).contains(&left.len()), "{left:?}");
+        assert!(world.engine.size().1 <= 50_000);
+    });
+}
+
+#[test]
+fn many_threads_stay_within_the_bound_of_all_channels() {
+    on_every_engine(Config { history_bytes_max: 100_000, ..Config::default() }, |world| {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || {
+                    for i in 0..500 {
+                        world.append(&format!("c/{thread}/{}", i % 50), text(&"x".repeat(500)));
+                    }
+                });
+            }
+        });
+        world.publish("last");
+        assert!(world.engine.size().1 <= 100_000, "{:?}", world.engine.size());
+        assert_eq!(world.append("c/0/0", text("x")).offset, 11);
+    });
+}
+
 #[test]
 fn another_epoch_is_a_gap_and_never_silence() {
     on_every_engine(Config::default(), |world| {

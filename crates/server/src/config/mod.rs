@@ -39,6 +39,8 @@ pub struct Engine {
     pub url: String,
     /// Most channels with a past.
     pub channels_max: usize,
+    /// Memory for the past of all channels together.
+    pub history_bytes_max: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,7 +71,8 @@ impl Default for Server {
 
 impl Default for Engine {
     fn default() -> Self {
-        Self { url: "memory".into(), channels_max: millrace_engine::Config::default().channels_max }
+        let millrace_engine::Config { channels_max, history_bytes_max, .. } = Default::default();
+        Self { url: "memory".into(), channels_max, history_bytes_max }
     }
 }
 
@@ -126,6 +129,7 @@ impl Config {
             history: self.history,
             namespaces: self.namespaces.clone(),
             channels_max: self.engine.channels_max,
+            history_bytes_max: self.engine.history_bytes_max,
         }
     }
 

@@ -187,9 +187,10 @@ impl World {
         }
     }
 
-    /// A poll without `since` starts at the moment its history is read.
-    pub fn promise_now(&mut self, index: usize, channel: usize) {
-        if let Some(link) = &mut self.clients[index].link {
+    /// A poll without `since` starts at the moment its history is read; one that was cut promises nothing to what came after it.
+    pub fn promise_now(&mut self, index: usize, poll: u64, channel: usize) {
+        let is_it = |link: &&mut Link| matches!(link.kind, LinkKind::Poll(id) if id == poll);
+        if let Some(link) = self.clients[index].link.as_mut().filter(is_it) {
             link.promised.insert(channel, self.truth.top(channel));
         }
     }

@@ -253,9 +253,9 @@ impl World {
     }
 
     pub fn poll_reads(&mut self, asker: Asker, channel: usize, since: Since) {
-        let Asker::Poll { poll, round, .. } = asker else { return };
-        if let Some(poll) = self.polls.get(&poll).filter(|poll| since == Since::Now && poll.round == round) {
-            self.promise_now(poll.client, channel);
+        let Asker::Poll { poll: id, round, .. } = asker else { return };
+        if let Some(poll) = self.polls.get(&id).filter(|poll| since == Since::Now && poll.round == round) {
+            self.promise_now(poll.client, id, channel);
         }
     }
 

@@ -158,8 +158,10 @@ impl World {
         };
         let limit = PageLimit { count: dice.pick(&[1, 2, 5, 100]), bytes: dice.pick(&[200, 1 << 20]) };
         let tiny = dice.percent(15);
+        let crowded = dice.percent(15);
         let config = Config {
             log_bytes_max: if tiny { 1 } else { 4 << 20 },
+            logs_bytes_max: if crowded { dice.pick(&[1, 200, 1000, 50_000]) } else { 256 << 20 },
             heartbeat_s: dice.pick(&[1, 25]),
             grace_s: 1,
             ..Config::default()
@@ -284,6 +286,14 @@ impl World {
                 self.hub.deliver(&self.names[channel], key, epoch, &publication);
                 self.counts.deliveries += 1;
                 self.drain()?;
+                if self.hub.is_full() {
+                    self.counts.full += 1;
+                    self.flush()?;
+                }
+                let (logs, most) = (self.hub.memory().logs, self.config.logs_bytes_max);
+                if logs > most {
+                    return Err(format!("the logs hold {logs} bytes, more than {most}"));
+                }
             }
             Event::Read { life: l, asker, channel, since, policy } if l == life => {
                 let page = self.read(channel, since, policy);
