@@ -4,6 +4,7 @@
 //! Read first: [`stats::usl::Usl`].
 
 pub mod histogram;
+pub mod host;
 pub mod load;
 pub mod recording;
 pub mod stats;

@@ -1,0 +1,173 @@
+//! The text formats of `/proc`.
+//!
+//! Source: `proc_pid_stat(5)` and its siblings; kernel documentation, "filesystems/proc.rst", "accounting/psi.rst".
+
+use std::{fs, io, path::Path};
+
+/// What one line of `/proc/PID/stat` says. Times are in ticks of the clock.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stat {
+    pub name: String,
+    pub parent: u32,
+    /// A zombie has left; only its parent has not looked yet.
+    pub is_zombie: bool,
+    pub user: u64,
+    pub system: u64,
+    /// Of children that are gone and were waited for, with theirs.
+    pub reaped_user: u64,
+    pub reaped_system: u64,
+    pub threads: u32,
+    /// After boot; with the process number it names a process once and for all.
+    pub started: u64,
+    pub rss_pages: u64,
+}
+
+impl Stat {
+    pub fn read(pid: u32) -> Option<Stat> {
+        Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    pub fn parse(line: &str) -> Option<Stat> {
+        // A name may hold anything, brackets and spaces included.
+        let (head, rest) = line.rsplit_once(") ")?;
+        let name = head.split_once('(')?.1.to_owned();
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let number = |index: usize| fields.get(index - 3)?.parse::<u64>().ok();
+        Some(Stat {
+            name,
+            is_zombie: fields.first() == Some(&"Z"),
+            parent: number(4)? as u32,
+            user: number(14)?,
+            system: number(15)?,
+            reaped_user: number(16)?,
+            reaped_system: number(17)?,
+            threads: number(20)? as u32,
+            started: number(22)?,
+            rss_pages: number(24)?,
+        })
+    }
+}
+
+/// All processes there are, those that end meanwhile left out. Cost: about 10 us each.
+pub fn processes() -> io::Result<Vec<(u32, Stat)>> {
+    let numbers = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    Ok(numbers.filter_map(|pid| Some((pid, Stat::read(pid)?))).collect())
+}
+
+/// The value behind `key` in lines of `key: value`, with what follows (a unit).
+pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix(':')?.trim()))
+}
+
+/// As [`field`], for whole numbers; `kB` makes them bytes.
+pub fn number(text: &str, key: &str) -> Option<u64> {
+    let mut words = field(text, key)?.split_ascii_whitespace();
+    let value: u64 = words.next()?.parse().ok()?;
+    Some(if words.next() == Some("kB") { value * 1024 } else { value })
+}
+
+/// How often processes waited for a CPU: share in percent of the last ten seconds, and microseconds since boot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pressure {
+    pub avg10: f64,
+    pub total_us: u64,
+}
+
+impl Pressure {
+    pub fn read() -> Option<Pressure> {
+        Pressure::parse(&fs::read_to_string("/proc/pressure/cpu").ok()?)
+    }
+
+    pub fn parse(text: &str) -> Option<Pressure> {
+        let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+        let value = |key: &str| some.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+        Some(Pressure { avg10: value("avg10")?.parse().ok()?, total_us: value("total")?.parse().ok()? })
+    }
+}
+
+/// Ticks since boot of one core.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Core {
+    pub busy: u64,
+    /// What the hypervisor gave to others while this core had work.
+    pub steal: u64,
+    pub all: u64,
+}
+
+/// The lines `cpuN` of `/proc/stat`.
+pub fn cores(text: &str) -> Vec<Core> {
+    let line = |line: &str| {
+        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
+        // Without a number it is the sum; the words are glued to `cpu` otherwise.
+        line.as_bytes().get(3).filter(|byte| byte.is_ascii_digit())?;
+        words.next();
+        // user nice system idle iowait irq softirq steal; guests are part of user already.
+        let ticks: Vec<u64> = words.take(8).map_while(|word| word.parse().ok()).collect();
+        let [user, nice, system, idle, iowait, irq, softirq, steal] = ticks.try_into().ok()?;
+        let busy = user + nice + system + irq + softirq;
+        Some(Core { busy, steal, all: busy + idle + iowait + steal })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// `/proc/net/sockstat`: the value behind `key` in the line of TCP.
+pub fn tcp(text: &str, key: &str) -> Option<u64> {
+    let mut words = field(text, "TCP")?.split(' ');
+    words.find(|word| *word == key)?;
+    words.next()?.parse().ok()
+}
+
+/// A file of one line, trimmed.
+pub fn line(path: impl AsRef<Path>) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let line = "4242 (a) R (b c) S 17 4242 9193 0 -1 4194304 100 2 0 0 11 12 13 14 20 0 5 0 613251 3133440 387 18446744073709551615";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!((stat.name.as_str(), stat.parent, stat.is_zombie), ("a) R (b c", 17, false));
+        assert_eq!((stat.user, stat.system, stat.reaped_user, stat.reaped_system), (11, 12, 13, 14));
+        assert_eq!((stat.threads, stat.started, stat.rss_pages), (5, 613_251, 387));
+        assert_eq!(Stat::parse("4242 (cut off) S 17"), None);
+    }
+
+    #[test]
+    fn pressure_of_the_cpu() {
+        let text = "some avg10=8.36 avg60=8.32 avg300=11.47 total=1105629258\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        assert_eq!(Pressure::parse(text), Some(Pressure { avg10: 8.36, total_us: 1_105_629_258 }));
+        assert_eq!(Pressure::parse("full avg10=0.00 total=0\n"), None);
+    }
+
+    #[test]
+    fn cores_without_their_sum() {
+        let text = "cpu  30 0 0 0 0 0 0 0 0 0\ncpu0 10 1 20 100 5 2 3 7 9 0\ncpu11 1 0 1 8 0 0 0 0 0 0\nintr 12 0\n";
+        assert_eq!(cores(text), [Core { busy: 36, steal: 7, all: 148 }, Core { busy: 2, steal: 0, all: 10 }]);
+    }
+
+    #[test]
+    fn sockets() {
+        let text = "sockets: used 15\nTCP: inuse 1 orphan 0 tw 4 alloc 1 mem 139\nUDP: inuse 0 mem 0\n";
+        assert_eq!((tcp(text, "mem"), tcp(text, "tw"), tcp(text, "none")), (Some(139), Some(4), None));
+    }
+
+    #[test]
+    fn fields_and_their_units() {
+        let text = "Name:\tcat dog\nThreads:\t3\nPss:                 251 kB\nPss_Anon:   112 kB\n";
+        assert_eq!(field(text, "Name"), Some("cat dog"));
+        assert_eq!((number(text, "Threads"), number(text, "Pss"), number(text, "Ps")), (Some(3), Some(257_024), None));
+    }
+
+    #[test]
+    fn this_process_is_among_all() {
+        let pid = std::process::id();
+        let all = processes().unwrap();
+        let own = &all.iter().find(|(number, _)| *number == pid).unwrap().1;
+        assert!(all.iter().any(|(number, _)| *number == own.parent) || own.parent == 0);
+        assert!(own.threads >= 2, "the test runs in a thread of its own");
+    }
+}
