@@ -2,7 +2,10 @@ use std::{
     collections::HashSet,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
 };
 
@@ -12,6 +15,8 @@ use tokio::sync::Notify;
 
 /// Most entries of one mailbox; beyond, only the newest publication of each channel is kept, and readers fetch the others from history.
 const ENTRIES_MAX: usize = 65_536;
+/// A mailbox with so many entries is congested until it is emptied: who publishes into it is asked to wait, so that it does not overflow.
+const HIGH_WATER: usize = 8_192;
 
 /// A publication on its way to a shard.
 #[derive(Clone, Debug)]
@@ -29,10 +34,23 @@ pub struct Mailbox {
     entries: Mutex<Vec<Delivery>>,
     /// The shard is about to look by itself: nobody needs to wake it.
     attended: AtomicBool,
+    congested: AtomicBool,
+    /// How many mailboxes of the node are.
+    all_congested: Arc<AtomicUsize>,
     notify: Notify,
 }
 
 impl Mailbox {
+    /// One of a node's; all of them share the count of those that are congested.
+    pub fn new(all_congested: Arc<AtomicUsize>) -> Self {
+        Self { all_congested, ..Self::default() }
+    }
+
+    /// Has it more entries than it should?
+    pub fn is_congested(&self) -> bool {
+        self.congested.load(Relaxed)
+    }
+
     pub fn push(&self, delivery: Delivery) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= ENTRIES_MAX {
@@ -40,6 +58,9 @@ impl Mailbox {
         }
         let was_empty = entries.is_empty();
         entries.push(delivery);
+        if entries.len() == HIGH_WATER {
+            self.set_congested(true);
+        }
         drop(entries);
         if was_empty && !self.attended.load(SeqCst) {
             self.notify.notify_one();
@@ -61,7 +82,21 @@ impl Mailbox {
 
     /// Everything that has come, oldest first; `spare` (empty) takes its place, so that no memory is allocated per turn.
     pub fn take(&self, spare: Vec<Delivery>) -> Vec<Delivery> {
-        std::mem::replace(&mut *self.entries.lock().unwrap_or_else(PoisonError::into_inner), spare)
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_congested() {
+            self.set_congested(false);
+        }
+        std::mem::replace(&mut *entries, spare)
+    }
+
+    /// Called with the entries locked.
+    fn set_congested(&self, congested: bool) {
+        if self.congested.swap(congested, Relaxed) != congested {
+            match congested {
+                true => self.all_congested.fetch_add(1, Relaxed),
+                false => self.all_congested.fetch_sub(1, Relaxed),
+            };
+        }
     }
 
     /// Returns when something may have come.
@@ -107,6 +142,24 @@ mod tests {
         mailbox.push(delivery("a", 2));
         mailbox.leave();
         assert!(woken(&mailbox), "it has not looked since");
+    }
+
+    #[test]
+    fn a_mailbox_is_congested_from_the_mark_until_it_is_emptied() {
+        let all = Arc::<AtomicUsize>::default();
+        let (one, other) = (Mailbox::new(all.clone()), Mailbox::new(all.clone()));
+        let seen = || (one.is_congested(), other.is_congested(), all.load(Relaxed));
+        (1..HIGH_WATER as u64).for_each(|offset| one.push(delivery("a", offset)));
+        assert_eq!(seen(), (false, false, 0));
+        one.push(delivery("a", HIGH_WATER as u64));
+        assert_eq!(seen(), (true, false, 1));
+        (1..=2 * ENTRIES_MAX as u64).for_each(|offset| other.push(delivery("b", offset)));
+        assert_eq!(seen(), (true, true, 2), "once each, overflow or not");
+        one.take(Vec::new());
+        assert_eq!(seen(), (false, true, 1));
+        other.take(Vec::new());
+        other.take(Vec::new());
+        assert_eq!(seen(), (false, false, 0));
     }
 
     #[test]

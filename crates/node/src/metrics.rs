@@ -8,6 +8,7 @@ use std::sync::{
 pub struct Metrics {
     pub publications: AtomicU64,
     pub publications_refused: AtomicU64,
+    pub publishers_paused: AtomicU64,
     pub published_bytes: AtomicU64,
     pub sent_bytes: AtomicU64,
     pub received_bytes: AtomicU64,
@@ -116,6 +117,12 @@ const FAMILIES: &[(&str, &str, &str, Pick)] = &[
     ("millrace_channels_open", "gauge", "Channels with a reader, summed over shards.", |m| &m.channels),
     ("millrace_publications_total", "counter", "Publications accepted.", |m| &m.publications),
     ("millrace_publications_refused_total", "counter", "Publications refused.", |m| &m.publications_refused),
+    (
+        "millrace_publishers_paused_total",
+        "counter",
+        "Pauses in reading from WebSockets that publish faster than readers are served.",
+        |m| &m.publishers_paused,
+    ),
     ("millrace_published_bytes_total", "counter", "Payload bytes offered.", |m| &m.published_bytes),
     ("millrace_sent_bytes_total", "counter", "Bytes written to streams and WebSockets.", |m| &m.sent_bytes),
     ("millrace_received_bytes_total", "counter", "Bytes read from WebSockets.", |m| &m.received_bytes),
@@ -125,5 +132,5 @@ const FAMILIES: &[(&str, &str, &str, Pick)] = &[
     ("millrace_http_requests_total", "counter", "HTTP requests.", |m| &m.http_requests),
     ("millrace_http_errors_total", "counter", "HTTP requests answered 4xx or 5xx.", |m| &m.http_errors),
     ("millrace_udp_received_total", "counter", "Datagrams received.", |m| &m.udp_received),
-    ("millrace_udp_dropped_total", "counter", "Datagrams dropped because they were malformed.", |m| &m.udp_dropped),
+    ("millrace_udp_dropped_total", "counter", "Datagrams dropped: malformed, or refused.", |m| &m.udp_dropped),
 ];

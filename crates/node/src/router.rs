@@ -35,6 +35,7 @@ type Readers = Box<[u32]>;
 /// Who is interested in what: brings each publication to the mailboxes of the shards that have a reader for it, and to no other.
 pub struct Router {
     mailboxes: Vec<Arc<Mailbox>>,
+    congested: Arc<AtomicUsize>,
     routes: Vec<Mutex<HashMap<ChannelName, Route>>>,
     patterns: RwLock<HashMap<Pattern, Readers>>,
     pattern_count: AtomicUsize,
@@ -43,8 +44,10 @@ pub struct Router {
 
 impl Router {
     pub fn new(shards: usize) -> Self {
+        let congested = Arc::<AtomicUsize>::default();
         Self {
-            mailboxes: (0..shards).map(|_| Arc::default()).collect(),
+            mailboxes: (0..shards).map(|_| Arc::new(Mailbox::new(congested.clone()))).collect(),
+            congested,
             routes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             patterns: RwLock::default(),
             pattern_count: AtomicUsize::new(0),
@@ -58,6 +61,23 @@ impl Router {
 
     pub fn mailbox(&self, shard: usize) -> &Arc<Mailbox> {
         &self.mailboxes[shard]
+    }
+
+    /// Is any mailbox congested? Cost: one load.
+    pub fn is_congested(&self) -> bool {
+        self.congested.load(Relaxed) > 0
+    }
+
+    /// Is any mailbox congested that a publication of this channel would go to?
+    pub fn is_congested_for(&self, channel: &ChannelName) -> bool {
+        if !self.is_congested() {
+            return false;
+        }
+        let mut wanted = self.by_pattern(channel);
+        if let Some(route) = self.stripe(channel).get(channel) {
+            wanted.iter_mut().zip(&**route).for_each(|(wanted, way)| *wanted |= way.readers.load(Relaxed) > 0);
+        }
+        wanted.iter().zip(&self.mailboxes).any(|(wanted, mailbox)| *wanted && mailbox.is_congested())
     }
 
     /// A shard has so many readers of a channel now.
@@ -155,5 +175,27 @@ mod tests {
         drop(route);
         router.set_readers(0, &channel, key, 0);
         assert!(router.stripe(&channel).is_empty(), "a route that nobody uses is forgotten");
+    }
+
+    #[test]
+    fn only_who_publishes_into_a_full_mailbox_meets_congestion() {
+        let router = Router::new(2);
+        let [busy, quiet, matched] = ["busy", "quiet", "matched/x"].map(|name| ChannelName::parse(name).unwrap());
+        let key = ChannelKey::from_bits(1 << 32).unwrap();
+        router.set_readers(1, &busy, key, 1);
+        router.set_readers(0, &quiet, key, 1);
+        router.set_pattern_readers(1, &Pattern::parse("matched/#").unwrap(), 1);
+        let seen = || [&busy, &quiet, &matched].map(|channel| router.is_congested_for(channel));
+        assert_eq!(seen(), [false; 3]);
+        let route = router.route(&busy);
+        let data = Default::default();
+        let publication = Publication { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data };
+        let publication = Arc::new(publication);
+        while !router.is_congested() {
+            router.deliver(&route, &busy, Epoch(1), &publication);
+        }
+        assert_eq!(seen(), [true, false, true]);
+        router.mailbox(1).take(Vec::new());
+        assert_eq!(seen(), [false; 3]);
     }
 }

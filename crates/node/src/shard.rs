@@ -118,7 +118,23 @@ impl<S: Sockets> Shard<S> {
     }
 
     /// Publishes; the answer is the position.
-    pub fn publish(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+    ///
+    /// Errors: [`Code::Congested`], and the engine's.
+    pub fn publish(
+        self: &Rc<Self>,
+        channel: &ChannelName,
+        publication: NewPublication,
+    ) -> Answer<Result<Position, Error>> {
+        if self.is_congested(channel) {
+            Metrics::add(&self.metrics.publications_refused, 1);
+            let detail = "the readers of this channel are served later than publications come; try again";
+            return Answer::now(Err(Error::new(Code::Congested, detail)));
+        }
+        self.accept(channel, publication)
+    }
+
+    /// As [`Shard::publish`], for what cannot be refused any more; whoever sent it is read more slowly while [`Shard::is_congested`].
+    pub fn accept(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
         Metrics::add(&self.metrics.published_bytes, publication.data.len() as u64);
         let answer = self.engine.append(channel, publication);
         match &answer {
@@ -126,6 +142,22 @@ impl<S: Sockets> Shard<S> {
             _ => Metrics::add(&self.metrics.publications, 1),
         }
         answer
+    }
+
+    /// Would a publication of this channel wait behind too many others? This shard's own part of them is served first.
+    pub fn is_congested(self: &Rc<Self>, channel: &ChannelName) -> bool {
+        if !self.router.is_congested() {
+            return false;
+        }
+        if self.router.mailbox(self.id).is_congested() {
+            self.turn();
+        }
+        self.router.is_congested_for(channel)
+    }
+
+    /// Is any shard congested?
+    pub fn is_node_congested(&self) -> bool {
+        self.router.is_congested()
     }
 
     /// Subscriptions of a channel on this node.

@@ -18,6 +18,7 @@ pub enum Code {
     TooLarge,
     Unsupported,
     TooMany,
+    Congested,
     Internal,
     Unavailable,
 }
@@ -37,6 +38,7 @@ pub const CODES: &[(Code, &str, u16, bool, &str)] = &[
     (Code::TooLarge, "too_large", 413, false, "Too large"),
     (Code::Unsupported, "unsupported", 415, false, "Unsupported content type"),
     (Code::TooMany, "too_many", 429, true, "Too many"),
+    (Code::Congested, "congested", 429, true, "Publications come faster than they leave"),
     (Code::Internal, "internal", 500, true, "Internal error"),
     (Code::Unavailable, "unavailable", 503, true, "Unavailable"),
 ];

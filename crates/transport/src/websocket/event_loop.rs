@@ -1,8 +1,10 @@
 use std::{
     cell::RefCell,
+    collections::HashSet,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     rc::Rc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -32,6 +34,10 @@ const EVENTS: usize = 1024;
 const TURNS: usize = 4;
 /// A connection for which more than this waits is not read from: whoever does not take replies gets no more of them.
 const OUT_BYTES_MAX: usize = 64 * 1024;
+/// While readers are served too late, their publishers are not read from: how often to look whether that is over, and how many times at
+/// most. A publisher's pongs wait, too, so all of it is far below any grace.
+const PAUSE: Duration = Duration::from_millis(5);
+const PAUSES_MAX: u32 = 40;
 
 /// The WebSockets of one shard: an epoll of their descriptors, which is itself one event source of the shard's runtime.
 pub struct EventLoop {
@@ -39,6 +45,8 @@ pub struct EventLoop {
     epoll: Rc<OwnedFd>,
     /// One read buffer for all: an idle connection has none.
     scratch: RefCell<Vec<u8>>,
+    /// Publishers that are not read from.
+    paused: RefCell<HashSet<ConnId>>,
 }
 
 struct Source(Rc<OwnedFd>);
@@ -52,7 +60,7 @@ impl AsRawFd for Source {
 impl EventLoop {
     pub fn new(context: Rc<Context>) -> Rc<Self> {
         let epoll = context.shard.sockets().epoll();
-        Rc::new(Self { context, epoll, scratch: RefCell::new(vec![0; READ_BYTES]) })
+        Rc::new(Self { context, epoll, scratch: RefCell::new(vec![0; READ_BYTES]), paused: RefCell::default() })
     }
 
     /// Serves until the task is dropped.
@@ -137,11 +145,11 @@ impl EventLoop {
         shard.turn();
     }
 
-    /// Reads from this connection unless it is busy or takes no replies.
+    /// Reads from this connection unless it is busy, takes no replies, or publishes more than can be served.
     pub(super) fn watch(&self, id: ConnId) {
         self.context.shard.with(|hub, sockets| {
             let Some(socket) = sockets.socket(id) else { return };
-            let busy = socket.waiting.is_some();
+            let busy = socket.waiting.is_some() || self.paused.borrow().contains(&id);
             sockets.watch(id, !busy && hub.out_bytes(id) <= OUT_BYTES_MAX);
         });
     }
@@ -238,7 +246,9 @@ impl EventLoop {
 
     /// A bare WebSocket cannot be told that a publication was refused: it is closed instead, never left to believe.
     fn publish(self: &Rc<Self>, id: ConnId, channel: &ChannelName, publication: NewPublication) {
-        match self.context.shard.publish(channel, publication) {
+        let answer = self.context.shard.accept(channel, publication);
+        self.slow_down(id, channel);
+        match answer {
             Answer::Now(Some(Ok(_))) => {}
             answer => {
                 let this = self.clone();
@@ -249,6 +259,31 @@ impl EventLoop {
                 });
             }
         }
+    }
+
+    /// Does not read from this publisher for a moment if the readers of its channel are served too late. What it has sent already waits in
+    /// its socket, and soon in itself.
+    pub(super) fn slow_down(self: &Rc<Self>, id: ConnId, channel: &ChannelName) {
+        if !self.context.shard.is_congested(channel) || !self.paused.borrow_mut().insert(id) {
+            return;
+        }
+        Metrics::add(&self.context.shard.metrics.publishers_paused, 1);
+        self.watch(id);
+        if self.paused.borrow().len() == 1 {
+            tokio::task::spawn_local(self.clone().resume());
+        }
+    }
+
+    /// Ends all pauses once nobody is served late, or enough time has passed.
+    async fn resume(self: Rc<Self>) {
+        for _ in 0..PAUSES_MAX {
+            tokio::time::sleep(PAUSE).await;
+            if !self.context.shard.is_node_congested() {
+                break;
+            }
+        }
+        let paused = std::mem::take(&mut *self.paused.borrow_mut());
+        paused.into_iter().for_each(|id| self.watch(id));
     }
 
     /// Sends a text message.

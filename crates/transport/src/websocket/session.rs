@@ -83,7 +83,9 @@ async fn execute(
         Command::Presence { channel } => ok(json!({ "count": shard.presence(&channel) })),
         Command::Publish { channel, publication } => {
             check_size(event_loop.context(), &publication)?;
-            let position = shard.publish(&channel, publication).await?;
+            let answer = shard.accept(&channel, publication);
+            event_loop.slow_down(id, &channel);
+            let position = answer.await?;
             Ok(Some(format!("{{\"id\":{command_id},\"ok\":{{\"position\":\"{position}\"}}}}")))
         }
         Command::Subscribe { target: Target::Channel(channel), since, policy, .. } => {

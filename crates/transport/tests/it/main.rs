@@ -5,6 +5,7 @@ mod bad_input;
 mod balance;
 mod client;
 mod compression;
+mod congestion;
 mod contract;
 mod devices;
 mod http;

@@ -42,6 +42,11 @@ impl Server {
         Self { address: running.address, running: Some(running), http: client(false) }
     }
 
+    /// One that somebody else has started, and stops.
+    pub fn at(address: SocketAddr) -> Self {
+        Self { running: None, address, http: client(false) }
+    }
+
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }

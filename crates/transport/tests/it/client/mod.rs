@@ -4,7 +4,7 @@ mod lines;
 mod poll;
 pub mod raw;
 mod session;
-mod websocket;
+pub mod websocket;
 
 use std::collections::{BTreeMap, VecDeque};
 

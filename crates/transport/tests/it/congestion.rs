@@ -1,0 +1,165 @@
+//! Publishers that are faster than readers are served: who can be told comes back later, who cannot is read more slowly. Nothing is lost.
+#![allow(clippy::unwrap_used, reason = "a test may stop where it is wrong")]
+
+use std::{
+    net::SocketAddr,
+    rc::Rc,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use futures_util::{SinkExt, StreamExt};
+use http::request::Parts;
+use millrace_delivery::{ChannelKey, Hub};
+use millrace_engine::MemoryEngine;
+use millrace_node::{Metrics, Router, Shard};
+use millrace_protocol::{ChannelName, Epoch};
+use millrace_transport::{Config, Listener, Sockets, http::Context, http::Pages, http::Response, serve};
+use serde_json::{Value, json};
+use tokio::{sync::watch, task::LocalSet};
+use tokio_tungstenite::tungstenite::Message as Frame;
+
+use crate::{
+    client::websocket,
+    server::{Server, until, within},
+};
+
+/// Entries from which on a mailbox is congested.
+const HIGH_WATER: usize = 8192;
+
+/// The first of two shards. The second has a reader of `busy`, and nobody looks into its mailbox but the test.
+struct Half {
+    server: Server,
+    router: Arc<Router>,
+    metrics: Arc<Metrics>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct NoPages;
+
+impl Pages for NoPages {
+    fn answer(&self, _: &Parts) -> Option<Response> {
+        None
+    }
+}
+
+impl Half {
+    fn start() -> Self {
+        let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1).unwrap().remove(0);
+        let address = listener.address().unwrap();
+        let (router, metrics) = (Arc::new(Router::new(2)), Arc::<Metrics>::default());
+        let key = ChannelKey::from_bits(1 << 32).unwrap();
+        router.set_readers(1, &ChannelName::parse("busy").unwrap(), key, 1);
+        let (stop, mut stopped) = watch::channel(false);
+        let (of_shard, counted) = (router.clone(), metrics.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            LocalSet::new().block_on(&runtime, async move {
+                let engine = Arc::new(MemoryEngine::new(Default::default(), Epoch(1), of_shard.clone(), || 1));
+                let (config, sockets) = (Config::default(), Sockets::new(counted.clone()).unwrap());
+                let shard = Shard::new(0, of_shard, engine, Hub::new(config.hub()), sockets, counted);
+                let (_never, draining) = watch::channel(false);
+                let context =
+                    Context { shard, config, pages: Arc::new(NoPages), draining, drain_window: Duration::from_secs(1) };
+                let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
+                serve(Rc::new(context), listener, None, stop).await.unwrap();
+            });
+        });
+        Self { server: Server::at(address), router, metrics, stop, thread: Some(thread) }
+    }
+
+    /// Offsets of what the second shard was sent since it was last looked at.
+    fn take(&self) -> Vec<u64> {
+        self.router.mailbox(1).take(Vec::new()).iter().map(|delivery| delivery.publication.offset).collect()
+    }
+
+    /// Waits for a pause that has run out once, then serves the second shard until it has heard everything up to `last`.
+    async fn drain_slowly(&self, last: u64, frame_bytes: usize) {
+        let paused = || self.metrics.publishers_paused.load(Relaxed) as usize;
+        until("the publisher is paused again", async || paused() >= 2).await;
+        let mut heard = self.take();
+        // Each pause comes after the one read that was too much.
+        let most = HIGH_WATER + (paused() + 1) * 64 * 1024 / frame_bytes;
+        assert!((HIGH_WATER..=most).contains(&heard.len()), "{} of at most {most}", heard.len());
+        until("everything has come", async || {
+            heard.extend(self.take());
+            heard.len() as u64 >= last
+        })
+        .await;
+        assert!(heard.into_iter().eq(1..=last), "each once and in order");
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(matches!(ended, Some(Ok(()))) || std::thread::panicking());
+    }
+}
+
+#[tokio::test]
+async fn over_http_a_publisher_is_told_to_come_back() {
+    let half = Half::start();
+    let lines = (json!({ "channel": "busy", "data": 1 }).to_string() + "\n").repeat(1000);
+    let mut refused = 0;
+    for _ in 0..=HIGH_WATER / 1000 {
+        let results = half.server.post("/v1/publish", &[], lines.clone()).await.json();
+        let errors = results["results"].as_array().unwrap().iter().filter(|result| result["error"].is_object());
+        let errors: Vec<&Value> = errors.map(|result| &result["error"]).collect();
+        assert!(errors.iter().all(|error| error["code"] == "congested" && error["retry"] == true), "{errors:?}");
+        refused += errors.len();
+    }
+    assert_eq!(refused, 9000 - HIGH_WATER);
+    let answer = half.server.post("/v1/channels/busy", &[], "1").await;
+    answer.assert_problem(429, "congested");
+    assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(half.metrics.publications_refused.load(Relaxed) as usize, refused + 1);
+    assert_eq!(half.server.publish("quiet", "1").await, "00000001:1", "other channels do not mind");
+
+    assert!(half.take().into_iter().eq(1..=HIGH_WATER as u64));
+    let next = HIGH_WATER + 1;
+    assert_eq!(half.server.publish("busy", "1").await, format!("00000001:{next}"), "what was refused has no position");
+    assert_eq!(half.take(), [next as u64]);
+}
+
+#[tokio::test]
+async fn a_bare_websocket_is_read_more_slowly() {
+    const ALL: u64 = 40_000;
+    let half = Half::start();
+    let mut socket = websocket::connect(&half.server, "/v1/channels/busy?subscribe=no", None).await;
+    let payload = "x".repeat(200);
+    let publishing = async {
+        for _ in 0..ALL {
+            socket.feed(Frame::text(payload.clone())).await.unwrap();
+        }
+        socket.flush().await.unwrap();
+    };
+    within(async { tokio::join!(publishing, half.drain_slowly(ALL, payload.len())) }).await;
+}
+
+#[tokio::test]
+async fn a_session_is_read_more_slowly_and_gets_every_reply() {
+    const ALL: u64 = 20_000;
+    let half = Half::start();
+    let (mut commands, mut replies) =
+        websocket::connect(&half.server, "/v1/connect", Some("millrace.v1+json")).await.split();
+    let payload = "x".repeat(200);
+    let publishing = async {
+        for id in 1..=ALL {
+            let command = json!({ "id": id, "publish": { "channel": "busy", "data": payload } });
+            commands.feed(Frame::text(command.to_string())).await.unwrap();
+        }
+        commands.flush().await.unwrap();
+    };
+    let reading = async {
+        replies.next().await.unwrap().unwrap();
+        for id in 1..=ALL {
+            let reply: Value = serde_json::from_str(replies.next().await.unwrap().unwrap().to_text().unwrap()).unwrap();
+            assert_eq!(reply, json!({ "id": id, "ok": { "position": format!("00000001:{id}") } }));
+        }
+    };
+    within(async { tokio::join!(publishing, reading, half.drain_slowly(ALL, payload.len())) }).await;
+}
