@@ -1,0 +1,123 @@
+//! What one thread of the generator writes down.
+
+use crate::{histogram::Histogram, recording::Counts};
+
+use super::{
+    ledger::Ledger,
+    payload::Stamp,
+    tally::{Arrival, Tally},
+};
+
+/// The stream of the probe.
+pub const PROBE: u32 = 99_999_999;
+
+/// Which streams a connection hears, and where their tallies are.
+#[derive(Clone, Copy, Debug)]
+pub struct Receiver {
+    pub first_stream: u32,
+    pub streams: u32,
+    pub tallies_at: usize,
+}
+
+/// Everything of one phase but the latencies, which are kept by the second.
+#[derive(Default)]
+pub struct Page {
+    pub counts: Counts,
+    pub latency: Histogram,
+    pub service: Histogram,
+    pub spread: Histogram,
+    pub connect: Histogram,
+    pub probe: Histogram,
+    pub lateness: Histogram,
+    pub lag: Histogram,
+}
+
+impl Page {
+    pub fn add(&mut self, other: &Page) {
+        self.counts += other.counts;
+        for (sum, one) in [
+            (&mut self.latency, &other.latency),
+            (&mut self.service, &other.service),
+            (&mut self.spread, &other.spread),
+            (&mut self.connect, &other.connect),
+            (&mut self.probe, &other.probe),
+            (&mut self.lateness, &other.lateness),
+            (&mut self.lag, &other.lag),
+        ] {
+            sum.add(one);
+        }
+    }
+}
+
+pub struct Books<'a> {
+    ledger: &'a Ledger,
+    bytes: usize,
+    pub tallies: Vec<Tally>,
+    /// This second's.
+    pub counts: Counts,
+    pub latency: Histogram,
+    /// This phase's.
+    pub page: Page,
+    /// Deliveries since the beginning, each once.
+    pub delivered: u64,
+}
+
+impl<'a> Books<'a> {
+    pub fn new(ledger: &'a Ledger, bytes: usize, tallies: usize) -> Self {
+        Self {
+            ledger,
+            bytes,
+            tallies: vec![Tally::default(); tallies],
+            counts: Counts::default(),
+            latency: Histogram::default(),
+            page: Page::default(),
+            delivered: 0,
+        }
+    }
+
+    /// A receiver has read this.
+    #[inline]
+    pub fn message(&mut self, receiver: Option<Receiver>, payload: &[u8], now_ns: u64) {
+        let stamp = Stamp::read(payload, self.bytes);
+        let (Some(receiver), Some(stamp)) = (receiver, stamp) else {
+            self.counts.corrupt += 1;
+            return;
+        };
+        let heard = stamp.stream.wrapping_sub(receiver.first_stream);
+        if heard >= receiver.streams || stamp.sequence > u64::from(u32::MAX - 1) {
+            self.counts.corrupt += 1;
+            return;
+        }
+        if stamp.stream == PROBE {
+            self.page.probe.record_ns(now_ns.saturating_sub(stamp.due_ns));
+            return;
+        }
+        let sequence = stamp.sequence as u32;
+        match self.tallies[receiver.tallies_at + heard as usize].arrived(sequence) {
+            Arrival::Again => {
+                self.counts.duplicated += 1;
+                return;
+            }
+            Arrival::Late => self.counts.reordered += 1,
+            Arrival::InOrder => {}
+        }
+        self.counts.delivered += 1;
+        self.delivered += 1;
+        self.latency.record_ns(now_ns.saturating_sub(stamp.due_ns));
+        if let Some(known) = self.ledger.arrived(stamp.stream, sequence, now_ns) {
+            self.page.service.record_ns(now_ns.saturating_sub(known.sent_ns));
+            if let Some(spread_ns) = known.spread_ns {
+                self.page.spread.record_ns(spread_ns);
+            }
+        }
+    }
+
+    /// The second is over: its figures, which now belong to the phase as well.
+    pub fn turn_second(&mut self) -> (Counts, Histogram) {
+        let counts = std::mem::take(&mut self.counts);
+        let latency = std::mem::take(&mut self.latency);
+        self.page.counts += counts;
+        self.page.latency.add(&latency);
+        (counts, latency)
+    }
+}

@@ -1,0 +1,125 @@
+//! What all threads know about each publication: when it was due, when it was sent, who was first to have it, and how many do.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Publications that are remembered, 40 bytes each. Whoever is further behind has no service time and no spread any more.
+const REMEMBERED: u64 = 1 << 20;
+
+pub struct Ledger {
+    entries: Vec<Entry>,
+    streams: u64,
+    copies: u32,
+    /// Only one thread receives: counting needs no locked instruction.
+    is_alone: bool,
+    complete: AtomicU64,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// Number of the publication plus one.
+    key: AtomicU64,
+    due_ns: AtomicU64,
+    sent_ns: AtomicU64,
+    first_ns: AtomicU64,
+    arrived: AtomicU32,
+}
+
+/// What is known when one more receiver has it.
+pub struct Known {
+    pub sent_ns: u64,
+    /// From the first receiver to this one, which is the last.
+    pub spread_ns: Option<u64>,
+}
+
+impl Ledger {
+    pub fn new(publications: Option<u64>, streams: usize, copies: usize, threads: usize) -> Self {
+        let streams = streams.max(1) as u64;
+        let remembered = publications.unwrap_or(REMEMBERED).max(16 * streams).min(REMEMBERED).next_power_of_two();
+        let entries = (0..remembered).map(|_| Entry::default()).collect();
+        Self { entries, streams, copies: copies as u32, is_alone: threads == 1, complete: AtomicU64::new(0) }
+    }
+
+    /// How far a publisher may be behind its schedule before it gives up publications.
+    pub fn backlog_max(&self) -> u32 {
+        (self.entries.len() as u64 / self.streams / 2).clamp(1, 65_536) as u32
+    }
+
+    /// Publications that have reached everybody.
+    pub fn complete(&self) -> u64 {
+        self.complete.load(Relaxed)
+    }
+
+    fn entry(&self, stream: u32, sequence: u32) -> (u64, &Entry) {
+        let number = u64::from(sequence) * self.streams + u64::from(stream);
+        (number + 1, &self.entries[(number & (self.entries.len() as u64 - 1)) as usize])
+    }
+
+    pub fn begin(&self, stream: u32, sequence: u32, due_ns: u64) {
+        let (key, entry) = self.entry(stream, sequence);
+        entry.due_ns.store(due_ns, Relaxed);
+        entry.sent_ns.store(due_ns, Relaxed);
+        entry.arrived.store(0, Relaxed);
+        entry.key.store(key, Release);
+    }
+
+    pub fn due_ns(&self, stream: u32, sequence: u32) -> u64 {
+        self.entry(stream, sequence).1.due_ns.load(Relaxed)
+    }
+
+    pub fn sent(&self, stream: u32, sequence: u32, now_ns: u64) {
+        self.entry(stream, sequence).1.sent_ns.store(now_ns, Relaxed);
+    }
+
+    /// One more receiver has it.
+    #[inline]
+    pub fn arrived(&self, stream: u32, sequence: u32, now_ns: u64) -> Option<Known> {
+        let (key, entry) = self.entry(stream, sequence);
+        if entry.key.load(Acquire) != key {
+            return None;
+        }
+        let before = match self.is_alone {
+            true => {
+                let before = entry.arrived.load(Relaxed);
+                entry.arrived.store(before + 1, Relaxed);
+                before
+            }
+            false => entry.arrived.fetch_add(1, AcqRel),
+        };
+        if before == 0 {
+            entry.first_ns.store(now_ns, Release);
+        }
+        let is_last = before + 1 == self.copies;
+        if is_last {
+            self.complete.fetch_add(1, Relaxed);
+        }
+        let spread_ns = is_last.then(|| now_ns.saturating_sub(entry.first_ns.load(Acquire).min(now_ns)));
+        Some(Known { sent_ns: entry.sent_ns.load(Relaxed), spread_ns })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spread_is_known_when_the_last_one_has_it() {
+        for threads in [1, 2] {
+            let ledger = Ledger::new(Some(10), 2, 3, threads);
+            ledger.begin(1, 4, 100);
+            ledger.sent(1, 4, 150);
+            let arrive = |now_ns| ledger.arrived(1, 4, now_ns).map(|known| (known.sent_ns, known.spread_ns));
+            assert_eq!(arrive(1000), Some((150, None)));
+            assert_eq!(arrive(1500), Some((150, None)));
+            assert_eq!((ledger.complete(), arrive(1800), ledger.complete()), (0, Some((150, Some(800))), 1));
+            assert!(ledger.arrived(0, 4, 2000).is_none(), "of another publisher");
+        }
+    }
+
+    #[test]
+    fn what_is_long_past_is_unknown_and_not_mistaken() {
+        let ledger = Ledger::new(Some(16), 1, 1, 1);
+        ledger.begin(0, 0, 1);
+        ledger.begin(0, 16, 2);
+        assert!(ledger.arrived(0, 0, 3).is_none() && ledger.arrived(0, 16, 3).is_some());
+    }
+}

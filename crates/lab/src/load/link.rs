@@ -1,0 +1,151 @@
+//! One connection of the generator.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::AsFd,
+};
+
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{books::Receiver, dialect::Dialect};
+
+/// Connections from one source address: well below the 28,232 ports that Linux gives to one.
+const PER_SOURCE: usize = 8000;
+/// Bytes that the kernel may hold of a publisher; else what was "sent" would wait there.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+
+/// ```text
+///   Closed ──connect──► Connecting ──writable──► Opening ──Ready──► Live
+///      ▲                    └──────────────────────┴─────────────────┘ broken, or closed by the server
+///      └── and again later: a timer, or the queue of a storm
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Closed,
+    Connecting,
+    Opening,
+    Live,
+}
+
+pub struct Link {
+    pub dialect: Box<dyn Dialect>,
+    pub state: State,
+    pub socket: Option<Socket>,
+    /// Raised with every connection: what is heard of an earlier one is ignored.
+    pub generation: u32,
+    /// When this connection was due.
+    pub due_ns: u64,
+    pub failures: u32,
+    /// When a timer will look at it.
+    pub armed_ns: u64,
+    /// Bytes that were not used up yet, and bytes that wait for the socket.
+    pub partial: Vec<u8>,
+    pub out: Vec<u8>,
+    pub awaits_room: bool,
+    pub receiver: Option<Receiver>,
+    pub publisher: Option<Publisher>,
+}
+
+/// What a publisher has done; each number is that of the next publication.
+#[derive(Clone, Copy, Debug)]
+pub struct Publisher {
+    pub stream: u32,
+    pub scheduled: u32,
+    /// Given to the dialect.
+    pub spoken: u32,
+    /// Given to the kernel.
+    pub sent: u32,
+}
+
+impl Publisher {
+    pub fn new(stream: u32) -> Self {
+        Self { stream, scheduled: 0, spoken: 0, sent: 0 }
+    }
+}
+
+impl Link {
+    pub fn new(dialect: Box<dyn Dialect>, receiver: Option<Receiver>, stream: Option<u32>) -> Self {
+        Self {
+            dialect,
+            state: State::Closed,
+            socket: None,
+            generation: 0,
+            due_ns: 0,
+            failures: 0,
+            armed_ns: u64::MAX,
+            partial: Vec::new(),
+            out: Vec::new(),
+            awaits_room: false,
+            receiver,
+            publisher: stream.map(Publisher::new),
+        }
+    }
+
+    /// Begins to connect, as connection number `i` of the whole generator.
+    pub fn connect(&mut self, address: SocketAddr, i: usize) -> io::Result<()> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        if self.publisher.is_some() {
+            socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+        }
+        if let Some(source) = source(address, i) {
+            socket.bind(&SocketAddr::from((source, 0)).into())?;
+        }
+        match socket.connect(&address.into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
+            Err(error) => return Err(error),
+        }
+        self.socket = Some(socket);
+        self.state = State::Connecting;
+        self.generation = self.generation.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Closes; what was not said yet is said anew on the next connection.
+    pub fn close(&mut self) {
+        self.socket = None;
+        self.state = State::Closed;
+        self.partial = Vec::new();
+        self.out = Vec::new();
+        self.awaits_room = false;
+        if let Some(publisher) = &mut self.publisher {
+            publisher.spoken = publisher.sent;
+        }
+    }
+
+    /// What has come, once. `None`: nothing. Zero: the server has closed.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let Some(socket) = &self.socket else { return Ok(None) };
+        match rustix::net::recv(socket.as_fd(), buffer, RecvFlags::DONTWAIT) {
+            Ok((_, length)) => Ok(Some(length)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Offers what waits. True: nothing waits any more.
+    pub fn flush(&mut self) -> io::Result<bool> {
+        let Some(socket) = &self.socket else { return Ok(self.out.is_empty()) };
+        while !self.out.is_empty() {
+            match rustix::net::send(socket.as_fd(), &self.out, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(taken) if taken == self.out.len() => self.out.clear(),
+                Ok(taken) => drop(self.out.drain(..taken)),
+                Err(rustix::io::Errno::AGAIN) => return Ok(false),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Where connection `i` comes from: 127.0.1.1 and on, as ports of one address do not suffice. Only towards a loopback address.
+fn source(address: SocketAddr, i: usize) -> Option<IpAddr> {
+    let IpAddr::V4(ip) = address.ip() else { return None };
+    let group = i / PER_SOURCE;
+    ip.is_loopback().then(|| Ipv4Addr::new(127, 0, 1 + (group / 250) as u8, 1 + (group % 250) as u8).into())
+}

@@ -1,0 +1,391 @@
+//! Runs a plan: starts the threads, moves them from stage to stage, and puts together what they and the watcher of the server say.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        atomic::{AtomicU32, AtomicU64, Ordering::*},
+        mpsc::{Receiver as Inbox, RecvTimeoutError, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use rustix::{
+    process::{Resource, Rlimit},
+    thread::{CpuSet, sched_setaffinity},
+};
+
+use super::{
+    books::{PROBE, Page, Receiver},
+    dialect::{Role, Wire},
+    ledger::Ledger,
+    link::Link,
+    plan::Plan,
+    usage::{self, ThreadTime},
+    verdict,
+    worker::{Assigned, Clock, Report, Shared, Stage, Worker},
+};
+use crate::{
+    histogram::Histogram,
+    recording::{Counts, Finding, Phase, PhaseName, Second, Usage},
+};
+
+/// What somebody beside the generator reads once a second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sample {
+    /// Since the server's beginning.
+    pub server: Usage,
+    /// Since the machine's.
+    pub steal_s: f64,
+}
+
+/// What a plan has come to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub phases: Vec<Phase>,
+    pub seconds: Vec<Second>,
+    pub validity: Vec<Finding>,
+}
+
+impl Outcome {
+    pub fn phase(&self, name: PhaseName) -> Option<&Phase> {
+        self.phases.iter().find(|phase| phase.name == name)
+    }
+}
+
+/// Runs it to its end. `observe` is asked once a second, and at the beginning and the end of each phase; what it cannot tell any more
+/// (the server is dead) ends the run, which is kept and marked.
+///
+/// Errors: the plan cannot be carried out here, or not all connections could be opened.
+pub fn run(
+    plan: &Plan,
+    wire: &dyn Wire,
+    observe: &mut dyn FnMut() -> anyhow::Result<Sample>,
+) -> anyhow::Result<Outcome> {
+    plan.check()?;
+    let (sender, inbox) = channel();
+    let shared = Shared {
+        clock: Clock(Instant::now()),
+        stage: AtomicU32::new(Stage::Connect as u32),
+        test_at_ns: AtomicU64::new(0),
+        ledger: Ledger::new(plan.publications(), plan.streams(), plan.copies(), plan.threads),
+        published: (0..plan.streams()).map(|_| AtomicU32::new(0)).collect(),
+        published_all: AtomicU32::new(0),
+        reports: sender,
+    };
+    let assigned = assign(plan, wire);
+    let links: usize = assigned.iter().map(Vec::len).sum();
+    raise_descriptors(links as u64 + 64)?;
+    thread::scope(|scope| {
+        for (index, assigned) in assigned.into_iter().enumerate() {
+            let shared = &shared;
+            let body = move || {
+                let run = || -> anyhow::Result<()> {
+                    settle(plan, index)?;
+                    let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+                    let _ = shared.reports.send(Report::Begun(thread));
+                    Worker::new(plan, wire, shared, index, assigned)?.run()
+                };
+                if let Err(error) = run() {
+                    let _ = shared.reports.send(Report::Failed(error));
+                }
+            };
+            thread::Builder::new().name(format!("lab-load-{index}")).spawn_scoped(scope, body)?;
+        }
+        let mut desk = Desk::new(plan, &shared, inbox, observe);
+        let outcome = desk.conduct();
+        shared.stage.store(Stage::Stop as u32, Release);
+        outcome
+    })
+}
+
+/// Which thread has which connections: subscribers first, then publishers, then the probe; in the order in which they are opened.
+fn assign(plan: &Plan, wire: &dyn Wire) -> Vec<Vec<Assigned>> {
+    let mut threads: Vec<Vec<Assigned>> = (0..plan.threads).map(|_| Vec::new()).collect();
+    let both = plan.shares_connections() && wire.is_duplex();
+    let mut ordinal = 0;
+    let mut add = |thread: usize, role, channel: &str, receiver, stream| {
+        let link = Link::new(wire.dialect(role, channel), receiver, stream);
+        threads[thread % plan.threads].push(Assigned { link, ordinal });
+        ordinal += 1;
+    };
+    let heard = plan.heard_by_each() as u32;
+    for i in 0..plan.clients {
+        let receiver = Receiver { first_stream: plan.first_heard(i) as u32, streams: heard, tallies_at: 0 };
+        let (role, stream) = if both { (Role::Both, Some(i as u32)) } else { (Role::Subscriber, None) };
+        add(i, role, &plan.channel_of(i), Some(receiver), stream);
+    }
+    if !both {
+        (0..plan.streams()).for_each(|i| add(i, Role::Publisher, &plan.channel_of(i), None, Some(i as u32)));
+    }
+    if !plan.probe.is_zero() {
+        let channel = format!("{}/probe", plan.channel);
+        let receiver = Some(Receiver { first_stream: PROBE, streams: 1, tallies_at: 0 });
+        if wire.is_duplex() {
+            add(0, Role::Both, &channel, receiver, Some(PROBE));
+        } else {
+            add(0, Role::Subscriber, &channel, receiver, None);
+            add(0, Role::Publisher, &channel, None, Some(PROBE));
+        }
+    }
+    threads
+}
+
+/// Errors: the system allows fewer.
+fn raise_descriptors(wanted: u64) -> anyhow::Result<()> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
+    if enough(limit.current) {
+        return Ok(());
+    }
+    ensure!(
+        enough(limit.maximum),
+        "{wanted} descriptors are needed, {} are allowed; `ulimit -Hn {wanted}` as root raises that",
+        limit.maximum.unwrap_or_default()
+    );
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    Ok(())
+}
+
+/// This thread on its CPU, and woken when it asked to be, not 50 us later.
+fn settle(plan: &Plan, index: usize) -> anyhow::Result<()> {
+    if !plan.cpus.is_empty() {
+        let mut set = CpuSet::new();
+        set.set(plan.cpus[index % plan.cpus.len()]);
+        sched_setaffinity(None, &set).context("no such CPU")?;
+    }
+    rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
+    Ok(())
+}
+
+struct Desk<'a> {
+    plan: &'a Plan,
+    shared: &'a Shared,
+    inbox: Inbox<Report>,
+    observe: &'a mut dyn FnMut() -> anyhow::Result<Sample>,
+    threads: Vec<u32>,
+    connected: usize,
+    drained: usize,
+    pages: BTreeMap<Stage, (usize, Page)>,
+    seconds: BTreeMap<u64, Second>,
+    /// Readings at the last full second.
+    next_second: u64,
+    last: Reading,
+    trouble: Option<String>,
+    findings: Vec<Finding>,
+    server_is_gone: bool,
+    /// Share of the test that the threads waited for a CPU which others used.
+    waited_share: f64,
+}
+
+/// Both sides, at one moment.
+#[derive(Clone, Copy, Default)]
+struct Reading {
+    at_ns: u64,
+    sample: Sample,
+    generator: Usage,
+}
+
+impl<'a> Desk<'a> {
+    fn new(
+        plan: &'a Plan,
+        shared: &'a Shared,
+        inbox: Inbox<Report>,
+        observe: &'a mut dyn FnMut() -> anyhow::Result<Sample>,
+    ) -> Self {
+        Self {
+            plan,
+            shared,
+            inbox,
+            observe,
+            threads: Vec::new(),
+            connected: 0,
+            drained: 0,
+            pages: BTreeMap::new(),
+            seconds: BTreeMap::new(),
+            next_second: 1,
+            last: Reading::default(),
+            trouble: None,
+            findings: Vec::new(),
+            server_is_gone: false,
+            waited_share: 0.0,
+        }
+    }
+
+    fn conduct(&mut self) -> anyhow::Result<Outcome> {
+        let plan = self.plan;
+        let all = plan.threads;
+        self.until(plan.patience, |desk| desk.threads.len() == all)?;
+        self.last = self.read();
+        let begun = self.last;
+        let links = plan.clients + plan.streams() + 2;
+        let ramp = Duration::from_secs_f64(links as f64 / plan.ramp_per_s) + plan.patience;
+        self.until(ramp, |desk| desk.connected == all)?;
+        if self.connected < all {
+            let why = self.trouble.as_deref().unwrap_or("the server did not answer in time");
+            bail!("not all connections could be opened within {ramp:?}: {why}");
+        }
+        let mut marks = vec![(PhaseName::Connect, begun, self.now_ns(), self.read())];
+        if !plan.idle.is_zero() || !plan.probe.is_zero() {
+            let idle = self.enter(Stage::Idle);
+            self.until(plan.idle, |_| false)?;
+            let end = self.now_ns();
+            marks.push((PhaseName::Idle, idle, end, self.read()));
+        }
+        self.shared.test_at_ns.store(self.now_ns() + 20_000_000, Release);
+        let waited = self.waited_ns();
+        let test = self.enter(Stage::Test);
+        self.until(plan.test + Duration::from_millis(20), |_| false)?;
+        let end = self.now_ns();
+        let is_quiet = plan.streams() == 0;
+        self.until(if is_quiet { Duration::ZERO } else { plan.patience }, |desk| desk.drained == all)?;
+        marks.push((PhaseName::Test, test, end, self.read()));
+        let took_ns = (self.now_ns() - test.at_ns).max(1);
+        self.waited_share = (self.waited_ns() - waited) as f64 / (took_ns as f64 * all as f64);
+        let after = self.enter(Stage::After);
+        self.until(plan.after, |_| false)?;
+        let end = self.now_ns();
+        marks.push((PhaseName::After, after, end, self.read()));
+        self.shared.stage.store(Stage::Stop as u32, Release);
+        self.until(Duration::from_secs(5), |desk| desk.pages.get(&Stage::After).is_some_and(|(of, _)| *of == all))?;
+        Ok(self.conclude(&marks))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.shared.clock.now_ns()
+    }
+
+    fn waited_ns(&self) -> u64 {
+        self.threads.iter().filter_map(|thread| ThreadTime::read(*thread).ok()).map(|time| time.waited_ns).sum()
+    }
+
+    fn enter(&mut self, stage: Stage) -> Reading {
+        let reading = self.read();
+        self.shared.stage.store(stage as u32, Release);
+        reading
+    }
+
+    fn read(&mut self) -> Reading {
+        let generator = usage::of_generator(&self.threads).unwrap_or(self.last.generator);
+        Reading { at_ns: self.now_ns(), sample: self.sample(), generator }
+    }
+
+    /// What the watcher says; after the server's death, what it said last.
+    fn sample(&mut self) -> Sample {
+        if self.server_is_gone {
+            return self.last.sample;
+        }
+        (self.observe)().unwrap_or_else(|error| {
+            self.server_is_gone = true;
+            self.findings.push(Finding {
+                code: "server_died".into(),
+                detail: format!("the server could not be observed any more: {error:#}"),
+                invalidates: true,
+            });
+            self.last.sample
+        })
+    }
+
+    /// Takes reports for so long, or until `done`; and once a second reads what both sides use.
+    fn until(&mut self, lasts: Duration, done: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
+        let end = self.now_ns() + lasts.as_nanos() as u64;
+        while !done(self) && !self.server_is_gone {
+            let now = self.now_ns();
+            if now >= end {
+                break;
+            }
+            if now >= self.next_second * 1_000_000_000 {
+                self.turn_second(now);
+                continue;
+            }
+            let wait = end.min(self.next_second * 1_000_000_000).saturating_sub(now);
+            match self.inbox.recv_timeout(Duration::from_nanos(wait)) {
+                Ok(report) => self.take(report)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("the threads of the generator are gone"),
+            }
+        }
+        Ok(())
+    }
+
+    fn turn_second(&mut self, now: u64) {
+        let generator = usage::of_threads(&self.threads).unwrap_or(self.last.generator);
+        let reading = Reading { at_ns: now, sample: self.sample(), generator };
+        let last = std::mem::replace(&mut self.last, reading);
+        let second = self.second(self.next_second - 1);
+        second.server_cpu_s = reading.sample.server.since(&last.sample.server).cpu_s();
+        second.server_pss_bytes = reading.sample.server.pss_bytes;
+        second.generator_cpu_s = reading.generator.since(&last.generator).cpu_s();
+        second.steal_s = reading.sample.steal_s - last.sample.steal_s;
+        self.next_second = now / 1_000_000_000 + 1;
+    }
+
+    fn second(&mut self, index: u64) -> &mut Second {
+        self.seconds.entry(index).or_insert_with(|| Second {
+            at_s: index as f64,
+            counts: Counts::default(),
+            latency_us: Histogram::default(),
+            server_cpu_s: 0.0,
+            server_pss_bytes: 0,
+            generator_cpu_s: 0.0,
+            steal_s: 0.0,
+        })
+    }
+
+    fn take(&mut self, report: Report) -> anyhow::Result<()> {
+        match report {
+            Report::Begun(thread) => self.threads.push(thread),
+            Report::Connected => self.connected += 1,
+            Report::Drained => self.drained += 1,
+            Report::Second(index, counts, latency) => {
+                let second = self.second(index);
+                second.counts += counts;
+                second.latency_us.add(&latency);
+            }
+            Report::Page(stage, page) => {
+                let (pages, sum) = self.pages.entry(stage).or_default();
+                *pages += 1;
+                sum.add(&page);
+            }
+            Report::Trouble(why) => {
+                self.trouble.get_or_insert(why);
+            }
+            Report::Failed(error) => return Err(error.context("the generator cannot go on")),
+        }
+        Ok(())
+    }
+
+    fn conclude(&mut self, marks: &[(PhaseName, Reading, u64, Reading)]) -> Outcome {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let mut phases = Vec::new();
+        for (name, first, end_ns, last) in marks {
+            let stage = match name {
+                PhaseName::Connect => Stage::Connect,
+                PhaseName::Idle => Stage::Idle,
+                PhaseName::Test => Stage::Test,
+                PhaseName::After => Stage::After,
+            };
+            let page = self.pages.remove(&stage).map(|(_, page)| page).unwrap_or_default();
+            phases.push(Phase {
+                name: *name,
+                start_s: seconds(first.at_ns),
+                end_s: seconds(*end_ns),
+                drained_s: seconds(last.at_ns),
+                counts: page.counts,
+                latency_us: page.latency,
+                service_us: page.service,
+                spread_us: page.spread,
+                connect_us: page.connect,
+                probe_us: page.probe,
+                lateness_us: page.lateness,
+                lag_us: page.lag,
+                server: last.sample.server.since(&first.sample.server),
+                generator: last.generator.since(&first.generator),
+            });
+        }
+        let mut validity = std::mem::take(&mut self.findings);
+        validity.extend(verdict::findings(self.plan, &phases, self.waited_share, self.trouble.as_deref()));
+        Outcome { phases, seconds: std::mem::take(&mut self.seconds).into_values().collect(), validity }
+    }
+}

@@ -1,0 +1,76 @@
+//! What speaks against a run, by rule and not by eye.
+
+use crate::recording::{Finding, Phase, PhaseName};
+
+use super::plan::{Plan, Rate};
+
+/// Lateness of the generator that matters: above this, and above [`LATENESS_SHARE`] of the median latency.
+const LATENESS_US: u64 = 1000;
+const LATENESS_SHARE: f64 = 0.1;
+/// Share of their CPUs above which the threads of the generator, not the server, may be what limits.
+const CPU_SHARE: f64 = 0.8;
+/// Share of the test that the generator may be ready to run without a CPU: others measure, too, or the machine is too small.
+const WAITED_SHARE: f64 = 0.05;
+
+pub fn findings(plan: &Plan, phases: &[Phase], waited_share: f64, trouble: Option<&str>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut find = |code: &str, detail: String, invalidates| {
+        findings.push(Finding { code: code.into(), detail, invalidates });
+    };
+    let sum = |pick: fn(&Phase) -> u64| phases.iter().map(pick).sum::<u64>();
+    let with_trouble = |text: String| match trouble {
+        Some(trouble) => format!("{text}; the first time: {trouble}"),
+        None => text,
+    };
+    let Some(test) = phases.iter().find(|phase| phase.name == PhaseName::Test) else { return findings };
+    let counts = test.counts;
+    if let Some((cpu_share, late_us)) = generator_bound(plan, test) {
+        find(
+            "generator_bound",
+            format!("the generator used {:.0} % of its CPU and was up to {late_us} us late (p99)", cpu_share * 100.0),
+            true,
+        );
+    }
+    if waited_share > WAITED_SHARE {
+        find("crowded", format!("the generator waited {:.0} % of the time for a CPU", waited_share * 100.0), false);
+    }
+    for (code, count, what, invalidates) in [
+        ("lost", counts.lost, "deliveries were sent and never came", false),
+        ("duplicated", counts.duplicated, "deliveries came again", false),
+        ("reordered", counts.reordered, "deliveries came behind later ones", false),
+        ("corrupt", sum(|phase| phase.counts.corrupt), "messages were not what anybody published", true),
+        ("refused", counts.refused, "publications were refused", false),
+        (
+            "not_sent",
+            counts.scheduled - counts.sent.min(counts.scheduled),
+            "publications were due and not taken",
+            false,
+        ),
+        ("overflow", test.latency_us.overflow(), "deliveries took more than 60 s", false),
+        ("gaps", counts.gaps, "times a receiver was told that something is missing", false),
+    ] {
+        if count > 0 {
+            find(code, format!("{count} {what}"), invalidates);
+        }
+    }
+    let broken = sum(|phase| phase.counts.broken);
+    if broken > 0 {
+        find("broken", with_trouble(format!("{broken} connections broke")), false);
+    }
+    if counts.scheduled > 0 && counts.delivered == 0 {
+        find("nothing", with_trouble("nothing was delivered".into()), true);
+    }
+    findings
+}
+
+/// The share of its CPUs and the lateness (p99) of a generator that was, or may have been, what limited the run.
+fn generator_bound(plan: &Plan, test: &Phase) -> Option<(f64, u64)> {
+    let took_s = test.drained_s - test.start_s;
+    let cpu_share = test.generator.cpu_s() / (took_s * plan.threads as f64).max(1e-9);
+    let late_us = test.lateness_us.quantile_us(0.99).unwrap_or(0);
+    let median_us = test.latency_us.quantile_us(0.5).unwrap_or(0);
+    let is_late = matches!(plan.rate, Rate::Open { .. })
+        && late_us > LATENESS_US
+        && late_us as f64 > LATENESS_SHARE * median_us as f64;
+    (is_late || cpu_share > CPU_SHARE).then_some((cpu_share, late_us))
+}
