@@ -105,19 +105,16 @@ impl Sockets {
     pub(crate) fn watch(&mut self, id: ConnId, read: bool) {
         let epoll = self.epoll.clone();
         let Some(socket) = self.socket(id) else { return };
-        let mut wanted = socket.watched & EventFlags::OUT;
-        wanted |= EventFlags::RDHUP;
+        let mut wanted = socket.watched;
         wanted.set(EventFlags::IN, read);
-        let data = EventData::new_u64(u64::from(id.generation) << 32 | u64::from(id.slot));
-        let added = if socket.watched.is_empty() {
-            epoll::add(&*epoll, &socket.fd, data, wanted)
-        } else {
-            epoll::modify(&*epoll, &socket.fd, data, wanted)
-        };
-        match added {
-            Ok(()) => socket.watched = wanted,
-            Err(error) => tracing::error!(%error, "a WebSocket cannot be watched"),
-        }
+        socket.change(id, wanted, &epoll);
+    }
+
+    /// Reports again what is still ready: it was not all taken.
+    pub(crate) fn rearm(&mut self, id: ConnId) {
+        let epoll = self.epoll.clone();
+        let Some(socket) = self.socket(id) else { return };
+        socket.change(id, socket.watched, &epoll);
     }
 
     /// Its peer has gone.
@@ -203,14 +200,18 @@ impl Socket {
         taken
     }
 
+    /// Says what shall be reported from now on. What is ready at this moment is reported once more: descriptors report edges, and are not
+    /// looked at again in between.
     fn change(&mut self, id: ConnId, wanted: EventFlags, epoll: &OwnedFd) {
         let data = EventData::new_u64(u64::from(id.generation) << 32 | u64::from(id.slot));
+        let wanted = wanted | EventFlags::RDHUP | EventFlags::ET;
         let changed = match self.watched.is_empty() {
-            true => epoll::add(epoll, &self.fd, data, wanted | EventFlags::RDHUP),
+            true => epoll::add(epoll, &self.fd, data, wanted),
             false => epoll::modify(epoll, &self.fd, data, wanted),
         };
-        if changed.is_ok() {
-            self.watched = wanted | EventFlags::RDHUP;
+        match changed {
+            Ok(()) => self.watched = wanted,
+            Err(error) => tracing::error!(%error, "a WebSocket cannot be watched"),
         }
     }
 

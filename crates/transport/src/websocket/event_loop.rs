@@ -73,7 +73,7 @@ impl EventLoop {
         let mailbox = self.context.shard.mailbox();
         loop {
             let mut ready = source.readable().await?;
-            // The runtime reports edges: only an empty poll may clear the readiness.
+            // The runtime reports edges, and so do our descriptors: once all that was ready has been taken, whatever comes next is an edge.
             let mut emptied = false;
             for _ in 0..TURNS {
                 events.clear();
@@ -82,8 +82,8 @@ impl EventLoop {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
                 }
+                emptied = events.len() < EVENTS;
                 if events.is_empty() {
-                    emptied = true;
                     break;
                 }
                 mailbox.attend();
@@ -94,6 +94,10 @@ impl EventLoop {
                 // Everything that was published within this turn leaves in one write per reader.
                 self.context.shard.turn();
                 mailbox.leave();
+                // While several were served, more have probably come: a look is cheaper than a round through the runtime.
+                if emptied && events.len() == 1 {
+                    break;
+                }
             }
             if emptied {
                 ready.clear_ready();
@@ -165,28 +169,35 @@ impl EventLoop {
             });
             self.watch(id);
         }
-        if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-            self.read(id);
+        let ends = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        if (flags.contains(EventFlags::IN) || ends) && self.read(id) || ends {
+            shard.sockets().rearm(id);
         }
     }
 
-    fn read(self: &Rc<Self>, id: ConnId) {
+    /// True if there may be more to read.
+    fn read(self: &Rc<Self>, id: ConnId) -> bool {
         let mut scratch = self.scratch.borrow_mut();
         let received = {
             let mut sockets = self.context.shard.sockets();
-            let Some(socket) = sockets.socket(id) else { return };
+            let Some(socket) = sockets.socket(id) else { return false };
             rustix::net::recv(socket.fd.as_fd(), &mut scratch[..], RecvFlags::DONTWAIT)
         };
         match received {
             Ok((1.., length)) => {
                 Metrics::add(&self.context.shard.metrics.received_bytes, length as u64);
                 self.decode(id, &mut scratch[..length]);
+                length == READ_BYTES
             }
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(_) | Err(_) => self.context.shard.with(|hub, sockets| {
-                hub.disconnect(id);
-                sockets.remove(id);
-            }),
+            Err(Errno::INTR) => true,
+            Err(Errno::AGAIN) => false,
+            Ok(_) | Err(_) => {
+                self.context.shard.with(|hub, sockets| {
+                    hub.disconnect(id);
+                    sockets.remove(id);
+                });
+                false
+            }
         }
     }
 
