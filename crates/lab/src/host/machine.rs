@@ -20,7 +20,10 @@ pub struct MachineSample {
     /// Sockets in use and in TIME-WAIT.
     pub tcp_in_use: u64,
     pub tcp_time_wait: u64,
-    /// Of the processes that are not sampled, the one that has used most CPU since the sample before.
+    /// CPU of all processes that are not sampled, since the first sample. Threads of the kernel are left out: much of their work is for the
+    /// processes that are. What came and went between two samples is missed.
+    pub others_s: f64,
+    /// Of those processes, the one that has used most CPU since the sample before.
     pub busiest_other: Option<Busy>,
 }
 
@@ -60,36 +63,81 @@ impl MachineSample {
             tcp_memory_bytes: tcp("mem") * rustix::param::page_size() as u64,
             tcp_in_use: tcp("inuse"),
             tcp_time_wait: tcp("tw"),
+            others_s: 0.0,
             busiest_other: None,
         }
     }
 }
 
-/// Finds who else is at work, from sample to sample.
+/// Finds who else is at work, from look to look.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     /// Start and ticks of all processes.
     was: HashMap<u32, (u64, u64)>,
     at_s: f64,
+    sum: u64,
 }
 
 impl Others {
-    /// The busiest since the last call of those that `is_ours` does not claim; none at the first call. `now_s` is of any steady clock.
-    pub fn busiest(&mut self, all: &[(u32, Stat)], now_s: f64, is_ours: impl Fn(u32) -> bool) -> Option<Busy> {
-        let passed_s = now_s - self.at_s;
+    /// What all that `is_ours` does not claim have used since the first look, in seconds, and the busiest of them since the last.
+    /// `now_s` is of any steady clock.
+    pub fn look(&mut self, all: &[(u32, Stat)], now_s: f64, is_ours: impl Fn(u32) -> bool) -> (f64, Option<Busy>) {
+        let is_first = self.was.is_empty();
+        let (tick_s, passed_s) = (tick_ns() as f64 / 1e9, now_s - self.at_s);
         let ticks_of = |stat: &Stat| stat.user + stat.system;
-        let used = |(pid, stat): &(u32, Stat)| {
-            let (started, ticks) = self.was.get(pid).copied().unwrap_or((stat.started, 0));
-            ticks_of(stat).saturating_sub(if started == stat.started { ticks } else { 0 })
+        let used = |pid: u32, stat: &Stat| {
+            let before = self.was.get(&pid).filter(|(started, _)| *started == stat.started);
+            ticks_of(stat).saturating_sub(before.map_or(0, |(_, ticks)| *ticks))
         };
-        let busiest = all.iter().filter(|(pid, _)| !is_ours(*pid)).max_by_key(|process| used(process));
-        let busiest = busiest.filter(|_| !self.was.is_empty() && passed_s > 0.0).map(|process| Busy {
-            pid: process.0,
-            name: process.1.name.clone(),
-            cores: used(process) as f64 * tick_ns() as f64 / 1e9 / passed_s,
+        let mut busiest: Option<(u64, u32, &Stat)> = None;
+        for (pid, stat) in all.iter().filter(|(pid, stat)| !is_first && !stat.is_kernel && !is_ours(*pid)) {
+            let ticks = used(*pid, stat);
+            self.sum += ticks;
+            if busiest.is_none_or(|(most, ..)| ticks > most) {
+                busiest = Some((ticks, *pid, stat));
+            }
+        }
+        let busiest = busiest.filter(|_| passed_s > 0.0).map(|(ticks, pid, stat)| Busy {
+            pid,
+            name: stat.name.clone(),
+            cores: ticks as f64 * tick_s / passed_s,
         });
         self.was = all.iter().map(|(pid, stat)| (*pid, (stat.started, ticks_of(stat)))).collect();
         self.at_s = now_s;
-        busiest
+        (self.sum as f64 * tick_s, busiest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(user: u64, is_kernel: bool) -> Stat {
+        let mut stat = Stat::read(std::process::id()).unwrap();
+        (stat.name, stat.user, stat.system, stat.is_kernel) = (format!("used {user}"), user, 0, is_kernel);
+        stat
+    }
+
+    #[test]
+    fn others_are_neither_ours_nor_the_kernel() {
+        let mut others = Others::default();
+        let is_ours = |pid: u32| pid == 1;
+        let first = [(1, stat(0, false)), (2, stat(0, true)), (3, stat(50, false)), (4, stat(70, false))];
+        assert_eq!(others.look(&first, 10.0, is_ours), (0.0, None), "nothing to compare with");
+        // A second and a half later; 5 is new.
+        let then = [
+            (1, stat(999, false)),
+            (2, stat(999, true)),
+            (3, stat(80, false)),
+            (4, stat(80, false)),
+            (5, stat(15, false)),
+        ];
+        let (used_s, busiest) = others.look(&then, 11.5, is_ours);
+        let tick_s = tick_ns() as f64 / 1e9;
+        assert!((used_s - 55.0 * tick_s).abs() < 1e-9, "{used_s}");
+        let busiest = busiest.unwrap();
+        assert_eq!((busiest.pid, busiest.name.as_str()), (3, "used 80"));
+        assert!((busiest.cores - 30.0 * tick_s / 1.5).abs() < 1e-9);
+        assert!((others.look(&then, 12.0, is_ours).0 - used_s).abs() < 1e-9);
     }
 }

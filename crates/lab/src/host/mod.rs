@@ -2,9 +2,12 @@
 //!
 //! Linux only, from `/proc` and `/sys` and one system call: no program is started, so that watching costs next to nothing.
 
+mod cgroup;
+pub mod doctor;
 pub mod machine;
 mod proc;
 pub mod process;
+pub mod provenance;
 pub mod sampler;
 pub mod series;
 pub mod validity;

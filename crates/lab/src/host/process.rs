@@ -318,6 +318,7 @@ mod tests {
             name: "x".into(),
             parent,
             is_zombie: false,
+            is_kernel: false,
             user: 0,
             system: 0,
             reaped_user: 0,

@@ -50,7 +50,9 @@ pub struct MachineUsage {
     /// Share of the time in which something waited for a CPU.
     pub pressure: Option<f64>,
     pub tcp_memory_bytes_max: u64,
-    /// The busiest of the processes that were not sampled, over one interval.
+    /// CPU seconds per second that all processes used that were not sampled.
+    pub others_cores: f64,
+    /// The busiest of them, in the interval in which it was busiest.
     pub busiest_other: Option<Busy>,
 }
 
@@ -117,6 +119,7 @@ impl Series {
             steal: share(cores().map(|(first, last)| last.steal_s - first.steal_s).sum(), all_s),
             pressure: waited_us.map(|us| us as f64 / 1e6 / seconds),
             tcp_memory_bytes_max: samples.iter().map(|sample| sample.machine.tcp_memory_bytes).max()?,
+            others_cores: (last.others_s - first.others_s) / seconds,
             busiest_other: others.max_by(|a, b| a.cores.total_cmp(&b.cores)).cloned(),
         })
     }
@@ -186,6 +189,7 @@ mod tests {
             machine: MachineSample {
                 cores: vec![core(0.4, second as f64), core(0.8, second as f64)],
                 pressure_total_us: Some(50_000 * second as u64),
+                others_s: 0.3 * second as f64,
                 tcp_memory_bytes: if second == 7 { 9000 } else { 1000 },
                 busiest_other: Some(Busy { pid: 1, name: "cron".into(), cores: if second == 3 { 0.9 } else { 0.01 } }),
                 ..MachineSample::default()
@@ -214,6 +218,7 @@ mod tests {
         );
         assert!((seen.pressure.unwrap() - 0.05).abs() < 1e-9);
         assert_eq!(seen.tcp_memory_bytes_max, 9000);
+        assert!((seen.others_cores - 0.3).abs() < 1e-9);
         assert_eq!(seen.busiest_other.unwrap().cores, 0.01, "what was before the phase does not count");
     }
 

@@ -27,11 +27,11 @@ pub struct Finding {
 pub enum Gate {
     /// Before: percent of the last ten seconds in which something waited for a CPU.
     PressureBefore,
-    /// Before: cores that the busiest process takes that is not ours.
+    /// Before: CPU seconds per second of all processes that are not ours.
     OthersBefore,
     /// During: share of the time that the hypervisor gave to others.
     Steal,
-    /// During: cores that the busiest process took that is neither target nor generator.
+    /// During: CPU seconds per second of all processes that are neither target nor generator.
     Others,
     /// During: p99 of how much later than scheduled the generator sent, in seconds.
     Lateness,
@@ -39,12 +39,12 @@ pub enum Gate {
     GeneratorCpu,
 }
 
-/// Steal, lateness and pressure as is usual for measurements on shared machines; [`Limits::other_cores`] is ours.
+/// Steal, lateness and pressure as is usual for measurements on shared machines; [`Limits::others_cores`] is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     pub pressure_avg10: f64,
     pub steal: f64,
-    pub other_cores: f64,
+    pub others_cores: f64,
     pub lateness_p99_s: f64,
     /// The generator may be later than that if it is less than this share of the p50 that was measured.
     pub lateness_of_p50: f64,
@@ -56,7 +56,7 @@ impl Default for Limits {
         Limits {
             pressure_avg10: 5.0,
             steal: 0.01,
-            other_cores: 0.1,
+            others_cores: 0.1,
             lateness_p99_s: 0.001,
             lateness_of_p50: 0.1,
             generator_cpu: 0.8,
@@ -68,6 +68,7 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Before {
     pub pressure_avg10: Option<f64>,
+    pub others_cores: f64,
     pub busiest_other: Option<Busy>,
 }
 
@@ -87,10 +88,12 @@ impl Before {
         let is_ours = |pid: u32| pid == std::process::id() || ours.contains(&pid);
         let started = std::time::Instant::now();
         let mut others = Others::default();
-        others.busiest(&proc::processes()?, 0.0, is_ours);
+        others.look(&proc::processes()?, 0.0, is_ours);
         thread::sleep(watch);
-        let busiest_other = others.busiest(&proc::processes()?, started.elapsed().as_secs_f64(), is_ours);
-        Ok(Before { pressure_avg10: Pressure::read().map(|pressure| pressure.avg10), busiest_other })
+        let now_s = started.elapsed().as_secs_f64();
+        let (used_s, busiest_other) = others.look(&proc::processes()?, now_s, is_ours);
+        let pressure_avg10 = Pressure::read().map(|pressure| pressure.avg10);
+        Ok(Before { pressure_avg10, others_cores: used_s / now_s, busiest_other })
     }
 }
 
@@ -98,7 +101,7 @@ impl Limits {
     pub fn before(&self, seen: &Before) -> Vec<Finding> {
         vec![
             finding(Gate::PressureBefore, seen.pressure_avg10, self.pressure_avg10),
-            self.others(Gate::OthersBefore, seen.busiest_other.as_ref()),
+            self.others(Gate::OthersBefore, seen.others_cores, seen.busiest_other.as_ref()),
         ]
     }
 
@@ -106,15 +109,15 @@ impl Limits {
         let late = self.lateness_p99_s.max(self.lateness_of_p50 * generator.latency_p50_s);
         vec![
             finding(Gate::Steal, Some(machine.steal), self.steal),
-            self.others(Gate::Others, machine.busiest_other.as_ref()),
+            self.others(Gate::Others, machine.others_cores, machine.busiest_other.as_ref()),
             finding(Gate::Lateness, Some(generator.lateness_p99_s), late),
             finding(Gate::GeneratorCpu, Some(generator.cpu), self.generator_cpu),
         ]
     }
 
-    fn others(&self, gate: Gate, busiest: Option<&Busy>) -> Finding {
-        let note = busiest.map(|busy| format!("{} ({})", busy.name, busy.pid));
-        Finding { note, ..finding(gate, busiest.map(|busy| busy.cores), self.other_cores) }
+    fn others(&self, gate: Gate, cores: f64, busiest: Option<&Busy>) -> Finding {
+        let note = busiest.map(|busy| format!("busiest was {} ({}) with {:.2}", busy.name, busy.pid, busy.cores));
+        Finding { note, ..finding(gate, Some(cores), self.others_cores) }
     }
 }
 
@@ -128,14 +131,14 @@ fn finding(gate: Gate, value: Option<f64>, limit: f64) -> Finding {
     Finding { gate, value, limit, passed: value.is_none_or(|value| value <= limit), note: None }
 }
 
-/// Such as `FAILED  CPU of the busiest other process: 0.43 cores, at most 0.10: cargo (4711)`.
+/// Such as `FAILED  CPU of other processes: 0.43 cores, at most 0.10: busiest was cargo (4711) with 0.98`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, factor, unit) = match self.gate {
             Gate::PressureBefore => ("waiting for a CPU before the run", 1.0, "%"),
-            Gate::OthersBefore => ("CPU of the busiest other process before the run", 1.0, "cores"),
+            Gate::OthersBefore => ("CPU of other processes before the run", 1.0, "cores"),
             Gate::Steal => ("CPU taken by the hypervisor", 100.0, "%"),
-            Gate::Others => ("CPU of the busiest other process", 1.0, "cores"),
+            Gate::Others => ("CPU of other processes", 1.0, "cores"),
             Gate::Lateness => ("p99 of how late the generator was", 1000.0, "ms"),
             Gate::GeneratorCpu => ("CPU of the generator's busiest thread", 100.0, "% of a core"),
         };
@@ -160,7 +163,8 @@ mod tests {
             steal,
             pressure: Some(0.2),
             tcp_memory_bytes_max: 0,
-            busiest_other: Some(Busy { pid: 4711, name: "cargo".into(), cores: other }),
+            others_cores: other,
+            busiest_other: Some(Busy { pid: 4711, name: "cargo".into(), cores: 0.98 }),
         }
     }
 
@@ -191,7 +195,7 @@ mod tests {
 
     #[test]
     fn before_a_run() {
-        let before = |pressure_avg10| Before { pressure_avg10, busiest_other: None };
+        let before = |pressure_avg10| Before { pressure_avg10, others_cores: 0.05, busiest_other: None };
         let limits = Limits::default();
         assert!(is_valid(&limits.before(&before(Some(4.9)))));
         assert!(!is_valid(&limits.before(&before(Some(5.1)))));
@@ -204,10 +208,8 @@ mod tests {
     fn a_finding_says_who_it_was() {
         let findings = Limits::default().during(&machine(0.02, 0.43), &GOOD);
         assert_eq!(findings[0].to_string(), "FAILED  CPU taken by the hypervisor: 2.00 %, at most 1.00");
-        assert_eq!(
-            findings[1].to_string(),
-            "FAILED  CPU of the busiest other process: 0.43 cores, at most 0.10: cargo (4711)"
-        );
+        let others = "FAILED  CPU of other processes: 0.43 cores, at most 0.10: busiest was cargo (4711) with 0.98";
+        assert_eq!(findings[1].to_string(), others);
         assert_eq!(findings[2].to_string(), "passed  p99 of how late the generator was: 0.90 ms, at most 1.00");
     }
 }

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_lab::host::{Root, Sample, Sampler, Series, Settings, TreeSample};
+use millrace_lab::host::{
+    Root, Sample, Sampler, Series, Settings, TreeSample,
+    validity::{Before, Gate, Limits},
+};
 use rustix::time::{ClockId, clock_gettime};
 
 /// A process that says a line when it is ready and then waits for its input to close.
@@ -263,4 +266,19 @@ fn the_machine_is_seen_too() {
     assert!(near(all, passed, 0.1, 0.1), "{all} s of {passed} s");
     assert!(busy > 0.8 * used_ns as f64 / 1e9 - 0.05, "at least what our own process used: {busy} s");
     assert!((0.0..=1.0).contains(&seen.steal));
+}
+
+#[test]
+fn others_are_noticed_before_a_run() {
+    let mut subject = Subject::shell("echo ready; while :; do :; done");
+    subject.line("ready");
+    let watch = Duration::from_millis(400);
+    let seen = Before::observe(watch, &[]).unwrap();
+    // Three others may share two cores with it; a tenth is what passes.
+    assert!(seen.others_cores > 0.2, "{seen:?}");
+    let failed =
+        |gate: Gate| Limits::default().before(&seen).iter().any(|finding| finding.gate == gate && !finding.passed);
+    assert!(failed(Gate::OthersBefore));
+    let ours = Before::observe(watch, &[subject.child.id()]).unwrap();
+    assert!(ours.busiest_other.is_none_or(|busy| busy.pid != subject.child.id()));
 }

@@ -1,0 +1,574 @@
+//! What limits this machine, and the command that changes it.
+
+use std::{env, fmt, path::Path};
+
+use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
+
+use super::{cgroup, proc, provenance};
+
+/// Descriptors of a process besides its connections: files, timers, epoll, a reserve.
+const DESCRIPTORS_BESIDE: u64 = 1024;
+/// Memory of a connection with both its ends, in the kernel, the generator and a server that is no miser.
+const CONNECTION_BYTES: u64 = 64 << 10;
+/// Source addresses that the generator may take from 127.0.0.0/8.
+const SOURCES_MAX: u64 = 250;
+/// A queue of connections that nobody has accepted yet, for as many as a server can take up in one turn.
+const BACKLOG_MAX: u64 = 4096;
+
+/// What was found, for so many connections with both ends on this machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Diagnosis {
+    pub connections: u64,
+    pub checks: Vec<Check>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    pub what: String,
+    pub now: String,
+    pub needed: String,
+    pub standing: Standing,
+    /// What it means.
+    pub why: String,
+    /// The command that changes it, as one would type it.
+    pub fix: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    Good,
+    /// It limits a run of this size.
+    Short,
+    /// A tool that only some targets or checks need.
+    Absent,
+    /// This machine does not tell.
+    Unknown,
+}
+
+/// What the machine says of itself; none where it does not tell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Machine {
+    pub descriptors_soft: Option<u64>,
+    pub descriptors_hard: Option<u64>,
+    pub nr_open: Option<u64>,
+    pub file_max: Option<u64>,
+    pub ports: Option<(u64, u64)>,
+    pub somaxconn: Option<u64>,
+    pub syn_backlog: Option<u64>,
+    /// Pages: low, pressure, maximum.
+    pub tcp_mem: Option<[u64; 3]>,
+    /// None also if connections are not tracked.
+    pub conntrack_max: Option<u64>,
+    pub cores: Option<u64>,
+    /// None if it is not limited.
+    pub cpu_quota: Option<f64>,
+    pub memory_available: Option<u64>,
+    /// None if it is not limited.
+    pub memory_limit: Option<u64>,
+    pub congestion: Option<String>,
+    pub clock_source: Option<String>,
+    pub governor: Option<String>,
+    pub has_pressure: bool,
+    /// Paths of [`TOOLS`] that were found, in their order.
+    pub tools: Vec<Option<String>>,
+}
+
+/// Something that a target or a check needs.
+pub struct Tool {
+    pub name: &'static str,
+    pub needed_for: &'static str,
+    /// Names in `PATH`, or whole paths.
+    files: &'static [&'static str],
+    fix: &'static str,
+}
+
+pub const TOOLS: &[Tool] = &[
+    Tool {
+        name: "node",
+        needed_for: "ws, Socket.IO, Engine.IO, SocketCluster",
+        files: &["node"],
+        fix: "sudo apt-get install -y nodejs",
+    },
+    Tool {
+        name: "npm",
+        needed_for: "targets from npm, Bun among them",
+        files: &["npm"],
+        fix: "sudo apt-get install -y npm",
+    },
+    Tool {
+        name: "nginx",
+        needed_for: "Nchan",
+        files: &["nginx", "/usr/sbin/nginx"],
+        fix: "sudo apt-get install -y nginx",
+    },
+    Tool {
+        name: "nginx's nchan module",
+        needed_for: "Nchan",
+        files: &["/usr/lib/nginx/modules/ngx_nchan_module.so", "/usr/lib64/nginx/modules/ngx_nchan_module.so"],
+        fix: "sudo apt-get install -y libnginx-mod-nchan",
+    },
+    Tool {
+        name: "nats-server",
+        needed_for: "NATS",
+        files: &["nats-server"],
+        fix: "sudo apt-get install -y nats-server",
+    },
+    Tool {
+        name: "mosquitto",
+        needed_for: "Mosquitto",
+        files: &["mosquitto", "/usr/sbin/mosquitto"],
+        fix: "sudo apt-get install -y mosquitto",
+    },
+    Tool { name: "pushpin", needed_for: "Pushpin", files: &["pushpin"], fix: "sudo apt-get install -y pushpin" },
+    Tool {
+        name: "redis-server",
+        needed_for: "several nodes over Redis",
+        files: &["redis-server"],
+        fix: "sudo apt-get install -y redis-server",
+    },
+    Tool {
+        name: "haproxy",
+        needed_for: "several nodes behind a balancer",
+        files: &["haproxy", "/usr/sbin/haproxy"],
+        fix: "sudo apt-get install -y haproxy",
+    },
+    Tool {
+        name: "chromium",
+        needed_for: "looking at reports",
+        files: &["chromium", "chromium-browser", "google-chrome"],
+        fix: "sudo apt-get install -y chromium",
+    },
+    Tool {
+        name: "wrk",
+        needed_for: "checking our generator by another",
+        files: &["wrk"],
+        fix: "sudo apt-get install -y wrk",
+    },
+    Tool {
+        name: "tcpdump",
+        needed_for: "checking bytes by a capture",
+        files: &["tcpdump", "/usr/sbin/tcpdump"],
+        fix: "sudo apt-get install -y tcpdump",
+    },
+];
+
+impl Machine {
+    pub fn read() -> Machine {
+        let number = |name: &str| proc::sysctl(name)?.parse().ok();
+        let numbers = |name: &str| -> Option<Vec<u64>> {
+            proc::sysctl(name)?.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
+        };
+        let limits = getrlimit(Resource::Nofile);
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Machine {
+            // None is no limit there.
+            descriptors_soft: Some(limits.current.unwrap_or(u64::MAX)),
+            descriptors_hard: Some(limits.maximum.unwrap_or(u64::MAX)),
+            nr_open: number("fs.nr_open"),
+            file_max: number("fs.file-max"),
+            ports: numbers("net.ipv4.ip_local_port_range").and_then(|ports| Some((*ports.first()?, *ports.get(1)?))),
+            somaxconn: number("net.core.somaxconn"),
+            syn_backlog: number("net.ipv4.tcp_max_syn_backlog"),
+            tcp_mem: numbers("net.ipv4.tcp_mem").and_then(|pages| pages.try_into().ok()),
+            conntrack_max: number("net.netfilter.nf_conntrack_max"),
+            cores: std::thread::available_parallelism().ok().map(|cores| cores.get() as u64),
+            cpu_quota: cgroup::cpu_quota(),
+            memory_available: proc::number(&meminfo, "MemAvailable"),
+            memory_limit: cgroup::memory_limit(),
+            congestion: proc::sysctl("net.ipv4.tcp_congestion_control"),
+            clock_source: provenance::clock_source(),
+            governor: provenance::governor(),
+            has_pressure: proc::Pressure::read().is_some(),
+            tools: TOOLS.iter().map(|tool| tool.files.iter().find_map(|file| find(file))).collect(),
+        }
+    }
+
+    /// What of it is enough for so many connections, both ends of them here.
+    pub fn examine(&self, connections: u64) -> Diagnosis {
+        let mut checks = self.descriptors(connections);
+        checks.extend(self.network(connections));
+        checks.extend(self.resources(connections));
+        checks.extend(self.measuring());
+        checks.extend(self.tools());
+        Diagnosis { connections, checks }
+    }
+
+    /// In the order in which they are to be changed: a hard limit cannot go beyond what the kernel allows.
+    fn descriptors(&self, connections: u64) -> Vec<Check> {
+        let (process, both) = (connections + DESCRIPTORS_BESIDE, 2 * (connections + DESCRIPTORS_BESIDE));
+        let soft = self.descriptors_soft.map_or(String::new(), |soft| format!(", of which {} at first", count(soft)));
+        let mut hard = at_least("descriptors per process", self.descriptors_hard, process)
+            .why(format!("one per connection{soft}; the lab raises its own and its targets' to the hard limit"))
+            .fix(format!("sudo prlimit --pid $$ --nofile={process}:{process}"));
+        if self.descriptors_hard == Some(u64::MAX) {
+            hard.now = "unlimited".to_owned();
+        }
+        vec![
+            at_least("fs.nr_open", self.nr_open, process)
+                .why("no hard limit may be above it")
+                .sysctl("fs.nr_open", process),
+            at_least("fs.file-max", self.file_max, both)
+                .why("both ends of each connection")
+                .sysctl("fs.file-max", both),
+            hard,
+        ]
+    }
+
+    fn network(&self, connections: u64) -> Vec<Check> {
+        let ports = self.ports.map(|(first, last)| last.saturating_sub(first) + 1);
+        let sources = ports.map(|ports| connections.div_ceil(ports.max(1)));
+        let backlog = connections.clamp(128, BACKLOG_MAX);
+        let pages = 2 * connections;
+        let mut checks = vec![
+            at_least("local ports", ports, connections.div_ceil(SOURCES_MAX))
+                .why(match sources {
+                    Some(sources) => format!(
+                        "so many connections per source address and port of a server: {sources} source address{} of 127.0.0.0/8",
+                        if sources == 1 { "" } else { "es" }
+                    ),
+                    None => "so many connections per source address and port of a server".to_owned(),
+                })
+                .fix("sudo sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\""),
+            at_least("net.core.somaxconn", self.somaxconn, backlog)
+                .why("connections that wait to be accepted, when all come at once")
+                .sysctl("net.core.somaxconn", backlog),
+            at_least("net.ipv4.tcp_max_syn_backlog", self.syn_backlog, backlog)
+                .why("connections half open, when all come at once")
+                .sysctl("net.ipv4.tcp_max_syn_backlog", backlog),
+            at_least("net.ipv4.tcp_mem, pressure", self.tcp_mem.map(|pages| pages[1]), pages)
+                .why("pages of buffers of all sockets, before the kernel takes from each: one per end of a connection")
+                .fix(format!("sudo sysctl -w net.ipv4.tcp_mem=\"{pages} {} {}\"", pages + pages / 2, 2 * pages)),
+        ];
+        if self.conntrack_max.is_some() {
+            let check =
+                at_least("net.netfilter.nf_conntrack_max", self.conntrack_max, connections + DESCRIPTORS_BESIDE);
+            let fixed = check
+                .why("tracked connections")
+                .sysctl("net.netfilter.nf_conntrack_max", connections + DESCRIPTORS_BESIDE);
+            checks.push(fixed);
+        }
+        checks
+    }
+
+    fn resources(&self, connections: u64) -> Vec<Check> {
+        let needed = connections * CONNECTION_BYTES;
+        let memory = match (self.memory_available, self.memory_limit) {
+            (Some(available), Some(limit)) => Some(available.min(limit)),
+            (available, limit) => available.or(limit),
+        };
+        let mut memory_check =
+            at_least("memory", memory, needed).why("64 KiB per connection with both ends, a generous guess");
+        (memory_check.now, memory_check.needed) = (memory.map_or_else(unknown, mebibytes), mebibytes(needed));
+        let quota_allows = self.cpu_quota.is_none_or(|quota| quota >= 2.0);
+        vec![
+            at_least("CPU cores", self.cores, 2)
+                .why("one for the generator, one for the server; the rest of the machine needs some, too"),
+            Check {
+                standing: if quota_allows { Standing::Good } else { Standing::Short },
+                now: self.cpu_quota.map_or_else(|| "none".to_owned(), |cores| format!("{cores:.2} cores")),
+                needed: "none, or 2 cores".to_owned(),
+                ..at_least("CPU quota of the cgroup", None, 0)
+                    .why("a quota stops everybody for the rest of its period: latency in steps")
+            },
+            memory_check,
+        ]
+    }
+
+    /// What figures mean, rather than how large they may be.
+    fn measuring(&self) -> Vec<Check> {
+        let one_of = |what: &str, now: &Option<String>, good: &[&str], needed: &str| Check {
+            what: what.to_owned(),
+            now: now.clone().unwrap_or_else(unknown),
+            needed: needed.to_owned(),
+            standing: match now {
+                None => Standing::Unknown,
+                Some(now) if good.is_empty() || good.contains(&now.as_str()) => Standing::Good,
+                Some(_) => Standing::Short,
+            },
+            why: String::new(),
+            fix: None,
+        };
+        let pressure = self.has_pressure.then(|| "readable".to_owned());
+        let mut checks = vec![
+            one_of("congestion control", &self.congestion, &[], "the same in all runs")
+                .why("what is compared must share it")
+                .fix("sudo sysctl -w net.ipv4.tcp_congestion_control=cubic"),
+            one_of(
+                "clock source",
+                &self.clock_source,
+                &["tsc", "kvm-clock", "arch_sys_counter"],
+                "read without a system call",
+            )
+            .why("every message reads the clock twice")
+            .fix("echo tsc | sudo tee /sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            one_of("/proc/pressure/cpu", &pressure, &[], "readable")
+                .why("tells before a run that others are at work: boot with psi=1"),
+        ];
+        if self.governor.is_some() {
+            let check = one_of("speed governor", &self.governor, &["performance"], "performance")
+                .why("cores that sleep answer late");
+            checks.push(check.fix("echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"));
+        }
+        checks
+    }
+
+    fn tools(&self) -> Vec<Check> {
+        let check = |(tool, found): (&Tool, &Option<String>)| Check {
+            what: tool.name.to_owned(),
+            now: found.clone().unwrap_or_else(|| "not found".to_owned()),
+            needed: "for some".to_owned(),
+            standing: if found.is_some() { Standing::Good } else { Standing::Absent },
+            why: tool.needed_for.to_owned(),
+            fix: Some(tool.fix.to_owned()),
+        };
+        TOOLS.iter().zip(&self.tools).map(check).collect()
+    }
+}
+
+fn at_least(what: &str, now: Option<u64>, needed: u64) -> Check {
+    Check {
+        what: what.to_owned(),
+        now: now.map_or_else(unknown, count),
+        needed: count(needed),
+        standing: match now {
+            None => Standing::Unknown,
+            Some(now) if now >= needed => Standing::Good,
+            Some(_) => Standing::Short,
+        },
+        why: String::new(),
+        fix: None,
+    }
+}
+
+impl Check {
+    fn why(mut self, why: impl Into<String>) -> Check {
+        self.why = why.into();
+        self
+    }
+
+    fn fix(mut self, fix: impl Into<String>) -> Check {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    fn sysctl(self, name: &str, value: u64) -> Check {
+        self.fix(format!("sudo sysctl -w {name}={value}"))
+    }
+}
+
+impl Diagnosis {
+    /// Whether nothing limits a run of this size. Tools that only some targets need do not count.
+    pub fn is_good(&self) -> bool {
+        self.checks.iter().all(|check| check.standing != Standing::Short)
+    }
+}
+
+/// One line per check; below those that are not good, the command that changes it.
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width =
+            |of: fn(&Check) -> &String| self.checks.iter().map(|check| of(check).chars().count()).max().unwrap_or(0);
+        let (what, now, needed) = (width(|check| &check.what), width(|check| &check.now), width(|check| &check.needed));
+        writeln!(f, "For {} connections, both ends on this machine:\n", count(self.connections))?;
+        writeln!(f, "        {:what$}  {:now$}  {:needed$}", "what", "now", "needed")?;
+        for check in &self.checks {
+            let standing = match check.standing {
+                Standing::Good => "ok",
+                Standing::Short => "SHORT",
+                Standing::Absent => "absent",
+                Standing::Unknown => "?",
+            };
+            writeln!(
+                f,
+                "{standing:6}  {:what$}  {:now$}  {:needed$}  {}",
+                check.what, check.now, check.needed, check.why
+            )?;
+            let fix = check.fix.as_ref().filter(|_| check.standing != Standing::Good);
+            fix.iter().try_for_each(|fix| writeln!(f, "        $ {fix}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", count(bytes >> 20))
+}
+
+/// With commas between thousands.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("digits are ASCII")).collect();
+    groups.join(",")
+}
+
+/// A whole path, or a name in `PATH`.
+fn find(file: &str) -> Option<String> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut places = env::split_paths(&path).map(|folder| folder.join(file));
+    let found = if file.starts_with('/') {
+        Some(Path::new(file).to_owned()).filter(|path| path.is_file())
+    } else {
+        places.find(|path| path.is_file())
+    };
+    Some(found?.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small() -> Machine {
+        Machine {
+            descriptors_soft: Some(1024),
+            descriptors_hard: Some(20_000),
+            nr_open: Some(1_048_576),
+            file_max: Some(2_466_193),
+            ports: Some((32_768, 60_999)),
+            somaxconn: Some(4096),
+            syn_backlog: Some(2048),
+            tcp_mem: Some([287_901, 383_869, 575_802]),
+            conntrack_max: None,
+            cores: Some(2),
+            cpu_quota: None,
+            memory_available: Some(24 << 30),
+            memory_limit: None,
+            congestion: Some("bbr".into()),
+            clock_source: Some("tsc".into()),
+            governor: None,
+            has_pressure: true,
+            tools: TOOLS
+                .iter()
+                .map(|tool| (tool.name != "pushpin").then(|| format!("/usr/bin/{}", tool.name)))
+                .collect(),
+        }
+    }
+
+    fn short(machine: &Machine, connections: u64) -> Vec<String> {
+        let checks = machine.examine(connections).checks;
+        checks.into_iter().filter(|check| check.standing == Standing::Short).map(|check| check.what).collect()
+    }
+
+    fn check(machine: &Machine, connections: u64, what: &str) -> Check {
+        machine.examine(connections).checks.into_iter().find(|check| check.what == what).unwrap()
+    }
+
+    #[test]
+    fn enough_for_a_thousand_but_not_for_fifty_thousand() {
+        assert!(small().examine(1000).is_good(), "{}", small().examine(1000));
+        assert_eq!(short(&small(), 50_000), ["descriptors per process", "net.ipv4.tcp_max_syn_backlog"]);
+        assert_eq!(
+            short(&small(), 1_000_000),
+            ["descriptors per process", "net.ipv4.tcp_max_syn_backlog", "net.ipv4.tcp_mem, pressure", "memory"]
+        );
+    }
+
+    #[test]
+    fn the_fix_is_what_is_needed() {
+        let descriptors = check(&small(), 50_000, "descriptors per process");
+        assert_eq!((descriptors.now.as_str(), descriptors.needed.as_str()), ("20,000", "51,024"));
+        assert_eq!(descriptors.fix.unwrap(), "sudo prlimit --pid $$ --nofile=51024:51024");
+        let backlog = check(&small(), 50_000, "net.ipv4.tcp_max_syn_backlog");
+        assert_eq!(backlog.fix.unwrap(), "sudo sysctl -w net.ipv4.tcp_max_syn_backlog=4096");
+    }
+
+    /// A machine on which every fix was followed is good.
+    #[test]
+    fn fixes_fix() {
+        for connections in [1, 100, 50_000, 1_000_000] {
+            let mut machine = Machine {
+                descriptors_hard: Some(1),
+                nr_open: Some(1),
+                file_max: Some(1),
+                ports: Some((60_000, 60_000)),
+                somaxconn: Some(1),
+                syn_backlog: Some(1),
+                tcp_mem: Some([0, 0, 0]),
+                conntrack_max: Some(0),
+                memory_available: Some(1 << 40),
+                ..small()
+            };
+            for check in machine.examine(connections).checks {
+                let Some(fix) = check.fix.filter(|_| check.standing == Standing::Short) else { continue };
+                let value = fix.rsplit('=').next().unwrap().trim_matches('"');
+                let numbers: Vec<u64> = value.split([' ', ':']).map(|number| number.parse().unwrap()).collect();
+                match check.what.as_str() {
+                    "descriptors per process" => machine.descriptors_hard = Some(numbers[1]),
+                    "fs.nr_open" => machine.nr_open = Some(numbers[0]),
+                    "fs.file-max" => machine.file_max = Some(numbers[0]),
+                    "local ports" => machine.ports = Some((numbers[0], numbers[1])),
+                    "net.core.somaxconn" => machine.somaxconn = Some(numbers[0]),
+                    "net.ipv4.tcp_max_syn_backlog" => machine.syn_backlog = Some(numbers[0]),
+                    "net.ipv4.tcp_mem, pressure" => machine.tcp_mem = Some(numbers.try_into().unwrap()),
+                    "net.netfilter.nf_conntrack_max" => machine.conntrack_max = Some(numbers[0]),
+                    other => panic!("{other} is short"),
+                }
+            }
+            assert!(machine.examine(connections).is_good(), "{}", machine.examine(connections));
+        }
+    }
+
+    #[test]
+    fn ports_are_told_as_connections_per_source_address() {
+        let ports = check(&small(), 50_000, "local ports");
+        assert_eq!(ports.now, "28,232");
+        assert!(ports.why.contains("2 source addresses"), "{}", ports.why);
+        assert!(check(&small(), 28_232, "local ports").why.contains("1 source address of"));
+    }
+
+    #[test]
+    fn limits_of_the_cgroup_count() {
+        let tight = Machine { cpu_quota: Some(0.5), memory_limit: Some(1 << 30), ..small() };
+        assert_eq!(short(&tight, 18_000), ["net.ipv4.tcp_max_syn_backlog", "CPU quota of the cgroup", "memory"]);
+    }
+
+    #[test]
+    fn what_the_machine_does_not_tell_is_unknown_and_not_good() {
+        let silent = Machine { tools: vec![None; TOOLS.len()], ..Machine::default() };
+        let checks = silent.examine(10).checks;
+        assert!(
+            checks.iter().all(|check| check.standing != Standing::Good || check.what == "CPU quota of the cgroup"),
+            "{checks:?}"
+        );
+        assert!(checks.iter().any(|check| check.standing == Standing::Unknown));
+    }
+
+    #[test]
+    fn the_table_shows_fixes_only_where_they_are_needed() {
+        let table = small().examine(50_000).to_string();
+        assert!(table.contains("\nSHORT   descriptors per process"), "{table}");
+        assert!(table.contains("\n        $ sudo prlimit --pid $$ --nofile=51024:51024\n"), "{table}");
+        assert!(
+            table.contains("\nabsent  pushpin") && table.contains("\n        $ sudo apt-get install -y pushpin\n"),
+            "{table}"
+        );
+        assert!(!table.contains("fs.nr_open="), "{table}");
+    }
+
+    #[test]
+    fn this_machine_tells_what_it_is() {
+        let here = Machine::read();
+        let soft = here.descriptors_soft.unwrap();
+        assert!(soft > 0 && soft <= here.descriptors_hard.unwrap());
+        assert!(here.cores.unwrap() >= 1 && here.memory_available.unwrap() > 1 << 20, "{here:?}");
+        let (first, last) = here.ports.unwrap();
+        assert!(first < last && last < 65_536);
+        assert_eq!(here.tools.len(), TOOLS.len());
+        let told = here.examine(1000);
+        let back: Diagnosis = serde_json::from_str(&serde_json::to_string(&told).unwrap()).unwrap();
+        assert_eq!(back, told);
+    }
+
+    #[test]
+    fn tools_are_found_in_the_path_and_by_whole_paths() {
+        assert!(find("sh").unwrap().ends_with("/sh"));
+        assert_eq!(find("/bin/sh").as_deref(), Some("/bin/sh"));
+        assert_eq!((find("no-such-tool"), find("/bin"), find("/no/such")), (None, None, None));
+    }
+}
