@@ -8,3 +8,4 @@ pub mod host;
 pub mod load;
 pub mod recording;
 pub mod stats;
+pub mod targets;

@@ -1,3 +1,4 @@
 mod load;
 mod sampler;
+mod targets;
 mod usl;

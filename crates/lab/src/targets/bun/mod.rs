@@ -1,0 +1,41 @@
+//! uWebSockets as Bun carries it.
+
+use std::{fs, process::Command};
+
+use crate::{
+    load::Dialect,
+    targets::{Ask, Options, Server, Target, Transport, install, process::Ready, ws::bare},
+};
+
+/// For processors without AVX2, too: it is the same server.
+const PACKAGE: &str = "@oven/bun-linux-x64-baseline@1.4.5";
+
+pub struct Bun;
+
+impl Target for Bun {
+    fn name(&self) -> &'static str {
+        "bun"
+    }
+
+    fn version(&self, _: &Options) -> anyhow::Result<String> {
+        Ok(PACKAGE.into())
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        &[Transport::WebSocket]
+    }
+
+    fn start(&self, options: &Options) -> anyhow::Result<Server> {
+        let packages = install::npm(&options.cache, self.name(), &[PACKAGE])?;
+        let folder = tempfile::tempdir()?;
+        let script = folder.path().join("server.js");
+        fs::write(&script, include_str!("server.js"))?;
+        let mut bun = Command::new(packages.join("node_modules/@oven/bun-linux-x64-baseline/bin/bun"));
+        bun.arg(script);
+        Server::start(bun, Ready::Says("listening on http://"), folder, options)
+    }
+
+    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+        Box::new(bare(ask))
+    }
+}

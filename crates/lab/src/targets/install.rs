@@ -1,0 +1,68 @@
+//! Brings rivals from the registries where they are, once, into the cache.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use anyhow::{Context, ensure};
+
+/// The folder in which these npm packages are installed.
+///
+/// Errors: `npm` is missing or cannot reach its registry; with what it said.
+pub fn npm(cache: &Path, name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
+    once(cache, name, packages, |folder| {
+        fs::write(folder.join("package.json"), "{\"private\":true}")?;
+        let mut npm = Command::new("npm");
+        run(npm.args(["install", "--no-audit", "--no-fund", "--silent"]).args(packages).current_dir(folder))
+    })
+}
+
+/// A program of the path.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    let also = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    env::split_paths(&path).chain(also).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Installs into a folder beside the final one, which appears only when it is whole: others may be doing the same.
+fn once(
+    cache: &Path,
+    name: &str,
+    what: &[&str],
+    install: impl FnOnce(&Path) -> anyhow::Result<Output>,
+) -> anyhow::Result<PathBuf> {
+    let versions: String =
+        what.join("+").chars().map(|c| if c.is_alphanumeric() || ".+-".contains(c) { c } else { '_' }).collect();
+    let folder = cache.join(name).join(versions);
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let parent = cache.join(name);
+    fs::create_dir_all(&parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    let fresh = tempfile::Builder::new().prefix(".installing-").tempdir_in(&parent)?;
+    install(fresh.path()).with_context(|| format!("cannot install {}", what.join(" ")))?;
+    match fs::rename(fresh.path(), &folder) {
+        Ok(()) => drop(fresh.keep()),
+        // Somebody else was faster.
+        Err(_) if folder.is_dir() => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(folder)
+}
+
+/// Runs it to its end. Errors: it is missing, or failed; with the end of what it printed.
+pub fn run(command: &mut Command) -> anyhow::Result<Output> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("{program} is needed"))?;
+    let said = [&output.stdout[..], &output.stderr].concat();
+    let said = String::from_utf8_lossy(&said[said.len().saturating_sub(2000)..]).into_owned();
+    ensure!(output.status.success(), "{program}: {}\n{said}", output.status);
+    Ok(output)
+}
+
+/// Errors: Node.js is missing.
+pub fn node_version() -> anyhow::Result<String> {
+    Ok(String::from_utf8_lossy(&run(Command::new("node").arg("--version"))?.stdout).trim().to_owned())
+}

@@ -1,0 +1,81 @@
+//! Millrace itself, from outside: `docs/protocol.md` is all that is known of it here.
+
+mod lines;
+mod poll;
+mod session;
+
+use std::{env, path::PathBuf, process::Command};
+
+use anyhow::Context;
+
+use crate::{
+    load::{
+        Dialect,
+        http::{EventSource, Poster},
+        websocket::Bare,
+    },
+    targets::{Ask, Options, Server, Target, Transport, install, process::Ready},
+};
+
+pub struct Millrace;
+
+impl Target for Millrace {
+    fn name(&self) -> &'static str {
+        "millrace"
+    }
+
+    fn version(&self, options: &Options) -> anyhow::Result<String> {
+        let output = install::run(Command::new(binary(options)?).arg("--version"))?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        &Transport::ALL
+    }
+
+    /// As many shards as CPUs, one if those are not named.
+    fn start(&self, options: &Options) -> anyhow::Result<Server> {
+        let mut command = Command::new(binary(options)?);
+        let shards = options.cpus.len().max(1).to_string();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--shards", &shards]);
+        Server::start(command, Ready::Says("listening on http://"), tempfile::tempdir()?, options)
+    }
+
+    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+        let path = format!("/v1/channels/{}", ask.channel);
+        match transport {
+            Transport::WebSocket if ask.role.subscribes() => Box::new(Bare::new(path)),
+            Transport::WebSocket => Box::new(Bare::new(format!("{path}?subscribe=no"))),
+            Transport::Session => Box::new(session::Session::new(ask)),
+            _ if ask.role.publishes() => Box::new(Poster::new(&path, "application/json")),
+            Transport::Sse => Box::new(EventSource::new(&path)),
+            Transport::Ndjson => Box::new(lines::Lines::new(&path)),
+            Transport::LongPolling => Box::new(poll::Poll::long(&path)),
+            Transport::Polling => Box::new(poll::Poll::every(&path, ask.poll_every)),
+        }
+    }
+}
+
+/// The one that was named, or the one beside this program (a test lies one folder deeper).
+fn binary(options: &Options) -> anyhow::Result<PathBuf> {
+    if let Some(named) = options.binary.clone().or_else(|| Some(env::var_os("MILLRACE_BIN")?.into())) {
+        return Ok(named);
+    }
+    let own = env::current_exe()?;
+    let beside = own.ancestors().skip(1).take(2).map(|folder| folder.join("millrace")).find(|file| file.is_file());
+    beside
+        .or_else(|| install::on_path("millrace"))
+        .context("no millrace beside this program: name it (millrace=PATH, or MILLRACE_BIN)")
+}
+
+/// The data of a message, or of several, from a JSON text of ours: a payload has no `]` but its last byte.
+fn payloads(json: &[u8], mut hear: impl FnMut(&[u8])) {
+    const DATA: &[u8] = b"\"data\":[";
+    let mut rest = json;
+    while let Some(at) = memchr::memmem::find(rest, DATA) {
+        let data = &rest[at + DATA.len() - 1..];
+        let Some(end) = memchr::memchr(b']', data) else { return };
+        hear(&data[..=end]);
+        rest = &data[end + 1..];
+    }
+}

@@ -1,0 +1,169 @@
+//! The servers that are measured: how each is installed, started, and spoken to. One folder each, one line in [`TARGETS`].
+//!
+//! What a target's own program does is what Millrace's bare WebSocket does, as little as its library allows: a message goes to all who read
+//! its channel. Compression is off everywhere.
+
+mod bun;
+mod install;
+mod millrace;
+mod process;
+mod uws;
+mod ws;
+
+use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use crate::load::{Dialect, Role, Wire};
+
+pub use process::Server;
+
+/// All there are, in the order in which they are listed.
+pub static TARGETS: &[&dyn Target] = &[&millrace::Millrace, &ws::Ws, &bun::Bun, &uws::Uws];
+
+/// One kind of server.
+pub trait Target: Sync {
+    fn name(&self) -> &'static str;
+
+    /// What is measured, as exactly as it is known without starting it.
+    ///
+    /// Errors: it is not here, and cannot be asked.
+    fn version(&self, options: &Options) -> anyhow::Result<String>;
+
+    fn transports(&self) -> &'static [Transport];
+
+    /// Starts it on a free port of loopback, installing it first if need be, and waits until it listens.
+    ///
+    /// Errors: it cannot be installed, or did not start; with the end of its log.
+    fn start(&self, options: &Options) -> anyhow::Result<Server>;
+
+    /// True if one connection of this transport can publish and subscribe.
+    fn is_duplex(&self, transport: Transport) -> bool {
+        matches!(transport, Transport::WebSocket | Transport::Session)
+    }
+
+    /// A client. Only for a transport of [`Target::transports`].
+    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect>;
+}
+
+/// What a client is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    pub role: Role,
+    pub channel: &'a str,
+    /// Polling only.
+    pub poll_every: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    WebSocket,
+    /// A WebSocket with commands and replies.
+    Session,
+    Sse,
+    Ndjson,
+    LongPolling,
+    Polling,
+}
+
+impl Transport {
+    pub const ALL: [Transport; 6] = [
+        Transport::WebSocket,
+        Transport::Session,
+        Transport::Sse,
+        Transport::Ndjson,
+        Transport::LongPolling,
+        Transport::Polling,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::WebSocket => "websocket",
+            Transport::Session => "session",
+            Transport::Sse => "sse",
+            Transport::Ndjson => "ndjson",
+            Transport::LongPolling => "long-polling",
+            Transport::Polling => "polling",
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Transport {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> anyhow::Result<Self> {
+        let all = || Transport::ALL.map(Transport::name).join(", ");
+        Transport::ALL
+            .into_iter()
+            .find(|one| one.name() == name)
+            .with_context(|| format!("no transport {name}; there are {}", all()))
+    }
+}
+
+/// Where and how a target is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The CPUs it may use; any if there are none.
+    pub cpus: Vec<usize>,
+    /// Its program, instead of the one that would be found or installed.
+    pub binary: Option<PathBuf>,
+    /// Where what is installed is kept.
+    pub cache: PathBuf,
+    /// Further arguments of the program.
+    pub arguments: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { cpus: Vec::new(), binary: None, cache: cache(), arguments: Vec::new() }
+    }
+}
+
+/// `$XDG_CACHE_HOME/millrace/lab`, or `~/.cache/millrace/lab`.
+fn cache() -> PathBuf {
+    let folder = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let base = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
+    base.unwrap_or_else(std::env::temp_dir).join("millrace/lab")
+}
+
+/// The target of this name.
+///
+/// Errors: there is none; with those there are.
+pub fn find(name: &str) -> anyhow::Result<&'static dyn Target> {
+    let all = || TARGETS.iter().map(|target| target.name()).collect::<Vec<_>>().join(", ");
+    TARGETS
+        .iter()
+        .copied()
+        .find(|target| target.name() == name)
+        .with_context(|| format!("no target {name}; there are {}", all()))
+}
+
+/// A running server by one of its transports: what load goes to.
+pub struct Endpoint<'a> {
+    pub target: &'static dyn Target,
+    pub transport: Transport,
+    pub server: &'a Server,
+    pub poll_every: Duration,
+}
+
+impl Wire for Endpoint<'_> {
+    fn address(&self) -> SocketAddr {
+        self.server.address
+    }
+
+    fn is_duplex(&self) -> bool {
+        self.target.is_duplex(self.transport)
+    }
+
+    fn dialect(&self, role: Role, channel: &str) -> Box<dyn Dialect> {
+        self.target.dialect(self.transport, &Ask { role, channel, poll_every: self.poll_every })
+    }
+}

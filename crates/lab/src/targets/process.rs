@@ -1,0 +1,128 @@
+//! A server as a process: started on CPUs of its own, waited for, ended.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tempfile::TempDir;
+
+use super::Options;
+
+/// How long a server may take until it listens.
+const START_MAX: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How much of a log is shown.
+const TAIL_LINES: usize = 25;
+
+/// How a server says that it listens.
+pub enum Ready {
+    /// It prints this, and then its address.
+    Says(&'static str),
+    /// It accepts connections here.
+    Accepts(SocketAddr),
+}
+
+/// A running server. It ends with this value.
+pub struct Server {
+    pub address: SocketAddr,
+    process: Child,
+    log: PathBuf,
+    /// Of this run: configuration, log.
+    _folder: TempDir,
+}
+
+impl Server {
+    /// `folder`: of this run; it goes with the server.
+    pub(super) fn start(
+        mut command: Command,
+        ready: Ready,
+        folder: TempDir,
+        options: &Options,
+    ) -> anyhow::Result<Server> {
+        let log = folder.path().join("log");
+        let file = File::create(&log)?;
+        command.args(&options.arguments).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let program = command.get_program().to_string_lossy().into_owned();
+        let process = on_cpus(&options.cpus, || command.spawn())?.with_context(|| format!("cannot start {program}"))?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut server = Server { address, process, log, _folder: folder };
+        let started = Instant::now();
+        loop {
+            if let Some(address) = server.says_ready(&ready)? {
+                server.address = address;
+                return Ok(server);
+            }
+            if let Some(status) = server.process.try_wait()? {
+                bail!("{program} ended ({status}) before it listened; its log:\n{}", server.log_tail());
+            }
+            if started.elapsed() > START_MAX {
+                bail!("{program} did not listen within {START_MAX:?}; its log:\n{}", server.log_tail());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn says_ready(&self, ready: &Ready) -> anyhow::Result<Option<SocketAddr>> {
+        match ready {
+            Ready::Accepts(address) => Ok(TcpStream::connect(address).is_ok().then_some(*address)),
+            Ready::Says(what) => {
+                let log = fs::read_to_string(&self.log)?;
+                let said = log.split_once(what).and_then(|(_, rest)| rest.split_once('\n'));
+                said.map(|(address, _)| address.trim().parse().context("not an address")).transpose()
+            }
+        }
+    }
+
+    /// The processes that belong to it, with all that they start.
+    pub fn root_pids(&self) -> Vec<u32> {
+        vec![self.process.id()]
+    }
+
+    /// False once it has ended by itself.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// The last lines of what it printed.
+    pub fn log_tail(&self) -> String {
+        let mut text = Vec::new();
+        let _ = File::open(&self.log).and_then(|mut file| file.read_to_end(&mut text));
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A port of loopback that nobody uses now, for servers that cannot choose one themselves.
+pub fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
+
+/// Does something on these CPUs: what is started there stays there.
+fn on_cpus<T>(cpus: &[usize], act: impl FnOnce() -> T) -> anyhow::Result<T> {
+    if cpus.is_empty() {
+        return Ok(act());
+    }
+    let before = sched_getaffinity(None)?;
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    sched_setaffinity(None, &set).with_context(|| format!("no such CPUs: {cpus:?}"))?;
+    let done = act();
+    sched_setaffinity(None, &before)?;
+    Ok(done)
+}

@@ -1,0 +1,49 @@
+//! uWebSockets itself, which no registry carries. Build `server.cpp` beside a checkout of uSockets and uWebSockets and name the binary:
+//!
+//! ```sh
+//! gcc -O3 -march=native -flto -DLIBUS_NO_SSL -IuSockets/src -c uSockets/src/*.c uSockets/src/eventing/*.c
+//! g++ -std=c++20 -O3 -march=native -flto -DLIBUS_NO_SSL -DUWS_NO_ZLIB -IuSockets/src -IuWebSockets/src server.cpp *.o -o uws
+//! ```
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::Context;
+
+use crate::{
+    load::Dialect,
+    targets::{Ask, Options, Server, Target, Transport, process::Ready, ws::bare},
+};
+
+pub struct Uws;
+
+impl Target for Uws {
+    fn name(&self) -> &'static str {
+        "uws"
+    }
+
+    fn version(&self, options: &Options) -> anyhow::Result<String> {
+        Ok(binary(options)?.display().to_string())
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        &[Transport::WebSocket]
+    }
+
+    fn start(&self, options: &Options) -> anyhow::Result<Server> {
+        Server::start(
+            Command::new(binary(options)?),
+            Ready::Says("listening on http://"),
+            tempfile::tempdir()?,
+            options,
+        )
+    }
+
+    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+        Box::new(bare(ask))
+    }
+}
+
+fn binary(options: &Options) -> anyhow::Result<PathBuf> {
+    let named = options.binary.clone().or_else(|| Some(std::env::var_os("MILLRACE_UWS")?.into()));
+    named.context("uWebSockets comes from no registry: name a binary (uws=PATH, or MILLRACE_UWS)")
+}
