@@ -348,6 +348,7 @@ mod tests {
         // The root has ended, and its number is used again.
         let last = [at(1, 0, 20), at(3, 0, 7)];
         assert_eq!(pids(&tree.sample(&last, false)), [3]);
+        assert_eq!(pids(&tree.sample(&last, false)), [3], "nor is it the root later");
     }
 
     #[test]
