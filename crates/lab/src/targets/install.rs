@@ -8,6 +8,8 @@ use std::{
 
 use anyhow::{Context, ensure};
 
+use super::{Options, Server, process::Ready};
+
 /// The folder in which these npm packages are installed.
 ///
 /// Errors: `npm` is missing or cannot reach its registry; with what it said.
@@ -63,6 +65,22 @@ pub fn run(command: &mut Command) -> anyhow::Result<Output> {
 }
 
 /// Errors: Node.js is missing.
-pub fn node_version() -> anyhow::Result<String> {
+fn node_version() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&run(Command::new("node").arg("--version"))?.stdout).trim().to_owned())
+}
+
+/// What a version is called that stands on Node.js.
+pub fn node_and(packages: &[&str]) -> anyhow::Result<String> {
+    Ok(format!("{}, Node.js {}", packages.join(" "), node_version()?))
+}
+
+/// Installs these packages and starts a program of ours that uses them; it says `listening on http://ADDRESS`.
+pub fn start_node(name: &str, packages: &[&str], program: &str, options: &Options) -> anyhow::Result<Server> {
+    let packages = npm(&options.cache, name, packages)?;
+    let folder = tempfile::tempdir()?;
+    let script = folder.path().join("server.cjs");
+    fs::write(&script, program)?;
+    let mut node = Command::new("node");
+    node.arg(script).env("NODE_PATH", packages.join("node_modules"));
+    Server::start(node, Ready::Says("listening on http://"), folder, options)
 }

@@ -4,9 +4,12 @@
 //! its channel. Compression is off everywhere.
 
 mod bun;
+mod engineio;
 mod install;
 mod millrace;
 mod process;
+mod socketcluster;
+mod socketio;
 mod uws;
 mod ws;
 
@@ -20,7 +23,15 @@ use crate::load::{Dialect, Role, Wire};
 pub use process::Server;
 
 /// All there are, in the order in which they are listed.
-pub static TARGETS: &[&dyn Target] = &[&millrace::Millrace, &ws::Ws, &bun::Bun, &uws::Uws];
+pub static TARGETS: &[&dyn Target] = &[
+    &millrace::Millrace,
+    &ws::Ws,
+    &bun::Bun,
+    &uws::Uws,
+    &socketio::SocketIo,
+    &engineio::EngineIo,
+    &socketcluster::SocketCluster,
+];
 
 /// One kind of server.
 pub trait Target: Sync {

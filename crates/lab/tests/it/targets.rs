@@ -81,6 +81,21 @@ fn uws_delivers_all() {
 }
 
 #[test]
+fn socketio_delivers_all() {
+    delivers_all_by_every_transport("socketio");
+}
+
+#[test]
+fn engineio_delivers_all() {
+    delivers_all_by_every_transport("engineio");
+}
+
+#[test]
+fn socketcluster_delivers_all() {
+    delivers_all_by_every_transport("socketcluster");
+}
+
+#[test]
 fn every_target_has_a_test() {
     let tests = include_str!("targets.rs");
     for target in TARGETS {

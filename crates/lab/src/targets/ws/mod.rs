@@ -1,10 +1,8 @@
 //! `ws` on Node.js, as most people run it.
 
-use std::{fs, process::Command};
-
 use crate::{
     load::{Dialect, websocket::Bare},
-    targets::{Ask, Options, Server, Target, Transport, install, process::Ready},
+    targets::{Ask, Options, Server, Target, Transport, install},
 };
 
 /// Pinned, so that a ratio means the same tomorrow.
@@ -18,7 +16,7 @@ impl Target for Ws {
     }
 
     fn version(&self, _: &Options) -> anyhow::Result<String> {
-        Ok(format!("{}, Node.js {}", PACKAGES.join(" "), install::node_version()?))
+        install::node_and(PACKAGES)
     }
 
     fn transports(&self) -> &'static [Transport] {
@@ -26,13 +24,7 @@ impl Target for Ws {
     }
 
     fn start(&self, options: &Options) -> anyhow::Result<Server> {
-        let packages = install::npm(&options.cache, self.name(), PACKAGES)?;
-        let folder = tempfile::tempdir()?;
-        let script = folder.path().join("server.cjs");
-        fs::write(&script, include_str!("server.cjs"))?;
-        let mut node = Command::new("node");
-        node.arg(script).env("NODE_PATH", packages.join("node_modules"));
-        Server::start(node, Ready::Says("listening on http://"), folder, options)
+        install::start_node(self.name(), PACKAGES, include_str!("server.cjs"), options)
     }
 
     fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {

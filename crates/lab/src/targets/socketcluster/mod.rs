@@ -1,0 +1,114 @@
+//! SocketCluster, the engine of Muller's thesis: events with call ids on one WebSocket.
+
+use std::io::Write;
+
+use anyhow::bail;
+
+use crate::{
+    load::{
+        Dialect, Event, Role,
+        websocket::{Frame, TEXT, WebSocket, frame_into, frame_of},
+    },
+    targets::{Ask, Options, Server, Target, Transport, install},
+};
+
+const PACKAGES: &[&str] = &["socketcluster-server@20.0.1"];
+const PUBLISH: &[u8] = b"{\"event\":\"#publish\",\"data\":{\"channel\":\"";
+
+pub struct SocketCluster;
+
+impl Target for SocketCluster {
+    fn name(&self) -> &'static str {
+        "socketcluster"
+    }
+
+    fn version(&self, _: &Options) -> anyhow::Result<String> {
+        install::node_and(PACKAGES)
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        &[Transport::WebSocket]
+    }
+
+    fn start(&self, options: &Options) -> anyhow::Result<Server> {
+        install::start_node(self.name(), PACKAGES, include_str!("server.cjs"), options)
+    }
+
+    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+        let socket = WebSocket::new("/socketcluster/", None);
+        Box::new(Client { socket, role: ask.role, channel: ask.channel.into(), id: 0, command: Vec::new() })
+    }
+}
+
+struct Client {
+    socket: WebSocket,
+    role: Role,
+    channel: String,
+    /// Of the last call. 1 is the handshake, 2 the subscription.
+    id: u64,
+    command: Vec<u8>,
+}
+
+impl Dialect for Client {
+    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+        self.id = 2;
+        self.socket.open(out);
+        false
+    }
+
+    fn feed(
+        &mut self,
+        bytes: &[u8],
+        _: u64,
+        out: &mut Vec<u8>,
+        hear: &mut dyn FnMut(Event<'_>),
+    ) -> anyhow::Result<usize> {
+        let Client { socket, role, channel, .. } = self;
+        socket.feed(bytes, out, &mut |frame, out| {
+            let message = match frame {
+                Frame::Open => {
+                    frame_into(TEXT, br##"{"event":"#handshake","data":{"authToken":null},"cid":1}"##, out);
+                    return Ok(());
+                }
+                Frame::Close(..) => {
+                    hear(Event::Closed);
+                    return Ok(());
+                }
+                Frame::Message(message) => message,
+            };
+            if let Some(rest) = message.strip_prefix(PUBLISH) {
+                // A payload is an array of one string, and the last thing in the object.
+                let data = memchr::memmem::find(rest, b"\"data\":").map(|at| &rest[at + 7..]);
+                let payload = data.and_then(|data| data.strip_suffix(b"}}"));
+                payload.into_iter().for_each(|payload| hear(Event::Message(payload)));
+            } else if message.is_empty() || message == b"#1" {
+                // A ping, of the newer or the older protocol.
+                frame_into(TEXT, if message.is_empty() { b"" } else { b"#2" }, out);
+            } else if message.starts_with(b"{\"rid\":1,") || message.starts_with(b"{\"rid\":2") {
+                if memchr::memmem::find(message, b"\"error\":").is_some() {
+                    bail!("refused: {}", String::from_utf8_lossy(message));
+                }
+                if message.starts_with(b"{\"rid\":1,") && role.subscribes() {
+                    let subscribe = format!(r##"{{"event":"#subscribe","data":{{"channel":"{channel}"}},"cid":2}}"##);
+                    frame_into(TEXT, subscribe.as_bytes(), out);
+                } else {
+                    hear(Event::Ready);
+                }
+            } else if message.starts_with(b"{\"rid\":") {
+                let is_error = memchr::memmem::find(message, b"\"error\":").is_some();
+                hear(if is_error { Event::Refused } else { Event::Accepted });
+            }
+            Ok(())
+        })
+    }
+
+    /// With a call id: the server answers, as its own client expects it.
+    fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        self.id += 1;
+        self.command.clear();
+        self.command.extend_from_slice(PUBLISH);
+        write!(self.command, "{}\",\"data\":", self.channel).expect("memory takes it");
+        let end = format!("}},\"cid\":{}}}", self.id);
+        frame_of(TEXT, &[&self.command, payload, end.as_bytes()], out);
+    }
+}
