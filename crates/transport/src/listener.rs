@@ -1,6 +1,7 @@
 //! Accepting connections: one listener per shard on the same port, so that the kernel spreads them and none changes threads.
 
 use std::{
+    cell::{Cell, RefCell},
     convert::Infallible,
     io,
     net::{SocketAddr, TcpListener as StdListener},
@@ -29,7 +30,8 @@ use tokio::{
 
 use crate::{
     Shard,
-    http::{Context, Response, route},
+    http::{Context, Handover, Response, route},
+    stream::Stream,
     udp,
     websocket::{EventLoop, Upgrade},
 };
@@ -196,19 +198,29 @@ async fn http1(
     stream: Peeked,
     header_timeout: Duration,
 ) -> hyper::Result<()> {
-    let upgrade = Rc::new(std::cell::Cell::new(None::<Upgrade>));
+    let next = Rc::new(RefCell::new(None::<Next>));
+    let unsent = stream.unsent.clone();
     let service = {
-        let (context, upgrade) = (context.clone(), upgrade.clone());
+        let (context, next) = (context.clone(), next.clone());
         service_fn(move |request: Request<Incoming>| {
-            let (context, upgrade) = (context.clone(), upgrade.clone());
+            let (context, next) = (context.clone(), next.clone());
             // Boxed: what a request needs is held while it is answered, not as long as its connection is open.
             Box::pin(async move {
-                let (response, wanted) = route(context, request).await;
-                upgrade.set(wanted);
+                let (response, handover) = route(context, request).await;
+                match handover {
+                    Some(Handover::WebSocket(upgrade)) => *next.borrow_mut() = Some(Next::WebSocket(upgrade)),
+                    Some(Handover::Stream(stream)) => {
+                        *next.borrow_mut() = Some(Next::Stream(stream, response));
+                        // hyper shall not answer this one.
+                        return std::future::pending().await;
+                    }
+                    None => {}
+                }
                 Ok::<Response, Infallible>(response)
             })
         })
     };
+    let is_stream = || matches!(*next.borrow(), Some(Next::Stream(..)));
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
@@ -218,7 +230,11 @@ async fn http1(
     let mut told = false;
     loop {
         tokio::select! {
-            served = std::future::poll_fn(|cx| connection.poll_without_shutdown(cx)) => {
+            served = std::future::poll_fn(|cx| match connection.poll_without_shutdown(cx) {
+                // All earlier answers have left: the socket is free.
+                Poll::Pending if is_stream() && !unsent.get() => Poll::Ready(Ok(())),
+                served => served,
+            }) => {
                 served?;
                 break;
             }
@@ -228,14 +244,20 @@ async fn http1(
             }
         }
     }
-    if let Some(upgrade) = upgrade.take() {
+    let next = next.borrow_mut().take();
+    if let Some(next) = next {
         // Nothing of hyper stays with the connection: its buffers cost more than all the rest.
         let parts = connection.into_parts();
         let Peeked { stream, .. } = parts.io.into_inner();
         let rest = Bytes::copy_from_slice(&parts.read_buf);
         drop((parts.read_buf, parts.service));
         if let Ok(stream) = stream.into_std() {
-            spawn_local(async move { event_loop.adopt(stream.into(), rest, upgrade).await });
+            spawn_local(async move {
+                match next {
+                    Next::WebSocket(upgrade) => event_loop.adopt(stream.into(), rest, upgrade).await,
+                    Next::Stream(wanted, head) => event_loop.adopt_stream(stream.into(), wanted, head).await,
+                }
+            });
         }
     }
     Ok(())
@@ -246,7 +268,14 @@ async fn http2(context: Rc<Context>, stream: Peeked) -> hyper::Result<()> {
         let context = context.clone();
         service_fn(move |request: Request<Incoming>| {
             let context = context.clone();
-            async move { Ok::<Response, Infallible>(route(context, request).await.0) }
+            async move {
+                let (response, handover) = route(context.clone(), request).await;
+                let response = match handover {
+                    Some(Handover::Stream(stream)) => stream.respond(&context, response).await,
+                    _ => response,
+                };
+                Ok::<Response, Infallible>(response)
+            }
         })
     };
     let mut connection = http2::Builder::new(LocalExecutor)
@@ -288,6 +317,15 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
 struct Peeked {
     head: BytesMut,
     stream: TcpStream,
+    /// The socket has not taken all that hyper had for it.
+    unsent: Rc<Cell<bool>>,
+}
+
+/// What an HTTP/1.1 connection becomes when hyper is done with it.
+enum Next {
+    WebSocket(Upgrade),
+    /// With the head of its answer.
+    Stream(Stream, Response),
 }
 
 impl Peeked {
@@ -298,7 +336,7 @@ impl Peeked {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
-        Ok(Self { head, stream })
+        Ok(Self { head, stream, unsent: Rc::default() })
     }
 }
 
@@ -320,7 +358,10 @@ impl AsyncRead for Peeked {
 
 impl AsyncWrite for Peeked {
     fn poll_write(self: Pin<&mut Self>, cx: &mut TaskContext<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(cx, buf);
+        this.unsent.set(!matches!(written, Poll::Ready(Ok(taken)) if taken == buf.len()));
+        written
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
@@ -336,7 +377,11 @@ impl AsyncWrite for Peeked {
         cx: &mut TaskContext<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
+        let offered = bufs.iter().map(|buf| buf.len()).sum::<usize>();
+        this.unsent.set(!matches!(written, Poll::Ready(Ok(taken)) if taken == offered));
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,5 +1,5 @@
-//! The one place that writes to readers. A hub knows connections by id; here an id becomes a descriptor (WebSocket) or the body of a
-//! hyper response (SSE, NDJSON), and "it took less than offered" becomes "tell the hub when it is writable".
+//! The one place that writes to readers. A hub knows connections by id; here an id becomes a descriptor (WebSocket, and SSE or NDJSON over
+//! HTTP/1.1) or the body of a hyper response (streams over HTTP/2), and "it took less than offered" becomes "tell the hub when it is writable".
 
 use std::{
     cell::RefCell,
@@ -45,7 +45,7 @@ enum Endpoint {
     Pipe(u32, Rc<RefCell<Pipe>>),
 }
 
-/// A WebSocket's descriptor and what has been read from it so far.
+/// A descriptor and what has been read from it so far.
 pub(crate) struct Socket {
     generation: u32,
     pub(crate) fd: OwnedFd,
@@ -88,7 +88,7 @@ impl Sockets {
     /// Takes over a descriptor. Nothing is read before [`Sockets::watch`].
     pub(crate) fn add_socket(&mut self, id: ConnId, fd: OwnedFd, talk: Talk, deflate: bool) {
         let watched = EventFlags::empty();
-        self.metrics.opened(Transport::WebSocket, 1);
+        self.metrics.opened(talk.transport(), 1);
         let socket = Socket {
             generation: id.generation,
             fd,
@@ -122,7 +122,7 @@ impl Sockets {
         let Some(slot) = self.endpoints.get_mut(id.slot as usize) else { return };
         match slot {
             Some(Endpoint::Socket(socket)) if socket.generation == id.generation => {
-                self.metrics.opened(Transport::WebSocket, -1);
+                self.metrics.opened(socket.talk.transport(), -1);
                 *slot = None;
             }
             Some(Endpoint::Pipe(generation, _)) if *generation == id.generation => *slot = None,
@@ -171,7 +171,7 @@ impl millrace_node::Sockets for Sockets {
         let Some(endpoint) = self.endpoints.get_mut(conn.slot as usize) else { return };
         match endpoint.take() {
             Some(Endpoint::Socket(socket)) if socket.generation == conn.generation => {
-                self.metrics.opened(Transport::WebSocket, -1);
+                self.metrics.opened(socket.talk.transport(), -1);
                 if !socket.watched.is_empty() {
                     let _ = epoll::delete(&*self.epoll, &socket.fd);
                 }
@@ -211,7 +211,7 @@ impl Socket {
         };
         match changed {
             Ok(()) => self.watched = wanted,
-            Err(error) => tracing::error!(%error, "a WebSocket cannot be watched"),
+            Err(error) => tracing::error!(%error, "a socket cannot be watched"),
         }
     }
 

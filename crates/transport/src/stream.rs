@@ -1,54 +1,112 @@
-//! Streaming: one response that goes on for ever, one JSON line per publication. SSE opens its streams here, too.
+//! Streaming: one response that goes on for ever, one JSON line per publication. SSE streams differ in form and preamble only.
+//!
+//! Over HTTP/1.1 the socket leaves hyper before the first byte and is written to as a WebSocket is: what a slow reader has not taken yet is
+//! nowhere but in the shared log. Over HTTP/2 the stream is a body ([`PipeBody`]).
 
 use http::{HeaderValue, StatusCode, header};
+use millrace_delivery::ConnId;
 use millrace_node::{Start, Transport};
 use millrace_protocol::{Error, Form, form::Envelope};
 
 use crate::{
-    http::{Ask, Body, Context, Response, no_cache, position_header, text},
+    Shard,
+    http::{Ask, Body, Context, Response, no_cache, position_header, problem, text},
     sockets::PipeBody,
 };
 
-pub async fn answer(context: &Context, ask: &Ask) -> Result<Response, Error> {
-    let form = if ask.many { Form::NdjsonMany } else { Form::Ndjson };
-    // `/v1/stream` lists the positions in its first line; a channel's own URL has its position in the response's head.
-    let preamble = |starts: &[Start], _: &str| match form {
-        Form::NdjsonMany => Envelope::many(starts.iter().map(|start| (&start.channel, start.position))).into_line(),
-        _ => Vec::new(),
-    };
-    open(context, ask, form, Transport::Stream, "application/x-ndjson", preamble).await
+/// A response that goes on for ever, before it has begun.
+pub struct Stream {
+    pub ask: Ask,
+    pub form: Form,
+    pub transport: Transport,
+    pub content_type: &'static str,
+    /// The first bytes, from the starts and their list (`P`, or `a@P,b@Q`).
+    pub preamble: fn(&[Start], &str) -> Vec<u8>,
 }
 
-/// A response whose body is a connection of the hub.
-///
-/// Errors: the engine's. `preamble` makes the first bytes from the starts and their list (`P`, or `a@P,b@Q`).
-pub async fn open(
-    context: &Context,
-    ask: &Ask,
-    form: Form,
-    transport: Transport,
-    content_type: &'static str,
-    preamble: impl FnOnce(&[Start], &str) -> Vec<u8>,
-) -> Result<Response, Error> {
-    let shard = &context.shard;
-    let conn = shard.with(|hub, _| hub.connect(form));
-    let body = PipeBody::new(shard, conn, transport);
-    let mut list = String::new();
-    let first = |starts: &[Start]| {
-        list = match starts {
-            [only] if !ask.many => only.position.to_string(),
+pub fn stream(ask: Ask) -> Stream {
+    let (transport, content_type) = (Transport::Stream, "application/x-ndjson");
+    if ask.many {
+        // `/v1/stream` lists the positions in its first line; a channel's own URL has its position in the response's head.
+        let preamble = |starts: &[Start], _: &str| {
+            Envelope::many(starts.iter().map(|start| (&start.channel, start.position))).into_line()
+        };
+        return Stream { ask, form: Form::NdjsonMany, transport, content_type, preamble };
+    }
+    Stream { ask, form: Form::Ndjson, transport, content_type, preamble: |_, _| Vec::new() }
+}
+
+impl Stream {
+    /// The head as far as it is known before the stream starts.
+    pub fn head(&self) -> Response {
+        let mut head = text(StatusCode::OK, self.content_type, "");
+        head.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+        head.headers_mut().remove(header::CONTENT_LENGTH);
+        no_cache(&mut head);
+        head
+    }
+
+    /// Makes the connection a reader; its first bytes are what `first` puts before the preamble, given the whole head.
+    ///
+    /// Errors: the engine's; then the connection reads nothing.
+    pub async fn start(
+        &self,
+        shard: &std::rc::Rc<Shard>,
+        conn: ConnId,
+        mut head: Response,
+        first: impl FnOnce(&Response) -> Vec<u8>,
+    ) -> Result<Response, Error> {
+        let begin = |starts: &[Start]| {
+            let list = self.list(starts);
+            position_header(&mut head, &list);
+            let mut bytes = first(&head);
+            bytes.extend((self.preamble)(starts, &list));
+            bytes
+        };
+        shard.subscribe(conn, &self.ask.starts(), self.ask.policy, begin).await?;
+        Ok(head)
+    }
+
+    /// As the body of a response.
+    pub async fn respond(self, context: &Context, head: Response) -> Response {
+        let shard = &context.shard;
+        let conn = shard.with(|hub, _| hub.connect(self.form));
+        // On an error the body is dropped, and the connection with it.
+        let body = PipeBody::new(shard, conn, self.transport);
+        match self.start(shard, conn, head, |_| Vec::new()).await {
+            Ok(head) => head.map(|_| Body::Pipe(body)),
+            Err(error) => problem(&error),
+        }
+    }
+
+    fn list(&self, starts: &[Start]) -> String {
+        match starts {
+            [only] if !self.ask.many => only.position.to_string(),
             all => {
                 all.iter().map(|start| format!("{}@{}", start.channel, start.position)).collect::<Vec<_>>().join(",")
             }
-        };
-        preamble(starts, &list)
-    };
-    // On an error the body is dropped, and the connection with it.
-    shard.subscribe(conn, &ask.starts(), ask.policy, first).await?;
-    let mut response = text(StatusCode::OK, content_type, "").map(|_| Body::Pipe(body));
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response.headers_mut().remove(header::CONTENT_LENGTH);
-    no_cache(&mut response);
-    position_header(&mut response, &list);
-    Ok(response)
+        }
+    }
+}
+
+/// The head of a response whose body ends with its connection, as HTTP/1.1 spells it.
+///
+/// Source: RFC 9112, sections 4 (status line), 6.3 (a body without a length), 9.6 (`close`).
+pub fn encode_head(head: &Response) -> Vec<u8> {
+    let status = head.status();
+    let mut out = Vec::with_capacity(512);
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(status.as_str().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
+    let date = httpdate::fmt_http_date(std::time::SystemTime::now());
+    let own = [("date", date.as_bytes()), ("connection", b"close".as_slice())];
+    let headers = head.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes())).chain(own);
+    for (name, value) in headers {
+        for part in [b"\r\n", name.as_bytes(), b": ", value] {
+            out.extend_from_slice(part);
+        }
+    }
+    out.extend_from_slice(b"\r\n\r\n");
+    out
 }

@@ -45,6 +45,16 @@ impl http_body::Body for Body {
     }
 }
 
+impl Body {
+    /// All of it; nothing of one that goes on.
+    pub fn into_whole(self) -> Bytes {
+        match self {
+            Body::Whole(bytes) => bytes.unwrap_or_default(),
+            Body::Pipe(_) => Bytes::new(),
+        }
+    }
+}
+
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
         Body::Whole(Some(bytes).filter(|bytes| !bytes.is_empty()))

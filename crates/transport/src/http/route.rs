@@ -10,19 +10,26 @@ use percent_encoding::percent_decode_str;
 
 use super::{Ask, Body, Context, Query, Response, Wanted, discard, json, problem};
 use crate::{
-    carcare, long_polling, polling, publish, sse, stream,
+    carcare, long_polling, polling, publish, sse,
+    stream::{self, Stream},
     websocket::{self, Upgrade},
 };
 
-/// What became of a request: an answer, and for a WebSocket what to do with the connection after it.
-pub type Routed = (Response, Option<Upgrade>);
+/// What became of a request: an answer, or the head of one that goes on.
+pub type Routed = (Response, Option<Handover>);
+
+/// What goes on after the head of the answer.
+pub enum Handover {
+    WebSocket(Upgrade),
+    Stream(Stream),
+}
 
 /// Answers a request. Errors become problem details; nothing panics.
 pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {
     let metrics = context.shard.metrics.clone();
     Metrics::add(&metrics.http_requests, 1);
     let (parts, mut body) = request.into_parts();
-    let (mut response, upgrade) = match answer(&context, &parts, &mut body).await {
+    let (mut response, handover) = match answer(&context, &parts, &mut body).await {
         Ok(routed) => routed,
         Err(error) => (problem(&error), None),
     };
@@ -33,7 +40,7 @@ pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Ro
         }
     }
     allow_origin(&context, &parts, &mut response);
-    (response, upgrade)
+    (response, handover)
 }
 
 async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
@@ -48,7 +55,7 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
             Method::GET if websocket::is_upgrade(parts) => {
                 websocket::accept_channel(parts, Ask::one(parts, channel)?, compression).map(with_upgrade)
             }
-            Method::GET => read(context, parts, Ask::one(parts, channel)?).await.map(plain),
+            Method::GET => read(context, parts, Ask::one(parts, channel)?).await,
             Method::POST => publish::one(context, parts, body, channel).await.map(plain),
             _ => Ok(plain(method_not_allowed("GET, POST"))),
         };
@@ -72,7 +79,7 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
         return only(parts, Method::GET, presence(context, parts, channel)).await;
     }
     match path {
-        "/v1/stream" if parts.method == Method::GET => read(context, parts, Ask::many(parts)?).await.map(plain),
+        "/v1/stream" if parts.method == Method::GET => read(context, parts, Ask::many(parts)?).await,
         "/v1/stream" => Ok(plain(method_not_allowed("GET"))),
         "/v1/connect" if parts.method == Method::GET => websocket::accept_session(parts, compression).map(with_upgrade),
         "/v1/connect" => Ok(plain(method_not_allowed("GET"))),
@@ -91,7 +98,7 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
 }
 
 /// A reading request, by content negotiation.
-async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Response, Error> {
+async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Routed, Error> {
     let wanted = Wanted::negotiate(&parts.headers)?;
     let unavailable = || Error::new(Code::Unavailable, "this server drains; another one will answer");
     match (wanted, ask.wait) {
@@ -99,11 +106,11 @@ async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Response, Er
             Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers"))
         }
         (Wanted::Sse | Wanted::Ndjson, None) if context.is_draining() => Err(unavailable()),
-        (Wanted::Sse, None) => sse::answer(context, &ask).await,
-        (Wanted::Ndjson, None) => stream::answer(context, &ask).await,
+        (Wanted::Sse, None) => Ok(with_stream(sse::stream(ask))),
+        (Wanted::Ndjson, None) => Ok(with_stream(stream::stream(ask))),
         (Wanted::Xml, _) if ask.many => Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML")),
-        (Wanted::Json | Wanted::Xml, Some(wait)) => long_polling::answer(context, &ask, wanted, wait).await,
-        (Wanted::Json | Wanted::Xml, None) => polling::answer(context, &ask, wanted).await,
+        (Wanted::Json | Wanted::Xml, Some(wait)) => long_polling::answer(context, &ask, wanted, wait).await.map(plain),
+        (Wanted::Json | Wanted::Xml, None) => polling::answer(context, &ask, wanted).await.map(plain),
     }
 }
 
@@ -129,7 +136,11 @@ fn plain(response: Response) -> Routed {
 }
 
 fn with_upgrade((response, upgrade): (Response, Upgrade)) -> Routed {
-    (response, Some(upgrade))
+    (response, Some(Handover::WebSocket(upgrade)))
+}
+
+fn with_stream(stream: Stream) -> Routed {
+    (stream.head(), Some(Handover::Stream(stream)))
 }
 
 fn method_not_allowed(allow: &'static str) -> Response {

@@ -24,7 +24,11 @@ use rustix::{
 use tokio::io::unix::AsyncFd;
 
 use super::{Talk, Upgrade, session};
-use crate::{Shard, http::Context};
+use crate::{
+    Shard,
+    http::{Body, Context, Response, problem},
+    stream::{Stream, encode_head},
+};
 
 /// One read takes at most so much; this is also the back-pressure on publishers.
 const READ_BYTES: usize = 64 * 1024;
@@ -39,7 +43,7 @@ const OUT_BYTES_MAX: usize = 64 * 1024;
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSES_MAX: u32 = 40;
 
-/// The WebSockets of one shard: an epoll of their descriptors, which is itself one event source of the shard's runtime.
+/// The WebSockets and streams of one shard: an epoll of their descriptors, which is itself one event source of the shard's runtime.
 pub struct EventLoop {
     context: Rc<Context>,
     epoll: Rc<OwnedFd>,
@@ -149,6 +153,24 @@ impl EventLoop {
         shard.turn();
     }
 
+    /// Makes a connection that was asked for a stream one of this loop's: `head` is its answer as far as known.
+    pub async fn adopt_stream(self: &Rc<Self>, fd: OwnedFd, stream: Stream, head: Response) {
+        let shard = &self.context.shard;
+        let id = shard.with(|hub, sockets| {
+            let id = hub.connect(stream.form);
+            sockets.add_socket(id, fd, Talk::Stream(stream.transport), false);
+            id
+        });
+        if let Err(error) = stream.start(shard, id, head, encode_head).await {
+            let (head, body) = problem(&error).into_parts();
+            let mut answer = encode_head(&http::Response::from_parts(head, Body::Whole(None)));
+            answer.extend(body.into_whole());
+            shard.with(|hub, sockets| hub.close(id, &answer, sockets));
+        }
+        self.watch(id);
+        shard.turn();
+    }
+
     /// Reads from this connection unless it is busy, takes no replies, or publishes more than can be served.
     pub(super) fn watch(&self, id: ConnId) {
         self.context.shard.with(|hub, sockets| {
@@ -211,6 +233,9 @@ impl EventLoop {
         }) else {
             return;
         };
+        if let Talk::Stream(_) = talk {
+            return;
+        }
         let max = self.context.config.message_bytes_max.max(1);
         // A session's envelope needs room around the largest payload, which may be base64.
         let message_bytes_max = if matches!(talk, Talk::Session) { max.saturating_mul(2) } else { max };
@@ -241,6 +266,7 @@ impl EventLoop {
             (Message::Binary(data), Talk::Bare(channel)) => {
                 self.publish(id, channel, NewPublication::new(Kind::Binary, Bytes::copy_from_slice(data)));
             }
+            (Message::Text(_) | Message::Binary(_), Talk::Stream(_)) => return false,
             (Message::Ping(payload), _) => {
                 let mut pong = Vec::with_capacity(payload.len() + 2);
                 websocket::encode(&mut pong, websocket::PONG, payload);

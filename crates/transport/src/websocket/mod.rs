@@ -13,6 +13,7 @@ mod session;
 pub use event_loop::EventLoop;
 pub use handshake::{Upgrade, accept_channel, accept_session, is_upgrade};
 
+use millrace_node::Transport;
 use millrace_protocol::ChannelName;
 
 /// How a WebSocket talks.
@@ -22,4 +23,15 @@ pub enum Talk {
     Bare(ChannelName),
     /// Commands and pushes.
     Session,
+    /// It is no WebSocket but an HTTP response that goes on: nothing more is expected from its client.
+    Stream(Transport),
+}
+
+impl Talk {
+    pub fn transport(&self) -> Transport {
+        match self {
+            Talk::Stream(transport) => *transport,
+            Talk::Bare(_) | Talk::Session => Transport::WebSocket,
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::{
-    client::after,
+    client::{after, raw::Raw},
     server::{Answer, Server, client, within},
 };
 
@@ -211,6 +211,29 @@ async fn pages_of_allowed_origins_may_read_and_others_may_not() {
     assert_eq!(preflight.status, 204);
     assert!(preflight.header("access-control-allow-methods").contains("POST"));
     assert_eq!(preflight.header("access-control-allow-origin"), "https://app.example");
+}
+
+#[tokio::test]
+async fn a_stream_follows_the_answers_before_it_on_its_connection() {
+    let server = Server::start();
+    server.publish("a", "1").await;
+    let mut raw = Raw::connect(&server).await;
+    let get = |accept: &str| format!("GET /v1/channels/a HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n");
+    raw.send(get("application/json") + &get("text/event-stream")).await;
+    let poll = raw.head().await;
+    assert!(poll.starts_with("HTTP/1.1 200 ") && poll.contains("content-type: application/json"), "{poll}");
+    // The body of the first answer lies before the head of the second.
+    let head = raw.head().await;
+    let head = head.split_once("HTTP/1.1").expect("a second answer").1;
+    assert!(head.starts_with(" 200 OK\r\n"), "{head}");
+    for header in ["content-type: text/event-stream", "connection: close", "cache-control: no-cache", "date: "] {
+        assert!(head.contains(header), "{header} is missing: {head}");
+    }
+    let position = head.lines().find_map(|line| line.strip_prefix("millrace-position: ")).expect("a position");
+    server.publish("a", "2").await;
+    raw.finish().await;
+    let body = String::from_utf8(raw.read_to_end().await).unwrap();
+    assert!(body.starts_with(&format!("retry: 2000\nid: {position}\n\n")), "{body}");
 }
 
 #[tokio::test]
