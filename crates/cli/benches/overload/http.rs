@@ -1,45 +1,11 @@
-//! As much HTTP/1.1 as a load generator needs: chunks of a stream, answers with a length, and one request at a time.
+//! As much HTTP/1.1 as a load generator needs: answers with a length, and one request at a time.
 
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
 };
 
-use anyhow::{Context, bail, ensure};
-
-/// Takes chunks apart. Source: RFC 9112, section 7.1.
-#[derive(Default)]
-pub struct Chunks {
-    size: usize,
-    /// What is left of this chunk, its line break included; 0: in the size line.
-    left: usize,
-}
-
-impl Chunks {
-    /// Errors: not a chunk, or the last one: streams do not end.
-    pub fn take(&mut self, mut bytes: &[u8], body: &mut Vec<u8>) -> anyhow::Result<()> {
-        while let Some(&first) = bytes.first() {
-            if self.left > 0 {
-                let length = bytes.len().min(self.left);
-                body.extend_from_slice(&bytes[..length.min(self.left.saturating_sub(2))]);
-                self.left -= length;
-                bytes = &bytes[length..];
-                continue;
-            }
-            bytes = &bytes[1..];
-            match first {
-                b'\r' => {}
-                b'\n' if self.size == 0 => bail!("the server has ended a stream"),
-                b'\n' => self.left = std::mem::take(&mut self.size) + 2,
-                digit => {
-                    let digit = char::from(digit).to_digit(16).context("not the size of a chunk")?;
-                    self.size = self.size * 16 + digit as usize;
-                }
-            }
-        }
-        Ok(())
-    }
-}
+use anyhow::ensure;
 
 /// Answers of one connection, as they come.
 #[derive(Default)]

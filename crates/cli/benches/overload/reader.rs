@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 
 use crate::{
     figures::Histogram,
-    http::{Answers, Chunks},
+    http::Answers,
     wire::{client_frame, frame, read_payload, upgrade},
 };
 
@@ -66,7 +66,6 @@ pub struct Reader {
     in_body: bool,
     /// Bytes of a head, a frame, an event or a line that is not whole yet.
     partial: Vec<u8>,
-    chunks: Chunks,
     answers: Answers,
     connected: bool,
 }
@@ -85,8 +84,8 @@ impl Reader {
         let stream = ask(address, &wish, &wish.since)?;
         let next = (0..wish.sources).map(|source| wish.first + source).collect();
         let connected = wish.transport == Transport::LongPolling;
-        let (chunks, answers) = Default::default();
-        Ok(Self { stream, wish, next, in_body: false, partial: Vec::new(), chunks, answers, connected })
+        let answers = Answers::default();
+        Ok(Self { stream, wish, next, in_body: false, partial: Vec::new(), answers, connected })
     }
 
     /// True once the server has accepted the stream. A long poll says nothing until there is something.
@@ -96,7 +95,7 @@ impl Reader {
 
     pub fn connect_again(&mut self, address: SocketAddr, since: &str) -> anyhow::Result<()> {
         self.stream = ask(address, &self.wish, since)?;
-        (self.in_body, self.partial, self.chunks) = (false, Vec::new(), Chunks::default());
+        (self.in_body, self.partial) = (false, Vec::new());
         Ok(())
     }
 
@@ -129,7 +128,7 @@ impl Reader {
         }
         if self.wish.transport != Transport::WebSocket {
             let mut body = std::mem::take(&mut self.partial);
-            self.chunks.take(bytes, &mut body)?;
+            body.extend_from_slice(bytes);
             let used = match self.wish.transport {
                 Transport::Sse => self.take_events(&body, now_us, ages, tally)?,
                 _ => self.take_lines(&body, now_us, ages, tally)?,
