@@ -228,7 +228,11 @@ impl Stream {
 }
 
 /// Offers `piece` behind what is left of earlier ones, and keeps what is not used.
-fn join(rest: &mut Vec<u8>, piece: &[u8], mut take: impl FnMut(&[u8]) -> anyhow::Result<usize>) -> anyhow::Result<()> {
+pub fn join(
+    rest: &mut Vec<u8>,
+    piece: &[u8],
+    mut take: impl FnMut(&[u8]) -> anyhow::Result<usize>,
+) -> anyhow::Result<()> {
     if rest.is_empty() {
         let used = take(piece)?;
         rest.extend_from_slice(&piece[used..]);

@@ -12,7 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::{books::Receiver, dialect::Dialect};
 
 /// Connections from one source address: well below the 28,232 ports that Linux gives to one.
-const PER_SOURCE: usize = 8000;
+const PER_SOURCE: usize = 4000;
 /// Bytes that the kernel may hold of a publisher; else what was "sent" would wait there.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
@@ -88,6 +88,8 @@ impl Link {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
+        // Closed by a reset: thousands of ports that wait a minute each would slow the next run's connections down.
+        socket.set_linger(Some(std::time::Duration::ZERO))?;
         if self.publisher.is_some() {
             socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
         }
@@ -143,9 +145,13 @@ impl Link {
     }
 }
 
-/// Where connection `i` comes from: 127.0.1.1 and on, as ports of one address do not suffice. Only towards a loopback address.
+/// Where connection `i` comes from: some 127.x.0.1 and on, as ports of one address do not suffice; x by the process, so that those that
+/// run one after the other do not meet. Only towards a loopback address.
 fn source(address: SocketAddr, i: usize) -> Option<IpAddr> {
     let IpAddr::V4(ip) = address.ip() else { return None };
     let group = i / PER_SOURCE;
-    ip.is_loopback().then(|| Ipv4Addr::new(127, 0, 1 + (group / 250) as u8, 1 + (group % 250) as u8).into())
+    ip.is_loopback().then(|| {
+        let own = 1 + (std::process::id() % 250) as u8;
+        Ipv4Addr::new(127, own, (group / 250) as u8, 1 + (group % 250) as u8).into()
+    })
 }

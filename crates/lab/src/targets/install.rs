@@ -17,7 +17,27 @@ pub fn npm(cache: &Path, name: &str, packages: &[&str]) -> anyhow::Result<PathBu
     once(cache, name, packages, |folder| {
         fs::write(folder.join("package.json"), "{\"private\":true}")?;
         let mut npm = Command::new("npm");
-        run(npm.args(["install", "--no-audit", "--no-fund", "--silent"]).args(packages).current_dir(folder))
+        run(npm.args(["install", "--no-audit", "--no-fund", "--silent"]).args(packages).current_dir(folder)).map(drop)
+    })
+}
+
+/// The folder with the program of this Go module.
+///
+/// Errors: `go` is missing or cannot reach its proxy; with what it said.
+pub fn go(cache: &Path, name: &str, module: &str) -> anyhow::Result<PathBuf> {
+    once(cache, name, &[module], |folder| {
+        run(Command::new("go").args(["install", module]).env("GOBIN", folder)).map(drop)
+    })
+}
+
+/// The folder in which these Debian packages are unpacked, without their dependencies: nothing is installed on the machine.
+///
+/// Errors: this is no Debian, or its mirror cannot be reached; with what `apt-get` said.
+pub fn debian(cache: &Path, name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
+    once(cache, name, packages, |folder| {
+        run(Command::new("apt-get").arg("download").args(packages).current_dir(folder))?;
+        let files = fs::read_dir(folder)?.map(|file| Ok(file?.path())).collect::<std::io::Result<Vec<_>>>()?;
+        files.iter().try_for_each(|file| run(Command::new("dpkg").arg("-x").args([file.as_path(), folder])).map(drop))
     })
 }
 
@@ -33,7 +53,7 @@ fn once(
     cache: &Path,
     name: &str,
     what: &[&str],
-    install: impl FnOnce(&Path) -> anyhow::Result<Output>,
+    install: impl FnOnce(&Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<PathBuf> {
     let versions: String =
         what.join("+").chars().map(|c| if c.is_alphanumeric() || ".+-".contains(c) { c } else { '_' }).collect();

@@ -7,6 +7,9 @@ mod bun;
 mod engineio;
 mod install;
 mod millrace;
+mod mosquitto;
+mod nats;
+mod nchan;
 mod process;
 mod socketcluster;
 mod socketio;
@@ -31,6 +34,9 @@ pub static TARGETS: &[&dyn Target] = &[
     &socketio::SocketIo,
     &engineio::EngineIo,
     &socketcluster::SocketCluster,
+    &nats::Nats,
+    &nchan::Nchan,
+    &mosquitto::Mosquitto,
 ];
 
 /// One kind of server.

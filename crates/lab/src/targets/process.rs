@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
@@ -18,6 +19,8 @@ use super::Options;
 
 /// How long a server may take until it listens.
 const START_MAX: Duration = Duration::from_secs(30);
+/// How long a server with children may take until it ends.
+const END_MAX: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How much of a log is shown.
 const TAIL_LINES: usize = 25;
@@ -35,6 +38,7 @@ pub struct Server {
     pub address: SocketAddr,
     process: Child,
     log: PathBuf,
+    has_children: bool,
     /// Of this run: configuration, log.
     _folder: TempDir,
 }
@@ -53,7 +57,7 @@ impl Server {
         let program = command.get_program().to_string_lossy().into_owned();
         let process = on_cpus(&options.cpus, || command.spawn())?.with_context(|| format!("cannot start {program}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let mut server = Server { address, process, log, _folder: folder };
+        let mut server = Server { address, process, log, has_children: false, _folder: folder };
         let started = Instant::now();
         loop {
             if let Some(address) = server.says_ready(&ready)? {
@@ -68,6 +72,12 @@ impl Server {
             }
             thread::sleep(LOOK_EVERY);
         }
+    }
+
+    /// It has processes of its own, which it must be given the time to end.
+    pub(super) fn with_children(mut self) -> Server {
+        self.has_children = true;
+        self
     }
 
     fn says_ready(&self, ready: &Ready) -> anyhow::Result<Option<SocketAddr>> {
@@ -103,6 +113,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.process.id() as i32).filter(|_| self.has_children && self.is_alive()) {
+            let _ = kill_process(pid, Signal::TERM);
+            let told = Instant::now();
+            while self.is_alive() && told.elapsed() < END_MAX {
+                thread::sleep(LOOK_EVERY);
+            }
+        }
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

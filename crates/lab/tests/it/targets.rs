@@ -96,6 +96,21 @@ fn socketcluster_delivers_all() {
 }
 
 #[test]
+fn nats_delivers_all() {
+    delivers_all_by_every_transport("nats");
+}
+
+#[test]
+fn nchan_delivers_all() {
+    delivers_all_by_every_transport("nchan");
+}
+
+#[test]
+fn mosquitto_delivers_all() {
+    delivers_all_by_every_transport("mosquitto");
+}
+
+#[test]
 fn every_target_has_a_test() {
     let tests = include_str!("targets.rs");
     for target in TARGETS {

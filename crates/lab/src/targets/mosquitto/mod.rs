@@ -1,0 +1,218 @@
+//! Mosquitto: MQTT 3.1.1 by WebSocket, quality of service 0.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use anyhow::{bail, ensure};
+
+use crate::{
+    load::{
+        Dialect, Event, Role,
+        http::join,
+        websocket::{BINARY, Frame, WebSocket, frame_into, frame_of},
+    },
+    targets::{
+        Ask, Options, Server, Target, Transport, install,
+        process::{Ready, free_address},
+    },
+};
+
+/// The broker, and the libraries that a small Debian lacks.
+const PACKAGES: &[&str] = &["mosquitto", "libwrap0", "libdlt2", "libcjson1"];
+
+pub struct Mosquitto;
+
+impl Target for Mosquitto {
+    fn name(&self) -> &'static str {
+        "mosquitto"
+    }
+
+    /// It says its version when asked for help, and calls that a failure.
+    fn version(&self, options: &Options) -> anyhow::Result<String> {
+        let output = command(options)?.arg("-h").output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.lines().next().unwrap_or_default().to_owned())
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        &[Transport::WebSocket]
+    }
+
+    fn start(&self, options: &Options) -> anyhow::Result<Server> {
+        let (folder, address, plain) = (tempfile::tempdir()?, free_address()?, free_address()?);
+        let config = folder.path().join("mosquitto.conf");
+        let user = if rustix::process::getuid().is_root() { "user root\n" } else { "" };
+        // 2.0.11 ends if WebSocket is all that it listens for.
+        let text = format!(
+            "{user}listener {} 127.0.0.1\nlistener {} 127.0.0.1\nprotocol websockets\nsocket_domain ipv4\nallow_anonymous true\n\
+             set_tcp_nodelay true\nmax_queued_messages 0\nmax_queued_bytes 0\nmax_connections -1\nlog_type error\nlog_type warning\n",
+            plain.port(),
+            address.port(),
+        );
+        fs::write(&config, text)?;
+        let mut mosquitto = command(options)?;
+        mosquitto.arg("-c").arg(config);
+        Server::start(mosquitto, Ready::Accepts(address), folder, options)
+    }
+
+    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+        let socket = WebSocket::new("/mqtt", Some("mqtt"));
+        Box::new(Client { socket, role: ask.role, topic: ask.channel.into(), rest: Vec::new() })
+    }
+}
+
+fn command(options: &Options) -> anyhow::Result<Command> {
+    if let Some(named) = options.binary.clone().or_else(|| install::on_path("mosquitto")) {
+        return Ok(Command::new(named));
+    }
+    let folder = install::debian(&options.cache, "mosquitto", PACKAGES)?;
+    let mut command = Command::new(folder.join("usr/sbin/mosquitto"));
+    let libraries: Vec<PathBuf> = ["usr/lib", "lib"].map(|lib| folder.join(lib).join("x86_64-linux-gnu")).into();
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(libraries)?);
+    Ok(command)
+}
+
+/// ```text
+///   open ──CONNECT──► CONNACK ──SUBSCRIBE──► SUBACK: ready (who only publishes is so after CONNACK)
+/// ```
+struct Client {
+    socket: WebSocket,
+    role: Role,
+    topic: String,
+    rest: Vec<u8>,
+}
+
+impl Dialect for Client {
+    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+        self.rest.clear();
+        self.socket.open(out);
+        false
+    }
+
+    fn feed(
+        &mut self,
+        bytes: &[u8],
+        _: u64,
+        out: &mut Vec<u8>,
+        hear: &mut dyn FnMut(Event<'_>),
+    ) -> anyhow::Result<usize> {
+        let Client { socket, role, topic, rest } = self;
+        socket.feed(bytes, out, &mut |frame, out| match frame {
+            Frame::Open => {
+                // Clean session, no keep-alive, a name that the broker chooses.
+                frame_into(BINARY, &packet(0x10, &[b"\0\x04MQTT\x04\x02\0\0\0\0"]), out);
+                Ok(())
+            }
+            Frame::Close(..) => {
+                hear(Event::Closed);
+                Ok(())
+            }
+            Frame::Message(message) => join(rest, message, |bytes| packets(bytes, *role, topic, out, hear)),
+        })
+    }
+
+    fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        let length = (self.topic.len() as u16).to_be_bytes();
+        let (head, used) = header(0x30, 2 + self.topic.len() + payload.len());
+        frame_of(BINARY, &[&head[..used], &length, self.topic.as_bytes(), payload], out);
+    }
+}
+
+/// Takes whole packets and returns how many bytes they were.
+fn packets(
+    bytes: &[u8],
+    role: Role,
+    topic: &str,
+    out: &mut Vec<u8>,
+    hear: &mut dyn FnMut(Event<'_>),
+) -> anyhow::Result<usize> {
+    let mut at = 0;
+    while let Some((kind, start, end)) = next(bytes, at)? {
+        let body = &bytes[start..end];
+        match kind >> 4 {
+            2 => {
+                ensure!(body.get(1) == Some(&0), "refused: CONNACK {body:?}");
+                if role.subscribes() {
+                    let length = (topic.len() as u16).to_be_bytes();
+                    frame_into(BINARY, &packet(0x82, &[&[0, 1], &length, topic.as_bytes(), &[0]]), out);
+                } else {
+                    hear(Event::Ready);
+                }
+            }
+            9 if body.get(2) == Some(&0) => hear(Event::Ready),
+            9 => bail!("refused: SUBACK {body:?}"),
+            3 => {
+                let name = body.first_chunk().map_or(0, |length| usize::from(u16::from_be_bytes(*length)));
+                body.get(2 + name..).into_iter().for_each(|payload| hear(Event::Message(payload)));
+            }
+            _ => {}
+        }
+        at = end;
+    }
+    Ok(at)
+}
+
+/// Kind, and where the body of the packet at `at` is, if it is whole (MQTT 3.1.1, 2.2).
+fn next(bytes: &[u8], at: usize) -> anyhow::Result<Option<(u8, usize, usize)>> {
+    let Some(kind) = bytes.get(at) else { return Ok(None) };
+    let mut length = 0;
+    for n in 0..4 {
+        let Some(byte) = bytes.get(at + 1 + n) else { return Ok(None) };
+        length |= usize::from(byte & 0x7f) << (7 * n);
+        if byte & 0x80 == 0 {
+            let start = at + 2 + n;
+            return Ok((bytes.len() >= start + length).then_some((*kind, start, start + length)));
+        }
+    }
+    bail!("a length of more than four bytes")
+}
+
+/// The fixed header of a packet, and how many of its bytes count.
+fn header(kind: u8, mut length: usize) -> ([u8; 5], usize) {
+    let (mut head, mut used) = ([kind, 0, 0, 0, 0], 1);
+    loop {
+        let more = length > 0x7f;
+        head[used] = (length & 0x7f) as u8 | if more { 0x80 } else { 0 };
+        (length, used) = (length >> 7, used + 1);
+        if !more {
+            return (head, used);
+        }
+    }
+}
+
+fn packet(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    let (head, used) = header(kind, body.len());
+    [&head[..used], &body].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::load::{dialect::script::in_pieces, websocket::ACCEPT};
+
+    #[test]
+    fn packets_are_heard_however_messages_cut_them() {
+        let mut script = format!("HTTP/1.1 101 Switching\r\nSec-WebSocket-Accept: {ACCEPT}\r\n\r\n").into_bytes();
+        let long = [b"\0\x01t".as_slice(), &[b'x'; 200]].concat();
+        let bytes = [packet(0x20, &[&[0, 0]]), packet(0x90, &[&[0, 1, 0]]), packet(0x30, &[&long])].concat();
+        for part in bytes.chunks(7) {
+            script.extend_from_slice(&[0x82, part.len() as u8]);
+            script.extend_from_slice(part);
+        }
+        let ask = Ask { role: Role::Both, channel: "t", poll_every: Duration::ZERO };
+        let heard = in_pieces(|| Mosquitto.dialect(Transport::WebSocket, &ask), &script);
+        assert_eq!(heard.events, ["Ready".to_owned(), "x".repeat(200)]);
+    }
+
+    #[test]
+    fn lengths_have_one_to_four_bytes() {
+        for length in [0, 127, 128, 16_383, 16_384, 300_000] {
+            let bytes = packet(0x30, &[&vec![0; length]]);
+            let (kind, start, end) = next(&bytes, 0).unwrap().unwrap();
+            assert_eq!((kind, end - start, end), (0x30, length, bytes.len()));
+        }
+        assert!(next(&[0x30, 0x80, 0x80, 0x80, 0x80], 0).is_err());
+    }
+}

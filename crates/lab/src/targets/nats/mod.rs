@@ -1,0 +1,175 @@
+//! NATS by WebSocket: its own text protocol in binary messages, which may be cut anywhere.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use anyhow::{Context, bail};
+use memchr::memmem;
+
+use crate::{
+    load::{
+        Dialect, Event, Role,
+        http::join,
+        websocket::{BINARY, Frame, WebSocket, frame_into, frame_of},
+    },
+    targets::{
+        Ask, Options, Server, Target, Transport, install,
+        process::{Ready, free_address},
+    },
+};
+
+/// By Go if it is there; else what Debian has, which is some years older.
+const MODULE: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
+
+pub struct Nats;
+
+impl Target for Nats {
+    fn name(&self) -> &'static str {
+        "nats"
+    }
+
+    fn version(&self, options: &Options) -> anyhow::Result<String> {
+        let output = install::run(Command::new(binary(options)?).arg("--version"))?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        &[Transport::WebSocket]
+    }
+
+    fn start(&self, options: &Options) -> anyhow::Result<Server> {
+        let (folder, address) = (tempfile::tempdir()?, free_address()?);
+        let config = folder.path().join("nats.conf");
+        let text = format!(
+            "listen: \"127.0.0.1:-1\"\nmax_connections: 1000000\n\
+             websocket {{ listen: \"{address}\", no_tls: true, compression: false }}\n"
+        );
+        fs::write(&config, text)?;
+        let mut nats = Command::new(binary(options)?);
+        nats.arg("-c").arg(config);
+        if !options.cpus.is_empty() {
+            nats.env("GOMAXPROCS", options.cpus.len().to_string());
+        }
+        Server::start(nats, Ready::Accepts(address), folder, options)
+    }
+
+    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+        Box::new(Client {
+            socket: WebSocket::new("/", None),
+            role: ask.role,
+            subject: ask.channel.replace('/', "."),
+            rest: Vec::new(),
+        })
+    }
+}
+
+fn binary(options: &Options) -> anyhow::Result<PathBuf> {
+    if let Some(named) = options.binary.clone().or_else(|| install::on_path("nats-server")) {
+        return Ok(named);
+    }
+    match install::on_path("go") {
+        Some(_) => Ok(install::go(&options.cache, "nats", MODULE)?.join("nats-server")),
+        None => Ok(install::debian(&options.cache, "nats", &["nats-server"])?.join("usr/sbin/nats-server")),
+    }
+}
+
+/// ```text
+///   INFO ──CONNECT, SUB, PING──► (waits) ──PONG──► ready: the subscription holds
+/// ```
+struct Client {
+    socket: WebSocket,
+    role: Role,
+    subject: String,
+    rest: Vec<u8>,
+}
+
+impl Dialect for Client {
+    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+        self.rest.clear();
+        self.socket.open(out);
+        false
+    }
+
+    fn feed(
+        &mut self,
+        bytes: &[u8],
+        _: u64,
+        out: &mut Vec<u8>,
+        hear: &mut dyn FnMut(Event<'_>),
+    ) -> anyhow::Result<usize> {
+        let Client { socket, role, subject, rest } = self;
+        socket.feed(bytes, out, &mut |frame, out| match frame {
+            Frame::Open => Ok(()),
+            Frame::Close(..) => {
+                hear(Event::Closed);
+                Ok(())
+            }
+            Frame::Message(message) => join(rest, message, |bytes| operations(bytes, *role, subject, out, hear)),
+        })
+    }
+
+    fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        let head = format!("PUB {} {}\r\n", self.subject, payload.len());
+        frame_of(BINARY, &[head.as_bytes(), payload, b"\r\n"], out);
+    }
+}
+
+/// Takes whole operations and returns how many bytes they were.
+fn operations(
+    bytes: &[u8],
+    role: Role,
+    subject: &str,
+    out: &mut Vec<u8>,
+    hear: &mut dyn FnMut(Event<'_>),
+) -> anyhow::Result<usize> {
+    let mut at = 0;
+    while let Some(length) = memmem::find(&bytes[at..], b"\r\n") {
+        let line = &bytes[at..at + length];
+        let body = at + length + 2;
+        if line.starts_with(b"MSG ") {
+            let size = line.rsplit(|byte| *byte == b' ').next().and_then(|text| std::str::from_utf8(text).ok());
+            let size: usize = size.and_then(|size| size.parse().ok()).context("a message without a size")?;
+            let Some(payload) = bytes.get(body..body + size).filter(|_| bytes.len() >= body + size + 2) else { break };
+            hear(Event::Message(payload));
+            at = body + size + 2;
+            continue;
+        }
+        at = body;
+        match line.split(|byte| *byte == b' ').next().unwrap_or_default() {
+            b"INFO" => {
+                let mut said = String::from(
+                    "CONNECT {\"verbose\":false,\"pedantic\":false,\"lang\":\"lab\",\"version\":\"1\"}\r\n",
+                );
+                if role.subscribes() {
+                    said += &format!("SUB {subject} 1\r\n");
+                }
+                frame_into(BINARY, (said + "PING\r\n").as_bytes(), out);
+            }
+            b"PING" => frame_into(BINARY, b"PONG\r\n", out),
+            b"PONG" => hear(Event::Ready),
+            b"-ERR" => bail!("refused: {}", String::from_utf8_lossy(line)),
+            _ => {}
+        }
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::load::{dialect::script::in_pieces, websocket::ACCEPT};
+
+    #[test]
+    fn operations_are_heard_however_messages_cut_them() {
+        let mut script = format!("HTTP/1.1 101 Switching\r\nSec-WebSocket-Accept: {ACCEPT}\r\n\r\n").into_bytes();
+        for part in ["INFO {}\r\n", "PO", "NG\r\nMSG a.b 1 5\r\n[\"a\"", "]\r\nMSG a.b 1 5\r\n[\"b\"]\r\nPING\r\n"] {
+            script.extend_from_slice(&[0x82, part.len() as u8]);
+            script.extend_from_slice(part.as_bytes());
+        }
+        let ask = Ask { role: Role::Both, channel: "a/b", poll_every: Duration::ZERO };
+        let heard = in_pieces(|| Nats.dialect(Transport::WebSocket, &ask), &script);
+        assert_eq!(heard.events, ["Ready", "[\"a\"]", "[\"b\"]"]);
+        assert!(heard.said.contains("SUB a.b 1\r\nPING\r\n") && heard.said.ends_with("PONG\r\n"));
+    }
+}
