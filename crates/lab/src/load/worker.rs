@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::Context;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::{
     books::{Books, PROBE, Page},
@@ -35,6 +35,7 @@ const OUT_BYTES_MAX: usize = 256 * 1024;
 /// Events that are handled before the clock is asked what is due: publications are not late because many receive.
 const EVENTS_PER_LOOK: usize = 8;
 const NAP: Duration = Duration::from_millis(5);
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const READ_BYTES: usize = 256 * 1024;
 
 /// What the run is at, as everybody sees it.
@@ -200,12 +201,7 @@ impl<'a> Worker<'a> {
             self.do_what_is_due(now)?;
             self.tell();
             let wait = self.next_due_ns().saturating_sub(self.now_ns()).min(NAP.as_nanos() as u64);
-            let wait = Timespec { tv_sec: 0, tv_nsec: wait as _ };
-            events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.await_events(wait, &mut events)?;
             if events.is_empty() {
                 continue;
             }
@@ -218,6 +214,29 @@ impl<'a> Worker<'a> {
                 }
             }
             self.books.page.lag.record_ns(now - woken);
+        }
+        Ok(())
+    }
+
+    /// What has happened, or nothing after so long. `epoll_wait` counts in milliseconds, which would make publications late by one;
+    /// `ppoll` counts in nanoseconds, and is only asked if there is nothing to do.
+    fn await_events(&self, wait_ns: u64, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
+        for wait_ns in [0, wait_ns] {
+            if wait_ns > 0 {
+                let wait = Timespec { tv_sec: 0, tv_nsec: wait_ns as _ };
+                match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&wait)) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&NOW)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !events.is_empty() {
+                break;
+            }
         }
         Ok(())
     }
