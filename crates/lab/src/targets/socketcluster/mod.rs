@@ -84,7 +84,7 @@ impl Dialect for Client {
             } else if message.is_empty() || message == b"#1" {
                 // A ping, of the newer or the older protocol.
                 frame_into(TEXT, if message.is_empty() { b"" } else { b"#2" }, out);
-            } else if message.starts_with(b"{\"rid\":1,") || message.starts_with(b"{\"rid\":2") {
+            } else if [b"{\"rid\":1,", b"{\"rid\":2,", b"{\"rid\":2}"].iter().any(|reply| message.starts_with(*reply)) {
                 if memchr::memmem::find(message, b"\"error\":").is_some() {
                     bail!("refused: {}", String::from_utf8_lossy(message));
                 }
