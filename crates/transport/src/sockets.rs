@@ -54,7 +54,7 @@ pub(crate) struct Socket {
     /// The client may send compressed messages.
     pub(crate) deflate: bool,
     /// Commands that wait behind one that the engine has not answered yet; while `Some`, nothing is read.
-    /// Boxed because it is rare: an endpoint is one cache line.
+    #[expect(clippy::box_collection, reason = "it is rare, and an endpoint is one cache line")]
     pub(crate) waiting: Option<Box<VecDeque<String>>>,
     watched: EventFlags,
 }

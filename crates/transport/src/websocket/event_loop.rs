@@ -192,7 +192,8 @@ impl EventLoop {
             self.watch(id);
         }
         let ends = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
-        if (flags.contains(EventFlags::IN) || ends) && self.read(id) || ends {
+        let has_more = (ends || flags.contains(EventFlags::IN)) && self.read(id);
+        if has_more || ends {
             shard.sockets().rearm(id);
         }
     }
