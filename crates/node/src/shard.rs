@@ -177,12 +177,13 @@ impl<S: Sockets> Shard<S> {
     ) -> Result<(), Error> {
         let watching = Watching::new(self, channels.iter().map(|(name, _)| name));
         let mut pages = Vec::with_capacity(channels.len());
-        for (name, since) in channels {
-            self.hub.borrow().check_attach(conn, name)?;
+        for (ahead, (name, since)) in channels.iter().enumerate() {
+            self.hub.borrow().check_attach(conn, name, ahead)?;
             pages.push((name.clone(), self.engine.page(name, *since, policy, PAGE).await?));
         }
-        for (name, _) in channels {
-            self.hub.borrow().check_attach(conn, name)?;
+        // Before the preamble leaves: after it nothing can be refused any more.
+        for (ahead, (name, _)) in channels.iter().enumerate() {
+            self.hub.borrow().check_attach(conn, name, ahead)?;
         }
         let start = |(name, page): &(ChannelName, Page)| Start {
             channel: name.clone(),

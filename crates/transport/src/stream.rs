@@ -5,7 +5,7 @@
 
 use http::{HeaderValue, StatusCode, header};
 use millrace_delivery::ConnId;
-use millrace_node::{Start, Transport};
+use millrace_node::{Metrics, Start, Transport};
 use millrace_protocol::{Error, Form, form::Envelope};
 
 use crate::{
@@ -48,14 +48,14 @@ impl Stream {
 
     /// Makes the connection a reader; its first bytes are what `first` puts before the preamble, given the whole head.
     ///
-    /// Errors: the engine's; then the connection reads nothing.
+    /// Errors: the engine's, as the answer that says so; then the connection reads nothing.
     pub async fn start(
         &self,
         shard: &std::rc::Rc<Shard>,
         conn: ConnId,
         mut head: Response,
         first: impl FnOnce(&Response) -> Vec<u8>,
-    ) -> Result<Response, Error> {
+    ) -> Result<Response, Response> {
         let begin = |starts: &[Start]| {
             let list = self.list(starts);
             position_header(&mut head, &list);
@@ -63,8 +63,10 @@ impl Stream {
             bytes.extend((self.preamble)(starts, &list));
             bytes
         };
-        shard.subscribe(conn, &self.ask.starts(), self.ask.policy, begin).await?;
-        Ok(head)
+        match shard.subscribe(conn, &self.ask.starts(), self.ask.policy, begin).await {
+            Ok(()) => Ok(head),
+            Err(error) => Err(refuse(shard, &error, &head)),
+        }
     }
 
     /// As the body of a response.
@@ -75,7 +77,7 @@ impl Stream {
         let body = PipeBody::new(shard, conn, self.transport);
         match self.start(shard, conn, head, |_| Vec::new()).await {
             Ok(head) => head.map(|_| Body::Pipe(body)),
-            Err(error) => problem(&error),
+            Err(refusal) => refusal,
         }
     }
 
@@ -87,6 +89,18 @@ impl Stream {
             }
         }
     }
+}
+
+/// What else was said in the head (which origins may read it) holds for the refusal, too.
+fn refuse(shard: &Shard, error: &Error, head: &Response) -> Response {
+    Metrics::add(&shard.metrics.http_errors, 1);
+    let mut refusal = problem(error);
+    for (name, value) in head.headers() {
+        if *name == header::VARY || name.as_str().starts_with("access-control-") {
+            refusal.headers_mut().append(name, value.clone());
+        }
+    }
+    refusal
 }
 
 /// The head of a response whose body ends with its connection, as HTTP/1.1 spells it.

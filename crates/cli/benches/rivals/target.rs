@@ -1,10 +1,10 @@
 //! The servers that are measured, each as a process pinned to CPU 0.
 //!
-//! uWebSockets itself comes from no registry: build `uws.cpp` beside a checkout of uSockets and uWebSockets and name it in `MILLRACE_UWS`:
+//! uWebSockets itself comes from no registry: build `crates/lab/src/targets/uws/server.cpp` beside a checkout of uSockets and uWebSockets and name it in `MILLRACE_UWS`:
 //!
 //! ```sh
 //! gcc -O3 -march=native -flto -DLIBUS_NO_SSL -IuSockets/src -c uSockets/src/*.c uSockets/src/eventing/*.c
-//! g++ -std=c++20 -O3 -march=native -flto -DLIBUS_NO_SSL -DUWS_NO_ZLIB -IuSockets/src -IuWebSockets/src uws.cpp *.o -o uws
+//! g++ -std=c++20 -O3 -march=native -flto -DLIBUS_NO_SSL -DUWS_NO_ZLIB -IuSockets/src -IuWebSockets/src server.cpp *.o -o uws
 //! ```
 
 use std::{fs, path::PathBuf, process::Command};
@@ -70,7 +70,7 @@ impl Target {
     /// Starts the server on a free port and waits until it says where it listens.
     pub fn start(&self) -> anyhow::Result<Server> {
         let folder = self.folder();
-        let script = |name: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("benches/rivals").join(name);
+        let script = |name: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../lab/src/targets").join(name);
         let mut command = match self {
             Target::Millrace => Command::new(env!("CARGO_BIN_EXE_millrace")),
             Target::Bun => Command::new(folder.join("node_modules/@oven/bun-linux-x64-baseline/bin/bun")),
@@ -79,9 +79,9 @@ impl Target {
         };
         match self {
             Target::Millrace => command.args(["serve", "--listen", "127.0.0.1:0", "--shards", "1"]),
-            Target::Bun => command.arg(script("bun.js")),
+            Target::Bun => command.arg(script("bun/server.js")),
             Target::Uws => &mut command,
-            Target::Ws => command.arg(script("ws.cjs")).env("NODE_PATH", folder.join("node_modules")),
+            Target::Ws => command.arg(script("ws/server.cjs")).env("NODE_PATH", folder.join("node_modules")),
         };
         Server::start(command, &[0])
     }
@@ -92,7 +92,7 @@ impl Target {
 }
 
 fn uws() -> anyhow::Result<PathBuf> {
-    let path =
-        std::env::var_os("MILLRACE_UWS").context("set MILLRACE_UWS to a binary built from benches/rivals/uws.cpp")?;
+    let path = std::env::var_os("MILLRACE_UWS")
+        .context("set MILLRACE_UWS to a binary built from crates/lab/src/targets/uws/server.cpp")?;
     Ok(path.into())
 }

@@ -28,17 +28,17 @@ impl Hub {
         }
     }
 
-    /// Would [`Hub::attach`] go well now?
+    /// Would [`Hub::attach`] go well now, with so many other channels before this one?
     ///
     /// Errors: [`Code::AlreadySubscribed`], [`Code::TooMany`], or [`Code::Unavailable`] if the connection has gone.
-    pub fn check_attach(&self, id: ConnId, name: &ChannelName) -> Result<(), Error> {
+    pub fn check_attach(&self, id: ConnId, name: &ChannelName, ahead: usize) -> Result<(), Error> {
         let conn = self.conn(id).filter(|conn| !conn.closing);
         let conn = conn.ok_or_else(|| Error::new(Code::Unavailable, "the connection has gone"))?;
         let key = self.by_name.get(name);
         if key.is_some_and(|key| conn.readers.iter().flatten().any(|reader| reader.channel == *key)) {
             return Err(Error::new(Code::AlreadySubscribed, format!("this connection reads {name} already")));
         }
-        self.check_room(id)
+        self.check_room(id, ahead)
     }
 
     /// Makes the connection a reader of watched channels, each starting with a page of history that was read after [`Hub::watch`]: of all of
@@ -80,7 +80,7 @@ impl Hub {
         page: &Page,
         pattern: Option<u32>,
     ) -> Result<u32, Error> {
-        let checked = self.check_attach(id, name);
+        let checked = self.check_attach(id, name, 0);
         let key = self.open(name, None);
         let channel = &mut self.channels[key as usize];
         channel.opening -= 1;
@@ -134,7 +134,7 @@ impl Hub {
         if conn.patterns.iter().flatten().any(|asked| asked.pattern == *pattern) {
             return Err(Error::new(Code::AlreadySubscribed, "this connection has this pattern already"));
         }
-        self.check_room(id)?;
+        self.check_room(id, 0)?;
         let conn = &mut self.conns[id.slot as usize];
         let slot = insert(&mut conn.patterns, PatternRef { pattern: pattern.clone(), policy, told_full: false });
         let listeners = self.patterns.entry(pattern.clone()).or_default();
@@ -282,7 +282,7 @@ impl Hub {
         // The order of a hash map is no seed's.
         listeners.sort_unstable();
         for (id, slot) in listeners {
-            let checked = self.check_attach(id, &name);
+            let checked = self.check_attach(id, &name, 0);
             let Some(asked) = self.conns[id.slot as usize].patterns[slot as usize].as_mut() else { continue };
             if let Err(error) = checked {
                 // Told once per pattern: whoever matches too much would otherwise be told with every publication.
@@ -419,11 +419,11 @@ impl Hub {
         }
     }
 
-    fn check_room(&self, id: ConnId) -> Result<(), Error> {
+    fn check_room(&self, id: ConnId, ahead: usize) -> Result<(), Error> {
         let max = self.config.subscriptions_max;
         let count =
             self.conn(id).map_or(0, |c| c.readers.iter().flatten().count() + c.patterns.iter().flatten().count());
-        if count >= max {
+        if count + ahead >= max {
             return Err(Error::new(Code::TooMany, format!("a connection has at most {max} subscriptions")));
         }
         Ok(())

@@ -26,7 +26,7 @@ use tokio::io::unix::AsyncFd;
 use super::{Talk, Upgrade, session};
 use crate::{
     Shard,
-    http::{Body, Context, Response, problem},
+    http::{Body, Context, Response},
     stream::{Stream, encode_head},
 };
 
@@ -161,8 +161,8 @@ impl EventLoop {
             sockets.add_socket(id, fd, Talk::Stream(stream.transport), false);
             id
         });
-        if let Err(error) = stream.start(shard, id, head, encode_head).await {
-            let (head, body) = problem(&error).into_parts();
+        if let Err(refusal) = stream.start(shard, id, head, encode_head).await {
+            let (head, body) = refusal.into_parts();
             let mut answer = encode_head(&http::Response::from_parts(head, Body::Whole(None)));
             answer.extend(body.into_whole());
             shard.with(|hub, sockets| hub.close(id, &answer, sockets));

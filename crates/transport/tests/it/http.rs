@@ -237,6 +237,19 @@ async fn a_stream_follows_the_answers_before_it_on_its_connection() {
 }
 
 #[tokio::test]
+async fn a_refused_stream_is_an_answer_that_its_page_may_read() {
+    let server = Server::with(|config| {
+        config.limits.subscriptions_max = 1;
+        config.limits.allowed_origins = vec!["https://app.example".into()];
+    });
+    let headers = [("origin", "https://app.example"), ("accept", "text/event-stream")];
+    let refused = server.get_with("/v1/stream?channel=a&channel=b", &headers).await;
+    refused.assert_problem(429, "too_many");
+    assert_eq!(refused.header("access-control-allow-origin"), "https://app.example");
+    assert!(server.get("/metrics").await.text().contains("millrace_http_errors_total 1\n"));
+}
+
+#[tokio::test]
 async fn presence_and_information_are_told() {
     let server = Server::start();
     assert_eq!(server.get("/v1/presence/q").await.json(), json!({ "channel": "q", "count": 0 }));

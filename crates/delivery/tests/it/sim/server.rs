@@ -171,7 +171,7 @@ impl World {
     fn finish_named(&mut self, conn: ConnId, id: u64, policy: Policy, pages: Vec<(usize, Page)>) -> Check {
         let Some((channel, page)) = pages.into_iter().next() else { return Ok(()) };
         let name = self.names[channel].clone();
-        if let Err(error) = self.hub.check_attach(conn, &name) {
+        if let Err(error) = self.hub.check_attach(conn, &name, 0) {
             self.hub.release(&name);
             self.drain()?;
             return self.refuse(conn, id, &error);
