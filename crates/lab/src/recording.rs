@@ -10,22 +10,38 @@ use crate::histogram::Histogram;
 pub const FORMAT: u32 = 1;
 
 /// One call of `millrace lab run`.
+///
+/// Two recordings can be compared if they are equal in scenario, form, parameters (targets and transports apart: runs are matched by
+/// these), and in the machine's part of the provenance. Builds, versions of targets and the seed may differ: that is what is compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Recording {
+pub struct Recording<R = Run> {
     pub format: u32,
     pub scenario: String,
     pub form: Form,
-    /// What the scenario was given, defaults included.
+    /// What the scenario was given, defaults included: by part of the scenario, all parameters of that part.
     pub parameters: serde_json::Value,
     pub seed: u64,
     /// RFC 3339.
     pub started: String,
-    /// The machine, the build, the versions.
+    /// The machine, the build, the versions: a [`Provenance`](crate::host::provenance::Provenance).
     pub provenance: serde_json::Value,
-    pub runs: Vec<Run>,
+    /// What was typed.
+    #[serde(default)]
+    pub command: String,
+    /// What was asked of each run, such as `p99<100ms`.
+    #[serde(default)]
+    pub slo: Option<String>,
+    /// How many runs there are to be. Fewer in `runs`: it was interrupted, and can be resumed.
+    #[serde(default)]
+    pub planned: u32,
+    /// In the order in which they were run.
+    pub runs: Vec<R>,
+    /// What scenarios with code of their own have found.
+    #[serde(default)]
+    pub tables: Vec<Table>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
     Quick,
@@ -33,36 +49,87 @@ pub enum Form {
     Thesis,
 }
 
-/// One server, one transport, one load, once.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// One server, one transport, one load, once. Runs with the same part, target, transport and factors are repeats of one another.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
+    /// Of the scenario; empty if it has only one.
+    #[serde(default)]
+    pub part: String,
     pub target: String,
     pub target_version: String,
     pub transport: String,
+    /// That one of the factors along which its part is drawn.
     pub load: Load,
-    /// From 0; runs that differ only here are repeats of one another.
+    #[serde(default)]
+    pub factors: Factors,
+    /// From 0.
     pub repeat: u32,
     /// From 0: when it was run among all runs of the recording.
     pub order: u32,
+    #[serde(default)]
+    pub placement: Placement,
+    /// Empty if it failed before it began; `validity` says why.
     pub phases: Vec<Phase>,
     pub seconds: Vec<Second>,
     /// Empty: nothing speaks against this run.
     pub validity: Vec<Finding>,
 }
 
+impl Run {
+    pub fn phase(&self, name: PhaseName) -> Option<&Phase> {
+        self.phases.iter().find(|phase| phase.name == name)
+    }
+
+    /// Whether conclusions may be drawn from it.
+    pub fn is_valid(&self) -> bool {
+        !self.validity.iter().any(|finding| finding.invalidates)
+    }
+}
+
 /// Where on its axis a run lies.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     pub value: f64,
     pub counts: LoadUnit,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum LoadUnit {
+    #[default]
     Clients,
     Publishers,
     Connections,
+    /// Publications of each publisher per second.
+    EachPerSecond,
+    /// Of a payload.
+    Bytes,
+    /// That the server may use.
+    ServerCpus,
+}
+
+/// All that a sweep can vary from run to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Factors {
+    /// Clients, pairs or idle connections, as the shape has it.
+    pub clients: u64,
+    /// Publications of each publisher per second; all publishers together say `publishers` times as many.
+    pub each_per_s: f64,
+    pub publishers: u64,
+    /// Of a payload.
+    pub bytes: u64,
+    pub server_cpus: u64,
+}
+
+/// Who was given which CPUs. None: any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Placement {
+    pub server_cpus: Vec<usize>,
+    pub generator_cpus: Vec<usize>,
+    /// They had to share: what one uses the other lacks.
+    pub is_shared: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +170,8 @@ pub struct Phase {
     pub lag_us: Histogram,
     pub server: Usage,
     pub generator: Usage,
+    #[serde(default)]
+    pub watched: Option<Watched>,
 }
 
 /// What happened to publications. Deliveries are counted per receiver: a broadcast to 50 is 50 of them.
@@ -194,6 +263,73 @@ pub struct Second {
     pub generator_cpu_s: f64,
     /// CPU time that the machine below took from this one, all CPUs together.
     pub steal_s: f64,
+    #[serde(default)]
+    pub watched: Option<Watched>,
+}
+
+/// What the server and the machine did in a phase or a second, seen from outside the server. Of all its processes together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Watched {
+    /// Between the readings that this is the difference of: about as long as the phase or second.
+    pub seconds: f64,
+    pub cpu_user_s: f64,
+    pub cpu_system_s: f64,
+    /// Proportional memory when it was read last.
+    pub pss_bytes: Option<u64>,
+    pub rss_bytes: u64,
+    pub descriptors: u64,
+    pub threads: u32,
+    pub switches_voluntary: u64,
+    pub switches_involuntary: u64,
+    /// Share of the time that each core of the machine was busy, with whatever.
+    pub cores_busy: Vec<f64>,
+    /// Share of the time of all cores that the hypervisor gave to others.
+    pub steal: f64,
+    /// Share of the time in which something waited for a CPU. None where the kernel does not tell.
+    pub pressure: Option<f64>,
+    /// CPU seconds per second of all processes that are neither server nor generator.
+    pub others_cores: f64,
+    pub tcp_memory_bytes: u64,
+    /// What the server says of itself, where it does.
+    pub metrics: Option<Metrics>,
+}
+
+/// What a server's own metrics have counted meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Metrics {
+    /// Publications that its engine was given ("engine commands").
+    pub publications: u64,
+    pub refused: u64,
+    /// Turns of its event loops.
+    pub turns: u64,
+    /// Writes to sockets, and their bytes.
+    pub writes: u64,
+    pub sent_bytes: u64,
+    /// How long it took to answer the question for its metrics: the lag of its event loop, seen from outside. The longest of the time.
+    pub answer_us: u64,
+}
+
+/// Figures that are no runs, such as bytes per message.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// Short, stable and unique in its recording: `bytes-per-message`.
+    pub name: String,
+    pub title: String,
+    pub columns: Vec<Column>,
+    /// As many cells as columns: text, a number, or null for what is not known.
+    pub rows: Vec<Vec<serde_json::Value>>,
+    /// What a reader must know: assumptions, sources.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Column {
+    pub name: String,
+    /// Such as `bytes`, `mJ`; empty for text.
+    pub unit: String,
 }
 
 /// Something that speaks against a run.
@@ -233,6 +369,7 @@ mod tests {
             lag_us: empty(),
             server: usage,
             generator: Usage::default(),
+            watched: Some(Watched { seconds: 2.0, cores_busy: vec![0.5, 1.0], ..Watched::default() }),
         };
         let second = Second {
             at_s: 1.0,
@@ -242,6 +379,7 @@ mod tests {
             server_pss_bytes: 4096,
             generator_cpu_s: 0.125,
             steal_s: 0.0,
+            watched: None,
         };
         let recording = Recording {
             format: FORMAT,
@@ -251,6 +389,15 @@ mod tests {
             seed: 7,
             started: "2026-11-21T20:00:00Z".into(),
             provenance: serde_json::Value::Null,
+            command: "millrace lab run thorsen-broadcast --quick".into(),
+            slo: Some("p99<100ms".into()),
+            planned: 1,
+            tables: vec![Table {
+                name: "bytes".into(),
+                columns: vec![Column { name: "measured".into(), unit: "bytes".into() }],
+                rows: vec![vec![serde_json::json!(7.5)]],
+                ..Table::default()
+            }],
             runs: vec![Run {
                 target: "millrace".into(),
                 target_version: "0.1.0".into(),
@@ -258,9 +405,12 @@ mod tests {
                 load: Load { value: 50.0, counts: LoadUnit::Clients },
                 repeat: 0,
                 order: 3,
+                factors: Factors { clients: 50, each_per_s: 200.0, publishers: 1, bytes: 173, server_cpus: 1 },
+                placement: Placement { server_cpus: vec![0], generator_cpus: vec![1], is_shared: false },
                 phases: vec![phase],
                 seconds: vec![second],
                 validity: vec![Finding { code: "lost".into(), detail: "3".into(), invalidates: true }],
+                ..Run::default()
             }],
         };
         let text = serde_json::to_string(&recording).unwrap();

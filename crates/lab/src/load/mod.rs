@@ -23,5 +23,5 @@ mod worker;
 
 pub use dialect::{Dialect, Event, Role, Wire};
 pub use plan::{Plan, Rate, Shape};
-pub use run::{Outcome, Sample, run};
+pub use run::{Outcome, Sample, run, run_seen};
 pub use schedule::Arrivals;

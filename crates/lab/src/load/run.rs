@@ -43,6 +43,8 @@ pub struct Sample {
 /// What a plan has come to.
 #[derive(Clone, Debug)]
 pub struct Outcome {
+    /// From when the times of phases and seconds count.
+    pub started: Instant,
     pub phases: Vec<Phase>,
     pub seconds: Vec<Second>,
     pub validity: Vec<Finding>,
@@ -62,6 +64,16 @@ pub fn run(
     plan: &Plan,
     wire: &dyn Wire,
     observe: &mut dyn FnMut() -> anyhow::Result<Sample>,
+) -> anyhow::Result<Outcome> {
+    run_seen(plan, wire, observe, &mut |_| {})
+}
+
+/// As [`run`]. `see` is given each second once it is whole, which is a second later.
+pub fn run_seen(
+    plan: &Plan,
+    wire: &dyn Wire,
+    observe: &mut dyn FnMut() -> anyhow::Result<Sample>,
+    see: &mut dyn FnMut(&Second),
 ) -> anyhow::Result<Outcome> {
     plan.check()?;
     let (sender, inbox) = channel();
@@ -93,7 +105,7 @@ pub fn run(
             };
             thread::Builder::new().name(format!("lab-load-{index}")).spawn_scoped(scope, body)?;
         }
-        let mut desk = Desk::new(plan, &shared, inbox, observe);
+        let mut desk = Desk::new(plan, &shared, inbox, observe, see);
         let outcome = desk.conduct();
         shared.stage.store(Stage::Stop as u32, Release);
         outcome
@@ -164,6 +176,7 @@ struct Desk<'a> {
     shared: &'a Shared,
     inbox: Inbox<Report>,
     observe: &'a mut dyn FnMut() -> anyhow::Result<Sample>,
+    see: &'a mut dyn FnMut(&Second),
     threads: Vec<u32>,
     connected: usize,
     drained: usize,
@@ -193,12 +206,14 @@ impl<'a> Desk<'a> {
         shared: &'a Shared,
         inbox: Inbox<Report>,
         observe: &'a mut dyn FnMut() -> anyhow::Result<Sample>,
+        see: &'a mut dyn FnMut(&Second),
     ) -> Self {
         Self {
             plan,
             shared,
             inbox,
             observe,
+            see,
             threads: Vec::new(),
             connected: 0,
             drained: 0,
@@ -318,6 +333,9 @@ impl<'a> Desk<'a> {
         second.server_pss_bytes = reading.sample.server.pss_bytes;
         second.generator_cpu_s = reading.generator.since(&last.generator).cpu_s();
         second.steal_s = reading.sample.steal_s - last.sample.steal_s;
+        if let Some(whole) = self.next_second.checked_sub(2).and_then(|index| self.seconds.get(&index)) {
+            (self.see)(whole);
+        }
         self.next_second = now / 1_000_000_000 + 1;
     }
 
@@ -330,6 +348,7 @@ impl<'a> Desk<'a> {
             server_pss_bytes: 0,
             generator_cpu_s: 0.0,
             steal_s: 0.0,
+            watched: None,
         })
     }
 
@@ -382,10 +401,16 @@ impl<'a> Desk<'a> {
                 lag_us: page.lag,
                 server: last.sample.server.since(&first.sample.server),
                 generator: last.generator.since(&first.generator),
+                watched: None,
             });
         }
         let mut validity = std::mem::take(&mut self.findings);
         validity.extend(verdict::findings(self.plan, &phases, self.waited_share, self.trouble.as_deref()));
-        Outcome { phases, seconds: std::mem::take(&mut self.seconds).into_values().collect(), validity }
+        Outcome {
+            started: self.shared.clock.0,
+            phases,
+            seconds: std::mem::take(&mut self.seconds).into_values().collect(),
+            validity,
+        }
     }
 }
