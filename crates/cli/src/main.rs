@@ -1,6 +1,7 @@
 //! `millrace`: one binary. Each command is a file; `serve` is what runs without one.
 
 mod config;
+mod lab;
 mod publish;
 mod serve;
 mod simulate;
@@ -34,7 +35,8 @@ Try it:
   millrace sub demo                                     read a channel
   millrace pub demo '{\"hello\":1}'                       publish to it
   curl 'http://127.0.0.1:8080/v1/channels/demo?wait=30'  the same with curl: the next message
-  millrace simulate fleet --cars 12                     a town of cars, on the map at /carcare";
+  millrace simulate fleet --cars 12                     a town of cars, on the map at /carcare
+  millrace lab run thorsen-broadcast --quick            measure it";
 
 const SERVE_EXAMPLES: &str = "\
 Prints `listening on URL` once it accepts connections. SIGTERM drains: readers are told to move, then it ends; a second one ends it at once.
@@ -58,19 +60,32 @@ enum Command {
     /// Print or check the configuration
     #[command(subcommand, after_help = "Example: what can be set, and what it is set to\n  millrace config default")]
     Config(config::Command),
+    /// Measure this server and others
+    Lab(lab::Args),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        let _ = error.print();
+        // Code 2 of `lab` means something else.
+        let is_lab = error.use_stderr() && std::env::args().nth(1).as_deref() == Some("lab");
+        std::process::exit(if is_lab { lab::EXIT_ERROR.into() } else { error.exit_code() })
+    });
+    let command = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+        // It works with threads of its own.
+        Command::Lab(args) => return lab::run(args),
+        command => command,
+    };
     let result =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Into::into).and_then(|runtime| {
             runtime.block_on(async {
-                match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+                match command {
                     Command::Serve(args) => serve::run(args).await,
                     Command::Simulate(args) => simulate::run(args).await,
                     Command::Pub(args) => publish::run(args).await,
                     Command::Sub(args) => subscribe::run(args).await,
                     Command::Config(command) => config::run(command),
+                    Command::Lab(_) => unreachable!("it has returned above"),
                 }
             })
         });

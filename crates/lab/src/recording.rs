@@ -49,6 +49,16 @@ pub enum Form {
     Thesis,
 }
 
+impl Form {
+    pub fn name(self) -> &'static str {
+        match self {
+            Form::Quick => "quick",
+            Form::Full => "full",
+            Form::Thesis => "thesis",
+        }
+    }
+}
+
 /// One server, one transport, one load, once. Runs with the same part, target, transport and factors are repeats of one another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
@@ -132,10 +142,11 @@ pub struct Placement {
     pub is_shared: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PhaseName {
     /// Connections are opened.
+    #[default]
     Connect,
     /// All are connected, nothing is published.
     Idle,
@@ -145,7 +156,7 @@ pub enum PhaseName {
     After,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     pub name: PhaseName,
     pub start_s: f64,

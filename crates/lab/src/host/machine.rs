@@ -100,7 +100,8 @@ impl Others {
         let busiest = busiest.filter(|_| passed_s > 0.0).map(|(ticks, pid, stat)| Busy {
             pid,
             name: stat.name.clone(),
-            cores: ticks as f64 * tick_s / passed_s,
+            // Ticks say nothing about a few milliseconds.
+            cores: ticks as f64 * tick_s / passed_s.max(0.5),
         });
         self.was = all.iter().map(|(pid, stat)| (*pid, (stat.started, ticks_of(stat)))).collect();
         self.at_s = now_s;

@@ -39,7 +39,8 @@ impl Default for Settings {
 
 /// A thread that samples until [`Sampler::finish`], or until this is dropped.
 pub struct Sampler {
-    stop: mpsc::Sender<()>,
+    /// Where the sample that is asked for is to go; the end of this is the end of the thread.
+    asks: Option<mpsc::Sender<mpsc::SyncSender<Sample>>>,
     thread: Option<JoinHandle<()>>,
     series: Arc<Mutex<Series>>,
 }
@@ -67,17 +68,24 @@ impl Sampler {
             now,
         };
         lock(&series).samples.push(reader.read(true)?);
-        let (stop, stopped) = mpsc::channel();
+        let (asks, asked) = mpsc::channel();
         let shared = Arc::clone(&series);
         let thread = thread::Builder::new()
             .name("sampler".into())
-            .spawn(move || sample(&mut reader, &shared, &stopped, settings))?;
-        Ok(Sampler { stop, thread: Some(thread), series })
+            .spawn(move || sample(&mut reader, &shared, &asked, settings))?;
+        Ok(Sampler { asks: Some(asks), thread: Some(thread), series })
     }
 
     /// The newest sample, for a live view.
     pub fn latest(&self) -> Option<Sample> {
         lock(&self.series).samples.last().cloned()
+    }
+
+    /// Takes a sample between the others, now. None if `/proc` is gone.
+    pub fn look(&self) -> Option<Sample> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.asks.as_ref()?.send(answer).ok()?;
+        answered.recv().ok()
     }
 
     /// Takes a last sample and gives back all.
@@ -87,8 +95,7 @@ impl Sampler {
     }
 
     fn stop(&mut self) {
-        // It may have ended by itself, because `/proc` was gone.
-        let _ = self.stop.send(());
+        self.asks = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -109,25 +116,28 @@ fn lock(series: &Mutex<Series>) -> std::sync::MutexGuard<'_, Series> {
 fn sample<N: Fn() -> Duration>(
     reader: &mut Reader<N>,
     series: &Mutex<Series>,
-    stopped: &mpsc::Receiver<()>,
+    asked: &mpsc::Receiver<mpsc::SyncSender<Sample>>,
     settings: Settings,
 ) {
     let (mut interval, mut due) = (settings.interval, Instant::now() + settings.interval);
     loop {
-        let is_last =
-            stopped.recv_timeout(due.saturating_duration_since(Instant::now())) != Err(mpsc::RecvTimeoutError::Timeout);
+        let ask = asked.recv_timeout(due.saturating_duration_since(Instant::now()));
+        let is_last = matches!(ask, Err(mpsc::RecvTimeoutError::Disconnected));
         let Ok(sample) = reader.read(is_last) else { return };
         let mut series = lock(series);
         if series.samples.len() >= settings.samples_max {
             series.thin();
             interval *= 2;
         }
-        series.samples.push(sample);
-        if is_last {
-            return;
+        series.samples.push(sample.clone());
+        drop(series);
+        match ask {
+            // Who asked may have gone meanwhile.
+            Ok(answer) => drop(answer.send(sample)),
+            // Times that were missed are not made up for.
+            Err(mpsc::RecvTimeoutError::Timeout) => due = (due + interval).max(Instant::now()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
-        // Times that were missed are not made up for.
-        due = (due + interval).max(Instant::now());
     }
 }
 

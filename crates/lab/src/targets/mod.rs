@@ -55,6 +55,11 @@ pub trait Target: Sync {
     /// Errors: it cannot be installed, or did not start; with the end of its log.
     fn start(&self, options: &Options) -> anyhow::Result<Server>;
 
+    /// Under which path it tells about itself, in the text format of Prometheus.
+    fn metrics(&self) -> Option<&'static str> {
+        None
+    }
+
     /// True if one connection of this transport can publish and subscribe.
     fn is_duplex(&self, transport: Transport) -> bool {
         matches!(transport, Transport::WebSocket | Transport::Session)
@@ -76,6 +81,7 @@ pub struct Ask<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
+    #[serde(rename = "websocket")]
     WebSocket,
     /// A WebSocket with commands and replies.
     Session,

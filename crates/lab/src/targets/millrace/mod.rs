@@ -41,6 +41,10 @@ impl Target for Millrace {
         Server::start(command, Ready::Says("listening on http://"), tempfile::tempdir()?, options)
     }
 
+    fn metrics(&self) -> Option<&'static str> {
+        Some("/metrics")
+    }
+
     fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
         let path = format!("/v1/channels/{}", ask.channel);
         match transport {

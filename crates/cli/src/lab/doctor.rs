@@ -1,0 +1,28 @@
+//! `millrace lab doctor`
+
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use millrace_lab::host::doctor::Machine;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Ends with 1 if something limits a run of that size, or else with 0.\n\n\
+    Example: is this machine good for 50,000 connections\n  millrace lab doctor --connections 50000")]
+pub struct Args {
+    /// Connections of the largest run, both ends of them on this machine
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    connections: u64,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let diagnosis = Machine::read().examine(args.connections);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&diagnosis)?);
+    } else {
+        print!("{diagnosis}");
+    }
+    Ok(ExitCode::from(if diagnosis.is_good() { 0 } else { super::EXIT_MISSED }))
+}

@@ -1,0 +1,89 @@
+//! `millrace lab`: measures this server and others. One file per subcommand; all but flags and printing is `millrace-lab`.
+
+mod doctor;
+mod list;
+mod run;
+mod view;
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use clap::{Args as ClapArgs, Subcommand};
+use millrace_lab::sweep::{Interrupted, Verdict};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What scripts ask.
+pub const EXIT_MISSED: u8 = 1;
+pub const EXIT_INVALID: u8 = 2;
+pub const EXIT_ERROR: u8 = 3;
+/// Source: the convention of shells, 128 + SIGINT.
+const EXIT_INTERRUPTED: u8 = 130;
+
+#[derive(ClapArgs)]
+#[command(
+    after_help = "Exit codes: 0 good, 1 a service level was missed, 2 a run is invalid, 3 error, 130 interrupted.\n\n\
+    Example: does everything work here, in a few seconds\n  millrace lab run thorsen-broadcast --quick\n\
+    Example: what limits this machine\n  millrace lab doctor"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List scenarios and targets
+    List(list::Args),
+    /// Run a scenario
+    Run(run::Args),
+    /// Say what limits this machine, and the command that changes it
+    Doctor(doctor::Args),
+}
+
+pub fn run(args: Args) -> ExitCode {
+    let result = match args.command {
+        Command::List(args) => list::run(&args),
+        Command::Run(args) => run::run(args),
+        Command::Doctor(args) => doctor::run(&args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("millrace: {error:#}");
+        ExitCode::from(if error.is::<Interrupted>() { EXIT_INTERRUPTED } else { EXIT_ERROR })
+    })
+}
+
+/// An invalid run says nothing about a service level.
+fn exit_code(verdict: &Verdict) -> ExitCode {
+    match verdict {
+        Verdict { invalid: 1.., .. } => ExitCode::from(EXIT_INVALID),
+        Verdict { missed: 1.., .. } => ExitCode::from(EXIT_MISSED),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// True once SIGINT or SIGTERM has come: what was recorded is kept, and servers are ended. The second one ends this at once.
+fn stop_by_signal() -> anyhow::Result<Arc<AtomicBool>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+                if told.swap(true, Relaxed) {
+                    std::process::exit(EXIT_INTERRUPTED.into());
+                }
+            }
+        });
+    })?;
+    Ok(stop)
+}

@@ -1,0 +1,191 @@
+//! `millrace lab run`
+
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context, ensure};
+use clap::Args as ClapArgs;
+use millrace_lab::{
+    recording::Form,
+    scenarios::{self, Scenario, Settings},
+    slo::Slo,
+    sweep::{Request, Store},
+    targets::Transport,
+};
+
+use super::{exit_code, stop_by_signal, view};
+
+const DEFAULT_SEED: u64 = 1;
+
+#[derive(ClapArgs)]
+#[command(
+    after_help = "Writes recording.json into the folder, after each run. Ctrl-C keeps what is there; --resume goes on with it.\n\n\
+    Example: Millrace beside ws and a uWebSockets that you have built\n  \
+    millrace lab run thorsen-broadcast --targets millrace,ws,uws=/opt/uws --transports websocket\n\
+    Example: other levels, and a service level that decides the exit code\n  \
+    millrace lab run thorsen-broadcast --set clients=100,1000 --set test=10s --slo 'p99<100ms'\n\
+    Example: no longer than half an hour\n  millrace lab run thorsen-broadcast --budget 30\n\
+    Example: go on with what was interrupted\n  millrace lab run --resume lab-results/thorsen-broadcast-20261121T200000Z"
+)]
+pub struct Args {
+    /// What to run: `millrace lab list`
+    #[arg(required_unless_present = "resume")]
+    scenario: Option<String>,
+    #[command(flatten)]
+    what: What,
+    /// Where to, instead of lab-results/SCENARIO-TIME
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    out: Option<PathBuf>,
+    /// Go on with what was interrupted there
+    #[arg(long, value_name = "DIR")]
+    resume: Option<PathBuf>,
+    /// Leave out levels (never repeats) until it is estimated to take no longer
+    #[arg(long, value_name = "MINUTES", conflicts_with = "resume", value_parser = minutes)]
+    budget: Option<Duration>,
+}
+
+/// Of all that run something.
+#[derive(ClapArgs)]
+pub struct What {
+    /// Does it work: under a minute; noise of the machine is told but counts for nothing
+    #[arg(long)]
+    quick: bool,
+    /// As the thesis did it, at its length
+    #[arg(long, conflicts_with = "quick")]
+    thesis: bool,
+    /// Servers, by name, or by name and program: millrace,ws,uws=/opt/uws
+    #[arg(long, value_name = "NAME[=PATH],..", value_delimiter = ',')]
+    targets: Vec<String>,
+    /// Transports: websocket, session, sse, ndjson, long-polling, polling
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    transports: Vec<String>,
+    /// A parameter of the scenario; several levels with commas; PART.KEY for one part only
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    set: Vec<(String, String)>,
+    /// How often each combination is run
+    #[arg(long, value_name = "N")]
+    repeats: Option<u32>,
+    /// Decides the order of runs, and random arrivals [default: 1]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// What each run must keep, such as 'p99<100ms' or 'p99.9<1s,lost<1%'
+    #[arg(long, value_name = "LEVEL")]
+    slo: Option<Slo>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let request = args.request()?;
+    let stop = stop_by_signal()?;
+    let folder = request.folder.clone();
+    let mut view = view::of_terminal();
+    let verdict = request.run(&mut *view, &stop);
+    drop(view);
+    if folder.exists() {
+        println!("{}", folder.display());
+    }
+    Ok(exit_code(&verdict?))
+}
+
+impl Args {
+    fn request(self) -> anyhow::Result<Request> {
+        let command = command_line();
+        let Some(folder) = self.resume else {
+            let scenario = scenarios::find(&self.scenario.context("which scenario?")?)?;
+            let time = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+            let time = time.replace(['-', ':'], "");
+            let folder = self.out.unwrap_or_else(|| format!("lab-results/{}-{time}", scenario.name).into());
+            return self.what.request(scenario, folder, self.budget, command);
+        };
+        // What is not said again is as it was.
+        let old = Store::read(&folder)?;
+        ensure!(
+            self.scenario.as_ref().is_none_or(|name| *name == old.scenario),
+            "{} holds a recording of {}",
+            folder.display(),
+            old.scenario
+        );
+        let (scenario, asked) = (scenarios::find(&old.scenario)?, self.what.is_given());
+        let slo = old.slo.as_deref().map(str::parse).transpose()?;
+        let mut request = self.what.request(scenario, folder, None, command)?;
+        request.resume = true;
+        request.seed = old.seed;
+        request.slo = request.slo.or(slo);
+        if !asked {
+            (request.form, request.settings) = (old.form, Settings::from_json(&old.parameters)?);
+        }
+        Ok(request)
+    }
+}
+
+impl What {
+    /// Whether it says anything about what is run.
+    fn is_given(&self) -> bool {
+        self.quick || self.thesis || !self.set.is_empty() || self.repeats.is_some() || !self.transports.is_empty()
+    }
+
+    pub fn request(
+        self,
+        scenario: &'static Scenario,
+        folder: PathBuf,
+        budget: Option<Duration>,
+        command: String,
+    ) -> anyhow::Result<Request> {
+        let form = match (self.quick, self.thesis) {
+            (true, _) => Form::Quick,
+            (_, true) => Form::Thesis,
+            _ => Form::Full,
+        };
+        let mut binaries = BTreeMap::new();
+        let mut names = Vec::new();
+        for target in &self.targets {
+            let (name, path) =
+                target.split_once('=').map_or((target.as_str(), None), |(name, path)| (name, Some(path)));
+            path.into_iter().for_each(|path| drop(binaries.insert(name.to_owned(), PathBuf::from(path))));
+            names.push(name);
+        }
+        let mut sets = Vec::new();
+        if !names.is_empty() {
+            sets.push(("targets".to_owned(), names.join(",")));
+        }
+        if !self.transports.is_empty() {
+            for name in &self.transports {
+                let all = Transport::ALL.map(Transport::name);
+                name.parse::<Transport>()
+                    .with_context(|| format!("no transport {name}{}", scenarios::nearest(name, all)))?;
+            }
+            sets.push(("transports".to_owned(), self.transports.join(",")));
+        }
+        sets.extend(self.repeats.map(|repeats| ("repeats".to_owned(), repeats.to_string())));
+        sets.extend(self.set);
+        Ok(Request {
+            scenario,
+            form,
+            settings: Settings::read(scenario, form, &sets)?,
+            seed: self.seed.unwrap_or(DEFAULT_SEED),
+            slo: self.slo,
+            binaries,
+            budget,
+            folder,
+            resume: false,
+            command,
+        })
+    }
+}
+
+/// What was typed, so that it can be typed again.
+fn command_line() -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=,:%+".contains(c);
+    let quoted =
+        |word: String| if word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) };
+    let words: Vec<String> = std::env::args().skip(1).map(quoted).collect();
+    format!("millrace {}", words.join(" "))
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("use KEY=VALUE, such as clients=1,50")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| "a number of minutes, such as 30")?;
+    Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())
+}

@@ -1,0 +1,144 @@
+//! What is seen while a scenario runs: plain lines; on a terminal, progress and the current run beneath them.
+
+use std::{io::IsTerminal, time::Duration};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use millrace_lab::{
+    recording::{Phase, PhaseName, Run, Second},
+    sweep::{Event, View},
+};
+
+/// Lines go to standard error: standard output names the folder.
+pub fn of_terminal() -> Box<dyn View> {
+    if std::io::stderr().is_terminal() { Box::new(Terminal::default()) } else { Box::new(Plain) }
+}
+
+struct Plain;
+
+impl View for Plain {
+    fn tell(&mut self, event: &Event<'_>) {
+        if let Some(text) = line(event) {
+            eprintln!("{text}");
+        }
+    }
+}
+
+#[derive(Default)]
+struct Terminal {
+    bar: Option<ProgressBar>,
+    label: String,
+}
+
+impl View for Terminal {
+    fn tell(&mut self, event: &Event<'_>) {
+        match (&self.bar, line(event)) {
+            (Some(bar), Some(text)) => bar.println(text),
+            (None, Some(text)) => eprintln!("{text}"),
+            _ => {}
+        }
+        match event {
+            Event::Planned { runs, done, .. } => {
+                let bar = ProgressBar::new(u64::from(*runs)).with_position(u64::from(*done));
+                let style = ProgressStyle::with_template("{bar:30} {pos} of {len}, {prefix} left  {wide_msg}");
+                bar.set_style(style.expect("a constant template"));
+                bar.enable_steady_tick(Duration::from_millis(500));
+                self.bar = Some(bar);
+            }
+            Event::Begun { index, label, left_s, .. } => {
+                self.label = (*label).to_owned();
+                if let Some(bar) = &self.bar {
+                    bar.set_position(u64::from(*index));
+                    bar.set_prefix(lasts(*left_s));
+                    bar.set_message(self.label.clone());
+                }
+            }
+            Event::Second(second) => {
+                if let Some(bar) = &self.bar {
+                    bar.set_message(format!("{}: {}", self.label, figures(second)));
+                }
+            }
+            Event::Ended { .. } => self.bar.iter().for_each(|bar| bar.inc(1)),
+            Event::Said(_) => {}
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.bar.iter().for_each(ProgressBar::finish_and_clear);
+    }
+}
+
+fn line(event: &Event<'_>) -> Option<String> {
+    match event {
+        Event::Said(text) => Some((*text).to_owned()),
+        Event::Planned { runs, done, estimate_s } => {
+            let there = if *done > 0 { format!(", {done} of them recorded before") } else { String::new() };
+            Some(format!("{runs} runs{there}; about {} in all", lasts(*estimate_s)))
+        }
+        Event::Ended { run, missed } => Some(summary(run, missed)),
+        Event::Begun { .. } | Event::Second(_) => None,
+    }
+}
+
+/// One run in one line, and a line for each thing that speaks against it.
+fn summary(run: &Run, missed: &[String]) -> String {
+    let part = if run.part.is_empty() { String::new() } else { format!("{} ", run.part) };
+    let f = &run.factors;
+    let mut text = format!(
+        "{:>3} {part}{:<12} {:<12} {:>6} x {:>5}/s x {:>6} B, {} CPU, repeat {}: ",
+        run.order + 1,
+        run.target,
+        run.transport,
+        f.clients,
+        f.each_per_s,
+        f.bytes,
+        f.server_cpus,
+        run.repeat + 1
+    );
+    match run.phase(PhaseName::Test) {
+        Some(test) => text += &test_figures(test),
+        None => text += "no figures",
+    }
+    for finding in &run.validity {
+        let mark = if finding.invalidates { "INVALID" } else { "note" };
+        text += &format!("\n      {mark} {}: {}", finding.code, finding.detail);
+    }
+    missed.iter().for_each(|what| text += &format!("\n      MISSED {what}"));
+    text
+}
+
+fn test_figures(test: &Phase) -> String {
+    let took_s = (test.drained_s - test.start_s).max(1e-9);
+    let delivered = test.counts.delivered;
+    let per_delivery = if delivered > 0 { test.server.cpu_s() * 1e6 / delivered as f64 } else { 0.0 };
+    format!(
+        "{:>8.0} deliveries/s, {}, server {:>3.0} % CPU ({per_delivery:.2} us each) {:>5.1} MB, generator {:>3.0} %",
+        delivered as f64 / took_s,
+        latency(&test.latency_us),
+        test.server.cpu_s() / took_s * 100.0,
+        test.server.pss_bytes as f64 / 1e6,
+        test.generator.cpu_s() / took_s * 100.0,
+    )
+}
+
+fn figures(second: &Second) -> String {
+    format!(
+        "{}/s, {}, server {:.0} % {:.0} MB, generator {:.0} %",
+        second.counts.delivered,
+        latency(&second.latency_us),
+        second.server_cpu_s * 100.0,
+        second.server_pss_bytes as f64 / 1e6,
+        second.generator_cpu_s * 100.0
+    )
+}
+
+fn latency(of: &millrace_lab::histogram::Histogram) -> String {
+    let ms = |q| of.quantile_us(q).map_or("-".to_owned(), |us| format!("{:.2}", us as f64 / 1000.0));
+    format!("p50 {} p99 {} ms", ms(0.5), ms(0.99))
+}
+
+fn lasts(seconds: f64) -> String {
+    let whole = Duration::from_secs(seconds.max(0.0).round() as u64);
+    humantime::format_duration(whole).to_string()
+}

@@ -1,0 +1,151 @@
+//! What is measured, and why: one folder each, one line in [`SCENARIOS`].
+//!
+//! A scenario is a TOML file, and code beside it only where load alone does not suffice:
+//!
+//! ```toml
+//! title = "One source, many readers"             # of its page and report
+//! summary = "140 characters every 5 ms to ..."   # one line of `millrace lab list`
+//! source = "Thorsen 2015, scenario 1"
+//! rows = ["T-06"]                                # of docs/theses.md
+//!
+//! [parameters]                                   # of every part and form; what can be set: `Parameters`
+//! clients = [1, 50, 100]                         # a list is a factor: all combinations of all lists are run
+//!
+//! [parts.cores]                                  # only if it has several parts: what differs there
+//! axis = "server-cpus"
+//!
+//! [quick]                                        # what differs in a form: quick, full, thesis
+//! clients = [10]
+//! [quick.parts.cores]                            # and in one part of a form
+//! bytes = [100]
+//! ```
+//!
+//! Later wins: defaults, `[parameters]`, `[parts.P]`, `[FORM]`, `[FORM.parts.P]`, `--set key=value`, `--set P.key=value`. An unknown key is an error.
+//!
+//! To add a scenario: a folder with `scenario.toml`, and a line in [`SCENARIOS`]. If it has code of its own ([`Experiment`]), all its
+//! parameters stand in `[parameters]`, it reads them into a type of its own, and it records [tables](crate::recording::Table), runs, or both.
+
+mod parameters;
+mod settings;
+
+pub use parameters::{Axis, Parameters};
+pub use settings::{Settings, nearest};
+
+use serde::Deserialize;
+
+use crate::sweep::Bench;
+
+/// All there are, in the order in which they are listed.
+pub static SCENARIOS: &[Scenario] =
+    &[Scenario::sweep("thorsen-broadcast", include_str!("thorsen_broadcast/scenario.toml"))];
+
+pub struct Scenario {
+    pub name: &'static str,
+    toml: &'static str,
+    pub kind: Kind,
+}
+
+pub enum Kind {
+    /// All combinations of its factors, each run being one load on one server.
+    Sweep,
+    /// Something else.
+    Experiment(&'static dyn Experiment),
+}
+
+/// A scenario with code of its own.
+pub trait Experiment: Sync {
+    /// Errors: what it is given cannot be.
+    fn check(&self, parameters: &toml::Table) -> anyhow::Result<()>;
+
+    /// How long it takes, in seconds, starting servers included.
+    fn estimate_s(&self, parameters: &toml::Table) -> f64;
+
+    /// Does it. What is recorded on the way stays when it is interrupted; [`Bench::has_table`] and [`Bench::has_run`] tell what is there.
+    ///
+    /// Errors: it cannot be done here, or was stopped.
+    fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()>;
+}
+
+/// What a scenario says of itself.
+#[derive(Clone, Debug, Deserialize)]
+pub struct About {
+    pub title: String,
+    pub summary: String,
+    /// The thesis, and where in it.
+    pub source: String,
+    pub rows: Vec<String>,
+}
+
+impl Scenario {
+    const fn sweep(name: &'static str, toml: &'static str) -> Self {
+        Self { name, toml, kind: Kind::Sweep }
+    }
+
+    /// With code of its own.
+    #[allow(dead_code, reason = "until the first one is listed")]
+    const fn experiment(name: &'static str, toml: &'static str, experiment: &'static dyn Experiment) -> Self {
+        Self { name, toml, kind: Kind::Experiment(experiment) }
+    }
+
+    pub fn about(&self) -> About {
+        toml::from_str(self.toml).expect("each scenario is read by a test")
+    }
+}
+
+/// The scenario of this name.
+///
+/// Errors: there is none; with the nearest.
+pub fn find(name: &str) -> anyhow::Result<&'static Scenario> {
+    SCENARIOS.iter().find(|scenario| scenario.name == name).ok_or_else(|| {
+        let names = SCENARIOS.iter().map(|scenario| scenario.name);
+        anyhow::anyhow!("no scenario {name}{}; `millrace lab list` has all", nearest(name, names))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        recording::Form,
+        sweep::{Design, Machine},
+    };
+
+    const FORMS: [Form; 3] = [Form::Quick, Form::Full, Form::Thesis];
+
+    #[test]
+    fn every_form_of_every_scenario_can_be_run() {
+        for scenario in SCENARIOS {
+            let about = scenario.about();
+            assert!(!about.title.is_empty() && about.summary.len() <= 110, "{}: {about:?}", scenario.name);
+            for form in FORMS {
+                let what = format!("{} {form:?}", scenario.name);
+                let settings = Settings::read(scenario, form, &[]).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+                let design = Design::of(scenario, &settings, &Machine { cpus: vec![0, 1] }, 1);
+                let design = design.unwrap_or_else(|error| panic!("{what}: {error:#}"));
+                let most = if form == Form::Quick { 60.0 } else { 48.0 * 3600.0 };
+                assert!(design.estimate_s() < most, "{what} takes {} s", design.estimate_s());
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_folders_and_rows() {
+        let rows = include_str!("../../../../docs/theses.md");
+        for scenario in SCENARIOS {
+            let file = format!("src/scenarios/{}/scenario.toml", scenario.name.replace('-', "_"));
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+            assert_eq!(std::fs::read_to_string(&path).ok().as_deref(), Some(scenario.toml), "{}", path.display());
+            for row in scenario.about().rows {
+                assert!(rows.contains(&format!("| {row} |")), "{}: no row {row}", scenario.name);
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_scenario_is_told_its_nearest() {
+        let error = find("thorsen-brodcast").err().unwrap().to_string();
+        assert!(error.contains("did you mean thorsen-broadcast?"), "{error}");
+        let error = find("x").err().unwrap().to_string();
+        assert!(!error.contains("did you mean"), "{error}");
+    }
+}

@@ -1,0 +1,169 @@
+//! What can be set of a sweep.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    load::{Arrivals, Plan, Rate, Shape},
+    recording::{Factors, Load, LoadUnit},
+    targets::Transport,
+};
+
+/// Of one part. Lists are factors: all combinations of them are run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Parameters {
+    /// Who speaks to whom.
+    pub shape: Shape,
+    /// Along which factor its results are drawn.
+    pub axis: Axis,
+    pub targets: Vec<String>,
+    /// Those that a target does not have are left out for it.
+    pub transports: Vec<Transport>,
+    /// Clients, pairs or connections, as the shape has it.
+    pub clients: Vec<usize>,
+    /// Publications of each publisher per second.
+    pub each_per_s: Vec<f64>,
+    /// Of a payload.
+    pub bytes: Vec<usize>,
+    /// CPUs of the server. More than the machine has are left out; if it gets all, the generator shares them.
+    pub server_cpus: Vec<usize>,
+    pub arrivals: Arrivals,
+    /// Connections opened per second.
+    pub ramp_per_s: f64,
+    /// How often a client that polls does so.
+    #[serde(with = "humantime_serde")]
+    pub poll_every: Duration,
+    /// How often a probe asks on a connection of its own; never if zero.
+    #[serde(with = "humantime_serde")]
+    pub probe: Duration,
+    /// All are connected, nothing is published.
+    #[serde(with = "humantime_serde")]
+    pub idle: Duration,
+    #[serde(with = "humantime_serde")]
+    pub test: Duration,
+    /// Nothing is published any more.
+    #[serde(with = "humantime_serde")]
+    pub after: Duration,
+    /// How long may be waited for connections, and for what is still under way at the end of the test.
+    #[serde(with = "humantime_serde")]
+    pub patience: Duration,
+    /// Of the generator.
+    pub threads: usize,
+    pub repeats: u32,
+    /// A new process of the server for each run: the same state each time.
+    pub fresh_server: bool,
+}
+
+/// A factor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Axis {
+    Clients,
+    EachPerS,
+    Bytes,
+    ServerCpus,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            shape: Shape::Broadcast,
+            axis: Axis::Clients,
+            targets: vec!["millrace".into()],
+            transports: vec![Transport::WebSocket],
+            clients: vec![100],
+            each_per_s: vec![1.0],
+            bytes: vec![173],
+            server_cpus: vec![1],
+            arrivals: Arrivals::Even,
+            ramp_per_s: 2000.0,
+            poll_every: Duration::from_secs(1),
+            probe: Duration::from_millis(50),
+            idle: Duration::from_secs(5),
+            test: Duration::from_secs(25),
+            after: Duration::from_secs(5),
+            patience: Duration::from_secs(20),
+            threads: 1,
+            repeats: 5,
+            fresh_server: true,
+        }
+    }
+}
+
+impl Parameters {
+    /// Errors: something is empty or senseless. What a generator can do is for [`Plan::check`].
+    pub fn check(&self) -> anyhow::Result<()> {
+        for (name, length) in [
+            ("targets", self.targets.len()),
+            ("transports", self.transports.len()),
+            ("clients", self.clients.len()),
+            ("each_per_s", self.each_per_s.len()),
+            ("bytes", self.bytes.len()),
+            ("server_cpus", self.server_cpus.len()),
+        ] {
+            ensure!((1..=1000).contains(&length), "{name}: at least one, at most 1,000");
+        }
+        ensure!((1..=1000).contains(&self.repeats), "repeats: 1 to 1,000");
+        ensure!(self.server_cpus.iter().all(|cpus| *cpus > 0), "server_cpus: at least 1");
+        ensure!(!self.poll_every.is_zero(), "poll_every: not zero");
+        Ok(())
+    }
+
+    /// All combinations of the levels.
+    pub fn factors(&self) -> Vec<Factors> {
+        let mut all = Vec::new();
+        for &server_cpus in &self.server_cpus {
+            for &bytes in &self.bytes {
+                for &each_per_s in &self.each_per_s {
+                    for &clients in &self.clients {
+                        let publishers = Plan { shape: self.shape, clients, ..Plan::default() }.streams() as u64;
+                        let (clients, bytes, server_cpus) = (clients as u64, bytes as u64, server_cpus as u64);
+                        all.push(Factors { clients, each_per_s, publishers, bytes, server_cpus });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Where these factors lie on the axis.
+    pub fn load(&self, factors: &Factors) -> Load {
+        let (value, counts) = match self.axis {
+            Axis::Clients => (factors.clients as f64, self.unit()),
+            Axis::EachPerS => (factors.each_per_s, LoadUnit::EachPerSecond),
+            Axis::Bytes => (factors.bytes as f64, LoadUnit::Bytes),
+            Axis::ServerCpus => (factors.server_cpus as f64, LoadUnit::ServerCpus),
+        };
+        Load { value, counts }
+    }
+
+    /// What its clients are called.
+    fn unit(&self) -> LoadUnit {
+        match self.shape {
+            Shape::Pairs => LoadUnit::Publishers,
+            Shape::Idle | Shape::Storm => LoadUnit::Connections,
+            Shape::Broadcast | Shape::Chat | Shape::PingPong => LoadUnit::Clients,
+        }
+    }
+
+    /// The load of one run; CPUs and seed are the bench's.
+    pub fn plan(&self, factors: &Factors) -> Plan {
+        Plan {
+            shape: self.shape,
+            clients: factors.clients as usize,
+            rate: Rate::Open { per_s: factors.each_per_s * factors.publishers as f64, arrivals: self.arrivals },
+            bytes: factors.bytes as usize,
+            ramp_per_s: self.ramp_per_s,
+            idle: self.idle,
+            test: self.test,
+            after: self.after,
+            patience: self.patience,
+            probe: self.probe,
+            threads: self.threads,
+            ..Plan::default()
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! From the file of a scenario to what is run: forms, parts, and what was set by hand.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail, ensure};
+use toml::{Table, Value};
+
+use super::{Kind, Parameters, Scenario};
+use crate::recording::Form;
+
+/// All parameters of a scenario, by part; one without parts has one, without a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub parts: BTreeMap<String, Table>,
+}
+
+/// Of a file; the first four are for [`About`](super::About).
+const TABLES: [&str; 9] = ["title", "summary", "source", "rows", "parameters", "parts", "quick", "full", "thesis"];
+
+impl Settings {
+    /// `sets`: keys and values as they were typed.
+    ///
+    /// Errors: an unknown part or key, with the nearest; a value that cannot be.
+    pub fn read(scenario: &Scenario, form: Form, sets: &[(String, String)]) -> anyhow::Result<Settings> {
+        let file: Table = scenario.toml.parse().with_context(|| scenario.name.to_owned())?;
+        let settings = Settings::of(&file, &scenario.kind, form, sets)?;
+        settings.check(&scenario.kind)?;
+        Ok(settings)
+    }
+
+    fn of(file: &Table, kind: &Kind, form: Form, sets: &[(String, String)]) -> anyhow::Result<Settings> {
+        for key in file.keys() {
+            ensure!(TABLES.contains(&key.as_str()), "unknown key {key}{}", nearest(key, TABLES));
+        }
+        let mut base = match kind {
+            Kind::Sweep => Table::try_from(Parameters::default()).expect("parameters are a table"),
+            Kind::Experiment(_) => table(file, "parameters")?,
+        };
+        let form_table = table(file, form.name())?;
+        let no_parts = |mut table: Table| {
+            table.remove("parts");
+            table
+        };
+        let (file_parts, form_parts) = (table(file, "parts")?, table(&form_table, "parts")?);
+        overlay(&mut base, &table(file, "parameters")?)?;
+        let names: Vec<String> =
+            if file_parts.is_empty() { vec![String::new()] } else { file_parts.keys().cloned().collect() };
+        known_part(form_parts.keys(), &names)?;
+        let mut parts = BTreeMap::new();
+        for name in &names {
+            let mut all = base.clone();
+            overlay(&mut all, &table(&file_parts, name)?)?;
+            overlay(&mut all, &no_parts(form_table.clone()))?;
+            overlay(&mut all, &table(&form_parts, name)?)?;
+            parts.insert(name.clone(), all);
+        }
+        for (key, text) in sets {
+            let (chosen, key): (Vec<&String>, &str) = match key.split_once('.') {
+                Some((part, key)) => {
+                    let part = part.to_owned();
+                    known_part([&part], &names)?;
+                    (names.iter().filter(|name| **name == part).collect(), key)
+                }
+                None => (names.iter().collect(), key),
+            };
+            for name in chosen {
+                let all = parts.get_mut(name).expect("it was just put in");
+                let like = all.get(key).with_context(|| format!("no parameter {key}{}", nearest(key, keys(all))))?;
+                let value = typed(text, like).with_context(|| format!("{key}={text}"))?;
+                all.insert(key.to_owned(), value);
+            }
+        }
+        Ok(Settings { parts })
+    }
+
+    fn check(&self, kind: &Kind) -> anyhow::Result<()> {
+        match kind {
+            Kind::Sweep => self.sweep().map(drop),
+            Kind::Experiment(experiment) => self.parts.values().try_for_each(|part| experiment.check(part)),
+        }
+    }
+
+    /// The parts of a sweep.
+    pub fn sweep(&self) -> anyhow::Result<BTreeMap<String, Parameters>> {
+        let read = |(name, table): (&String, &Table)| {
+            let parameters: Parameters = table.clone().try_into()?;
+            parameters.check()?;
+            Ok((name.clone(), parameters))
+        };
+        self.parts.iter().map(read).collect()
+    }
+
+    /// As they stand in recordings.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(&self.parts).expect("tables of TOML are objects of JSON")
+    }
+
+    /// Errors: these are no settings.
+    pub fn from_json(json: &serde_json::Value) -> anyhow::Result<Settings> {
+        Ok(Settings { parts: serde_json::from_value(json.clone())? })
+    }
+}
+
+fn keys(table: &Table) -> impl Iterator<Item = &str> {
+    table.keys().map(String::as_str)
+}
+
+fn table(of: &Table, key: &str) -> anyhow::Result<Table> {
+    match of.get(key) {
+        None => Ok(Table::new()),
+        Some(Value::Table(table)) => Ok(table.clone()),
+        Some(_) => bail!("{key} is to be a table"),
+    }
+}
+
+/// Errors: a key that is not there yet.
+fn overlay(below: &mut Table, above: &Table) -> anyhow::Result<()> {
+    for (key, value) in above {
+        ensure!(below.contains_key(key), "no parameter {key}{}", nearest(key, keys(below)));
+        below.insert(key.clone(), value.clone());
+    }
+    Ok(())
+}
+
+fn known_part<'a>(asked: impl IntoIterator<Item = &'a String>, names: &[String]) -> anyhow::Result<()> {
+    for part in asked {
+        let others = names.iter().map(String::as_str).filter(|name| !name.is_empty());
+        ensure!(!part.is_empty() && names.contains(part), "no part {part}{}", nearest(part, others));
+    }
+    Ok(())
+}
+
+/// A value of the same type as the one that is there; several, between commas, for a list.
+fn typed(text: &str, like: &Value) -> anyhow::Result<Value> {
+    Ok(match like {
+        Value::Integer(_) => Value::Integer(text.parse().context("not a whole number")?),
+        Value::Float(_) => Value::Float(text.parse().context("not a number")?),
+        Value::Boolean(_) => Value::Boolean(text.parse().context("true or false")?),
+        Value::Array(levels) => {
+            let like = levels.first().cloned().unwrap_or(Value::String(String::new()));
+            Value::Array(text.split(',').map(|part| typed(part.trim(), &like)).collect::<Result<_, _>>()?)
+        }
+        _ => Value::String(text.to_owned()),
+    })
+}
+
+/// `: did you mean NAME?`, or nothing if none is near.
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let near = names.into_iter().map(|other| (strsim::damerau_levenshtein(name, other), other)).min();
+    match near {
+        Some((distance, other)) if distance <= 1 + other.len() / 4 => format!(": did you mean {other}?"),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+        title = "t"
+        [parameters]
+        bytes = [100]
+        clients = [1, 2]
+        each_per_s = [4.0]
+        [parts.a]
+        bytes = [200]
+        [parts.b]
+        [quick]
+        clients = [9]
+        [quick.parts.b]
+        clients = [8]
+    "#;
+
+    fn read(form: Form, sets: &[(&str, &str)]) -> anyhow::Result<BTreeMap<String, Parameters>> {
+        let sets: Vec<_> = sets.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        Settings::of(&FILE.parse().unwrap(), &Kind::Sweep, form, &sets)?.sweep()
+    }
+
+    #[test]
+    fn later_wins() {
+        let full = read(Form::Full, &[]).unwrap();
+        assert_eq!((&full["a"].clients, &full["a"].bytes, &full["b"].bytes), (&vec![1, 2], &vec![200], &vec![100]));
+        let quick = read(Form::Quick, &[("each_per_s", "1,2.5"), ("b.clients", "7")]).unwrap();
+        assert_eq!((&quick["a"].clients, &quick["b"].clients), (&vec![9], &vec![7]));
+        assert_eq!(quick["b"].each_per_s, [1.0, 2.5]);
+        assert_eq!(read(Form::Quick, &[]).unwrap()["b"].clients, [8]);
+    }
+
+    #[test]
+    fn what_is_unknown_is_told_its_nearest() {
+        for (key, value, says) in [
+            ("client", "1", "did you mean clients?"),
+            ("c.clients", "1", "no part c"),
+            ("clients", "many", "not a whole number"),
+            ("clients", "0.5", "not a whole number"),
+            ("shape", "chatt", "chatt"),
+            ("repeats", "0", "1 to 1,000"),
+            ("test", "soon", "soon"),
+        ] {
+            let error = format!("{:#}", read(Form::Full, &[(key, value)]).unwrap_err());
+            assert!(error.contains(says), "{key}={value}: {error}");
+        }
+    }
+
+    #[test]
+    fn settings_come_back_from_a_recording() {
+        let settings = Settings::of(&FILE.parse().unwrap(), &Kind::Sweep, Form::Full, &[]).unwrap();
+        assert_eq!(Settings::from_json(&settings.to_json()).unwrap(), settings);
+    }
+}

@@ -1,0 +1,230 @@
+//! One run: a server on its CPUs, load from others, somebody who watches, and what speaks against it.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use anyhow::Context;
+
+use super::{Design, Event, Interrupted, Machine, Store, Verdict, View, check};
+use crate::{
+    load::{self, Plan},
+    observe::Watch,
+    recording::{Factors, Finding, Form, Run, Table},
+    scenarios::Parameters,
+    slo::Slo,
+    targets::{Endpoint, Options, Server, Target, Transport},
+};
+
+/// What may be the machine's fault. In a quick form it is worth knowing and no more: that form asks whether things work, not how fast.
+const NOISE: [&str; 4] = ["generator_bound", "steal", "others", "crowded"];
+
+/// One run that is to be.
+#[derive(Clone)]
+pub struct Job {
+    pub part: String,
+    pub parameters: Arc<Parameters>,
+    pub target: &'static dyn Target,
+    pub transport: Transport,
+    pub factors: Factors,
+    pub repeat: u32,
+}
+
+/// Where runs are made and recorded. Scenarios with code of their own are given it.
+pub struct Bench<'a> {
+    pub form: Form,
+    pub seed: u64,
+    pub machine: &'a Machine,
+    pub(super) slo: Option<&'a Slo>,
+    pub(super) binaries: &'a BTreeMap<String, PathBuf>,
+    pub(super) versions: &'a BTreeMap<String, String>,
+    pub(super) store: Store,
+    pub(super) view: &'a mut dyn View,
+    pub(super) stop: &'a AtomicBool,
+    /// Servers that serve several runs.
+    pub(super) kept: Vec<(&'static str, u64, Server)>,
+    pub(super) verdict: Verdict,
+    pub(super) left_s: f64,
+}
+
+impl Bench<'_> {
+    /// Tells people.
+    pub fn say(&mut self, text: &str) {
+        self.view.tell(&Event::Said(text));
+    }
+
+    /// Errors: [`Interrupted`]. To be asked wherever something takes more than a second.
+    pub fn go_on(&self) -> anyhow::Result<()> {
+        check(self.stop)
+    }
+
+    /// The program and the CPUs of a target.
+    pub fn options(&self, target: &str, cpus: &[usize]) -> Options {
+        Options { cpus: cpus.to_vec(), binary: self.binaries.get(target).cloned(), ..Options::default() }
+    }
+
+    /// As it stands in recordings.
+    pub fn version(&self, target: &str) -> &str {
+        self.versions.get(target).map_or("", String::as_str)
+    }
+
+    /// Records a table, instead of an older one of its name.
+    pub fn table(&mut self, table: Table) -> anyhow::Result<()> {
+        self.store.add_table(table)
+    }
+
+    pub fn has_table(&self, name: &str) -> bool {
+        self.store.tables().iter().any(|table| table.name == name)
+    }
+
+    /// Whether a run with this part, target, transport, factors and repeat is recorded.
+    pub fn has_run(&self, run: &Run) -> bool {
+        self.store.has(run)
+    }
+
+    /// Records a run, and judges it.
+    pub fn record(&mut self, mut run: Run) -> anyhow::Result<()> {
+        if self.form == Form::Quick {
+            let noise = run.validity.iter_mut().filter(|finding| NOISE.contains(&finding.code.as_str()));
+            noise.for_each(|finding| finding.invalidates = false);
+        }
+        run.order = self.store.runs();
+        let missed = self.slo.map(|slo| slo.missed(&run)).unwrap_or_default();
+        self.verdict.runs += 1;
+        self.verdict.invalid += u32::from(!run.is_valid());
+        self.verdict.missed += u32::from(!missed.is_empty());
+        self.store.add_run(&run)?;
+        self.view.tell(&Event::Ended { run: &run, missed: &missed });
+        Ok(())
+    }
+
+    pub(super) fn sweep(&mut self, design: &Design) -> anyhow::Result<()> {
+        let of = design.jobs.len() as u32;
+        let done = self.store.runs();
+        self.view.tell(&Event::Planned { runs: of, done, estimate_s: design.estimate_s() });
+        for job in &design.jobs {
+            if self.has_run(&job.run()) {
+                self.left_s -= job.estimate_s();
+            }
+        }
+        for (index, job) in design.jobs.iter().enumerate() {
+            if self.has_run(&job.run()) {
+                continue;
+            }
+            let label = job.label();
+            self.view.tell(&Event::Begun { index: index as u32, of, label: &label, left_s: self.left_s });
+            let run = self.measure(job)?;
+            self.left_s -= job.estimate_s();
+            self.record(run)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a run, without recording it.
+    ///
+    /// Errors: [`Interrupted`]; the server does not start, with the end of its log. What goes wrong later is a finding of the run.
+    pub fn measure(&mut self, job: &Job) -> anyhow::Result<Run> {
+        check(self.stop)?;
+        let p = &job.parameters;
+        let placement = self.machine.place(job.factors.server_cpus as usize, p.threads);
+        let name = job.target.name();
+        let reused = self.kept.iter().position(|(of, cpus, _)| *of == name && *cpus == job.factors.server_cpus);
+        let mut server = match reused {
+            Some(index) => self.kept.swap_remove(index).2,
+            None => {
+                let options = self.options(name, &placement.server_cpus);
+                job.target.start(&options).with_context(|| format!("target {name} does not start"))?
+            }
+        };
+        let plan = Plan {
+            cpus: placement.generator_cpus.clone(),
+            channel: format!("lab-{}", self.store.runs()),
+            seed: self.seed.wrapping_add(u64::from(job.repeat)),
+            ..p.plan(&job.factors)
+        };
+        let mut run = Run { target_version: self.version(name).to_owned(), placement, ..job.run() };
+        self.load(&mut run, &plan, job, &server);
+        if self.stop.load(Relaxed) {
+            return Err(Interrupted.into());
+        }
+        if run.placement.is_shared {
+            run.validity.push(Finding {
+                code: "shared_cpu".into(),
+                detail: "server and generator had to share a CPU".into(),
+                invalidates: false,
+            });
+        }
+        let died = !server.is_alive();
+        if died {
+            let tail = server.log_tail();
+            let finding = run.validity.iter_mut().find(|finding| finding.invalidates);
+            finding.into_iter().for_each(|finding| finding.detail += &format!("; its log ends:\n{tail}"));
+        } else if !p.fresh_server {
+            self.kept.push((name, job.factors.server_cpus, server));
+        }
+        Ok(run)
+    }
+
+    fn load(&mut self, run: &mut Run, plan: &Plan, job: &Job, server: &Server) {
+        let (stop, view) = (self.stop, &mut *self.view);
+        let metrics = job.target.metrics().map(|path| (server.address, path));
+        let endpoint =
+            Endpoint { target: job.target, transport: job.transport, server, poll_every: job.parameters.poll_every };
+        let mut make = || -> anyhow::Result<()> {
+            let mut watch = Watch::start(&server.root_pids(), metrics)?;
+            let outcome = load::run_seen(
+                plan,
+                &endpoint,
+                &mut || {
+                    check(stop)?;
+                    watch.look()
+                },
+                &mut |second| view.tell(&Event::Second(second)),
+            )?;
+            let seen = watch.finish(outcome.started);
+            (run.phases, run.seconds, run.validity) = (outcome.phases, outcome.seconds, outcome.validity);
+            seen.tell(&mut run.phases, &mut run.seconds);
+            run.validity.extend(seen.findings(&run.phases));
+            Ok(())
+        };
+        if let Err(error) = make() {
+            run.validity.push(Finding { code: "failed".into(), detail: format!("{error:#}"), invalidates: true });
+        }
+    }
+}
+
+impl Job {
+    /// What its run will be called.
+    pub fn run(&self) -> Run {
+        Run {
+            part: self.part.clone(),
+            target: self.target.name().into(),
+            transport: self.transport.name().into(),
+            load: self.parameters.load(&self.factors),
+            factors: self.factors,
+            repeat: self.repeat,
+            ..Run::default()
+        }
+    }
+
+    pub fn label(&self) -> String {
+        let part = if self.part.is_empty() { String::new() } else { format!("{} ", self.part) };
+        let f = &self.factors;
+        let cpus =
+            if self.parameters.server_cpus.len() > 1 { format!(", {} CPUs", f.server_cpus) } else { String::new() };
+        format!(
+            "{part}{} {}, {} clients x {}/s x {} B{cpus}, repeat {}",
+            self.target.name(),
+            self.transport,
+            f.clients,
+            f.each_per_s,
+            f.bytes,
+            self.repeat + 1
+        )
+    }
+}

@@ -1,0 +1,251 @@
+//! Which runs there are, on which CPUs, in which order, and how long they take.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use anyhow::{Context, ensure};
+use rand::{SeedableRng, seq::SliceRandom};
+use rand_pcg::Pcg64;
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::bench::Job;
+use crate::{
+    recording::Placement,
+    scenarios::{Kind, Parameters, Scenario, Settings, nearest},
+    targets::{self, TARGETS, Target},
+};
+
+/// Starting a server and ending it, and waiting for the last deliveries.
+const AROUND_S: f64 = 1.0;
+
+/// The CPUs that may be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    pub cpus: Vec<usize>,
+}
+
+impl Machine {
+    pub fn read() -> anyhow::Result<Machine> {
+        let allowed = sched_getaffinity(None)?;
+        Ok(Machine { cpus: (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect() })
+    }
+
+    /// The server gets the first CPUs, the generator those at the other end; if there are too few, they share.
+    pub fn place(&self, server_cpus: usize, threads: usize) -> Placement {
+        let (server, rest) = self.cpus.split_at(server_cpus.min(self.cpus.len()));
+        let is_shared = rest.is_empty();
+        let free = if is_shared { &self.cpus[self.cpus.len() - 1..] } else { rest };
+        let generator = &free[free.len().saturating_sub(threads)..];
+        Placement { server_cpus: server.to_vec(), generator_cpus: generator.to_vec(), is_shared }
+    }
+}
+
+/// All runs of a scenario, in the order in which they are run.
+pub struct Design {
+    pub jobs: Vec<Job>,
+    pub targets: BTreeSet<String>,
+    /// What was asked for and makes no sense here, for people.
+    pub left_out: Vec<String>,
+    experiment_s: f64,
+}
+
+impl Design {
+    /// Within a repeat, all combinations come in random order, decided by the seed; then the next repeat: what changes with time changes all.
+    ///
+    /// Errors: an unknown target, with the nearest; a load that this generator cannot make; nothing to run.
+    pub fn of(scenario: &Scenario, settings: &Settings, machine: &Machine, seed: u64) -> anyhow::Result<Design> {
+        let mut design = Design { jobs: Vec::new(), targets: BTreeSet::new(), left_out: Vec::new(), experiment_s: 0.0 };
+        if let Kind::Experiment(experiment) = scenario.kind {
+            design.experiment_s = settings.parts.values().map(|part| experiment.estimate_s(part)).sum();
+            for name in settings.parts.values().filter_map(|part| part.get("targets")?.as_array()).flatten() {
+                design.targets.insert(target(name.as_str().unwrap_or_default())?.name().to_owned());
+            }
+            return Ok(design);
+        }
+        let mut blocks: Vec<Vec<Job>> = Vec::new();
+        for (part, parameters) in settings.sweep()? {
+            let parameters = Arc::new(design.fitting(&part, parameters, machine)?);
+            for name in &parameters.targets {
+                let target = target(name)?;
+                design.targets.insert(name.clone());
+                design.combine(&part, &parameters, target, &mut blocks)?;
+            }
+        }
+        for (repeat, mut block) in blocks.into_iter().enumerate() {
+            block.shuffle(&mut Pcg64::seed_from_u64(seed.wrapping_add(repeat as u64)));
+            design.jobs.extend(block);
+        }
+        ensure!(!design.jobs.is_empty(), "nothing to run: {}", design.left_out.join("; "));
+        Ok(design)
+    }
+
+    /// Without the levels that this machine has not enough CPUs for.
+    fn fitting(&mut self, part: &str, mut parameters: Parameters, machine: &Machine) -> anyhow::Result<Parameters> {
+        let most = machine.cpus.len();
+        let (fit, not): (Vec<_>, Vec<_>) = parameters.server_cpus.iter().partition(|cpus| **cpus <= most);
+        if !not.is_empty() {
+            let part = if part.is_empty() { String::new() } else { format!("{part}: ") };
+            self.left_out.push(format!("{part}server_cpus {not:?} left out: this machine has {most}"));
+        }
+        ensure!(!fit.is_empty(), "server_cpus {not:?}: this machine has {most}");
+        parameters.server_cpus = fit;
+        Ok(parameters)
+    }
+
+    fn combine(
+        &mut self,
+        part: &str,
+        parameters: &Arc<Parameters>,
+        target: &'static dyn Target,
+        blocks: &mut Vec<Vec<Job>>,
+    ) -> anyhow::Result<()> {
+        for transport in &parameters.transports {
+            if !target.transports().contains(transport) {
+                self.left_out.push(format!("{} has no {transport}", target.name()));
+                continue;
+            }
+            for factors in parameters.factors() {
+                parameters.plan(&factors).check().with_context(|| format!("{} clients", factors.clients))?;
+                for repeat in 0..parameters.repeats {
+                    let parameters = Arc::clone(parameters);
+                    let job = Job { part: part.into(), parameters, target, transport: *transport, factors, repeat };
+                    blocks.resize_with(blocks.len().max(repeat as usize + 1), Vec::new);
+                    blocks[repeat as usize].push(job);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn estimate_s(&self) -> f64 {
+        self.experiment_s + self.jobs.iter().map(Job::estimate_s).sum::<f64>()
+    }
+}
+
+/// Errors: there is none; with the nearest.
+fn target(name: &str) -> anyhow::Result<&'static dyn Target> {
+    let names = TARGETS.iter().map(|target| target.name());
+    targets::find(name).with_context(|| format!("no target {name}{}", nearest(name, names)))
+}
+
+impl Job {
+    pub fn estimate_s(&self) -> f64 {
+        let (p, plan) = (&self.parameters, self.parameters.plan(&self.factors));
+        let connections = (plan.clients + plan.streams() + 2) as f64;
+        AROUND_S + connections / plan.ramp_per_s + (p.idle + p.test + p.after).as_secs_f64()
+    }
+}
+
+/// Leaves out levels, never repeats, until it takes no longer than that; says what is left.
+///
+/// Errors: two levels of each factor, the lowest and the highest, take longer.
+pub fn thin(
+    scenario: &Scenario,
+    settings: &mut Settings,
+    machine: &Machine,
+    budget: Duration,
+) -> anyhow::Result<Vec<String>> {
+    let estimate =
+        |settings: &Settings| Ok::<_, anyhow::Error>(Design::of(scenario, settings, machine, 0)?.estimate_s());
+    let mut changed = BTreeSet::new();
+    loop {
+        let takes_s = estimate(settings)?;
+        if takes_s <= budget.as_secs_f64() {
+            let shown = |(part, factor): &(String, &str)| {
+                format!("to fit the budget, {factor}: {}", settings.parts[part][*factor])
+            };
+            return Ok(changed.iter().map(shown).collect());
+        }
+        // The factor with most levels, of all parts.
+        let levels = |part: &str, factor: &str| {
+            settings.parts[part].get(factor).and_then(|list| list.as_array()).map_or(0, Vec::len)
+        };
+        let all = settings.parts.keys().flat_map(|part| FACTORS.map(|factor| (part.clone(), factor)));
+        let most =
+            all.max_by_key(|(part, factor)| levels(part, factor)).filter(|(part, factor)| levels(part, factor) > 2);
+        let Some((part, factor)) = most else {
+            anyhow::bail!("it takes {:.0} minutes even with two levels of each factor", takes_s / 60.0)
+        };
+        let list =
+            settings.parts.get_mut(&part).and_then(|table| table.get_mut(factor)).and_then(|list| list.as_array_mut());
+        let list = list.context("it has levels")?;
+        let (had, left) = (list.len(), list.len() - 1);
+        *list = (0..left).map(|i| list[(i * (had - 1) + (left - 1) / 2) / (left - 1)].clone()).collect();
+        changed.insert((part, factor));
+    }
+}
+
+const FACTORS: [&str; 4] = ["clients", "each_per_s", "bytes", "server_cpus"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{recording::Form, scenarios};
+
+    fn read(sets: &[(&str, &str)]) -> Settings {
+        let sets: Vec<_> = sets.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        Settings::read(scenarios::find("thorsen-broadcast").unwrap(), Form::Full, &sets).unwrap()
+    }
+
+    fn design(sets: &[(&str, &str)], seed: u64) -> anyhow::Result<Design> {
+        let scenario = scenarios::find("thorsen-broadcast").unwrap();
+        Design::of(scenario, &read(sets), &Machine { cpus: vec![0, 1] }, seed)
+    }
+
+    fn order(design: &Design) -> Vec<(u64, &'static str, u32)> {
+        design.jobs.iter().map(|job| (job.factors.clients, job.transport.name(), job.repeat)).collect()
+    }
+
+    #[test]
+    fn repeats_are_interleaved_and_the_seed_decides() {
+        let sets = [("clients", "1,2,3"), ("transports", "websocket,sse"), ("repeats", "3")];
+        let (one, again, other) = (design(&sets, 1).unwrap(), design(&sets, 1).unwrap(), design(&sets, 2).unwrap());
+        assert_eq!(order(&one), order(&again));
+        assert_ne!(order(&one), order(&other));
+        for (repeat, block) in order(&one).chunks(6).enumerate() {
+            assert!(block.iter().all(|(.., of)| *of == repeat as u32), "{block:?}");
+            assert_eq!(block.iter().collect::<BTreeSet<_>>().len(), 6);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_left_out_and_said() {
+        let left = design(&[("targets", "millrace,ws"), ("transports", "websocket,sse"), ("server_cpus", "1,2,8")], 1)
+            .unwrap();
+        assert_eq!(left.left_out, ["server_cpus [8] left out: this machine has 2", "ws has no sse"]);
+        let error = |sets: &[(&str, &str)]| format!("{:#}", design(sets, 1).err().unwrap());
+        assert!(error(&[("targets", "mosquito")]).contains("did you mean mosquitto?"));
+        assert!(error(&[("targets", "ws"), ("transports", "sse")]).contains("ws has no sse"));
+        assert!(error(&[("bytes", "2")]).contains("bytes: 51"));
+    }
+
+    #[test]
+    fn server_and_generator_have_cpus_of_their_own_if_there_are_enough() {
+        let place = |cpus: &[usize], server, threads| Machine { cpus: cpus.to_vec() }.place(server, threads);
+        let of = |server: &[usize], generator: &[usize], is_shared| Placement {
+            server_cpus: server.to_vec(),
+            generator_cpus: generator.to_vec(),
+            is_shared,
+        };
+        assert_eq!(place(&[0, 1], 1, 1), of(&[0], &[1], false));
+        assert_eq!(place(&[0, 1], 2, 1), of(&[0, 1], &[1], true));
+        assert_eq!(place(&[3], 1, 1), of(&[3], &[3], true));
+        assert_eq!(place(&[0, 2, 4, 6], 1, 2), of(&[0], &[4, 6], false));
+        assert_eq!(place(&[0, 2, 4, 6], 3, 2), of(&[0, 2, 4], &[6], false));
+    }
+
+    #[test]
+    fn a_budget_takes_levels_and_leaves_repeats() {
+        let scenario = scenarios::find("thorsen-broadcast").unwrap();
+        let (mut settings, machine) = (read(&[]), Machine { cpus: vec![0, 1] });
+        let before = settings.sweep().unwrap()[""].clone();
+        let budget = Duration::from_secs_f64(design(&[], 1).unwrap().estimate_s() / 3.0);
+        let said = thin(scenario, &mut settings, &machine, budget).unwrap();
+        let after = settings.sweep().unwrap()[""].clone();
+        assert!(Design::of(scenario, &settings, &machine, 1).unwrap().estimate_s() <= budget.as_secs_f64());
+        assert!(after.clients.len() < before.clients.len() / 2 && after.clients.len() >= 2, "{:?}", after.clients);
+        assert_eq!((after.clients.first(), after.clients.last()), (before.clients.first(), before.clients.last()));
+        assert_eq!((after.repeats, after.transports), (before.repeats, before.transports));
+        assert!(said.len() == 1 && said[0].contains("clients"), "{said:?}");
+        assert!(thin(scenario, &mut settings, &machine, Duration::from_secs(9)).is_err());
+    }
+}

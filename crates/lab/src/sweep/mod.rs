@@ -1,0 +1,154 @@
+//! Runs a scenario: every combination of its factors, repeats interleaved in random order, each run on a fresh server, recorded as it ends.
+//!
+//! ```text
+//!   Settings ──Design──► jobs ──Bench, one by one──► Run ──Store──► recording.json
+//!                                    └── events ──► View
+//! ```
+
+mod bench;
+mod design;
+mod store;
+mod view;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context, ensure};
+
+use crate::{
+    host::{
+        provenance::Provenance,
+        validity::{Before, Limits},
+    },
+    recording::{FORMAT, Form, Recording},
+    scenarios::{Kind, Scenario, Settings},
+    slo::Slo,
+    targets::{self, Options},
+};
+
+pub use bench::{Bench, Job};
+pub use design::{Design, Machine};
+pub use store::{FILE, Store};
+pub use view::{Event, View};
+
+/// How long others are watched before the first run.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// What is to be run, and where to.
+pub struct Request {
+    pub scenario: &'static Scenario,
+    pub form: Form,
+    pub settings: Settings,
+    pub seed: u64,
+    pub slo: Option<Slo>,
+    /// Programs of targets that were named.
+    pub binaries: BTreeMap<String, PathBuf>,
+    /// Fewer levels if it would take longer.
+    pub budget: Option<Duration>,
+    pub folder: PathBuf,
+    /// Go on with what is in the folder.
+    pub resume: bool,
+    /// What was typed.
+    pub command: String,
+}
+
+/// What has come of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    pub runs: u32,
+    /// Runs that have missed the service level.
+    pub missed: u32,
+    pub invalid: u32,
+}
+
+/// It was asked to stop. What was recorded is there.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+impl Request {
+    /// Runs it to its end, or until `stop`.
+    ///
+    /// Errors: [`Interrupted`]; a target that cannot be started, with the end of its log; a folder that holds something else.
+    pub fn run(mut self, view: &mut dyn View, stop: &AtomicBool) -> anyhow::Result<Verdict> {
+        let machine = Machine::read()?;
+        if let Some(budget) = self.budget.filter(|_| !self.resume) {
+            let left_out = design::thin(self.scenario, &mut self.settings, &machine, budget)?;
+            left_out.iter().for_each(|what| view.tell(&Event::Said(what)));
+        }
+        let design = Design::of(self.scenario, &self.settings, &machine, self.seed)?;
+        design.left_out.iter().for_each(|what| view.tell(&Event::Said(what)));
+        let versions = self.versions(&design)?;
+        let provenance = serde_json::to_value(Provenance::read(versions.clone()))?;
+        let head = Recording {
+            format: FORMAT,
+            scenario: self.scenario.name.into(),
+            form: self.form,
+            parameters: self.settings.to_json(),
+            seed: self.seed,
+            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            provenance,
+            command: self.command.clone(),
+            slo: self.slo.as_ref().map(Slo::to_string),
+            planned: design.jobs.len() as u32,
+            runs: Vec::new(),
+            tables: Vec::new(),
+        };
+        let store = if self.resume { Store::resume(&self.folder, head)? } else { Store::create(&self.folder, head)? };
+        let mut bench = Bench {
+            form: self.form,
+            seed: self.seed,
+            slo: self.slo.as_ref(),
+            machine: &machine,
+            binaries: &self.binaries,
+            versions: &versions,
+            store,
+            view,
+            stop,
+            kept: Vec::new(),
+            verdict: Verdict::default(),
+            left_s: design.estimate_s(),
+        };
+        for finding in Limits::default().before(&Before::observe(WATCH, &[])?).iter().filter(|gate| !gate.passed) {
+            bench.say(&format!("before the first run: {finding}"));
+        }
+        match self.scenario.kind {
+            Kind::Sweep => bench.sweep(&design)?,
+            Kind::Experiment(experiment) => {
+                for part in self.settings.parts.values() {
+                    bench.view.tell(&Event::Planned { runs: 0, done: 0, estimate_s: experiment.estimate_s(part) });
+                    experiment.run(part, &mut bench)?;
+                }
+            }
+        }
+        Ok(bench.verdict)
+    }
+
+    /// Errors: a target is not here.
+    fn versions(&self, design: &Design) -> anyhow::Result<BTreeMap<String, String>> {
+        let mut versions = BTreeMap::new();
+        for name in &design.targets {
+            let binary = self.binaries.get(name).cloned();
+            let version = targets::find(name)?.version(&Options { binary, ..Options::default() });
+            versions.insert(name.clone(), version.with_context(|| format!("target {name} cannot be had here"))?);
+        }
+        Ok(versions)
+    }
+}
+
+fn check(stop: &AtomicBool) -> anyhow::Result<()> {
+    ensure!(!stop.load(Relaxed), Interrupted);
+    Ok(())
+}
