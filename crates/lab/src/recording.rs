@@ -124,7 +124,7 @@ pub enum LoadUnit {
 pub struct Factors {
     /// Clients, pairs or idle connections, as the shape has it.
     pub clients: u64,
-    /// Publications of each publisher per second; all publishers together say `publishers` times as many.
+    /// Publications of each publisher per second; all publishers together say `publishers` times as many. 0 in a closed loop.
     pub each_per_s: f64,
     pub publishers: u64,
     /// Of a payload.
@@ -263,7 +263,7 @@ impl Usage {
 }
 
 /// One second of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Second {
     /// When it began.
     pub at_s: f64,

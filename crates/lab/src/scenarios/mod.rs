@@ -22,9 +22,11 @@
 //!
 //! Later wins: defaults, `[parameters]`, `[parts.P]`, `[FORM]`, `[FORM.parts.P]`, `--set key=value`, `--set P.key=value`. An unknown key is an error.
 //!
-//! To add a scenario: a folder with `scenario.toml`, and a line in [`SCENARIOS`]. If it has code of its own ([`Experiment`]), all its
-//! parameters stand in `[parameters]`, it reads them into a type of its own, and it records [tables](crate::recording::Table), runs, or both.
+//! To add a scenario: a folder with `scenario.toml`, and a line in [`SCENARIOS`]. A sweep may end with tables of its runs. If that is not
+//! enough, it has code of its own ([`Experiment`]): then all its parameters stand in `[parameters]`, it reads them into a type of its own
+//! (`targets`, if there, are looked up before), and it records [tables](Table), runs, or both.
 
+mod carcare_latency;
 mod parameters;
 mod settings;
 
@@ -33,11 +35,21 @@ pub use settings::{Settings, nearest};
 
 use serde::Deserialize;
 
-use crate::sweep::Bench;
+use crate::{
+    recording::{Recording, Table},
+    sweep::Bench,
+};
 
 /// All there are, in the order in which they are listed.
-pub static SCENARIOS: &[Scenario] =
-    &[Scenario::sweep("thorsen-broadcast", include_str!("thorsen_broadcast/scenario.toml"))];
+pub static SCENARIOS: &[Scenario] = &[
+    Scenario::sweep("thorsen-broadcast", include_str!("thorsen_broadcast/scenario.toml")),
+    Scenario::sweep("thorsen-chat", include_str!("thorsen_chat/scenario.toml")),
+    Scenario::sweep("karadogan-pairs", include_str!("karadogan_pairs/scenario.toml")),
+    Scenario::sweep("carcare-latency", include_str!("carcare_latency/scenario.toml")).with(carcare_latency::tables),
+    Scenario::sweep("muller-pingpong", include_str!("muller_pingpong/scenario.toml")),
+    Scenario::sweep("connections", include_str!("connections/scenario.toml")),
+    Scenario::sweep("storm", include_str!("storm/scenario.toml")),
+];
 
 pub struct Scenario {
     pub name: &'static str,
@@ -46,8 +58,8 @@ pub struct Scenario {
 }
 
 pub enum Kind {
-    /// All combinations of its factors, each run being one load on one server.
-    Sweep,
+    /// All combinations of its factors, each run being one load on one server; then tables of all runs, if any.
+    Sweep(fn(&Recording) -> Vec<Table>),
     /// Something else.
     Experiment(&'static dyn Experiment),
 }
@@ -71,14 +83,19 @@ pub trait Experiment: Sync {
 pub struct About {
     pub title: String,
     pub summary: String,
-    /// The thesis, and where in it.
+    /// Thesis, and where in it.
     pub source: String,
     pub rows: Vec<String>,
 }
 
 impl Scenario {
     const fn sweep(name: &'static str, toml: &'static str) -> Self {
-        Self { name, toml, kind: Kind::Sweep }
+        Self { name, toml, kind: Kind::Sweep(|_| Vec::new()) }
+    }
+
+    /// A sweep that ends with tables.
+    const fn with(self, tables: fn(&Recording) -> Vec<Table>) -> Self {
+        Self { kind: Kind::Sweep(tables), name: self.name, toml: self.toml }
     }
 
     /// With code of its own.
@@ -120,7 +137,7 @@ mod tests {
             for form in FORMS {
                 let what = format!("{} {form:?}", scenario.name);
                 let settings = Settings::read(scenario, form, &[]).unwrap_or_else(|error| panic!("{what}: {error:#}"));
-                let design = Design::of(scenario, &settings, &Machine { cpus: vec![0, 1] }, 1);
+                let design = Design::of(scenario, &settings, &Machine { cpus: vec![0, 1], descriptors: 20_000 }, 1);
                 let design = design.unwrap_or_else(|error| panic!("{what}: {error:#}"));
                 let most = if form == Form::Quick { 60.0 } else { 48.0 * 3600.0 };
                 assert!(design.estimate_s() < most, "{what} takes {} s", design.estimate_s());

@@ -26,6 +26,8 @@ pub struct Parameters {
     pub clients: Vec<usize>,
     /// Publications of each publisher per second.
     pub each_per_s: Vec<f64>,
+    /// If not 0: so many publications always under way, instead of a rate. The most that can be delivered; latency means little.
+    pub in_flight: u64,
     /// Of a payload.
     pub bytes: Vec<usize>,
     /// CPUs of the server. More than the machine has are left out; if it gets all, the generator shares them.
@@ -76,6 +78,7 @@ impl Default for Parameters {
             transports: vec![Transport::WebSocket],
             clients: vec![100],
             each_per_s: vec![1.0],
+            in_flight: 0,
             bytes: vec![173],
             server_cpus: vec![1],
             arrivals: Arrivals::Even,
@@ -115,9 +118,11 @@ impl Parameters {
     /// All combinations of the levels.
     pub fn factors(&self) -> Vec<Factors> {
         let mut all = Vec::new();
+        // What is not decided here is not a rate.
+        let rates = if self.in_flight > 0 { &[0.0][..] } else { &self.each_per_s };
         for &server_cpus in &self.server_cpus {
             for &bytes in &self.bytes {
-                for &each_per_s in &self.each_per_s {
+                for &each_per_s in rates {
                     for &clients in &self.clients {
                         let publishers = Plan { shape: self.shape, clients, ..Plan::default() }.streams() as u64;
                         let (clients, bytes, server_cpus) = (clients as u64, bytes as u64, server_cpus as u64);
@@ -154,7 +159,10 @@ impl Parameters {
         Plan {
             shape: self.shape,
             clients: factors.clients as usize,
-            rate: Rate::Open { per_s: factors.each_per_s * factors.publishers as f64, arrivals: self.arrivals },
+            rate: match self.in_flight {
+                0 => Rate::Open { per_s: factors.each_per_s * factors.publishers as f64, arrivals: self.arrivals },
+                in_flight => Rate::Closed { in_flight },
+            },
             bytes: factors.bytes as usize,
             ramp_per_s: self.ramp_per_s,
             idle: self.idle,

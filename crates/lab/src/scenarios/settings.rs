@@ -33,7 +33,7 @@ impl Settings {
             ensure!(TABLES.contains(&key.as_str()), "unknown key {key}{}", nearest(key, TABLES));
         }
         let mut base = match kind {
-            Kind::Sweep => Table::try_from(Parameters::default()).expect("parameters are a table"),
+            Kind::Sweep(_) => Table::try_from(Parameters::default()).expect("parameters are a table"),
             Kind::Experiment(_) => table(file, "parameters")?,
         };
         let form_table = table(file, form.name())?;
@@ -75,7 +75,7 @@ impl Settings {
 
     fn check(&self, kind: &Kind) -> anyhow::Result<()> {
         match kind {
-            Kind::Sweep => self.sweep().map(drop),
+            Kind::Sweep(_) => self.sweep().map(drop),
             Kind::Experiment(experiment) => self.parts.values().try_for_each(|part| experiment.check(part)),
         }
     }
@@ -157,6 +157,7 @@ pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Stri
 mod tests {
     use super::*;
 
+    const SWEEP: Kind = Kind::Sweep(|_| Vec::new());
     const FILE: &str = r#"
         title = "t"
         [parameters]
@@ -174,7 +175,7 @@ mod tests {
 
     fn read(form: Form, sets: &[(&str, &str)]) -> anyhow::Result<BTreeMap<String, Parameters>> {
         let sets: Vec<_> = sets.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        Settings::of(&FILE.parse().unwrap(), &Kind::Sweep, form, &sets)?.sweep()
+        Settings::of(&FILE.parse().unwrap(), &SWEEP, form, &sets)?.sweep()
     }
 
     #[test]
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn settings_come_back_from_a_recording() {
-        let settings = Settings::of(&FILE.parse().unwrap(), &Kind::Sweep, Form::Full, &[]).unwrap();
+        let settings = Settings::of(&FILE.parse().unwrap(), &SWEEP, Form::Full, &[]).unwrap();
         assert_eq!(Settings::from_json(&settings.to_json()).unwrap(), settings);
     }
 }

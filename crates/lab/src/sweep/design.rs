@@ -5,10 +5,14 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use anyhow::{Context, ensure};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_pcg::Pcg64;
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::{
+    process::{Resource, getrlimit},
+    thread::{CpuSet, sched_getaffinity},
+};
 
 use super::bench::Job;
 use crate::{
+    load::Plan,
     recording::Placement,
     scenarios::{Kind, Parameters, Scenario, Settings, nearest},
     targets::{self, TARGETS, Target},
@@ -17,16 +21,22 @@ use crate::{
 /// Starting a server and ending it, and waiting for the last deliveries.
 const AROUND_S: f64 = 1.0;
 
-/// The CPUs that may be used.
+/// Descriptors of a server or a generator beside those of its connections.
+const DESCRIPTORS_BESIDE: u64 = 200;
+
+/// What may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     pub cpus: Vec<usize>,
+    /// Of one process, at most.
+    pub descriptors: u64,
 }
 
 impl Machine {
     pub fn read() -> anyhow::Result<Machine> {
         let allowed = sched_getaffinity(None)?;
-        Ok(Machine { cpus: (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect() })
+        let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        Ok(Machine { cpus: (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect(), descriptors })
     }
 
     /// The server gets the first CPUs, the generator those at the other end; if there are too few, they share.
@@ -78,16 +88,29 @@ impl Design {
         Ok(design)
     }
 
-    /// Without the levels that this machine has not enough CPUs for.
+    /// Without the levels for which this machine has too few CPUs or descriptors.
+    ///
+    /// Errors: no level is left.
     fn fitting(&mut self, part: &str, mut parameters: Parameters, machine: &Machine) -> anyhow::Result<Parameters> {
-        let most = machine.cpus.len();
-        let (fit, not): (Vec<_>, Vec<_>) = parameters.server_cpus.iter().partition(|cpus| **cpus <= most);
-        if !not.is_empty() {
-            let part = if part.is_empty() { String::new() } else { format!("{part}: ") };
-            self.left_out.push(format!("{part}server_cpus {not:?} left out: this machine has {most}"));
-        }
-        ensure!(!fit.is_empty(), "server_cpus {not:?}: this machine has {most}");
-        parameters.server_cpus = fit;
+        let part = if part.is_empty() { String::new() } else { format!("{part}: ") };
+        let mut keep = |levels: &mut Vec<usize>, name: &str, why: String, fits: &dyn Fn(usize) -> bool| {
+            let (fit, not): (Vec<usize>, Vec<usize>) = levels.iter().partition(|level| fits(**level));
+            if !not.is_empty() {
+                self.left_out.push(format!("{part}{name} {not:?} left out: {why}"));
+            }
+            ensure!(!fit.is_empty(), "{part}{name} {not:?}: {why}");
+            *levels = fit;
+            Ok(())
+        };
+        let (cpus, descriptors) = (machine.cpus.len(), machine.descriptors);
+        keep(&mut parameters.server_cpus, "server_cpus", format!("this machine has {cpus}"), &|level| level <= cpus)?;
+        let shape = parameters.shape;
+        let needed = |clients| {
+            let plan = Plan { shape, clients, ..Plan::default() };
+            (clients + plan.streams()) as u64 + DESCRIPTORS_BESIDE
+        };
+        let why = format!("a process may have {descriptors} descriptors (millrace lab doctor)");
+        keep(&mut parameters.clients, "clients", why, &|clients| needed(clients) <= descriptors)?;
         Ok(parameters)
     }
 
@@ -181,6 +204,10 @@ mod tests {
     use super::*;
     use crate::{recording::Form, scenarios};
 
+    fn machine() -> Machine {
+        Machine { cpus: vec![0, 1], descriptors: 20_000 }
+    }
+
     fn read(sets: &[(&str, &str)]) -> Settings {
         let sets: Vec<_> = sets.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
         Settings::read(scenarios::find("thorsen-broadcast").unwrap(), Form::Full, &sets).unwrap()
@@ -188,7 +215,7 @@ mod tests {
 
     fn design(sets: &[(&str, &str)], seed: u64) -> anyhow::Result<Design> {
         let scenario = scenarios::find("thorsen-broadcast").unwrap();
-        Design::of(scenario, &read(sets), &Machine { cpus: vec![0, 1] }, seed)
+        Design::of(scenario, &read(sets), &machine(), seed)
     }
 
     fn order(design: &Design) -> Vec<(u64, &'static str, u32)> {
@@ -211,7 +238,13 @@ mod tests {
     fn what_makes_no_sense_is_left_out_and_said() {
         let left = design(&[("targets", "millrace,ws"), ("transports", "websocket,sse"), ("server_cpus", "1,2,8")], 1)
             .unwrap();
+        let many = design(&[("clients", "10,30000")], 1).unwrap();
         assert_eq!(left.left_out, ["server_cpus [8] left out: this machine has 2", "ws has no sse"]);
+        assert!(
+            many.left_out[0].starts_with("clients [30000] left out: a process may have 20000"),
+            "{:?}",
+            many.left_out
+        );
         let error = |sets: &[(&str, &str)]| format!("{:#}", design(sets, 1).err().unwrap());
         assert!(error(&[("targets", "mosquito")]).contains("did you mean mosquitto?"));
         assert!(error(&[("targets", "ws"), ("transports", "sse")]).contains("ws has no sse"));
@@ -220,7 +253,8 @@ mod tests {
 
     #[test]
     fn server_and_generator_have_cpus_of_their_own_if_there_are_enough() {
-        let place = |cpus: &[usize], server, threads| Machine { cpus: cpus.to_vec() }.place(server, threads);
+        let place =
+            |cpus: &[usize], server, threads| Machine { cpus: cpus.to_vec(), descriptors: 0 }.place(server, threads);
         let of = |server: &[usize], generator: &[usize], is_shared| Placement {
             server_cpus: server.to_vec(),
             generator_cpus: generator.to_vec(),
@@ -236,7 +270,7 @@ mod tests {
     #[test]
     fn a_budget_takes_levels_and_leaves_repeats() {
         let scenario = scenarios::find("thorsen-broadcast").unwrap();
-        let (mut settings, machine) = (read(&[]), Machine { cpus: vec![0, 1] });
+        let (mut settings, machine) = (read(&[]), machine());
         let before = settings.sweep().unwrap()[""].clone();
         let budget = Duration::from_secs_f64(design(&[], 1).unwrap().estimate_s() / 3.0);
         let said = thin(scenario, &mut settings, &machine, budget).unwrap();

@@ -125,7 +125,10 @@ impl Request {
             bench.say(&format!("before the first run: {finding}"));
         }
         match self.scenario.kind {
-            Kind::Sweep => bench.sweep(&design)?,
+            Kind::Sweep(tables) => {
+                bench.sweep(&design)?;
+                tables(&Store::read(&self.folder)?).into_iter().try_for_each(|table| bench.table(table))?;
+            }
             Kind::Experiment(experiment) => {
                 for part in self.settings.parts.values() {
                     bench.view.tell(&Event::Planned { runs: 0, done: 0, estimate_s: experiment.estimate_s(part) });
