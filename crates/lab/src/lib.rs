@@ -3,6 +3,7 @@
 //! Never links a server: ours is measured as its rivals are, from outside, over the wire. Nothing here judges by a single run.
 //! Read first: [`scenarios::SCENARIOS`], [`load::Plan`], [`recording::Recording`].
 
+pub mod analysis;
 pub mod histogram;
 pub mod host;
 pub mod load;
