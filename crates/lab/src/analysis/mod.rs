@@ -4,18 +4,28 @@
 //! [`crate::stats`]). Invalid runs are listed and counted, and enter no figure unless a point has no others.
 //! Units are in the names. Numbers are rounded to four digits where a curve is only drawn.
 
+mod build;
+pub mod compare;
+mod curve;
+mod gates;
 mod metric;
+mod point;
+mod series;
+pub mod table;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    recording::{Form, Load, PhaseName},
-    stats::{bootstrap::Interval, compare::Comparison, knee::Knee, little::Little, usl},
+    recording::{Factors, Form, Load, PhaseName, Table},
+    stats::{bootstrap::Interval, compare::Comparison, knee::Knee, little::Little},
 };
 
-pub use metric::{Metric, MetricInfo};
+pub use {
+    build::{About, analyse},
+    metric::{Metric, MetricInfo},
+};
 
 /// Raised when a field changes its meaning; a reader refuses what it does not know.
 pub const FORMAT: u32 = 1;
@@ -35,6 +45,8 @@ pub struct Analysis {
     pub rivals: Vec<Rival>,
     /// What a thesis published for the same experiment.
     pub published: Vec<Published>,
+    /// What scenarios with code of their own have found, as recorded.
+    pub tables: Vec<Table>,
     pub runs: Vec<RunNote>,
     /// Lower ends of the buckets of [`Series::heat`], in microseconds; each bucket ends where the next begins, the last at 60 s.
     pub heat_edges_us: Vec<f64>,
@@ -62,6 +74,8 @@ pub struct Head {
     pub gates: Vec<Gate>,
     /// No run failed a gate.
     pub is_valid: bool,
+    /// Runs that were to be; more than there are if it was interrupted.
+    pub runs_planned: u32,
     pub runs_total: u32,
     pub runs_valid: u32,
     /// None if the scenario promises nothing.
@@ -103,24 +117,10 @@ pub struct Gate {
     pub note: Option<String>,
 }
 
-/// What a scenario promises. A point is judged if it is of `target` and its load is at most `load_max`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Slo {
-    /// All targets if empty.
-    pub target: String,
-    /// All loads if none.
-    pub load_max: Option<f64>,
-    pub latency_p99_us_max: Option<f64>,
-    /// Share of what was offered that had arrived when the last publication was due.
-    pub delivered_share_min: Option<f64>,
-    /// Share of deliveries that never came.
-    pub lost_share_max: Option<f64>,
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SloVerdict {
-    pub slo: Slo,
+    /// Such as `p99<100ms`.
+    pub slo: String,
     pub passed: bool,
     /// Points that were judged.
     pub points: u32,
@@ -128,12 +128,15 @@ pub struct SloVerdict {
     pub missed: Vec<String>,
 }
 
-/// One (target, transport, load): the repeats of it together.
+/// One (part, target, transport, load): the repeats of it together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
+    /// Of the scenario; empty if it has only one.
+    pub part: String,
     pub target: String,
     pub transport: String,
     pub load: Load,
+    pub factors: Factors,
     /// Indexes into [`Analysis::runs`], in the order of their repeats.
     pub runs: Vec<u32>,
     pub runs_valid: u32,
@@ -145,8 +148,8 @@ pub struct Point {
     pub phases: Vec<PhaseFigures>,
     /// The curve of latency on the axis `1 / (1 - p)`: medians over runs.
     pub percentiles: Vec<Percentile>,
-    /// None where it cannot be told: latency is too short to be counted once a second, or deliveries were lost.
-    pub little: Option<Little>,
+    /// None where it cannot be told: too little was inside to be counted once a second, or deliveries were lost.
+    pub little: Option<LittlePanel>,
     pub meets_slo: Option<bool>,
     /// Of the run in the middle; none without seconds.
     pub series: Option<Series>,
@@ -168,6 +171,16 @@ pub struct Figure {
 
 /// A percentile with fewer samples than this above it rests on too little.
 pub const BEYOND_MIN: u64 = 10;
+
+/// Little's law as a check of our own measurement, in the run in the middle.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LittlePanel {
+    pub little: Little,
+    /// What was inside neither grew nor shrank; the law asks for it.
+    pub is_steady: bool,
+    /// Steady, and still off by more than 5 %: a clock or a counter of ours is wrong, and nothing here is to be believed.
+    pub is_broken: bool,
+}
 
 /// What was used in one phase. CPU in cores: 0.5 is half of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -229,13 +242,14 @@ pub struct Span {
     pub drained_s: f64,
 }
 
-/// One (target, transport) over its loads.
+/// One (part, target, transport) over its loads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
+    pub part: String,
     pub target: String,
     pub transport: String,
-    /// Rising; as in [`Point::load`].
-    pub loads: Vec<f64>,
+    /// Indexes into [`Analysis::points`], by rising load.
+    pub points: Vec<u32>,
     /// From which load on it was saturated; none if it carried all.
     pub knee: Option<Knee>,
     /// What the knee counts as late.
@@ -251,21 +265,38 @@ pub const USL_POINTS_MIN: usize = 6;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UslPanel {
-    /// `residuals` are in the order of `points`.
-    pub fit: usl::Fit,
-    /// Load, deliveries per second that were seen, and that the law gives.
-    pub points: Vec<(f64, f64, f64)>,
-    /// The largest residual, as a share.
+    /// Deliveries per second of one unit of load.
+    pub lambda: Interval,
+    /// Contention.
+    pub sigma: Interval,
+    /// Coherence.
+    pub kappa: Interval,
+    /// Where the curve bends down; none if it does not.
+    pub peak_load: Option<f64>,
+    /// By rising load.
+    pub points: Vec<UslPoint>,
+    /// The largest residual, without its sign.
     pub residual_max: f64,
 }
 
-/// `memory = base + per connection x connections`, least squares; intervals from runs drawn again.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UslPoint {
+    pub load: f64,
+    pub seen_per_s: f64,
+    pub fitted_per_s: f64,
+    /// `seen / fitted - 1`.
+    pub residual: f64,
+}
+
+/// `memory = base + per connection x connections`, least squares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryLine {
     pub bytes_per_connection: Interval,
     pub base_bytes: Interval,
     /// Share of the variance that the line explains.
     pub r_squared: f64,
+    /// The largest distance of a run from the line, as a share of the line.
+    pub residual_max: f64,
     /// Connections and bytes of each run.
     pub points: Vec<(f64, f64)>,
 }
@@ -273,6 +304,9 @@ pub struct MemoryLine {
 /// The first target over another one: below 1 it has less.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rival {
+    /// Indexes into [`Analysis::points`].
+    pub point: u32,
+    pub rival_point: u32,
     pub target: String,
     pub rival: String,
     pub transport: String,
@@ -307,6 +341,7 @@ pub struct Published {
 /// A run in a line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunNote {
+    pub part: String,
     pub target: String,
     pub transport: String,
     pub load: Load,

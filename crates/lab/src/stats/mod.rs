@@ -7,8 +7,10 @@ pub mod bootstrap;
 pub mod compare;
 pub mod fairness;
 pub mod knee;
+pub mod line;
 pub mod little;
 pub mod mann_whitney;
+pub mod max_t;
 pub mod usl;
 
 /// The middle value, or the mean of the two in the middle; `NaN` without values.

@@ -1,3 +1,4 @@
+mod analysis;
 mod load;
 mod sampler;
 mod targets;

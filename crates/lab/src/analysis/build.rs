@@ -1,0 +1,247 @@
+//! Puts an analysis together.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, ensure};
+
+use crate::{
+    host::provenance::Provenance,
+    recording::{self, Factors, Load, LoadUnit, Placement, Recording, Run},
+    stats::compare::{Terms, compare},
+};
+
+use super::{
+    Analysis, FORMAT, Head, Machine, Metric, Point, Published, Rival, RunNote, SloVerdict, curve, gates, point, series,
+};
+
+/// What an analysis is told that no recording has.
+#[derive(Default)]
+pub struct About<'a> {
+    pub title: String,
+    pub thesis_rows: Vec<String>,
+    pub published: Vec<Published>,
+    /// What of its promise a run has missed; nothing if it kept all.
+    pub missed: Option<&'a dyn Fn(&Run) -> Vec<String>>,
+}
+
+/// Series of a report have so many steps altogether: some 150 bytes each, so that a report stays below 5 MB.
+const STEPS_ALL: usize = 15_000;
+/// More than a phone is wide.
+const STEPS_MAX: usize = 300;
+const STEPS_MIN: usize = 20;
+
+/// All of one scenario, from one recording or from several of the same.
+///
+/// Cost: some 10 ms per point, for the bootstrap.
+/// Errors: there is no recording, one is of another format, or they are of different scenarios or forms.
+pub fn analyse(recordings: &[Recording], about: &About<'_>) -> anyhow::Result<Analysis> {
+    let first = recordings.first().context("there is no recording to analyse")?;
+    for recording in recordings {
+        let format = recording.format;
+        ensure!(format == recording::FORMAT, "a recording of format {format}; this lab reads {}", recording::FORMAT);
+        let same = (&recording.scenario, recording.form) == (&first.scenario, first.form);
+        ensure!(same, "recordings of different scenarios: {} and {}", first.scenario, recording.scenario);
+    }
+    let noted = recordings
+        .iter()
+        .enumerate()
+        .flat_map(|(index, recording)| recording.runs.iter().map(move |run| (run_note(run, index as u32), run)));
+    let (notes, runs): (Vec<RunNote>, Vec<&Run>) = noted.unzip();
+
+    let groups = grouped(runs.iter().enumerate().map(|(index, run)| (index as u32, *run)), point_key);
+    let steps = (STEPS_ALL / groups.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
+    let mut points: Vec<Point> = groups.iter().map(|group| point::point(group, steps)).collect();
+    // A sort that keeps the order of what is equal: loads rise, the rest stays as it was first seen.
+    let order: Vec<String> = in_order(points.iter().map(curve_key));
+    points.sort_by(|a, b| {
+        let place = |point: &Point| order.iter().position(|key| *key == curve_key(point));
+        place(a).cmp(&place(b)).then(a.load.value.total_cmp(&b.load.value))
+    });
+    let slo = slo_verdict(first, about, &mut points, &runs);
+    let indexed = || points.iter().enumerate().map(|(index, point)| (index as u32, point));
+    let curves = grouped(indexed(), curve_key).iter().map(|group| curve::curve(group, &runs)).collect();
+    let is_shown = |metric: &Metric| points.iter().any(|point| point.metrics.contains_key(metric));
+    Ok(Analysis {
+        format: FORMAT,
+        head: head(recordings, about, &runs, slo),
+        metrics: Metric::ALL.into_iter().filter(is_shown).map(Metric::info).collect(),
+        rivals: rivals(&points),
+        curves,
+        published: about.published.clone(),
+        tables: recordings.iter().flat_map(|recording| recording.tables.clone()).collect(),
+        runs: notes,
+        heat_edges_us: series::heat_edges_us(),
+        points,
+    })
+}
+
+/// Puts together what has the same key, in the order in which keys are first seen.
+fn grouped<T: Copy>(all: impl Iterator<Item = (u32, T)>, key: impl Fn(T) -> String) -> Vec<Vec<(u32, T)>> {
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut groups: Vec<Vec<(u32, T)>> = Vec::new();
+    for (index, one) in all {
+        let place = *places.entry(key(one)).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push(Vec::new());
+        }
+        groups[place].push((index, one));
+    }
+    groups
+}
+
+fn in_order(keys: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen = Vec::new();
+    keys.for_each(|key| {
+        if !seen.contains(&key) {
+            seen.push(key);
+        }
+    });
+    seen
+}
+
+/// Runs with the same are repeats of one another.
+pub(super) fn point_key(run: &Run) -> String {
+    format!("{}\n{}\n{}\n{:?}\n{:?}", run.part, run.target, run.transport, run.load, run.factors)
+}
+
+/// Points with the same differ in their load only. More clients may be more publishers, too.
+fn curve_key(point: &Point) -> String {
+    let Point { part, target, transport, load, factors, .. } = point;
+    let fixed = match load.counts {
+        LoadUnit::Clients | LoadUnit::Publishers | LoadUnit::Connections => {
+            Factors { clients: 0, publishers: 0, ..*factors }
+        }
+        LoadUnit::EachPerSecond => Factors { each_per_s: 0.0, ..*factors },
+        LoadUnit::Bytes => Factors { bytes: 0, ..*factors },
+        LoadUnit::ServerCpus => Factors { server_cpus: 0, ..*factors },
+    };
+    format!("{part}\n{target}\n{transport}\n{fixed:?}")
+}
+
+fn run_note(run: &Run, recording: u32) -> RunNote {
+    RunNote {
+        part: run.part.clone(),
+        target: run.target.clone(),
+        transport: run.transport.clone(),
+        load: run.load,
+        repeat: run.repeat,
+        order: run.order,
+        recording,
+        is_valid: run.is_valid(),
+        findings: run.validity.iter().map(|finding| format!("{}: {}", finding.code, finding.detail)).collect(),
+    }
+}
+
+/// The run in the middle decides: a point misses if at least half of its valid runs do.
+fn slo_verdict(recording: &Recording, about: &About<'_>, points: &mut [Point], runs: &[&Run]) -> Option<SloVerdict> {
+    let (slo, missed_by) = (recording.slo.clone()?, about.missed?);
+    let (mut judged, mut missed) = (0, Vec::new());
+    for point in points.iter_mut().filter(|point| !point.is_invalid) {
+        let valid = point.runs.iter().map(|index| runs[*index as usize]).filter(|run| run.is_valid());
+        let of_runs: Vec<Vec<String>> = valid.map(missed_by).collect();
+        let misses: Vec<&Vec<String>> = of_runs.iter().filter(|missed| !missed.is_empty()).collect();
+        let is_met = misses.len() * 2 < of_runs.len();
+        point.meets_slo = Some(is_met);
+        judged += 1;
+        if !is_met {
+            let what = misses[misses.len() / 2].join(", ");
+            missed.push(format!("{} {} at {}: {what}", point.target, point.transport, said(point.load)));
+        }
+    }
+    Some(SloVerdict { slo, passed: judged > 0 && missed.is_empty(), points: judged, missed })
+}
+
+/// `50 clients`.
+pub(super) fn said(load: Load) -> String {
+    let unit = match load.counts {
+        LoadUnit::Clients => "clients",
+        LoadUnit::Publishers => "publishers",
+        LoadUnit::Connections => "connections",
+        LoadUnit::EachPerSecond => "per second each",
+        LoadUnit::Bytes => "bytes",
+        LoadUnit::ServerCpus => "CPUs",
+    };
+    format!("{} {unit}", load.value)
+}
+
+fn head(recordings: &[Recording], about: &About<'_>, runs: &[&Run], slo: Option<SloVerdict>) -> Head {
+    let first = &recordings[0];
+    // Of another lab, or none: what it does not say stays empty.
+    let provenance: Provenance = serde_json::from_value(first.provenance.clone()).unwrap_or_default();
+    let revision =
+        provenance.lab_revision.as_deref().map(|revision| format!("{}, ", &revision[..revision.len().min(12)]));
+    let planned: u32 = recordings.iter().map(|recording| recording.planned).sum();
+    let runs_valid = runs.iter().filter(|run| run.is_valid()).count() as u32;
+    let gates = gates::gates(runs);
+    Head {
+        scenario: first.scenario.clone(),
+        title: about.title.clone(),
+        thesis_rows: about.thesis_rows.clone(),
+        form: first.form,
+        seed: first.seed,
+        started: first.started.clone(),
+        command: first.command.clone(),
+        parameters: first.parameters.clone(),
+        target_versions: runs.iter().map(|run| (run.target.clone(), run.target_version.clone())).collect(),
+        machine: Machine {
+            kernel: provenance.kernel,
+            cpu_model: provenance.cpu_model,
+            cores: provenance.cores,
+            cpu_quota_cores: provenance.cpu_quota,
+            memory_bytes: provenance.memory_bytes,
+            cpu_pinning: in_order(runs.iter().map(|run| pinning(&run.placement))).join("; "),
+            lab: format!("{} ({}{})", provenance.lab_version, revision.unwrap_or_default(), provenance.lab_profile),
+        },
+        is_valid: runs_valid as usize == runs.len() && gates.iter().all(|gate| gate.passed),
+        gates,
+        runs_planned: planned.max(runs.len() as u32),
+        runs_total: runs.len() as u32,
+        runs_valid,
+        slo,
+    }
+}
+
+/// `server 0, generator 1`.
+pub(super) fn pinning(placement: &Placement) -> String {
+    let cpus = |cpus: &[usize]| match cpus {
+        [] => "any".to_owned(),
+        cpus => cpus.iter().map(usize::to_string).collect::<Vec<_>>().join("+"),
+    };
+    let shared = if placement.is_shared { ", shared" } else { "" };
+    format!("server {}, generator {}{shared}", cpus(&placement.server_cpus), cpus(&placement.generator_cpus))
+}
+
+/// Each by itself and not corrected for how many there are: with five runs a correction would leave no verdict at all. What is read here
+/// are the ratios and their intervals.
+fn rivals(points: &[Point]) -> Vec<Rival> {
+    let Some(ours) = points.iter().map(|point| point.target.as_str()).min_by_key(|name| *name != "millrace") else {
+        return Vec::new();
+    };
+    let comparable =
+        |a: &Point, b: &Point| (&a.part, &a.transport, a.load, a.factors) == (&b.part, &b.transport, b.load, b.factors);
+    let mut rivals = Vec::new();
+    for (index, point) in points.iter().enumerate().filter(|(_, point)| point.target == ours && !point.is_invalid) {
+        let others = points.iter().enumerate().filter(|(_, other)| other.target != ours && !other.is_invalid);
+        for (rival_index, rival) in others.filter(|(_, other)| comparable(point, other)) {
+            for metric in Metric::PRIMARY {
+                let values = |point: &Point| point.metrics.get(&metric).map(|figure| figure.runs.clone());
+                let (Some(of_ours), Some(of_rival), Some(better)) =
+                    (values(point), values(rival), metric.info().better)
+                else {
+                    continue;
+                };
+                rivals.push(Rival {
+                    point: index as u32,
+                    rival_point: rival_index as u32,
+                    target: point.target.clone(),
+                    rival: rival.target.clone(),
+                    transport: point.transport.clone(),
+                    load: point.load,
+                    metric,
+                    comparison: compare(&of_rival, &of_ours, &Terms::new(better)),
+                });
+            }
+        }
+    }
+    rivals
+}

@@ -1,0 +1,371 @@
+//! Is B the same as A? Two recordings, point by point.
+//!
+//! Refused unless they are equal in all that is not being compared. Judged by few metrics ([`Metric::PRIMARY`]), each verdict asks for
+//! all of this: the plain comparison of [`stats::compare`](crate::stats::compare) finds a difference beyond the band, and it stays one when all
+//! questions are counted together ([`max_t`]).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    str::FromStr,
+};
+
+use anyhow::bail;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    host::provenance::{self, Provenance},
+    recording::{Load, Recording, Run},
+    stats::{
+        self,
+        compare::{Comparison, RUNS_MIN, Terms, Verdict, compare as compare_runs},
+        max_t::{self, Question},
+    },
+};
+
+use super::{
+    Metric,
+    build::{pinning, point_key, said},
+};
+
+/// What must be equal for a comparison to say something about the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Aspect {
+    Scenario,
+    Form,
+    /// What the scenario was given, targets and transports apart: points are paired by those.
+    Parameters,
+    Machine,
+    /// With its settings.
+    Kernel,
+    /// Which CPUs server and generator had.
+    Pinning,
+    /// The lab itself.
+    Generator,
+}
+
+impl Aspect {
+    pub const ALL: [Aspect; 7] = [
+        Aspect::Scenario,
+        Aspect::Form,
+        Aspect::Parameters,
+        Aspect::Machine,
+        Aspect::Kernel,
+        Aspect::Pinning,
+        Aspect::Generator,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Aspect::Scenario => "scenario",
+            Aspect::Form => "form",
+            Aspect::Parameters => "parameters",
+            Aspect::Machine => "machine",
+            Aspect::Kernel => "kernel",
+            Aspect::Pinning => "pinning",
+            Aspect::Generator => "generator",
+        }
+    }
+}
+
+impl fmt::Display for Aspect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Aspect {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> anyhow::Result<Self> {
+        match Aspect::ALL.into_iter().find(|aspect| aspect.name() == name) {
+            Some(aspect) => Ok(aspect),
+            None => {
+                bail!("nothing called {name} must be equal; these must: {}", Aspect::ALL.map(Aspect::name).join(", "))
+            }
+        }
+    }
+}
+
+/// Something in which two recordings differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// None: it may differ, such as the version of a target.
+    pub aspect: Option<Aspect>,
+    /// Such as `sysctl net.ipv4.tcp_mem`, `parameters.clients`.
+    pub what: String,
+    /// Empty if this side does not have it.
+    pub a: String,
+    pub b: String,
+}
+
+/// How to compare.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    /// A change by at most this share is none.
+    pub band: f64,
+    /// The chance of any false alarm, all questions together.
+    pub alpha: f64,
+    /// May differ, because the user says so.
+    pub despite: Vec<Aspect>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { band: 0.03, alpha: 0.05, despite: Vec::new() }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub verdict: Overall,
+    /// The verdict for people, with the figure that decided it.
+    pub sentence: String,
+    pub options: Options,
+    /// All that differs, meant or allowed or why it was refused.
+    pub differences: Vec<Difference>,
+    /// The largest effect first. Empty if refused.
+    pub rows: Vec<Row>,
+    /// Points that only one side has, or that have too few valid runs: `a: millrace sse at 50 clients`.
+    pub unpaired: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Overall {
+    WithinNoise,
+    Improved,
+    /// In anything, whatever else improved.
+    Regressed,
+    /// They differ in what should be equal.
+    Refused,
+    /// Nothing could be judged.
+    NoVerdict,
+}
+
+/// One metric at one point.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub part: String,
+    pub target: String,
+    pub transport: String,
+    pub load: Load,
+    pub metric: Metric,
+    pub median_a: f64,
+    pub median_b: f64,
+    /// The verdict, all questions counted together.
+    pub verdict: Verdict,
+    /// By itself.
+    pub comparison: Comparison,
+    /// Adjusted for all questions; none if it could not be asked.
+    pub p_adjusted: Option<f64>,
+}
+
+impl Row {
+    /// How far the ratio is from 1, on a scale on which half and double are equally far.
+    fn effect(&self) -> f64 {
+        self.comparison.ratio.map_or(0.0, |ratio| ratio.estimate.ln().abs())
+    }
+}
+
+/// `B` against `A`.
+///
+/// Cost: some 10 ms per point.
+pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
+    let mut outcome = Outcome {
+        verdict: Overall::Refused,
+        sentence: String::new(),
+        options: options.clone(),
+        differences: differences(a, b),
+        rows: Vec::new(),
+        unpaired: Vec::new(),
+    };
+    let against = |difference: &&Difference| difference.aspect.is_some_and(|aspect| !options.despite.contains(&aspect));
+    let mut forbidden: Vec<&str> =
+        outcome.differences.iter().filter(against).filter_map(|difference| Some(difference.aspect?.name())).collect();
+    forbidden.dedup();
+    if !forbidden.is_empty() {
+        outcome.sentence = format!(
+            "refused: A and B differ in {}, so that a difference would say nothing about the servers; if that is meant: --despite {}",
+            forbidden.join(" and "),
+            forbidden.join(",")
+        );
+        return outcome;
+    }
+    let (of_a, of_b) = (points(a), points(b));
+    for (side, of, other) in [("only A", &of_a, &of_b), ("only B", &of_b, &of_a)] {
+        let alone = of.iter().filter(|(key, _)| !other.contains_key(*key));
+        outcome.unpaired.extend(alone.map(|(_, runs)| format!("{side}: {}", place(runs[0]))));
+    }
+    let mut questions = Vec::new();
+    for (group, (a, b)) in of_a.iter().filter_map(|(key, a)| Some((a, of_b.get(key)?))).enumerate() {
+        if a.len().min(b.len()) < RUNS_MIN {
+            outcome.unpaired.push(format!("{} and {} valid runs: {}", a.len(), b.len(), place(a[0])));
+        }
+        for metric in Metric::PRIMARY {
+            let values = |runs: &[&Run]| runs.iter().filter_map(|run| metric.of(run)).collect::<Vec<_>>();
+            let (values_a, values_b) = (values(a), values(b));
+            let Some(better) = metric.info().better else { continue };
+            if values_a.is_empty() || values_b.is_empty() {
+                continue;
+            }
+            let terms = Terms { band: options.band, alpha: options.alpha, ..Terms::new(better) };
+            let comparison = compare_runs(&values_a, &values_b, &terms);
+            outcome.rows.push(Row {
+                part: a[0].part.clone(),
+                target: a[0].target.clone(),
+                transport: a[0].transport.clone(),
+                load: a[0].load,
+                metric,
+                median_a: stats::median(&values_a),
+                median_b: stats::median(&values_b),
+                verdict: comparison.verdict,
+                comparison,
+                p_adjusted: None,
+            });
+            if is_judged(comparison.verdict) {
+                // Where a run lacks a value, its runs are others, and change sides by themselves.
+                let is_whole = values_a.len() == a.len() && values_b.len() == b.len();
+                let group = if is_whole { group } else { of_a.len() + outcome.rows.len() };
+                questions.push((outcome.rows.len() - 1, Question { group, a: values_a, b: values_b }));
+            }
+        }
+    }
+    let (asked, questions): (Vec<usize>, Vec<Question>) = questions.into_iter().unzip();
+    for (index, p) in asked.into_iter().zip(max_t::adjusted_p(&questions, 1)) {
+        let row = &mut outcome.rows[index];
+        row.p_adjusted = Some(p);
+        if p > options.alpha {
+            row.verdict = Verdict::WithinNoise;
+        }
+    }
+    outcome.rows.sort_by(|a, b| b.effect().total_cmp(&a.effect()));
+    (outcome.verdict, outcome.sentence) = conclude(&outcome);
+    outcome
+}
+
+fn is_judged(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Improved | Verdict::Regressed | Verdict::WithinNoise)
+}
+
+fn conclude(outcome: &Outcome) -> (Overall, String) {
+    let with = |verdict: Verdict| outcome.rows.iter().filter(move |row| row.verdict == verdict);
+    let told = |row: &Row| {
+        let change = row.comparison.ratio.map_or(String::new(), |ratio| {
+            let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+            format!(" {:+.1} % [{:+.1} %, {:+.1} %]", percent(ratio.estimate), percent(ratio.low), percent(ratio.high))
+        });
+        format!("{}{change} ({} {} at {})", row.metric.info().label, row.target, row.transport, said(row.load))
+    };
+    let judged = outcome.rows.iter().filter(|row| is_judged(row.verdict)).count();
+    let (worse, better) = (with(Verdict::Regressed).count(), with(Verdict::Improved).count());
+    // Rows are sorted: the first is the largest.
+    let first = |verdict| with(verdict).next().map(told).unwrap_or_default();
+    match (worse, better) {
+        (0, 0) if judged == 0 => (
+            Overall::NoVerdict,
+            format!("no verdict: no point has {RUNS_MIN} valid runs on both sides; run both with --repeats 5"),
+        ),
+        (0, 0) => (
+            Overall::WithinNoise,
+            format!(
+                "within noise: none of {judged} figures differs by more than {} % beyond what chance explains",
+                (outcome.options.band * 1000.0).round() / 10.0
+            ),
+        ),
+        (0, better) => {
+            (Overall::Improved, format!("improved in {better} of {judged} figures, most {}", first(Verdict::Improved)))
+        }
+        (worse, better) => {
+            let others = if better > 0 { format!("; improved in {better}") } else { String::new() };
+            let most = first(Verdict::Regressed);
+            (Overall::Regressed, format!("regressed in {worse} of {judged} figures, most {most}{others}"))
+        }
+    }
+}
+
+/// Valid runs by point, in a stable order.
+fn points(recording: &Recording) -> BTreeMap<String, Vec<&Run>> {
+    let mut points: BTreeMap<String, Vec<&Run>> = BTreeMap::new();
+    for run in recording.runs.iter().filter(|run| run.is_valid()) {
+        points.entry(point_key(run)).or_default().push(run);
+    }
+    points
+}
+
+/// `latency, millrace sse at 50 clients`.
+fn place(run: &Run) -> String {
+    let part = if run.part.is_empty() { String::new() } else { format!("{}, ", run.part) };
+    format!("{part}{} {} at {}", run.target, run.transport, said(run.load))
+}
+
+/// All in which two recordings differ, apart from what was measured and when.
+pub fn differences(a: &Recording, b: &Recording) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    let mut differ = |aspect, what: &str, a: String, b: String| {
+        if a != b {
+            differences.push(Difference { aspect: Some(aspect), what: what.to_owned(), a, b });
+        }
+    };
+    let form = |recording: &Recording| format!("{:?}", recording.form).to_lowercase();
+    differ(Aspect::Scenario, "scenario", a.scenario.clone(), b.scenario.clone());
+    differ(Aspect::Form, "form", form(a), form(b));
+    let (of_a, mut of_b) = (parameters(a), parameters(b));
+    for (name, value) in of_a {
+        let other = of_b.remove(&name).unwrap_or_default();
+        differ(Aspect::Parameters, &name, value, other);
+    }
+    of_b.into_iter().for_each(|(name, value)| differ(Aspect::Parameters, &name, String::new(), value));
+    // Points that only one side has are not compared, so their CPUs do not matter.
+    let (of_a, of_b) = (points(a), points(b));
+    let pinned = |of: &BTreeMap<String, Vec<&Run>>, other: &BTreeMap<String, Vec<&Run>>| {
+        let paired = of.iter().filter(|(key, _)| other.contains_key(*key)).flat_map(|(_, runs)| runs);
+        paired.map(|run| pinning(&run.placement)).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join("; ")
+    };
+    differ(Aspect::Pinning, "CPUs", pinned(&of_a, &of_b), pinned(&of_b, &of_a));
+    let read = |recording: &Recording| serde_json::from_value::<Provenance>(recording.provenance.clone());
+    match (read(a), read(b)) {
+        (Ok(a), Ok(b)) => differences.extend(provenance::differs(&a, &b).into_iter().map(|difference| Difference {
+            aspect: aspect(&difference.what),
+            what: difference.what,
+            a: difference.a,
+            b: difference.b,
+        })),
+        _ => differ(Aspect::Machine, "provenance", a.provenance.to_string(), b.provenance.to_string()),
+    }
+    differences.sort_by(|a, b| (a.aspect, &a.what).cmp(&(b.aspect, &b.what)));
+    differences
+}
+
+/// What a difference of provenance is about; none for targets: they are what is compared.
+fn aspect(what: &str) -> Option<Aspect> {
+    match what {
+        what if what.starts_with("target ") => None,
+        what if what.starts_with("lab ") => Some(Aspect::Generator),
+        what if what.starts_with("sysctl ") => Some(Aspect::Kernel),
+        "kernel" => Some(Aspect::Kernel),
+        _ => Some(Aspect::Machine),
+    }
+}
+
+/// Each leaf of the parameters by its path. How often and on whom is no condition: what both have is compared.
+fn parameters(recording: &Recording) -> BTreeMap<String, String> {
+    const FREE: [&str; 3] = ["targets", "transports", "repeats"];
+    fn walk(path: &str, value: &serde_json::Value, leaves: &mut BTreeMap<String, String>) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields.iter().filter(|(name, _)| !FREE.contains(&name.as_str())) {
+                    walk(&format!("{path}.{name}"), value, leaves);
+                }
+            }
+            leaf => {
+                leaves.insert(path.to_owned(), leaf.to_string());
+            }
+        }
+    }
+    let mut leaves = BTreeMap::new();
+    walk("parameters", &recording.parameters, &mut leaves);
+    leaves
+}

@@ -1,0 +1,123 @@
+//! Repeats become one point.
+
+use crate::{
+    recording::{Phase, PhaseName, Run, Usage},
+    stats::{self, bootstrap},
+};
+
+use super::{
+    BEYOND_MIN, Figure, LittlePanel, Percentile, PhaseFigures, Point,
+    metric::{Metric, lasted_s},
+    series,
+};
+
+/// The steps of the percentile curve: as many as a plot over `1 / (1 - p)` shows.
+const SHARES: [f64; 19] = [
+    0.0, 0.25, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999,
+    0.999999,
+];
+
+/// Of runs that are repeats of one another, at least one, with their indexes. A run that failed before it began has no phases.
+pub(super) fn point(runs: &[(u32, &Run)], steps_max: usize) -> Point {
+    let (_, first) = runs[0];
+    let valid: Vec<(u32, &Run)> = runs.iter().copied().filter(|(_, run)| run.is_valid()).collect();
+    let is_invalid = valid.is_empty();
+    let used = if is_invalid { runs } else { &valid };
+    let only: Vec<&Run> = used.iter().map(|(_, run)| *run).collect();
+    let middle = middle(used);
+    Point {
+        part: first.part.clone(),
+        target: first.target.clone(),
+        transport: first.transport.clone(),
+        load: first.load,
+        factors: first.factors,
+        runs: runs.iter().map(|(index, _)| *index).collect(),
+        runs_valid: valid.len() as u32,
+        is_invalid,
+        metrics: Metric::ALL.into_iter().filter_map(|metric| Some((metric, figure_of(metric, &only)?))).collect(),
+        phases: phases(&only),
+        percentiles: percentiles(&only),
+        little: little(&only),
+        meets_slo: None,
+        series: series::series(middle.0, middle.1, steps_max),
+    }
+}
+
+/// The run whose p99 is in the middle; the first one if none has any.
+fn middle<'a>(runs: &[(u32, &'a Run)]) -> (u32, &'a Run) {
+    let key = |run: &Run| Metric::LatencyP99Us.of(run).or_else(|| Metric::ServerMemoryBytes.of(run));
+    let mut known: Vec<(f64, (u32, &Run))> =
+        runs.iter().filter_map(|&(index, run)| Some((key(run)?, (index, run)))).collect();
+    known.sort_by(|a, b| a.0.total_cmp(&b.0));
+    known.get(known.len().saturating_sub(1) / 2).map_or(runs[0], |(_, run)| *run)
+}
+
+fn figure_of(metric: Metric, runs: &[&Run]) -> Option<Figure> {
+    let mut figure = figure(runs.iter().filter_map(|run| metric.of(run)).collect())?;
+    figure.samples_beyond = runs.iter().filter_map(|run| metric.samples_beyond(run)).min();
+    figure.is_thin = figure.samples_beyond.is_some_and(|beyond| beyond < BEYOND_MIN);
+    Some(figure)
+}
+
+/// The middle of one value per run; none without values. The same runs give the same interval.
+pub(super) fn figure(runs: Vec<f64>) -> Option<Figure> {
+    let first = *runs.first()?;
+    let interval = match runs.as_slice() {
+        [_] => None,
+        same if same.iter().all(|run| *run == first) => Some((first, first)),
+        _ => bootstrap::median(&runs, 1).map(|interval| (interval.low, interval.high)),
+    };
+    Some(Figure { median: stats::median(&runs), ci95: interval, runs, samples_beyond: None, is_thin: false })
+}
+
+fn phases(runs: &[&Run]) -> Vec<PhaseFigures> {
+    let names = [PhaseName::Connect, PhaseName::Idle, PhaseName::Test, PhaseName::After];
+    let of_phase = |name: PhaseName| {
+        let phases: Vec<&Phase> = runs.iter().filter_map(|run| run.phase(name)).collect();
+        let of = |value: &dyn Fn(&Phase) -> f64| figure(phases.iter().map(|phase| value(phase)).collect());
+        let cores = |cpu_s: fn(&Usage) -> f64, of_server: bool| {
+            of(&|phase| cpu_s(if of_server { &phase.server } else { &phase.generator }) / lasted_s(phase))
+        };
+        let probe = |share: f64| {
+            figure(phases.iter().filter_map(|phase| Some(phase.probe_us.quantile_us(share)? as f64)).collect())
+        };
+        Some(PhaseFigures {
+            name,
+            duration_s: of(&lasted_s)?,
+            server_cpu_cores: cores(Usage::cpu_s, true)?,
+            server_cpu_system_cores: cores(|usage| usage.cpu_system_s, true)?,
+            generator_cpu_cores: cores(Usage::cpu_s, false)?,
+            server_memory_bytes: of(&|phase| phase.server.pss_bytes as f64)?,
+            server_descriptors: of(&|phase| phase.server.descriptors as f64)?,
+            probe_p50_us: probe(0.5),
+            probe_p99_us: probe(0.99),
+        })
+    };
+    names.into_iter().filter_map(of_phase).collect()
+}
+
+/// Up to where every run has a sample beyond.
+fn percentiles(runs: &[&Run]) -> Vec<Percentile> {
+    let latencies: Vec<_> = runs.iter().filter_map(|run| Some(&run.phase(PhaseName::Test)?.latency_us)).collect();
+    let fewest = latencies.iter().map(|latency| latency.count()).min().unwrap_or(0);
+    let at = |share: f64| {
+        let all: Option<Vec<f64>> =
+            latencies.iter().map(|latency| latency.quantile_us(share).map(|us| us as f64)).collect();
+        let beyond = latencies.iter().filter_map(|latency| Some(latency.beyond(latency.quantile_us(share)?))).min()?;
+        let one_in = 1.0 / (1.0 - share);
+        (one_in <= fewest as f64).then(|| all)?.map(|all| Percentile {
+            share,
+            one_in: series::rounded(one_in),
+            latency_us: stats::median(&all),
+            samples_beyond: beyond,
+        })
+    };
+    SHARES.into_iter().map_while(at).collect()
+}
+
+/// Of all runs that can tell, the one whose error is in the middle.
+fn little(runs: &[&Run]) -> Option<LittlePanel> {
+    let mut all: Vec<LittlePanel> = runs.iter().filter_map(|run| series::little(run)).collect();
+    all.sort_by(|a, b| a.little.relative_error.abs().total_cmp(&b.little.relative_error.abs()));
+    all.get(all.len().saturating_sub(1) / 2).copied()
+}

@@ -1,0 +1,156 @@
+//! A run over time.
+
+use crate::{
+    histogram::{Histogram, MAX_US},
+    recording::{PhaseName, Run, Second},
+    stats::little,
+};
+
+use super::{LittlePanel, Series, Span};
+
+/// Edges of the heat map: eight per factor of ten, so that Nielsen's limits are edges.
+const PER_DECADE: i32 = 8;
+/// Publications that must be inside for a count once a second to be worth something: one of 40 is half of what Little's law is granted.
+const INSIDE_MIN: f64 = 40.0;
+/// And counted so often altogether: if they come by chance, the mean is then off by 1 in 60.
+const COUNTED_MIN: f64 = 3600.0;
+
+pub(super) fn heat_edges_us() -> Vec<f64> {
+    let edges = (0..).map(|step| rounded(10f64.powf(f64::from(step) / f64::from(PER_DECADE))));
+    edges.take_while(|edge| *edge < MAX_US as f64).collect()
+}
+
+/// Four digits: more than a picture shows, and half the bytes.
+pub(super) fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let scale = 10f64.powi(3 - value.abs().log10().floor() as i32);
+    (value * scale).round() / scale
+}
+
+/// At most `steps_max` steps, each of as many seconds as that takes. None without seconds.
+pub(super) fn series(index: u32, run: &Run, steps_max: usize) -> Option<Series> {
+    let per_step = run.seconds.len().div_ceil(steps_max.max(1));
+    if per_step == 0 {
+        return None;
+    }
+    let edges = heat_edges_us();
+    let phases = run.phases.iter();
+    let span = |phase: &crate::recording::Phase| Span {
+        name: phase.name,
+        start_s: rounded_ms(phase.start_s),
+        end_s: rounded_ms(phase.end_s),
+        drained_s: rounded_ms(phase.drained_s),
+    };
+    let mut series =
+        Series { run: index, phases: phases.map(span).collect(), step_s: per_step as f64, ..Series::default() };
+    for seconds in run.seconds.chunks(per_step) {
+        let length_s = seconds.len() as f64;
+        let per_s = |of: fn(&Second) -> f64| rounded(seconds.iter().map(of).sum::<f64>() / length_s);
+        let mut latency = Histogram::default();
+        seconds.iter().for_each(|second| latency.add(&second.latency_us));
+        let quantile = |share| latency.quantile_us(share).map(|us| rounded(us as f64));
+        series.at_s.push(seconds[0].at_s);
+        series.published_per_s.push(per_s(|second| second.counts.scheduled as f64));
+        series.deliveries_per_s.push(per_s(|second| second.counts.delivered as f64));
+        series.latency_p50_us.push(quantile(0.5));
+        series.latency_p99_us.push(quantile(0.99));
+        series.server_cpu_cores.push(per_s(|second| second.server_cpu_s));
+        series.generator_cpu_cores.push(per_s(|second| second.generator_cpu_s));
+        series.steal_cores.push(per_s(|second| second.steal_s));
+        series.server_memory_bytes.push(seconds[seconds.len() - 1].server_pss_bytes as f64);
+        series.heat.push(heat(&latency, &edges));
+    }
+    Some(series)
+}
+
+fn rounded_ms(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
+}
+
+/// What took more than 60 s is in the last bucket.
+fn heat(latency: &Histogram, edges: &[f64]) -> Vec<(u32, u64)> {
+    let last = edges.len() as u32 - 1;
+    let mut row: Vec<(u32, u64)> = Vec::new();
+    let beyond = (latency.overflow() > 0).then_some((last, latency.overflow()));
+    let bucket = |us: u64| edges.partition_point(|edge| *edge <= us as f64).saturating_sub(1) as u32;
+    for (bucket, count) in latency.cells().map(|(us, count)| (bucket(us), count)).chain(beyond) {
+        match row.last_mut() {
+            Some((same, sum)) if *same == bucket => *sum += count,
+            _ => row.push((bucket, count)),
+        }
+    }
+    row
+}
+
+/// Counts who is inside at each full second of the test: who was due until then, less who has arrived. That needs no latency, so it can be
+/// held against the latencies of the same seconds.
+///
+/// None where it would compare noise: deliveries that never come, publications that were not taken, or too few inside.
+pub(super) fn little(run: &Run) -> Option<LittlePanel> {
+    let test = run.phase(PhaseName::Test)?;
+    let counts = &test.counts;
+    if counts.lost > 0 || counts.sent == 0 || counts.sent != counts.scheduled || test.latency_us.overflow() > 0 {
+        return None;
+    }
+    let copies = counts.delivered as f64 / counts.sent as f64;
+    // At the end of each second that is whole within the test, who is inside, and the latencies of that second.
+    let mut inside: Vec<(f64, &Histogram)> = Vec::new();
+    let (mut due, mut arrived) = (0u64, 0u64);
+    for second in &run.seconds {
+        (due, arrived) = (due + second.counts.scheduled, arrived + second.counts.delivered);
+        if second.at_s >= test.start_s && second.at_s + 1.0 <= test.end_s {
+            inside.push((due as f64 * copies - arrived as f64, &second.latency_us));
+        }
+    }
+    // Between two counts: the first second has none at its beginning.
+    let mut latency = Histogram::default();
+    inside.iter().skip(1).for_each(|(_, of_second)| latency.add(of_second));
+    let full_s = inside.len().saturating_sub(1).max(1) as f64;
+    let residence_s = latency.mean_us()? / 1e6;
+    let mean = inside.windows(2).map(|pair| (pair[0].0 + pair[1].0) / 2.0).sum::<f64>() / full_s;
+    let publications = mean / copies;
+    if publications < INSIDE_MIN || publications * full_s < COUNTED_MIN {
+        return None;
+    }
+    let little = little::check(mean, latency.count() as f64 / full_s, residence_s);
+    let counts: Vec<f64> = inside.iter().map(|(count, _)| *count).collect();
+    let is_steady = little::stationarity(&counts, counts.len().min(10)).is_some_and(|seen| seen.is_steady());
+    Some(LittlePanel { little, is_steady, is_broken: is_steady && !little.holds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nielsens_limits_are_edges() {
+        let edges = heat_edges_us();
+        for limit in [1.0, 1e5, 1e6, 1e7] {
+            assert!(edges.contains(&limit), "{limit}");
+        }
+        assert!(edges.is_sorted() && edges.len() == 63);
+    }
+
+    #[test]
+    fn four_digits_are_kept() {
+        for (value, shown) in
+            [(0.0, 0.0), (12_345_678.0, 12_350_000.0), (0.000_123_456, 0.000_123_5), (-9.99996, -10.0)]
+        {
+            assert!((rounded(value) - shown).abs() <= 1e-12 * f64::abs(shown), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_heat_map_loses_nobody() {
+        let mut latency = Histogram::default();
+        [1, 1, 999, 100_000, 59_000_000, 61_000_000].into_iter().for_each(|us| latency.record_us(us));
+        let edges = heat_edges_us();
+        let row = heat(&latency, &edges);
+        assert_eq!(row.iter().map(|(_, count)| count).sum::<u64>(), 6);
+        assert_eq!(row[0], (0, 2));
+        assert!(row.iter().any(|(bucket, _)| edges[*bucket as usize] == 1e5), "{row:?}");
+        assert_eq!(*row.last().unwrap(), (62, 2), "{row:?}");
+    }
+}

@@ -1,0 +1,219 @@
+//! An analysis and a comparison for terminals: plain text, as wide as it must be.
+
+use std::fmt::{self, Write};
+
+use super::{
+    Analysis, Figure, Metric, Point,
+    build::said,
+    compare::{Outcome, Overall, Row},
+};
+
+/// The columns of [`summary`], after target, transport and load.
+const COLUMNS: [(Metric, &str); 5] = [
+    (Metric::ServerCpuUsPerDelivery, "CPU/delivery"),
+    (Metric::DeliveriesPerS, "deliveries/s"),
+    (Metric::LatencyP50Us, "p50"),
+    (Metric::LatencyP99Us, "p99"),
+    (Metric::ServerMemoryBytes, "memory"),
+];
+
+/// A line per point, and below it what must be known to read it.
+pub fn summary(analysis: &Analysis) -> String {
+    let has_parts = analysis.points.iter().any(|point| !point.part.is_empty());
+    let mut head = vec!["target", "transport", "load"];
+    if has_parts {
+        head.insert(0, "part");
+    }
+    let names = head.len();
+    head.extend(COLUMNS.iter().map(|(_, name)| *name));
+    head.push("verdict");
+    let row = |point: &Point| {
+        let mut cells = vec![point.target.clone(), point.transport.clone(), said(point.load)];
+        if has_parts {
+            cells.insert(0, point.part.clone());
+        }
+        cells.extend(COLUMNS.iter().map(|(metric, _)| cell(*metric, point.metrics.get(metric))));
+        cells.push(verdict(analysis, point));
+        cells
+    };
+    let mut text = table(&head, analysis.points.iter().map(row).collect(), names);
+    let head = &analysis.head;
+    let _ = writeln!(text, "{} of {} runs are valid", head.runs_valid, head.runs_total);
+    for gate in head.gates.iter().filter(|gate| !gate.passed) {
+        let value = gate.value.map_or(String::new(), |value| {
+            let limit = gate.limit.map_or(String::new(), |limit| format!(", at most {limit:.2}"));
+            format!(": {value:.2} {}{limit}", gate.unit)
+        });
+        let note = gate.note.as_deref().map_or(String::new(), |note| format!(" ({note})"));
+        let _ = writeln!(text, "  failed in {} runs: {}{value}{note}", gate.runs_failed, gate.label);
+    }
+    if let Some(slo) = &head.slo {
+        let kept = if slo.passed { "kept" } else { "MISSED" };
+        let _ =
+            writeln!(text, "{}: {kept} at {} of {} points", slo.slo, slo.points - slo.missed.len() as u32, slo.points);
+        slo.missed.iter().for_each(|missed| {
+            let _ = writeln!(text, "  {missed}");
+        });
+    }
+    if analysis.points.iter().flat_map(|point| point.metrics.values()).any(|figure| figure.is_thin) {
+        let _ = writeln!(text, "~ rests on fewer than {} samples", super::BEYOND_MIN);
+    }
+    text
+}
+
+fn cell(metric: Metric, figure: Option<&Figure>) -> String {
+    figure.map_or("-".to_owned(), |figure| {
+        format!("{}{}", if figure.is_thin { "~" } else { "" }, shown(metric, figure.median))
+    })
+}
+
+/// What speaks against a point, the worst first.
+fn verdict(analysis: &Analysis, point: &Point) -> String {
+    let curve = analysis
+        .curves
+        .iter()
+        .find(|curve| (&curve.part, &curve.target, &curve.transport) == (&point.part, &point.target, &point.transport));
+    let is_saturated = curve.and_then(|curve| curve.knee).is_some_and(|knee| point.load.value >= knee.saturated);
+    let repeats = point.runs.len() as u32;
+    if point.is_invalid {
+        "INVALID".into()
+    } else if point.little.is_some_and(|panel| panel.is_broken) {
+        "INVALID: Little's law does not hold".into()
+    } else if point.meets_slo == Some(false) {
+        "SLO missed".into()
+    } else if point.metrics.get(&Metric::Lost).is_some_and(|lost| lost.median > 0.0) {
+        "loses".into()
+    } else if is_saturated {
+        "saturated".into()
+    } else if point.runs_valid < repeats {
+        format!("{} of {repeats} runs valid", point.runs_valid)
+    } else {
+        "ok".into()
+    }
+}
+
+/// With the unit that fits: `312 us`, `1.24 ms`, `48.1 MB`, `12,345`.
+pub fn shown(metric: Metric, value: f64) -> String {
+    let unit = metric.info().unit;
+    match unit.as_str() {
+        "us" if value >= 1e6 => format!("{} s", digits(value / 1e6)),
+        "us" if value >= 1e3 => format!("{} ms", digits(value / 1e3)),
+        "us" => format!("{} us", digits(value)),
+        "bytes" if value >= 1e6 => format!("{} MB", digits(value / 1e6)),
+        "bytes" if value >= 1e3 => format!("{} kB", digits(value / 1e3)),
+        "bytes" => format!("{value:.0} B"),
+        "share" => format!("{} %", digits(value * 100.0)),
+        _ => digits(value),
+    }
+}
+
+/// Three that count, and thousands apart.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        size if size >= 999.5 => {
+            let whole = format!("{value:.0}");
+            let places: Vec<&str> =
+                whole.as_bytes().rchunks(3).rev().filter_map(|chunk| str::from_utf8(chunk).ok()).collect();
+            places.join(",").replace("-,", "-")
+        }
+        size if size >= 99.95 || value == value.trunc() => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// The first `names` columns are text; the last one, too.
+fn table(head: &[&str], rows: Vec<Vec<String>>, names: usize) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut line = String::new();
+        for (column, (cell, width)) in cells.zip(&widths).enumerate() {
+            let gap = if column == 0 { "" } else { "  " };
+            let _ = match column < names || column + 1 == widths.len() {
+                true => write!(line, "{gap}{cell:<width$}"),
+                false => write!(line, "{gap}{cell:>width$}"),
+            };
+        }
+        format!("{}\n", line.trim_end())
+    };
+    let mut text = line(&mut head.iter().copied());
+    rows.iter().for_each(|row| text += &line(&mut row.iter().map(String::as_str)));
+    text
+}
+
+/// The table, what differs, and the sentence.
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.rows.is_empty() {
+            let percent = |ratio: f64| format!("{:+.1} %", (ratio - 1.0) * 100.0);
+            let row = |row: &Row| {
+                let part = if row.part.is_empty() { String::new() } else { format!("{}: ", row.part) };
+                let ratio = row.comparison.ratio;
+                vec![
+                    row.metric.info().label,
+                    format!("{part}{} {}", row.target, row.transport),
+                    said(row.load),
+                    shown(row.metric, row.median_a),
+                    shown(row.metric, row.median_b),
+                    ratio.map_or("-".into(), |ratio| percent(ratio.estimate)),
+                    ratio.map_or("-".into(), |ratio| format!("{} .. {}", percent(ratio.low), percent(ratio.high))),
+                    row.p_adjusted.map_or("-".into(), |p| format!("{p:.3}")),
+                    row.verdict.to_string(),
+                ]
+            };
+            let head = ["figure", "of", "at", "A", "B", "change", "95 %", "p", "verdict"];
+            writeln!(f, "{}", table(&head, self.rows.iter().map(row).collect(), 3))?;
+        }
+        for difference in &self.differences {
+            let side = |value: &str| if value.is_empty() { "nothing".to_owned() } else { value.to_owned() };
+            let kind = difference.aspect.map_or(String::new(), |aspect| format!("{aspect}: "));
+            writeln!(f, "  {kind}{}: A has {}, B has {}", difference.what, side(&difference.a), side(&difference.b))?;
+        }
+        self.unpaired.iter().try_for_each(|what| writeln!(f, "  not compared, {what}"))?;
+        writeln!(f, "{}", self.sentence)
+    }
+}
+
+impl Overall {
+    /// What a shell is told: 0 no regression, 1 regression, 2 refused or nothing to judge by.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Overall::WithinNoise | Overall::Improved => 0,
+            Overall::Regressed => 1,
+            Overall::Refused | Overall::NoVerdict => 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_the_unit_that_fits() {
+        for (metric, value, said) in [
+            (Metric::LatencyP99Us, 312.0, "312 us"),
+            (Metric::LatencyP99Us, 1239.0, "1.24 ms"),
+            (Metric::LatencyP99Us, 6e7, "60 s"),
+            (Metric::ServerCpuUsPerDelivery, 3.456, "3.46 us"),
+            (Metric::DeliveriesPerS, 1_234_567.8, "1,234,568"),
+            (Metric::DeliveriesPerS, 999.6, "1,000"),
+            (Metric::ServerMemoryBytes, 48_123_456.0, "48.1 MB"),
+            (Metric::ShareWithin1S, 0.99951, "99.95 %"),
+        ] {
+            assert_eq!(shown(metric, value), said);
+        }
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_they_must_be() {
+        let rows =
+            vec![vec!["ws".into(), "1,000".into(), "ok".into()], vec!["millrace".into(), "7".into(), "no".into()]];
+        let text = table(&["target", "n", "verdict"], rows, 1);
+        assert_eq!(text, "target        n  verdict\nws        1,000  ok\nmillrace      7  no\n");
+    }
+}

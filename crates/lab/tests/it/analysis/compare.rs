@@ -1,0 +1,169 @@
+use millrace_lab::{
+    analysis::{
+        Metric,
+        compare::{Aspect, Options, Overall, compare},
+    },
+    recording::{Form, Recording},
+    stats::compare::Verdict,
+};
+
+use super::{Chance, provenance, recording, run, test_of, with};
+
+/// How runs of the same differ, as standard deviations of logarithms. [`MEASURED`] says of what.
+#[derive(Clone, Copy)]
+struct Noise {
+    cpu: f64,
+    latency: f64,
+    memory: f64,
+    /// Chance of a run that something disturbed: CPU a tenth up, latency doubled.
+    disturbed: f64,
+}
+
+const MEASURED: Noise = Noise { cpu: 0.015, latency: 0.10, memory: 0.01, disturbed: 0.05 };
+
+/// Three points, five runs each.
+fn recorded(chance: &mut Chance, noise: Noise, cpu_factor: f64, repeats: u32) -> Recording {
+    let mut runs = Vec::new();
+    for (transport, clients, cpu_us, median_us) in
+        [("websocket", 50, 1.4, 210.0), ("sse", 50, 1.6, 230.0), ("websocket", 200, 1.2, 480.0)]
+    {
+        for repeat in 0..repeats {
+            let is_disturbed = chance.unit() < noise.disturbed;
+            let (more_cpu, more_latency) = if is_disturbed { (1.1, 2.0) } else { (1.0, 1.0) };
+            let cpu_us = cpu_us * cpu_factor * more_cpu * (noise.cpu * chance.normal()).exp();
+            let median_us = median_us * more_latency * (noise.latency * chance.normal()).exp();
+            let mut run = with(run("millrace", transport, clients, repeat), cpu_us, median_us);
+            test_of(&mut run).server.pss_bytes = (2e7 * (noise.memory * chance.normal()).exp()) as u64;
+            runs.push(run);
+        }
+    }
+    recording(runs)
+}
+
+fn verdicts(tries: u64, noise: Noise, cpu_factor: f64) -> Vec<Overall> {
+    let mut chance = Chance::new(2026);
+    let mut one = || {
+        let a = recorded(&mut chance, noise, 1.0, 5);
+        let b = recorded(&mut chance, noise, cpu_factor, 5);
+        compare(&a, &b, &Options::default()).verdict
+    };
+    (0..tries).map(|_| one()).collect()
+}
+
+/// 19 of 20, a thousand times.
+#[test]
+fn the_same_build_is_within_noise() {
+    let seen = verdicts(1000, MEASURED, 1.0);
+    let alarms = seen.iter().filter(|verdict| **verdict != Overall::WithinNoise).count();
+    assert!(alarms <= 50, "{alarms} false alarms of 1,000");
+}
+
+#[test]
+fn a_tenth_more_cpu_is_found() {
+    // How often by noise: up to 3 % nearly always, at 6 % no longer.
+    let found = |cpu: f64| {
+        let seen = verdicts(100, Noise { cpu, disturbed: 0.0, ..MEASURED }, 1.1);
+        seen.iter().filter(|verdict| **verdict == Overall::Regressed).count()
+    };
+    let (at_measured, at_3, at_6) = (found(MEASURED.cpu), found(0.03), found(0.06));
+    assert!(at_measured >= 99 && at_3 >= 95 && at_6 < 80, "{at_measured}, {at_3}, {at_6} of 100");
+}
+
+#[test]
+fn it_says_where_and_how_much() {
+    let mut chance = Chance::new(1);
+    let quiet = Noise { cpu: 0.01, latency: 0.02, memory: 0.005, disturbed: 0.0 };
+    let a = recorded(&mut chance, quiet, 1.0, 5);
+    let b = recorded(&mut chance, quiet, 1.1, 5);
+    let worse = compare(&a, &b, &Options::default());
+    assert_eq!((worse.verdict, worse.verdict.exit_code()), (Overall::Regressed, 1));
+    assert!(worse.sentence.starts_with("regressed in 3 of 12 figures, most CPU per delivery +"), "{}", worse.sentence);
+    assert!(worse.rows.is_sorted_by(|a, b| {
+        let effect = |row: &millrace_lab::analysis::compare::Row| row.comparison.ratio.unwrap().estimate.ln().abs();
+        effect(a) >= effect(b)
+    }));
+    assert!(
+        worse.rows[..3].iter().all(|row| row.metric == Metric::ServerCpuUsPerDelivery && row.p_adjusted < Some(0.05))
+    );
+    let better = compare(&b, &a, &Options::default());
+    assert_eq!((better.verdict, better.verdict.exit_code()), (Overall::Improved, 0));
+    let wide = compare(&a, &b, &Options { band: 0.2, ..Options::default() });
+    assert_eq!(wide.verdict, Overall::WithinNoise);
+    let text = worse.to_string();
+    assert!(
+        text.contains("millrace sse") && text.contains("regressed") && text.ends_with(&format!("{}\n", worse.sentence))
+    );
+    let json = serde_json::to_string(&worse).unwrap();
+    let read: millrace_lab::analysis::compare::Outcome = serde_json::from_str(&json).unwrap();
+    assert_eq!((read.verdict, read.rows.len(), read.options), (worse.verdict, 12, worse.options));
+}
+
+#[test]
+fn four_runs_are_enough_and_three_are_not() {
+    let mut chance = Chance::new(3);
+    let quiet = Noise { cpu: 0.005, latency: 0.02, memory: 0.005, disturbed: 0.0 };
+    let mut of = |factor, repeats| recorded(&mut chance, quiet, factor, repeats);
+    let (a, b) = (of(1.0, 4), of(1.3, 4));
+    assert_eq!(compare(&a, &b, &Options::default()).verdict, Overall::Regressed);
+    let few = compare(&a, &of(1.3, 3), &Options::default());
+    assert_eq!((few.verdict, few.verdict.exit_code()), (Overall::NoVerdict, 2));
+    assert!(few.rows.iter().all(|row| row.verdict == Verdict::TooFewRuns) && few.unpaired.len() == 3);
+}
+
+#[test]
+fn invalid_runs_do_not_count() {
+    let mut chance = Chance::new(4);
+    let a = recorded(&mut chance, MEASURED, 1.0, 5);
+    let mut b = recorded(&mut chance, MEASURED, 1.0, 5);
+    for run in b.runs.iter_mut().filter(|run| run.repeat < 2) {
+        let detail = "1.2 ms late".into();
+        run.validity.push(millrace_lab::recording::Finding {
+            code: "generator_bound".into(),
+            detail,
+            invalidates: true,
+        });
+    }
+    assert_eq!(compare(&a, &b, &Options::default()).verdict, Overall::NoVerdict);
+}
+
+#[test]
+fn what_should_be_equal_is_asked_for() {
+    let mut chance = Chance::new(5);
+    let a = recorded(&mut chance, MEASURED, 1.0, 5);
+    type Change = fn(&mut Recording);
+    let with_provenance = |recording: &mut Recording, change: fn(&mut millrace_lab::host::provenance::Provenance)| {
+        let mut other = provenance();
+        change(&mut other);
+        recording.provenance = serde_json::to_value(other).unwrap();
+    };
+    let cases: [(Aspect, &str, Change); 7] = [
+        (Aspect::Scenario, "scenario", |b| b.scenario = "thorsen-chat".into()),
+        (Aspect::Form, "form", |b| b.form = Form::Quick),
+        (Aspect::Parameters, "parameters.main.test", |b| b.parameters["main"]["test"] = "6s".into()),
+        (Aspect::Machine, "cores", |b| b.provenance["cores"] = 4.into()),
+        (Aspect::Kernel, "kernel", |b| b.provenance["kernel"] = "6.1".into()),
+        (Aspect::Pinning, "CPUs", |b| b.runs[0].placement.server_cpus = vec![1]),
+        (Aspect::Generator, "lab profile", |b| b.provenance["lab_profile"] = "debug".into()),
+    ];
+    for (aspect, what, change) in cases {
+        let mut b = a.clone();
+        change(&mut b);
+        let refused = compare(&a, &b, &Options::default());
+        assert_eq!((refused.verdict, refused.verdict.exit_code()), (Overall::Refused, 2), "{what}");
+        assert!(refused.differences.iter().any(|one| one.aspect == Some(aspect) && one.what == what), "{refused}");
+        assert!(refused.sentence.contains(&format!("--despite {aspect}")) && refused.rows.is_empty());
+        let despite = Options { despite: vec![aspect], ..Options::default() };
+        let compared = compare(&a, &b, &despite);
+        assert_eq!(compared.verdict, Overall::WithinNoise, "{what}");
+        assert!(!compared.differences.is_empty(), "it stays to be seen");
+        assert_eq!(aspect.name().parse::<Aspect>().unwrap(), aspect);
+    }
+    assert!("weather".parse::<Aspect>().unwrap_err().to_string().contains("machine, kernel"));
+    let mut b = a.clone();
+    b.seed = 8;
+    b.parameters["main"]["targets"] = serde_json::json!(["millrace", "ws"]);
+    with_provenance(&mut b, |other| drop(other.targets.insert("millrace".into(), "0.2.0".into())));
+    let compared = compare(&a, &b, &Options::default());
+    assert_eq!(compared.verdict, Overall::WithinNoise, "builds are what is compared");
+    assert_eq!(compared.differences[0].what, "target millrace");
+}
