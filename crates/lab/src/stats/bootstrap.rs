@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::median_of;
 
-/// So many that an end of an interval of 95 % rests on 250 of them.
+/// So many that an end of an interval of 95 % rests on 250 of them. Medians of few runs need none: all resamples are counted.
 pub const RESAMPLES: usize = 10_000;
+/// Up to so many runs all resamples are counted; more are close to normal anyway, and drawn.
+const COUNTED_MAX: usize = 24;
 pub const CONFIDENCE: f64 = 0.95;
 
 /// An estimate and its confidence interval of 95 %.
@@ -29,11 +31,27 @@ impl Interval {
     /// Of `draws` of an estimate; their order is lost. None without draws.
     pub(super) fn of_draws(estimate: f64, draws: &mut [f64]) -> Option<Interval> {
         draws.sort_unstable_by(f64::total_cmp);
-        let tail = (1.0 - CONFIDENCE) / 2.0;
         let at = |share: f64| draws.get(((draws.len() as f64 * share).ceil() as usize).saturating_sub(1)).copied();
-        Some(Interval { low: at(tail)?, estimate, high: at(1.0 - tail)? })
+        Some(Interval { low: at(TAIL)?, estimate, high: at(1.0 - TAIL)? })
+    }
+
+    /// Of all values that an estimate may have, each with its chance; their order is lost. None without values.
+    fn of_chances(estimate: f64, all: &mut [(f64, f64)]) -> Option<Interval> {
+        all.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let at = |share: f64| {
+            let mut sum = 0.0;
+            // Sums of chances may lack their last digit.
+            let reaches = |chance: f64| {
+                sum += chance;
+                sum >= share - 1e-12
+            };
+            all.iter().map(|(_, chance)| *chance).position(reaches).map(|index| all[index].0)
+        };
+        Some(Interval { low: at(TAIL)?, estimate, high: at(1.0 - TAIL)? })
     }
 }
+
+const TAIL: f64 = (1.0 - CONFIDENCE) / 2.0;
 
 /// The median of the values of runs; none without values.
 ///
@@ -42,6 +60,9 @@ impl Interval {
 pub fn median(runs: &[f64], seed: u64) -> Option<Interval> {
     if runs.is_empty() {
         return None;
+    }
+    if runs.len() <= COUNTED_MAX {
+        return Interval::of_chances(super::median(runs), &mut medians(runs));
     }
     let mut again = Resampler::new(seed);
     let mut buffer = runs.to_vec();
@@ -55,11 +76,53 @@ pub fn ratio_of_medians(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
     if !usable(a) || !usable(b) {
         return None;
     }
+    let estimate = super::median(b) / super::median(a);
+    if a.len().max(b.len()) <= COUNTED_MAX {
+        let (of_a, of_b) = (medians(a), medians(b));
+        let over = |&(b, of_b): &(f64, f64)| of_a.iter().map(move |&(a, of_a)| (b / a, of_a * of_b));
+        return Interval::of_chances(estimate, &mut of_b.iter().flat_map(over).collect::<Vec<_>>());
+    }
     let mut again = Resampler::new(seed);
     let (mut of_a, mut of_b) = (a.to_vec(), b.to_vec());
     let mut draw = || median_of(again.draw(b, &mut of_b)) / median_of(again.draw(a, &mut of_a));
     let mut draws: Vec<f64> = (0..RESAMPLES).map(|_| draw()).collect();
-    Interval::of_draws(super::median(b) / super::median(a), &mut draws)
+    Interval::of_draws(estimate, &mut draws)
+}
+
+/// All medians that a resample can have, each with its chance.
+///
+/// A resample of n has its m-th lowest at or below the k-th lowest of the runs if at least m of n draws, each with the chance k/n, are
+/// (Efron 1979, section 3). If n is even, the median is between two neighbours: i is the lower and j the higher one, with i < j, if half of the
+/// draws are at or below i, one of them i itself, and the rest likewise at or above j.
+fn medians(runs: &[f64]) -> Vec<(f64, f64)> {
+    let mut sorted = runs.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let n = sorted.len();
+    let middle = n.div_ceil(2);
+    let share = |k: usize| k as f64 / n as f64;
+    let at_or_below = |k: usize| (middle..=n).map(|hits| binomial(n, hits, share(k))).sum::<f64>();
+    let is_middle = |i: usize| at_or_below(i) - at_or_below(i - 1);
+    if n % 2 == 1 {
+        return (1..=n).map(|i| (sorted[i - 1], is_middle(i))).collect();
+    }
+    let half = |k: usize| share(k).powi(middle as i32);
+    let both = |i: usize, j: usize| choose(n, middle) * (half(i) - half(i - 1)) * (half(n - j + 1) - half(n - j));
+    let of_lower = |i: usize| {
+        let higher: Vec<f64> = (i + 1..=n).map(|j| both(i, j)).collect();
+        let same = is_middle(i) - higher.iter().sum::<f64>();
+        let between = |(step, chance): (usize, f64)| ((sorted[i - 1] + sorted[i - 1 + step]) / 2.0, chance);
+        std::iter::once(same).chain(higher).enumerate().map(between).collect::<Vec<_>>()
+    };
+    (1..=n).flat_map(of_lower).collect()
+}
+
+/// The chance of exactly so many hits in `n` draws.
+fn binomial(n: usize, hits: usize, share: f64) -> f64 {
+    choose(n, hits) * share.powi(hits as i32) * (1.0 - share).powi((n - hits) as i32)
+}
+
+fn choose(n: usize, k: usize) -> f64 {
+    (0..k).map(|i| (n - i) as f64 / (i + 1) as f64).product()
 }
 
 /// Draws with replacement; the same seed draws the same on every machine.
@@ -85,32 +148,52 @@ impl Resampler {
 mod tests {
     use super::*;
 
-    /// The bootstrap distribution of a median is known: a resample of n = 2m - 1 values has its median at or below the k-th lowest with
-    /// the probability that a binomial(n, k/n) is at least m (Efron 1979, section 3).
-    fn exact_ends(n: u32) -> (usize, usize) {
-        let at_or_below = |k: u32| -> f64 {
-            let p = f64::from(k) / f64::from(n);
-            let term = |i: u32| choose(n, i) * p.powi(i as i32) * (1.0 - p).powi((n - i) as i32);
-            (n / 2 + 1..=n).map(term).sum()
-        };
-        let end = |share: f64| (1..=n).find(|k| at_or_below(*k) >= share).unwrap() as usize;
-        (end(0.025), end(0.975))
-    }
-
-    fn choose(n: u32, k: u32) -> f64 {
-        (0..k).map(|i| f64::from(n - i) / f64::from(i + 1)).product()
+    /// Every resample written down, one by one.
+    #[test]
+    fn medians_agree_with_plain_enumeration() {
+        for n in 1..=6usize {
+            let runs: Vec<f64> = [3.0, 1.0, 4.5, 1.5, 9.0, 2.6][..n].to_vec();
+            let mut counted: Vec<(f64, f64)> = Vec::new();
+            for code in 0..n.pow(n as u32) {
+                let mut resample: Vec<f64> = (0..n as u32).map(|place| runs[code / n.pow(place) % n]).collect();
+                counted.push((median_of(&mut resample), 1.0 / n.pow(n as u32) as f64));
+            }
+            let below = |all: &[(f64, f64)], limit: f64| {
+                all.iter().filter(|(value, _)| *value <= limit).map(|(_, chance)| chance).sum::<f64>()
+            };
+            for step in 0..100 {
+                let limit = f64::from(step) / 10.0 + 0.01;
+                let (seen, known) = (below(&medians(&runs), limit), below(&counted, limit));
+                assert!((seen - known).abs() < 1e-12, "{n} runs, {limit}: {seen} {known}");
+            }
+        }
     }
 
     #[test]
-    fn the_interval_of_a_median_is_the_one_that_theory_gives() {
-        for n in [5, 7, 9, 11, 25] {
-            let runs: Vec<f64> = (1..=n).map(f64::from).collect();
-            let interval = median(&runs, u64::from(n)).unwrap();
-            let (low, high) = exact_ends(n);
-            assert_eq!((interval.low, interval.high), (low as f64, high as f64), "{n} runs");
-            assert_eq!(interval.estimate, f64::from(n / 2 + 1));
+    fn drawing_agrees_with_counting() {
+        for n in [9usize, 10, 23, 24] {
+            let runs: Vec<f64> = (1..=n).map(|run| (run * run) as f64).collect();
+            let mut again = Resampler::new(n as u64);
+            let mut buffer = runs.clone();
+            let mut draws: Vec<f64> = (0..RESAMPLES).map(|_| median_of(again.draw(&runs, &mut buffer))).collect();
+            let drawn = Interval::of_draws(0.0, &mut draws).unwrap();
+            let counted = median(&runs, 1).unwrap();
+            // An end may fall on the neighbour where its chance is close to 2.5 %.
+            let places = |value: f64| value.sqrt();
+            let off =
+                (places(drawn.low) - places(counted.low)).abs().max((places(drawn.high) - places(counted.high)).abs());
+            assert!(off <= 1.0, "{n} runs: {drawn:?} {counted:?}");
         }
-        assert_eq!(exact_ends(5), (1, 5), "the range, as the documentation says");
+        let many: Vec<f64> = (0..100).map(f64::from).collect();
+        let interval = median(&many, 1).unwrap();
+        // The ranks of the binomial: 50 -+ 1.96 x 5.
+        assert!((interval.low - 39.5).abs() < 2.0 && (interval.high - 59.5).abs() < 2.0, "{interval:?}");
+    }
+
+    #[test]
+    fn five_runs_say_no_more_than_their_range() {
+        let interval = median(&[5.0, 1.0, 4.0, 2.0, 3.0], 1).unwrap();
+        assert_eq!(interval, Interval { low: 1.0, estimate: 3.0, high: 5.0 });
     }
 
     #[test]
