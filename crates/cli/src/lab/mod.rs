@@ -1,5 +1,6 @@
 //! `millrace lab`: measures this server and others. One file per subcommand; all but flags and printing is `millrace-lab`.
 
+mod compare;
 mod doctor;
 mod list;
 mod run;
@@ -41,6 +42,8 @@ enum Command {
     List(list::Args),
     /// Run a scenario
     Run(run::Args),
+    /// Say whether one recording is better or worse than another, or the same
+    Compare(compare::Args),
     /// Say what limits this machine, and the command that changes it
     Doctor(doctor::Args),
 }
@@ -49,6 +52,7 @@ pub fn run(args: Args) -> ExitCode {
     let result = match args.command {
         Command::List(args) => list::run(&args),
         Command::Run(args) => run::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {

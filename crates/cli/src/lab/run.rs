@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duratio
 use anyhow::{Context, ensure};
 use clap::Args as ClapArgs;
 use millrace_lab::{
+    analysis::{analyse, table},
     recording::Form,
     scenarios::{self, Scenario, Settings},
     slo::Slo,
@@ -80,6 +81,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let verdict = request.run(&mut *view, &stop);
     drop(view);
     if folder.exists() {
+        if let Ok(recording) = Store::read(&folder) {
+            eprint!("{}", table::summary(&analyse(&[recording])?));
+        }
         println!("{}", folder.display());
     }
     Ok(exit_code(&verdict?))

@@ -7,22 +7,12 @@ use anyhow::{Context, ensure};
 use crate::{
     host::provenance::Provenance,
     recording::{self, Factors, Load, LoadUnit, Placement, Recording, Run},
+    scenarios::{self, Scenario},
+    slo::Slo,
     stats::compare::{Terms, compare},
 };
 
-use super::{
-    Analysis, FORMAT, Head, Machine, Metric, Point, Published, Rival, RunNote, SloVerdict, curve, gates, point, series,
-};
-
-/// What an analysis is told that no recording has.
-#[derive(Default)]
-pub struct About<'a> {
-    pub title: String,
-    pub thesis_rows: Vec<String>,
-    pub published: Vec<Published>,
-    /// What of its promise a run has missed; nothing if it kept all.
-    pub missed: Option<&'a dyn Fn(&Run) -> Vec<String>>,
-}
+use super::{Analysis, FORMAT, Head, Machine, Metric, Point, Rival, RunNote, SloVerdict, curve, gates, point, series};
 
 /// Series of a report have so many steps altogether: some 150 bytes each, so that a report stays below 5 MB.
 const STEPS_ALL: usize = 15_000;
@@ -33,8 +23,8 @@ const STEPS_MIN: usize = 20;
 /// All of one scenario, from one recording or from several of the same.
 ///
 /// Cost: some 10 ms per point, for the bootstrap.
-/// Errors: there is no recording, one is of another format, or they are of different scenarios or forms.
-pub fn analyse(recordings: &[Recording], about: &About<'_>) -> anyhow::Result<Analysis> {
+/// Errors: there is no recording, one is of another format, they are of different scenarios or forms, or a service level cannot be read.
+pub fn analyse(recordings: &[Recording]) -> anyhow::Result<Analysis> {
     let first = recordings.first().context("there is no recording to analyse")?;
     for recording in recordings {
         let format = recording.format;
@@ -57,17 +47,16 @@ pub fn analyse(recordings: &[Recording], about: &About<'_>) -> anyhow::Result<An
         let place = |point: &Point| order.iter().position(|key| *key == curve_key(point));
         place(a).cmp(&place(b)).then(a.load.value.total_cmp(&b.load.value))
     });
-    let slo = slo_verdict(first, about, &mut points, &runs);
+    let slo = slo_verdict(first, &mut points, &runs)?;
     let indexed = || points.iter().enumerate().map(|(index, point)| (index as u32, point));
     let curves = grouped(indexed(), curve_key).iter().map(|group| curve::curve(group, &runs)).collect();
     let is_shown = |metric: &Metric| points.iter().any(|point| point.metrics.contains_key(metric));
     Ok(Analysis {
         format: FORMAT,
-        head: head(recordings, about, &runs, slo),
+        head: head(recordings, &runs, slo),
         metrics: Metric::ALL.into_iter().filter(is_shown).map(Metric::info).collect(),
         rivals: rivals(&points),
         curves,
-        published: about.published.clone(),
         tables: recordings.iter().flat_map(|recording| recording.tables.clone()).collect(),
         runs: notes,
         heat_edges_us: series::heat_edges_us(),
@@ -133,12 +122,13 @@ fn run_note(run: &Run, recording: u32) -> RunNote {
 }
 
 /// The run in the middle decides: a point misses if at least half of its valid runs do.
-fn slo_verdict(recording: &Recording, about: &About<'_>, points: &mut [Point], runs: &[&Run]) -> Option<SloVerdict> {
-    let (slo, missed_by) = (recording.slo.clone()?, about.missed?);
+fn slo_verdict(recording: &Recording, points: &mut [Point], runs: &[&Run]) -> anyhow::Result<Option<SloVerdict>> {
+    let Some(said_slo) = recording.slo.clone() else { return Ok(None) };
+    let slo: Slo = said_slo.parse()?;
     let (mut judged, mut missed) = (0, Vec::new());
     for point in points.iter_mut().filter(|point| !point.is_invalid) {
         let valid = point.runs.iter().map(|index| runs[*index as usize]).filter(|run| run.is_valid());
-        let of_runs: Vec<Vec<String>> = valid.map(missed_by).collect();
+        let of_runs: Vec<Vec<String>> = valid.map(|run| slo.missed(run)).collect();
         let misses: Vec<&Vec<String>> = of_runs.iter().filter(|missed| !missed.is_empty()).collect();
         let is_met = misses.len() * 2 < of_runs.len();
         point.meets_slo = Some(is_met);
@@ -148,7 +138,7 @@ fn slo_verdict(recording: &Recording, about: &About<'_>, points: &mut [Point], r
             missed.push(format!("{} {} at {}: {what}", point.target, point.transport, said(point.load)));
         }
     }
-    Some(SloVerdict { slo, passed: judged > 0 && missed.is_empty(), points: judged, missed })
+    Ok(Some(SloVerdict { slo: said_slo, passed: judged > 0 && missed.is_empty(), points: judged, missed }))
 }
 
 /// `50 clients`.
@@ -164,8 +154,10 @@ pub(super) fn said(load: Load) -> String {
     format!("{} {unit}", load.value)
 }
 
-fn head(recordings: &[Recording], about: &About<'_>, runs: &[&Run], slo: Option<SloVerdict>) -> Head {
+fn head(recordings: &[Recording], runs: &[&Run], slo: Option<SloVerdict>) -> Head {
     let first = &recordings[0];
+    // Of a scenario that this lab has no more: its figures stand without a title.
+    let about = scenarios::find(&first.scenario).ok().map(Scenario::about);
     // Of another lab, or none: what it does not say stays empty.
     let provenance: Provenance = serde_json::from_value(first.provenance.clone()).unwrap_or_default();
     let revision =
@@ -175,8 +167,8 @@ fn head(recordings: &[Recording], about: &About<'_>, runs: &[&Run], slo: Option<
     let gates = gates::gates(runs);
     Head {
         scenario: first.scenario.clone(),
-        title: about.title.clone(),
-        thesis_rows: about.thesis_rows.clone(),
+        title: about.as_ref().map(|about| about.title.clone()).unwrap_or_default(),
+        thesis_rows: about.map(|about| about.rows).unwrap_or_default(),
         form: first.form,
         seed: first.seed,
         started: first.started.clone(),
@@ -192,7 +184,7 @@ fn head(recordings: &[Recording], about: &About<'_>, runs: &[&Run], slo: Option<
             cpu_pinning: in_order(runs.iter().map(|run| pinning(&run.placement))).join("; "),
             lab: format!("{} ({}{})", provenance.lab_version, revision.unwrap_or_default(), provenance.lab_profile),
         },
-        is_valid: runs_valid as usize == runs.len() && gates.iter().all(|gate| gate.passed),
+        is_valid: runs_valid as usize == runs.len(),
         gates,
         runs_planned: planned.max(runs.len() as u32),
         runs_total: runs.len() as u32,

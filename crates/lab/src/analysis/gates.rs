@@ -1,6 +1,6 @@
 //! Badges: what must hold for figures to be believed, with value and limit, of the worst run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     host::validity::Limits,
@@ -18,20 +18,36 @@ struct Seen {
     limit: f64,
 }
 
-/// A gate that every run tells with a number: code, label, factor and unit of what is shown, and how it is read.
-type Measured = (&'static str, &'static str, f64, &'static str, fn(&Run) -> Option<Seen>);
+/// A gate that every run tells with a number.
+struct Measured {
+    code: &'static str,
+    label: &'static str,
+    /// The code of the finding that speaks against a run for it.
+    finding: &'static str,
+    /// To the unit that is shown.
+    factor: f64,
+    unit: &'static str,
+    seen: fn(&Run) -> Option<Seen>,
+}
+
+const fn measured(
+    code: &'static str,
+    label: &'static str,
+    finding: &'static str,
+    (factor, unit): (f64, &'static str),
+    seen: fn(&Run) -> Option<Seen>,
+) -> Measured {
+    Measured { code, label, finding, factor, unit, seen }
+}
 
 const MEASURED: [Measured; 6] = [
-    ("generator_lateness", "generator late to publish (p99)", 1e-3, "ms", lateness),
-    ("generator_cpu", "CPU of the generator", 100.0, "% of its CPUs", generator_cpu),
-    ("steal", "CPU taken by the hypervisor", 100.0, "%", steal),
-    ("others", "CPU of other processes", 1.0, "cores", others),
-    ("pressure", "time in which something waited for a CPU", 100.0, "%", pressure),
-    ("corrupt", "messages that nobody published", 1.0, "", corrupt),
+    measured("generator_lateness", "generator late to publish (p99)", "generator_bound", (1e-3, "ms"), lateness),
+    measured("generator_cpu", "CPU of the generator", "generator_bound", (100.0, "% of its CPUs"), generator_cpu),
+    measured("steal", "CPU taken by the hypervisor", "steal", (100.0, "%"), steal),
+    measured("others", "CPU of other processes", "others", (1.0, "cores"), others),
+    measured("pressure", "time in which something waited for a CPU", "pressure", (100.0, "%"), pressure),
+    measured("corrupt", "messages that nobody published", "corrupt", (1.0, ""), corrupt),
 ];
-
-/// Findings that the gates above tell better, with their numbers.
-const TOLD: [&str; 2] = ["generator_bound", "corrupt"];
 
 fn lateness(run: &Run) -> Option<Seen> {
     let limits = Limits::default();
@@ -72,56 +88,60 @@ fn corrupt(run: &Run) -> Option<Seen> {
     Some(Seen { value, limit: 0.0 })
 }
 
+/// A gate fails by the findings of runs, which know their form: noise of the machine counts for nothing in a quick one. The values are ours.
 pub(super) fn gates(runs: &[&Run]) -> Vec<Gate> {
-    let mut gates: Vec<Gate> = MEASURED.iter().filter_map(|measured| gate(measured, runs)).collect();
-    // What invalidates and is no number of ours.
-    let mut others: BTreeMap<&str, (u32, &str)> = BTreeMap::new();
+    // Runs that are invalid for it, and what the first of them says.
+    let mut found: BTreeMap<&str, (u32, &str)> = BTreeMap::new();
     for run in runs {
-        let mut codes: Vec<_> = run.validity.iter().filter(|finding| finding.invalidates).collect();
-        codes.dedup_by(|a, b| a.code == b.code);
-        for finding in codes {
-            others.entry(&finding.code).or_insert((0, &finding.detail)).0 += 1;
+        let against = run.validity.iter().filter(|finding| finding.invalidates);
+        let codes: BTreeMap<&str, &str> = against.map(|finding| (&*finding.code, &*finding.detail)).collect();
+        for (code, detail) in codes {
+            found.entry(code).or_insert((0, detail)).0 += 1;
         }
     }
-    for (code, (runs_failed, detail)) in others {
-        let measured = gates.iter_mut().find(|gate| gate.code == code);
-        if let Some(gate) = measured {
-            (gate.passed, gate.runs_failed) = (false, gate.runs_failed.max(runs_failed));
-            gate.note = Some(detail.to_owned());
-        } else if !TOLD.contains(&code) || gates.iter().all(|gate| gate.passed) {
-            gates.push(Gate {
-                code: code.to_owned(),
-                label: code.replace('_', " "),
-                value: None,
-                limit: None,
-                unit: String::new(),
-                passed: false,
-                runs_failed,
-                note: Some(detail.to_owned()),
-            });
-        }
+    let mut told = BTreeSet::new();
+    let mut gates = Vec::new();
+    for measured in &MEASURED {
+        let seen: Vec<Seen> = runs.iter().filter_map(|run| (measured.seen)(run)).collect();
+        let Some(worst) = seen.iter().max_by(|a, b| a.excess().total_cmp(&b.excess())) else { continue };
+        let above = seen.iter().filter(|seen| seen.is_above()).count();
+        let against = found.get(measured.finding).filter(|_| above > 0);
+        told.extend(against.map(|_| measured.finding));
+        gates.push(Gate {
+            code: measured.code.to_owned(),
+            label: measured.label.to_owned(),
+            value: Some(worst.value * measured.factor),
+            limit: worst.limit.is_finite().then_some(worst.limit * measured.factor),
+            unit: measured.unit.to_owned(),
+            passed: against.is_none(),
+            runs_failed: against.map_or(0, |(runs, _)| *runs),
+            note: match against {
+                Some((_, detail)) => Some((*detail).to_owned()),
+                None => (above > 0).then(|| format!("above the limit in {above} runs, which counts for nothing here")),
+            },
+        });
     }
+    let rest = found.into_iter().filter(|(code, _)| !told.contains(code));
+    gates.extend(rest.map(|(code, (runs_failed, detail))| Gate {
+        code: code.to_owned(),
+        label: code.replace('_', " "),
+        value: None,
+        limit: None,
+        unit: String::new(),
+        passed: false,
+        runs_failed,
+        note: Some(detail.to_owned()),
+    }));
     gates
 }
 
-fn gate((code, label, factor, unit, seen): &Measured, runs: &[&Run]) -> Option<Gate> {
-    let seen: Vec<Seen> = runs.iter().filter_map(|run| seen(run)).collect();
-    let failed = |seen: &&Seen| seen.value.is_nan() || seen.value > seen.limit;
-    // By how far over the limit; with a limit of zero or none, by value.
-    let excess = |seen: &Seen| match seen.limit > 0.0 && seen.limit.is_finite() {
-        true => seen.value / seen.limit,
-        false => seen.value,
-    };
-    let worst = seen.iter().max_by(|a, b| excess(a).total_cmp(&excess(b)))?;
-    let runs_failed = seen.iter().filter(failed).count() as u32;
-    Some(Gate {
-        code: (*code).to_owned(),
-        label: (*label).to_owned(),
-        value: Some(worst.value * factor),
-        limit: worst.limit.is_finite().then_some(worst.limit * factor),
-        unit: (*unit).to_owned(),
-        passed: runs_failed == 0,
-        runs_failed,
-        note: None,
-    })
+impl Seen {
+    fn is_above(&self) -> bool {
+        self.value.is_nan() || self.value > self.limit
+    }
+
+    /// By how far over the limit; with a limit of zero or none, the value itself.
+    fn excess(&self) -> f64 {
+        if self.limit > 0.0 && self.limit.is_finite() { self.value / self.limit } else { self.value }
+    }
 }

@@ -23,7 +23,7 @@ use crate::{
 };
 
 pub use {
-    build::{About, analyse},
+    build::analyse,
     metric::{Metric, MetricInfo},
 };
 
@@ -43,8 +43,6 @@ pub struct Analysis {
     pub curves: Vec<Curve>,
     /// The first target against each other one, where both have the same transport and load.
     pub rivals: Vec<Rival>,
-    /// What a thesis published for the same experiment.
-    pub published: Vec<Published>,
     /// What scenarios with code of their own have found, as recorded.
     pub tables: Vec<Table>,
     pub runs: Vec<RunNote>,
@@ -72,7 +70,7 @@ pub struct Head {
     pub machine: Machine,
     /// Each gate once, with its worst run.
     pub gates: Vec<Gate>,
-    /// No run failed a gate.
+    /// Nothing speaks against any run.
     pub is_valid: bool,
     /// Runs that were to be; more than there are if it was interrupted.
     pub runs_planned: u32,
@@ -109,11 +107,11 @@ pub struct Gate {
     pub limit: Option<f64>,
     /// Of both: `%`, `ms`, `cores`, or empty.
     pub unit: String,
-    /// False: runs are invalid for it.
+    /// False: runs are invalid for it. True above the limit: the form grants that, and `note` says so.
     pub passed: bool,
     /// Runs that failed it, of [`Head::runs_total`].
     pub runs_failed: u32,
-    /// What was found in the worst run.
+    /// What was found in the first run that failed it.
     pub note: Option<String>,
 }
 
@@ -314,28 +312,6 @@ pub struct Rival {
     pub metric: Metric,
     /// `ratio` is target over rival; the verdict is on `target`: `improved` is better than the rival.
     pub comparison: Comparison,
-}
-
-/// A series that a thesis prints, to be drawn beside ours.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Published {
-    /// `Thorsen 2015, WebSocket`.
-    pub name: String,
-    /// What of ours it stands beside; none if nothing of ours is the same.
-    pub metric: Option<Metric>,
-    /// Of ours, by name; empty if it is none of them.
-    pub transport: String,
-    /// In which phase it was measured; none if that has no meaning.
-    pub phase: Option<PhaseName>,
-    /// Of `x`: `clients`.
-    pub x_name: String,
-    pub x: Vec<f64>,
-    /// Of `y`.
-    pub unit: String,
-    /// `null` where the source has none.
-    pub y: Vec<Option<f64>>,
-    /// Citation with table or figure, and what is doubtful about it.
-    pub source: String,
 }
 
 /// A run in a line.

@@ -102,7 +102,7 @@ pub fn shown(metric: Metric, value: f64) -> String {
         "bytes" if value >= 1e6 => format!("{} MB", digits(value / 1e6)),
         "bytes" if value >= 1e3 => format!("{} kB", digits(value / 1e3)),
         "bytes" => format!("{value:.0} B"),
-        "share" => format!("{} %", digits(value * 100.0)),
+        "share" => format!("{:.2} %", value * 100.0),
         _ => digits(value),
     }
 }

@@ -1,5 +1,5 @@
 use millrace_lab::{
-    analysis::{About, Analysis, Figure, Metric, analyse, table},
+    analysis::{Analysis, Figure, Metric, analyse, table},
     recording::{Finding, LoadUnit, PhaseName, Run},
     stats::{compare::Verdict, knee::Why},
 };
@@ -7,7 +7,7 @@ use millrace_lab::{
 use super::{phase, recording, run, second, test_of, with};
 
 fn analysis(runs: Vec<Run>) -> Analysis {
-    analyse(&[recording(runs)], &About::default()).unwrap()
+    analyse(&[recording(runs)]).unwrap()
 }
 
 fn figure(analysis: &Analysis, point: usize, metric: Metric) -> &Figure {
@@ -231,17 +231,38 @@ fn an_analysis_comes_back_as_it_was() {
     let mut runs: Vec<Run> = (0..4).map(|repeat| with(run("millrace", "sse", 50, repeat), 3.0, 400.0)).collect();
     runs[0].seconds = vec![second(1.0, 200, 10_000)];
     let mut recording = recording(runs);
-    recording.slo = Some("p99<1ms".into());
-    let missed = |run: &Run| if run.repeat < 2 { vec!["p99 1.3 ms".to_owned()] } else { Vec::new() };
-    let about = About { title: "One source".into(), missed: Some(&missed), ..About::default() };
-    let analysis = analyse(std::slice::from_ref(&recording), &about).unwrap();
+    // Two of the four are slower.
+    recording.runs[2..].iter_mut().for_each(|run| test_of(run).latency_us.record_us(70_000_000));
+    recording.slo = Some("p99<2ms,p99.5<5ms".into());
+    let analysis = analyse(std::slice::from_ref(&recording)).unwrap();
     let slo = analysis.head.slo.as_ref().unwrap();
     assert!(!slo.passed && analysis.points[0].meets_slo == Some(false), "two of four missed it");
-    assert_eq!(slo.missed, ["millrace sse at 50 clients: p99 1.3 ms"]);
+    assert_eq!(slo.missed, ["millrace sse at 50 clients: p99.5 never came"]);
     let text = serde_json::to_string(&analysis).unwrap();
     assert!(text.contains(r#""latency_p99_9_us":{"median":"#) && text.contains(r#""server_cpu_us_per_delivery""#));
     assert_eq!(serde_json::from_str::<Analysis>(&text).unwrap(), analysis);
+    assert!(!analysis.head.title.is_empty() && !analysis.head.thesis_rows.is_empty());
     assert_eq!(analysis.head.machine.cpu_pinning, "server 0, generator 1");
     recording.format += 1;
-    assert!(analyse(&[recording], &about).is_err() && analyse(&[], &about).is_err());
+    assert!(analyse(&[recording]).is_err() && analyse(&[]).is_err());
+}
+
+#[test]
+fn a_gate_tells_its_worst_run_and_fails_by_findings() {
+    let mut runs: Vec<Run> = (0..4).map(|repeat| with(run("millrace", "sse", 50, repeat), 3.0, 400.0)).collect();
+    for (run, late_us) in runs.iter_mut().zip([100, 200, 5000, 300]) {
+        test_of(run).lateness_us.record_us(late_us);
+    }
+    let gate = |runs: Vec<Run>| {
+        let gates = analysis(runs).head.gates;
+        assert_eq!(gates.iter().filter(|gate| gate.code.contains("generator")).count(), 2, "each once: {gates:?}");
+        gates.into_iter().find(|gate| gate.code == "generator_lateness").unwrap()
+    };
+    let tolerated = gate(runs.clone());
+    assert!(tolerated.passed && tolerated.note.unwrap().contains("in 1 runs"));
+    assert!(tolerated.value.is_some_and(|ms| (ms - 5.0).abs() < 0.01) && tolerated.limit == Some(1.0));
+    let detail = "5 ms late".to_owned();
+    runs[2].validity.push(Finding { code: "generator_bound".into(), detail, invalidates: true });
+    let failed = gate(runs);
+    assert_eq!((failed.passed, failed.runs_failed, failed.note.as_deref()), (false, 1, Some("5 ms late")));
 }
