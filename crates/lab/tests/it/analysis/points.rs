@@ -233,11 +233,11 @@ fn an_analysis_comes_back_as_it_was() {
     let mut recording = recording(runs);
     // Two of the four are slower.
     recording.runs[2..].iter_mut().for_each(|run| test_of(run).latency_us.record_us(70_000_000));
-    recording.slo = Some("p99<2ms,p99.5<5ms".into());
+    recording.slo = Some("p99<2ms,p99.9<5ms".into());
     let analysis = analyse(std::slice::from_ref(&recording)).unwrap();
     let slo = analysis.head.slo.as_ref().unwrap();
     assert!(!slo.passed && analysis.points[0].meets_slo == Some(false), "two of four missed it");
-    assert_eq!(slo.missed, ["millrace sse at 50 clients: p99.5 never came"]);
+    assert_eq!(slo.missed, ["millrace sse at 50 clients: p99.9 never came"]);
     let text = serde_json::to_string(&analysis).unwrap();
     assert!(text.contains(r#""latency_p99_9_us":{"median":"#) && text.contains(r#""server_cpu_us_per_delivery""#));
     assert_eq!(serde_json::from_str::<Analysis>(&text).unwrap(), analysis);
