@@ -105,7 +105,7 @@ fn percentiles(runs: &[&Run]) -> Vec<Percentile> {
             latencies.iter().map(|latency| latency.quantile_us(share).map(|us| us as f64)).collect();
         let beyond = latencies.iter().filter_map(|latency| Some(latency.beyond(latency.quantile_us(share)?))).min()?;
         let one_in = 1.0 / (1.0 - share);
-        (one_in <= fewest as f64).then(|| all)?.map(|all| Percentile {
+        (one_in <= fewest as f64).then_some(all)?.map(|all| Percentile {
             share,
             one_in: series::rounded(one_in),
             latency_us: stats::median(&all),
