@@ -9,6 +9,7 @@ pub mod host;
 pub mod load;
 pub mod observe;
 pub mod recording;
+pub mod report;
 pub mod scenarios;
 pub mod slo;
 pub mod stats;
