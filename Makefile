@@ -48,7 +48,7 @@ setup: ## Debian packages that the tests need (Chromium), if they are missing
 	@scripts/setup.sh
 
 clean: ## forget what was built
-	rm -rf target sdk/dist sdk/node_modules web/dist web/pack web/node_modules
+	rm -rf target sdk/dist sdk/node_modules web/dist web/pack web/single web/node_modules
 
 # --- files ---------------------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,59 @@
+import { scaleLinear, scaleLog } from 'd3-scale';
+
+export interface Axis {
+  readonly kind: 'linear' | 'log';
+  readonly domain: readonly [number, number];
+  /** With its unit. */
+  readonly label: string;
+  readonly format: (value: number) => string;
+  /** Otherwise round numbers. */
+  readonly ticks?: readonly number[];
+}
+
+export interface Scale {
+  (value: number): number;
+  readonly ticks: readonly number[];
+}
+
+/** Powers of ten, with 2 and 5 between them where the axis has room. */
+function powers([low, high]: readonly [number, number], most: number): number[] {
+  const decades = Math.log10(high / low);
+  const steps = decades * 3 <= most ? [1, 2, 5] : [1];
+  const every = Math.max(1, Math.ceil(decades / most));
+  const ticks: number[] = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+    if (power % every !== 0) continue;
+    for (const step of steps) {
+      const tick = Number(`${step}e${power}`);
+      if (tick >= low * 0.999 && tick <= high * 1.001) ticks.push(tick);
+    }
+  }
+  return ticks;
+}
+
+export function scale(axis: Axis, range: readonly [number, number], most: number): Scale {
+  const [low, high] = axis.domain;
+  const of = axis.kind === 'log' ? scaleLog([low, high], range) : scaleLinear([low, high], range);
+  const ticks = axis.ticks ?? (axis.kind === 'log' ? powers(axis.domain, most) : of.ticks(most));
+  // What lies outside is drawn at the edge of its axis.
+  return Object.assign((value: number) => of(Math.min(high, Math.max(low, value))), { ticks });
+}
+
+/** From zero to a round number that holds all values. */
+export function fromZero(values: Iterable<number>): [number, number] {
+  const high = Math.max(0, ...finite(values));
+  return scaleLinear([0, high > 0 ? high * 1.02 : 1], [0, 1]).nice(5).domain() as [number, number];
+}
+
+/** Whole decades around all values above zero. */
+export function decades(values: Iterable<number>, orElse: [number, number] = [1, 10]): [number, number] {
+  const above = finite(values).filter((value) => value > 0);
+  if (above.length === 0) return orElse;
+  const low = 10 ** Math.floor(Math.log10(Math.min(...above)) + 1e-9);
+  const high = 10 ** Math.ceil(Math.log10(Math.max(...above)) - 1e-9);
+  return [low, high > low ? high : low * 10];
+}
+
+function finite(values: Iterable<number>): number[] {
+  return [...values].filter(Number.isFinite);
+}

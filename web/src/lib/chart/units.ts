@@ -1,0 +1,41 @@
+/** Numbers as a chart says them: three digits, the unit that makes them short. Unknown is an en dash, never 0. */
+import { UNKNOWN } from '../format';
+
+const three = new Intl.NumberFormat('en', { maximumSignificantDigits: 3, useGrouping: true });
+const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+
+export type Format = (value: number | null | undefined) => string;
+
+const known = (value: number | null | undefined): value is number => value !== null && value !== undefined && Number.isFinite(value);
+const digits = (value: number) => (Math.abs(value) >= 1000 ? whole : three).format(value);
+
+export const plain: Format = (value) => (known(value) ? digits(value) : UNKNOWN);
+
+/** `1.2 M`, `40 k`: for axes. */
+export const short: Format = (value) => {
+  if (!known(value)) return UNKNOWN;
+  for (const [step, unit] of [[1e9, ' G'], [1e6, ' M'], [1e3, ' k']] as const) if (Math.abs(value) >= step) return three.format(value / step) + unit;
+  return three.format(value);
+};
+
+/** Microseconds in the unit that makes them short. */
+export const us: Format = (value) => {
+  if (!known(value)) return UNKNOWN;
+  if (value >= 999_500) return `${three.format(value / 1e6)} s`;
+  if (value >= 999.5) return `${three.format(value / 1e3)} ms`;
+  return `${three.format(value)} µs`;
+};
+
+export const bytes: Format = (value) => {
+  if (!known(value)) return UNKNOWN;
+  for (const [step, unit] of [[1e9, 'GB'], [1e6, 'MB'], [1e3, 'kB']] as const) if (Math.abs(value) >= step) return `${three.format(value / step)} ${unit}`;
+  return `${three.format(value)} B`;
+};
+
+/** A share as percent. */
+export const percent: Format = (value) => (known(value) ? `${three.format(value * 100)} %` : UNKNOWN);
+
+/** A change as percent with its sign. */
+export const change: Format = (value) => (known(value) ? `${value >= 0 ? '+' : '−'}${three.format(Math.abs(value) * 100)} %` : UNKNOWN);
+
+export const seconds: Format = (value) => (known(value) ? `${three.format(value)} s` : UNKNOWN);

@@ -1,0 +1,81 @@
+/** The lines of a report as they are drawn: by part of the scenario, and apart by transport where they would be too many for one picture. */
+import type { Axis } from '../../lib/chart/axis';
+import { decades, fromZero } from '../../lib/chart/axis';
+import type { Drawn, Point as DrawnPoint } from '../../lib/chart/LineChart.svelte';
+import { plain } from '../../lib/chart/units';
+import type { Analysis, Curve, Figure, Load, Point } from './analysis';
+import { loadUnit, targetName, transportName, type Cast } from './names';
+
+/** More lines than this in one picture are not read. */
+const LINES_MAX = 7;
+
+export interface Line {
+  readonly curve: Curve;
+  readonly points: readonly Point[];
+  readonly name: string;
+  readonly cast: ReturnType<Cast['of']>;
+}
+
+export interface Facet {
+  /** Empty if there is only one. */
+  readonly title: string;
+  readonly counts: Load['counts'];
+  readonly lines: readonly Line[];
+}
+
+export function facets(analysis: Analysis, cast: Cast): Facet[] {
+  const lines: Line[] = analysis.curves.map((curve) => ({
+    curve,
+    points: curve.points.flatMap((index) => analysis.points[index] ?? []),
+    name: cast.of(curve).name,
+    cast: cast.of(curve),
+  }));
+  const parts = [...new Set(lines.map((line) => line.curve.part))];
+  return parts.flatMap((part) => {
+    const of = lines.filter((line) => line.curve.part === part && line.points.length > 0);
+    const counts = of[0]?.points[0]?.load.counts ?? 'clients';
+    const transports = [...new Set(of.map((line) => line.curve.transport))];
+    if (of.length <= LINES_MAX || transports.length === 1) return of.length > 0 ? [{ title: part, counts, lines: of }] : [];
+    return transports.map((transport) => ({
+      title: [part, transportName(transport)].filter(Boolean).join(', '),
+      counts,
+      lines: of.filter((line) => line.curve.transport === transport).map((line) => ({ ...line, name: targetName(line.curve.target) })),
+    }));
+  });
+}
+
+/** A line over load of one figure per point. */
+export function drawn(line: Line, of: (point: Point) => Figure | null | undefined, knee = false): Drawn {
+  const { knee: bend } = line.curve;
+  return {
+    name: line.name,
+    ink: line.cast.ink,
+    points: line.points.map((point): DrawnPoint => {
+      const figure = of(point);
+      const note = [point.is_invalid ? 'No valid run' : '', figure?.is_thin ? 'Rests on fewer than 10 samples' : ''].filter(Boolean).join('. ');
+      return { x: point.load.value, y: figure?.median ?? null, low: figure?.ci95?.[0] ?? null, high: figure?.ci95?.[1] ?? null, ...(note ? { note } : {}) };
+    }),
+    ...(knee && bend ? { knee: { x: bend.saturated, says: `${line.name} saturated at ${plain(bend.saturated)}` } } : {}),
+  };
+}
+
+/** Of loads: logarithmic if they span more than two decades. */
+export function loadAxis(counts: Load['counts'], loads: readonly number[]): Axis {
+  const [low, high] = [Math.min(...loads), Math.max(...loads)];
+  const label = loadUnit(counts);
+  if (low > 0 && high / low > 100 && loads.length > 3 && !(low === 1 && high <= 1000)) return { kind: 'log', domain: decades(loads), label, format: plain };
+  return { kind: 'linear', domain: fromZero(loads), label, format: plain };
+}
+
+export const loadsOf = (facet: Facet): number[] => facet.lines.flatMap((line) => line.points.map((point) => point.load.value));
+
+/** The highest load that was carried, and that nearest to half of it. */
+export function carried(line: Line): { readonly top: Point; readonly half: Point; readonly all: boolean } | undefined {
+  const { knee } = line.curve;
+  const fit = line.points.filter((point) => !knee || (knee.carried !== null && point.load.value <= knee.carried));
+  const top = fit.at(-1) ?? line.points[0];
+  if (!top) return undefined;
+  const off = (point: Point) => Math.abs(point.load.value - top.load.value / 2);
+  const half = line.points.reduce((best, point) => (off(point) < off(best) ? point : best), top);
+  return { top, half, all: !knee };
+}

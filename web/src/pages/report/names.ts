@@ -1,0 +1,71 @@
+/** How things are called in the report. */
+import { bytes, percent, plain, us, type Format } from '../../lib/chart/units';
+import { ink, type Ink } from '../../lib/chart/palette';
+import type { Analysis, Load, LoadUnit, Point } from './analysis';
+
+const TARGETS: Readonly<Record<string, string>> = {
+  millrace: 'Millrace', ws: 'ws', bun: 'Bun', uws: 'uWebSockets', socketio: 'Socket.IO', engineio: 'Engine.IO',
+  socketcluster: 'SocketCluster', nats: 'NATS', nchan: 'Nchan', mosquitto: 'Mosquitto', pushpin: 'Pushpin', centrifugo: 'Centrifugo', mercure: 'Mercure',
+};
+const TRANSPORTS: Readonly<Record<string, string>> = {
+  websocket: 'WebSocket', session: 'Session', sse: 'SSE', ndjson: 'NDJSON', 'long-polling': 'Long polling', polling: 'Polling',
+};
+const LOADS: Readonly<Record<LoadUnit, string>> = {
+  clients: 'clients', publishers: 'publishers', connections: 'connections', 'each-per-second': 'publications per second each', bytes: 'bytes of payload', 'server-cpus': 'CPUs of the server',
+};
+
+export const targetName = (name: string): string => TARGETS[name] ?? name;
+export const transportName = (name: string): string => TRANSPORTS[name] ?? name;
+export const loadUnit = (unit: LoadUnit): string => LOADS[unit];
+export const loadName = ({ value, counts }: Load): string => {
+  const unit = LOADS[counts];
+  return `${plain(value)} ${value === 1 && unit.endsWith('s') && counts !== 'bytes' ? unit.slice(0, -1) : unit}`;
+};
+
+/** `1,234` of the unit that a metric has. */
+export function inUnit(unit: string): Format {
+  switch (unit) {
+    case 'us': return us;
+    case 'bytes': return bytes;
+    case 'share': return percent;
+    case 'per s': return (value) => `${plain(value)}/s`;
+    case 'cores': return percent;
+    default: return plain;
+  }
+}
+
+export interface Who {
+  readonly part: string;
+  readonly target: string;
+  readonly transport: string;
+}
+
+export const same = (a: Who, b: Who): boolean => a.part === b.part && a.target === b.target && a.transport === b.transport;
+
+/** Names that say no more than is needed to tell the lines of one report apart; the same line has the same colour and mark everywhere. */
+export class Cast {
+  readonly lines: readonly (Who & { readonly name: string; readonly ink: Ink })[];
+  readonly targets: readonly string[];
+  readonly transports: readonly string[];
+
+  constructor(analysis: Analysis) {
+    const unique = (of: (point: Point) => string) => [...new Set(analysis.points.map(of))];
+    this.targets = unique((point) => point.target);
+    this.transports = unique((point) => point.transport);
+    const whos: Who[] = [];
+    for (const { part, target, transport } of analysis.points) if (!whos.some((who) => same(who, { part, target, transport }))) whos.push({ part, target, transport });
+    // Many rivals over few transports: a colour per rival. One server over many transports: a colour per transport.
+    const pairs = [...new Set(whos.map((who) => `${who.target} ${who.transport}`))];
+    this.lines = whos.map((who) => ({ ...who, name: this.#name(who), ink: ink(pairs.indexOf(`${who.target} ${who.transport}`)) }));
+  }
+
+  #name({ target, transport }: Who): string {
+    if (this.targets.length === 1) return transportName(transport);
+    if (this.transports.length === 1) return targetName(target);
+    return `${targetName(target)} ${transportName(transport)}`;
+  }
+
+  of(who: Who): { readonly name: string; readonly ink: Ink } {
+    return this.lines.find((line) => same(line, who)) ?? { name: `${who.target} ${who.transport}`, ink: ink(0) };
+  }
+}
