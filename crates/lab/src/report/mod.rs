@@ -10,7 +10,10 @@ use std::{
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::analysis::Analysis;
+use crate::{
+    analysis::{Analysis, Metric, MetricInfo, compare::Outcome},
+    recording::Recording,
+};
 
 use published::Published;
 
@@ -41,6 +44,45 @@ pub fn write(folder: &Path, analysis: &Analysis) -> anyhow::Result<PathBuf> {
     let file = folder.join("report.html");
     fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
+}
+
+/// Two recordings and what came out when they were compared.
+#[derive(Serialize)]
+struct Compared<'a> {
+    a: Side<'a>,
+    b: Side<'a>,
+    metrics: Vec<MetricInfo>,
+    outcome: &'a Outcome,
+}
+
+#[derive(Serialize)]
+struct Side<'a> {
+    /// What the user calls it, such as its folder.
+    label: &'a str,
+    scenario: &'a str,
+    started: &'a str,
+    runs: usize,
+}
+
+impl<'a> Side<'a> {
+    fn of(label: &'a str, recording: &'a Recording) -> Side<'a> {
+        Side { label, scenario: &recording.scenario, started: &recording.started, runs: recording.runs.len() }
+    }
+}
+
+/// Writes a comparison as a page. `labels` are what the user calls A and B.
+///
+/// Errors: the file cannot be written, or this program was built without its pages.
+pub fn write_comparison(
+    file: &Path,
+    labels: [&str; 2],
+    [a, b]: [&Recording; 2],
+    outcome: &Outcome,
+) -> anyhow::Result<()> {
+    let metrics = Metric::ALL.into_iter().filter(|metric| outcome.rows.iter().any(|row| row.metric == *metric));
+    let metrics = metrics.map(Metric::info).collect();
+    let page = page(&Compared { a: Side::of(labels[0], a), b: Side::of(labels[1], b), metrics, outcome })?;
+    fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// The page with data in it.

@@ -35,7 +35,14 @@ export const bytes: Format = (value) => {
 /** A share as percent. */
 export const percent: Format = (value) => (known(value) ? `${three.format(value * 100)} %` : UNKNOWN);
 
-/** A change as percent with its sign. */
-export const change: Format = (value) => (known(value) ? `${value >= 0 ? '+' : '−'}${three.format(Math.abs(value) * 100)} %` : UNKNOWN);
+const tenths = new Intl.NumberFormat('en', { maximumFractionDigits: 1 });
+
+/** A change as percent with its sign; to a tenth, below ten. */
+export const change: Format = (value) => {
+  if (!known(value)) return UNKNOWN;
+  const size = Math.abs(value) * 100;
+  const text = (size < 10 ? tenths : whole).format(size);
+  return text === '0' ? '0 %' : `${value > 0 ? '+' : '−'}${text} %`;
+};
 
 export const seconds: Format = (value) => (known(value) ? `${three.format(value)} s` : UNKNOWN);

@@ -299,3 +299,39 @@ export interface Report {
   readonly analysis: Analysis;
   readonly published: Published;
 }
+
+export interface CompareRow {
+  readonly part: string;
+  readonly target: string;
+  readonly transport: string;
+  readonly load: Load;
+  readonly metric: string;
+  readonly median_a: number;
+  readonly median_b: number;
+  readonly verdict: Verdict;
+  readonly comparison: Comparison;
+  readonly p_adjusted: number | null;
+}
+
+/** One side of a comparison. */
+export interface Side {
+  readonly label: string;
+  readonly scenario: string;
+  readonly started: string;
+  readonly runs: number;
+}
+
+/** What is between the script tags of a comparison. */
+export interface Compared {
+  readonly a: Side;
+  readonly b: Side;
+  readonly metrics: readonly MetricInfo[];
+  readonly outcome: {
+    readonly verdict: 'within-noise' | 'improved' | 'regressed' | 'refused' | 'no-verdict';
+    readonly sentence: string;
+    readonly options: { readonly band: number; readonly alpha: number };
+    readonly differences: readonly { readonly aspect: string | null; readonly what: string; readonly a: string; readonly b: string }[];
+    readonly rows: readonly CompareRow[];
+    readonly unpaired: readonly string[];
+  };
+}

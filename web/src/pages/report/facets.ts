@@ -1,6 +1,6 @@
 /** The lines of a report as they are drawn: by part of the scenario, and apart by transport where they would be too many for one picture. */
 import type { Axis } from '../../lib/chart/axis';
-import { decades, fromZero } from '../../lib/chart/axis';
+import { decades } from '../../lib/chart/axis';
 import type { Drawn, Point as DrawnPoint } from '../../lib/chart/LineChart.svelte';
 import { plain } from '../../lib/chart/units';
 import type { Analysis, Curve, Figure, Load, Point } from './analysis';
@@ -63,8 +63,8 @@ export function drawn(line: Line, of: (point: Point) => Figure | null | undefine
 export function loadAxis(counts: Load['counts'], loads: readonly number[]): Axis {
   const [low, high] = [Math.min(...loads), Math.max(...loads)];
   const label = loadUnit(counts);
-  if (low > 0 && high / low > 100 && loads.length > 3 && !(low === 1 && high <= 1000)) return { kind: 'log', domain: decades(loads), label, format: plain };
-  return { kind: 'linear', domain: fromZero(loads), label, format: plain };
+  if (low > 0 && high / low > 100 && loads.length > 3 && !(low === 1 && high <= 1000)) return { kind: 'log', domain: [decades(loads)[0], high], label, format: plain };
+  return { kind: 'linear', domain: [0, Math.max(1, high)], label, format: plain };
 }
 
 export const loadsOf = (facet: Facet): number[] => facet.lines.flatMap((line) => line.points.map((point) => point.load.value));
