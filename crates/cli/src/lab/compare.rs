@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 use clap::Args as ClapArgs;
 use millrace_lab::{
     analysis::compare::{Aspect, Options, compare},
+    report,
     sweep::Store,
 };
 
@@ -21,7 +22,8 @@ use millrace_lab::{
     millrace lab run thorsen-broadcast --repeats 5 --targets millrace=target/release/millrace --out after\n  \
     millrace lab compare before after\n\
     Example: in spite of another kernel, and only what changed by more than 5 %\n  \
-    millrace lab compare monday tuesday --despite kernel --band 5%"
+    millrace lab compare monday tuesday --despite kernel --band 5%\n\
+    Example: as a page to send around\n  millrace lab compare before after --html comparison.html"
 )]
 pub struct Args {
     /// Results to compare with: a folder that `millrace lab run` wrote
@@ -39,6 +41,9 @@ pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
+    /// As a page, too: one file for any browser
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -49,6 +54,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(&outcome)?);
     } else {
         print!("{outcome}");
+    }
+    if let Some(file) = args.html {
+        let labels = [&args.a, &args.b].map(|folder| folder.display().to_string());
+        report::write_comparison(&file, [&labels[0], &labels[1]], [&a, &b], &outcome)?;
     }
     Ok(ExitCode::from(outcome.verdict.exit_code()))
 }

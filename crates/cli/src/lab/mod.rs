@@ -3,6 +3,7 @@
 mod compare;
 mod doctor;
 mod list;
+mod report;
 mod run;
 mod view;
 
@@ -44,6 +45,8 @@ enum Command {
     Run(run::Args),
     /// Say whether one recording is better or worse than another, or the same
     Compare(compare::Args),
+    /// Draw what was recorded as a page: one file for any browser
+    Report(report::Args),
     /// Say what limits this machine, and the command that changes it
     Doctor(doctor::Args),
 }
@@ -53,6 +56,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::List(args) => list::run(&args),
         Command::Run(args) => run::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),
     };
     result.unwrap_or_else(|error| {

@@ -7,6 +7,7 @@ use clap::Args as ClapArgs;
 use millrace_lab::{
     analysis::{analyse, table},
     recording::Form,
+    report::{self, live::Live},
     scenarios::{self, Scenario, Settings},
     slo::Slo,
     sweep::{Request, Store},
@@ -19,7 +20,7 @@ const DEFAULT_SEED: u64 = 1;
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "Writes recording.json into the folder, after each run. Ctrl-C keeps what is there; --resume goes on with it.\n\n\
+    after_help = "Writes recording.json into the folder, after each run, and report.html at the end. Ctrl-C keeps what is there; --resume goes on with it.\n\n\
     Example: Millrace beside ws and a uWebSockets that you have built\n  \
     millrace lab run thorsen-broadcast --targets millrace,ws,uws=/opt/uws --transports websocket\n\
     Example: other levels, and a service level that decides the exit code\n  \
@@ -39,6 +40,9 @@ pub struct Args {
     /// Go on with what was interrupted there
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
+    /// Serve a page that shows it as it goes; its server takes a little of this machine
+    #[arg(long)]
+    live: bool,
     /// Leave out levels (never repeats) until it is estimated to take no longer
     #[arg(long, value_name = "MINUTES", conflicts_with = "resume", value_parser = minutes)]
     budget: Option<Duration>,
@@ -74,15 +78,26 @@ pub struct What {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let live = args.live;
     let request = args.request()?;
     let stop = stop_by_signal()?;
     let folder = request.folder.clone();
     let mut view = view::of_terminal();
+    if live {
+        let live = Live::start()?;
+        eprintln!("live: {}", live.url());
+        view = Box::new(view::Both(view, Box::new(live)));
+    }
     let verdict = request.run(&mut *view, &stop);
     drop(view);
     if folder.exists() {
         if let Ok(recording) = Store::read(&folder) {
-            eprint!("{}", table::summary(&analyse(&[recording])?));
+            let analysis = analyse(&[recording])?;
+            eprint!("{}", table::summary(&analysis));
+            match report::write(&folder, &analysis) {
+                Ok(page) => eprintln!("report: {}", page.display()),
+                Err(error) => eprintln!("no report: {error:#}"),
+            }
         }
         println!("{}", folder.display());
     }

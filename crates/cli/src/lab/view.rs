@@ -13,6 +13,16 @@ pub fn of_terminal() -> Box<dyn View> {
     if std::io::stderr().is_terminal() { Box::new(Terminal::default()) } else { Box::new(Plain) }
 }
 
+/// Both are told.
+pub struct Both(pub Box<dyn View>, pub Box<dyn View>);
+
+impl View for Both {
+    fn tell(&mut self, event: &Event<'_>) {
+        self.0.tell(event);
+        self.1.tell(event);
+    }
+}
+
 struct Plain;
 
 impl View for Plain {

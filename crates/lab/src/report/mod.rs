@@ -1,5 +1,6 @@
 //! A run as a page that anyone can open: one file, nothing loaded, nobody asked; with what the theses printed beside it.
 
+pub mod live;
 pub mod published;
 
 use std::{

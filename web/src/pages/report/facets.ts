@@ -30,6 +30,7 @@ export function facets(analysis: Analysis, cast: Cast): Facet[] {
     name: cast.of(curve).name,
     cast: cast.of(curve),
   }));
+  lines.sort((a, b) => cast.place(a.curve) - cast.place(b.curve));
   const parts = [...new Set(lines.map((line) => line.curve.part))];
   return parts.flatMap((part) => {
     const of = lines.filter((line) => line.curve.part === part && line.points.length > 0);
@@ -55,7 +56,7 @@ export function drawn(line: Line, of: (point: Point) => Figure | null | undefine
       const note = [point.is_invalid ? 'No valid run' : '', figure?.is_thin ? 'Rests on fewer than 10 samples' : ''].filter(Boolean).join('. ');
       return { x: point.load.value, y: figure?.median ?? null, low: figure?.ci95?.[0] ?? null, high: figure?.ci95?.[1] ?? null, ...(note ? { note } : {}) };
     }),
-    ...(knee && bend ? { knee: { x: bend.saturated, says: `${line.name} saturated at ${plain(bend.saturated)}` } } : {}),
+    ...(knee && bend ? { knee: { x: bend.saturated, says: `${line.name}: too much at ${plain(bend.saturated)}`, short: `too much at ${plain(bend.saturated)}` } } : {}),
   };
 }
 
@@ -79,3 +80,10 @@ export function carried(line: Line): { readonly top: Point; readonly half: Point
   const half = line.points.reduce((best, point) => (off(point) < off(best) ? point : best), top);
   return { top, half, all: !knee };
 }
+
+/** Medians and the ends of their intervals: what an axis must reach. */
+export const reach = (points: readonly Point[], of: (point: Point) => Figure | null | undefined): number[] =>
+  points.flatMap((point) => {
+    const figure = of(point);
+    return figure ? [figure.median, ...(figure.ci95 ?? [])] : [];
+  });

@@ -45,15 +45,20 @@ export const same = (a: Who, b: Who): boolean => a.part === b.part && a.target =
 /** Names that say no more than is needed to tell the lines of one report apart; the same line has the same colour and mark everywhere. */
 export class Cast {
   readonly lines: readonly (Who & { readonly name: string; readonly ink: Ink })[];
-  readonly targets: readonly string[];
-  readonly transports: readonly string[];
+  /** Ours first, then as they are listed. */
+  readonly targets: string[];
+  readonly transports: string[];
 
   constructor(analysis: Analysis) {
     const unique = (of: (point: Point) => string) => [...new Set(analysis.points.map(of))];
     this.targets = unique((point) => point.target);
     this.transports = unique((point) => point.transport);
+    const known = (all: Readonly<Record<string, string>>, name: string) => (name in all ? Object.keys(all).indexOf(name) : 99);
+    this.targets.sort((a, b) => known(TARGETS, a) - known(TARGETS, b));
+    this.transports.sort((a, b) => known(TRANSPORTS, a) - known(TRANSPORTS, b));
     const whos: Who[] = [];
     for (const { part, target, transport } of analysis.points) if (!whos.some((who) => same(who, { part, target, transport }))) whos.push({ part, target, transport });
+    whos.sort((a, b) => this.place(a) - this.place(b));
     // Many rivals over few transports: a colour per rival. One server over many transports: a colour per transport.
     const pairs = [...new Set(whos.map((who) => `${who.target} ${who.transport}`))];
     this.lines = whos.map((who) => ({ ...who, name: this.#name(who), ink: ink(pairs.indexOf(`${who.target} ${who.transport}`)) }));
@@ -63,6 +68,11 @@ export class Cast {
     if (this.targets.length === 1) return transportName(transport);
     if (this.transports.length === 1) return targetName(target);
     return `${targetName(target)} ${transportName(transport)}`;
+  }
+
+  /** In which order lines are drawn and named. */
+  place({ target, transport }: Pick<Who, 'target' | 'transport'>): number {
+    return this.targets.indexOf(target) * 100 + this.transports.indexOf(transport);
   }
 
   of(who: Who): { readonly name: string; readonly ink: Ink } {

@@ -1,0 +1,82 @@
+/** What `millrace lab run --live` publishes to `lab/live`: `crates/lab/src/report/live.rs`. */
+
+import type { Load } from '../report/analysis';
+
+export const CHANNEL = 'lab/live';
+
+export interface Second {
+  readonly is: 'second';
+  readonly at_s: number;
+  readonly published: number;
+  readonly delivered: number;
+  readonly p50_us: number | null;
+  readonly p99_us: number | null;
+  readonly server_cpu_cores: number;
+  readonly generator_cpu_cores: number;
+  readonly server_memory_bytes: number;
+}
+
+export interface Ended {
+  readonly is: 'ended';
+  readonly target: string;
+  readonly transport: string;
+  readonly load: Load;
+  readonly repeat: number;
+  readonly delivered: number | null;
+  readonly lost: number | null;
+  readonly p50_us: number | null;
+  readonly p99_us: number | null;
+  readonly is_valid: boolean;
+  readonly missed: readonly string[];
+}
+
+type Event =
+  | { readonly is: 'said'; readonly text: string }
+  | { readonly is: 'planned'; readonly runs: number; readonly done: number; readonly estimate_s: number }
+  | { readonly is: 'begun'; readonly index: number; readonly of: number; readonly label: string; readonly left_s: number }
+  | { readonly is: 'finished' }
+  | Second
+  | Ended;
+
+/** What is known of a sweep so far. */
+export interface Progress {
+  readonly runs: number;
+  readonly index: number;
+  readonly label: string;
+  readonly left_s: number | undefined;
+  readonly finished: boolean;
+  /** The last ones, of whichever run, one after the other. */
+  readonly seconds: readonly (Second & { readonly since_s: number })[];
+  /** The newest first. */
+  readonly ended: readonly Ended[];
+  readonly said: readonly string[];
+}
+
+export const NOTHING: Progress = { runs: 0, index: 0, label: '', left_s: undefined, finished: false, seconds: [], ended: [], said: [] };
+
+/** What is older is in the report. */
+const SECONDS_MAX = 120;
+const SAID_MAX = 20;
+
+const isEvent = (data: unknown): data is Event => typeof data === 'object' && data !== null && 'is' in data && typeof data.is === 'string';
+
+export function told(progress: Progress, data: unknown): Progress {
+  if (!isEvent(data)) return progress;
+  switch (data.is) {
+    case 'said':
+      return { ...progress, said: [...progress.said, data.text].slice(-SAID_MAX) };
+    case 'planned':
+      // A second run on the same page begins anew.
+      return { ...NOTHING, runs: data.runs, index: data.done, left_s: data.estimate_s };
+    case 'begun':
+      return { ...progress, runs: data.of, index: data.index, label: data.label, left_s: data.left_s };
+    case 'second':
+      return { ...progress, seconds: [...progress.seconds, { ...data, since_s: (progress.seconds.at(-1)?.since_s ?? -1) + 1 }].slice(-SECONDS_MAX) };
+    case 'ended':
+      return { ...progress, ended: [data, ...progress.ended], index: progress.index + 1 };
+    case 'finished':
+      return { ...progress, finished: true, label: '', left_s: 0 };
+    default:
+      return progress;
+  }
+}

@@ -1,0 +1,141 @@
+// The report as a customer gets it: a file, opened from the disk, with a real run in it.
+import { readFileSync, statSync, writeFileSync } from 'node:fs';
+import { pathToFileURL } from 'node:url';
+import { expect, test as base, type Page } from '@playwright/test';
+import { LOOKS, violations } from './page.ts';
+
+const PLACE = '<script type="application/json" id="analysis"></script>';
+const built = () => readFileSync(new URL('../single/report.html', import.meta.url), 'utf8');
+const recorded = (name: string) => readFileSync(new URL(`./fixtures/${name}.json`, import.meta.url), 'utf8').trim();
+
+/** As `crates/lab/src/report` puts data into the page. */
+function filled(json: string): string {
+  const [before, after, ...more] = built().split(PLACE);
+  if (before === undefined || after === undefined || more.length > 0) throw new Error('single/report.html has no one place for data: npm run build');
+  return before + PLACE.replace('><', `>${json.replaceAll('<', '\\u003c')}<`) + after;
+}
+
+/** Fails when the page complains, or asks anyone for anything but itself. */
+const test = base.extend<{ report: (name: string) => Promise<string> }>({
+  report: async ({ page, context }, use, info) => {
+    const complaints: string[] = [];
+    const asked: string[] = [];
+    page.on('console', (message) => message.type() === 'error' && complaints.push(message.text()));
+    page.on('pageerror', (error) => complaints.push(error.message));
+    context.on('request', (request) => asked.push(request.url()));
+    let file = '';
+    await use(async (name) => {
+      file = info.outputPath(`${name}.html`);
+      writeFileSync(file, filled(recorded(name)));
+      await page.goto(pathToFileURL(file).href);
+      await expect(page.locator('#verdict')).toBeVisible();
+      return file;
+    });
+    expect.soft(complaints, 'console errors').toEqual([]);
+    expect.soft(asked.filter((url) => !url.startsWith('data:') && !url.startsWith('blob:')), 'requests').toEqual([pathToFileURL(file).href]);
+  },
+});
+
+const sideways = (page: Page) => page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+
+for (const { name, ...look } of LOOKS) {
+  test.describe(name, () => {
+    test.use(look);
+
+    test('a report has all its sections, and anyone can use it', async ({ page, report }, info) => {
+      await report('thorsen-broadcast');
+      for (const section of ['At a glance', 'As the load rises', 'Beside Thorsen (Oslo, 2015)', 'Latency by percentile', 'Second by second', 'Server by server', 'Laws that must hold', 'All points', 'Reproduce this'])
+        await expect(page.getByRole('heading', { name: section, level: 2 })).toBeAttached();
+      expect(await violations(page)).toEqual([]);
+      expect(await sideways(page), 'no sideways scrolling').toBeLessThanOrEqual(0);
+      await page.screenshot({ path: info.outputPath('report.png'), fullPage: true });
+
+      // With every table open.
+      await page.locator('details').evaluateAll((all) => all.forEach((one) => ((one as HTMLDetailsElement).open = true)));
+      expect(await violations(page)).toEqual([]);
+      expect(await sideways(page)).toBeLessThanOrEqual(0);
+    });
+
+    test('a comparison, too', async ({ page, report }, info) => {
+      await report('comparison');
+      await expect(page.getByRole('heading', { name: 'Effects, the largest first' })).toBeAttached();
+      expect(await violations(page)).toEqual([]);
+      expect(await sideways(page), 'no sideways scrolling').toBeLessThanOrEqual(0);
+      await page.screenshot({ path: info.outputPath('comparison.png'), fullPage: true });
+    });
+  });
+}
+
+test('every picture says what it shows, and has its figures', async ({ page, report }) => {
+  await report('thorsen-broadcast');
+  const pictures = page.getByRole('img');
+  expect(await pictures.count()).toBeGreaterThan(10);
+  for (const picture of await pictures.all()) expect((await picture.getAttribute('aria-label'))?.length).toBeGreaterThan(20);
+  const figure = page.locator('figure', { has: page.getByRole('heading', { name: 'Latency, p99' }) });
+  await figure.getByText('Show the figures').click();
+  await expect(figure.getByRole('table')).toContainText('500');
+  await expect(figure.getByRole('columnheader', { name: /WebSocket/ }).first()).toBeVisible();
+});
+
+test('what is drawn is what was measured', async ({ page, report }) => {
+  await report('thorsen-broadcast');
+  const { analysis } = JSON.parse(recorded('thorsen-broadcast')) as { analysis: { points: { target: string; transport: string; load: { value: number }; metrics: Record<string, { median: number }> }[] } };
+  const point = analysis.points.find(({ target, transport, load }) => target === 'millrace' && transport === 'websocket' && load.value === 500)!;
+  const us = point.metrics.latency_p99_us!.median;
+  const shown = us < 1000 ? `${Number(us.toPrecision(3))} µs` : us < 1e6 ? `${Number((us / 1000).toPrecision(3))} ms` : `${Number((us / 1e6).toPrecision(3))} s`;
+  const figure = page.locator('figure', { has: page.getByRole('heading', { name: 'Latency, p99' }) });
+  await figure.getByText('Show the figures').click();
+  await expect(figure.getByRole('row', { name: /^500 / })).toContainText(shown);
+});
+
+test('keyboard alone is enough', async ({ page, report }) => {
+  await report('thorsen-broadcast');
+  await page.keyboard.press('Tab');
+  await expect(page.getByRole('link', { name: 'Skip to the verdict' })).toBeFocused();
+  const theme = page.getByRole('button', { name: /^Colours/ });
+  for (let i = 0; i < 3; i++) await page.keyboard.press('Tab');
+  await expect(theme).toBeFocused();
+  const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const before = await ground();
+  await page.keyboard.press('Enter');
+  await expect(theme).toHaveAccessibleName('Colours: dark. Change');
+  expect(await ground()).not.toBe(before);
+
+  const run = page.getByRole('combobox', { name: 'Run' });
+  await run.focus();
+  const title = page.getByRole('img', { name: /^Latency of each second/ });
+  const first = await title.getAttribute('aria-label');
+  await page.keyboard.press('ArrowUp');
+  await expect(title).not.toHaveAttribute('aria-label', first!);
+});
+
+test('the run can be kept and done again', async ({ page, context, report }) => {
+  await report('thorsen-broadcast');
+  const download = page.waitForEvent('download');
+  await page.getByRole('button', { name: 'Download JSON' }).click();
+  const kept = JSON.parse(readFileSync(await (await download).path(), 'utf8')) as { analysis: { head: { command: string } } };
+  const command = page.locator('#reproduce pre').first();
+  await expect(command).toHaveText(kept.analysis.head.command);
+  await context.grantPermissions(['clipboard-read', 'clipboard-write']);
+  await page.getByRole('button', { name: 'Copy the command' }).click();
+  expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(kept.analysis.head.command);
+});
+
+test('on paper it is light, and its tools are gone', async ({ page, report }) => {
+  await page.emulateMedia({ colorScheme: 'dark', media: 'print' });
+  await report('thorsen-broadcast');
+  expect(await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).toBe('rgb(255, 255, 255)');
+  await expect(page.getByRole('button', { name: 'Print' })).toBeHidden();
+  await expect(page.getByRole('heading', { name: 'Latency, p99' })).toBeVisible();
+});
+
+test('it is small enough to send', async ({ report }) => {
+  expect(statSync(await report('thorsen-broadcast')).size).toBeLessThan(5e6);
+});
+
+test('a page without a run says so', async ({ page }, info) => {
+  const file = info.outputPath('empty.html');
+  writeFileSync(file, built());
+  await page.goto(pathToFileURL(file).href);
+  await expect(page.getByText('millrace lab report DIR')).toBeVisible();
+});
