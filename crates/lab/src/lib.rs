@@ -15,3 +15,4 @@ pub mod slo;
 pub mod stats;
 pub mod sweep;
 pub mod targets;
+pub mod wire;

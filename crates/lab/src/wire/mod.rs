@@ -1,0 +1,7 @@
+//! Bytes on the wire: what the kernel counts for each transport, what a model predicts from the protocols, and what a capture sees.
+//!
+//! All bytes are those of IP packets. Read first: [`Bill`].
+
+mod bill;
+
+pub use bill::{Battery, Bill, Both, Bytes, EnergyLine, Line, Path, Published, Side, Unit, difference_percent};
