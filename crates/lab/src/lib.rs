@@ -4,6 +4,7 @@
 //! Read first: [`scenarios::SCENARIOS`], [`load::Plan`], [`recording::Recording`].
 
 pub mod analysis;
+pub mod energy;
 pub mod histogram;
 pub mod host;
 pub mod load;

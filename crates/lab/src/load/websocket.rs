@@ -10,7 +10,7 @@ use super::{
 
 pub const TEXT: u8 = 1;
 pub const BINARY: u8 = 2;
-const CLOSE: u8 = 8;
+pub const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 

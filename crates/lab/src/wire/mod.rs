@@ -1,7 +1,13 @@
 //! Bytes on the wire: what the kernel counts for each transport, what a model predicts from the protocols, and what a capture sees.
 //!
-//! All bytes are those of IP packets. Read first: [`Bill`].
+//! All bytes are those of IP packets. Read first: [`Bill`], [`measure::measure`], [`model::predict`].
 
 mod bill;
+pub mod capture;
+pub mod measure;
+pub mod model;
+pub mod namespace;
+mod tap;
+pub mod tcp_info;
 
 pub use bill::{Battery, Bill, Both, Bytes, EnergyLine, Line, Path, Published, Side, Unit, difference_percent};

@@ -3,3 +3,4 @@ mod load;
 mod sampler;
 mod targets;
 mod usl;
+mod wire;

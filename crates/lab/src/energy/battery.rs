@@ -1,0 +1,58 @@
+//! How long a battery lasts, and whether that is what Karadogan found.
+
+use crate::wire::Battery;
+
+/// Karadogan, tables 3.9 and 3.12: mean power of a phone that relays for so many peers, and the hours that its 8 Wh battery lasts by that.
+///
+/// The hours are 8 Wh over the power, to a tenth (the text rounds further, to 6, 5, 5 and 3.5 h; ERRATA E-K11).
+const KARADOGAN: [(&str, f64, f64); 4] = [
+    ("multiplexing, 10 peers", 1.32072, 6.1),
+    ("multiplexing, 49 peers", 1.69509, 4.7),
+    ("demultiplexing, 10 peers", 1.55548, 5.1),
+    ("demultiplexing, 40 peers", 2.32257, 3.4),
+];
+const KARADOGAN_WH: f64 = 8.0;
+
+/// Errors: none; no power at all lasts for ever.
+pub fn hours(capacity_wh: f64, power_w: f64) -> f64 {
+    capacity_wh / power_w
+}
+
+/// Karadogan's four figures recomputed, and the same phone's life by an energy bill in joules per day on top of what it draws anyway.
+pub fn lasts(capacity_wh: f64, base_w: f64, days: &[(String, f64)]) -> Vec<Battery> {
+    let published = KARADOGAN.map(|(what, power_w, published)| Battery {
+        what: format!("Karadogan, {what}"),
+        capacity_wh: KARADOGAN_WH,
+        power_w,
+        hours: hours(KARADOGAN_WH, power_w),
+        published_hours: Some(published),
+        remark: "whole phone, measured by Karadogan".into(),
+    });
+    let ours = days.iter().map(|(what, joules_per_day)| {
+        let power_w = base_w + joules_per_day / 86_400.0;
+        let remark = format!("{base_w} W for the rest of the phone, and the radio's mean power");
+        let hours = hours(capacity_wh, power_w);
+        Battery { what: what.clone(), capacity_wh, power_w, hours, published_hours: None, remark }
+    });
+    published.into_iter().chain(ours).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn karadogans_hours_follow_from_his_watts() {
+        for battery in lasts(8.0, 1.0, &[]) {
+            let published = battery.published_hours.unwrap();
+            assert!((battery.hours - published).abs() <= 0.05 + 1e-9, "{battery:?}");
+        }
+    }
+
+    #[test]
+    fn a_radio_is_added_to_the_rest() {
+        let days = [("poll".to_owned(), 86_400.0)];
+        let last = lasts(8.0, 1.0, &days).pop().unwrap();
+        assert_eq!((last.power_w, last.hours), (2.0, 4.0));
+    }
+}

@@ -1,0 +1,176 @@
+//! One client on one connection, driven step by step, with the kernel's counters at hand.
+//!
+//! The generator's connections live by schedules; what a single message costs is seen better when nothing happens but that message.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+
+use super::tcp_info::TcpInfo;
+use crate::load::{Dialect, Event};
+
+/// What is said after so much silence belongs to something else: Linux delays an ACK by 200 ms at most.
+const QUIET: Duration = Duration::from_millis(260);
+const STEP: Duration = Duration::from_millis(10);
+/// Of what was said and heard, kept to see what heads look like.
+const KEPT_BYTES_MAX: usize = 256 * 1024;
+
+pub struct Tap {
+    socket: TcpStream,
+    is_ipv6: bool,
+    dialect: Box<dyn Dialect>,
+    partial: Vec<u8>,
+    began: Instant,
+    pub heard: Heard,
+    /// All that went each way, up to a bound.
+    pub said: Vec<u8>,
+    pub answered: Vec<u8>,
+}
+
+/// What a dialect has made of what came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    pub is_ready: bool,
+    pub messages: u64,
+    pub payload_bytes: u64,
+    pub accepted: u64,
+    /// Times that anything came.
+    pub reads: u64,
+    pub is_closed: bool,
+}
+
+impl Tap {
+    /// Connects, and says what the dialect says first.
+    pub fn open(address: SocketAddr, mut dialect: Box<dyn Dialect>, patience: Duration) -> anyhow::Result<Tap> {
+        let socket = TcpStream::connect_timeout(&address, patience)?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(STEP))?;
+        socket.set_write_timeout(Some(patience))?;
+        let mut out = Vec::new();
+        let is_ready = dialect.open(&mut out);
+        let heard = Heard { is_ready, ..Heard::default() };
+        let (partial, said, answered) = Default::default();
+        let (is_ipv6, began) = (address.is_ipv6(), Instant::now());
+        let mut tap = Tap { socket, is_ipv6, dialect, partial, began, heard, said, answered };
+        tap.say(&out)?;
+        Ok(tap)
+    }
+
+    pub fn info(&self) -> anyhow::Result<TcpInfo> {
+        TcpInfo::of(&self.socket, self.is_ipv6)
+    }
+
+    pub fn local(&self) -> anyhow::Result<SocketAddr> {
+        Ok(self.socket.local_addr()?)
+    }
+
+    pub fn say(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        if !bytes.is_empty() {
+            self.socket.write_all(bytes)?;
+            keep(&mut self.said, bytes);
+        }
+        Ok(())
+    }
+
+    pub fn publish(&mut self, payload: &[u8]) -> anyhow::Result<()> {
+        let mut out = Vec::new();
+        self.dialect.publish(payload, &mut out);
+        self.say(&out)
+    }
+
+    /// Asks at once what the dialect would ask later: the next poll.
+    pub fn poll(&mut self) -> anyhow::Result<()> {
+        let mut out = Vec::new();
+        self.dialect.wake(self.now_ns(), &mut out);
+        self.say(&out)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Takes what has come, for [`STEP`] at most. False: nothing.
+    fn step(&mut self) -> anyhow::Result<bool> {
+        if self.heard.is_closed {
+            std::thread::sleep(STEP);
+            return Ok(false);
+        }
+        let mut buffer = [0; 16 * 1024];
+        let came = match self.socket.read(&mut buffer) {
+            Ok(0) => {
+                self.heard.is_closed = true;
+                return Ok(true);
+            }
+            Ok(came) => came,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>
+            {
+                return Ok(false);
+            }
+            Err(error) => return Err(error).context("the connection broke"),
+        };
+        keep(&mut self.answered, &buffer[..came]);
+        self.partial.extend_from_slice(&buffer[..came]);
+        self.heard.reads += 1;
+        let (now, mut out) = (self.now_ns(), Vec::new());
+        let (heard, mut refused) = (&mut self.heard, false);
+        let used = self.dialect.feed(&self.partial, now, &mut out, &mut |event| match event {
+            Event::Ready => heard.is_ready = true,
+            Event::Message(payload) => {
+                heard.messages += 1;
+                heard.payload_bytes += payload.len() as u64;
+            }
+            Event::Accepted => heard.accepted += 1,
+            Event::Closed => {}
+            Event::Refused | Event::Gap => refused = true,
+        })?;
+        ensure!(!refused, "refused, or a gap: {}", String::from_utf8_lossy(&self.partial));
+        self.partial.drain(..used);
+        self.say(&out)?;
+        Ok(true)
+    }
+
+    /// Until it is so.
+    ///
+    /// Errors: it was not, after all patience.
+    pub fn until(&mut self, patience: Duration, what: &str, is_so: impl Fn(&Heard) -> bool) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while !is_so(&self.heard) {
+            ensure!(began.elapsed() < patience, "{what}: not within {patience:?}; {:?}", self.heard);
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Ends this direction, as a client that is done.
+    pub fn shut(&mut self) -> anyhow::Result<()> {
+        Ok(self.socket.shutdown(Shutdown::Write)?)
+    }
+}
+
+/// Until nothing moves any more on any of these, ACKs included; then the counters of each.
+pub fn settle<const N: usize>(mut taps: [&mut Tap; N], patience: Duration) -> anyhow::Result<[TcpInfo; N]> {
+    let began = Instant::now();
+    let (mut last, mut since) = ([TcpInfo::default(); N], began);
+    loop {
+        let mut now = last;
+        for (tap, now) in taps.iter_mut().zip(&mut now) {
+            tap.step()?;
+            *now = tap.info()?;
+        }
+        if now != last {
+            (last, since) = (now, Instant::now());
+        } else if since.elapsed() >= QUIET && last.iter().all(|info| info.unacknowledged == 0) {
+            return Ok(last);
+        }
+        ensure!(began.elapsed() < patience, "connections do not come to rest within {patience:?}: {last:?}");
+    }
+}
+
+fn keep(all: &mut Vec<u8>, bytes: &[u8]) {
+    all.extend_from_slice(&bytes[..bytes.len().min(KEPT_BYTES_MAX - all.len())]);
+}
