@@ -3,6 +3,7 @@
 //! The parameters are in `radios.toml`, each with its source. Read first: [`Radio::spend`], [`Radios::load`].
 
 mod battery;
+pub mod day;
 mod radio;
 
 pub use battery::{hours, lasts};

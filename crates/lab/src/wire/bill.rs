@@ -254,27 +254,24 @@ impl fmt::Display for Bill {
             let [printed, corrected, ours] = [row.printed, row.corrected, row.ours].map(figure);
             writeln!(f, "{item:<44}{printed:>11}{corrected:>11}{ours:>11}  {}", row.remark)?;
         }
-        if !self.energy.is_empty() {
-            writeln!(
-                f,
-                "\n{:<7}{:<13}{:<26}{:>11}{:>11}{:>10}{:>9}{:>9}",
-                "radio", "transport", "day", "heartbeat", "kB/day", "J/day", "woken", "battery"
-            )?;
+        let mut head = (&String::new(), &String::new(), &String::new());
+        let none = head;
+        for row in self.energy.iter().filter(|row| !matches!(row.transport.as_str(), "session" | "ndjson")) {
+            let now = (&row.radio, &row.day, &row.transport);
+            if head == none {
+                write!(
+                    f,
+                    "\nJoules a day by the time between heartbeats, requests or polls, and percent of the battery"
+                )?;
+            }
+            if now != head {
+                write!(f, "\n{:<6}{:<25}{:<13}", row.radio, row.day, row.transport)?;
+                head = now;
+            }
+            let percent = row.battery_percent_per_day;
+            write!(f, " |{:>5.0} s{:>7.0} J{percent:>4.0} %", row.heartbeat_s, row.joules_per_day)?;
         }
-        for row in &self.energy {
-            writeln!(
-                f,
-                "{:<7}{:<13}{:<26}{:>9.0} s{:>11.1}{:>10.0}{:>9}{:>7.1} %",
-                row.radio,
-                row.transport,
-                row.day,
-                row.heartbeat_s,
-                row.bytes_per_day / 1000.0,
-                row.joules_per_day,
-                row.promotions,
-                row.battery_percent_per_day
-            )?;
-        }
+        writeln!(f)?;
         for row in &self.batteries {
             let published = row.published_hours.map_or(String::new(), |hours| format!(" (published: {hours} h)"));
             writeln!(

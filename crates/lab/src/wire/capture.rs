@@ -18,7 +18,8 @@ use anyhow::{Context, anyhow};
 use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, Socket, Type};
 
-const ETH_P_IP: u16 = 0x0800;
+/// Who asks for one protocol only is shown only what comes in.
+const ETH_P_ALL: u16 = 3;
 const TCP: u8 = 6;
 const LOOK: Duration = Duration::from_millis(20);
 const BUFFER_BYTES: usize = 4 << 20;
@@ -42,7 +43,7 @@ pub struct Capture {
 impl Capture {
     /// Errors: not root.
     pub fn start() -> anyhow::Result<Capture> {
-        let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
+        let protocol = Protocol::from(i32::from(ETH_P_ALL.to_be()));
         // Without link headers: a packet begins with its IP header.
         let socket = Socket::new(Domain::from(nix::libc::AF_PACKET), Type::DGRAM, Some(protocol))
             .context("a capture needs root")?;

@@ -1,9 +1,11 @@
 //! What one client on one transport costs, counted: connection, messages that stand alone, silence, close.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{thread, time::Duration};
+
+use anyhow::{Context, anyhow};
 
 use super::{
-    Both, Side, Unit,
+    Both, Bytes, Side, Unit,
     tap::{Tap, settle},
     tcp_info::TcpInfo,
 };
@@ -11,9 +13,9 @@ use crate::{
     load::{
         Role, Wire,
         payload::Stamp,
-        websocket::{CLOSE, frame_into},
+        websocket::{CLOSE, TEXT, frame_into},
     },
-    targets::Transport,
+    targets::{Ask, Endpoint, Server, Target, Transport},
 };
 
 /// What is done on each transport.
@@ -24,7 +26,8 @@ pub struct Plan {
     /// Before anything is counted: connections behave differently while they are young.
     pub warm_up: u64,
     pub messages: u64,
-    /// Heartbeats, or empty answers. The server must send them far apart: every two seconds, say.
+    /// Heartbeats, or empty answers; not those between messages. A server that is asked for both must wait longer with them than all messages
+    /// take, so it is better to ask two servers.
     pub silences: u64,
     /// For each wait.
     pub patience: Duration,
@@ -33,11 +36,11 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         Self {
-            channel: "cars/1/telemetry".into(),
+            channel: "cars/telemetry".into(),
             payload_bytes: 134,
-            warm_up: 3,
+            warm_up: 2,
             messages: 12,
-            silences: 2,
+            silences: 0,
             patience: Duration::from_secs(10),
         }
     }
@@ -47,9 +50,9 @@ impl Default for Plan {
 pub struct Measured {
     pub transport: Transport,
     pub counted: Vec<Counted>,
-    /// What went over both connections, for the model to see what heads look like.
-    pub subscriber: Conversation,
-    pub publisher: Conversation,
+    /// Both connections, still open: what went over them, for the model to see what heads look like.
+    pub subscriber: Tap,
+    pub publisher: Tap,
 }
 
 /// Bytes of so many units together.
@@ -62,12 +65,31 @@ pub struct Counted {
     pub again: u64,
 }
 
-/// A connection's bytes without packets, and its counters at the end.
-pub struct Conversation {
-    pub said: Vec<u8>,
-    pub answered: Vec<u8>,
-    pub local: SocketAddr,
-    pub total: TcpInfo,
+impl Plan {
+    /// A channel of its own for each transport, with a name of the same length.
+    pub fn channel_of(&self, transport: Transport) -> String {
+        format!("{}/{}", self.channel, transport as u8)
+    }
+}
+
+/// Measures all of them at the same time: nothing of what is counted depends on how fast it goes.
+///
+/// Errors: those of [`measure`], of the first that failed.
+pub fn each(
+    target: &'static dyn Target,
+    server: &Server,
+    transports: &[Transport],
+    plan: &Plan,
+) -> anyhow::Result<Vec<Measured>> {
+    thread::scope(|scope| {
+        let one = |transport| {
+            // Polls are asked for, not awaited.
+            let endpoint = Endpoint { target, transport, server, poll_every: Duration::from_secs(86_400) };
+            measure(transport, &endpoint, plan).with_context(|| format!("{transport}\n{}", server.log_tail()))
+        };
+        let begun: Vec<_> = transports.iter().map(|transport| scope.spawn(move || one(*transport))).collect();
+        begun.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a measurement died"))?).collect()
+    })
 }
 
 /// Measures a transport of Millrace (or of another target that answers polls on demand). Lasts about a third of a second a message.
@@ -75,7 +97,7 @@ pub struct Conversation {
 /// Errors: the server does not do what the transport promises.
 pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Result<Measured> {
     let patience = plan.patience;
-    let channel = format!("{}/{transport}", plan.channel);
+    let channel = plan.channel_of(transport);
     let mut counted = Vec::new();
     let mut count = |side, unit, count, info: TcpInfo, payload_out, payload_in| {
         counted.push(Counted {
@@ -118,20 +140,31 @@ pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Re
         [read, published] = exchange(&mut subscriber, &mut publisher, sequence)?;
     }
     let payload = plan.messages * plan.payload_bytes as u64;
-    count(Side::Deliver, Unit::Message, plan.messages, read.since(&before_read), 0, payload);
-    count(Side::Publish, Unit::Message, plan.messages, published.since(&before_published), payload, 0);
-
-    let before = subscriber.heard.reads;
-    for n in 1..=plan.silences {
-        if transport == Transport::Polling {
-            settle([&mut subscriber], patience)?;
-            subscriber.poll()?;
-        }
-        subscriber.until(patience, "a heartbeat or an empty answer", |heard| heard.reads >= before + n)?;
+    if plan.messages > 0 {
+        count(Side::Deliver, Unit::Message, plan.messages, read.since(&before_read), 0, payload);
+        count(Side::Publish, Unit::Message, plan.messages, published.since(&before_published), payload, 0);
     }
-    let [silent] = settle([&mut subscriber], patience)?;
-    count(Side::Deliver, Unit::Silence, subscriber.heard.reads - before, silent.since(&read), 0, 0);
 
+    let silence = |subscriber: &mut Tap, times: u64| {
+        let before = subscriber.heard.reads;
+        for n in 1..=times {
+            if transport == Transport::Polling {
+                settle([subscriber], patience)?;
+                subscriber.poll()?;
+            }
+            subscriber.until(patience, "a heartbeat or an empty answer", |heard| heard.reads >= before + n)?;
+        }
+        let [info] = settle([subscriber], patience)?;
+        anyhow::Ok((info, subscriber.heard.reads - before))
+    };
+    if plan.silences > 0 {
+        // The first one tells the kernel that this end answers; from then on pongs carry the ACKs of pings.
+        let (before, _) = silence(&mut subscriber, 1)?;
+        let (after, times) = silence(&mut subscriber, plan.silences)?;
+        count(Side::Deliver, Unit::Silence, times, after.since(&before), 0, 0);
+    }
+
+    let [before] = settle([&mut subscriber], patience)?;
     if matches!(transport, Transport::WebSocket | Transport::Session) {
         let mut close = Vec::new();
         frame_into(CLOSE, &1000_u16.to_be_bytes(), &mut close);
@@ -139,11 +172,43 @@ pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Re
         subscriber.until(patience, "closed", |heard| heard.is_closed)?;
         subscriber.shut()?;
         let [closed] = settle([&mut subscriber], patience)?;
-        count(Side::Deliver, Unit::Close, 1, closed.since(&silent), 0, 0);
+        count(Side::Deliver, Unit::Close, 1, closed.since(&before), 0, 0);
     }
 
-    let converse = |tap: Tap| -> anyhow::Result<Conversation> {
-        Ok(Conversation { local: tap.local()?, total: tap.info()?, said: tap.said, answered: tap.answered })
+    Ok(Measured { transport, counted, subscriber, publisher })
+}
+
+/// So many small messages on a bare WebSocket, once one by one and once said in one breath.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    /// What the publisher said one by one.
+    pub single: Bytes,
+    /// What the reader was sent when all were said at once.
+    pub together: Bytes,
+}
+
+/// Errors: they do not arrive.
+pub fn batch(target: &dyn Target, server: &Server, messages: u64, payload_bytes: usize) -> anyhow::Result<Batch> {
+    let patience = Plan::default().patience;
+    let open = |role| -> anyhow::Result<Tap> {
+        let ask = Ask { role, channel: "batch", poll_every: Duration::ZERO };
+        let mut tap = Tap::open(server.address, target.dialect(Transport::WebSocket, &ask), patience)?;
+        tap.until(patience, "ready", |heard| heard.is_ready)?;
+        Ok(tap)
     };
-    Ok(Measured { transport, counted, subscriber: converse(subscriber)?, publisher: converse(publisher)? })
+    let (mut subscriber, mut publisher) = (open(Role::Subscriber)?, open(Role::Publisher)?);
+    let payload = vec![b'x'; payload_bytes];
+    let bytes = messages * payload_bytes as u64;
+    let [_, before] = settle([&mut subscriber, &mut publisher], patience)?;
+    for n in 1..=messages {
+        publisher.publish(&payload)?;
+        subscriber.until(patience, "delivered", |heard| heard.messages == n)?;
+    }
+    let [read, said] = settle([&mut subscriber, &mut publisher], patience)?;
+    let mut frames = Vec::new();
+    (0..messages).for_each(|_| frame_into(TEXT, &payload, &mut frames));
+    publisher.say(&frames)?;
+    subscriber.until(patience, "delivered together", |heard| heard.messages == 2 * messages)?;
+    let [together] = settle([&mut subscriber], patience)?;
+    Ok(Batch { single: said.since(&before).bytes(bytes, 0).up, together: together.since(&read).bytes(0, bytes).down })
 }

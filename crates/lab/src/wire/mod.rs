@@ -11,3 +11,4 @@ mod tap;
 pub mod tcp_info;
 
 pub use bill::{Battery, Bill, Both, Bytes, EnergyLine, Line, Path, Published, Side, Unit, difference_percent};
+pub use tap::{Heard, Tap};

@@ -9,7 +9,8 @@ use memchr::memmem;
 
 use super::{
     Both, Bytes, Line, Side, Unit, difference_percent,
-    measure::{Conversation, Counted, Measured, Plan},
+    measure::{Counted, Measured, Plan},
+    tap::Tap,
     tcp_info::SYN_OPTION_BYTES,
 };
 use crate::{
@@ -84,7 +85,7 @@ struct Segment {
 /// Errors: the conversation lacks what the transport promises, so that there is no head to count.
 pub fn predict(measured: &Measured, plan: &Plan) -> anyhow::Result<Vec<Line>> {
     let terms = Terms::new(measured, plan)?;
-    let total = &measured.subscriber.total;
+    let total = measured.subscriber.info()?;
     let segment = Segment { header: total.header_bytes, carries: total.segment_bytes };
     let line = |counted: &Counted| {
         let model = (0..counted.count)
@@ -137,7 +138,7 @@ struct Heads {
 impl Terms {
     fn new(measured: &Measured, plan: &Plan) -> anyhow::Result<Terms> {
         let transport = measured.transport;
-        let channel = format!("{}/{transport}", plan.channel).len() as u64;
+        let channel = plan.channel_of(transport).len() as u64;
         let Measured { subscriber, publisher, .. } = measured;
         let mut heads = Heads::default();
         let asked = requests(&subscriber.said);
@@ -258,19 +259,24 @@ impl Terms {
                 exchange.acks_down += 1;
             }
             Transport::Session => {
-                let connected =
-                    text(r#"{"push":"connected","ping_ms":2000,"message_bytes_max":1048576,"time":}"#) + TIME_DIGITS;
+                let connected = self.connected();
                 let subscribe = text(r#"{"id":1,"subscribe":{"channel":""}}"#) + self.channel;
                 let subscribed = text(r#"{"id":1,"ok":{"channel":"","position":"","recovered":true,"time":}}"#)
                     + self.channel
                     + nothing
                     + TIME_DIGITS;
-                exchange.down[0].bytes += frame_header(connected) + connected;
+                exchange.down.push(plain(frame_header(connected) + connected));
                 exchange.up.push(plain(frame_header(subscribe) + MASK_BYTES + subscribe));
                 exchange.down.push(plain(frame_header(subscribed) + subscribed));
+                exchange.acks_up = 3;
             }
         }
         exchange
+    }
+
+    /// The first push of a session, with the server's defaults.
+    fn connected(&self) -> u64 {
+        text(r#"{"push":"connected","ping_ms":25000,"message_bytes_max":1048576,"time":}"#) + TIME_DIGITS
     }
 
     fn publisher(&self) -> Exchange {
@@ -282,9 +288,9 @@ impl Terms {
             (exchange.acks_up, exchange.acks_down) = (1, 1);
         }
         if self.transport == Transport::Session {
-            let connected =
-                text(r#"{"push":"connected","ping_ms":2000,"message_bytes_max":1048576,"time":}"#) + TIME_DIGITS;
-            exchange.down[0].bytes += frame_header(connected) + connected;
+            let connected = self.connected();
+            exchange.down.push(plain(frame_header(connected) + connected));
+            exchange.acks_up = 2;
         }
         exchange
     }
@@ -321,14 +327,14 @@ impl Terms {
         }
     }
 
-    /// Close frames with a code, and the end of both directions.
+    /// Close frames with a code, and the end of both directions: our FIN carries the ACKs of theirs.
     fn close(&self) -> Exchange {
         let close = frame_header(2) + 2;
         Exchange {
             up: vec![plain(close + MASK_BYTES)],
             down: vec![plain(close)],
-            acks_up: 2,
-            acks_down: 2,
+            acks_up: 1,
+            acks_down: 3,
             ..Exchange::default()
         }
     }
@@ -363,13 +369,12 @@ fn requests(mut said: &[u8]) -> Vec<&[u8]> {
 }
 
 /// Status and head of each whole answer.
-fn answers(conversation: &Conversation) -> anyhow::Result<Vec<(u16, &[u8])>> {
+fn answers(conversation: &Tap) -> anyhow::Result<Vec<(u16, &[u8])>> {
     let (mut rest, mut found) = (&conversation.answered[..], Vec::new());
     while let Some(answer) = Answer::read(rest)? {
         found.push((answer.head.status, &rest[..answer.head.body_at]));
         ensure!(answer.used > 0, "an answer of nothing");
         let used = answer.used;
-        drop(answer);
         rest = &rest[used..];
     }
     Ok(found)

@@ -21,7 +21,8 @@ const KEPT_BYTES_MAX: usize = 256 * 1024;
 
 pub struct Tap {
     socket: TcpStream,
-    is_ipv6: bool,
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
     dialect: Box<dyn Dialect>,
     partial: Vec<u8>,
     began: Instant,
@@ -54,18 +55,14 @@ impl Tap {
         let is_ready = dialect.open(&mut out);
         let heard = Heard { is_ready, ..Heard::default() };
         let (partial, said, answered) = Default::default();
-        let (is_ipv6, began) = (address.is_ipv6(), Instant::now());
-        let mut tap = Tap { socket, is_ipv6, dialect, partial, began, heard, said, answered };
+        let (local, remote, began) = (socket.local_addr()?, address, Instant::now());
+        let mut tap = Tap { socket, local, remote, dialect, partial, began, heard, said, answered };
         tap.say(&out)?;
         Ok(tap)
     }
 
     pub fn info(&self) -> anyhow::Result<TcpInfo> {
-        TcpInfo::of(&self.socket, self.is_ipv6)
-    }
-
-    pub fn local(&self) -> anyhow::Result<SocketAddr> {
-        Ok(self.socket.local_addr()?)
+        TcpInfo::of(&self.socket, self.remote.is_ipv6())
     }
 
     pub fn say(&mut self, bytes: &[u8]) -> anyhow::Result<()> {

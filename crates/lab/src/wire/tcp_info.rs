@@ -18,6 +18,8 @@ const TCP_BYTES: u64 = 20;
 /// RFC 7323, with its padding.
 const TIMESTAMP_BYTES: u64 = 12;
 const TCPI_OPT_TIMESTAMPS: u8 = 1;
+/// States behind the other end's FIN, which the kernel counts as a byte: TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING.
+const AFTER_FIN: [u8; 5] = [6, 7, 8, 9, 11];
 
 /// Counters since the connection began. Out: what this end has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +51,7 @@ impl TcpInfo {
             header_bytes: ip + TCP_BYTES + options,
             segment_bytes: raw.snd_mss.into(),
             bytes_out: raw.bytes_sent,
-            bytes_in: raw.bytes_received,
+            bytes_in: raw.bytes_received.saturating_sub(u64::from(AFTER_FIN.contains(&raw.state))),
             bytes_again: raw.bytes_retrans,
             segments_out: raw.segs_out.into(),
             segments_in: raw.segs_in.into(),
@@ -101,7 +103,8 @@ mod option {
     #[repr(C)]
     #[derive(Clone, Copy, Debug)]
     pub struct Raw {
-        pub state_to_backoff: [u8; 5],
+        pub state: u8,
+        pub congestion_to_backoff: [u8; 4],
         pub options: u8,
         pub window_scales: [u8; 2],
         pub timers: [u32; 2],
@@ -140,13 +143,13 @@ mod tests {
     #[test]
     fn both_ends_count_the_same_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut far, _) = listener.accept().unwrap();
-        near.write_all(&[7; 1000]).unwrap();
-        far.read_exact(&mut [0; 1000]).unwrap();
-        far.write_all(&[7; 10]).unwrap();
-        near.read_exact(&mut [0; 10]).unwrap();
-        let (near, far) = (TcpInfo::of(&near, false).unwrap(), TcpInfo::of(&far, false).unwrap());
+        let mut near_socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far_socket, _) = listener.accept().unwrap();
+        near_socket.write_all(&[7; 1000]).unwrap();
+        far_socket.read_exact(&mut [0; 1000]).unwrap();
+        far_socket.write_all(&[7; 10]).unwrap();
+        near_socket.read_exact(&mut [0; 10]).unwrap();
+        let (near, far) = (TcpInfo::of(&near_socket, false).unwrap(), TcpInfo::of(&far_socket, false).unwrap());
         assert_eq!((near.bytes_out, near.bytes_in, near.bytes_again), (1000, 10, 0));
         assert_eq!((far.bytes_out, far.bytes_in), (10, 1000));
         assert_eq!((near.data_segments_out, near.data_segments_in), (1, 1));
@@ -155,6 +158,10 @@ mod tests {
         assert!(near.segments_out >= 3 && near.segments_in >= 2, "{near:?}");
         let bytes = near.bytes(900, 0).up;
         assert_eq!((bytes.payload, bytes.framing, bytes.headers), (900.0, 100.0, near.header_bytes as f64));
+        drop(far_socket);
+        assert_eq!(near_socket.read(&mut [0; 10]).unwrap(), 0);
+        let closed = TcpInfo::of(&near_socket, false).unwrap();
+        assert_eq!(closed.bytes_in, 10, "a FIN is no byte");
         let again = near.since(&near);
         assert_eq!((again.bytes(0, 0), again.syns), (Both::default(), 0));
     }

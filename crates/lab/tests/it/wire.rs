@@ -1,58 +1,48 @@
-//! Millrace, really started, on a cable of our own: the model and a capture agree with what the kernel counts.
-
-use std::{thread, time::Duration};
+//! Millrace, really started and really spoken to: what the model says, what a capture sees, and what the kernel counts are the same.
 
 use millrace_lab::{
-    targets::{Endpoint, Options, Server, Transport, find},
-    wire::{
-        Line, Unit,
-        capture::{Capture, Flow, Seen},
-        difference_percent,
-        measure::{Measured, Plan, measure},
-        model::predict,
-        namespace::{FAR, across},
-    },
+    scenarios::carcare_wire::{Choice, run},
+    targets::Transport,
+    wire::{Line, Side, Unit, difference_percent},
 };
 
-fn server(listen: &str) -> anyhow::Result<Server> {
-    let listen = format!("server.listen={listen}:0");
-    let set = ["--set", &listen, "--set", "limits.heartbeat=2s", "--set", "limits.hold_max=2s"];
-    let arguments = set.map(str::to_owned).to_vec();
-    find("millrace")?.start(&Options { arguments, ..Options::default() })
-}
+/// An answer that takes longer than an ACK may be delayed (40 ms) is preceded by that ACK: on a machine that others use, it happens.
+const TRIES: usize = 3;
 
-fn measure_all(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Measured>> {
-    let target = find("millrace")?;
-    thread::scope(|scope| {
-        let started = Transport::ALL.map(|transport| {
-            scope.spawn(move || {
-                let endpoint = Endpoint { target, transport, server, poll_every: Duration::from_secs(3600) };
-                measure(transport, &endpoint, plan).map_err(|error| error.context(transport))
-            })
-        });
-        started.into_iter().map(|one| one.join().expect("measured")).collect()
-    })
+fn agrees(line: &Line) -> bool {
+    line.difference_percent.abs() < 1.0
 }
 
 #[test]
 fn wire_model_and_capture_agree_with_the_kernel() {
-    let plan = Plan::default();
-    let both = across(
-        || server(&FAR.to_string()),
-        |server| {
-            let capture = Capture::start()?;
-            let measured = measure_all(server, &plan)?;
-            Ok((measured, capture.stop()?, server.address))
-        },
-    );
-    let (measured, flows, far) = both.unwrap();
-    for measured in &measured {
-        for line in predict(measured, &plan).unwrap() {
-            eprintln!("{:?} {:?} {} {:+.2} %", line.side, line.unit, line.transport, line.difference_percent);
-            eprintln!(
-                "   up   {:?}\n        {:?}\n   down {:?}\n        {:?}",
-                line.measured.up, line.model.up, line.measured.down, line.model.down
-            );
+    let mut bill = run(&Choice::default()).expect("a bill");
+    for _ in 1..TRIES {
+        if bill.lines.iter().all(agrees) {
+            break;
         }
+        eprintln!("the machine is busy; once more\n{bill}");
+        bill = run(&Choice::default()).expect("a bill");
+    }
+    println!("{bill}");
+    for transport in Transport::ALL {
+        for unit in [Unit::Connection, Unit::Message, Unit::Silence] {
+            let line = bill.line(transport.name(), Side::Deliver, unit).expect("measured");
+            assert!(line.count > 0 && line.measured.total() > 52.0, "{line:?}");
+        }
+    }
+    for line in &bill.lines {
+        assert!(agrees(line), "the model is wrong: {line:#?}");
+    }
+    for row in bill.published.iter().filter(|row| row.thesis == "somogyi" && !row.table.contains("TLS")) {
+        assert!(row.ours.is_some() || row.printed.is_none(), "{row:?}");
+    }
+    let batch = bill.published.iter().find(|row| row.item == "in one segment, TCP").expect("Muller's");
+    assert_eq!(batch.ours, Some(174.0 + 12.0), "eight messages of one breath left in more than one segment");
+    match (bill.path.captured_bytes, bill.path.counted_bytes) {
+        (Some(captured), Some(counted)) => {
+            let off = difference_percent(captured as f64, counted as f64);
+            assert!(captured > 10_000 && off.abs() < 0.1, "captured {captured} B, counted {counted} B: {off:+.3} %");
+        }
+        _ => eprintln!("SKIPPED: no capture beside it, for that needs root; measured over {}", bill.path.link),
     }
 }

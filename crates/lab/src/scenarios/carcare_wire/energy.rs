@@ -1,0 +1,92 @@
+//! The bill's joules: a day of one client on each radio, by transport and heartbeat.
+
+use crate::{
+    energy::{
+        Radios, Spent,
+        day::{Cost, DAY_S, Drive, Way, day, packets, total_bytes},
+        lasts,
+    },
+    targets::Transport,
+    wire::{Bill, EnergyLine, Side, Unit},
+};
+
+/// Seconds: Millrace's own, Somogyi's (5 min), below the shortest that he saw an LTE network forget (8 min), and half an hour.
+const HEARTBEATS_S: [f64; 5] = [25.0, 60.0, 300.0, 450.0, 1800.0];
+const HOLD_S: f64 = 30.0;
+const POLLS_S: [f64; 2] = [5.0, 60.0];
+/// Karadogan's phone without what he measured (ERRATA E-K13, value KV31): screen and profiler on.
+const REST_OF_THE_PHONE_W: f64 = 1.195;
+
+const DAYS: [(&str, Drive); 2] = [
+    ("700 messages in an hour", Drive { messages: 700, every_s: 5.0 }),
+    ("no message", Drive { messages: 0, every_s: 5.0 }),
+];
+
+pub fn add(bill: &mut Bill, radios: &Radios, battery_wh: f64) {
+    let mut energy = Vec::new();
+    for radio in &radios.radio {
+        for (what, drive) in DAYS {
+            for (transport, way, heartbeat_s) in ways(drive) {
+                let cost = |unit| {
+                    let line = bill.line(transport.name(), Side::Deliver, unit)?;
+                    let (up_bytes, down_bytes) = (line.measured.up.total(), line.measured.down.total());
+                    Some(Cost { up_bytes, down_bytes })
+                };
+                let [Some(connection), Some(message), Some(silence)] =
+                    [Unit::Connection, Unit::Message, Unit::Silence].map(cost)
+                else {
+                    continue;
+                };
+                let events = day(way, drive, connection, message, silence);
+                let spent = radio.spend(packets(&events), DAY_S);
+                let names = radio.state.iter().map(|state| state.name.as_str());
+                energy.push(EnergyLine {
+                    radio: radio.name.clone(),
+                    transport: transport.to_string(),
+                    day: what.into(),
+                    heartbeat_s,
+                    bytes_per_day: total_bytes(&events),
+                    joules_per_day: spent.total_j(),
+                    promotions: spent.promotions,
+                    battery_percent_per_day: spent.total_j() / (battery_wh * 3600.0) * 100.0,
+                    states: states(names, &spent),
+                });
+            }
+        }
+    }
+    let first = radios.radio.first().map_or("", |radio| &radio.name);
+    let chosen = energy.iter().filter(|line| line.radio == first && line.day == DAYS[0].0);
+    let days: Vec<_> = chosen
+        .filter(|line| matches!(line.transport.as_str(), "websocket" | "long-polling" | "polling"))
+        .map(|line| (format!("{first}, {}, every {:.0} s", line.transport, line.heartbeat_s), line.joules_per_day))
+        .collect();
+    bill.batteries = lasts(battery_wh, REST_OF_THE_PHONE_W, &days);
+    bill.energy = energy;
+    bill.notes.push(format!("Percent of a battery of {battery_wh} Wh, by the radio alone."));
+}
+
+/// By which intervals each transport is compared. Polls are no rarer than messages, so that each answer carries one at most.
+fn ways(drive: Drive) -> Vec<(Transport, Way, f64)> {
+    let mut ways = Vec::new();
+    for transport in Transport::ALL {
+        match transport {
+            Transport::Polling => {
+                let polls = POLLS_S.into_iter().filter(|every_s| drive.messages == 0 || *every_s <= drive.every_s);
+                ways.extend(polls.map(|every_s| (transport, Way::Poll { every_s }, every_s)));
+            }
+            Transport::LongPolling => ways.push((transport, Way::Hold { hold_s: HOLD_S }, HOLD_S)),
+            Transport::WebSocket | Transport::Session => {
+                ways.extend(HEARTBEATS_S.map(|heartbeat_s| (transport, Way::PushAndAsk { heartbeat_s }, heartbeat_s)));
+            }
+            Transport::Sse | Transport::Ndjson => {
+                ways.extend(HEARTBEATS_S.map(|heartbeat_s| (transport, Way::Push { heartbeat_s }, heartbeat_s)));
+            }
+        }
+    }
+    ways
+}
+
+fn states<'a>(names: impl Iterator<Item = &'a str>, spent: &Spent) -> Vec<(String, f64)> {
+    let states = names.zip(&spent.states_j).map(|(name, joules)| (name.to_owned(), *joules));
+    states.chain([("promotion".to_owned(), spent.promotion_j), ("transfer".to_owned(), spent.transfer_j)]).collect()
+}
