@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::histogram::Histogram;
+use crate::{histogram::Histogram, wire::Bill};
 
 /// Raised when a field changes its meaning; a reader refuses what it does not know.
 pub const FORMAT: u32 = 1;
@@ -39,6 +39,9 @@ pub struct Recording<R = Run> {
     /// What scenarios with code of their own have found.
     #[serde(default)]
     pub tables: Vec<Table>,
+    /// Bytes and energy, of the scenario that counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bill: Option<Bill>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -403,6 +406,7 @@ mod tests {
             command: "millrace lab run thorsen-broadcast --quick".into(),
             slo: Some("p99<100ms".into()),
             planned: 1,
+            bill: None,
             tables: vec![Table {
                 name: "bytes".into(),
                 columns: vec![Column { name: "measured".into(), unit: "bytes".into() }],

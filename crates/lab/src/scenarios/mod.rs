@@ -27,6 +27,7 @@
 //! (`targets`, if there, are looked up before), and it records [tables](Table), runs, or both.
 
 mod carcare_latency;
+pub mod carcare_wire;
 mod parameters;
 mod settings;
 
@@ -46,6 +47,7 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario::sweep("thorsen-chat", include_str!("thorsen_chat/scenario.toml")),
     Scenario::sweep("karadogan-pairs", include_str!("karadogan_pairs/scenario.toml")),
     Scenario::sweep("carcare-latency", include_str!("carcare_latency/scenario.toml")).with(carcare_latency::tables),
+    Scenario::experiment("carcare-wire", include_str!("carcare_wire/scenario.toml"), &carcare_wire::CarcareWire),
     Scenario::sweep("muller-pingpong", include_str!("muller_pingpong/scenario.toml")),
     Scenario::sweep("connections", include_str!("connections/scenario.toml")),
     Scenario::sweep("storm", include_str!("storm/scenario.toml")),
@@ -99,7 +101,6 @@ impl Scenario {
     }
 
     /// With code of its own.
-    #[allow(dead_code, reason = "until the first one is listed")]
     const fn experiment(name: &'static str, toml: &'static str, experiment: &'static dyn Experiment) -> Self {
         Self { name, toml, kind: Kind::Experiment(experiment) }
     }

@@ -19,6 +19,7 @@ use crate::{
     scenarios::Parameters,
     slo::Slo,
     targets::{Endpoint, Options, Server, Target, Transport},
+    wire::Bill,
 };
 
 /// What may be the machine's fault. In a quick form it is worth knowing and no more: that form asks whether things work, not how fast.
@@ -80,6 +81,15 @@ impl Bench<'_> {
 
     pub fn has_table(&self, name: &str) -> bool {
         self.store.tables().iter().any(|table| table.name == name)
+    }
+
+    /// Records the bill, instead of an older one.
+    pub fn bill(&mut self, bill: Bill) -> anyhow::Result<()> {
+        self.store.set_bill(bill)
+    }
+
+    pub fn has_bill(&self) -> bool {
+        self.store.bill().is_some()
     }
 
     /// Whether a run with this part, target, transport, factors and repeat is recorded.

@@ -105,6 +105,7 @@ impl Request {
             planned: design.jobs.len() as u32,
             runs: Vec::new(),
             tables: Vec::new(),
+            bill: None,
         };
         let store = if self.resume { Store::resume(&self.folder, head)? } else { Store::create(&self.folder, head)? };
         let mut bench = Bench {

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use crate::{
     host::provenance::{Provenance, differs},
     recording::{FORMAT, Recording, Run, Table},
+    wire::Bill,
 };
 
 pub const FILE: &str = "recording.json";
@@ -121,6 +122,15 @@ impl Store {
         self.save()
     }
 
+    pub fn bill(&self) -> Option<&Bill> {
+        self.recording.bill.as_ref()
+    }
+
+    pub fn set_bill(&mut self, bill: Bill) -> anyhow::Result<()> {
+        self.recording.bill = Some(bill);
+        self.save()
+    }
+
     fn save(&self) -> anyhow::Result<()> {
         let aside = self.path.with_extension("json.part");
         let write = || -> anyhow::Result<()> {
@@ -133,7 +143,33 @@ impl Store {
 
 fn with_runs<A, B>(old: Recording<A>, runs: Vec<B>) -> Recording<B> {
     let Recording {
-        format, scenario, form, parameters, seed, started, provenance, command, slo, planned, tables, ..
+        format,
+        scenario,
+        form,
+        parameters,
+        seed,
+        started,
+        provenance,
+        command,
+        slo,
+        planned,
+        tables,
+        bill,
+        ..
     } = old;
-    Recording { format, scenario, form, parameters, seed, started, provenance, command, slo, planned, tables, runs }
+    Recording {
+        format,
+        scenario,
+        form,
+        parameters,
+        seed,
+        started,
+        provenance,
+        command,
+        slo,
+        planned,
+        tables,
+        bill,
+        runs,
+    }
 }

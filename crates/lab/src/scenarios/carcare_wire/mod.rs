@@ -6,12 +6,16 @@
 mod energy;
 mod published;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, ensure};
+use serde::Deserialize;
 
 use crate::{
     energy::Radios,
+    load::payload::BYTES_MIN,
+    scenarios::Experiment,
+    sweep::Bench,
     targets::{Options, Server, Target, Transport, find},
     wire::{
         Bill, Line, Path, Unit,
@@ -22,34 +26,74 @@ use crate::{
     },
 };
 
-/// What may be chosen.
-#[derive(Clone, Debug)]
-pub struct Choice {
-    pub target: Options,
-    pub transports: Vec<Transport>,
-    /// Messages per transport; each takes a third of a second.
-    pub messages: u64,
-    pub payload_bytes: usize,
-    /// Instead of `energy/radios.toml`.
-    pub radios: Option<PathBuf>,
-    pub battery_wh: f64,
-}
+/// In the list of scenarios.
+pub struct CarcareWire;
 
-impl Default for Choice {
-    /// Somogyi's record (134 bytes of JSON), Karadogan's battery.
-    fn default() -> Self {
-        let transports = Transport::ALL.to_vec();
-        Self { target: Options::default(), transports, messages: 12, payload_bytes: 134, radios: None, battery_wh: 8.0 }
+impl Experiment for CarcareWire {
+    fn check(&self, parameters: &toml::Table) -> anyhow::Result<()> {
+        Radios::load(Choice::read(parameters)?.radios()).map(drop)
+    }
+
+    fn estimate_s(&self, parameters: &toml::Table) -> f64 {
+        // Messages one after the other, then three heartbeats of two to three seconds.
+        Choice::read(parameters).map_or(0.0, |choice| 20.0 + 0.35 * choice.messages as f64)
+    }
+
+    fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
+        if bench.has_bill() {
+            return Ok(());
+        }
+        bench.go_on()?;
+        let bill = run(&Choice::read(parameters)?, &bench.options(TARGET, &[]))?;
+        bench.say(&bill.to_string());
+        bench.bill(bill)
     }
 }
 
-/// Measures, and adds up. As root on a cable of our own, with a capture beside; else on loopback, which the bill says. Lasts about 25 seconds.
+const TARGET: &str = "millrace";
+/// With any head and envelope below 1,448 bytes. How many ACKs several segments get depends on when they come.
+const BYTES_MAX: usize = 1000;
+
+/// What may be chosen: the parameters of `scenario.toml`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// Millrace alone: the model knows its envelopes.
+    pub targets: Vec<String>,
+    pub transports: Vec<Transport>,
+    /// Messages per transport; each takes a third of a second.
+    pub messages: u64,
+    /// Of a message.
+    pub bytes: usize,
+    /// A file instead of `energy/radios.toml`; empty: that.
+    pub radios: String,
+    pub battery_wh: f64,
+}
+
+impl Choice {
+    /// Errors: what is not known, and what cannot be.
+    pub fn read(parameters: &toml::Table) -> anyhow::Result<Choice> {
+        let choice: Choice = parameters.clone().try_into()?;
+        ensure!(choice.targets == [TARGET], "targets: {TARGET} alone, whose envelopes the model knows");
+        ensure!(!choice.transports.is_empty(), "transports: one at least");
+        ensure!((1..=10_000).contains(&choice.messages), "messages: 1 to 10,000");
+        let of_one_segment = (BYTES_MIN..=BYTES_MAX).contains(&choice.bytes);
+        ensure!(of_one_segment, "bytes: {BYTES_MIN} to {BYTES_MAX}, so that a message is one segment");
+        ensure!(choice.battery_wh > 0.0 && choice.battery_wh.is_finite(), "battery_wh: more than 0");
+        Ok(choice)
+    }
+
+    fn radios(&self) -> Option<&std::path::Path> {
+        (!self.radios.is_empty()).then(|| std::path::Path::new(&self.radios))
+    }
+}
+
+/// Measures, and adds up. As root on a cable of our own, with a capture beside; else on loopback, which the bill says. Lasts 20 seconds, and a third of one per message.
 ///
 /// Errors: Millrace does not start or does not keep its protocol; the radios' file is bad.
-pub fn run(choice: &Choice) -> anyhow::Result<Bill> {
-    ensure!(choice.battery_wh > 0.0, "a battery of {} Wh", choice.battery_wh);
-    let radios = Radios::load(choice.radios.as_deref())?;
-    let (mut bill, batch) = bytes(choice)?;
+pub fn run(choice: &Choice, options: &Options) -> anyhow::Result<Bill> {
+    let radios = Radios::load(choice.radios())?;
+    let (mut bill, batch) = bytes(choice, options)?;
     bill.published = published::all(&bill, batch);
     energy::add(&mut bill, &radios, choice.battery_wh);
     bill.notes.extend(NOTES.map(str::to_owned));
@@ -61,17 +105,17 @@ const NOTES: [&str; 5] = [
     "No TLS yet: its column is 0, and the published figures with TLS stand alone.",
     "Our clients say the least that the protocol asks for; a browser adds about 400 bytes of headers to each request.",
     "A WebSocket is pinged as long as its client says nothing, messages or not; other streams only when nothing was sent.",
-    "Radios are handsets and networks of 2010 to 2013: what they say about intervals lasts longer than their joules. Your own: --radios FILE.",
+    "Radios are handsets and networks of 2010 to 2013: what they say about intervals lasts longer than their joules. Your own: --set radios=FILE.",
 ];
 
 /// All lines, what they went over, and Muller's batch.
-fn bytes(choice: &Choice) -> anyhow::Result<(Bill, Batch)> {
-    let target = find("millrace")?;
-    let plan = Plan { messages: choice.messages, payload_bytes: choice.payload_bytes, ..Plan::default() };
+fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch)> {
+    let target = find(TARGET)?;
+    let plan = Plan { messages: choice.messages, payload_bytes: choice.bytes, ..Plan::default() };
     let is_root = rustix::process::geteuid().is_root();
-    let mut bill = Bill { payload_bytes: choice.payload_bytes as u64, ..Bill::default() };
+    let mut bill = Bill { payload_bytes: choice.bytes as u64, ..Bill::default() };
     let (measured, batch, audit) = if is_root {
-        let start = || Servers::start(target, choice, &namespace::FAR.to_string());
+        let start = || Servers::start(target, options, &namespace::FAR.to_string());
         namespace::across(start, |servers| {
             let capture = Capture::start()?;
             let (measured, batch) = servers.measure(target, choice, &plan)?;
@@ -82,7 +126,7 @@ fn bytes(choice: &Choice) -> anyhow::Result<(Bill, Batch)> {
         let note =
             "Not root: measured on loopback, whose MTU of 65536 never splits a message, and not checked by a capture.";
         bill.notes.push(note.into());
-        let (measured, batch) = Servers::start(target, choice, "127.0.0.1")?.measure(target, choice, &plan)?;
+        let (measured, batch) = Servers::start(target, options, "127.0.0.1")?.measure(target, choice, &plan)?;
         (measured, batch, None)
     };
     let (link, mtu) = if is_root { ("veth", namespace::MTU) } else { ("loopback", 65_536) };
@@ -106,9 +150,9 @@ struct Servers {
 }
 
 impl Servers {
-    fn start(target: &dyn Target, choice: &Choice, host: &str) -> anyhow::Result<Servers> {
+    fn start(target: &dyn Target, options: &Options, host: &str) -> anyhow::Result<Servers> {
         let start = |settings: &[&str]| {
-            let mut options = choice.target.clone();
+            let mut options = options.clone();
             let listen = format!("server.listen={host}:0");
             for setting in settings.iter().copied().chain([&listen[..]]) {
                 options.arguments.extend(["--set".to_owned(), setting.to_owned()]);
@@ -158,4 +202,36 @@ fn audit(measured: &[(Measured, Plan)], flows: &BTreeMap<Flow, Seen>) -> anyhow:
         counted += tap.info()?.bytes(0, 0).total() as u64;
     }
     Ok((captured, counted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(key: &str, value: &str) -> anyhow::Result<Choice> {
+        let file: toml::Table = include_str!("scenario.toml").parse()?;
+        let mut parameters = file["parameters"].as_table().expect("a table").clone();
+        let one: toml::Table = format!("{key} = {value}").parse()?;
+        parameters.extend(one);
+        CarcareWire.check(&parameters)?;
+        Choice::read(&parameters)
+    }
+
+    #[test]
+    fn what_cannot_be_is_told() {
+        assert_eq!(with("messages", "5").unwrap().messages, 5);
+        for (key, value, says) in [
+            ("messages", "0", "1 to 10,000"),
+            ("bytes", "5000", "one segment"),
+            ("targets", r#"["ws"]"#, "millrace alone"),
+            ("transports", "[]", "one at least"),
+            ("transports", r#"["pigeon"]"#, "pigeon"),
+            ("battery_wh", "0.0", "more than 0"),
+            ("radios", r#""/nowhere/radios.toml""#, "/nowhere/radios.toml"),
+            ("message", "5", "message"),
+        ] {
+            let error = format!("{:#}", with(key, value).unwrap_err());
+            assert!(error.contains(says), "{key} = {value}: {error}");
+        }
+    }
 }
