@@ -58,6 +58,7 @@ pub fn analyse(recordings: &[Recording]) -> anyhow::Result<Analysis> {
         rivals: rivals(&points),
         curves,
         tables: recordings.iter().flat_map(|recording| recording.tables.clone()).collect(),
+        bill: recordings.iter().find_map(|recording| recording.bill.clone()),
         runs: notes,
         heat_edges_us: series::heat_edges_us(),
         points,

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     recording::{Factors, Form, Load, PhaseName, Table},
     stats::{bootstrap::Interval, compare::Comparison, knee::Knee, little::Little},
+    wire::Bill,
 };
 
 pub use {
@@ -45,6 +46,9 @@ pub struct Analysis {
     pub rivals: Vec<Rival>,
     /// What scenarios with code of their own have found, as recorded.
     pub tables: Vec<Table>,
+    /// Bytes and energy, of the first recording that has counted them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bill: Option<Bill>,
     pub runs: Vec<RunNote>,
     /// Lower ends of the buckets of [`Series::heat`], in microseconds; each bucket ends where the next begins, the last at 60 s.
     pub heat_edges_us: Vec<f64>,

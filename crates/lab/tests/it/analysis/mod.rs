@@ -123,6 +123,7 @@ pub fn recording(runs: Vec<Run>) -> Recording {
         planned: runs.len() as u32,
         runs,
         tables: Vec::new(),
+        bill: None,
     }
 }
 
