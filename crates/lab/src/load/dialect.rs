@@ -108,6 +108,24 @@ pub mod script {
         Ok(Heard { events, said: String::from_utf8_lossy(&out).into_owned() })
     }
 
+    /// What a server says on a WebSocket: the answer to the handshake, then frames by their first byte and their payload.
+    pub fn websocket(frames: &[(u8, &[u8])]) -> Vec<u8> {
+        let accept = crate::load::websocket::ACCEPT;
+        let mut out = format!("HTTP/1.1 101 Switching\r\nSec-Websocket-Accept: {accept}\r\n\r\n").into_bytes();
+        for (first, payload) in frames {
+            out.push(*first);
+            match payload.len() {
+                short @ 0..126 => out.push(short as u8),
+                long => {
+                    out.push(126);
+                    out.extend_from_slice(&(long as u16).to_be_bytes());
+                }
+            }
+            out.extend_from_slice(payload);
+        }
+        out
+    }
+
     /// Whole, byte by byte, and in every size between: the same is heard and said. Returns that.
     pub fn in_pieces(dialect: impl Fn() -> Box<dyn Dialect>, script: &[u8]) -> Heard {
         let whole = hear(&mut *dialect(), script, script.len().max(1)).expect("a good script");

@@ -14,6 +14,7 @@ pub mod payload;
 mod plan;
 mod run;
 mod schedule;
+mod shared;
 pub mod sse;
 mod tally;
 mod usage;

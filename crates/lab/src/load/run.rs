@@ -22,9 +22,10 @@ use super::{
     ledger::Ledger,
     link::Link,
     plan::Plan,
+    shared::{Clock, Report, Shared, Stage},
     usage::{self, ThreadTime},
     verdict,
-    worker::{Assigned, Clock, Report, Shared, Stage, Worker},
+    worker::{Assigned, Worker},
 };
 use crate::{
     histogram::Histogram,

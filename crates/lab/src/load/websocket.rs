@@ -151,6 +151,58 @@ pub fn frame_of(opcode: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
+/// What is spoken on a WebSocket: messages in, messages out.
+pub trait Subprotocol: Send {
+    /// The WebSocket is open, perhaps not for the first time.
+    fn opened(&mut self, out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>));
+
+    /// Errors: the server refused, or does not keep the protocol.
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()>;
+
+    fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>);
+}
+
+/// A [`Subprotocol`] on its WebSocket.
+pub struct OverWebSocket<S> {
+    socket: WebSocket,
+    subprotocol: S,
+}
+
+impl<S: Subprotocol> OverWebSocket<S> {
+    pub fn new(socket: WebSocket, subprotocol: S) -> Self {
+        Self { socket, subprotocol }
+    }
+}
+
+impl<S: Subprotocol> Dialect for OverWebSocket<S> {
+    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+        self.socket.open(out);
+        false
+    }
+
+    fn feed(
+        &mut self,
+        bytes: &[u8],
+        _: u64,
+        out: &mut Vec<u8>,
+        hear: &mut dyn FnMut(Event<'_>),
+    ) -> anyhow::Result<usize> {
+        let Self { socket, subprotocol } = self;
+        socket.feed(bytes, out, &mut |frame, out| {
+            match frame {
+                Frame::Open => subprotocol.opened(out, hear),
+                Frame::Message(message) => subprotocol.message(message, out, hear)?,
+                Frame::Close(..) => hear(Event::Closed),
+            }
+            Ok(())
+        })
+    }
+
+    fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        self.subprotocol.publish(payload, out);
+    }
+}
+
 /// A message is a payload, both ways. If a close with code 4000 names a position, the next connection goes on from there.
 pub struct Bare {
     socket: WebSocket,
@@ -214,41 +266,21 @@ pub fn between<'a>(text: &'a [u8], before: &[u8], after: &[u8]) -> Option<&'a [u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::{hear, in_pieces};
-
-    fn opened() -> Vec<u8> {
-        format!("HTTP/1.1 101 Switching\r\nSec-Websocket-Accept: {ACCEPT}\r\n\r\n").into_bytes()
-    }
-
-    fn server_frame(first: u8, payload: &[u8]) -> Vec<u8> {
-        let mut out = vec![first];
-        match payload.len() {
-            short @ 0..126 => out.push(short as u8),
-            long => {
-                out.push(126);
-                out.extend_from_slice(&(long as u16).to_be_bytes());
-            }
-        }
-        out.extend_from_slice(payload);
-        out
-    }
+    use crate::load::dialect::script::{hear, in_pieces, websocket};
 
     #[test]
     fn messages_pings_and_fragments_are_heard_however_they_are_cut() {
-        let mut script = opened();
         let long = "x".repeat(300);
-        for frame in [
-            server_frame(0x81, b"one"),
-            server_frame(0x89, b"are you there"),
-            server_frame(0x01, b"two "),
-            server_frame(0x8a, b""),
-            server_frame(0x00, b"and "),
-            server_frame(0x80, b"a half"),
-            server_frame(0x82, long.as_bytes()),
-            server_frame(0x88, b"\x0f\xa0e:57"),
-        ] {
-            script.extend_from_slice(&frame);
-        }
+        let script = websocket(&[
+            (0x81, b"one"),
+            (0x89, b"are you there"),
+            (0x01, b"two "),
+            (0x8a, b""),
+            (0x00, b"and "),
+            (0x80, b"a half"),
+            (0x82, long.as_bytes()),
+            (0x88, b"\x0f\xa0e:57"),
+        ]);
         let heard = in_pieces(|| Box::new(Bare::new("/c")), &script);
         assert_eq!(heard.events, ["Ready", "one", "two and a half", &long, "Gap", "Closed"]);
         assert!(heard.said.ends_with("\0\0\0\0are you there"), "a ping is answered with its own words");
@@ -274,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_server_that_breaks_the_rules_is_refused() {
-        let with = |frame: &[u8]| [opened(), frame.to_vec()].concat();
+        let with = |frame: &[u8]| [websocket(&[]), frame.to_vec()].concat();
         for script in [
             b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(),
             b"HTTP/1.1 101 Switching\r\nSec-WebSocket-Accept: x\r\n\r\n".to_vec(),

@@ -6,7 +6,7 @@ use crate::{
     load::{
         Dialect, Event,
         http::{Answer, get, post},
-        websocket::{Frame, TEXT, WebSocket, between, frame_into, frame_of},
+        websocket::{OverWebSocket, Subprotocol, TEXT, WebSocket, between, frame_into, frame_of},
     },
     targets::{Ask, Transport},
 };
@@ -55,49 +55,26 @@ pub fn dialect(transport: Transport, path: &str, flavour: Flavour, ask: &Ask<'_>
     }
 }
 
-pub fn over_websocket(path: String, flavour: Flavour) -> OverWebSocket {
-    OverWebSocket { socket: WebSocket::new(path, None), flavour }
+pub fn over_websocket(path: String, flavour: Flavour) -> OverWebSocket<Flavour> {
+    OverWebSocket::new(WebSocket::new(path, None), flavour)
 }
 
 pub fn over_polling(path: String, flavour: Flavour) -> OverPolling {
     OverPolling { path, flavour, expects_post: false }
 }
 
-pub struct OverWebSocket {
-    socket: WebSocket,
-    flavour: Flavour,
-}
+impl Subprotocol for Flavour {
+    fn opened(&mut self, _: &mut Vec<u8>, _: &mut dyn FnMut(Event<'_>)) {}
 
-impl Dialect for OverWebSocket {
-    fn open(&mut self, out: &mut Vec<u8>) -> bool {
-        self.socket.open(out);
-        false
-    }
-
-    fn feed(
-        &mut self,
-        bytes: &[u8],
-        _: u64,
-        out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
-    ) -> anyhow::Result<usize> {
-        let flavour = self.flavour;
-        self.socket.feed(bytes, out, &mut |frame, out| {
-            match frame {
-                Frame::Open => {}
-                Frame::Message(packet) => {
-                    if let Some(answer) = flavour.hear(packet, hear) {
-                        frame_into(TEXT, answer, out);
-                    }
-                }
-                Frame::Close(..) => hear(Event::Closed),
-            }
-            Ok(())
-        })
+    fn message(&mut self, packet: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+        if let Some(answer) = self.hear(packet, hear) {
+            frame_into(TEXT, answer, out);
+        }
+        Ok(())
     }
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
-        let (before, after) = self.flavour.around();
+        let (before, after) = self.around();
         frame_of(TEXT, &[before, payload, after], out);
     }
 }
@@ -158,15 +135,12 @@ impl Dialect for OverPolling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{dialect::script::in_pieces, websocket::ACCEPT};
+    use crate::load::dialect::script::{in_pieces, websocket};
 
     #[test]
     fn a_socket_connects_answers_pings_and_hears() {
-        let mut script = format!("HTTP/1.1 101 Switching\r\nSec-WebSocket-Accept: {ACCEPT}\r\n\r\n").into_bytes();
-        for packet in ["0{\"sid\":\"x\"}", "40{\"sid\":\"y\"}", "2", "42[\"m\",[\"a\"]]"] {
-            script.extend_from_slice(&[0x81, packet.len() as u8]);
-            script.extend_from_slice(packet.as_bytes());
-        }
+        let packets = ["0{\"sid\":\"x\"}", "40{\"sid\":\"y\"}", "2", "42[\"m\",[\"a\"]]"];
+        let script = websocket(&packets.map(|packet| (0x81, packet.as_bytes())));
         let heard = in_pieces(|| Box::new(over_websocket("/socket.io/".into(), Flavour::Socket)), &script);
         assert_eq!(heard.events, ["Ready", "[\"a\"]"]);
         assert!(heard.said.ends_with("\0\0\0\x0040\u{fffd}\u{fffd}\0\0\0\x003"), "{:?}", heard.said);

@@ -50,7 +50,7 @@ impl Target for Millrace {
         match transport {
             Transport::WebSocket if ask.role.subscribes() => Box::new(Bare::new(path)),
             Transport::WebSocket => Box::new(Bare::new(format!("{path}?subscribe=no"))),
-            Transport::Session => Box::new(session::Session::new(ask)),
+            Transport::Session => Box::new(session::Session::over_websocket(ask)),
             _ if ask.role.publishes() => Box::new(Poster::new(&path, "application/json")),
             Transport::Sse => Box::new(EventSource::new(&path)),
             Transport::Ndjson => Box::new(lines::Lines::new(&path)),

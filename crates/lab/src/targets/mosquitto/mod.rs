@@ -8,7 +8,7 @@ use crate::{
     load::{
         Dialect, Event, Role,
         http::join,
-        websocket::{BINARY, Frame, WebSocket, frame_into, frame_of},
+        websocket::{BINARY, OverWebSocket, Subprotocol, WebSocket, frame_into, frame_of},
     },
     targets::{
         Ask, Options, Server, Target, Transport, install,
@@ -56,7 +56,7 @@ impl Target for Mosquitto {
 
     fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
         let socket = WebSocket::new("/mqtt", Some("mqtt"));
-        Box::new(Client { socket, role: ask.role, topic: ask.channel.into(), rest: Vec::new() })
+        Box::new(OverWebSocket::new(socket, Client { role: ask.role, topic: ask.channel.into(), rest: Vec::new() }))
     }
 }
 
@@ -75,39 +75,21 @@ fn command(options: &Options) -> anyhow::Result<Command> {
 ///   open ──CONNECT──► CONNACK ──SUBSCRIBE──► SUBACK: ready (who only publishes is so after CONNACK)
 /// ```
 struct Client {
-    socket: WebSocket,
     role: Role,
     topic: String,
     rest: Vec<u8>,
 }
 
-impl Dialect for Client {
-    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+impl Subprotocol for Client {
+    /// Clean session, no keep-alive, a name that the broker chooses.
+    fn opened(&mut self, out: &mut Vec<u8>, _: &mut dyn FnMut(Event<'_>)) {
         self.rest.clear();
-        self.socket.open(out);
-        false
+        frame_into(BINARY, &packet(0x10, &[b"\0\x04MQTT\x04\x02\0\0\0\0"]), out);
     }
 
-    fn feed(
-        &mut self,
-        bytes: &[u8],
-        _: u64,
-        out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
-    ) -> anyhow::Result<usize> {
-        let Client { socket, role, topic, rest } = self;
-        socket.feed(bytes, out, &mut |frame, out| match frame {
-            Frame::Open => {
-                // Clean session, no keep-alive, a name that the broker chooses.
-                frame_into(BINARY, &packet(0x10, &[b"\0\x04MQTT\x04\x02\0\0\0\0"]), out);
-                Ok(())
-            }
-            Frame::Close(..) => {
-                hear(Event::Closed);
-                Ok(())
-            }
-            Frame::Message(message) => join(rest, message, |bytes| packets(bytes, *role, topic, out, hear)),
-        })
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+        let Client { role, topic, rest } = self;
+        join(rest, message, |bytes| packets(bytes, *role, topic, out, hear))
     }
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
@@ -190,17 +172,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::{dialect::script::in_pieces, websocket::ACCEPT};
+    use crate::load::dialect::script::{in_pieces, websocket};
 
     #[test]
     fn packets_are_heard_however_messages_cut_them() {
-        let mut script = format!("HTTP/1.1 101 Switching\r\nSec-WebSocket-Accept: {ACCEPT}\r\n\r\n").into_bytes();
         let long = [b"\0\x01t".as_slice(), &[b'x'; 200]].concat();
         let bytes = [packet(0x20, &[&[0, 0]]), packet(0x90, &[&[0, 1, 0]]), packet(0x30, &[&long])].concat();
-        for part in bytes.chunks(7) {
-            script.extend_from_slice(&[0x82, part.len() as u8]);
-            script.extend_from_slice(part);
-        }
+        let script = websocket(&bytes.chunks(7).map(|part| (0x82, part)).collect::<Vec<_>>());
         let ask = Ask { role: Role::Both, channel: "t", poll_every: Duration::ZERO };
         let heard = in_pieces(|| Mosquitto.dialect(Transport::WebSocket, &ask), &script);
         assert_eq!(heard.events, ["Ready".to_owned(), "x".repeat(200)]);

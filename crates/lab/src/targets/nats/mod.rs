@@ -9,7 +9,7 @@ use crate::{
     load::{
         Dialect, Event, Role,
         http::join,
-        websocket::{BINARY, Frame, WebSocket, frame_into, frame_of},
+        websocket::{BINARY, OverWebSocket, Subprotocol, WebSocket, frame_into, frame_of},
     },
     targets::{
         Ask, Options, Server, Target, Transport, install,
@@ -53,12 +53,8 @@ impl Target for Nats {
     }
 
     fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
-        Box::new(Client {
-            socket: WebSocket::new("/", None),
-            role: ask.role,
-            subject: ask.channel.replace('/', "."),
-            rest: Vec::new(),
-        })
+        let client = Client { role: ask.role, subject: ask.channel.replace('/', "."), rest: Vec::new() };
+        Box::new(OverWebSocket::new(WebSocket::new("/", None), client))
     }
 }
 
@@ -76,35 +72,19 @@ fn binary(options: &Options) -> anyhow::Result<PathBuf> {
 ///   INFO ──CONNECT, SUB, PING──► (waits) ──PONG──► ready: the subscription holds
 /// ```
 struct Client {
-    socket: WebSocket,
     role: Role,
     subject: String,
     rest: Vec<u8>,
 }
 
-impl Dialect for Client {
-    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+impl Subprotocol for Client {
+    fn opened(&mut self, _: &mut Vec<u8>, _: &mut dyn FnMut(Event<'_>)) {
         self.rest.clear();
-        self.socket.open(out);
-        false
     }
 
-    fn feed(
-        &mut self,
-        bytes: &[u8],
-        _: u64,
-        out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
-    ) -> anyhow::Result<usize> {
-        let Client { socket, role, subject, rest } = self;
-        socket.feed(bytes, out, &mut |frame, out| match frame {
-            Frame::Open => Ok(()),
-            Frame::Close(..) => {
-                hear(Event::Closed);
-                Ok(())
-            }
-            Frame::Message(message) => join(rest, message, |bytes| operations(bytes, *role, subject, out, hear)),
-        })
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+        let Client { role, subject, rest } = self;
+        join(rest, message, |bytes| operations(bytes, *role, subject, out, hear))
     }
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
@@ -158,15 +138,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::{dialect::script::in_pieces, websocket::ACCEPT};
+    use crate::load::dialect::script::{in_pieces, websocket};
 
     #[test]
     fn operations_are_heard_however_messages_cut_them() {
-        let mut script = format!("HTTP/1.1 101 Switching\r\nSec-WebSocket-Accept: {ACCEPT}\r\n\r\n").into_bytes();
-        for part in ["INFO {}\r\n", "PO", "NG\r\nMSG a.b 1 5\r\n[\"a\"", "]\r\nMSG a.b 1 5\r\n[\"b\"]\r\nPING\r\n"] {
-            script.extend_from_slice(&[0x82, part.len() as u8]);
-            script.extend_from_slice(part.as_bytes());
-        }
+        let parts = ["INFO {}\r\n", "PO", "NG\r\nMSG a.b 1 5\r\n[\"a\"", "]\r\nMSG a.b 1 5\r\n[\"b\"]\r\nPING\r\n"];
+        let script = websocket(&parts.map(|part| (0x82, part.as_bytes())));
         let ask = Ask { role: Role::Both, channel: "a/b", poll_every: Duration::ZERO };
         let heard = in_pieces(|| Nats.dialect(Transport::WebSocket, &ask), &script);
         assert_eq!(heard.events, ["Ready", "[\"a\"]", "[\"b\"]"]);

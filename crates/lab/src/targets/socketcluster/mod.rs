@@ -7,7 +7,7 @@ use anyhow::bail;
 use crate::{
     load::{
         Dialect, Event, Role,
-        websocket::{Frame, TEXT, WebSocket, frame_into, frame_of},
+        websocket::{OverWebSocket, Subprotocol, TEXT, WebSocket, frame_into, frame_of},
     },
     targets::{Ask, Options, Server, Target, Transport, install},
 };
@@ -36,12 +36,12 @@ impl Target for SocketCluster {
 
     fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
         let socket = WebSocket::new("/socketcluster/", None);
-        Box::new(Client { socket, role: ask.role, channel: ask.channel.into(), id: 0, command: Vec::new() })
+        let client = Client { role: ask.role, channel: ask.channel.into(), id: 0, command: Vec::new() };
+        Box::new(OverWebSocket::new(socket, client))
     }
 }
 
 struct Client {
-    socket: WebSocket,
     role: Role,
     channel: String,
     /// Of the last call. 1 is the handshake, 2 the subscription.
@@ -49,57 +49,37 @@ struct Client {
     command: Vec<u8>,
 }
 
-impl Dialect for Client {
-    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+impl Subprotocol for Client {
+    fn opened(&mut self, out: &mut Vec<u8>, _: &mut dyn FnMut(Event<'_>)) {
         self.id = 2;
-        self.socket.open(out);
-        false
+        frame_into(TEXT, br##"{"event":"#handshake","data":{"authToken":null},"cid":1}"##, out);
     }
 
-    fn feed(
-        &mut self,
-        bytes: &[u8],
-        _: u64,
-        out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
-    ) -> anyhow::Result<usize> {
-        let Client { socket, role, channel, .. } = self;
-        socket.feed(bytes, out, &mut |frame, out| {
-            let message = match frame {
-                Frame::Open => {
-                    frame_into(TEXT, br##"{"event":"#handshake","data":{"authToken":null},"cid":1}"##, out);
-                    return Ok(());
-                }
-                Frame::Close(..) => {
-                    hear(Event::Closed);
-                    return Ok(());
-                }
-                Frame::Message(message) => message,
-            };
-            if let Some(rest) = message.strip_prefix(PUBLISH) {
-                // A payload is an array of one string, and the last thing in the object.
-                let data = memchr::memmem::find(rest, b"\"data\":").map(|at| &rest[at + 7..]);
-                let payload = data.and_then(|data| data.strip_suffix(b"}}"));
-                payload.into_iter().for_each(|payload| hear(Event::Message(payload)));
-            } else if message.is_empty() || message == b"#1" {
-                // A ping, of the newer or the older protocol.
-                frame_into(TEXT, if message.is_empty() { b"" } else { b"#2" }, out);
-            } else if [b"{\"rid\":1,", b"{\"rid\":2,", b"{\"rid\":2}"].iter().any(|reply| message.starts_with(*reply)) {
-                if memchr::memmem::find(message, b"\"error\":").is_some() {
-                    bail!("refused: {}", String::from_utf8_lossy(message));
-                }
-                if message.starts_with(b"{\"rid\":1,") && role.subscribes() {
-                    let subscribe = format!(r##"{{"event":"#subscribe","data":{{"channel":"{channel}"}},"cid":2}}"##);
-                    frame_into(TEXT, subscribe.as_bytes(), out);
-                } else {
-                    hear(Event::Ready);
-                }
-            } else if message.starts_with(b"{\"rid\":") {
-                let is_error = memchr::memmem::find(message, b"\"error\":").is_some();
-                hear(if is_error { Event::Refused } else { Event::Accepted });
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+        let Client { role, channel, .. } = self;
+        if let Some(rest) = message.strip_prefix(PUBLISH) {
+            // A payload is an array of one string, and the last thing in the object.
+            let data = memchr::memmem::find(rest, b"\"data\":").map(|at| &rest[at + 7..]);
+            let payload = data.and_then(|data| data.strip_suffix(b"}}"));
+            payload.into_iter().for_each(|payload| hear(Event::Message(payload)));
+        } else if message.is_empty() || message == b"#1" {
+            // A ping, of the newer or the older protocol.
+            frame_into(TEXT, if message.is_empty() { b"" } else { b"#2" }, out);
+        } else if [b"{\"rid\":1,", b"{\"rid\":2,", b"{\"rid\":2}"].iter().any(|reply| message.starts_with(*reply)) {
+            if memchr::memmem::find(message, b"\"error\":").is_some() {
+                bail!("refused: {}", String::from_utf8_lossy(message));
             }
-            Ok(())
-        })
+            if message.starts_with(b"{\"rid\":1,") && role.subscribes() {
+                let subscribe = format!(r##"{{"event":"#subscribe","data":{{"channel":"{channel}"}},"cid":2}}"##);
+                frame_into(TEXT, subscribe.as_bytes(), out);
+            } else {
+                hear(Event::Ready);
+            }
+        } else if message.starts_with(b"{\"rid\":") {
+            let is_error = memchr::memmem::find(message, b"\"error\":").is_some();
+            hear(if is_error { Event::Refused } else { Event::Accepted });
+        }
+        Ok(())
     }
 
     /// With a call id: the server answers, as its own client expects it.

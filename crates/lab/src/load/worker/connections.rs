@@ -1,0 +1,239 @@
+//! The connections of a thread: opened, read, opened again.
+
+use std::cmp::Reverse;
+
+use anyhow::Context;
+use rustix::event::epoll;
+
+use super::Worker;
+use crate::load::{
+    books::PROBE,
+    dialect::Event,
+    link::{Link, State},
+    shared::Report,
+};
+
+/// Connections that are being opened at the same time by one thread. A listen queue holds 4,096.
+pub(super) const OPENING_MAX: usize = 1024;
+/// A connection that cannot be opened so many times in a row is given up.
+const FAILURES_MAX: u32 = 5;
+const AGAIN_NS: u64 = 100_000_000;
+
+impl Worker<'_> {
+    pub(super) fn connect_who_is_due(&mut self, now: u64) -> anyhow::Result<()> {
+        while let Some(index) = self.to_connect.front().copied() {
+            let link = &mut self.links[index as usize];
+            if link.due_ns > now || self.opening >= OPENING_MAX {
+                break;
+            }
+            self.to_connect.pop_front();
+            if link.state != State::Closed {
+                continue;
+            }
+            self.opening += 1;
+            let ordinal = self.ordinals[index as usize];
+            if let Err(error) = link.connect(self.wire.address(), ordinal) {
+                link.state = State::Connecting;
+                self.broken(index as usize, now, format!("connection {ordinal}: {error}"));
+                continue;
+            }
+            let key = u64::from(link.generation) << 32 | u64::from(index);
+            let socket = link.socket.as_ref().expect("just connected");
+            let flags = epoll::EventFlags::OUT | epoll::EventFlags::IN;
+            epoll::add(&self.epoll, socket, epoll::EventData::new_u64(key), flags).context("epoll")?;
+        }
+        Ok(())
+    }
+
+    /// A timer has come: the next poll, or the next attempt to connect.
+    pub(super) fn wake(&mut self, index: usize, at: u64, now: u64) {
+        let link = &mut self.links[index];
+        if link.armed_ns != at {
+            return;
+        }
+        link.armed_ns = u64::MAX;
+        if link.state == State::Closed {
+            link.due_ns = now;
+            self.to_connect.push_front(index as u32);
+        } else if link.dialect.wake_at_ns().is_some_and(|at| at <= now) {
+            link.dialect.wake(now, &mut link.out);
+            self.flush(index, now);
+        }
+        self.arm(index);
+    }
+
+    fn arm(&mut self, index: usize) {
+        let link = &mut self.links[index];
+        if let Some(at) = link.dialect.wake_at_ns().filter(|at| link.state != State::Closed && *at < link.armed_ns) {
+            link.armed_ns = at;
+            self.timers.push(Reverse((at, index as u32)));
+        }
+    }
+
+    pub(super) fn watch(&mut self, index: usize) {
+        let link = &self.links[index];
+        let Some(socket) = &link.socket else { return };
+        let room = if link.awaits_room { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+        let key = u64::from(link.generation) << 32 | index as u64;
+        // Cannot fail for a socket that was added and is open.
+        let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(key), epoll::EventFlags::IN | room);
+    }
+
+    /// Handles one event and returns when that was.
+    pub(super) fn handle(&mut self, event: &epoll::Event, scratch: &mut [u8]) -> u64 {
+        let now = self.now_ns();
+        let (index, generation) = (event.data.u64() as u32 as usize, (event.data.u64() >> 32) as u32);
+        let link = &mut self.links[index];
+        if link.generation != generation || link.state == State::Closed {
+            return now;
+        }
+        if link.state == State::Connecting {
+            return self.opened(index, now);
+        }
+        let flags = event.flags;
+        if flags.contains(epoll::EventFlags::OUT) {
+            self.flush(index, now);
+            self.speak(index, now);
+        }
+        if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+            self.read(index, scratch);
+        }
+        now
+    }
+
+    /// The kernel has connected, or not.
+    fn opened(&mut self, index: usize, now: u64) -> u64 {
+        let link = &mut self.links[index];
+        let error = link.socket.as_ref().and_then(|socket| socket.take_error().transpose());
+        if let Some(error) = error {
+            let error = error.unwrap_or_else(|error| error);
+            self.broken(index, now, error.to_string());
+            return now;
+        }
+        link.state = State::Opening;
+        let is_ready = link.dialect.open(&mut link.out);
+        link.awaits_room = false;
+        self.watch(index);
+        self.flush(index, now);
+        if is_ready {
+            self.ready(index, now);
+        }
+        now
+    }
+
+    fn ready(&mut self, index: usize, now: u64) {
+        let link = &mut self.links[index];
+        if link.state != State::Opening {
+            return;
+        }
+        link.state = State::Live;
+        link.failures = 0;
+        self.opening -= 1;
+        self.live += 1;
+        self.books.counts.connected += 1;
+        self.books.page.connect.record_ns(now.saturating_sub(link.due_ns));
+        self.speak(index, now);
+        self.arm(index);
+    }
+
+    fn read(&mut self, index: usize, scratch: &mut [u8]) {
+        let link = &mut self.links[index];
+        let length = match link.receive(scratch) {
+            Ok(Some(length)) => length,
+            Ok(None) => return,
+            Err(error) => {
+                let now = self.shared.clock.now_ns();
+                return self.broken(index, now, error.to_string());
+            }
+        };
+        // After the call: it is the time at which all of this has arrived and was read.
+        let now = self.shared.clock.now_ns();
+        if length == 0 {
+            return self.broken(index, now, "closed by the server".into());
+        }
+        let Link { dialect, partial, out, receiver, .. } = link;
+        let (books, receiver) = (&mut self.books, *receiver);
+        let (mut is_ready, mut is_closed, mut answered) = (false, false, false);
+        let mut hear = |event: Event<'_>| match event {
+            Event::Message(payload) => books.message(receiver, payload, now),
+            Event::Ready => is_ready = true,
+            Event::Closed => is_closed = true,
+            Event::Gap => books.counts.gaps += 1,
+            Event::Accepted => answered = true,
+            Event::Refused => {
+                books.counts.refused += 1;
+                answered = true;
+            }
+        };
+        let fed = if partial.is_empty() {
+            let fed = dialect.feed(&scratch[..length], now, out, &mut hear);
+            if let Ok(used) = fed {
+                partial.extend_from_slice(&scratch[used..length]);
+            }
+            fed
+        } else {
+            partial.extend_from_slice(&scratch[..length]);
+            let fed = dialect.feed(partial, now, out, &mut hear);
+            if let Ok(used) = fed {
+                partial.drain(..used);
+            }
+            fed
+        };
+        if let Err(error) = fed {
+            return self.broken(index, now, format!("{error:#}"));
+        }
+        if is_closed {
+            return self.broken(index, now, "ended by the server".into());
+        }
+        if !self.links[index].out.is_empty() {
+            self.flush(index, now);
+        }
+        if is_ready {
+            self.ready(index, now);
+        }
+        if answered {
+            self.speak(index, now);
+        }
+        self.arm(index);
+    }
+
+    /// The connection is no more. It is opened again, a little later each time.
+    pub(super) fn broken(&mut self, index: usize, now: u64, why: String) {
+        let link = &mut self.links[index];
+        match link.state {
+            State::Closed => return,
+            State::Live => self.live -= 1,
+            State::Connecting | State::Opening => self.opening -= 1,
+        }
+        link.close();
+        link.failures += 1;
+        self.books.counts.broken += 1;
+        if link.failures <= FAILURES_MAX {
+            link.armed_ns = now + AGAIN_NS * u64::from(link.failures);
+            self.timers.push(Reverse((link.armed_ns, index as u32)));
+        }
+        if !self.trouble_told {
+            self.trouble_told = true;
+            let _ = self.shared.reports.send(Report::Trouble(why));
+        }
+    }
+
+    /// Everybody who receives is cut off and comes back at once.
+    pub(super) fn storm(&mut self, now: u64) {
+        self.storm_is_over = true;
+        for index in 0..self.links.len() {
+            let link = &mut self.links[index];
+            if link.publisher.is_some() || link.receiver.is_none_or(|receiver| receiver.first_stream == PROBE) {
+                continue;
+            }
+            match link.state {
+                State::Live => self.live -= 1,
+                State::Connecting | State::Opening => self.opening -= 1,
+                State::Closed => {}
+            }
+            link.close();
+            link.due_ns = now;
+            self.to_connect.push_back(index as u32);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! One thread of the generator: its connections, one epoll, and whatever is due next.
+
+mod connections;
+mod publish;
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    iter::Peekable,
+    os::fd::OwnedFd,
+    sync::atomic::Ordering::*,
+    time::Duration,
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+
+use super::{
+    books::{Books, PROBE, Receiver},
+    dialect::Wire,
+    link::Link,
+    plan::{Plan, Shape},
+    schedule::Schedule,
+    shared::{Report, Shared, Stage},
+};
+
+/// Events that are handled before the clock is asked what is due: publications are not late because many receive.
+const EVENTS_PER_LOOK: usize = 8;
+const NAP: Duration = Duration::from_millis(5);
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+const READ_BYTES: usize = 256 * 1024;
+
+/// A link, and which connection of the whole generator it is.
+pub struct Assigned {
+    pub link: Link,
+    pub ordinal: usize,
+}
+
+pub struct Worker<'a> {
+    plan: &'a Plan,
+    wire: &'a dyn Wire,
+    shared: &'a Shared,
+    threads: u64,
+    index: u64,
+    epoll: OwnedFd,
+    links: Vec<Link>,
+    ordinals: Vec<usize>,
+    /// Of local stream `i` (`stream / threads`), its link.
+    publishers: Vec<u32>,
+    probe: Option<u32>,
+    books: Books<'a>,
+    schedule: Peekable<Schedule>,
+    to_connect: VecDeque<u32>,
+    timers: BinaryHeap<Reverse<(u64, u32)>>,
+    stage: Stage,
+    second: u64,
+    opening: usize,
+    live: usize,
+    probe_from_ns: u64,
+    storm_is_over: bool,
+    connected_told: bool,
+    published_told: bool,
+    /// Deliveries that make it complete, once all is published.
+    expected: Option<u64>,
+    drained_told: bool,
+    trouble_told: bool,
+    /// Closed loop: publications that are not waited for any more, and when something last arrived.
+    written_off: u64,
+    moved: (u64, u64),
+    closed_sent: u64,
+    payload: Vec<u8>,
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(
+        plan: &'a Plan,
+        wire: &'a dyn Wire,
+        shared: &'a Shared,
+        index: usize,
+        assigned: Vec<Assigned>,
+    ) -> anyhow::Result<Self> {
+        let (mut links, mut ordinals, mut publishers, mut probe) = (Vec::new(), Vec::new(), Vec::new(), None);
+        let mut tallies = 0;
+        for (i, Assigned { mut link, ordinal }) in assigned.into_iter().enumerate() {
+            match &link.publisher {
+                Some(publisher) if publisher.stream == PROBE => probe = Some(i as u32),
+                Some(_) => publishers.push(i as u32),
+                None => {}
+            }
+            if let Some(receiver) = link.receiver.as_mut().filter(|receiver| receiver.first_stream != PROBE) {
+                receiver.tallies_at = tallies;
+                tallies += receiver.streams as usize;
+            }
+            link.due_ns = (ordinal as f64 * 1e9 / plan.ramp_per_s) as u64;
+            links.push(link);
+            ordinals.push(ordinal);
+        }
+        publishers.sort_by_key(|i| links[*i as usize].publisher.map(|publisher| publisher.stream));
+        Ok(Self {
+            plan,
+            wire,
+            shared,
+            threads: plan.threads as u64,
+            index: index as u64,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            to_connect: (0..links.len() as u32).collect(),
+            links,
+            ordinals,
+            publishers,
+            probe,
+            books: Books::new(&shared.ledger, plan.bytes, tallies),
+            schedule: plan.schedule().peekable(),
+            timers: BinaryHeap::new(),
+            stage: Stage::Connect,
+            second: 0,
+            opening: 0,
+            live: 0,
+            probe_from_ns: 0,
+            storm_is_over: plan.shape != Shape::Storm,
+            connected_told: false,
+            published_told: false,
+            expected: None,
+            drained_told: false,
+            trouble_told: false,
+            written_off: 0,
+            moved: (0, 0),
+            closed_sent: 0,
+            payload: Vec::new(),
+        })
+    }
+
+    /// Until [`Stage::Stop`].
+    pub fn run(mut self) -> anyhow::Result<()> {
+        let mut scratch = vec![0; READ_BYTES];
+        let mut events = Vec::with_capacity(1024);
+        while self.stage < Stage::Stop {
+            let now = self.now_ns();
+            self.follow(now);
+            self.do_what_is_due(now)?;
+            self.tell();
+            let wait = self.next_due_ns().saturating_sub(self.now_ns()).min(NAP.as_nanos() as u64);
+            self.await_events(wait, &mut events)?;
+            if events.is_empty() {
+                continue;
+            }
+            let woken = self.now_ns();
+            let mut now = woken;
+            for (n, event) in events.iter().enumerate() {
+                now = self.handle(event, &mut scratch);
+                if n % EVENTS_PER_LOOK == EVENTS_PER_LOOK - 1 {
+                    self.do_what_is_due(now)?;
+                }
+            }
+            self.books.page.lag.record_ns(now - woken);
+        }
+        Ok(())
+    }
+
+    /// What has happened, or nothing after so long. `epoll_wait` counts in milliseconds, which would make publications late by one;
+    /// `ppoll` counts in nanoseconds, and is only asked if there is nothing to do.
+    fn await_events(&self, wait_ns: u64, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
+        for wait_ns in [0, wait_ns] {
+            if wait_ns > 0 {
+                let wait = Timespec { tv_sec: 0, tv_nsec: wait_ns as _ };
+                match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&wait)) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&NOW)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !events.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.shared.clock.now_ns()
+    }
+
+    /// Closes the books of a second and of a stage that are over.
+    fn follow(&mut self, now: u64) {
+        let stage = Stage::ALL[self.shared.stage.load(Acquire) as usize];
+        let second = now / 1_000_000_000;
+        if stage == self.stage && second == self.second {
+            return;
+        }
+        let (counts, latency) = self.books.turn_second();
+        let _ = self.shared.reports.send(Report::Second(self.second, counts, latency));
+        self.second = second;
+        if stage == self.stage {
+            return;
+        }
+        // Several at once, if they are short.
+        while self.stage < stage {
+            if self.stage == Stage::Test {
+                self.books.page.counts.lost = self.lost();
+            }
+            let page = Box::new(std::mem::take(&mut self.books.page));
+            let _ = self.shared.reports.send(Report::Page(self.stage, page));
+            self.stage = Stage::ALL[self.stage as usize + 1];
+            if self.stage == Stage::Idle {
+                self.probe_from_ns = now;
+            }
+        }
+    }
+
+    fn lost(&self) -> u64 {
+        let published = |stream: u32| self.shared.published[stream as usize].load(Relaxed);
+        let of = |receiver: &Receiver| -> u64 {
+            let tallies = &self.books.tallies[receiver.tallies_at..][..receiver.streams as usize];
+            (receiver.first_stream..).zip(tallies).map(|(stream, tally)| tally.lost(published(stream))).sum()
+        };
+        let receivers = self.links.iter().filter_map(|link| link.receiver.as_ref());
+        receivers.filter(|receiver| receiver.first_stream != PROBE).map(of).sum()
+    }
+
+    fn do_what_is_due(&mut self, now: u64) -> anyhow::Result<()> {
+        if !self.to_connect.is_empty() {
+            self.connect_who_is_due(now)?;
+        }
+        while let Some(Reverse((at, index))) = self.timers.peek().copied().filter(|Reverse((at, _))| *at <= now) {
+            self.timers.pop();
+            self.wake(index as usize, at, now);
+        }
+        if let Some(probe) = self.probe.filter(|_| (Stage::Idle..Stage::Stop).contains(&self.stage)) {
+            let interval = self.plan.probe.as_nanos() as u64;
+            let publisher = self.links[probe as usize].publisher.as_mut().expect("a probe publishes");
+            let due = self.probe_from_ns + u64::from(publisher.scheduled) * interval;
+            if due <= now {
+                publisher.scheduled += 1;
+                self.speak(probe as usize, now);
+            }
+        }
+        if self.stage == Stage::Test {
+            self.publish_what_is_due(now);
+        }
+        Ok(())
+    }
+
+    fn next_due_ns(&mut self) -> u64 {
+        let mut next = self.timers.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
+        if let Some(index) = self.to_connect.front().filter(|_| self.opening < connections::OPENING_MAX) {
+            next = next.min(self.links[*index as usize].due_ns);
+        }
+        if self.stage == Stage::Test
+            && let Some((_, at)) = self.schedule.peek()
+        {
+            next = next.min(self.shared.test_at_ns.load(Relaxed) + at);
+        }
+        next
+    }
+
+    /// Tells what has been reached, once each.
+    fn tell(&mut self) {
+        if !self.connected_told && self.live == self.links.len() {
+            self.connected_told = true;
+            let _ = self.shared.reports.send(Report::Connected);
+        }
+        if self.stage != Stage::Test || self.drained_told {
+            return;
+        }
+        let now = self.now_ns();
+        let end = self.shared.test_at_ns.load(Relaxed) + self.plan.test.as_nanos() as u64;
+        if now < end {
+            return;
+        }
+        if !self.published_told {
+            let links = self.publishers.iter().filter_map(|index| self.links[*index as usize].publisher);
+            if !links.into_iter().all(|publisher| publisher.sent == publisher.scheduled) {
+                return;
+            }
+            self.published_told = true;
+            self.shared.published_all.fetch_add(1, AcqRel);
+        }
+        if u64::from(self.shared.published_all.load(Acquire)) != self.threads {
+            return;
+        }
+        let expected = match self.expected {
+            Some(expected) => expected,
+            None => *self.expected.insert(self.books.delivered + self.lost()),
+        };
+        if self.books.delivered >= expected {
+            self.drained_told = true;
+            let _ = self.shared.reports.send(Report::Drained);
+        }
+    }
+}
