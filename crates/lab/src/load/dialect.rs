@@ -72,6 +72,11 @@ impl Role {
 pub trait Wire: Sync {
     fn address(&self) -> std::net::SocketAddr;
 
+    /// Where a connection goes that only publishes.
+    fn publish_address(&self) -> std::net::SocketAddr {
+        self.address()
+    }
+
     /// True if one connection can be [`Role::Both`]; else who publishes has a second one.
     fn is_duplex(&self) -> bool;
 

@@ -7,6 +7,7 @@ use memchr::{memchr, memmem};
 
 use super::{
     dialect::{Dialect, Event},
+    payload::payloads,
     sse,
 };
 
@@ -260,12 +261,23 @@ pub fn post(path: &str, headers: &str, body: &[u8], out: &mut Vec<u8>) {
 pub struct Poster {
     path: String,
     headers: String,
+    /// Makes a body of a payload.
+    wrap: Wrap,
+    body: Vec<u8>,
     unanswered: usize,
 }
 
+/// Appends what a payload is sent as.
+pub type Wrap = Box<dyn Fn(&[u8], &mut Vec<u8>) + Send>;
+
 impl Poster {
-    pub fn new(path: &str, content_type: &str) -> Self {
-        Self { path: path.into(), headers: format!("Content-Type: {content_type}\r\n"), unanswered: 0 }
+    /// `headers`: whole lines with their ends.
+    pub fn new(path: &str, headers: &str) -> Self {
+        Self::wrapping(path, headers, Box::new(|payload, body| body.extend_from_slice(payload)))
+    }
+
+    pub fn wrapping(path: &str, headers: &str, wrap: Wrap) -> Self {
+        Self { path: path.into(), headers: headers.into(), wrap, body: Vec::new(), unanswered: 0 }
     }
 }
 
@@ -295,7 +307,9 @@ impl Dialect for Poster {
     }
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
-        post(&self.path, &self.headers, payload, out);
+        self.body.clear();
+        (self.wrap)(payload, &mut self.body);
+        post(&self.path, &self.headers, &self.body, out);
         self.unanswered += 1;
     }
 
@@ -307,13 +321,19 @@ impl Dialect for Poster {
 /// Reads server-sent events: each `data` is a message, `event: gap` says that some are missing. Resumes with `Last-Event-ID`.
 pub struct EventSource {
     path: String,
+    is_json: bool,
     stream: Stream,
     last_id: Vec<u8>,
 }
 
 impl EventSource {
     pub fn new(path: &str) -> Self {
-        Self { path: path.into(), stream: Stream::default(), last_id: Vec::new() }
+        Self { path: path.into(), is_json: false, stream: Stream::default(), last_id: Vec::new() }
+    }
+
+    /// Payloads lie in envelopes, as their `data`.
+    pub fn of_json(path: &str) -> Self {
+        Self { is_json: true, ..Self::new(path) }
     }
 }
 
@@ -335,7 +355,7 @@ impl Dialect for EventSource {
         _: &mut Vec<u8>,
         hear: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
-        let last_id = &mut self.last_id;
+        let (last_id, is_json) = (&mut self.last_id, self.is_json);
         let used = self.stream.feed(bytes, &mut |part| match part {
             Part::Head(_) => {
                 hear(Event::Ready);
@@ -348,6 +368,7 @@ impl Dialect for EventSource {
                 }
                 match event.data {
                     Some(_) if event.name == Some(b"gap") => hear(Event::Gap),
+                    Some(data) if is_json => payloads(&data, |payload| hear(Event::Message(payload))),
                     Some(data) => hear(Event::Message(&data)),
                     None => {}
                 }
@@ -393,17 +414,19 @@ mod tests {
         assert_eq!(in_pieces(|| Box::new(EventSource::new("/c")), script).events, ["Ready", "a", "b"]);
     }
 
+    const JSON: &str = "Content-Type: application/json\r\n";
+
     #[test]
     fn answers_are_counted_and_refusals_too() {
         let script = b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 2\r\n\r\n{}HTTP/1.1 204 No Content\r\n\r\n\
             HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nHTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-        let heard = in_pieces(|| Box::new(Poster::new("/c", "application/json")), script);
+        let heard = in_pieces(|| Box::new(Poster::new("/c", JSON)), script);
         assert_eq!(heard.events, ["Accepted", "Accepted", "Refused", "Accepted", "Closed"]);
     }
 
     #[test]
     fn a_publisher_waits_for_answers() {
-        let (mut poster, mut out) = (Poster::new("/c", "application/json"), Vec::new());
+        let (mut poster, mut out) = (Poster::new("/c", JSON), Vec::new());
         let mut published = 0;
         while poster.can_publish() {
             poster.publish(b"[1]", &mut out);
@@ -427,6 +450,6 @@ mod tests {
         for script in refused {
             assert!(hear(&mut EventSource::new("/c"), script, 1000).is_err(), "{}", String::from_utf8_lossy(script));
         }
-        assert!(hear(&mut Poster::new("/c", "x"), b"HTTP/1.1 200 OK\r\n\r\nabc", 1000).is_err(), "no length");
+        assert!(hear(&mut Poster::new("/c", ""), b"HTTP/1.1 200 OK\r\n\r\nabc", 1000).is_err(), "no length");
     }
 }

@@ -56,6 +56,18 @@ impl Stamp {
     }
 }
 
+/// The payloads of a message, or of several, in a JSON text that calls them `data`: none has a `]` but its last byte.
+pub fn payloads(json: &[u8], mut hear: impl FnMut(&[u8])) {
+    const DATA: &[u8] = b"\"data\":[";
+    let mut rest = json;
+    while let Some(at) = memchr::memmem::find(rest, DATA) {
+        let data = &rest[at + DATA.len() - 1..];
+        let Some(end) = memchr::memchr(b']', data) else { return };
+        hear(&data[..=end]);
+        rest = &data[end + 1..];
+    }
+}
+
 fn digits<const N: usize>(mut value: u64, out: &mut Vec<u8>) {
     let mut text = [b'0'; N];
     for digit in text.iter_mut().rev() {

@@ -41,6 +41,34 @@ pub fn debian(cache: &Path, name: &str, packages: &[&str]) -> anyhow::Result<Pat
     })
 }
 
+/// A program of what [`debian`] has unpacked (or of `/`), which finds its libraries there.
+pub fn unpacked(root: &Path, program: &str) -> anyhow::Result<Command> {
+    let mut command = Command::new(root.join(program));
+    if root != Path::new("/") {
+        let libraries = ["usr/lib", "lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu"));
+        command.env("LD_LIBRARY_PATH", env::join_paths(libraries)?);
+    }
+    Ok(command)
+}
+
+/// The program that the user names: by `TARGET=PATH`, by `MILLRACE_TARGET`, or by having it in the path as `program`.
+///
+/// Errors: none of them.
+pub fn named(options: &Options, target: &str, program: &str) -> anyhow::Result<PathBuf> {
+    let variable = format!("MILLRACE_{}", target.to_uppercase());
+    let named = options.binary.clone().or_else(|| env::var_os(&variable).map(PathBuf::from));
+    named.or_else(|| on_path(program)).with_context(|| {
+        format!("{target} is in no registry that is asked here: name its binary ({target}=PATH, or {variable})")
+    })
+}
+
+/// Tells a program in Go how many CPUs it has: it would count those of the machine.
+pub fn one_go_thread_per_cpu(command: &mut Command, options: &Options) {
+    if !options.cpus.is_empty() {
+        command.env("GOMAXPROCS", options.cpus.len().to_string());
+    }
+}
+
 /// A program of the path.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;

@@ -4,13 +4,16 @@
 //! its channel. Compression is off everywhere.
 
 mod bun;
+mod centrifugo;
 mod engineio;
 mod install;
+mod mercure;
 mod millrace;
 mod mosquitto;
 mod nats;
 mod nchan;
 mod process;
+mod pushpin;
 mod socketcluster;
 mod socketio;
 mod uws;
@@ -37,6 +40,9 @@ pub static TARGETS: &[&dyn Target] = &[
     &nats::Nats,
     &nchan::Nchan,
     &mosquitto::Mosquitto,
+    &pushpin::Pushpin,
+    &centrifugo::Centrifugo,
+    &mercure::Mercure,
 ];
 
 /// One kind of server.
@@ -180,6 +186,10 @@ pub struct Endpoint<'a> {
 impl Wire for Endpoint<'_> {
     fn address(&self) -> SocketAddr {
         self.server.address
+    }
+
+    fn publish_address(&self) -> SocketAddr {
+        self.server.publish_address.unwrap_or(self.server.address)
     }
 
     fn is_duplex(&self) -> bool {

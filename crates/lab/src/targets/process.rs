@@ -31,14 +31,20 @@ pub enum Ready {
     Says(&'static str),
     /// It accepts connections here.
     Accepts(SocketAddr),
+    /// The same, and those of publishers there.
+    AcceptsBoth(SocketAddr, SocketAddr),
 }
 
 /// A running server. It ends with this value.
 pub struct Server {
     pub address: SocketAddr,
+    /// Where publishers go, if not there.
+    pub(super) publish_address: Option<SocketAddr>,
     process: Child,
     log: PathBuf,
     has_children: bool,
+    /// A back end that it asks.
+    back_end: Option<Box<dyn Send + Sync>>,
     /// Of this run: configuration, log.
     _folder: TempDir,
 }
@@ -57,11 +63,22 @@ impl Server {
         let program = command.get_program().to_string_lossy().into_owned();
         let process = on_cpus(&options.cpus, || command.spawn())?.with_context(|| format!("cannot start {program}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let mut server = Server { address, process, log, has_children: false, _folder: folder };
+        let mut server = Server {
+            address,
+            publish_address: None,
+            process,
+            log,
+            has_children: false,
+            back_end: None,
+            _folder: folder,
+        };
         let started = Instant::now();
         loop {
             if let Some(address) = server.says_ready(&ready)? {
                 server.address = address;
+                if let Ready::AcceptsBoth(_, publish) = ready {
+                    server.publish_address = Some(publish);
+                }
                 return Ok(server);
             }
             if let Some(status) = server.process.try_wait()? {
@@ -80,9 +97,16 @@ impl Server {
         self
     }
 
+    /// It asks this one, which lives as long.
+    pub(super) fn with_back_end(mut self, back_end: impl Send + Sync + 'static) -> Server {
+        self.back_end = Some(Box::new(back_end));
+        self
+    }
+
     fn says_ready(&self, ready: &Ready) -> anyhow::Result<Option<SocketAddr>> {
         match ready {
-            Ready::Accepts(address) => Ok(TcpStream::connect(address).is_ok().then_some(*address)),
+            Ready::Accepts(address) => Ok(accepts(address).then_some(*address)),
+            Ready::AcceptsBoth(address, publish) => Ok((accepts(address) && accepts(publish)).then_some(*address)),
             Ready::Says(what) => {
                 let log = fs::read_to_string(&self.log)?;
                 let said = log.split_once(what).and_then(|(_, rest)| rest.split_once('\n'));
@@ -123,6 +147,10 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+fn accepts(address: &SocketAddr) -> bool {
+    TcpStream::connect(address).is_ok()
 }
 
 /// A port of loopback that nobody uses now, for servers that cannot choose one themselves.

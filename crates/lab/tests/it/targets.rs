@@ -111,6 +111,21 @@ fn mosquitto_delivers_all() {
 }
 
 #[test]
+fn pushpin_delivers_all() {
+    delivers_all_by_every_transport("pushpin");
+}
+
+#[test]
+fn centrifugo_delivers_all() {
+    delivers_all_by_every_transport("centrifugo");
+}
+
+#[test]
+fn mercure_delivers_all() {
+    delivers_all_by_every_transport("mercure");
+}
+
+#[test]
 fn every_target_has_a_test() {
     let tests = include_str!("targets.rs");
     for target in TARGETS {

@@ -32,7 +32,11 @@ impl Worker<'_> {
             }
             self.opening += 1;
             let ordinal = self.ordinals[index as usize];
-            if let Err(error) = link.connect(self.wire.address(), ordinal) {
+            let address = match link.receiver {
+                Some(_) => self.wire.address(),
+                None => self.wire.publish_address(),
+            };
+            if let Err(error) = link.connect(address, ordinal) {
                 link.state = State::Connecting;
                 self.broken(index as usize, now, format!("connection {ordinal}: {error}"));
                 continue;

@@ -5,10 +5,9 @@ use memchr::memchr;
 use crate::load::{
     Dialect, Event,
     http::{Part, Stream, get},
+    payload::payloads,
     websocket::between,
 };
-
-use super::payloads;
 
 pub struct Lines {
     path: String,

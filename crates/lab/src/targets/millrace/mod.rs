@@ -51,7 +51,7 @@ impl Target for Millrace {
             Transport::WebSocket if ask.role.subscribes() => Box::new(Bare::new(path)),
             Transport::WebSocket => Box::new(Bare::new(format!("{path}?subscribe=no"))),
             Transport::Session => Box::new(session::Session::over_websocket(ask)),
-            _ if ask.role.publishes() => Box::new(Poster::new(&path, "application/json")),
+            _ if ask.role.publishes() => Box::new(Poster::new(&path, "Content-Type: application/json\r\n")),
             Transport::Sse => Box::new(EventSource::new(&path)),
             Transport::Ndjson => Box::new(lines::Lines::new(&path)),
             Transport::LongPolling => Box::new(poll::Poll::long(&path)),
@@ -70,16 +70,4 @@ fn binary(options: &Options) -> anyhow::Result<PathBuf> {
     beside
         .or_else(|| install::on_path("millrace"))
         .context("no millrace beside this program: name it (millrace=PATH, or MILLRACE_BIN)")
-}
-
-/// The data of a message, or of several, from a JSON text of ours: a payload has no `]` but its last byte.
-fn payloads(json: &[u8], mut hear: impl FnMut(&[u8])) {
-    const DATA: &[u8] = b"\"data\":[";
-    let mut rest = json;
-    while let Some(at) = memchr::memmem::find(rest, DATA) {
-        let data = &rest[at + DATA.len() - 1..];
-        let Some(end) = memchr::memchr(b']', data) else { return };
-        hear(&data[..=end]);
-        rest = &data[end + 1..];
-    }
 }

@@ -7,9 +7,8 @@ use anyhow::Context;
 use crate::load::{
     Dialect, Event,
     http::{Answer, get},
+    payload::payloads,
 };
-
-use super::payloads;
 
 /// Messages in one answer; the server allows no more.
 const LIMIT: usize = 1000;

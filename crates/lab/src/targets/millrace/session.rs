@@ -8,12 +8,11 @@ use memchr::memmem;
 use crate::{
     load::{
         Event, Role,
+        payload::payloads,
         websocket::{OverWebSocket, Subprotocol, TEXT, WebSocket, between, frame_into, frame_of},
     },
     targets::Ask,
 };
-
-use super::payloads;
 
 pub struct Session {
     role: Role,

@@ -1,6 +1,6 @@
 //! Mosquitto: MQTT 3.1.1 by WebSocket, quality of service 0.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{fs, process::Command};
 
 use anyhow::{bail, ensure};
 
@@ -64,11 +64,7 @@ fn command(options: &Options) -> anyhow::Result<Command> {
     if let Some(named) = options.binary.clone().or_else(|| install::on_path("mosquitto")) {
         return Ok(Command::new(named));
     }
-    let folder = install::debian(&options.cache, "mosquitto", PACKAGES)?;
-    let mut command = Command::new(folder.join("usr/sbin/mosquitto"));
-    let libraries: Vec<PathBuf> = ["usr/lib", "lib"].map(|lib| folder.join(lib).join("x86_64-linux-gnu")).into();
-    command.env("LD_LIBRARY_PATH", std::env::join_paths(libraries)?);
-    Ok(command)
+    install::unpacked(&install::debian(&options.cache, "mosquitto", PACKAGES)?, "usr/sbin/mosquitto")
 }
 
 /// ```text

@@ -46,9 +46,7 @@ impl Target for Nats {
         fs::write(&config, text)?;
         let mut nats = Command::new(binary(options)?);
         nats.arg("-c").arg(config);
-        if !options.cpus.is_empty() {
-            nats.env("GOMAXPROCS", options.cpus.len().to_string());
-        }
+        install::one_go_thread_per_cpu(&mut nats, options);
         Server::start(nats, Ready::Accepts(address), folder, options)
     }
 

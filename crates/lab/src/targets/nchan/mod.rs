@@ -65,7 +65,9 @@ impl Target for Nchan {
             Transport::WebSocket if ask.role.publishes() && ask.role.subscribes() => {
                 Box::new(Bare::new(format!("/both/{}", ask.channel)))
             }
-            _ if ask.role.publishes() => Box::new(Poster::new(&format!("/pub/{}", ask.channel), "text/plain")),
+            _ if ask.role.publishes() => {
+                Box::new(Poster::new(&format!("/pub/{}", ask.channel), "Content-Type: text/plain\r\n"))
+            }
             Transport::Sse => Box::new(EventSource::new(&format!("/sub/{}", ask.channel))),
             Transport::LongPolling => Box::new(LongPoll::new(&format!("/sub/{}", ask.channel))),
             _ => Box::new(Bare::new(format!("/sub/{}", ask.channel))),

@@ -5,13 +5,11 @@
 //! g++ -std=c++20 -O3 -march=native -flto -DLIBUS_NO_SSL -DUWS_NO_ZLIB -IuSockets/src -IuWebSockets/src server.cpp *.o -o uws
 //! ```
 
-use std::{path::PathBuf, process::Command};
-
-use anyhow::Context;
+use std::process::Command;
 
 use crate::{
     load::Dialect,
-    targets::{Ask, Options, Server, Target, Transport, process::Ready, ws::bare},
+    targets::{Ask, Options, Server, Target, Transport, install, process::Ready, ws::bare},
 };
 
 pub struct Uws;
@@ -22,7 +20,7 @@ impl Target for Uws {
     }
 
     fn version(&self, options: &Options) -> anyhow::Result<String> {
-        Ok(binary(options)?.display().to_string())
+        Ok(install::named(options, self.name(), self.name())?.display().to_string())
     }
 
     fn transports(&self) -> &'static [Transport] {
@@ -31,7 +29,7 @@ impl Target for Uws {
 
     fn start(&self, options: &Options) -> anyhow::Result<Server> {
         Server::start(
-            Command::new(binary(options)?),
+            Command::new(install::named(options, self.name(), self.name())?),
             Ready::Says("listening on http://"),
             tempfile::tempdir()?,
             options,
@@ -41,9 +39,4 @@ impl Target for Uws {
     fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
         Box::new(bare(ask))
     }
-}
-
-fn binary(options: &Options) -> anyhow::Result<PathBuf> {
-    let named = options.binary.clone().or_else(|| Some(std::env::var_os("MILLRACE_UWS")?.into()));
-    named.context("uWebSockets comes from no registry: name a binary (uws=PATH, or MILLRACE_UWS)")
 }
