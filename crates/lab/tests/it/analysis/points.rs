@@ -7,7 +7,7 @@ use millrace_lab::{
 use super::{phase, recording, run, second, test_of, with};
 
 fn analysis(runs: Vec<Run>) -> Analysis {
-    analyse(&[recording(runs)]).unwrap()
+    analyse(&[recording(runs)]).expect("a recording of this lab")
 }
 
 fn figure(analysis: &Analysis, point: usize, metric: Metric) -> &Figure {
