@@ -8,7 +8,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 BIN := $(CARGO_TARGET_DIR)/debug/millrace
 WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json web/*.ts web/*.js sdk/src sdk/*.json -type f 2>/dev/null)
 
-.PHONY: help run test check fmt bench instructions build web sdk setup clean screenshots
+.PHONY: help run test check fmt bench lab instructions build web sdk setup clean screenshots
 
 help: ## list what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 24
@@ -30,6 +30,9 @@ fmt: ## format the Rust code
 
 bench: web ## what a delivery costs on one core, beside Bun (uWebSockets) and ws (needs two cores)
 	cargo bench -p millrace-cli --bench rivals
+
+lab: build ## every scenario of the lab in its quick form, on this server
+	@scripts/lab-quick.sh $(BIN)
 
 instructions: ## what the core does per message, counted by callgrind, against what is written down
 	@scripts/instructions.sh

@@ -1,5 +1,7 @@
 //! Durations, counted: an HdrHistogram from 1 us to 60 s with three digits.
 
+use std::fmt;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use hdrhistogram::{
     Histogram as Hdr,
@@ -15,10 +17,18 @@ const DIGITS: u8 = 3;
 ///
 /// Shorter than 1 us counts as 1 us. Longer than [`MAX_US`] is no value of any quantile: it is counted apart, in `overflow`, and a reader
 /// who finds some must say so. Memory: 139 KB.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Histogram {
     counts: Hdr<u64>,
     overflow: u64,
+}
+
+/// In a line: cells are many.
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, p50, p99, max) = (self.count(), self.quantile_us(0.5), self.quantile_us(0.99), self.max_us());
+        write!(f, "Histogram({count}, p50 {p50:?}, p99 {p99:?}, max {max:?} us)")
+    }
 }
 
 impl Default for Histogram {

@@ -313,7 +313,7 @@ pub struct Watched {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metrics {
-    /// Publications that its engine was given ("engine commands").
+    /// Publications that its engine was given ("engine commands"), those of the probe included.
     pub publications: u64,
     pub refused: u64,
     /// Turns of its event loops.

@@ -1,5 +1,6 @@
 //! `millrace lab`: measures this server and others. One file per subcommand; all but flags and printing is `millrace-lab`.
 
+mod capacity;
 mod compare;
 mod doctor;
 mod list;
@@ -43,6 +44,8 @@ enum Command {
     List(list::Args),
     /// Run a scenario
     Run(run::Args),
+    /// Find the largest load that keeps a service level
+    Capacity(capacity::Args),
     /// Say whether one recording is better or worse than another, or the same
     Compare(compare::Args),
     /// Draw what was recorded as a page: one file for any browser
@@ -55,6 +58,7 @@ pub fn run(args: Args) -> ExitCode {
     let result = match args.command {
         Command::List(args) => list::run(&args),
         Command::Run(args) => run::run(args),
+        Command::Capacity(args) => capacity::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -74,7 +74,7 @@ pub struct What {
     seed: Option<u64>,
     /// What each run must keep, such as 'p99<100ms' or 'p99.9<1s,lost<1%'
     #[arg(long, value_name = "LEVEL")]
-    slo: Option<Slo>,
+    pub slo: Option<Slo>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -109,9 +109,7 @@ impl Args {
         let command = command_line();
         let Some(folder) = self.resume else {
             let scenario = scenarios::find(&self.scenario.context("which scenario?")?)?;
-            let time = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
-            let time = time.replace(['-', ':'], "");
-            let folder = self.out.unwrap_or_else(|| format!("lab-results/{}-{time}", scenario.name).into());
+            let folder = self.out.unwrap_or_else(|| fresh_folder(scenario.name));
             return self.what.request(scenario, folder, self.budget, command);
         };
         // What is not said again is as it was.
@@ -190,8 +188,14 @@ impl What {
     }
 }
 
+/// `lab-results/NAME-20261121T200000Z`
+pub fn fresh_folder(name: &str) -> PathBuf {
+    let time = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    format!("lab-results/{name}-{}", time.replace(['-', ':'], "")).into()
+}
+
 /// What was typed, so that it can be typed again.
-fn command_line() -> String {
+pub fn command_line() -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./=,:%+".contains(c);
     let quoted =
         |word: String| if word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) };

@@ -95,27 +95,36 @@ fn line(event: &Event<'_>) -> Option<String> {
 fn summary(run: &Run, missed: &[String]) -> String {
     let part = if run.part.is_empty() { String::new() } else { format!("{} ", run.part) };
     let f = &run.factors;
-    let mut text = format!(
-        "{:>3} {part}{:<12} {:<12} {:>6} x {:>5}/s x {:>6} B, {} CPU, repeat {}: ",
-        run.order + 1,
-        run.target,
-        run.transport,
-        f.clients,
-        f.each_per_s,
-        f.bytes,
-        f.server_cpus,
-        run.repeat + 1
-    );
-    match run.phase(PhaseName::Test) {
-        Some(test) => text += &test_figures(test),
-        None => text += "no figures",
-    }
+    let what = match (f.publishers, f.each_per_s) {
+        (0, _) => "idle".to_owned(),
+        (_, 0.0) => format!("x most x {} B", f.bytes),
+        (_, rate) => format!("x {}/s x {} B", (rate * 100.0).round() / 100.0, f.bytes),
+    };
+    let cpus = f.server_cpus;
+    let mut text = format!("{:>3} {part}{:<9} {:<12} ", run.order + 1, run.target, run.transport);
+    text += &format!("{:>6} {what:<17} {cpus} CPU, repeat {}: ", f.clients, run.repeat + 1);
+    text += &match (run.phase(PhaseName::Test), run.phase(PhaseName::Connect)) {
+        (Some(test), Some(connect)) if f.publishers == 0 => idle_figures(test, connect),
+        (Some(test), _) => test_figures(test),
+        _ => "no figures".into(),
+    };
     for finding in &run.validity {
         let mark = if finding.invalidates { "INVALID" } else { "note" };
         text += &format!("\n      {mark} {}: {}", finding.code, finding.detail);
     }
     missed.iter().for_each(|what| text += &format!("\n      MISSED {what}"));
     text
+}
+
+fn idle_figures(test: &Phase, connect: &Phase) -> String {
+    let took_s = (connect.end_s - connect.start_s).max(1e-9);
+    let connected = connect.counts.connected;
+    format!(
+        "{connected} connected in {took_s:.2} s, server {:.1} MB, {} descriptors, {:.1} ms CPU per second",
+        test.server.pss_bytes as f64 / 1e6,
+        test.server.descriptors,
+        test.server.cpu_s() * 1000.0 / (test.drained_s - test.start_s).max(1e-9)
+    )
 }
 
 fn test_figures(test: &Phase) -> String {

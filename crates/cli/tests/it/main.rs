@@ -2,6 +2,7 @@
 
 mod cli;
 mod docs;
+mod lab;
 mod readme;
 mod serving;
 mod support;

@@ -264,7 +264,7 @@ impl<'a> Desk<'a> {
         let end = self.now_ns();
         marks.push((PhaseName::After, after, end, self.read()));
         self.shared.stage.store(Stage::Stop as u32, Release);
-        self.until(Duration::from_secs(5), |desk| desk.pages.get(&Stage::After).is_some_and(|(of, _)| *of == all))?;
+        self.wait(Duration::from_secs(5), |desk| desk.pages.get(&Stage::After).is_some_and(|(of, _)| *of == all))?;
         Ok(self.conclude(&marks))
     }
 
@@ -303,10 +303,15 @@ impl<'a> Desk<'a> {
         })
     }
 
-    /// Takes reports for so long, or until `done`; and once a second reads what both sides use.
+    /// For so long, until `done`, or until the server is gone.
     fn until(&mut self, lasts: Duration, done: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
+        self.wait(lasts, |desk| desk.server_is_gone || done(desk))
+    }
+
+    /// Takes reports for so long, or until `done`; and once a second reads what both sides use.
+    fn wait(&mut self, lasts: Duration, done: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
         let end = self.now_ns() + lasts.as_nanos() as u64;
-        while !done(self) && !self.server_is_gone {
+        while !done(self) {
             let now = self.now_ns();
             if now >= end {
                 break;

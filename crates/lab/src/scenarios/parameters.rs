@@ -125,6 +125,7 @@ impl Parameters {
                 for &each_per_s in rates {
                     for &clients in &self.clients {
                         let publishers = Plan { shape: self.shape, clients, ..Plan::default() }.streams() as u64;
+                        let each_per_s = if publishers > 0 { each_per_s } else { 0.0 };
                         let (clients, bytes, server_cpus) = (clients as u64, bytes as u64, server_cpus as u64);
                         all.push(Factors { clients, each_per_s, publishers, bytes, server_cpus });
                     }

@@ -99,18 +99,19 @@ impl Bench<'_> {
 
     /// Records a run, and judges it.
     pub fn record(&mut self, mut run: Run) -> anyhow::Result<()> {
-        if self.form == Form::Quick {
-            let noise = run.validity.iter_mut().filter(|finding| NOISE.contains(&finding.code.as_str()));
-            noise.for_each(|finding| finding.invalidates = false);
-        }
         run.order = self.store.runs();
-        let missed = self.slo.map(|slo| slo.missed(&run)).unwrap_or_default();
+        let missed = self.missed(&run);
         self.verdict.runs += 1;
         self.verdict.invalid += u32::from(!run.is_valid());
         self.verdict.missed += u32::from(!missed.is_empty());
         self.store.add_run(&run)?;
         self.view.tell(&Event::Ended { run: &run, missed: &missed });
         Ok(())
+    }
+
+    /// What of the service level it has missed.
+    pub fn missed(&self, run: &Run) -> Vec<String> {
+        self.slo.map(|slo| slo.missed(run)).unwrap_or_default()
     }
 
     pub(super) fn sweep(&mut self, design: &Design) -> anyhow::Result<()> {
@@ -161,6 +162,10 @@ impl Bench<'_> {
         self.load(&mut run, &plan, job, &server);
         if self.stop.load(Relaxed) {
             return Err(Interrupted.into());
+        }
+        if self.form == Form::Quick {
+            let noise = run.validity.iter_mut().filter(|finding| NOISE.contains(&finding.code.as_str()));
+            noise.for_each(|finding| finding.invalidates = false);
         }
         if run.placement.is_shared {
             run.validity.push(Finding {

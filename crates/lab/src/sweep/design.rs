@@ -14,7 +14,7 @@ use super::bench::Job;
 use crate::{
     load::Plan,
     recording::Placement,
-    scenarios::{Kind, Parameters, Scenario, Settings, nearest},
+    scenarios::{Axis, Kind, Parameters, Scenario, Settings, nearest},
     targets::{self, TARGETS, Target},
 };
 
@@ -37,6 +37,28 @@ impl Machine {
         let allowed = sched_getaffinity(None)?;
         let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         Ok(Machine { cpus: (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect(), descriptors })
+    }
+
+    /// The largest load along the axis of these parameters that can be made here.
+    pub fn most(&self, parameters: &Parameters) -> f64 {
+        let can = |load: f64| {
+            let mut at = parameters.clone();
+            match parameters.axis {
+                Axis::EachPerS => at.each_per_s = vec![load],
+                _ => at.clients = vec![load as usize],
+            }
+            let plans = at.factors().into_iter().map(|factors| at.plan(&factors));
+            plans.into_iter().all(|plan| plan.check().is_ok() && descriptors(&plan) <= self.descriptors)
+        };
+        let (mut low, mut high) = (0.0, 1e8f64);
+        while high - low >= 1.0 {
+            let middle = ((low + high) / 2.0).floor();
+            if middle <= low {
+                break;
+            }
+            if can(middle) { low = middle } else { high = middle }
+        }
+        low
     }
 
     /// The server gets the first CPUs, the generator those at the other end; if there are too few, they share.
@@ -102,15 +124,12 @@ impl Design {
             *levels = fit;
             Ok(())
         };
-        let (cpus, descriptors) = (machine.cpus.len(), machine.descriptors);
+        let (cpus, most) = (machine.cpus.len(), machine.descriptors);
         keep(&mut parameters.server_cpus, "server_cpus", format!("this machine has {cpus}"), &|level| level <= cpus)?;
         let shape = parameters.shape;
-        let needed = |clients| {
-            let plan = Plan { shape, clients, ..Plan::default() };
-            (clients + plan.streams()) as u64 + DESCRIPTORS_BESIDE
-        };
-        let why = format!("a process may have {descriptors} descriptors (millrace lab doctor)");
-        keep(&mut parameters.clients, "clients", why, &|clients| needed(clients) <= descriptors)?;
+        let needed = |clients| descriptors(&Plan { shape, clients, ..Plan::default() });
+        let why = format!("a process may have {most} descriptors (millrace lab doctor)");
+        keep(&mut parameters.clients, "clients", why, &|clients| needed(clients) <= most)?;
         Ok(parameters)
     }
 
@@ -142,6 +161,11 @@ impl Design {
     pub fn estimate_s(&self) -> f64 {
         self.experiment_s + self.jobs.iter().map(Job::estimate_s).sum::<f64>()
     }
+}
+
+/// That its generator, or its server, needs.
+fn descriptors(plan: &Plan) -> u64 {
+    (plan.clients + plan.streams()) as u64 + DESCRIPTORS_BESIDE
 }
 
 /// Errors: there is none; with the nearest.

@@ -6,6 +6,7 @@
 //! ```
 
 mod bench;
+mod capacity;
 mod design;
 mod store;
 mod view;
@@ -32,6 +33,7 @@ use crate::{
 };
 
 pub use bench::{Bench, Job};
+pub use capacity::Capacity;
 pub use design::{Design, Machine};
 pub use store::{FILE, Store};
 pub use view::{Event, View};
@@ -82,7 +84,40 @@ impl Request {
     /// Runs it to its end, or until `stop`.
     ///
     /// Errors: [`Interrupted`]; a target that cannot be started, with the end of its log; a folder that holds something else.
-    pub fn run(mut self, view: &mut dyn View, stop: &AtomicBool) -> anyhow::Result<Verdict> {
+    pub fn run(self, view: &mut dyn View, stop: &AtomicBool) -> anyhow::Result<Verdict> {
+        self.on_bench(view, stop, |request, design, bench| {
+            match request.scenario.kind {
+                Kind::Sweep(tables) => {
+                    bench.sweep(design)?;
+                    tables(&Store::read(&request.folder)?).into_iter().try_for_each(|table| bench.table(table))?;
+                }
+                Kind::Experiment(experiment) => {
+                    bench.view.tell(&Event::Planned { runs: 0, done: 0, estimate_s: design.estimate_s() });
+                    for part in request.settings.parts.values() {
+                        experiment.run(part, bench)?;
+                    }
+                }
+            }
+            Ok(bench.verdict)
+        })
+    }
+
+    /// Finds the largest load that keeps the service level, for each part, target and transport.
+    ///
+    /// Errors: as [`Request::run`]; there is no service level; the scenario is no sweep along clients or rates.
+    pub fn capacity(self, view: &mut dyn View, stop: &AtomicBool) -> anyhow::Result<Vec<Capacity>> {
+        ensure!(self.slo.is_some(), "which service level? --slo 'p99<100ms'");
+        ensure!(matches!(self.scenario.kind, Kind::Sweep(_)), "{} has no load that could grow", self.scenario.name);
+        self.on_bench(view, stop, |request, design, bench| capacity::measure(bench, &request.settings.sweep()?, design))
+    }
+
+    /// Everything that comes before the first run.
+    fn on_bench<T>(
+        mut self,
+        view: &mut dyn View,
+        stop: &AtomicBool,
+        act: impl FnOnce(&Request, &Design, &mut Bench<'_>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
         let machine = Machine::read()?;
         if let Some(budget) = self.budget.filter(|_| !self.resume) {
             let left_out = design::thin(self.scenario, &mut self.settings, &machine, budget)?;
@@ -91,22 +126,7 @@ impl Request {
         let design = Design::of(self.scenario, &self.settings, &machine, self.seed)?;
         design.left_out.iter().for_each(|what| view.tell(&Event::Said(what)));
         let versions = self.versions(&design)?;
-        let provenance = serde_json::to_value(Provenance::read(versions.clone()))?;
-        let head = Recording {
-            format: FORMAT,
-            scenario: self.scenario.name.into(),
-            form: self.form,
-            parameters: self.settings.to_json(),
-            seed: self.seed,
-            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            provenance,
-            command: self.command.clone(),
-            slo: self.slo.as_ref().map(Slo::to_string),
-            planned: design.jobs.len() as u32,
-            runs: Vec::new(),
-            tables: Vec::new(),
-            bill: None,
-        };
+        let head = self.head(&versions, design.jobs.len() as u32)?;
         let store = if self.resume { Store::resume(&self.folder, head)? } else { Store::create(&self.folder, head)? };
         let mut bench = Bench {
             form: self.form,
@@ -125,19 +145,25 @@ impl Request {
         for finding in Limits::default().before(&Before::observe(WATCH, &[])?).iter().filter(|gate| !gate.passed) {
             bench.say(&format!("before the first run: {finding}"));
         }
-        match self.scenario.kind {
-            Kind::Sweep(tables) => {
-                bench.sweep(&design)?;
-                tables(&Store::read(&self.folder)?).into_iter().try_for_each(|table| bench.table(table))?;
-            }
-            Kind::Experiment(experiment) => {
-                for part in self.settings.parts.values() {
-                    bench.view.tell(&Event::Planned { runs: 0, done: 0, estimate_s: experiment.estimate_s(part) });
-                    experiment.run(part, &mut bench)?;
-                }
-            }
-        }
-        Ok(bench.verdict)
+        act(&self, &design, &mut bench)
+    }
+
+    fn head(&self, versions: &BTreeMap<String, String>, planned: u32) -> anyhow::Result<Recording> {
+        Ok(Recording {
+            format: FORMAT,
+            scenario: self.scenario.name.into(),
+            form: self.form,
+            parameters: self.settings.to_json(),
+            seed: self.seed,
+            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            provenance: serde_json::to_value(Provenance::read(versions.clone()))?,
+            command: self.command.clone(),
+            slo: self.slo.as_ref().map(Slo::to_string),
+            planned,
+            runs: Vec::new(),
+            tables: Vec::new(),
+            bill: None,
+        })
     }
 
     /// Errors: a target is not here.

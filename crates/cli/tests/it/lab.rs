@@ -1,0 +1,190 @@
+//! `millrace lab` end to end: real runs of a real server, as small as they can be.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use millrace_lab::{
+    recording::{PhaseName, Recording},
+    sweep::Store,
+};
+use rustix::process::Signal;
+
+use crate::support::{Process, file, millrace, run};
+
+/// 200 publications to 5 readers.
+const TINY: [&str; 11] = [
+    "lab",
+    "run",
+    "thorsen-broadcast",
+    "--quick",
+    "--set",
+    "clients=5",
+    "--set",
+    "test=1s",
+    "--set",
+    "idle=100ms",
+    "--transports",
+];
+
+/// A folder of this test that is not there yet.
+fn fresh(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("lab-{name}"));
+    let _ = fs::remove_dir_all(&folder);
+    folder
+}
+
+/// A program that stands in for a target's.
+fn program(name: &str, script: &str) -> String {
+    let path = file(name, &format!("#!/bin/sh\n{script}\n"));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    format!("millrace={path}")
+}
+
+fn text(folder: &Path) -> &str {
+    folder.to_str().expect("a path of ours")
+}
+
+fn read(folder: &Path) -> Recording {
+    Store::read(folder).expect("a recording")
+}
+
+#[test]
+fn a_scenario_is_run_and_recorded() {
+    let folder = fresh("run");
+    let ended = run(&[&TINY[..], &["websocket,sse", "--slo", "p50<10s", "--out", text(&folder)]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.out.trim(), text(&folder));
+    let recording = read(&folder);
+    assert_eq!((recording.planned, recording.slo.as_deref(), recording.seed), (2, Some("p50<10s"), 1));
+    assert!(recording.command.starts_with("millrace lab run thorsen-broadcast --quick"), "{}", recording.command);
+    let transports: BTreeSet<&str> = recording.runs.iter().map(|run| run.transport.as_str()).collect();
+    assert_eq!(transports, BTreeSet::from(["sse", "websocket"]));
+    for run in &recording.runs {
+        let test = run.phase(PhaseName::Test).expect("a test");
+        assert_eq!((test.counts.sent, test.counts.delivered, test.counts.lost), (200, 1000, 0), "{:?}", run.validity);
+        assert_eq!((run.factors.clients, run.factors.publishers, run.load.value), (5, 1, 5.0));
+        assert!(run.target_version.starts_with("millrace-cli ") && run.is_valid(), "{:?}", run.validity);
+        let names: Vec<PhaseName> = run.phases.iter().map(|phase| phase.name).collect();
+        assert_eq!(names, [PhaseName::Connect, PhaseName::Idle, PhaseName::Test, PhaseName::After]);
+        let watched = test.watched.as_ref().expect("somebody watched");
+        let cpu_s = watched.cpu_user_s + watched.cpu_system_s;
+        assert!(cpu_s > 0.0 && watched.rss_bytes > 1 << 20 && watched.descriptors > 7, "{watched:?}");
+        assert!((watched.seconds - (test.drained_s - test.start_s)).abs() < 0.2, "{watched:?}");
+        let seconds = run.seconds.iter().filter_map(|second| second.watched.as_ref()?.metrics);
+        assert!(seconds.map(|metrics| metrics.publications).sum::<u64>() >= 100, "what the server says of itself");
+    }
+    let again = run(&[&TINY[..], &["sse", "--out", text(&folder)]].concat());
+    assert!(again.code == Some(3) && again.err.contains("--resume"), "{again:?}");
+}
+
+#[test]
+fn a_missed_service_level_is_code_1() {
+    let folder = fresh("missed");
+    let ended = run(&[&TINY[..], &["websocket", "--slo", "p99<1us", "--out", text(&folder)]].concat());
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("MISSED p99"), "{ended:?}");
+    assert_eq!(read(&folder).runs.len(), 1);
+}
+
+#[test]
+fn a_server_that_dies_is_code_2_and_what_there_was_is_kept() {
+    let folder = fresh("died");
+    let bin = env!("CARGO_BIN_EXE_millrace");
+    let mortal = program("mortal.sh", &format!("exec timeout --signal=KILL 3 {bin} \"$@\""));
+    let args = [&TINY[..], &["websocket", "--set", "test=60s", "--targets", &mortal, "--out", text(&folder)]].concat();
+    let ended = run(&args);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    let recording = read(&folder);
+    let [run] = &recording.runs[..] else { panic!("{ended:?}") };
+    let died = run.validity.iter().find(|finding| finding.code == "server_died").expect("it was seen");
+    assert!(died.invalidates && died.detail.contains("listening on"), "with its log: {died:?}");
+    let delivered = run.phase(PhaseName::Test).expect("it had begun").counts.delivered;
+    let by_second: u64 = run.seconds.iter().map(|second| second.counts.delivered).sum();
+    assert!(delivered > 100 && delivered == by_second, "{delivered}, by second {by_second}");
+}
+
+#[test]
+fn a_target_that_does_not_start_is_code_3_with_its_log() {
+    let folder = fresh("broken");
+    let script = "[ \"$1\" = --version ] && echo 'millrace-cli 0' && exit\necho 'no luck today' >&2\nexit 7";
+    let broken = program("broken.sh", script);
+    let ended = run(&[&TINY[..], &["websocket", "--targets", &broken, "--out", text(&folder)]].concat());
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.err.contains("no luck today") && ended.err.contains("target millrace does not start"), "{ended:?}");
+}
+
+#[test]
+fn what_is_unknown_is_code_3_and_told_its_nearest() {
+    for (args, says) in [
+        (&["thorsen-brodcast"][..], "did you mean thorsen-broadcast?"),
+        (&["thorsen-chat", "--targets", "mosquito"], "did you mean mosquitto?"),
+        (&["thorsen-chat", "--transports", "websockets"], "did you mean websocket?"),
+        (&["thorsen-chat", "--set", "client=1"], "did you mean clients?"),
+        (&["thorsen-chat", "--slo", "p99"], "p99.9<1s"),
+        (&["thorsen-chat", "--sed", "1"], "--seed"),
+        (&["--resume", "/nowhere"], "no recording"),
+        (&["storm", "--budget", "0.1"], "minutes"),
+    ] {
+        let ended = run(&[&["lab", "run"][..], args].concat());
+        assert!(ended.code == Some(3) && ended.err.contains(says), "{args:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn an_interrupted_sweep_goes_on_where_it_was() {
+    let folder = fresh("interrupted");
+    let args = [&TINY[..], &["websocket,sse", "--repeats", "2", "--seed", "5", "--out", text(&folder)]].concat();
+    let mut process = Process::start(&mut millrace(&args));
+    process.err.wait_for("  1 millrace");
+    process.signal(Signal::INT);
+    let ended = process.finish();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    let before = read(&folder);
+    assert!((1..4).contains(&before.runs.len()) && before.planned == 4, "{} runs", before.runs.len());
+
+    let other = run(&["lab", "run", "--resume", text(&folder), "--quick", "--repeats", "3"]);
+    assert!(other.code == Some(3) && other.err.contains("parameters"), "{other:?}");
+    let resumed = run(&["lab", "run", "--resume", text(&folder)]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    assert!(resumed.err.contains("recorded before"), "{resumed:?}");
+    let after = read(&folder);
+    assert_eq!(after.runs[..before.runs.len()], before.runs, "what was there stays");
+    let which: BTreeSet<_> = after.runs.iter().map(|run| (run.transport.as_str(), run.repeat)).collect();
+    assert_eq!((after.runs.len(), which.len()), (4, 4), "each once: {which:?}");
+    assert!(after.runs[..2].iter().all(|run| run.repeat == 0), "the order is that of the seed");
+}
+
+#[test]
+fn capacity_ends_between_kept_and_missed() {
+    let folder = fresh("capacity");
+    let args =
+        ["lab", "capacity", "thorsen-broadcast", "--quick", "--transports", "polling", "--slo", "p50<1us", "--set"];
+    let rest = ["test=1s", "--set", "clients=2", "--set", "poll_every=100ms", "--out", text(&folder)];
+    let ended = run(&[&args[..], &rest].concat());
+    assert_eq!(ended.code, Some(1), "not even the lowest is kept: {ended:?}");
+    let recording = read(&folder);
+    assert_eq!((recording.runs.len(), recording.tables.len()), (2, 1), "two runs agree");
+    assert_eq!(recording.tables[0].rows[0][4], 2.0, "{:?}", recording.tables);
+}
+
+#[test]
+fn doctor_says_what_limits() {
+    let ended = run(&["lab", "doctor", "--connections", "9999999"]);
+    assert!(ended.code == Some(1) && ended.out.contains("SHORT") && ended.out.contains("$ sudo"), "{ended:?}");
+    let one = run(&["lab", "doctor", "--connections", "1", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&one.out).expect("JSON");
+    assert_eq!(json["connections"], 1);
+}
+
+#[test]
+fn list_has_scenarios_and_targets() {
+    let ended = run(&["lab", "list"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for name in ["thorsen-broadcast", "muller-pingpong", "millrace", "mosquitto", "long-polling"] {
+        assert!(ended.out.contains(name), "{name}: {ended:?}");
+    }
+}

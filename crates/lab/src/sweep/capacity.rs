@@ -1,0 +1,226 @@
+//! The largest load that keeps a service level: up in steps, then down between the last that kept it and the first that did not.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use anyhow::ensure;
+use serde_json::json;
+
+use super::{Bench, Design, Job};
+use crate::{
+    recording::{Column, LoadUnit, Run, Table},
+    scenarios::{Axis, Parameters},
+};
+
+/// Of the load: what is nearer is the same.
+const PRECISION: f64 = 0.05;
+const STEP: f64 = 2.0;
+const STEPS_MAX: u32 = 30;
+/// A level is kept or missed when so many runs agree: one that was lucky, or unlucky, decides nothing.
+const AGREE: u32 = 2;
+/// Runs of one level that may be invalid, before it is given up.
+const INVALID_MAX: u32 = 3;
+
+/// What runs of one level say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Kept,
+    Missed,
+    /// Not the server, but the generator or the machine was what limited.
+    Unknown,
+}
+
+/// How far it goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Capacity {
+    /// The largest load that kept the service level; none if not even the smallest did.
+    pub kept: Option<f64>,
+    pub missed: Option<f64>,
+    /// What could not be judged: the capacity may be larger than `kept`, or than what was missed is not known to be.
+    pub unknown: Option<f64>,
+}
+
+/// Doubles from `from` until it is missed or `most` is reached, then halves what lies between until both are within 5 %.
+pub fn search(from: f64, most: f64, mut ask: impl FnMut(f64) -> anyhow::Result<Standing>) -> anyhow::Result<Capacity> {
+    let mut found = Capacity { kept: None, missed: None, unknown: None };
+    let mut load = from;
+    for _ in 0..STEPS_MAX {
+        match ask(load)? {
+            Standing::Kept => found.kept = Some(load),
+            Standing::Missed => found.missed = Some(load),
+            Standing::Unknown => found.unknown = Some(load),
+        }
+        let above = [found.missed, found.unknown].into_iter().flatten().reduce(f64::min);
+        load = match (found.kept, above) {
+            (None, _) => break,
+            (Some(kept), _) if kept >= most => break,
+            (Some(kept), None) => (kept * STEP).min(most),
+            // Levels are whole numbers where they count something.
+            (Some(kept), Some(above)) if above <= kept * (1.0 + PRECISION) || above - kept <= 1.0 && kept >= 1.0 => {
+                break;
+            }
+            (Some(kept), Some(above)) => middle(kept, above),
+        };
+    }
+    Ok(found)
+}
+
+fn middle(low: f64, high: f64) -> f64 {
+    let middle = (low + high) / 2.0;
+    if high - low > 2.0 { middle.round() } else { middle }
+}
+
+/// Asks of each combination of part, target and transport; records all runs, and a table.
+pub fn measure(
+    bench: &mut Bench<'_>,
+    parts: &BTreeMap<String, Parameters>,
+    design: &Design,
+) -> anyhow::Result<Vec<Capacity>> {
+    let mut all = Vec::new();
+    let mut rows = Vec::new();
+    for (part, parameters) in parts {
+        ensure!(
+            matches!(parameters.axis, Axis::Clients | Axis::EachPerS),
+            "capacity goes along clients or each_per_s; the axis of {part} is another one: --set axis=clients"
+        );
+        let mut done = Vec::new();
+        for job in design.jobs.iter().filter(|job| job.part == *part) {
+            if done.contains(&(job.target.name(), job.transport)) {
+                continue;
+            }
+            done.push((job.target.name(), job.transport));
+            let unit = parameters.load(&job.factors).counts;
+            let found = of(bench, parameters, job)?;
+            let told = found.describe(unit);
+            bench.say(&format!("{} {}: {told}", job.target.name(), job.transport));
+            let number = |value: Option<f64>| value.map_or(json!(null), |value| json!(value));
+            rows.push(vec![
+                json!(part),
+                json!(job.target.name()),
+                json!(job.transport.name()),
+                number(found.kept),
+                number(found.missed),
+                number(found.unknown),
+            ]);
+            all.push(found);
+        }
+    }
+    let columns =
+        [("part", ""), ("target", ""), ("transport", ""), ("kept", "load"), ("missed", "load"), ("not known", "load")];
+    bench.table(Table {
+        name: "capacity".into(),
+        title: "The largest load that keeps the service level".into(),
+        columns: columns.map(|(name, unit)| Column { name: name.into(), unit: unit.into() }).into(),
+        rows,
+        notes: vec![
+            format!("A level is kept or missed when {AGREE} runs agree; both are within {:.0} %.", PRECISION * 100.0),
+            "not known: the generator or the machine limited, not the server.".into(),
+        ],
+    })?;
+    Ok(all)
+}
+
+fn of(bench: &mut Bench<'_>, parameters: &Parameters, like: &Job) -> anyhow::Result<Capacity> {
+    let lowest = match parameters.axis {
+        Axis::EachPerS => parameters.each_per_s.iter().copied().fold(f64::INFINITY, f64::min),
+        _ => parameters.clients.iter().copied().min().unwrap_or(1) as f64,
+    };
+    let most = bench.machine.most(parameters);
+    search(lowest, most, |load| {
+        let mut parameters = parameters.clone();
+        match parameters.axis {
+            Axis::EachPerS => parameters.each_per_s = vec![load],
+            _ => parameters.clients = vec![load as usize],
+        }
+        let factors = *parameters.factors().first().expect("each factor has a level");
+        let job = Job { parameters: Arc::new(parameters), factors, ..like.clone() };
+        judge(bench, job)
+    })
+}
+
+/// Runs a level until enough runs agree.
+fn judge(bench: &mut Bench<'_>, mut job: Job) -> anyhow::Result<Standing> {
+    let (mut kept, mut missed, mut invalid) = (0, 0, 0);
+    for repeat in 0.. {
+        job.repeat = repeat;
+        let run = bench.measure(&job)?;
+        // A server that dies, or does not take all connections, has missed it.
+        let failed =
+            |run: &Run| run.validity.iter().any(|finding| ["server_died", "failed"].contains(&finding.code.as_str()));
+        let counts = match (failed(&run), run.is_valid(), bench.missed(&run).is_empty()) {
+            (true, ..) | (_, true, false) => &mut missed,
+            (_, true, true) => &mut kept,
+            _ => &mut invalid,
+        };
+        *counts += 1;
+        bench.record(run)?;
+        if kept >= AGREE {
+            return Ok(Standing::Kept);
+        }
+        if missed >= AGREE {
+            return Ok(Standing::Missed);
+        }
+        if invalid >= INVALID_MAX {
+            break;
+        }
+    }
+    Ok(Standing::Unknown)
+}
+
+impl Capacity {
+    fn describe(&self, unit: LoadUnit) -> String {
+        let unit = match unit {
+            LoadUnit::Clients => "clients",
+            LoadUnit::Publishers => "publishers",
+            LoadUnit::Connections => "connections",
+            LoadUnit::EachPerSecond => "publications per second and publisher",
+            LoadUnit::Bytes => "bytes",
+            LoadUnit::ServerCpus => "CPUs",
+        };
+        match (self.kept, self.missed, self.unknown) {
+            (Some(kept), Some(missed), None) => format!("keeps it with {kept} {unit}, and not with {missed}"),
+            (Some(kept), _, Some(unknown)) => {
+                format!("keeps it with {kept} {unit}; {unknown} could not be judged here")
+            }
+            (Some(kept), None, None) => format!("keeps it with {kept} {unit}, and that is all that can be asked here"),
+            (None, Some(missed), _) => format!("misses it with {missed} {unit} already"),
+            (None, None, _) => "could not be judged here".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that keeps up to so much.
+    fn ask(limit: f64) -> impl FnMut(f64) -> anyhow::Result<Standing> {
+        move |load| Ok(if load <= limit { Standing::Kept } else { Standing::Missed })
+    }
+
+    #[test]
+    fn it_is_found_to_five_percent_in_few_steps() {
+        for limit in [1.0, 3.0, 57.0, 999.0, 12_345.0, 900_000.0] {
+            let mut asked = 0;
+            let found = search(1.0, 1e6, |load| {
+                asked += 1;
+                ask(limit)(load)
+            })
+            .unwrap();
+            let (kept, missed) = (found.kept.unwrap(), found.missed.unwrap());
+            assert!(kept <= limit && limit < missed, "{limit}: {found:?}");
+            assert!(missed <= kept * 1.05 || missed - kept <= 1.0, "{limit}: {found:?}");
+            assert!(asked <= 26, "{limit}: {asked} steps");
+        }
+    }
+
+    #[test]
+    fn its_ends_are_told_apart() {
+        let at = |from, most, limit| search(from, most, ask(limit)).unwrap();
+        assert_eq!(at(10.0, 1e6, 5.0), Capacity { kept: None, missed: Some(10.0), unknown: None });
+        assert_eq!(at(10.0, 35.0, 1e9), Capacity { kept: Some(35.0), missed: None, unknown: None });
+        let limited =
+            search(10.0, 1e6, |load| Ok(if load < 50.0 { Standing::Kept } else { Standing::Unknown })).unwrap();
+        assert!(limited.missed.is_none() && limited.unknown.unwrap() <= limited.kept.unwrap() * 1.05, "{limited:?}");
+        assert!(search(1.0, 2.0, |_| anyhow::bail!("no")).is_err());
+    }
+}
