@@ -8,6 +8,7 @@ pub mod energy;
 pub mod histogram;
 pub mod host;
 pub mod load;
+pub mod middlebox;
 pub mod observe;
 pub mod recording;
 pub mod report;

@@ -4,6 +4,7 @@
 
 mod cgroup;
 pub mod doctor;
+pub mod limits;
 pub mod machine;
 mod proc;
 pub mod process;

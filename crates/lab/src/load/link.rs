@@ -6,6 +6,7 @@ use std::{
     os::fd::AsFd,
 };
 
+use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -94,6 +95,8 @@ impl Link {
             socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
         }
         if let Some(source) = source(address, i) {
+            // The port is chosen by `connect`, which knows both ends of the connection, and not sought among those that are taken.
+            setsockopt(&socket, IpBindAddressNoPort, &true)?;
             socket.bind(&SocketAddr::from((source, 0)).into())?;
         }
         match socket.connect(&address.into()) {

@@ -10,11 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail, ensure};
-use rustix::{
-    process::{Resource, Rlimit},
-    thread::{CpuSet, sched_setaffinity},
-};
+use anyhow::{Context, bail};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{
     books::{PROBE, Page, Receiver},
@@ -29,6 +26,7 @@ use super::{
 };
 use crate::{
     histogram::Histogram,
+    host::limits,
     recording::{Counts, Finding, Phase, PhaseName, Second, Usage},
 };
 
@@ -89,7 +87,7 @@ pub fn run_seen(
     };
     let assigned = assign(plan, wire);
     let links: usize = assigned.iter().map(Vec::len).sum();
-    raise_descriptors(links as u64 + 64)?;
+    limits::raise_descriptors(links as u64 + 64)?;
     thread::scope(|scope| {
         for (index, assigned) in assigned.into_iter().enumerate() {
             let shared = &shared;
@@ -145,22 +143,6 @@ fn assign(plan: &Plan, wire: &dyn Wire) -> Vec<Vec<Assigned>> {
     threads
 }
 
-/// Errors: the system allows fewer.
-fn raise_descriptors(wanted: u64) -> anyhow::Result<()> {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
-    if enough(limit.current) {
-        return Ok(());
-    }
-    ensure!(
-        enough(limit.maximum),
-        "{wanted} descriptors are needed, {} are allowed; `ulimit -Hn {wanted}` as root raises that",
-        limit.maximum.unwrap_or_default()
-    );
-    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
-    Ok(())
-}
-
 /// This thread on its CPU, and woken when it asked to be, not 50 us later.
 fn settle(plan: &Plan, index: usize) -> anyhow::Result<()> {
     if !plan.cpus.is_empty() {
@@ -168,6 +150,7 @@ fn settle(plan: &Plan, index: usize) -> anyhow::Result<()> {
         set.set(plan.cpus[index % plan.cpus.len()]);
         sched_setaffinity(None, &set).context("no such CPU")?;
     }
+    limits::raise_priority();
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
     Ok(())
 }

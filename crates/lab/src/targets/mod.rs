@@ -146,13 +146,15 @@ pub struct Options {
     pub binary: Option<PathBuf>,
     /// Where what is installed is kept.
     pub cache: PathBuf,
+    /// Descriptors that it may have, at least.
+    pub descriptors: u64,
     /// Further arguments of the program.
     pub arguments: Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cpus: Vec::new(), binary: None, cache: cache(), arguments: Vec::new() }
+        Self { cpus: Vec::new(), binary: None, cache: cache(), descriptors: 0, arguments: Vec::new() }
     }
 }
 

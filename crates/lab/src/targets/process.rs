@@ -16,6 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
 use super::Options;
+use crate::host::limits;
 
 /// How long a server may take until it listens.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -61,7 +62,12 @@ impl Server {
         let file = File::create(&log)?;
         command.args(&options.arguments).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let program = command.get_program().to_string_lossy().into_owned();
-        let process = on_cpus(&options.cpus, || command.spawn())?.with_context(|| format!("cannot start {program}"))?;
+        limits::raise_descriptors(options.descriptors)?;
+        // Before what else runs here, like the generator.
+        let before = limits::raise_priority();
+        let spawned = on_cpus(&options.cpus, || command.spawn());
+        limits::restore_priority(before);
+        let process = spawned?.with_context(|| format!("cannot start {program}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut server = Server {
             address,

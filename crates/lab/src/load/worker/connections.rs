@@ -79,30 +79,41 @@ impl Worker<'_> {
         let Some(socket) = &link.socket else { return };
         let room = if link.awaits_room { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
         let key = u64::from(link.generation) << 32 | index as u64;
+        // Edges: else the kernel would look at each socket again after it was read.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET | room;
         // Cannot fail for a socket that was added and is open.
-        let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(key), epoll::EventFlags::IN | room);
+        let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(key), flags);
     }
 
-    /// Handles one event and returns when that was.
-    pub(super) fn handle(&mut self, event: &epoll::Event, scratch: &mut [u8]) -> u64 {
-        let now = self.now_ns();
+    /// Handles one event, and returns when that was: `before`, if it brought nothing.
+    pub(super) fn handle(&mut self, event: &epoll::Event, before: u64, scratch: &mut [u8]) -> u64 {
         let (index, generation) = (event.data.u64() as u32 as usize, (event.data.u64() >> 32) as u32);
         let link = &mut self.links[index];
         if link.generation != generation || link.state == State::Closed {
-            return now;
+            return before;
         }
         if link.state == State::Connecting {
-            return self.opened(index, now);
+            return self.opened(index, self.now_ns());
         }
         let flags = event.flags;
+        let mut now = before;
         if flags.contains(epoll::EventFlags::OUT) {
+            now = self.now_ns();
             self.flush(index, now);
             self.speak(index, now);
         }
-        if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
-            self.read(index, scratch);
+        let ended = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        if !flags.intersects(epoll::EventFlags::IN | ended) {
+            return now;
         }
-        now
+        // What did not fill the buffer was all there is, but for an end, which brings no edge of its own if it has come already.
+        loop {
+            let Some((at, length)) = self.read(index, scratch) else { return now };
+            now = at;
+            if length < scratch.len() && !flags.intersects(ended) {
+                return now;
+            }
+        }
     }
 
     /// The kernel has connected, or not.
@@ -140,21 +151,24 @@ impl Worker<'_> {
         self.arm(index);
     }
 
-    fn read(&mut self, index: usize, scratch: &mut [u8]) {
+    /// Reads once, and returns when and how much; nothing if nothing was there, or the connection is no more.
+    fn read(&mut self, index: usize, scratch: &mut [u8]) -> Option<(u64, usize)> {
         let link = &mut self.links[index];
-        let length = match link.receive(scratch) {
-            Ok(Some(length)) => length,
-            Ok(None) => return,
-            Err(error) => {
-                let now = self.shared.clock.now_ns();
-                return self.broken(index, now, error.to_string());
-            }
-        };
+        let received = link.receive(scratch);
         // After the call: it is the time at which all of this has arrived and was read.
         let now = self.shared.clock.now_ns();
-        if length == 0 {
-            return self.broken(index, now, "closed by the server".into());
-        }
+        let length = match received {
+            Ok(None) => return None,
+            Ok(Some(0)) => {
+                self.broken(index, now, "closed by the server".into());
+                return None;
+            }
+            Ok(Some(length)) => length,
+            Err(error) => {
+                self.broken(index, now, error.to_string());
+                return None;
+            }
+        };
         let Link { dialect, partial, out, receiver, .. } = link;
         let (books, receiver) = (&mut self.books, *receiver);
         let (mut is_ready, mut is_closed, mut answered) = (false, false, false);
@@ -184,10 +198,12 @@ impl Worker<'_> {
             fed
         };
         if let Err(error) = fed {
-            return self.broken(index, now, format!("{error:#}"));
+            self.broken(index, now, format!("{error:#}"));
+            return None;
         }
         if is_closed {
-            return self.broken(index, now, "ended by the server".into());
+            self.broken(index, now, "ended by the server".into());
+            return None;
         }
         if !self.links[index].out.is_empty() {
             self.flush(index, now);
@@ -199,6 +215,7 @@ impl Worker<'_> {
             self.speak(index, now);
         }
         self.arm(index);
+        Some((now, length))
     }
 
     /// The connection is no more. It is opened again, a little later each time.

@@ -25,6 +25,8 @@ use super::{
 
 /// Events that are handled before the clock is asked what is due: publications are not late because many receive.
 const EVENTS_PER_LOOK: usize = 8;
+/// So many events at once, and the next ones are there without waiting.
+const BUSY_EVENTS: usize = 16;
 const NAP: Duration = Duration::from_millis(5);
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const READ_BYTES: usize = 256 * 1024;
@@ -145,7 +147,7 @@ impl<'a> Worker<'a> {
             let woken = self.now_ns();
             let mut now = woken;
             for (n, event) in events.iter().enumerate() {
-                now = self.handle(event, &mut scratch);
+                now = self.handle(event, now, &mut scratch);
                 if n % EVENTS_PER_LOOK == EVENTS_PER_LOOK - 1 {
                     self.do_what_is_due(now)?;
                 }
@@ -156,26 +158,29 @@ impl<'a> Worker<'a> {
     }
 
     /// What has happened, or nothing after so long. `epoll_wait` counts in milliseconds, which would make publications late by one;
-    /// `ppoll` counts in nanoseconds, and is only asked if there is nothing to do.
+    /// `ppoll` counts in nanoseconds. It is asked first, unless the last time has brought so much that more will be there already.
     fn await_events(&self, wait_ns: u64, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
-        for wait_ns in [0, wait_ns] {
-            if wait_ns > 0 {
-                let wait = Timespec { tv_sec: 0, tv_nsec: wait_ns as _ };
-                match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&wait)) {
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&NOW)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let is_busy = events.len() >= BUSY_EVENTS;
+        events.clear();
+        if is_busy || wait_ns == 0 {
+            self.take_events(events)?;
+        }
+        if events.is_empty() && wait_ns > 0 {
+            let wait = Timespec { tv_sec: 0, tv_nsec: wait_ns as _ };
+            match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&wait)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => self.take_events(events)?,
                 Err(error) => return Err(error.into()),
-            }
-            if !events.is_empty() {
-                break;
             }
         }
         Ok(())
+    }
+
+    fn take_events(&self, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&NOW)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn now_ns(&self) -> u64 {

@@ -1,0 +1,80 @@
+//! One connection through a middlebox.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpStream},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering::*},
+    },
+    time::{Duration, Instant},
+};
+
+const READ_BYTES: usize = 16 * 1024;
+
+/// ```text
+///   known ──silent for `idle`, or told to──► forgotten: nothing passes, and nobody is told
+/// ```
+pub struct Flow {
+    pub client: TcpStream,
+    pub server: TcpStream,
+    idle: Duration,
+    last: Mutex<Instant>,
+    is_forgotten: AtomicBool,
+}
+
+impl Flow {
+    pub fn new(client: TcpStream, server: TcpStream, idle: Duration, now: Instant) -> Self {
+        Self { client, server, idle, last: Mutex::new(now), is_forgotten: AtomicBool::new(false) }
+    }
+
+    pub fn forget(&self) {
+        self.is_forgotten.store(true, Release);
+    }
+
+    /// Something wants to pass.
+    fn may_pass(&self, now: Instant) -> bool {
+        let mut last = super::lock(&self.last);
+        if now.saturating_duration_since(*last) > self.idle {
+            self.forget();
+        }
+        *last = now;
+        !self.is_forgotten.load(Acquire)
+    }
+
+    /// One direction, until it ends. An end is a packet like any other.
+    pub fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
+        let mut bytes = vec![0; READ_BYTES];
+        loop {
+            let length = from.read(&mut bytes).unwrap_or(0);
+            let passes = self.may_pass(Instant::now());
+            if length == 0 {
+                if passes {
+                    let _ = to.shutdown(Shutdown::Write);
+                }
+                return;
+            }
+            if passes && to.write_all(&bytes[..length]).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn silence_is_counted_from_the_last_packet_of_either_side() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let end = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let start = Instant::now();
+        let flow = Flow::new(end(), end(), Duration::from_secs(10), start);
+        let at = |seconds| flow.may_pass(start + Duration::from_secs(seconds));
+        assert!(at(9) && at(18) && at(28));
+        assert!(!at(39) && !at(40), "once forgotten, for ever");
+    }
+}
