@@ -46,6 +46,13 @@ pub fn across<S: Send, T: Send>(
     })
 }
 
+/// Whether [`across`] can work here.
+///
+/// Errors: not root, not all of root's rights (a container), no `ip`.
+pub fn check() -> anyhow::Result<()> {
+    across(|| Ok(()), |()| Ok(()))
+}
+
 /// This thread moves into a network namespace of its own.
 fn enter() -> anyhow::Result<()> {
     unshare(CloneFlags::CLONE_NEWNET).context("a network namespace needs root")?;
