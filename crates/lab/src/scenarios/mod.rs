@@ -27,7 +27,8 @@
 //! (`targets`, if there, are looked up before), and it records [tables](Table), runs, or both.
 
 mod carcare_latency;
-pub mod carcare_wire;
+pub mod carcare_reliability;
+mod carcare_wire;
 mod parameters;
 mod settings;
 
@@ -48,6 +49,11 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario::sweep("karadogan-pairs", include_str!("karadogan_pairs/scenario.toml")),
     Scenario::sweep("carcare-latency", include_str!("carcare_latency/scenario.toml")).with(carcare_latency::tables),
     Scenario::experiment("carcare-wire", include_str!("carcare_wire/scenario.toml"), &carcare_wire::CarcareWire),
+    Scenario::experiment(
+        "carcare-reliability",
+        include_str!("carcare_reliability/scenario.toml"),
+        &carcare_reliability::CarcareReliability,
+    ),
     Scenario::sweep("muller-pingpong", include_str!("muller_pingpong/scenario.toml")),
     Scenario::sweep("connections", include_str!("connections/scenario.toml")),
     Scenario::sweep("storm", include_str!("storm/scenario.toml")),

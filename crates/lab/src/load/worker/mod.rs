@@ -145,6 +145,8 @@ impl<'a> Worker<'a> {
                 continue;
             }
             let woken = self.now_ns();
+            // Before what has come is counted: it may belong to a stage that began meanwhile.
+            self.follow(woken);
             let mut now = woken;
             for (n, event) in events.iter().enumerate() {
                 now = self.handle(event, now, &mut scratch);

@@ -1,0 +1,144 @@
+//! A client as applications have it: it hears, gives a connection up, and comes back with its position from another address.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use socket2::{Domain, Socket, Type};
+
+use crate::load::{
+    Dialect, Event,
+    http::{Answer, get, post},
+    payload::Stamp,
+};
+
+const BYTES: usize = 134;
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub struct Client {
+    dialect: Box<dyn Dialect>,
+    socket: Option<TcpStream>,
+    began: Instant,
+    partial: Vec<u8>,
+    out: Vec<u8>,
+    is_ready: bool,
+    /// Numbers of messages, as they came.
+    pub heard: Vec<u64>,
+    /// When anything came: messages, heartbeats.
+    pub last: Instant,
+}
+
+impl Client {
+    pub fn new(dialect: Box<dyn Dialect>) -> Client {
+        let (now, empty) = (Instant::now(), Vec::new);
+        Client {
+            dialect,
+            socket: None,
+            began: now,
+            partial: empty(),
+            out: empty(),
+            is_ready: false,
+            heard: Vec::new(),
+            last: now,
+        }
+    }
+
+    /// Connects from this address, again if need be, and waits until it will hear what is published.
+    pub fn connect(&mut self, address: SocketAddr, source: Ipv4Addr) -> anyhow::Result<()> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((source, 0)).into())?;
+        socket.connect(&address.into())?;
+        let socket = TcpStream::from(socket);
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(LOOK_EVERY))?;
+        self.socket = Some(socket);
+        (self.partial, self.out, self.last) = (Vec::new(), Vec::new(), Instant::now());
+        self.is_ready = self.dialect.open(&mut self.out);
+        self.run(PATIENCE, |client| client.is_ready)?;
+        ensure!(self.is_ready, "the server did not answer");
+        Ok(())
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Hears for so long, or until `done`, or until the connection ends.
+    pub fn run(&mut self, lasts: Duration, done: impl Fn(&Client) -> bool) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let mut bytes = [0; 16 * 1024];
+        while start.elapsed() < lasts && !done(self) {
+            let Some(socket) = &mut self.socket else { break };
+            let now_ns = self.began.elapsed().as_nanos() as u64;
+            if self.dialect.wake_at_ns().is_some_and(|at| at <= now_ns) {
+                self.dialect.wake(now_ns, &mut self.out);
+            }
+            let said = std::mem::take(&mut self.out);
+            let length = match socket.write_all(&said).and_then(|()| socket.read(&mut bytes)) {
+                Ok(length) => length,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
+                Err(_) => 0,
+            };
+            self.last = Instant::now();
+            self.partial.extend_from_slice(&bytes[..length]);
+            let (heard, is_ready, mut is_over) = (&mut self.heard, &mut self.is_ready, length == 0);
+            let used = self.dialect.feed(&self.partial, now_ns, &mut self.out, &mut |event| match event {
+                Event::Message(payload) => heard.extend(Stamp::read(payload, BYTES).map(|stamp| stamp.sequence)),
+                Event::Ready => *is_ready = true,
+                Event::Closed => is_over = true,
+                _ => {}
+            })?;
+            self.partial.drain(..used);
+            if is_over {
+                self.socket = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many of the first `published` messages never came, and how many came again.
+    pub fn lost_and_again(&self, published: u64) -> (u64, u64) {
+        let mut once = self.heard.clone();
+        once.sort_unstable();
+        once.dedup();
+        (published - once.iter().filter(|n| **n < published).count() as u64, (self.heard.len() - once.len()) as u64)
+    }
+}
+
+/// Publishes message `n`, past all middleboxes. Errors: the server refuses.
+pub fn publish(server: SocketAddr, channel: &str, n: u64) -> anyhow::Result<()> {
+    let (mut payload, mut out) = (Vec::new(), Vec::new());
+    Stamp { stream: 0, sequence: n, due_ns: 0 }.write(BYTES, &mut payload);
+    post(&format!("/v1/channels/{channel}"), "Content-Type: application/json\r\n", &payload, &mut out);
+    ask(&mut TcpStream::connect(server)?, &out).map(drop)
+}
+
+/// Open subscriptions of a channel, as the server sees it.
+pub fn presence(server: SocketAddr, channel: &str) -> anyhow::Result<u64> {
+    let mut out = Vec::new();
+    get(&format!("/v1/presence/{channel}"), "", &mut out);
+    let (_, body) = ask(&mut TcpStream::connect(server)?, &out)?;
+    let answer: serde_json::Value = serde_json::from_slice(&body)?;
+    answer["count"].as_u64().context("no count")
+}
+
+/// A request, and its answer's position and body. Errors: no success.
+pub fn ask(stream: &mut TcpStream, request: &[u8]) -> anyhow::Result<(String, Vec<u8>)> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(request)?;
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        if let Some(answer) = Answer::read(&bytes)? {
+            answer.check()?;
+            let position = answer.head.header("millrace-position").unwrap_or_default().to_owned();
+            return Ok((position, answer.body.into_owned()));
+        }
+        let length = stream.read(&mut piece)?;
+        ensure!(length > 0, "ended within an answer");
+        bytes.extend_from_slice(&piece[..length]);
+    }
+}

@@ -1,0 +1,186 @@
+//! What Somogyi saw networks do, in scaled time: connections that are forgotten, caches that ignore headers, a change of network (row S-06).
+//!
+//! One table: what was done, by which transport, whether all arrived at once, when each end noticed, and what was stale, lost or heard again.
+
+mod checks;
+mod client;
+
+use std::{thread, time::Duration};
+
+use anyhow::ensure;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    recording::{Column, Table},
+    scenarios::Experiment,
+    sweep::Bench,
+    targets::{Options, Server, Transport, find},
+};
+
+use checks::{Path, Row};
+
+/// In the list of scenarios.
+pub struct CarcareReliability;
+
+const TABLE: &str = "reliability";
+/// Rounds of polls through a cache.
+const ROUNDS: u64 = 6;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Choice {
+    /// Millrace alone: it resumes by positions.
+    targets: Vec<String>,
+    transports: Vec<Transport>,
+    #[serde(with = "humantime_serde")]
+    nat_idle: Duration,
+    messages: u64,
+}
+
+impl Choice {
+    fn read(parameters: &toml::Table) -> anyhow::Result<Choice> {
+        let choice: Choice = parameters.clone().try_into()?;
+        ensure!(choice.targets == ["millrace"], "targets: millrace alone, which resumes by positions");
+        ensure!(!choice.transports.is_empty(), "transports: one at least");
+        ensure!((1..=1000).contains(&choice.messages), "messages: 1 to 1,000");
+        // Millrace looks once a second who needs a heartbeat.
+        let lasts = Duration::from_secs(4)..=Duration::from_secs(60);
+        ensure!(lasts.contains(&choice.nat_idle), "nat_idle: 4s to 60s");
+        Ok(choice)
+    }
+}
+
+impl Experiment for CarcareReliability {
+    fn check(&self, parameters: &toml::Table) -> anyhow::Result<()> {
+        Choice::read(parameters).map(drop)
+    }
+
+    fn estimate_s(&self, parameters: &toml::Table) -> f64 {
+        Choice::read(parameters).map_or(0.0, |choice| 12.0 + 7.0 * choice.nat_idle.as_secs_f64())
+    }
+
+    fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
+        if bench.has_table(TABLE) {
+            return Ok(());
+        }
+        let choice = Choice::read(parameters)?;
+        let options = bench.options("millrace", &[]);
+        let (mut rows, idle) = (Vec::new(), choice.nat_idle);
+        bench.go_on()?;
+        // They mostly wait, so they may do so at the same time.
+        thread::scope(|scope| -> anyhow::Result<()> {
+            let nat = |heartbeat| with_server(&options, heartbeat, &choice, |path| checks::nat(path, idle, heartbeat));
+            let heartbeats = [None, Some(idle / 2), Some(idle * 3 / 2)];
+            let running = heartbeats.map(|heartbeat| scope.spawn(move || nat(heartbeat)));
+            for one in running {
+                rows.extend(one.join().expect("it does not panic")?);
+            }
+            Ok(())
+        })?;
+        bench.go_on()?;
+        rows.extend(with_server(&options, None, &choice, |path| checks::change_of_network(path, choice.messages))?);
+        rows.extend(with_server(&options, None, &choice, checks::buffer)?);
+        bench.go_on()?;
+        let server = start(&options, None)?;
+        let path = Path { target: find("millrace")?, server: server.address, transport: Transport::Session };
+        for wait in ["", "&wait=100ms"] {
+            for busting in [false, true] {
+                rows.push(checks::cache(path, wait, busting, ROUNDS)?);
+            }
+        }
+        let pauses: Vec<Duration> = (1..=12).map(|tenths| idle * tenths / 8).collect();
+        let longest = checks::longest_pause(path, idle, &pauses)?;
+        let table = table(&rows, idle, longest);
+        rows.iter().for_each(|row| bench.say(&say(row)));
+        bench.say(table.notes.first().map_or("", String::as_str));
+        bench.table(table)
+    }
+}
+
+/// By all transports at the same time, on a server of their own.
+fn with_server(
+    options: &Options,
+    heartbeat: Option<Duration>,
+    choice: &Choice,
+    check: impl Fn(Path) -> anyhow::Result<Row> + Sync,
+) -> anyhow::Result<Vec<Row>> {
+    let (server, target) = (start(options, heartbeat)?, find("millrace")?);
+    thread::scope(|scope| {
+        let address = server.address;
+        let paths = choice.transports.iter().map(|transport| Path { target, server: address, transport: *transport });
+        let check = &check;
+        let running: Vec<_> = paths.map(|path| scope.spawn(move || check(path))).collect();
+        running.into_iter().map(|one| one.join().expect("it does not panic")).collect()
+    })
+}
+
+/// None: as silent as it can be.
+fn start(options: &Options, heartbeat: Option<Duration>) -> anyhow::Result<Server> {
+    let ms = |name: &str, lasts: Duration| ["--set".to_owned(), format!("limits.{name}={}ms", lasts.as_millis())];
+    let arguments = match heartbeat {
+        Some(every) => [ms("heartbeat", every), ms("grace", every), ms("hold_max", every)].concat(),
+        None => ms("heartbeat", Duration::from_secs(3600)).to_vec(),
+    };
+    find("millrace")?.start(&Options { arguments, ..options.clone() })
+}
+
+fn table(rows: &[Row], idle: Duration, longest: Option<Duration>) -> Table {
+    let column = |(name, unit): (&str, &str)| Column { name: name.into(), unit: unit.into() };
+    let columns = [
+        ("check", ""),
+        ("transport", ""),
+        ("passed", ""),
+        ("client noticed", "s"),
+        ("server noticed", "s"),
+        ("stale", "answers"),
+        ("lost", "messages"),
+        ("again", "messages"),
+    ];
+    let finder = match longest {
+        Some(pause) => format!("The longest pause that this NAT survives was {pause:?}; it forgets after {idle:?}."),
+        None => format!("No pause survived; the NAT forgets after {idle:?}."),
+    };
+    let cells = |row: &Row| -> Vec<Value> {
+        let Row { check, transport, passed, client_s, server_s, stale, lost, again } = row;
+        let passed = if *passed { "yes" } else { "no" };
+        vec![
+            json!(check),
+            json!(transport),
+            json!(passed),
+            json!(client_s),
+            json!(server_s),
+            json!(stale),
+            json!(lost),
+            json!(again),
+        ]
+    };
+    Table {
+        name: TABLE.into(),
+        title: "What networks do to connections".into(),
+        columns: columns.map(column).to_vec(),
+        rows: rows.iter().map(cells).collect(),
+        notes: vec![
+            finder,
+            "Noticed: from the beginning of the silence, and within five times what the NAT remembers; empty: not within that.".into(),
+            "The NAT acknowledges what it swallows. Where one does not, TCP gives up by itself, after 15 minutes with Linux's defaults.".into(),
+            "The cache keeps 204 as well, as RFC 9110, 15.1, allows: a poll with nothing new has the URL of the next one, unless it carries `_`, as our own clients' do.".into(),
+            "A bare WebSocket carries no positions: who comes back by it hears what is published from then on.".into(),
+        ],
+    }
+}
+
+fn say(row: &Row) -> String {
+    let seconds = |at: Option<f64>| at.map_or("-".to_owned(), |at| format!("{at:.1} s"));
+    format!(
+        "{:<40} {:<13} {:<7} client {:>6}  server {:>6}  stale {} lost {} again {}",
+        row.check,
+        row.transport,
+        if row.passed { "passed" } else { "failed" },
+        seconds(row.client_s),
+        seconds(row.server_s),
+        row.stale,
+        row.lost,
+        row.again
+    )
+}
