@@ -184,3 +184,32 @@ fn say(row: &Row) -> String {
         row.again
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_cannot_do_is_refused() {
+        let parameters = |text: &str| {
+            let given: toml::Table = text.parse().expect("a table");
+            let all: toml::Table = include_str!("scenario.toml").parse().expect("a table");
+            let mut all = all["parameters"].as_table().expect("parameters").clone();
+            all.extend(given);
+            Choice::read(&all)
+        };
+        assert!(parameters("").is_ok());
+        for refused in ["targets = [\"ws\"]", "transports = []", "nat_idle = \"1s\"", "messages = 0", "other = 1"] {
+            assert!(parameters(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_table_says_what_was_not_noticed_too() {
+        let row = Row { check: "x".into(), transport: "sse".into(), client_s: Some(2.0), lost: 1, ..Row::default() };
+        let table = table(&[row], Duration::from_secs(4), Some(Duration::from_millis(3500)));
+        assert_eq!(table.rows[0].len(), table.columns.len());
+        assert_eq!(table.rows[0][2..7], [json!("no"), json!(2.0), json!(null), json!(0), json!(1)]);
+        assert!(table.notes[0].contains("3.5s") && table.notes[0].contains("4s"));
+    }
+}
