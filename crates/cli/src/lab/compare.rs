@@ -15,10 +15,11 @@ use millrace_lab::{
     after_help = "Judged by CPU per delivery, deliveries per second, p99 and memory, at each point that both have. A figure has changed if chance \
     explains it in less than one of 20 comparisons, all figures counted together, and if it changed by more than the band. That takes 4 \
     valid runs on both sides.\n\n\
-    Two builds are measured by one lab: --targets names the program of the other build.\n\n\
+    Two builds are measured by one lab: --targets names their programs. A lab that starts its own file shares memory with that server, \
+    which then seems to need less: name two files, neither of them the one that runs the lab.\n\n\
     Exit codes: 0 no regression, 1 regression, 2 refused or no verdict, 3 error.\n\n\
-    Example: is my change slower than what is installed\n  \
-    millrace lab run thorsen-broadcast --repeats 5 --out before\n  \
+    Example: is my change slower than the old build\n  \
+    millrace lab run thorsen-broadcast --repeats 5 --targets millrace=old/millrace --out before\n  \
     millrace lab run thorsen-broadcast --repeats 5 --targets millrace=target/release/millrace --out after\n  \
     millrace lab compare before after\n\
     Example: in spite of another kernel, and only what changed by more than 5 %\n  \

@@ -2,7 +2,7 @@
 //!
 //! Refused unless they are equal in all that is not being compared. Judged by few metrics ([`Metric::PRIMARY`]), each verdict asks for
 //! all of this: the plain comparison of [`stats::compare`](crate::stats::compare) finds a difference beyond the band, and it stays one when all
-//! questions are counted together ([`max_t`]).
+//! questions are counted together ([`max_t`]). A p99 must differ by more than the generator was late, too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -212,7 +212,11 @@ pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
                 continue;
             }
             let terms = Terms { band: options.band, alpha: options.alpha, ..Terms::new(better) };
-            let comparison = compare_runs(&values_a, &values_b, &terms);
+            let mut comparison = compare_runs(&values_a, &values_b, &terms);
+            let change = (stats::median(&values_b) - stats::median(&values_a)).abs();
+            if is_judged(comparison.verdict) && metric == Metric::LatencyP99Us && change <= lateness_us(a, b) {
+                comparison.verdict = Verdict::WithinNoise;
+            }
             outcome.rows.push(Row {
                 part: a[0].part.clone(),
                 target: a[0].target.clone(),
@@ -244,6 +248,16 @@ pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
     outcome.rows.sort_by(|a, b| b.effect().total_cmp(&a.effect()));
     (outcome.verdict, outcome.sentence) = conclude(&outcome);
     outcome
+}
+
+/// Latency counts from when a publication was due, so the generator's own lateness is in it: what is smaller than that says nothing about a
+/// server. Of the later side, the median of the p99s.
+fn lateness_us(a: &[&Run], b: &[&Run]) -> f64 {
+    let of_side = |runs: &[&Run]| {
+        let late: Vec<f64> = runs.iter().filter_map(|run| Metric::GeneratorLatenessP99Us.of(run)).collect();
+        if late.is_empty() { 0.0 } else { stats::median(&late) }
+    };
+    of_side(a).max(of_side(b))
 }
 
 fn is_judged(verdict: Verdict) -> bool {

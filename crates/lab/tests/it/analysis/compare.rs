@@ -167,3 +167,19 @@ fn what_should_be_equal_is_asked_for() {
     assert_eq!(compared.verdict, Overall::WithinNoise, "builds are what is compared");
     assert_eq!(compared.differences[0].what, "target millrace");
 }
+
+#[test]
+fn what_the_generator_was_late_is_not_the_servers() {
+    let recorded = |median_us: f64, late_us: u64| {
+        let runs = (0..5).map(|repeat| {
+            let mut run = with(run("millrace", "sse", 50, repeat), 3.0, median_us * (1.0 + 0.01 * f64::from(repeat)));
+            test_of(&mut run).lateness_us.record_us(late_us);
+            run
+        });
+        recording(runs.collect())
+    };
+    let verdict =
+        |late_us: u64| compare(&recorded(1000.0, 50), &recorded(1400.0, late_us), &Options::default()).verdict;
+    // The p99 rises by 1.3 ms.
+    assert_eq!((verdict(50), verdict(3000)), (Overall::Regressed, Overall::WithinNoise));
+}
