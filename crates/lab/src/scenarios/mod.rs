@@ -27,8 +27,8 @@
 //! (`targets`, if there, are looked up before), and it records [tables](Table), runs, or both.
 
 mod carcare_latency;
-pub mod carcare_reliability;
-mod carcare_wire;
+mod carcare_reliability;
+pub mod carcare_wire;
 mod parameters;
 mod settings;
 
