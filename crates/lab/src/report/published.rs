@@ -87,7 +87,7 @@ pub fn of(scenario: &str) -> Published {
         "thorsen-broadcast" => thorsen_broadcast(),
         "thorsen-chat" => thorsen_chat(),
         "karadogan-pairs" => karadogan_pairs(),
-        "carcare-wire" => carcare_wire(),
+        // The bill of carcare-wire has what was printed beside its own figures.
         "carcare-latency" => carcare_latency(),
         "carcare-reliability" => carcare_reliability(),
         "muller-pingpong" | "connections" => muller(),
@@ -335,54 +335,6 @@ fn karadogan_pairs() -> Published {
 const SOMOGYI: &str = "Somogyi (2014)";
 const SOMOGYI_MACHINE: &str = "WildFly 8.0.0 on an EC2 micro instance in Ireland, an Android client in Hungary (ICMP round trip 48 ms), JSON of 134 bytes.";
 
-fn carcare_wire() -> Published {
-    Published {
-        thesis: SOMOGYI.into(),
-        conditions: SOMOGYI_MACHINE.into(),
-        figures: Vec::new(),
-        tables: vec![
-            table(
-                "Bytes of each message",
-                data!("somogyi_message_sizes"),
-                &[
-                    "Somogyi (2014), captures, Ethernet headers included.",
-                    "The framing of a WebSocket message is given as 58 bytes: 54 of them are Ethernet, IP and TCP.",
-                    "The TLS handshake of 699 bytes is a resumed one, without certificate.",
-                ],
-            ),
-            table("Ten minutes without data", data!("somogyi_t05_ten_minutes_no_data"), &["Somogyi (2014), table 5."]),
-            table(
-                "24 hours of client polling",
-                data!("somogyi_t12_client_polling_24h"),
-                &[
-                    "Somogyi (2014), table 12. The requests of polling (285 B) and long polling (263 B) are swapped in print; the corrected columns have them right.",
-                ],
-            ),
-            table(
-                "24 hours of long polling",
-                data!("somogyi_t13_long_polling_24h"),
-                &[
-                    "Somogyi (2014), table 13. 46 empty answers fit a timeout of 30 minutes; with the 30 s used elsewhere there are 2,763.",
-                ],
-            ),
-            table(
-                "24 hours of WebSocket",
-                data!("somogyi_t14_websocket_24h"),
-                &[
-                    "Somogyi (2014), table 14. Long polling to WebSocket is 10.2, not 2.8 as printed, with both corrections.",
-                ],
-            ),
-            table(
-                "What TLS adds",
-                data!("somogyi_t10_tls_size"),
-                &[
-                    "Somogyi (2014), table 10. Plain sizes are of the native client, secured ones of a browser: not the same client.",
-                ],
-            ),
-        ],
-    }
-}
-
 fn carcare_latency() -> Published {
     Published {
         thesis: SOMOGYI.into(),
@@ -531,11 +483,10 @@ fn readable(name: &str) -> (String, &'static str) {
 mod tests {
     use super::*;
 
-    const SCENARIOS: [&str; 7] = [
+    const SCENARIOS: [&str; 6] = [
         "thorsen-broadcast",
         "thorsen-chat",
         "karadogan-pairs",
-        "carcare-wire",
         "carcare-latency",
         "carcare-reliability",
         "muller-pingpong",
