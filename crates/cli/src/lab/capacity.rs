@@ -15,7 +15,8 @@ use super::{
 #[derive(ClapArgs)]
 #[command(
     after_help = "Doubles the load from the scenario's lowest level until the service level is missed, then halves what lies between, to 5 %.\n\
-    A level is kept or missed when two runs agree. Ends with 1 if not even the lowest is kept, 2 if that could not be judged.\n\n\
+    A level is kept or missed when two runs agree. With --quick, noise of the machine counts for nothing: only to try it.\n\
+    Ends with 1 if not even the lowest is kept, 2 if that could not be judged.\n\n\
     Example: how many readers of 200 messages per second, by WebSocket\n  \
     millrace lab capacity thorsen-broadcast --transports websocket --slo 'p99<100ms'\n\
     Example: how many messages per second to 100 readers\n  \

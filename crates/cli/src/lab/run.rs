@@ -159,6 +159,10 @@ impl What {
             path.into_iter().for_each(|path| drop(binaries.insert(name.to_owned(), PathBuf::from(path))));
             names.push(name);
         }
+        // Millrace is this very program, whatever it is called.
+        if std::env::var_os("MILLRACE_BIN").is_none() {
+            binaries.entry("millrace".to_owned()).or_insert(std::env::current_exe()?);
+        }
         let mut sets = Vec::new();
         if !names.is_empty() {
             sets.push(("targets".to_owned(), names.join(",")));

@@ -49,7 +49,7 @@ impl View for Terminal {
         match event {
             Event::Planned { runs, done, .. } => {
                 let bar = ProgressBar::new(u64::from(*runs)).with_position(u64::from(*done));
-                let style = ProgressStyle::with_template("{bar:30} {pos} of {len}, {prefix} left  {wide_msg}");
+                let style = ProgressStyle::with_template("{bar:30} {pos} of {len}, {prefix} left\n{wide_msg}");
                 bar.set_style(style.expect("a constant template"));
                 bar.enable_steady_tick(Duration::from_millis(500));
                 self.bar = Some(bar);
@@ -64,7 +64,7 @@ impl View for Terminal {
             }
             Event::Second(second) => {
                 if let Some(bar) = &self.bar {
-                    bar.set_message(format!("{}: {}", self.label, figures(second)));
+                    bar.set_message(format!("{}  {}", figures(second), self.label));
                 }
             }
             Event::Ended { .. } => self.bar.iter().for_each(|bar| bar.inc(1)),
