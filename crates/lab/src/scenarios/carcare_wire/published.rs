@@ -307,7 +307,11 @@ mod tests {
         assert!((polling.kib(HOLD_REQUEST, ANSWER, EMPTY) - 10_002.34).abs() < 0.02);
         let hold = Polls { requests: 746.0, answers: 700.0, empty: 46.0 };
         assert!((hold.kib(POLL_REQUEST, ANSWER, EMPTY) - 467.06).abs() < 0.02);
-        assert!((150.0 * POLL_REQUEST / KIB - 41.75).abs() < 0.005 && (20.0 * EMPTY / KIB - 4.02).abs() < 0.005);
+        for (times, bytes, kib) in
+            [(150.0, POLL_REQUEST, 41.75), (150.0, EMPTY, 30.18), (20.0, HOLD_REQUEST, 5.14), (20.0, EMPTY, 4.02)]
+        {
+            assert!((times * bytes / KIB - kib).abs() < 0.005, "{kib}");
+        }
     }
 
     #[test]
