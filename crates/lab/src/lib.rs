@@ -7,6 +7,7 @@ pub mod analysis;
 pub mod energy;
 pub mod histogram;
 pub mod host;
+pub mod judged;
 pub mod load;
 pub mod middlebox;
 pub mod observe;

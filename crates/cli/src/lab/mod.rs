@@ -29,7 +29,7 @@ const EXIT_INTERRUPTED: u8 = 130;
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "Exit codes: 0 good, 1 a service level was missed, 2 a run is invalid, 3 error, 130 interrupted.\n\n\
+    after_help = "Exit codes: 0 good, 1 a service level was missed or a check failed, 2 a run is invalid, 3 error, 130 interrupted.\n\n\
     Example: does everything work here, in a few seconds\n  millrace lab run thorsen-broadcast --quick\n\
     Example: what limits this machine\n  millrace lab doctor"
 )]

@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 
 use crate::{
     host::provenance::Provenance,
+    judged::judged,
     recording::{self, Factors, Load, LoadUnit, Placement, Recording, Run},
     scenarios::{self, Scenario},
     slo::Slo,
@@ -191,6 +192,7 @@ fn head(recordings: &[Recording], runs: &[&Run], slo: Option<SloVerdict>) -> Hea
         runs_total: runs.len() as u32,
         runs_valid,
         slo,
+        judged: recordings.iter().flat_map(|one| judged(one.bill.as_ref(), &one.tables)).collect(),
     }
 }
 

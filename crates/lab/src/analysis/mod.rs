@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    judged::Judged,
     recording::{Factors, Form, Load, PhaseName, Table},
     stats::{bootstrap::Interval, compare::Comparison, knee::Knee, little::Little},
     wire::Bill,
@@ -82,6 +83,9 @@ pub struct Head {
     pub runs_valid: u32,
     /// None if the scenario promises nothing.
     pub slo: Option<SloVerdict>,
+    /// What is judged beside runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub judged: Vec<Judged>,
 }
 
 /// Where it ran. Empty or none: the machine does not tell.

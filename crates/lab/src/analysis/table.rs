@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::{
-    Analysis, Figure, Metric, Point,
+    Analysis, Figure, Judged, Metric, Point,
     build::said,
     compare::{Outcome, Overall, Row},
 };
@@ -36,9 +36,18 @@ pub fn summary(analysis: &Analysis) -> String {
         cells.push(verdict(analysis, point));
         cells
     };
-    let mut text = table(&head, analysis.points.iter().map(row).collect(), names);
+    let rows: Vec<_> = analysis.points.iter().map(row).collect();
+    let mut text = if rows.is_empty() { String::new() } else { table(&head, rows, names) };
     let head = &analysis.head;
-    let _ = writeln!(text, "{} of {} runs are valid", head.runs_valid, head.runs_total);
+    if head.runs_planned > 0 {
+        let _ = writeln!(text, "{} of {} runs are valid", head.runs_valid, head.runs_total);
+    }
+    for Judged { what, total, failed } in &head.judged {
+        let _ = writeln!(text, "{} of {total} {what}", *total as usize - failed.len());
+        failed.iter().for_each(|failed| {
+            let _ = writeln!(text, "  failed: {failed}");
+        });
+    }
     for gate in head.gates.iter().filter(|gate| !gate.passed) {
         let value = gate.value.map_or(String::new(), |value| {
             let limit = gate.limit.map_or(String::new(), |limit| format!(", at most {limit:.2}"));

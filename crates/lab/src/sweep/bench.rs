@@ -13,6 +13,7 @@ use anyhow::Context;
 
 use super::{Design, Event, Interrupted, Machine, Store, Verdict, View, check};
 use crate::{
+    judged::judged,
     load::{self, Plan},
     observe::Watch,
     recording::{Factors, Finding, Form, Run, Table},
@@ -90,6 +91,11 @@ impl Bench<'_> {
 
     pub fn has_bill(&self) -> bool {
         self.store.bill().is_some()
+    }
+
+    /// How much of what was judged beside runs has failed.
+    pub(super) fn failed(&self) -> u32 {
+        judged(self.store.bill(), self.store.tables()).iter().map(|judged| judged.failed.len() as u32).sum()
     }
 
     /// Whether a run with this part, target, transport, factors and repeat is recorded.

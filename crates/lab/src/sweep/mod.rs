@@ -63,7 +63,7 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub runs: u32,
-    /// Runs that have missed the service level.
+    /// Runs that have missed the service level, and what was judged beside runs and failed.
     pub missed: u32,
     pub invalid: u32,
 }
@@ -98,6 +98,7 @@ impl Request {
                     }
                 }
             }
+            bench.verdict.missed += bench.failed();
             Ok(bench.verdict)
         })
     }

@@ -208,6 +208,13 @@ impl Bill {
     }
 }
 
+/// Which one it is: `sse deliver message`.
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.transport, name(&self.side), name(&self.unit))
+    }
+}
+
 impl fmt::Display for Bill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Path { link, mtu, header_bytes, captured_bytes, counted_bytes, .. } = &self.path;

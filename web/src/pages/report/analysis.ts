@@ -68,6 +68,8 @@ export interface Head {
   readonly runs_total: number;
   readonly runs_valid: number;
   readonly slo: { readonly slo: string; readonly passed: boolean; readonly points: number; readonly missed: readonly string[] } | null;
+  /** What is judged beside runs. */
+  readonly judged?: readonly { readonly what: string; readonly total: number; readonly failed: readonly string[] }[];
 }
 
 export interface PhaseFigures {

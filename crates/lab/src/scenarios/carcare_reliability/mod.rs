@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
+    judged::{PASSED, PROMISED},
     recording::{Column, Table},
     scenarios::Experiment,
     sweep::Bench,
@@ -130,7 +131,8 @@ fn table(rows: &[Row], idle: Duration, longest: Option<Duration>) -> Table {
     let columns = [
         ("check", ""),
         ("transport", ""),
-        ("passed", ""),
+        (PROMISED, ""),
+        (PASSED, ""),
         ("client noticed", "s"),
         ("server noticed", "s"),
         ("stale", "answers"),
@@ -142,12 +144,13 @@ fn table(rows: &[Row], idle: Duration, longest: Option<Duration>) -> Table {
         None => format!("No pause survived; the NAT forgets after {idle:?}."),
     };
     let cells = |row: &Row| -> Vec<Value> {
-        let Row { check, transport, passed, client_s, server_s, stale, lost, again } = row;
-        let passed = if *passed { "yes" } else { "no" };
+        let Row { check, transport, promised, passed, client_s, server_s, stale, lost, again } = row;
+        let said = |is_so: bool| if is_so { "yes" } else { "no" };
         vec![
             json!(check),
             json!(transport),
-            json!(passed),
+            json!(said(*promised)),
+            json!(said(*passed)),
             json!(client_s),
             json!(server_s),
             json!(stale),
@@ -176,7 +179,11 @@ fn say(row: &Row) -> String {
         "{:<40} {:<13} {:<7} client {:>6}  server {:>6}  stale {} lost {} again {}",
         row.check,
         row.transport,
-        if row.passed { "passed" } else { "failed" },
+        match (row.passed, row.promised) {
+            (true, _) => "passed",
+            (false, true) => "FAILED",
+            (false, false) => "failed",
+        },
         seconds(row.client_s),
         seconds(row.server_s),
         row.stale,
@@ -209,7 +216,7 @@ mod tests {
         let row = Row { check: "x".into(), transport: "sse".into(), client_s: Some(2.0), lost: 1, ..Row::default() };
         let table = table(&[row], Duration::from_secs(4), Some(Duration::from_millis(3500)));
         assert_eq!(table.rows[0].len(), table.columns.len());
-        assert_eq!(table.rows[0][2..7], [json!("no"), json!(2.0), json!(null), json!(0), json!(1)]);
+        assert_eq!(table.rows[0][2..7], [json!("no"), json!("no"), json!(2.0), json!(null), json!(0)]);
         assert!(table.notes[0].contains("3.5s") && table.notes[0].contains("4s"));
     }
 }

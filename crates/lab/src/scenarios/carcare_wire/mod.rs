@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::{
     energy::Radios,
+    judged::MODEL_PERCENT_MAX,
     load::payload::BYTES_MIN,
     scenarios::Experiment,
     sweep::Bench,
@@ -148,11 +149,11 @@ fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch)> {
         bill.notes
             .push("Something was sent twice: the machine was busy, and figures are too large. Run it again.".into());
     }
-    let off = bill.lines.iter().filter(|line| line.difference_percent.abs() >= 1.0).count();
+    let off = bill.lines.iter().filter(|line| line.difference_percent.abs() >= MODEL_PERCENT_MAX).count();
     if off > 0 {
         let of = bill.lines.len();
         let why = "a busy machine answers later than an ACK may be delayed (40 ms), and the ACK goes alone; or the model is wrong";
-        bill.notes.push(format!("{off} of {of} lines are more than 1 % off the model: {why}."));
+        bill.notes.push(format!("{off} of {of} lines are more than {MODEL_PERCENT_MAX} % off the model: {why}."));
     }
     Ok((bill, batch))
 }

@@ -2,6 +2,7 @@ use millrace_lab::{
     analysis::{Analysis, Figure, Metric, analyse, table},
     recording::{Finding, LoadUnit, PhaseName, Run},
     stats::{compare::Verdict, knee::Why},
+    wire::{Bill, Both, Line, Side, Unit},
 };
 
 use super::{phase, recording, run, second, test_of, with};
@@ -265,4 +266,22 @@ fn a_gate_tells_its_worst_run_and_fails_by_findings() {
     runs[2].validity.push(Finding { code: "generator_bound".into(), detail, invalidates: true });
     let failed = gate(runs);
     assert_eq!((failed.passed, failed.runs_failed, failed.note.as_deref()), (false, 1, Some("5 ms late")));
+}
+
+#[test]
+fn what_is_no_series_of_runs_is_judged_by_what_it_found() {
+    let line = |transport: &str, difference_percent| Line {
+        transport: transport.into(),
+        side: Side::Deliver,
+        unit: Unit::Message,
+        count: 8,
+        measured: Both::default(),
+        model: Both::default(),
+        difference_percent,
+        retransmitted_bytes: 0.0,
+    };
+    let mut recording = recording(Vec::new());
+    recording.bill = Some(Bill { lines: vec![line("sse", -0.9), line("ndjson", -1.5)], ..Bill::default() });
+    let text = table::summary(&analyse(&[recording]).unwrap());
+    assert_eq!(text, "1 of 2 figures are less than 1 % off the model\n  failed: ndjson deliver message: -1.50 %\n");
 }
