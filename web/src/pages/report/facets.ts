@@ -23,14 +23,25 @@ export interface Facet {
   readonly lines: readonly Line[];
 }
 
-export function facets(analysis: Analysis, cast: Cast): Facet[] {
+/** All there are, in the order of the cast. */
+function linesOf(analysis: Analysis, cast: Cast): Line[] {
   const lines: Line[] = analysis.curves.map((curve) => ({
     curve,
     points: curve.points.flatMap((index) => analysis.points[index] ?? []),
     name: cast.of(curve).name,
     cast: cast.of(curve),
   }));
-  lines.sort((a, b) => cast.place(a.curve) - cast.place(b.curve));
+  return lines.sort((a, b) => cast.place(a.curve) - cast.place(b.curve));
+}
+
+/** As many as one picture has room for beside others: of the first server alone, if they are too many. */
+export function foremost(analysis: Analysis, cast: Cast): Line[] {
+  const lines = linesOf(analysis, cast).filter((line) => line.points.length > 0);
+  return lines.length <= LINES_MAX ? lines : lines.filter((line) => line.curve.target === lines[0]?.curve.target);
+}
+
+export function facets(analysis: Analysis, cast: Cast): Facet[] {
+  const lines = linesOf(analysis, cast);
   const parts = [...new Set(lines.map((line) => line.curve.part))];
   return parts.flatMap((part) => {
     const of = lines.filter((line) => line.curve.part === part && line.points.length > 0);
