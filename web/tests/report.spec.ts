@@ -15,8 +15,13 @@ function filled(json: string): string {
   return before + PLACE.replace('><', `>${json.replaceAll('<', '\\u003c')}<`) + after;
 }
 
+/** What is changed here of an analysis. */
+interface Told {
+  analysis: { points: { target: string }[]; curves: { target: string; points: number[] }[] };
+}
+
 /** Fails when the page complains, or asks anyone for anything but itself. */
-const test = base.extend<{ report: (name: string) => Promise<string> }>({
+const test = base.extend<{ report: (name: string, change?: (analysis: Told) => void) => Promise<string> }>({
   report: async ({ page, context }, use, info) => {
     const complaints: string[] = [];
     const asked: string[] = [];
@@ -24,9 +29,11 @@ const test = base.extend<{ report: (name: string) => Promise<string> }>({
     page.on('pageerror', (error) => complaints.push(error.message));
     context.on('request', (request) => asked.push(request.url()));
     let file = '';
-    await use(async (name) => {
+    await use(async (name, change) => {
       file = info.outputPath(`${name}.html`);
-      writeFileSync(file, filled(recorded(name)));
+      const told = JSON.parse(recorded(name)) as Told;
+      change?.(told);
+      writeFileSync(file, filled(JSON.stringify(told)));
       await page.goto(pathToFileURL(file).href);
       await expect(page.locator('#verdict')).toBeVisible();
       return file;
@@ -65,6 +72,16 @@ for (const { name, ...look } of LOOKS) {
     });
   });
 }
+
+test('more servers than one picture holds are told apart', async ({ page, report }) => {
+  await report('thorsen-broadcast', ({ analysis: { points, curves } }) => {
+    for (const { points: own, ...curve } of curves.filter(({ target }) => target === 'millrace'))
+      for (const target of ['bun', 'nats', 'nchan'])
+        curves.push({ ...curve, target, points: own.map((index) => points.push({ ...points[index]!, target }) - 1) });
+  });
+  await expect(page.getByRole('heading', { name: 'Latency, p99, SSE' })).toBeAttached();
+  await expect(page.getByRole('heading', { name: 'Beside Thorsen (Oslo, 2015)', level: 2 })).toBeAttached();
+});
 
 test('every picture says what it shows, and has its figures', async ({ page, report }) => {
   await report('thorsen-broadcast');
