@@ -56,7 +56,7 @@ function conditions({ head, points, bill }) {
   const build = /debug\)$/.test(machine.lab) ? ' A debug build, server included.' : '';
   const noise = head.gates.filter((gate) => gate.limit != null && gate.value > gate.limit);
   const against = noise.map((gate) => `${gate.label}: ${plain(gate.value)} ${gate.unit}, where ${plain(gate.limit)} is the limit`);
-  const shape = head.form === 'quick' && points.length ? ' **Shape, not figures**: the quick form is short and runs once.' : '';
+  const shape = head.form === 'quick' && points.length ? ` **Shape, not figures**: the quick form is short${points.some(({ runs }) => runs.length > 1) ? '' : ' and runs once'}.` : '';
   return [
     `\`${command}\`, ${head.started.slice(0, 10)}, ${runs}. Lab ${machine.lab}, Linux ${machine.kernel}, ${machine.cpu_model}, ` +
       `${machine.cores} cores${pinned}.${build}${shape}`,

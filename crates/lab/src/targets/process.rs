@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::Read,
+    io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -23,6 +23,8 @@ const START_MAX: Duration = Duration::from_secs(30);
 /// How long a server with children may take until it ends.
 const END_MAX: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long one look may take.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 /// How much of a log is shown.
 const TAIL_LINES: usize = 25;
 
@@ -32,8 +34,8 @@ pub enum Ready {
     Says(&'static str),
     /// It accepts connections here.
     Accepts(SocketAddr),
-    /// The same, and those of publishers there.
-    AcceptsBoth(SocketAddr, SocketAddr),
+    /// It answers a `GET` with 200 here, and accepts connections of publishers there.
+    Answers(SocketAddr, SocketAddr),
 }
 
 /// A running server. It ends with this value.
@@ -82,7 +84,7 @@ impl Server {
         loop {
             if let Some(address) = server.says_ready(&ready)? {
                 server.address = address;
-                if let Ready::AcceptsBoth(_, publish) = ready {
+                if let Ready::Answers(_, publish) = ready {
                     server.publish_address = Some(publish);
                 }
                 return Ok(server);
@@ -112,7 +114,7 @@ impl Server {
     fn says_ready(&self, ready: &Ready) -> anyhow::Result<Option<SocketAddr>> {
         match ready {
             Ready::Accepts(address) => Ok(accepts(address).then_some(*address)),
-            Ready::AcceptsBoth(address, publish) => Ok((accepts(address) && accepts(publish)).then_some(*address)),
+            Ready::Answers(address, publish) => Ok((accepts(publish) && answers(*address)).then_some(*address)),
             Ready::Says(what) => {
                 let log = fs::read_to_string(&self.log)?;
                 let said = log.split_once(what).and_then(|(_, rest)| rest.split_once('\n'));
@@ -153,6 +155,19 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// A stream answers, too, but does not end.
+fn answers(address: SocketAddr) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect_timeout(&address, LOOK_MAX)?;
+        stream.set_read_timeout(Some(LOOK_MAX))?;
+        stream.write_all(format!("GET /ready HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())?;
+        let mut status = [0; b"HTTP/1.1 200".len()];
+        stream.read_exact(&mut status)?;
+        Ok(status == *b"HTTP/1.1 200")
+    };
+    ask().unwrap_or(false)
 }
 
 fn accepts(address: &SocketAddr) -> bool {

@@ -81,7 +81,8 @@ impl Target for Pushpin {
         let path = std::env::var("PATH").unwrap_or_default();
         pushpin.env("PATH", format!("{}:{path}", installed.join("usr/bin").display()));
         pushpin.arg("--config").arg(config).arg("--merge-output");
-        let server = Server::start(pushpin, Ready::AcceptsBoth(address, publish), folder, options)?;
+        // It listens before its parts have found each other, and breaks connections off until then.
+        let server = Server::start(pushpin, Ready::Answers(address, publish), folder, options)?;
         Ok(server.with_children().with_back_end(back_end))
     }
 
