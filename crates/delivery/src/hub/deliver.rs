@@ -71,15 +71,13 @@ impl Hub {
     /// [`Config::logs_bytes_max`]: super::Config::logs_bytes_max
     pub fn flush(&mut self, wire: &mut impl Wire) {
         let dirty = std::mem::take(&mut self.dirty);
-        // Readers with bytes of their own, and those whom one turn's publications have outrun; and their channels.
-        let (mut one_by_one, mut untrimmed): (Vec<ConnId>, Vec<u32>) = Default::default();
+        // Readers with bytes of their own, and those whom one turn's publications have outrun.
+        let mut one_by_one: Vec<ConnId> = Vec::new();
         for &key in &dirty {
-            let Hub { conns, channels, now_s, pool, .. } = &mut *self;
+            let Hub { conns, channels, now_s, .. } = &mut *self;
             let channel = &mut channels[key as usize];
             channel.dirty = false;
-            let others = one_by_one.len();
-            for group in &mut channel.groups {
-                let Group { form, log, live, .. } = group;
+            for Group { form, log, live, .. } in &mut channel.groups {
                 for reader in live {
                     let conn = &mut conns[reader.conn as usize];
                     if conn.blocked {
@@ -92,17 +90,11 @@ impl Hub {
                     }
                 }
             }
-            // At once, while it is in the cache, unless somebody still reads from its logs.
-            if one_by_one.len() == others {
-                channel.groups.iter_mut().for_each(|group| group.trim(conns, *now_s, pool));
-            } else {
-                untrimmed.push(key);
-            }
         }
         for id in one_by_one {
             self.catch_up(id, wire);
         }
-        for key in untrimmed {
+        for &key in &dirty {
             let Hub { conns, channels, now_s, pool, .. } = &mut *self;
             if let Some(channel) = channels.get_mut(key as usize) {
                 channel.groups.iter_mut().for_each(|group| group.trim(conns, *now_s, pool));
