@@ -14,6 +14,11 @@ command -v cc >/dev/null || missing+=(gcc libc6-dev)
 command -v curl >/dev/null || missing+=(curl)
 command -v valgrind >/dev/null || missing+=(valgrind)
 [ -x /usr/bin/chromium ] || missing+=(chromium)
+services=()
+for service in haproxy redis-server nats-server; do
+    PATH=$PATH:/usr/sbin command -v "$service" >/dev/null || services+=("$service")
+done
+missing+=("${services[@]}")
 fc-list 2>/dev/null | grep -q . || missing+=(fonts-dejavu-core fontconfig)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
@@ -22,4 +27,14 @@ sudo=
 [ "$(id -u)" -eq 0 ] || { command -v sudo >/dev/null || fail "please install, as root: apt-get install ${missing[*]}"; sudo=sudo; }
 echo "setup: installing ${missing[*]}"
 $sudo apt-get update -qq
+# Tests start servers themselves, on free ports: what a package installs shall not run by itself, now or after the next boot.
+policy=/usr/sbin/policy-rc.d
+if [ ${#services[@]} -gt 0 ] && [ ! -e $policy ]; then
+    trap '$sudo rm -f $policy' EXIT
+    printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null
+    $sudo chmod 755 $policy
+fi
 DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+for service in "${services[@]}"; do
+    ! command -v systemctl >/dev/null || $sudo systemctl --quiet disable "$service" || true
+done
