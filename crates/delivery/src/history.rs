@@ -85,6 +85,12 @@ impl History {
         Self { epoch, top: 0, log, bytes: 0, top_time_ms: 0, oldest_time_ms: 0, trimmed_time_ms: None, keys: None }
     }
 
+    /// The part of a log that comes after `top`: what lies before is kept elsewhere.
+    pub fn after(top: Position) -> Self {
+        let trimmed_time_ms = (top.offset > 0).then_some(u64::MAX);
+        Self { top: top.offset, trimmed_time_ms, ..Self::new(top.epoch) }
+    }
+
     pub fn top(&self) -> Position {
         self.position(self.top)
     }
@@ -116,23 +122,48 @@ impl History {
                 return Appended::Duplicate(offset);
             }
         }
-        self.top += 1;
-        self.top_time_ms = self.top_time_ms.max(now_ms);
         let publication = Arc::new(Publication {
-            offset: self.top,
-            time_ms: self.top_time_ms,
+            offset: self.top + 1,
+            time_ms: self.top_time_ms.max(now_ms),
             key: new.key,
             expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
             kind: new.kind,
             data: new.data,
         });
+        self.push(publication.clone());
+        self.trim(now_ms, bounds);
+        Appended::New(publication)
+    }
+
+    /// Takes a publication that has its place already. False, and nothing changes, if it is not the next one.
+    pub fn adopt(&mut self, publication: Arc<Publication>, now_ms: u64, bounds: &Bounds) -> bool {
+        if publication.offset != self.top + 1 {
+            return false;
+        }
+        self.push(publication);
+        self.trim(now_ms, bounds);
+        true
+    }
+
+    /// Is everything after `since` here? If not, somebody may have more of it.
+    pub fn covers(&self, since: Since) -> bool {
+        let first = self.top + 1 - self.log.len() as u64;
+        match since {
+            Since::Now => true,
+            Since::Earliest => first == 1,
+            Since::Position(at) => at.epoch == self.epoch && (first - 1..=self.top).contains(&at.offset),
+            Since::Time(ms) => first == 1 || self.log.front().is_some_and(|oldest| oldest.time_ms < ms),
+        }
+    }
+
+    fn push(&mut self, publication: Arc<Publication>) {
+        self.top = publication.offset;
+        self.top_time_ms = publication.time_ms;
         self.bytes += publication.cost_bytes();
         if self.log.is_empty() {
             self.oldest_time_ms = publication.time_ms;
         }
-        self.log.push_back(publication.clone());
-        self.trim(now_ms, bounds);
-        Appended::New(publication)
+        self.log.push_back(publication);
     }
 
     /// Publications after `since`, oldest first; with [`Policy::Latest`] only the newest per key.
@@ -344,6 +375,26 @@ mod tests {
         assert_eq!(read(&mut history, Since::Time(3)), (Some((0, 5)), vec![]));
         history.append(new("6"), 6, &BOUNDS);
         assert_eq!(read(&mut history, Since::Position(at(1, 5))), (None, vec![6]));
+    }
+
+    #[test]
+    fn a_part_of_a_log_knows_what_it_lacks() {
+        let mut whole = filled(8);
+        let mut part = History::after(at(1, 5));
+        assert!(part.covers(Since::Now) && part.covers(Since::Position(at(1, 5))) && !part.covers(Since::Earliest));
+        assert!(!part.covers(Since::Time(0)) && !part.covers(Since::Position(at(1, 6))));
+        let page = whole.page(Since::Position(at(1, 5)), Policy::Every, LIMIT, 10, &BOUNDS);
+        let [six, seven, eight] = page.publications.try_into().unwrap();
+        assert!(part.adopt(six.clone(), 10, &BOUNDS) && part.adopt(seven, 10, &BOUNDS));
+        assert!(!part.adopt(six, 10, &BOUNDS), "it is there already");
+        assert_eq!(part.top(), at(1, 7));
+        assert_eq!([4, 5, 7, 8].map(|offset| part.covers(Since::Position(at(1, offset)))), [false, true, true, false]);
+        assert_eq!([6, 7].map(|ms| part.covers(Since::Time(ms))), [false, true]);
+        assert!(!part.covers(Since::Position(at(2, 7))));
+        assert_eq!(read(&mut part, Since::Position(at(1, 5))), (None, vec![6, 7]));
+        let mut from_the_start = History::after(at(1, 0));
+        assert!(!from_the_start.adopt(eight, 10, &BOUNDS), "a hole");
+        assert!(from_the_start.covers(Since::Earliest) && from_the_start.covers(Since::Time(0)));
     }
 
     #[test]

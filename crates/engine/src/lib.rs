@@ -2,8 +2,8 @@
 //!
 //! It never knows a client, a transport or a thread: what it accepts goes to [`Deliver`], in order per channel.
 //!
-//! Read first: [`Engine`], [`Answer`], [`MemoryEngine`]. Adding one: a folder here, a line in [`ENGINES`]; the contract suite
-//! (`tests/it/contract.rs`) then runs it.
+//! Read first: [`Engine`], [`Answer`], [`MemoryEngine`]. Adding one: a folder here, a line in [`ENGINES`] and one in [`open`]; the contract
+//! suite (`tests/it/contract.rs`) then runs it.
 
 mod answer;
 mod config;
@@ -17,21 +17,64 @@ use std::sync::Arc;
 
 use millrace_delivery::{Page, PageLimit};
 use millrace_protocol::{
-    ChannelName, Epoch, Error, NewPublication, Pattern, Position, Publication, Since, session::Policy,
+    ChannelName, Epoch, Error, NewPublication, Pattern, Position, Publication, Since,
+    session::{Policy, Target},
 };
 
-/// Every engine, by the name that `--engine` takes.
+/// Every engine, as `--engine` takes it.
 pub const ENGINES: &[&str] = &["memory"];
 
-/// Receives what an engine has accepted.
+/// Why an engine cannot be opened. No variant holds a password.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("there is no engine of this kind; an engine is one of: {}", ENGINES.join(", "))]
+    Unknown,
+    #[error("the system has no randomness to give: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+/// What is wrong with an engine's URL, without opening it.
+///
+/// Errors: [`OpenError::Unknown`].
+pub fn check_url(url: &str) -> Result<(), OpenError> {
+    match url {
+        "memory" => Ok(()),
+        _ => Err(OpenError::Unknown),
+    }
+}
+
+/// The engine that a URL names; it brings the threads that it needs. `clock` gives milliseconds since 1970.
+///
+/// Errors: as [`check_url`], or what is named cannot be had.
+pub fn open<D: Deliver>(
+    url: &str,
+    config: Config,
+    deliver: Arc<D>,
+    clock: impl Fn() -> u64 + Send + Sync + 'static,
+) -> Result<Arc<dyn Engine>, OpenError> {
+    match url {
+        "memory" => Ok(Arc::new(MemoryEngine::new(config, Epoch(getrandom::u32()?), deliver, clock))),
+        _ => Err(OpenError::Unknown),
+    }
+}
+
+/// Receives what an engine has accepted. Nothing here may block: it is called from any thread, possibly with a lock held.
 pub trait Deliver: Send + Sync + 'static {
     /// Where the publications of one channel go. An engine that keeps it beside the channel's log spares a look-up per publication.
     type Route: Send + Sync;
 
     fn route(&self, channel: &ChannelName) -> Self::Route;
 
-    /// Called in the order of offsets for each channel, possibly from any thread, possibly with a lock held: must not block.
+    /// Called in the order of offsets for each channel. What is known already is ignored; before a hole, or another epoch, the readers fetch
+    /// what they miss from history.
     fn deliver(&self, route: &Self::Route, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>);
+
+    /// The channel's log ends at `top` now, and what lies between `from` (as far as the engine has told) and there was not delivered and will
+    /// not be: the readers fetch it from history, or are told that it is lost.
+    fn moved(&self, route: &Self::Route, channel: &ChannelName, from: Position, top: Position);
+
+    /// Subscriptions of a channel on this node.
+    fn readers(&self, channel: &ChannelName) -> u32;
 }
 
 /// The end of a channel's log.
@@ -46,10 +89,11 @@ pub struct Newest {
 ///
 /// Errors of all methods: `unavailable` when the engine does not answer (the caller may retry), `too_many` over a limit.
 pub trait Engine: Send + Sync {
-    /// Accepts a publication: once the answer is there it has its place, and [`Deliver`] has it or will have it.
+    /// Accepts a publication: once the answer is there it has its place, and [`Deliver`] has it or will have it if the channel is watched.
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>>;
 
-    /// A page of the past. Reading a channel that was never written gives its (empty) beginning.
+    /// A page of the past. Reading a channel that was never written gives its (empty) beginning. If the channel is watched, whatever comes
+    /// after the page is delivered: the two leave no hole.
     fn page(
         &self,
         channel: &ChannelName,
@@ -64,12 +108,27 @@ pub trait Engine: Send + Sync {
     /// Channels with a past that match, at most `max` of them.
     fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>>;
 
+    /// Subscriptions of a channel on all nodes that live.
+    fn presence(&self, channel: &ChannelName) -> Answer<Result<u32, Error>>;
+
+    /// This node begins to read a channel, or all that match a pattern; or nobody here reads it any more. Told once per change, in order.
+    /// An engine may deliver what is not watched, too.
+    fn watch(&self, target: &Target, is_read: bool);
+
     /// The engine's time, in milliseconds since 1970: what `time` of publications is taken from.
     fn now_ms(&self) -> u64;
 
     /// Channels known and bytes of history held here, for the metrics.
     fn size(&self) -> (usize, usize);
 
-    /// Forgets what has become too old. Called every few seconds.
+    /// Forgets what has become too old. Called every second.
     fn sweep(&self);
+
+    /// False while what the engine relies on does not answer.
+    fn is_up(&self) -> bool {
+        true
+    }
+
+    /// Returns once everything that was accepted is safe; called once, when nothing more comes.
+    fn close(&self) {}
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use millrace_delivery::ChannelKey;
-use millrace_protocol::{ChannelName, Epoch, Publication};
+use millrace_protocol::{ChannelName, Epoch, Position, Publication};
 use tokio::sync::Notify;
 
 /// Most entries of one mailbox; beyond, only the newest publication of each channel is kept, and readers fetch the others from history.
@@ -18,14 +18,27 @@ const ENTRIES_MAX: usize = 65_536;
 /// A mailbox with so many entries is congested until it is emptied: who publishes into it is asked to wait, so that it does not overflow.
 const HIGH_WATER: usize = 8_192;
 
-/// A publication on its way to a shard.
+/// News of a channel on their way to a shard.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub channel: ChannelName,
     /// Where the shard's hub keeps the channel, as far as known.
     pub key: Option<ChannelKey>,
-    pub epoch: Epoch,
-    pub publication: Arc<Publication>,
+    pub news: News,
+}
+
+#[derive(Clone, Debug)]
+pub enum News {
+    Published(Epoch, Arc<Publication>),
+    /// What lies between has not come here.
+    Moved(Box<Moved>),
+}
+
+/// See [`millrace_engine::Deliver::moved`].
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    pub from: Position,
+    pub top: Position,
 }
 
 /// The only way into a shard from another thread. Bounded: an overflow costs a look into history, never a publication.
@@ -122,7 +135,7 @@ mod tests {
         let publication =
             Publication { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data: Default::default() };
         let channel = ChannelName::parse(channel).unwrap();
-        Delivery { channel, key: None, epoch: Epoch(1), publication: Arc::new(publication) }
+        Delivery { channel, key: None, news: News::Published(Epoch(1), Arc::new(publication)) }
     }
 
     #[test]
@@ -169,8 +182,11 @@ mod tests {
         for offset in 1..=ENTRIES_MAX as u64 {
             mailbox.push(delivery("busy", offset));
         }
-        let left: Vec<_> =
-            mailbox.take(Vec::new()).into_iter().map(|d| (d.channel.to_string(), d.publication.offset)).collect();
+        let offset = |delivery: &Delivery| match &delivery.news {
+            News::Published(_, publication) => publication.offset,
+            News::Moved(moved) => moved.top.offset,
+        };
+        let left: Vec<_> = mailbox.take(Vec::new()).iter().map(|d| (d.channel.to_string(), offset(d))).collect();
         let max = ENTRIES_MAX as u64;
         assert_eq!(left, [("rare".into(), 1), ("busy".into(), max - 1), ("busy".into(), max)]);
     }

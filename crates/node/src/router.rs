@@ -12,9 +12,12 @@ use std::{
 
 use millrace_delivery::ChannelKey;
 use millrace_engine::Deliver;
-use millrace_protocol::{ChannelName, Epoch, Pattern, Publication};
+use millrace_protocol::{ChannelName, Epoch, Pattern, Position, Publication};
 
-use crate::{Delivery, Mailbox};
+use crate::{
+    Delivery, Mailbox,
+    mailbox::{Moved, News},
+};
 
 const STRIPES: usize = 64;
 
@@ -80,34 +83,46 @@ impl Router {
         wanted.iter().zip(&self.mailboxes).any(|(wanted, mailbox)| *wanted && mailbox.is_congested())
     }
 
-    /// A shard has so many readers of a channel now.
-    pub fn set_readers(&self, shard: usize, channel: &ChannelName, key: ChannelKey, readers: u32) {
+    /// A shard has so many readers of a channel now. `watch` is told if that makes the node begin to read it, or end.
+    pub fn set_readers(
+        &self,
+        shard: usize,
+        channel: &ChannelName,
+        key: ChannelKey,
+        readers: u32,
+        watch: impl FnOnce(bool),
+    ) {
         let mut routes = self.stripe(channel);
         let route = self.open(&mut routes, channel);
+        let was_read = is_read(route);
         route[shard].key.store(key.to_bits(), Relaxed);
         route[shard].readers.store(readers, Release);
+        let is_read = is_read(route);
         // Kept by the table and by nobody else: the engine has not heard of the channel.
-        let unused = route.iter().all(|way| way.readers.load(Relaxed) == 0) && Arc::strong_count(route) == 1;
-        if unused {
+        if !is_read && Arc::strong_count(route) == 1 {
             routes.remove(channel);
+        }
+        // Still locked: what several shards tell stays in order.
+        if is_read != was_read {
+            watch(is_read);
         }
     }
 
-    /// A shard has so many listeners of a pattern now. Cost per publication: one match per pattern in use.
-    pub fn set_pattern_readers(&self, shard: usize, pattern: &Pattern, readers: u32) {
+    /// A shard has so many listeners of a pattern now; `watch` as in [`Router::set_readers`]. Cost per publication: one match per pattern
+    /// in use.
+    pub fn set_pattern_readers(&self, shard: usize, pattern: &Pattern, readers: u32, watch: impl FnOnce(bool)) {
         let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
         let entry = patterns.entry(pattern.clone()).or_insert_with(|| vec![0; self.shards()].into());
+        let was_read = entry.iter().any(|readers| *readers > 0);
         entry[shard] = readers;
-        if entry.iter().all(|readers| *readers == 0) {
+        let is_read = entry.iter().any(|readers| *readers > 0);
+        if !is_read {
             patterns.remove(pattern);
         }
         self.pattern_count.store(patterns.len(), SeqCst);
-    }
-
-    /// Subscriptions of a channel on all shards.
-    pub fn readers(&self, channel: &ChannelName) -> u32 {
-        let routes = self.stripe(channel);
-        routes.get(channel).map_or(0, |route| route.iter().map(|way| way.readers.load(Relaxed)).sum())
+        if is_read != was_read {
+            watch(is_read);
+        }
     }
 
     fn stripe(&self, channel: &ChannelName) -> MutexGuard<'_, HashMap<ChannelName, Route>> {
@@ -117,6 +132,18 @@ impl Router {
 
     fn open<'a>(&self, routes: &'a mut HashMap<ChannelName, Route>, channel: &ChannelName) -> &'a Route {
         routes.entry(channel.clone()).or_insert_with(|| (0..self.shards()).map(|_| Way::default()).collect())
+    }
+
+    /// Brings news of a channel to every shard that has a reader for it.
+    fn tell(&self, route: &Route, channel: &ChannelName, news: impl Fn() -> News) {
+        let has_patterns = self.pattern_count.load(SeqCst) > 0;
+        let by_pattern = if has_patterns { self.by_pattern(channel) } else { Vec::new() };
+        for (shard, way) in route.iter().enumerate() {
+            if way.readers.load(Acquire) > 0 || by_pattern.get(shard).is_some_and(|listens| *listens) {
+                let key = ChannelKey::from_bits(way.key.load(Relaxed));
+                self.mailboxes[shard].push(Delivery { channel: channel.clone(), key, news: news() });
+            }
+        }
     }
 
     /// Shards that listen to a pattern which matches.
@@ -138,16 +165,21 @@ impl Deliver for Router {
     }
 
     fn deliver(&self, route: &Route, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
-        let has_patterns = self.pattern_count.load(SeqCst) > 0;
-        let by_pattern = if has_patterns { self.by_pattern(channel) } else { Vec::new() };
-        for (shard, way) in route.iter().enumerate() {
-            if way.readers.load(Acquire) > 0 || by_pattern.get(shard).is_some_and(|listens| *listens) {
-                let key = ChannelKey::from_bits(way.key.load(Relaxed));
-                let delivery = Delivery { channel: channel.clone(), key, epoch, publication: publication.clone() };
-                self.mailboxes[shard].push(delivery);
-            }
-        }
+        self.tell(route, channel, || News::Published(epoch, publication.clone()));
     }
+
+    fn moved(&self, route: &Route, channel: &ChannelName, from: Position, top: Position) {
+        self.tell(route, channel, || News::Moved(Box::new(Moved { from, top })));
+    }
+
+    fn readers(&self, channel: &ChannelName) -> u32 {
+        let routes = self.stripe(channel);
+        routes.get(channel).map_or(0, |route| route.iter().map(|way| way.readers.load(Relaxed)).sum())
+    }
+}
+
+fn is_read(route: &Route) -> bool {
+    route.iter().any(|way| way.readers.load(Relaxed) > 0)
 }
 
 #[cfg(test)]
@@ -161,19 +193,20 @@ mod tests {
         let channel = ChannelName::parse("a/b").unwrap();
         let key = ChannelKey::from_bits(1 << 32).unwrap();
         let route = router.route(&channel);
-        router.set_readers(0, &channel, key, 2);
-        router.set_pattern_readers(0, &Pattern::parse("a/+").unwrap(), 1);
-        router.set_pattern_readers(2, &Pattern::parse("#").unwrap(), 1);
+        router.set_readers(0, &channel, key, 2, |is_read| assert!(is_read));
+        router.set_readers(0, &channel, key, 2, |_| panic!("nothing has changed"));
+        router.set_pattern_readers(0, &Pattern::parse("a/+").unwrap(), 1, |is_read| assert!(is_read));
+        router.set_pattern_readers(2, &Pattern::parse("#").unwrap(), 1, |is_read| assert!(is_read));
         let data = Default::default();
         let publication = Publication { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data };
         router.deliver(&route, &channel, Epoch(1), &Arc::new(publication));
         let counts: Vec<_> = (0..3).map(|shard| router.mailbox(shard).take(Vec::new()).len()).collect();
         assert_eq!((counts, router.readers(&channel)), (vec![1, 0, 1], 2));
-        router.set_readers(0, &channel, key, 0);
+        router.set_readers(0, &channel, key, 0, |is_read| assert!(!is_read));
         assert_eq!(router.readers(&channel), 0);
         assert!(Arc::ptr_eq(&route, &router.route(&channel)), "who holds a route hears of readers who come later");
         drop(route);
-        router.set_readers(0, &channel, key, 0);
+        router.set_readers(0, &channel, key, 0, |_| panic!("nothing has changed"));
         assert!(router.stripe(&channel).is_empty(), "a route that nobody uses is forgotten");
     }
 
@@ -182,9 +215,9 @@ mod tests {
         let router = Router::new(2);
         let [busy, quiet, matched] = ["busy", "quiet", "matched/x"].map(|name| ChannelName::parse(name).unwrap());
         let key = ChannelKey::from_bits(1 << 32).unwrap();
-        router.set_readers(1, &busy, key, 1);
-        router.set_readers(0, &quiet, key, 1);
-        router.set_pattern_readers(1, &Pattern::parse("matched/#").unwrap(), 1);
+        router.set_readers(1, &busy, key, 1, |_| {});
+        router.set_readers(0, &quiet, key, 1, |_| {});
+        router.set_pattern_readers(1, &Pattern::parse("matched/#").unwrap(), 1, |_| {});
         let seen = || [&busy, &quiet, &matched].map(|channel| router.is_congested_for(channel));
         assert_eq!(seen(), [false; 3]);
         let route = router.route(&busy);

@@ -16,7 +16,7 @@ use millrace_protocol::{
     websocket,
 };
 
-use crate::{Delivery, Mailbox, Metrics, Router};
+use crate::{Delivery, Mailbox, Metrics, News, Router};
 
 /// One page of recovery: small enough to interleave with others, large enough to be worth a read.
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 64 * 1024 };
@@ -95,8 +95,11 @@ impl<S: Sockets> Shard<S> {
         Metrics::add(&self.metrics.turns, 1);
         let mut entries = self.router.mailbox(self.id).take(self.spare.take());
         self.with(|hub, sockets| {
-            for Delivery { channel, key, epoch, publication } in entries.drain(..) {
-                hub.deliver(&channel, key, epoch, &publication);
+            for Delivery { channel, key, news } in entries.drain(..) {
+                match news {
+                    News::Published(epoch, publication) => hub.deliver(&channel, key, epoch, &publication),
+                    News::Moved(moved) => hub.moved(&channel, key, moved.from, moved.top),
+                }
                 if hub.is_full() {
                     hub.flush(sockets);
                 }
@@ -158,11 +161,6 @@ impl<S: Sockets> Shard<S> {
     /// Is any shard congested?
     pub fn is_node_congested(&self) -> bool {
         self.router.is_congested()
-    }
-
-    /// Subscriptions of a channel on this node.
-    pub fn presence(&self, channel: &ChannelName) -> u32 {
-        self.router.readers(channel)
     }
 
     /// Makes a connection a reader of channels. `preamble` turns the starts into bytes that leave before the first publication.
@@ -278,10 +276,12 @@ impl<S: Sockets> Shard<S> {
             match output {
                 Output::ReadHistory { ticket, channel, since, policy } => self.read(ticket, channel, since, policy),
                 Output::Interest { channel, key, readers } => {
-                    self.router.set_readers(self.id, &channel, key, readers);
+                    let watch = |is_read| self.engine.watch(&Target::Channel(channel.clone()), is_read);
+                    self.router.set_readers(self.id, &channel, key, readers, watch);
                 }
                 Output::PatternInterest { pattern, readers } => {
-                    self.router.set_pattern_readers(self.id, &pattern, readers);
+                    let watch = |is_read| self.engine.watch(&Target::Pattern(pattern.clone()), is_read);
+                    self.router.set_pattern_readers(self.id, &pattern, readers, watch);
                 }
                 Output::Wake(waiter) => self.wake(waiter),
                 Output::Refuse { conn, error } => {

@@ -14,9 +14,8 @@ use std::{
 
 use anyhow::Context as _;
 use millrace_delivery::Hub;
-use millrace_engine::{Engine, MemoryEngine};
+use millrace_engine::Engine;
 use millrace_node::{Metrics, Router, Shard};
-use millrace_protocol::Epoch;
 use millrace_transport::{Listener, Sockets, bind_udp, http, serve};
 use rustix::{
     net::{self, AddressFamily, SocketType},
@@ -40,6 +39,7 @@ pub struct Running {
     draining: watch::Sender<bool>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
+    engine: Arc<dyn Engine>,
     config: Config,
 }
 
@@ -61,8 +61,8 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     let udp = datagrams.as_ref().map(|socket| socket.local_addr()).transpose()?.map(|address| address.to_string());
 
     let router = Arc::new(Router::new(shards));
-    let epoch = Epoch(getrandom::u32().map_err(io::Error::other)?);
-    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new(config.engine(), epoch, router.clone(), unix_ms));
+    let engine = millrace_engine::open(&config.engine.url, config.engine(), router.clone(), unix_ms)
+        .context("the engine (`engine.url`) cannot be opened")?;
     let metrics: Vec<Arc<Metrics>> = (0..shards).map(|_| Arc::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
     let name = config.engine.url.clone();
@@ -95,7 +95,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
         })?);
     }
     tracing::info!(%address, shards, engine = config.engine.url, "serving");
-    Ok(Running { address, ready, draining, stop, threads, config })
+    Ok(Running { address, ready, draining, stop, threads, engine, config })
 }
 
 impl Running {
@@ -115,6 +115,7 @@ impl Running {
         for thread in self.threads {
             let _ = thread.join();
         }
+        self.engine.close();
         tracing::info!("stopped");
     }
 }

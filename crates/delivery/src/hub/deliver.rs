@@ -22,13 +22,7 @@ impl Hub {
     /// [`Output::Interest`]: super::Output::Interest
     pub fn deliver(&mut self, name: &ChannelName, key: Option<ChannelKey>, epoch: Epoch, publication: &Publication) {
         let before = Position { epoch, offset: publication.offset - 1 };
-        self.note_for_opening(name, before);
-        let by_key = key.filter(|key| self.channels.get(key.slot as usize).is_some_and(|c| c.serial == key.serial));
-        let key = match by_key.map(|key| key.slot).or_else(|| self.by_name.get(name).copied()) {
-            Some(key) => key,
-            None if self.patterns.keys().any(|pattern| pattern.matches(name.as_str())) => self.open(name, Some(before)),
-            None => return,
-        };
+        let Some(key) = self.find(name, key, before) else { return };
         let head = self.channels[key as usize].head;
         let is_known = head.is_some_and(|head| head.epoch == epoch && head.offset > before.offset);
         if !is_known && head != Some(before) {
@@ -56,6 +50,36 @@ impl Hub {
         }
         // A page may have brought the head here before the publication came, but it has woken nobody.
         self.wake_waiters(key);
+    }
+
+    /// The channel's log ends at `top` now, and what lies between `from` (as far as it was known here) and there has not come and will not:
+    /// the readers fetch it from history.
+    pub fn moved(&mut self, name: &ChannelName, key: Option<ChannelKey>, from: Position, top: Position) {
+        let Some(key) = self.find(name, key, from) else { return };
+        if !std::mem::replace(&mut self.channels[key as usize].heard, true) {
+            self.attach_patterns(key, from, |_, _| true);
+            if !self.channels.contains(key as usize) {
+                return;
+            }
+        }
+        let head = self.channels[key as usize].head;
+        if head.is_none_or(|head| head.epoch != top.epoch || head.offset < top.offset) {
+            self.jump(key, top);
+            self.wake_waiters(key);
+        }
+    }
+
+    /// An open channel, or one that a pattern opens now; `before` is where its readers are.
+    fn find(&mut self, name: &ChannelName, key: Option<ChannelKey>, before: Position) -> Option<u32> {
+        self.note_for_opening(name, before);
+        let by_key = key.filter(|key| self.channels.get(key.slot as usize).is_some_and(|c| c.serial == key.serial));
+        match by_key.map(|key| key.slot).or_else(|| self.by_name.get(name).copied()) {
+            Some(key) => Some(key),
+            None if self.patterns.keys().any(|pattern| pattern.matches(name.as_str())) => {
+                Some(self.open(name, Some(before)))
+            }
+            None => None,
+        }
     }
 
     /// The logs hold more than they may: [`Hub::flush`] now, before more is delivered.

@@ -124,7 +124,11 @@ fn pattern(pattern: &str) -> Pattern {
 }
 
 fn at(offset: u64) -> Since {
-    Since::Position(Position { epoch: Epoch(1), offset })
+    Since::Position(at_position(offset))
+}
+
+fn at_position(offset: u64) -> Position {
+    Position { epoch: Epoch(1), offset }
 }
 
 fn line(offset: u64, data: &str) -> String {
@@ -256,6 +260,39 @@ fn what_is_lost_on_the_way_is_fetched() {
     assert_eq!(stage.tape.take(conn), Vec::<String>::new());
     assert_eq!(stage.answer_reads(), [at(0)]);
     assert_eq!(stage.tape.take(conn).concat(), line(1, "lost") + &line(2, "second"));
+}
+
+#[test]
+fn what_did_not_come_is_fetched_once_it_is_known() {
+    let mut stage = Stage::new();
+    let conn = stage.reader(Form::Ndjson, "a");
+    stage.publish("a", "first");
+    stage.flush();
+    stage.append("a", "lost");
+    stage.hub.moved(&name("a"), None, at_position(1), at_position(2));
+    assert_eq!(stage.answer_reads(), [at(1)]);
+    assert_eq!(stage.tape.take(conn).concat(), line(1, "first") + &line(2, "lost"));
+    stage.hub.moved(&name("a"), None, at_position(1), at_position(2));
+    assert_eq!(stage.answer_reads(), [], "that is known");
+    let elsewhere = Position { epoch: Epoch(2), offset: 0 };
+    stage.histories.insert(name("a"), History::new(Epoch(2)));
+    stage.hub.moved(&name("a"), None, elsewhere, elsewhere);
+    assert_eq!(stage.answer_reads(), [at(2)]);
+    assert_eq!(stage.tape.take(conn).concat(), "{\"gap\":{\"from\":\"00000001:2\",\"to\":\"00000002:0\"}}\n");
+}
+
+#[test]
+fn a_pattern_hears_of_a_channel_that_has_only_moved() {
+    let mut stage = Stage::new();
+    let conn = stage.hub.connect(Form::Session);
+    let pattern = Pattern::parse("a/+").unwrap();
+    stage.hub.subscribe_pattern(conn, &pattern, Policy::Every).unwrap();
+    stage.hub.attach_open_channels(conn, &pattern);
+    stage.append("a/b", "old");
+    stage.append("a/b", "lost");
+    stage.hub.moved(&name("a/b"), None, at_position(1), at_position(2));
+    assert_eq!(stage.answer_reads(), [at(1)]);
+    assert_eq!(stage.tape.take(conn).concat(), push("a/b", 2, "lost"));
 }
 
 #[test]

@@ -12,7 +12,10 @@ use std::{
 
 use hashbrown::HashTable;
 use millrace_delivery::{Appended, Bounds, History, Page, PageLimit};
-use millrace_protocol::{ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Since, session::Policy};
+use millrace_protocol::{
+    ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Since,
+    session::{Policy, Target},
+};
 
 use crate::{Answer, Config, Deliver, Engine, Newest};
 
@@ -146,6 +149,14 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         }
         Answer::now(Ok(found))
     }
+
+    /// Every reader is on this node.
+    fn presence(&self, name: &ChannelName) -> Answer<Result<u32, Error>> {
+        Answer::now(Ok(self.deliver.readers(name)))
+    }
+
+    /// All that is published here is delivered: nothing to ask for.
+    fn watch(&self, _: &Target, _: bool) {}
 
     fn now_ms(&self) -> u64 {
         (self.clock)()

@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use millrace_delivery::PageLimit;
-use millrace_engine::{Config, Deliver, ENGINES, Engine, HistoryConfig, MemoryEngine};
+use millrace_engine::{Config, Deliver, ENGINES, Engine, HistoryConfig};
 use millrace_protocol::{
     ChannelName, Code, Epoch, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
 };
@@ -33,6 +33,14 @@ impl Deliver for Delivered {
         let mut seen = self.0.lock().unwrap();
         seen.entry(channel.to_string()).or_default().push((epoch, publication.offset));
     }
+
+    fn moved(&self, (): &(), channel: &ChannelName, from: Position, top: Position) {
+        panic!("{channel} has moved from {from} to {top}, though nothing was lost");
+    }
+
+    fn readers(&self, channel: &ChannelName) -> u32 {
+        channel.as_str().len() as u32
+    }
 }
 
 struct World {
@@ -47,13 +55,12 @@ fn on_every_engine(config: Config, case: impl Fn(&World)) {
         let delivered = Arc::new(Delivered::default());
         let clock_ms = Arc::new(AtomicU64::new(1_000_000));
         let clock = clock_ms.clone();
-        let engine: Arc<dyn Engine> = match *name {
-            "memory" => {
-                let now = move || clock.load(Ordering::SeqCst);
-                Arc::new(MemoryEngine::new(config.clone(), Epoch(0x5f0c12ab), delivered.clone(), now))
-            }
+        let url = match *name {
+            "memory" => "memory",
             other => panic!("the contract does not know how to start engine {other}"),
         };
+        let now = move || clock.load(Ordering::SeqCst);
+        let engine = millrace_engine::open(url, config.clone(), delivered.clone(), now).unwrap();
         eprintln!("engine {name}");
         case(&World { engine, delivered, clock_ms });
     }
@@ -209,6 +216,13 @@ fn many_threads_stay_within_the_bound_of_all_channels() {
         world.publish("last");
         assert!(world.engine.size().1 <= 100_000, "{:?}", world.engine.size());
         assert_eq!(world.append("c/0/0", text("x")).offset, 11);
+    });
+}
+
+#[test]
+fn presence_is_what_the_nodes_say() {
+    on_every_engine(Config::default(), |world| {
+        assert_eq!(wait(world.engine.presence(&channel("seven/7"))), Ok(7));
     });
 }
 

@@ -97,8 +97,8 @@ impl Config {
     /// Errors: one sentence that names the key and what it may be.
     pub fn check(&self) -> Result<(), ConfigError> {
         let bad = |key: &str, what: &str| Err(ConfigError::Value { key: key.into(), what: what.into() });
-        if !millrace_engine::ENGINES.contains(&self.engine.url.as_str()) {
-            return bad("engine.url", &format!("is one of: {}", millrace_engine::ENGINES.join(", ")));
+        if let Err(error) = millrace_engine::check_url(&self.engine.url) {
+            return bad("engine.url", &format!("cannot be used: {error}"));
         }
         if !["text", "json"].contains(&self.log.format.as_str()) {
             return bad("log.format", "is `text` or `json`");

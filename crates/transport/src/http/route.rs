@@ -116,7 +116,7 @@ async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Routed, Erro
 
 async fn presence(context: &Context, parts: &Parts, channel: ChannelName) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
-    let count = context.shard.presence(&channel);
+    let count = context.shard.engine.presence(&channel).await?;
     Ok(json(serde_json::json!({ "channel": channel.as_str(), "count": count }).to_string()))
 }
 

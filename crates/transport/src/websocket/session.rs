@@ -80,7 +80,7 @@ async fn execute(
     let ok = |value: Value| Ok(Some(encode_reply(command_id, &Ok(value))));
     match command {
         Command::Ping => ok(json!({ "time": now_ms })),
-        Command::Presence { channel } => ok(json!({ "count": shard.presence(&channel) })),
+        Command::Presence { channel } => ok(json!({ "count": shard.engine.presence(&channel).await? })),
         Command::Publish { channel, publication } => {
             check_size(event_loop.context(), &publication)?;
             let answer = shard.accept(&channel, publication);

@@ -51,7 +51,7 @@ impl Half {
         let address = listener.address().unwrap();
         let (router, metrics) = (Arc::new(Router::new(2)), Arc::<Metrics>::default());
         let key = ChannelKey::from_bits(1 << 32).unwrap();
-        router.set_readers(1, &ChannelName::parse("busy").unwrap(), key, 1);
+        router.set_readers(1, &ChannelName::parse("busy").unwrap(), key, 1, |_| {});
         let (stop, mut stopped) = watch::channel(false);
         let (of_shard, counted) = (router.clone(), metrics.clone());
         let thread = std::thread::spawn(move || {

@@ -28,6 +28,7 @@ pub struct Counts {
     publications: u64,
     deliveries: u64,
     lost: u64,
+    moved: u64,
     messages: u64,
     gaps: u64,
     lapses: u64,
@@ -91,11 +92,12 @@ fn run_all(seeds: u64) -> (Vec<(u64, String)>, Counts) {
 }
 
 impl Counts {
-    fn all(&mut self) -> [(&'static str, &mut u64); 17] {
+    fn all(&mut self) -> [(&'static str, &mut u64); 18] {
         [
             ("publications", &mut self.publications),
             ("deliveries", &mut self.deliveries),
             ("lost on the way", &mut self.lost),
+            ("losses noticed", &mut self.moved),
             ("messages", &mut self.messages),
             ("gaps", &mut self.gaps),
             ("lapses", &mut self.lapses),

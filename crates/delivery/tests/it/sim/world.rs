@@ -6,7 +6,9 @@ use bytes::Bytes;
 use millrace_delivery::{
     Appended, Bounds, ChannelKey, Config, ConnId, History, Hub, Output, Page, PageLimit, ReadTicket,
 };
-use millrace_protocol::{ChannelName, Epoch, Kind, NewPublication, Pattern, Publication, Since, session::Policy};
+use millrace_protocol::{
+    ChannelName, Epoch, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
+};
 
 use super::{
     Breakage, Counts,
@@ -32,6 +34,13 @@ pub enum Event {
         key: Option<ChannelKey>,
         epoch: Epoch,
         publication: Arc<Publication>,
+    },
+    /// The engine tells where the log ends, instead of what has come.
+    Moved {
+        life: u32,
+        channel: usize,
+        key: Option<ChannelKey>,
+        from: Position,
     },
     /// A page is read at this moment ..
     Read {
@@ -295,6 +304,13 @@ impl World {
                     return Err(format!("the logs hold {logs} bytes, more than {most}"));
                 }
             }
+            Event::Moved { life: l, channel, key, from } if l == life => {
+                let top = Position { offset: from.offset + 1, ..from };
+                trace!(self, "mailbox: {} has moved from {from} to {top}", self.names[channel]);
+                self.counts.moved += 1;
+                self.hub.moved(&self.names[channel], key, from, top);
+                self.drain()?;
+            }
             Event::Read { life: l, asker, channel, since, policy } if l == life => {
                 let page = self.read(channel, since, policy);
                 self.poll_reads(asker, channel, since);
@@ -382,7 +398,9 @@ impl World {
         };
         self.truth.append(channel, &publication);
         self.counts.publications += 1;
-        let lost = any && self.dice.percent(3) && self.may_lose(channel);
+        // What is lost is noticed by the engine, or with the next publication.
+        let noticed = any && self.dice.percent(2);
+        let lost = noticed || any && self.dice.percent(3) && self.may_lose(channel);
         let matches = |pattern: &Pattern| pattern.matches(self.names[channel].as_str());
         let wanted = self.interest[channel] > 0 || self.pattern_interest.iter().any(|(pattern, _)| matches(pattern));
         trace!(
@@ -392,17 +410,20 @@ impl World {
             self.truth.top(channel),
             if lost { "(lost on its way)" } else { "" }
         );
-        if !wanted || lost {
-            self.counts.lost += u64::from(lost && wanted);
+        if lost && wanted {
+            self.counts.lost += 1;
+        }
+        if !wanted || lost && !noticed {
             return;
         }
         let at_ms = self.last_arrival_ms[channel].max(self.now_ms + self.delay(40));
         self.last_arrival_ms[channel] = at_ms;
-        let epoch = at.epoch;
-        self.schedule(
-            at_ms - self.now_ms,
-            Event::Deliver { life: self.life, channel, key: self.keys[channel], epoch, publication },
-        );
+        let (life, key, epoch) = (self.life, self.keys[channel], at.epoch);
+        let event = match noticed {
+            true => Event::Moved { life, channel, key, from: Position { epoch, offset: publication.offset - 1 } },
+            false => Event::Deliver { life, channel, key, epoch, publication },
+        };
+        self.schedule(at_ms - self.now_ms, event);
     }
 
     /// A lost entry is repaired by the next one, unless it was the first that a pattern would have heard of its channel.
