@@ -28,6 +28,8 @@ pub struct HistoryConfig {
     pub bytes_max: usize,
     #[serde(with = "humantime_serde")]
     pub age_max: Duration,
+    /// An accepted publication survives a power failure: the engine answers only once it is on disk.
+    pub durable: bool,
 }
 
 impl Default for Config {
@@ -39,13 +41,25 @@ impl Default for Config {
 
 impl Default for HistoryConfig {
     fn default() -> Self {
-        Self { count_max: 10_000, bytes_max: 16 << 20, age_max: Duration::from_secs(60 * 60) }
+        Self { count_max: 10_000, bytes_max: 16 << 20, age_max: Duration::from_secs(60 * 60), durable: false }
     }
 }
 
 impl Config {
+    /// What a namespace (a channel's first level) is kept by.
+    pub fn of(&self, namespace: &str) -> &HistoryConfig {
+        self.namespaces.get(namespace).unwrap_or(&self.history)
+    }
+
+    /// The first setting that asks for durability, such as `namespaces.cars.durable`.
+    pub fn first_durable(&self) -> Option<String> {
+        let of =
+            |(name, history): (&String, &HistoryConfig)| history.durable.then(|| format!("namespaces.{name}.durable"));
+        if self.history.durable { Some("history.durable".into()) } else { self.namespaces.iter().find_map(of) }
+    }
+
     pub fn bounds(&self, namespace: &str) -> Bounds {
-        let history = self.namespaces.get(namespace).unwrap_or(&self.history);
+        let history = self.of(namespace);
         Bounds {
             count_max: history.count_max,
             bytes_max: history.bytes_max,

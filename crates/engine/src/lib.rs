@@ -29,6 +29,9 @@ pub const ENGINES: &[&str] = &["memory"];
 pub enum OpenError {
     #[error("there is no engine of this kind; an engine is one of: {}", ENGINES.join(", "))]
     Unknown,
+    /// A setting that this engine cannot keep: which, and what to do.
+    #[error("{0}")]
+    Setting(String),
     #[error("the system has no randomness to give: {0}")]
     Random(#[from] getrandom::Error),
 }
@@ -53,7 +56,14 @@ pub fn open<D: Deliver>(
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
     match url {
-        "memory" => Ok(Arc::new(MemoryEngine::new(config, Epoch(getrandom::u32()?), deliver, clock))),
+        "memory" => {
+            if let Some(setting) = config.first_durable() {
+                return Err(OpenError::Setting(format!(
+                    "`{setting} = true` asks for publications on disk, and the engine `memory` has none: take another one"
+                )));
+            }
+            Ok(Arc::new(MemoryEngine::new(config, Epoch(getrandom::u32()?), deliver, clock)))
+        }
         _ => Err(OpenError::Unknown),
     }
 }

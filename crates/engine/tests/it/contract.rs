@@ -144,7 +144,8 @@ fn history_reads_after_any_position() {
 
 #[test]
 fn bounds_trim_and_the_gap_says_what() {
-    let small = HistoryConfig { count_max: 3, bytes_max: 1000, age_max: std::time::Duration::from_secs(5) };
+    let age_max = std::time::Duration::from_secs(5);
+    let small = HistoryConfig { count_max: 3, bytes_max: 1000, age_max, ..HistoryConfig::default() };
     let config = Config { namespaces: [("small".to_owned(), small)].into(), ..Config::default() };
     on_every_engine(config, |world| {
         let first = world.append("small/x", text("1"));
