@@ -1,0 +1,172 @@
+//! What this node has heard lately: of every channel that it watches, the newest part of the log, without holes. Readers who come back find
+//! it here instead of asking somebody else, also while nobody else answers.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use millrace_delivery::{Bounds, History, Page, PageLimit};
+use millrace_protocol::{ChannelName, Epoch, Position, Publication, Since, session::Policy};
+
+use crate::{Config, Deliver};
+
+/// Most publications and bytes per channel; what is further back is asked for.
+const COUNT_MAX: usize = 1000;
+const BYTES_MAX: usize = 1 << 20;
+
+pub(crate) struct Mirror<D: Deliver> {
+    deliver: Arc<D>,
+    config: Config,
+    channels: Mutex<Channels<D::Route>>,
+}
+
+struct Channels<R> {
+    by_name: HashMap<ChannelName, Heard<R>>,
+    /// Memory that all histories take.
+    bytes: usize,
+}
+
+struct Heard<R> {
+    route: R,
+    bounds: Bounds,
+    /// `None` until something was heard, or the end of the log is known.
+    history: Option<History>,
+    /// Since [`Mirror::join`] nothing can have been missed.
+    is_joined: bool,
+}
+
+impl<D: Deliver> Mirror<D> {
+    pub fn new(config: Config, deliver: Arc<D>) -> Self {
+        Self { deliver, config, channels: Mutex::new(Channels { by_name: HashMap::new(), bytes: 0 }) }
+    }
+
+    /// Begins to keep a channel.
+    pub fn open(&self, name: &ChannelName) {
+        let bounds = self.config.bounds(name.namespace());
+        let bounds =
+            Bounds { count_max: bounds.count_max.min(COUNT_MAX), bytes_max: bounds.bytes_max.min(BYTES_MAX), ..bounds };
+        let heard = || Heard { route: self.deliver.route(name), bounds, history: None, is_joined: false };
+        self.lock().by_name.entry(name.clone()).or_insert_with(heard);
+    }
+
+    /// Keeps it no longer.
+    pub fn close(&self, name: &ChannelName) {
+        let mut channels = self.lock();
+        if let Some(Heard { history: Some(history), .. }) = channels.by_name.remove(name) {
+            channels.bytes -= history.memory_bytes();
+        }
+    }
+
+    /// From a moment before the log ended at `top`, everything is heard. What was missed until then is told to the readers.
+    pub fn join(&self, name: &ChannelName, top: Position) {
+        self.change(name, |deliver, heard| {
+            heard.is_joined = true;
+            let known = heard.history.as_ref().map(History::top);
+            if known.is_some_and(|known| known.epoch == top.epoch && known.offset >= top.offset) {
+                return;
+            }
+            if let Some(known) = known {
+                deliver.moved(&heard.route, name, known, top);
+            }
+            heard.history = Some(History::after(top));
+        });
+    }
+
+    /// Something may be missed from now on: every channel has to be joined again.
+    pub fn part(&self) {
+        self.lock().by_name.values_mut().for_each(|heard| heard.is_joined = false);
+    }
+
+    /// A publication has come: it is delivered unless it is known.
+    pub fn hear(&self, name: &ChannelName, epoch: Epoch, publication: Arc<Publication>, now_ms: u64) {
+        let is_kept = self.change(name, |deliver, heard| {
+            let Heard { route, bounds, history, .. } = heard;
+            let before = Position { epoch, offset: publication.offset - 1 };
+            let known = history.get_or_insert_with(|| History::after(before));
+            if known.top().epoch == epoch && known.top().offset > before.offset {
+                return;
+            }
+            deliver.deliver(route, name, epoch, &publication);
+            if known.top() != before {
+                // A hole, or a new epoch: the readers fetch what they miss, and what is kept begins anew.
+                *known = History::after(before);
+            }
+            known.adopt(publication.clone(), now_ms, bounds);
+        });
+        if is_kept.is_none() {
+            self.deliver.deliver(&self.deliver.route(name), name, epoch, &publication);
+        }
+    }
+
+    /// A page, if all that it needs is here.
+    ///
+    /// While a channel is not joined, its newest publications may be missing: `is_down` says that nobody could tell them either.
+    pub fn page(
+        &self,
+        name: &ChannelName,
+        since: Since,
+        policy: Policy,
+        limit: PageLimit,
+        now_ms: u64,
+        is_down: bool,
+    ) -> Option<Page> {
+        self.change(name, |_, heard| {
+            let history = heard.history.as_mut().filter(|_| heard.is_joined || is_down)?;
+            history.trim(now_ms, &heard.bounds);
+            history.covers(since).then(|| history.page(since, policy, limit, now_ms, &heard.bounds))
+        })?
+    }
+
+    /// Where the log ends as far as it was heard; `None` if the channel is not kept, or nothing is known of it.
+    pub fn top(&self, name: &ChannelName) -> Option<Position> {
+        self.lock().by_name.get(name)?.history.as_ref().map(History::top)
+    }
+
+    pub fn is_joined(&self, name: &ChannelName) -> bool {
+        self.lock().by_name.get(name).is_some_and(|heard| heard.is_joined)
+    }
+
+    pub fn names(&self) -> Vec<ChannelName> {
+        self.lock().by_name.keys().cloned().collect()
+    }
+
+    /// Channels kept and bytes of payloads and keys.
+    pub fn size(&self) -> (usize, usize) {
+        let channels = self.lock();
+        let histories = channels.by_name.values().filter_map(|heard| heard.history.as_ref());
+        (channels.by_name.len(), histories.map(History::bytes).sum())
+    }
+
+    /// Forgets what is too old, and halves everything if it is too much.
+    pub fn sweep(&self, now_ms: u64) {
+        let mut channels = self.lock();
+        let is_full = channels.bytes > self.config.history_bytes_max;
+        let mut bytes = 0;
+        for Heard { bounds, history, .. } in channels.by_name.values_mut() {
+            let Some(history) = history else { continue };
+            history.trim(now_ms, bounds);
+            if is_full {
+                history.shrink(history.memory_bytes() / 2);
+            }
+            bytes += history.memory_bytes();
+        }
+        channels.bytes = bytes;
+    }
+
+    /// Works on a channel, if it is kept, and counts what its history takes.
+    fn change<T>(&self, name: &ChannelName, work: impl FnOnce(&D, &mut Heard<D::Route>) -> T) -> Option<T> {
+        let mut channels = self.lock();
+        let heard = channels.by_name.get_mut(name)?;
+        let bytes = |heard: &Heard<D::Route>| heard.history.as_ref().map_or(0, History::memory_bytes);
+        let before = bytes(heard);
+        let result = work(&self.deliver, heard);
+        let after = bytes(heard);
+        channels.bytes = channels.bytes + after - before;
+        Some(result)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Channels<D::Route>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
