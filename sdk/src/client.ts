@@ -11,7 +11,7 @@ import type { Channels, Client, ConnectOptions, State, Stats, TransportName } fr
 const TIMER_MAX = 1e9;
 
 /** What is left of a client without the functions of extras.ts; `ask` is for them. */
-export interface Core<M = Channels> extends Omit<Client<M>, 'history' | 'presence'> {
+export interface Core<M = Channels> extends Omit<Client<M>, 'history' | 'pages' | 'presence'> {
   readonly ask: Ask;
 }
 

@@ -4,11 +4,11 @@
 //   import { websocket } from '@millrace/client/websocket';
 //   const mr = client('https://example.com', [websocket]);
 //
-// Wildcards are a fourth argument, `client(url, [websocket], {}, wildcards)`; `history(mr, channel)` and `presence(mr, channel)` are
-// functions: what is not used is not in the bundle either.
+// Wildcards are a fourth argument, `client(url, [websocket], {}, wildcards)`; `history(mr, channel)`, `pages(mr, channel)` and `presence(mr, channel)`
+// are functions: what is not used is not in the bundle either.
 export { client, type Core } from './client.js';
 export { MillraceError, type ErrorCode } from './errors.js';
-export { history, presence } from './extras.js';
+export { history, pages, presence } from './extras.js';
 export { wildcards } from './wildcards.js';
 export type { Transport } from './link.js';
 export type * from './types.js';

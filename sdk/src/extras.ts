@@ -4,20 +4,36 @@ import type { Ask } from './link.js';
 import { orAborted, sleep } from './listen.js';
 import { withOffset } from './position.js';
 import { toEvent } from './subscription.js';
-import type { Client, History } from './types.js';
+import type { Client, History, HistoryQuery, Place } from './types.js';
 
 interface Asking {
   readonly ask: Ask;
 }
-type HistoryQuery = NonNullable<Parameters<Client['history']>[1]>;
 type PresenceOptions = NonNullable<Parameters<Client['presence']>[1]>;
 
 /** See `Client.history`. */
-export async function history<T = unknown>({ ask }: Asking, channel: string, { since = 'earliest', limit = 100, signal }: HistoryQuery = {}): Promise<History<T>> {
-  const get = (since: string, limit: number) => ask('history', { channel, since, limit }, signal);
-  const { messages, position, gap } = await get(typeof since === 'string' ? since : withOffset((await get('now', 1)).position, since), limit);
+export async function history<T = unknown>({ ask }: Asking, channel: string, { since = 'earliest', until, limit = 100, signal }: HistoryQuery = {}): Promise<History<T>> {
+  /** As the server takes it; an offset is one of the epoch there is now. */
+  const place = async (at: Place): Promise<string> => {
+    if (at instanceof Date) return at.toISOString();
+    return typeof at === 'string' ? at : withOffset((await ask('history', { channel, since: 'now', limit: 1 }, signal)).position, at);
+  };
+  const range = { since: await place(since), ...(until !== undefined && { until: await place(until) }) };
+  const { messages, position, gap, more = false } = await ask('history', { channel, ...range, limit }, signal);
   const events = messages.map((message) => toEvent({ ...message, channel }, true));
-  return Object.assign(events, { position, ...(gap && { gap }) }) as unknown as History<T>;
+  return Object.assign(events, { position, more, ...(gap && { gap }) }) as unknown as History<T>;
+}
+
+/** See `Client.pages`. */
+export async function* pages<T = unknown>(mr: Asking, channel: string, { until = 'now', limit = 1000, ...query }: HistoryQuery = {}): AsyncGenerator<History<T>> {
+  // One `now` for all pages: a range that grows while it is read might never end.
+  if (until === 'now') until = (await history(mr, channel, { ...query, since: 'now', limit: 1 })).position;
+  for (let more = true; more; ) {
+    const page = await history<T>(mr, channel, { ...query, until, limit });
+    if (page.length || page.gap) yield page;
+    query.since = page.position;
+    more = page.more;
+  }
 }
 
 /** See `Client.presence`. */

@@ -1,6 +1,6 @@
 // The client with every transport; which one it uses is raced at connect time.
 import { client } from './client.js';
-import { history, presence } from './extras.js';
+import { history, pages, presence } from './extras.js';
 import type { Channels, Client, ConnectOptions, TransportName } from './types.js';
 import { longPoll } from './transports/long-poll.js';
 import { poll } from './transports/poll.js';
@@ -33,6 +33,7 @@ export function millrace<M = Channels>(url: string | URL, options: ConnectOption
       return use(name);
     },
     history: (channel: string, query?: object) => history<any>(core, channel, query),
+    pages: (channel: string, query?: object) => pages<any>(core, channel, query),
     presence: (channel: string, options?: object) => presence(core, channel, options),
   });
 }

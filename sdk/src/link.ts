@@ -28,12 +28,14 @@ export interface Page {
   readonly position: string;
   readonly messages: readonly Message[];
   readonly gap?: Gap;
+  /** More of the range follows. */
+  readonly more?: boolean;
 }
 
 /** What can be asked, and what is answered: the commands of a session (docs/protocol.md, "WebSocket"). */
 export interface Commands {
   publish: [Draft, { readonly position: string }];
-  history: [{ readonly channel: string; readonly since: string; readonly limit: number }, Page];
+  history: [{ readonly channel: string; readonly since: string; readonly until?: string; readonly limit: number }, Page];
   presence: [{ readonly channel: string }, { readonly count: number }];
 }
 

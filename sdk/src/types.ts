@@ -116,8 +116,21 @@ export interface Published {
   readonly position: string;
 }
 
-/** Events, oldest first, with the position to go on from and what history no longer holds. */
-export type History<T> = readonly Event<T>[] & { readonly position: string; readonly gap?: Gap | undefined };
+/** A place in history: an offset, a position, a time (also as RFC 3339), `now`, or `earliest`. */
+export type Place = bigint | string | Date;
+
+/** A range: `until` ends one where `since` would begin one, so ranges join. */
+export interface HistoryQuery {
+  /** Default `earliest`. */
+  since?: Place;
+  until?: Place;
+  /** Publications in one page, 1-1000. Default 100, of `pages` 1000. */
+  limit?: number;
+  signal?: AbortSignal;
+}
+
+/** Events, oldest first, with the position to go on from, whether more follows, and what history no longer holds. */
+export type History<T> = readonly Event<T>[] & { readonly position: string; readonly more: boolean; readonly gap?: Gap | undefined };
 
 export interface Stats {
   readonly transport: TransportName | undefined;
@@ -167,8 +180,10 @@ export interface Client<M = Channels> extends AsyncDisposable {
   publish<C extends string>(channel: C & ChannelOf<M>, data: Match<M, C>, options?: PublishOptions): Promise<Published>;
   /** How many subscriptions are open: now, then whenever it has changed. Asks every `everyMs` (default 5000). */
   presence(channel: string, options?: { signal?: AbortSignal; everyMs?: number }): AsyncIterable<{ readonly count: number }>;
-  /** `since`: an offset, a position, or `earliest` (default). `limit`: 1-1000, default 100. */
-  history<C extends string>(channel: C & ChannelOf<M>, query?: { since?: bigint | string; limit?: number; signal?: AbortSignal }): Promise<History<Match<M, C>>>;
+  /** One page of a range. */
+  history<C extends string>(channel: C & ChannelOf<M>, query?: HistoryQuery): Promise<History<Match<M, C>>>;
+  /** All pages of a range, each asked for when the loop comes to it. `until` is what is there now, unless it is given. */
+  pages<C extends string>(channel: C & ChannelOf<M>, query?: HistoryQuery): AsyncIterable<History<Match<M, C>>>;
   stats(): Stats;
   /** Changes the transport while subscriptions go on: nothing is lost, nothing comes twice. */
   use(transport: TransportName | 'auto'): Promise<void>;

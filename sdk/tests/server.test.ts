@@ -145,6 +145,30 @@ describe.each(ALL)('%s', (transport) => {
     expect(counts).toEqual([0, 1]);
   });
 
+  test('a range comes page by page, once, while publishing goes on', async () => {
+    const mr = connect({ transports: [transport] });
+    const channel = fresh();
+    const published = [];
+    for (const n of upTo(9)) published.push(await mr.publish(channel, n));
+    const read: unknown[] = [];
+    const sizes: number[] = [];
+    for await (const page of mr.pages(channel, { since: published[1]!.position, limit: 3 })) {
+      read.push(...data(page));
+      sizes.push(page.length);
+      // Not in the range, which ends with what was there when it was asked for.
+      await mr.publish(channel, 'later');
+    }
+    expect(read).toEqual([2, 3, 4, 5, 6, 7, 8]);
+    expect(sizes).toEqual([3, 3, 1]);
+    const part = await mr.history(channel, { since: 2n, until: 5n, limit: 2 });
+    expect([data(part), part.more]).toEqual([[2, 3], true]);
+    expect((await mr.history(channel, { since: part.position, until: 5n })).more).toBe(false);
+    const [first] = await mr.history(channel, { limit: 1 });
+    expect(data(await mr.history(channel, { until: new Date(first!.publishedAt) }))).toEqual([]);
+    expect((await mr.history(channel, { since: new Date(first!.publishedAt), limit: 1 }))[0]!.data).toBe(0);
+    await expect(mr.history(channel, { since: 5n, until: 2n })).rejects.toMatchObject({ code: 'rejected', reason: 'bad_request' });
+  });
+
   test('abort ends the loop and the request', async () => {
     const mr = connect({ transports: [transport] });
     const channel = fresh();

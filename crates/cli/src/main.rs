@@ -1,6 +1,7 @@
 //! `millrace`: one binary. Each command is a file; `serve` is what runs without one.
 
 mod config;
+mod history;
 mod lab;
 mod publish;
 mod serve;
@@ -57,6 +58,8 @@ enum Command {
     Pub(publish::Args),
     /// Read channels
     Sub(subscribe::Args),
+    /// Read a range of a channel's past, then end
+    History(history::Args),
     /// Print or check the configuration
     #[command(subcommand, after_help = "Example: what can be set, and what it is set to\n  millrace config default")]
     Config(config::Command),
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
                     Command::Simulate(args) => simulate::run(args).await,
                     Command::Pub(args) => publish::run(args).await,
                     Command::Sub(args) => subscribe::run(args).await,
+                    Command::History(args) => history::run(args).await,
                     Command::Config(command) => config::run(command),
                     Command::Lab(_) => unreachable!("it has returned above"),
                 }

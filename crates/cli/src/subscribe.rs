@@ -69,7 +69,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             if left == 0 || written.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
         Update::Gap(gap) => {
-            eprintln!("gap in {}: what came after {} up to and including {} is missing", gap.channel, gap.from, gap.to);
+            eprintln!("{gap}");
             ControlFlow::Continue(())
         }
         Update::Lost { why, wait } => {

@@ -47,6 +47,35 @@ impl Page {
         let offset = self.publications.first().map_or(self.end.offset, |first| first.offset - 1);
         self.gap.map_or(Position { epoch: self.end.epoch, offset }, |gap| gap.to)
     }
+
+    /// Is there something after this page?
+    pub fn has_more(&self) -> bool {
+        self.end.offset < self.top.offset
+    }
+
+    /// The part of a page (policy `every`) that lies in a range which ends with `until`; `top` becomes the end of the range.
+    ///
+    /// Of an epoch that the log has left, nothing is there: what the reader wanted of it is a gap, and it goes on from `until`.
+    pub fn cut(mut self, since: Since, until: Position) -> Self {
+        if until.epoch != self.top.epoch {
+            let from = match since {
+                Since::Position(at) if at.epoch == until.epoch => at,
+                _ => Position { offset: 0, ..until },
+            };
+            let gap = (from.offset < until.offset).then_some(Gap { from, to: until });
+            return Self { gap, publications: Vec::new(), end: until, top: until };
+        }
+        self.top.offset = self.top.offset.min(until.offset);
+        if self.end.offset > until.offset {
+            self.end = until;
+        }
+        self.publications.retain(|publication| publication.offset <= until.offset);
+        self.gap = self.gap.and_then(|Gap { from, to }| {
+            let to = if to.offset > until.offset { until } else { to };
+            (from != to).then_some(Gap { from, to })
+        });
+        self
+    }
 }
 
 /// The order and the bounded past of one channel: what an engine decides with.
@@ -361,6 +390,39 @@ mod tests {
             history.append(new(&"x".repeat(400)), 1, &BOUNDS);
         }
         assert_eq!((history.bytes(), history.top().offset), (800, 3));
+    }
+
+    #[test]
+    fn a_range_ends_where_it_should() {
+        let cut = |since, until| {
+            let page = filled(8).page(since, Policy::Every, LIMIT, 8, &BOUNDS).cut(since, until);
+            let gap = page.gap.map(|gap| (gap.from, gap.to));
+            (gap, page.publications.iter().map(|p| p.offset).collect::<Vec<_>>(), page.end, page.has_more())
+        };
+        let since = |offset| Since::Position(at(1, offset));
+        assert_eq!(cut(Since::Earliest, at(1, 6)), (None, vec![4, 5, 6], at(1, 6), false));
+        assert_eq!(cut(since(6), at(1, 6)), (None, vec![], at(1, 6), false));
+        assert_eq!(cut(since(6), at(1, 99)), (None, vec![7, 8], at(1, 8), false));
+        // Of what is missing, too, no more is told than was asked for.
+        assert_eq!(cut(since(1), at(1, 2)), (Some((at(1, 1), at(1, 2))), vec![], at(1, 2), false));
+        assert_eq!(cut(since(1), at(1, 4)), (Some((at(1, 1), at(1, 3))), vec![4], at(1, 4), false));
+        assert_eq!(cut(since(2), at(1, 2)), (None, vec![], at(1, 2), false));
+        let old = |offset| Since::Position(at(7, offset));
+        assert_eq!(cut(old(5), at(1, 4)), (Some((at(7, 5), at(1, 3))), vec![4], at(1, 4), false));
+        assert_eq!(cut(old(5), at(7, 9)), (Some((at(7, 5), at(7, 9))), vec![], at(7, 9), false));
+        assert_eq!(cut(old(9), at(7, 9)), (None, vec![], at(7, 9), false));
+        assert_eq!(cut(Since::Earliest, at(7, 9)), (Some((at(7, 0), at(7, 9))), vec![], at(7, 9), false));
+    }
+
+    #[test]
+    fn pages_say_whether_there_is_more() {
+        let two = PageLimit { count: 2, bytes: 1000 };
+        let more = |since, until| {
+            let since = Since::Position(since);
+            filled(8).page(since, Policy::Every, two, 8, &BOUNDS).cut(since, until).has_more()
+        };
+        assert!(more(at(1, 3), at(1, 8)) && more(at(1, 3), at(1, 6)));
+        assert!(!more(at(1, 3), at(1, 5)) && !more(at(1, 6), at(1, 99)));
     }
 
     #[test]

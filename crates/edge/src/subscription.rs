@@ -3,7 +3,10 @@
 mod cursors;
 mod http;
 mod lines;
+mod past;
 mod websocket;
+
+pub use past::{Range, read_range};
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -91,6 +94,13 @@ pub struct Gap {
     pub to: String,
 }
 
+impl std::fmt::Display for Gap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { channel, from, to } = self;
+        write!(f, "gap in {channel}: what came after {from} up to and including {to} is missing")
+    }
+}
+
 #[derive(Debug)]
 pub enum Update {
     Message(Message),
@@ -140,8 +150,7 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
         let what = format!("`{pattern}` is a pattern: patterns need --transport websocket");
         return Err(SubscriptionError::Options(what));
     }
-    let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).connect_timeout(Duration::from_secs(10));
-    let client = client.build().map_err(|error| SubscriptionError::Options(error.to_string()))?;
+    let client = client()?;
     let mut cursors = Cursors::default();
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system());
     loop {
@@ -163,6 +172,11 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
         }
         tokio::time::sleep(wait).await;
     }
+}
+
+fn client() -> Result<reqwest::Client, SubscriptionError> {
+    let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).connect_timeout(Duration::from_secs(10));
+    client.build().map_err(|error| SubscriptionError::Options(error.to_string()))
 }
 
 pub fn is_pattern(channel: &str) -> bool {

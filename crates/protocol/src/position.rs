@@ -68,14 +68,59 @@ impl FromStr for Since {
         {
             return Ok(Since::Time(ms));
         }
-        if let Some(since_1970) = humantime::parse_rfc3339(text).ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok())
-        {
-            return Ok(Since::Time(since_1970.as_millis() as u64));
+        if let Some(ms) = parse_time(text) {
+            return Ok(Since::Time(ms));
         }
-        let detail =
-            "`since` is `now`, `earliest`, a position such as `5f0c12ab:57`, or a time such as `2026-11-20T10:00:00Z`";
+        let detail = "a place in history is `now`, `earliest`, a position such as `5f0c12ab:57`, or a time such as `2026-11-20T10:00:00Z`";
         Err(Error::new(Code::BadPosition, detail))
     }
+}
+
+impl Since {
+    /// May a range that begins here end where one that begins at `until` would begin? One that ends where it begins is empty, and fine.
+    ///
+    /// Errors: [`Code::BadRequest`] for what can only be a mistake. Places of different kinds are not compared: then the range is empty.
+    pub fn check_until(self, until: Since) -> Result<(), Error> {
+        let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
+        match (self, until) {
+            (_, Since::Earliest) => bad("`until` is a position, a time, or `now`; before `earliest` there is nothing"),
+            (Since::Now, _) => {
+                bad("`since=now` begins after all there is, and `until` ends what there is: leave one out")
+            }
+            (Since::Position(since), Since::Position(until))
+                if since.epoch == until.epoch && until.offset < since.offset =>
+            {
+                bad("`until` lies before `since`")
+            }
+            (Since::Time(since), Since::Time(until)) if until < since => bad("`until` lies before `since`"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A time of RFC 3339, in milliseconds since 1970; what is finer is cut off. None for times before that.
+///
+/// Its offset may have lost the plus: in a query that means a space, and nothing else can be a space there.
+fn parse_time(text: &str) -> Option<u64> {
+    let text = text.to_ascii_uppercase();
+    let bytes = text.as_bytes();
+    let (local, offset_min) = match bytes.len().checked_sub(6).map(|at| (at, bytes[at])) {
+        Some((at, sign @ (b'+' | b'-' | b' '))) if bytes[at + 3] == b':' => {
+            let number = |digits: &[u8], max: i64| -> Option<i64> {
+                let number = std::str::from_utf8(digits).ok().filter(|_| digits.iter().all(u8::is_ascii_digit))?;
+                number.parse().ok().filter(|number| *number <= max)
+            };
+            let minutes = number(&bytes[at + 1..at + 3], 23)? * 60 + number(&bytes[at + 4..], 59)?;
+            (format!("{}Z", text.get(..at)?), if sign == b'-' { -minutes } else { minutes })
+        }
+        _ => (text, 0),
+    };
+    // What follows a first Z would not be looked at.
+    if local.find('Z')? + 1 != local.len() {
+        return None;
+    }
+    let ms = humantime::parse_rfc3339(&local).ok()?.duration_since(UNIX_EPOCH).ok()?.as_millis() as u64;
+    ms.checked_add_signed(-offset_min * 60_000)
 }
 
 impl Position {
@@ -117,5 +162,60 @@ mod tests {
         assert_eq!("1700000000123".parse::<Since>().unwrap(), Since::Time(1_700_000_000_123));
         assert_eq!("1970-01-01T00:00:01Z".parse::<Since>().unwrap(), Since::Time(1000));
         assert!("tomorrow".parse::<Since>().unwrap_err().detail.contains("5f0c12ab:57"));
+    }
+
+    #[test]
+    fn times_have_offsets_and_fractions() {
+        for (text, ms) in [
+            ("2026-11-20T10:00:00Z", 1_795_168_800_000),
+            ("2026-11-20t10:00:00.5z", 1_795_168_800_500),
+            ("2026-11-20T10:00:00.123456789Z", 1_795_168_800_123),
+            ("2026-11-20T11:00:00+01:00", 1_795_168_800_000),
+            ("2026-11-20T11:00:00 01:00", 1_795_168_800_000),
+            ("2026-11-20T04:30:00.25-05:30", 1_795_168_800_250),
+            ("1970-01-01T00:00:00-00:01", 60_000),
+        ] {
+            assert_eq!(text.parse::<Since>().unwrap(), Since::Time(ms), "{text}");
+        }
+        for bad in [
+            "2026-11-20T10:00:00",
+            "2026-11-20",
+            "2026-13-20T10:00:00Z",
+            "2026-11-20T10:00:00+1:00",
+            "2026-11-20T10:00:00+24:00",
+            "2026-11-20T10:00:00+01:60",
+            "2026-11-20T10:00:00+0a:00",
+            "2026-11-20T10:00:00Z+01:00",
+            "2026-11-20T10:00:00ZxZ",
+            "1970-01-01T00:00:00+01:00",
+            "1969-12-31T23:59:59Z",
+            "ä+01:00",
+            "ä01:00",
+            "+01:00",
+        ] {
+            assert_eq!(bad.parse::<Since>().unwrap_err().code, Code::BadPosition, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_range_that_cannot_be_meant_is_refused() {
+        let at = |epoch, offset| Since::Position(Position { epoch: Epoch(epoch), offset });
+        for (since, until) in [
+            (Since::Earliest, Since::Now),
+            (at(1, 5), at(1, 5)),
+            (at(2, 5), at(1, 1)),
+            (Since::Time(5), Since::Time(5)),
+            (Since::Time(5), at(1, 1)),
+        ] {
+            assert!(since.check_until(until).is_ok(), "{since:?} {until:?}");
+        }
+        for (since, until) in [
+            (at(1, 5), at(1, 4)),
+            (Since::Time(5), Since::Time(4)),
+            (Since::Now, Since::Time(4)),
+            (Since::Earliest, Since::Earliest),
+        ] {
+            assert_eq!(since.check_until(until).unwrap_err().code, Code::BadRequest, "{since:?} {until:?}");
+        }
     }
 }

@@ -37,7 +37,7 @@ pub enum Command {
     Unsubscribe { target: Target },
     Publish { channel: ChannelName, publication: NewPublication },
     Presence { channel: ChannelName },
-    History { channel: ChannelName, since: Since, limit: usize },
+    History { channel: ChannelName, since: Since, until: Option<Since>, limit: usize },
     Ping,
 }
 
@@ -74,6 +74,7 @@ struct ChannelWords {
 struct HistoryWords {
     channel: String,
     since: Option<Text>,
+    until: Option<Text>,
     limit: Option<usize>,
 }
 
@@ -173,11 +174,15 @@ impl Words<'_> {
         }
         if let Some(words) = self.history {
             let since = Text::parse(words.since, Since::Earliest)?;
+            let until = words.until.map(|until| Text::parse(Some(until), Since::Now)).transpose()?;
+            if let Some(until) = until {
+                since.check_until(until)?;
+            }
             let limit = words.limit.unwrap_or(100);
             if !(1..=1000).contains(&limit) {
                 return Err(Error::new(Code::BadRequest, "`limit` is 1 to 1000"));
             }
-            commands.push(Command::History { channel: ChannelName::parse(&words.channel)?, since, limit });
+            commands.push(Command::History { channel: ChannelName::parse(&words.channel)?, since, until, limit });
         }
         if self.ping.is_some() {
             commands.push(Command::Ping);

@@ -91,7 +91,8 @@ pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result
     let since: Option<Since> = query.get("since").map(str::parse).transpose()?;
     let wanted = wanted(parts)?;
     let channels = vec![(channel(car)?, since)];
-    let ask = Ask { channels, many: false, policy: Default::default(), limit: 1, wait: None, subscribe: true };
+    let policy = Default::default();
+    let ask = Ask { channels, many: false, until: None, policy, limit: Some(1), wait: None, subscribe: true };
     let read = hold(context, &ask, HOLD).await?;
     let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
     if let Some((_, Some(Since::Position(end)))) = read.ends().first() {

@@ -12,6 +12,8 @@ mod listener;
 mod long_polling;
 mod polling;
 mod publish;
+mod range;
+mod replay;
 mod sockets;
 mod sse;
 mod stream;

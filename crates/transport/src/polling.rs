@@ -14,8 +14,11 @@ use millrace_protocol::{
 use crate::{
     Shard,
     http::{Ask, Context, Response, Wanted, json, no_cache, no_content, position_header, text},
+    range,
 };
 
+/// Publications of one answer, unless it says how many.
+const LIMIT: usize = 100;
 /// Most payload bytes of one answer (one publication may always be larger).
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
@@ -26,6 +29,7 @@ struct Found {
     channel: ChannelName,
     /// Go on from here.
     end: Position,
+    more: bool,
     gap: Option<Gap>,
     publications: Vec<Arc<Publication>>,
 }
@@ -41,22 +45,26 @@ pub async fn answer(context: &Context, ask: &Ask, wanted: Wanted) -> Result<Resp
 /// Reads every channel after its start; `None` gives the newest publication.
 pub async fn read(shard: &Shard, ask: &Ask, starts: &[(ChannelName, Option<Since>)]) -> Result<Read, Error> {
     let mut all = Vec::with_capacity(starts.len());
-    let mut limit = PageLimit { count: ask.limit, bytes: ANSWER_BYTES_MAX };
+    let mut limit = PageLimit { count: ask.limit.unwrap_or(LIMIT), bytes: ANSWER_BYTES_MAX };
     for (channel, since) in starts {
         let found = match since {
             None => {
                 let Newest { top, publication } = shard.engine.newest(channel).await?;
-                Found { channel: channel.clone(), end: top, gap: None, publications: publication.into_iter().collect() }
+                let publications = publication.into_iter().collect();
+                Found { channel: channel.clone(), end: top, more: false, gap: None, publications }
             }
             Some(since) if limit.count > 0 => {
-                let Page { gap, publications, end, .. } = shard.engine.page(channel, *since, ask.policy, limit).await?;
-                Found { channel: channel.clone(), end, gap, publications }
+                let page = range::page(&*shard.engine, channel, *since, ask.until, ask.policy, limit).await?;
+                let more = page.has_more();
+                let Page { gap, publications, end, .. } = page;
+                Found { channel: channel.clone(), end, more, gap, publications }
             }
             // The answer is full: this channel's turn comes with the next request, from where it stands.
             Some(since) => {
                 let none = PageLimit { count: 0, bytes: 0 };
-                let page = shard.engine.page(channel, *since, ask.policy, none).await?;
-                Found { channel: channel.clone(), end: page.start(), gap: page.gap, publications: Vec::new() }
+                let page = range::page(&*shard.engine, channel, *since, ask.until, ask.policy, none).await?;
+                let (end, more) = (page.start(), page.start() != page.top);
+                Found { channel: channel.clone(), end, more, gap: page.gap, publications: Vec::new() }
             }
         };
         if found.gap.is_some() {
@@ -111,15 +119,17 @@ impl Read {
             });
             let gaps = self.0.iter().filter_map(|found| Some((&found.channel, found.gap?)));
             let positions = self.0.iter().map(|found| (&found.channel, found.end));
-            return json(Envelope::many(positions).finish(gaps, messages));
+            let more = self.0.iter().any(|found| found.more);
+            return json(Envelope::many(positions).finish(more, gaps, messages));
         }
-        let [Found { end, gap, publications, .. }] = self.0.as_slice() else { return no_content() };
+        let [Found { end, more, gap, publications, .. }] = self.0.as_slice() else { return no_content() };
         let epoch: Epoch = end.epoch;
         if wanted == Wanted::Xml {
-            let mut response = text(StatusCode::OK, "application/xml", xml::answer(*end, *gap, epoch, publications));
+            let mut response =
+                text(StatusCode::OK, "application/xml", xml::answer(*end, *more, *gap, epoch, publications));
             no_cache(&mut response);
             return response;
         }
-        json(Envelope::answer(*end, *gap, epoch, publications))
+        json(Envelope::answer(*end, *more, *gap, epoch, publications))
     }
 }

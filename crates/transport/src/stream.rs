@@ -57,7 +57,7 @@ impl Stream {
         first: impl FnOnce(&Response) -> Vec<u8>,
     ) -> Result<Response, Response> {
         let begin = |starts: &[Start]| {
-            let list = self.list(starts);
+            let list = list(starts, self.ask.many);
             position_header(&mut head, &list);
             let mut bytes = first(&head);
             bytes.extend((self.preamble)(starts, &list));
@@ -80,14 +80,13 @@ impl Stream {
             Err(refusal) => refusal,
         }
     }
+}
 
-    fn list(&self, starts: &[Start]) -> String {
-        match starts {
-            [only] if !self.ask.many => only.position.to_string(),
-            all => {
-                all.iter().map(|start| format!("{}@{}", start.channel, start.position)).collect::<Vec<_>>().join(",")
-            }
-        }
+/// `P`, or of several channels `a@P,b@Q`.
+pub fn list(starts: &[Start], many: bool) -> String {
+    match starts {
+        [only] if !many => only.position.to_string(),
+        all => all.iter().map(|start| format!("{}@{}", start.channel, start.position)).collect::<Vec<_>>().join(","),
     }
 }
 

@@ -56,8 +56,8 @@ export class HttpLink implements Link {
 
   async ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]> {
     if (command === 'publish') return this.#publish(body as Draft, signal) as Promise<any>;
-    const { channel, since, limit } = body as Commands['history'][0];
-    return this.#persist<any>((over) => (command === 'history' ? this.http.page(channel, since, limit, over) : this.#presence(channel, over)), signal);
+    const { channel, since, limit, until } = body as Commands['history'][0];
+    return this.#persist<any>((over) => (command === 'history' ? this.http.page(channel, since, limit, over, until) : this.#presence(channel, over)), signal);
   }
 
   async #presence(channel: string, signal: AbortSignal): Promise<Commands['presence'][1]> {

@@ -93,9 +93,9 @@ export class Http {
     }
   }
 
-  /** Publications of one channel after `since`. */
-  async page(channel: string, since: string, limit: number, signal?: AbortSignal): Promise<Page> {
-    const { body, response } = await this.json<Page>(`/v1/channels/${channel}`, [['since', since], ['limit', limit]], { signal });
+  /** Publications of one channel after `since`, up to `until` if it is given. */
+  async page(channel: string, since: string, limit: number, signal?: AbortSignal, until?: string): Promise<Page> {
+    const { body, response } = await this.json<Page>(`/v1/channels/${channel}`, [['since', since], ['until', until], ['limit', limit]], { signal });
     const position = body?.position ?? response.headers.get('Millrace-Position') ?? '';
     parsePosition(position);
     return { ...body, position, messages: body?.messages ?? [] };

@@ -169,7 +169,7 @@ fn url(reader: &Reader<'_, '_>, default: Option<&str>) -> String {
     options.server.http(&format!("/v1/stream?{query}"))
 }
 
-async fn ok(response: reqwest::Result<reqwest::Response>) -> Result<reqwest::Response, End> {
+pub(super) async fn ok(response: reqwest::Result<reqwest::Response>) -> Result<reqwest::Response, End> {
     let response = response.map_err(|error| End::Lost(cause(&error)))?;
     let status = response.status();
     if status.is_success() {
@@ -179,7 +179,7 @@ async fn ok(response: reqwest::Result<reqwest::Response>) -> Result<reqwest::Res
     Err(Problem::of(status.as_u16(), &answer).into())
 }
 
-fn header(response: &reqwest::Response, name: &str) -> String {
+pub(super) fn header(response: &reqwest::Response, name: &str) -> String {
     response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
 }
 

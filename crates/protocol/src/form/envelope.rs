@@ -58,9 +58,10 @@ fn write_start(out: &mut Vec<u8>, start: &[u8], channel: Option<&ChannelName>) {
 pub struct Envelope(Vec<u8>);
 
 impl Envelope {
-    /// One channel: `{"position", "gap"?, "messages": [..]}`.
+    /// One channel: `{"position", "more"?, "gap"?, "messages": [..]}`.
     pub fn answer(
         position: Position,
+        more: bool,
         gap: Option<Gap>,
         epoch: Epoch,
         publications: &[std::sync::Arc<Publication>],
@@ -68,7 +69,7 @@ impl Envelope {
         let mut out = Vec::with_capacity(64 + publications.iter().map(|p| p.data.len() + 80).sum::<usize>());
         out.extend_from_slice(b"{\"position\":\"");
         position.write(&mut out);
-        out.extend_from_slice(b"\",");
+        out.extend_from_slice(if more { b"\",\"more\":true,".as_slice() } else { b"\"," });
         if let Some(gap) = gap {
             out.extend_from_slice(b"\"gap\":");
             write_gap(&mut out, false, None, gap);
@@ -108,10 +109,11 @@ impl Envelope {
     /// .. or goes on with everything that was read.
     pub fn finish<'a>(
         mut self,
+        more: bool,
         gaps: impl Iterator<Item = (&'a ChannelName, Gap)>,
         messages: impl Iterator<Item = (&'a ChannelName, Epoch, &'a Publication)>,
     ) -> Vec<u8> {
-        self.0.extend_from_slice(b",\"gaps\":[");
+        self.0.extend_from_slice(if more { b",\"more\":true,\"gaps\":[".as_slice() } else { b",\"gaps\":[" });
         for (i, (channel, gap)) in gaps.enumerate() {
             if i > 0 {
                 self.0.push(b',');

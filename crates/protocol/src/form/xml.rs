@@ -9,14 +9,16 @@ use crate::{Epoch, Gap, Kind, Position, Publication};
 
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n";
 
-/// `<answer position><gap from to/><message position time key><data>..</data></message></answer>`.
+/// `<answer position more?><gap from to/><message position time key><data>..</data></message></answer>`.
 pub fn answer(
     position: Position,
+    more: bool,
     gap: Option<Gap>,
     epoch: Epoch,
     publications: &[std::sync::Arc<Publication>],
 ) -> String {
-    let mut out = format!("{DECLARATION}<answer position=\"{position}\">");
+    let more = if more { " more=\"true\"" } else { "" };
+    let mut out = format!("{DECLARATION}<answer position=\"{position}\"{more}>");
     if let Some(gap) = gap {
         let _ = write!(out, "<gap from=\"{}\" to=\"{}\"/>", gap.from, gap.to);
     }

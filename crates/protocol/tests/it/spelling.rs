@@ -42,20 +42,24 @@ fn every_answer_is_spelled_as_the_simple_way_does() {
         let (channel, end) = (dice.channel(), dice.position());
         let publications: Vec<_> = (0..dice.below(4)).map(|_| Arc::new(dice.publication())).collect();
         let gap = (dice.below(2) == 0).then(|| Gap { from: dice.position(), to: dice.position() });
+        let more = dice.below(2) == 0;
+        let more_word = if more { "\"more\":true," } else { "" };
         let what = format!("seed {SEED:#x}, round {round}, {publications:?}");
 
         let one = publications.iter().map(|message| envelope("", None, end.epoch, message)).collect::<Vec<_>>();
         let gap_word = gap.map_or(String::new(), |gap| format!("\"gap\":{},", gap_words("", None, gap)));
-        let expected = format!("{{\"position\":\"{}\",{gap_word}\"messages\":[{}]}}", spelled(end), one.join(","));
-        assert_same(&Envelope::answer(end, gap, end.epoch, &publications), expected.as_bytes(), &what);
+        let expected =
+            format!("{{\"position\":\"{}\",{more_word}{gap_word}\"messages\":[{}]}}", spelled(end), one.join(","));
+        assert_same(&Envelope::answer(end, more, gap, end.epoch, &publications), expected.as_bytes(), &what);
 
         let other = dice.channel();
         let positions = [(&channel, end), (&other, end)];
         let messages = publications.iter().map(|message| (&channel, end.epoch, message.as_ref()));
-        let many = Envelope::many(positions.into_iter()).finish(gap.map(|gap| (&other, gap)).into_iter(), messages);
+        let many =
+            Envelope::many(positions.into_iter()).finish(more, gap.map(|gap| (&other, gap)).into_iter(), messages);
         let named = publications.iter().map(|message| envelope("", Some(&channel), end.epoch, message));
         let expected = format!(
-            "{{\"positions\":{{\"{channel}\":\"{at}\",\"{other}\":\"{at}\"}},\"gaps\":[{}],\"messages\":[{}]}}",
+            "{{\"positions\":{{\"{channel}\":\"{at}\",\"{other}\":\"{at}\"}},{more_word}\"gaps\":[{}],\"messages\":[{}]}}",
             gap.map_or(String::new(), |gap| gap_words("", Some(&other), gap)),
             named.collect::<Vec<_>>().join(","),
             at = spelled(end),

@@ -9,17 +9,18 @@ use http::{HeaderValue, StatusCode, header};
 use http_body::Frame;
 use millrace_protocol::Error;
 
-use crate::sockets::PipeBody;
+use crate::{replay::Pages, sockets::PipeBody};
 
 pub type Response = http::Response<Body>;
 
 /// The header that names the position to go on from.
 pub const POSITION: header::HeaderName = header::HeaderName::from_static("millrace-position");
 
-/// A body that is whole, or one that goes on.
+/// A body that is whole, one that goes on, or one that is read from history as it is sent.
 pub enum Body {
     Whole(Option<Bytes>),
     Pipe(PipeBody),
+    Pages(Pages),
 }
 
 impl http_body::Body for Body {
@@ -30,6 +31,7 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Body::Pipe(pipe) => Pin::new(pipe).poll_frame(cx),
+            Body::Pages(pages) => pages.as_mut().poll_next(cx),
         }
     }
 
@@ -40,7 +42,7 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> http_body::SizeHint {
         match self {
             Body::Whole(bytes) => http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Body::Pipe(_) => http_body::SizeHint::default(),
+            Body::Pipe(_) | Body::Pages(_) => http_body::SizeHint::default(),
         }
     }
 }
@@ -50,7 +52,7 @@ impl Body {
     pub fn into_whole(self) -> Bytes {
         match self {
             Body::Whole(bytes) => bytes.unwrap_or_default(),
-            Body::Pipe(_) => Bytes::new(),
+            Body::Pipe(_) | Body::Pages(_) => Bytes::new(),
         }
     }
 }

@@ -33,8 +33,11 @@ pub struct Ask {
     pub channels: Vec<(ChannelName, Option<Since>)>,
     /// Asked on `/v1/stream`: answers name their channel.
     pub many: bool,
+    /// A range ends here; then nothing waits for what is to come.
+    pub until: Option<Since>,
     pub policy: Policy,
-    pub limit: usize,
+    /// Of an answer, unless the server's default is wanted; of a range, unless all of it is.
+    pub limit: Option<usize>,
     pub wait: Option<Duration>,
     /// `subscribe=no`: this WebSocket only publishes.
     pub subscribe: bool,
@@ -73,7 +76,7 @@ impl Ask {
     ///
     /// Errors: `bad_request`, `bad_position`.
     pub fn one(parts: &Parts, channel: ChannelName) -> Result<Self, Error> {
-        let query = Query::parse(parts, &["since", "limit", "policy", "wait", "subscribe"])?;
+        let query = Query::parse(parts, &["since", "until", "limit", "policy", "wait", "subscribe"])?;
         let since = last_event_id(&parts.headers)?.or(query.get("since")).map(str::parse).transpose()?;
         Self::with(&query, vec![(channel, since)], false)
     }
@@ -82,7 +85,7 @@ impl Ask {
     ///
     /// Errors: `bad_request`, `bad_channel`, `bad_position`, `too_many`.
     pub fn many(parts: &Parts) -> Result<Self, Error> {
-        let query = Query::parse(parts, &["channel", "since", "limit", "policy", "wait"])?;
+        let query = Query::parse(parts, &["channel", "since", "until", "limit", "policy", "wait"])?;
         let default: Option<Since> = query.get("since").map(str::parse).transpose()?;
         let mut channels: Vec<(ChannelName, Option<Since>)> = Vec::new();
         for text in query.all("channel") {
@@ -105,12 +108,13 @@ impl Ask {
         Self::with(&query, channels, true)
     }
 
-    fn with(query: &Query<'_>, channels: Vec<(ChannelName, Option<Since>)>, many: bool) -> Result<Self, Error> {
+    fn with(query: &Query<'_>, mut channels: Vec<(ChannelName, Option<Since>)>, many: bool) -> Result<Self, Error> {
         let bad = |detail: &str| Error::new(Code::BadRequest, detail);
-        let limit = query.get("limit").map_or(Ok(100), |text| text.parse().map_err(|_| bad("`limit` is 1 to 1000")))?;
-        if !(1..=1000).contains(&limit) {
-            return Err(bad("`limit` is 1 to 1000"));
-        }
+        let limit = query.get("limit").map(|text| {
+            let limit = text.parse().ok().filter(|limit| (1..=1000).contains(limit));
+            limit.ok_or_else(|| bad("`limit` is 1 to 1000"))
+        });
+        let limit = limit.transpose()?;
         let subscribe = match query.get("subscribe") {
             None | Some("yes") => true,
             Some("no") => false,
@@ -118,7 +122,22 @@ impl Ask {
         };
         let policy = query.get("policy").map_or(Ok(Policy::Every), Policy::parse)?;
         let wait = query.get("wait").map(parse_wait).transpose()?;
-        Ok(Self { channels, many, policy, limit, wait, subscribe })
+        let until: Option<Since> = query.get("until").map(str::parse).transpose()?;
+        if let Some(until) = until {
+            if wait.is_some() {
+                return Err(bad("`until` ends what there is, and `wait` waits for more: leave one out"));
+            }
+            if policy == Policy::Latest {
+                return Err(bad("`until` belongs to `policy=every`: what is the newest of a key changes behind it"));
+            }
+            if many && matches!(until, Since::Position(_)) {
+                return Err(bad("of several channels `until` is a time or `now`: a position is one channel's"));
+            }
+            for (_, since) in &mut channels {
+                since.get_or_insert(Since::Earliest).check_until(until)?;
+            }
+        }
+        Ok(Self { channels, many, until, policy, limit, wait, subscribe })
     }
 
     /// Each channel's start, `now` unless it was given.
@@ -260,17 +279,36 @@ mod tests {
     fn asks_are_checked() {
         let channel = || ChannelName::parse("a").unwrap();
         let ask = Ask::one(&parts("/x?since=earliest&wait=1.5&limit=7&policy=latest&_=9"), channel()).unwrap();
-        assert_eq!((ask.limit, ask.wait, ask.policy), (7, Some(Duration::from_millis(1500)), Policy::Latest));
+        assert_eq!((ask.limit, ask.wait, ask.policy), (Some(7), Some(Duration::from_millis(1500)), Policy::Latest));
         for (uri, code) in [
             ("/x?sinze=now", Code::BadRequest),
             ("/x?since=now&since=now", Code::BadRequest),
             ("/x?since=yesterday", Code::BadPosition),
             ("/x?limit=0", Code::BadRequest),
+            ("/x?limit=1001", Code::BadRequest),
+            ("/x?until=later", Code::BadPosition),
+            ("/x?until=earliest", Code::BadRequest),
+            ("/x?since=now&until=now", Code::BadRequest),
+            ("/x?since=1:5&until=1:4", Code::BadRequest),
+            ("/x?since=2026-11-20T10:00:01Z&until=2026-11-20T11:00:00%2B01:00", Code::BadRequest),
+            ("/x?until=now&wait=5", Code::BadRequest),
+            ("/x?until=now&policy=latest", Code::BadRequest),
             ("/x?wait=-1", Code::BadRequest),
             ("/x?policy=some", Code::BadRequest),
         ] {
             assert_eq!(Ask::one(&parts(uri), channel()).unwrap_err().code, code, "{uri}");
         }
+    }
+
+    #[test]
+    fn a_range_begins_with_history_unless_it_says_where() {
+        let start = |uri: &str| Ask::one(&parts(uri), ChannelName::parse("a").unwrap()).unwrap().channels[0].1;
+        assert_eq!(start("/x?until=now"), Some(Since::Earliest));
+        assert_eq!(start("/x?since=5&until=9"), Some(Since::Time(5)));
+        assert_eq!(start("/x"), None);
+        let many = Ask::many(&parts("/v1/stream?channel=a&channel=b@1:5&until=2026-11-20T10:00:00Z")).unwrap();
+        assert_eq!(many.channels[0].1, Some(Since::Earliest));
+        assert!(Ask::many(&parts("/v1/stream?channel=a&until=1:5")).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 
 use super::{Ask, Body, Context, Query, Response, Wanted, discard, json, problem};
 use crate::{
-    carcare, long_polling, polling, publish, sse,
+    carcare, long_polling, polling, publish, replay, sse,
     stream::{self, Stream},
     websocket::{self, Upgrade},
 };
@@ -106,8 +106,14 @@ async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Routed, Erro
             Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers"))
         }
         (Wanted::Sse | Wanted::Ndjson, None) if context.is_draining() => Err(unavailable()),
-        (Wanted::Sse, None) => Ok(with_stream(sse::stream(ask))),
-        (Wanted::Ndjson, None) => Ok(with_stream(stream::stream(ask))),
+        (Wanted::Sse | Wanted::Ndjson, None) => {
+            let until = ask.until;
+            let stream = if wanted == Wanted::Sse { sse::stream(ask) } else { stream::stream(ask) };
+            match until {
+                Some(until) => replay::answer(context, stream, until).await.map(plain),
+                None => Ok(with_stream(stream)),
+            }
+        }
         (Wanted::Xml, _) if ask.many => Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML")),
         (Wanted::Json | Wanted::Xml, Some(wait)) => long_polling::answer(context, &ask, wanted, wait).await.map(plain),
         (Wanted::Json | Wanted::Xml, None) => polling::answer(context, &ask, wanted).await.map(plain),

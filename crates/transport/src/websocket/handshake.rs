@@ -40,6 +40,9 @@ pub fn accept_channel(parts: &Parts, ask: Ask, compression: bool) -> Result<(Res
     if ask.wait.is_some() {
         return Err(Error::new(Code::BadRequest, "`wait` belongs to polling"));
     }
+    if ask.until.is_some() {
+        return Err(Error::new(Code::BadRequest, "a WebSocket does not end with `until`; a session has `history`"));
+    }
     let session = has_token(&parts.headers, header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL);
     let offers_others = parts.headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL);
     if offers_others && !session {

@@ -18,7 +18,7 @@ use millrace_protocol::{
 use serde_json::{Value, json};
 
 use super::event_loop::{EventLoop, frame};
-use crate::publish::check_size;
+use crate::{publish::check_size, range};
 
 /// Bytes of publications in one `history` reply.
 const HISTORY_BYTES_MAX: usize = 4 << 20;
@@ -109,10 +109,10 @@ async fn execute(
             shard.with(|hub, _| hub.unsubscribe(id, &target))?;
             ok(json!({}))
         }
-        Command::History { channel, since, limit } => {
+        Command::History { channel, since, until, limit } => {
             let limit = PageLimit { count: limit, bytes: HISTORY_BYTES_MAX };
-            let page = shard.engine.page(&channel, since, Default::default(), limit).await?;
-            let answer = Envelope::answer(page.end, page.gap, page.end.epoch, &page.publications);
+            let page = range::page(&*shard.engine, &channel, since, until, Default::default(), limit).await?;
+            let answer = Envelope::answer(page.end, page.has_more(), page.gap, page.end.epoch, &page.publications);
             Ok(Some(encode_reply_raw(command_id, &answer)))
         }
     }

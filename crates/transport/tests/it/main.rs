@@ -11,6 +11,7 @@ mod devices;
 mod http;
 mod life;
 mod many;
+mod ranges;
 mod server;
 mod session;
 mod switching;

@@ -64,6 +64,7 @@ struct Words<'a> {
     messages: Option<Vec<Words<'a>>>,
     #[serde(borrow)]
     gaps: Option<Vec<Words<'a>>>,
+    more: Option<bool>,
     drain: Option<Value>,
     after_ms: Option<u64>,
     id: Option<u64>,
@@ -222,6 +223,9 @@ fn json_line(line: &str) -> Check<Heard> {
 /// The body of a JSON answer: gaps first, then messages, then where to go on.
 pub fn answer(body: &[u8], mut on: impl FnMut(Heard) -> Check) -> Check {
     let words: Words<'_> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    if words.more == Some(false) {
+        return Err("an answer says `more` only if there is more".into());
+    }
     let ends = match (words.position, words.positions) {
         (Some(at), None) => vec![(None, position(at)?)],
         (None, Some(list)) => {

@@ -292,10 +292,14 @@ impl World {
             let messages = pages.iter().flat_map(|(name, page)| {
                 page.publications.iter().map(|publication| (*name, page.end.epoch, publication.as_ref()))
             });
-            Envelope::many(pages.iter().map(|(name, page)| (*name, page.end))).finish(gaps, messages)
+            Envelope::many(pages.iter().map(|(name, page)| (*name, page.end))).finish(
+                pages.iter().any(|(_, page)| page.has_more()),
+                gaps,
+                messages,
+            )
         } else {
             let page = pages[0].1;
-            Envelope::answer(page.end, page.gap, page.end.epoch, &page.publications)
+            Envelope::answer(page.end, page.has_more(), page.gap, page.end.epoch, &page.publications)
         };
         let after = self.delay(20);
         self.schedule(after, Event::Answer { client: poll.client, poll: id, body });

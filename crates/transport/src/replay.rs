@@ -1,0 +1,171 @@
+//! Replay: a stream that ends. It reads history page by page, each when the one before it has left, and never waits for what is to come.
+
+use std::{convert::Infallible, rc::Rc};
+
+use bytes::Bytes;
+use futures_util::stream::{self, LocalBoxStream, StreamExt};
+use http_body::Frame;
+use millrace_delivery::PageLimit;
+use millrace_node::{Metrics, Start, Transport};
+use millrace_protocol::{ChannelName, Code, Error, Form, Position, Since, session::Policy};
+use serde_json::{Map, json};
+
+use crate::{
+    Shard,
+    http::{Body, Context, Response, no_content, position_header},
+    range,
+    stream::{Stream, list},
+};
+
+/// What is read at once, and held for a reader who is slow.
+const PAGE: PageLimit = PageLimit { count: 1000, bytes: 64 * 1024 };
+
+/// The body of a replay.
+pub type Pages = LocalBoxStream<'static, Result<Frame<Bytes>, Infallible>>;
+
+/// Ranges of one or several channels, one after the other.
+struct Replay {
+    shard: Rc<Shard>,
+    transport: Transport,
+    form: Form,
+    ranges: Vec<Range>,
+    /// The range that is being read.
+    current: usize,
+    /// Publications that may still be sent.
+    left: usize,
+    ended: bool,
+}
+
+struct Range {
+    channel: ChannelName,
+    /// The reader has everything up to here.
+    at: Position,
+    until: Position,
+}
+
+/// The response to a reading request with `until`: `204` when there is nothing in the range, which ends an `EventSource`.
+///
+/// Errors: the engine's, as long as nothing was sent. Later the stream breaks off without its end, and can be resumed.
+pub async fn answer(context: &Context, stream: Stream, until: Since) -> Result<Response, Error> {
+    let mut head = stream.head();
+    let mut replay = Replay::open(context, &stream, until).await?;
+    let start = replay.stand();
+    let first = replay.next().await?;
+    if first.is_none() {
+        let mut nothing = no_content();
+        position_header(&mut nothing, &list(&replay.stand(), stream.ask.many));
+        return Ok(nothing);
+    }
+    let listed = list(&start, stream.ask.many);
+    position_header(&mut head, &listed);
+    let mut bytes = (stream.preamble)(&start, &listed);
+    bytes.extend(first.into_iter().flatten());
+    let rest = stream::unfold(replay, |mut replay| async {
+        let bytes = replay.next_or_end().await?;
+        Some((bytes, replay))
+    });
+    let frames = stream::once(async { bytes }).chain(rest).map(|bytes| Ok(Frame::data(Bytes::from(bytes))));
+    Ok(head.map(|_| Body::Pages(frames.boxed_local())))
+}
+
+impl Replay {
+    async fn open(context: &Context, stream: &Stream, until: Since) -> Result<Self, Error> {
+        let shard = context.shard.clone();
+        let mut ranges = Vec::with_capacity(stream.ask.channels.len());
+        for (channel, since) in stream.ask.starts() {
+            let until = range::end_of(&*shard.engine, &channel, until).await?;
+            let at = range::start_of(&*shard.engine, &channel, since).await?;
+            ranges.push(Range { channel, at, until });
+        }
+        shard.metrics.opened(stream.transport, 1);
+        let left = stream.ask.limit.unwrap_or(usize::MAX);
+        Ok(Self { shard, transport: stream.transport, form: stream.form, ranges, current: 0, left, ended: false })
+    }
+
+    /// The next frames; `None` when there are no more.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        while self.current < self.ranges.len() && self.left > 0 {
+            let Range { channel, at, until } = &self.ranges[self.current];
+            let (since, limit) = (Since::Position(*at), PageLimit { count: PAGE.count.min(self.left), ..PAGE });
+            let page = self.shard.engine.page(channel, since, Policy::Every, limit).await?.cut(since, *until);
+            if page.end == *at && page.has_more() {
+                return Err(Error::new(Code::Internal, "history does not go on"));
+            }
+            let mut bytes = Vec::new();
+            if let Some(gap) = page.gap {
+                Metrics::add(&self.shard.metrics.gaps, 1);
+                self.reach(gap.to, &mut bytes);
+                self.form.encode_gap(&mut bytes, &self.ranges[self.current].channel, gap);
+            }
+            for publication in &page.publications {
+                let epoch = page.end.epoch;
+                self.reach(Position { epoch, offset: publication.offset }, &mut bytes);
+                self.form.encode(&mut bytes, &self.ranges[self.current].channel, epoch, publication);
+            }
+            self.left -= page.publications.len();
+            self.ranges[self.current].at = page.end;
+            self.current += usize::from(!page.has_more());
+            if !bytes.is_empty() {
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`Replay::next`], and last of all the end.
+    async fn next_or_end(&mut self) -> Option<Vec<u8>> {
+        if self.ended {
+            return None;
+        }
+        match self.next().await {
+            Ok(Some(bytes)) => Some(bytes),
+            Ok(None) => {
+                self.ended = true;
+                Some(self.end())
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a replay broke off");
+                None
+            }
+        }
+    }
+
+    /// Moves on; a form whose frames have a head of the reader's own is given it.
+    fn reach(&mut self, at: Position, out: &mut Vec<u8>) {
+        self.ranges[self.current].at = at;
+        if self.form.has_reader_head() {
+            out.extend_from_slice(format!("id: {}\n", list(&self.stand(), true)).as_bytes());
+        }
+    }
+
+    /// Says that this was all, or where the rest begins.
+    fn end(&self) -> Vec<u8> {
+        let (starts, many) = (self.stand(), matches!(self.form, Form::SseMany | Form::NdjsonMany));
+        let mut place = json!({ "position": list(&starts, false) });
+        if many {
+            let all = starts.iter().map(|start| (start.channel.to_string(), start.position.to_string().into()));
+            place = json!({ "positions": all.collect::<Map<_, _>>() });
+        }
+        if self.current < self.ranges.len() {
+            place["more"] = true.into();
+        }
+        match self.form {
+            Form::Sse | Form::SseMany => {
+                format!("event: end\nid: {}\ndata: {place}\n\n", list(&starts, many)).into_bytes()
+            }
+            _ => format!("{{\"end\":{place}}}\n").into_bytes(),
+        }
+    }
+
+    /// Where each channel stands.
+    fn stand(&self) -> Vec<Start> {
+        let start = |range: &Range| Start { channel: range.channel.clone(), position: range.at, recovered: true };
+        self.ranges.iter().map(start).collect()
+    }
+}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        self.shard.metrics.opened(self.transport, -1);
+    }
+}
