@@ -170,3 +170,34 @@ fn without_time(mut record: Value) -> Value {
     record.as_object_mut().map(|record| record.remove("timestamp"));
     record
 }
+
+#[test]
+fn a_range_of_the_past_is_printed() {
+    let server = Server::start(&["--set", "history.count_max=2500"]);
+    let lines: String = (1..=2600).map(|n| format!("{{\"channel\":\"past\",\"data\":{n},\"key\":\"k\"}}\n")).collect();
+    for batch in lines.lines().collect::<Vec<_>>().chunks(1000) {
+        assert_eq!(server.post("/v1/publish", &batch.join("\n")).status, 200);
+    }
+    let history = |args: &[&str]| {
+        let ended = run(&[&["history", "past", "--to", &server.url], args].concat());
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let lines = ended.out.lines().map(|line| serde_json::from_str(line).expect("an envelope"));
+        (lines.collect::<Vec<Value>>(), ended.err)
+    };
+    let numbers =
+        |lines: &[Value]| lines.iter().map(|line| line["data"].as_u64().expect("a number")).collect::<Vec<_>>();
+    let (all, _) = history(&[]);
+    assert_eq!(numbers(&all), (101..=2600).collect::<Vec<_>>());
+    assert_eq!((&all[0]["channel"], &all[0]["key"]), (&"past".into(), &"k".into()));
+    let at = |n: usize| all[n - 101]["position"].as_str().expect("a position");
+    let (part, _) = history(&["--since", at(200), "--until", at(210)]);
+    assert_eq!(numbers(&part), (201..=210).collect::<Vec<_>>());
+    assert_eq!(numbers(&history(&["--since", at(200), "--limit", "1500"]).0), (201..=1700).collect::<Vec<_>>());
+    let (none, _) = history(&["--until", "2020-01-01T00:00:00Z"]);
+    assert!(none.is_empty(), "{none:?}");
+    let lost = at(101).replace(":101", ":90");
+    let (_, err) = history(&["--since", &lost, "--until", at(101)]);
+    assert!(err.contains(&format!("gap in past: what came after {lost} up to and including")), "{err}");
+    let bad = run(&["history", "past", "--until", "earliest", "--to", &server.url]);
+    assert!(bad.code == Some(1) && bad.err.contains("bad_request"), "{bad:?}");
+}

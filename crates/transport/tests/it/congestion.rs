@@ -13,7 +13,7 @@ use futures_util::{SinkExt, StreamExt};
 use http::request::Parts;
 use millrace_delivery::{ChannelKey, Hub};
 use millrace_engine::MemoryEngine;
-use millrace_node::{Metrics, Router, Shard};
+use millrace_node::{Delivery, Metrics, News, Router, Shard};
 use millrace_protocol::{ChannelName, Epoch};
 use millrace_transport::{Config, Listener, Sockets, http::Context, http::Pages, http::Response, serve};
 use serde_json::{Value, json};
@@ -72,7 +72,11 @@ impl Half {
 
     /// Offsets of what the second shard was sent since it was last looked at.
     fn take(&self) -> Vec<u64> {
-        self.router.mailbox(1).take(Vec::new()).iter().map(|delivery| delivery.publication.offset).collect()
+        let published = |delivery: &Delivery| match &delivery.news {
+            News::Published(_, publication) => Some(publication.offset),
+            News::Moved(_) => None,
+        };
+        self.router.mailbox(1).take(Vec::new()).iter().filter_map(published).collect()
     }
 
     /// Waits for a pause that has run out once, then serves the second shard until it has heard everything up to `last`.
