@@ -85,10 +85,11 @@ pub struct History {
     top: u64,
     log: VecDeque<Arc<Publication>>,
     bytes: usize,
-    /// Times of the newest publication, of the oldest held (here, so that nobody has to look at it), and of the newest trimmed.
+    /// Times of the newest publication, and of the oldest held: here, so that nobody has to look at it.
     top_time_ms: u64,
     oldest_time_ms: u64,
-    trimmed_time_ms: Option<u64>,
+    /// All that was trimmed is older than this; 0 if nothing was.
+    trimmed_before_ms: u64,
     /// Only where publishers name keys.
     keys: Option<Box<IdempotencyKeys>>,
 }
@@ -111,13 +112,13 @@ pub enum Appended {
 impl History {
     pub fn new(epoch: Epoch) -> Self {
         let log = VecDeque::new();
-        Self { epoch, top: 0, log, bytes: 0, top_time_ms: 0, oldest_time_ms: 0, trimmed_time_ms: None, keys: None }
+        Self { epoch, top: 0, log, bytes: 0, top_time_ms: 0, oldest_time_ms: 0, trimmed_before_ms: 0, keys: None }
     }
 
     /// The part of a log that comes after `top`: what lies before is kept elsewhere.
     pub fn after(top: Position) -> Self {
-        let trimmed_time_ms = (top.offset > 0).then_some(u64::MAX);
-        Self { top: top.offset, trimmed_time_ms, ..Self::new(top.epoch) }
+        let trimmed_before_ms = if top.offset > 0 { u64::MAX } else { 0 };
+        Self { top: top.offset, trimmed_before_ms, ..Self::new(top.epoch) }
     }
 
     pub fn top(&self) -> Position {
@@ -258,7 +259,7 @@ impl History {
     fn drop_oldest(&mut self) -> bool {
         let Some(oldest) = self.log.pop_front() else { return false };
         self.bytes -= oldest.cost_bytes();
-        self.trimmed_time_ms = Some(oldest.time_ms);
+        self.trimmed_before_ms = oldest.time_ms + 1;
         self.oldest_time_ms = self.log.front().map_or(0, |oldest| oldest.time_ms);
         true
     }
@@ -274,7 +275,7 @@ impl History {
             Since::Position(at) => (Some(at), first.max(at.offset + 1)),
             Since::Time(ms) => {
                 let next = first + self.log.partition_point(|publication| publication.time_ms < ms) as u64;
-                let lost_some = self.trimmed_time_ms.is_some_and(|trimmed| trimmed >= ms);
+                let lost_some = self.trimmed_before_ms > ms;
                 (Some(self.position(if lost_some { 0 } else { next - 1 })), next)
             }
         }

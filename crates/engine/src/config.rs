@@ -59,11 +59,12 @@ impl Config {
     }
 
     pub fn bounds(&self, namespace: &str) -> Bounds {
-        let history = self.of(namespace);
-        Bounds {
-            count_max: history.count_max,
-            bytes_max: history.bytes_max,
-            age_max_ms: history.age_max.as_millis() as u64,
-        }
+        self.of(namespace).bounds()
+    }
+}
+
+impl HistoryConfig {
+    pub fn bounds(&self) -> Bounds {
+        Bounds { count_max: self.count_max, bytes_max: self.bytes_max, age_max_ms: self.age_max.as_millis() as u64 }
     }
 }

@@ -11,6 +11,8 @@ pub enum Kind {
     Json,
     Text,
     Binary,
+    /// Text or JSON: nobody has looked yet. Bare WebSockets do not say, and bare readers do not ask.
+    Utf8,
 }
 
 /// One message of a channel, as the engine has accepted it.
@@ -69,6 +71,14 @@ impl Publication {
         self.data.len() + self.key.as_ref().map_or(0, |key| key.len())
     }
 
+    /// What the payload is, never [`Kind::Utf8`]. Cost: reads the payload if nobody has said.
+    pub fn kind(&self) -> Kind {
+        match self.kind {
+            Kind::Utf8 => Kind::detect(&self.data),
+            known => known,
+        }
+    }
+
     pub fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_ms.is_some_and(|at| at <= now_ms)
     }
@@ -97,6 +107,16 @@ mod tests {
         assert_eq!(Kind::detect(b"hello"), Kind::Text);
         assert_eq!(Kind::detect(b""), Kind::Text);
         assert_eq!(Kind::detect(&[0xff, 0]), Kind::Binary);
+    }
+
+    #[test]
+    fn a_text_is_looked_at_when_somebody_asks() {
+        let kind = |text: &'static [u8]| {
+            let data = Bytes::from_static(text);
+            let kind = Kind::Utf8;
+            Publication { offset: 1, time_ms: 0, key: None, expires_ms: None, kind, data }.kind()
+        };
+        assert_eq!((kind(b"{\"a\":1}"), kind(b"{\"a\":")), (Kind::Json, Kind::Text));
     }
 
     #[test]

@@ -23,9 +23,9 @@ pub fn write_envelope(
         out.push(b',');
     }
     out.extend_from_slice(b"\"data\":");
-    match publication.kind {
+    match publication.kind() {
         Kind::Json => write_without_line_breaks(out, &publication.data),
-        Kind::Text => write_json(out, &String::from_utf8_lossy(&publication.data)),
+        Kind::Text | Kind::Utf8 => write_json(out, &String::from_utf8_lossy(&publication.data)),
         Kind::Binary => {
             write_json(out, BASE64_STANDARD.encode(&publication.data).as_str());
             out.extend_from_slice(b",\"encoding\":\"base64\"");

@@ -31,12 +31,12 @@ pub fn answer(
         if let Some(key) = &publication.key {
             let _ = write!(out, " key=\"{}\"", escape(key));
         }
-        match publication.kind {
+        match publication.kind() {
             Kind::Json => {
                 out.push('>');
                 write_element(&mut out, "data", &serde_json::from_slice(&publication.data).unwrap_or(Value::Null));
             }
-            Kind::Text => {
+            Kind::Text | Kind::Utf8 => {
                 let _ = write!(out, "><data>{}</data>", escape(&String::from_utf8_lossy(&publication.data)));
             }
             Kind::Binary => {

@@ -82,7 +82,7 @@ fn message(form: Form, channel: &ChannelName, epoch: Epoch, publication: &Public
         Form::Ndjson => (words("", None) + "\n").into_bytes(),
         Form::NdjsonMany => (words("", Some(channel)) + "\n").into_bytes(),
         _ => {
-            let text = match publication.kind {
+            let text = match publication.kind() {
                 Kind::Binary => BASE64_STANDARD.encode(&publication.data),
                 _ => std::str::from_utf8(&publication.data).unwrap().replace("\r\n", "\n").replace('\r', "\n"),
             };
@@ -114,7 +114,9 @@ fn envelope(push: &str, channel: Option<&ChannelName>, epoch: Epoch, publication
             let data = std::str::from_utf8(&publication.data).unwrap();
             words.push(format!("\"data\":{}", data.replace(['\n', '\r'], " ")));
         }
-        Kind::Text => words.push(format!("\"data\":{}", json(std::str::from_utf8(&publication.data).unwrap()))),
+        Kind::Text | Kind::Utf8 => {
+            words.push(format!("\"data\":{}", json(std::str::from_utf8(&publication.data).unwrap())))
+        }
         Kind::Binary => {
             words.push(format!("\"data\":\"{}\"", BASE64_STANDARD.encode(&publication.data)));
             words.push("\"encoding\":\"base64\"".into());

@@ -262,7 +262,7 @@ impl EventLoop {
             }
             (Message::Text(text), Talk::Bare(channel)) => {
                 let data = Bytes::copy_from_slice(text.as_bytes());
-                self.publish(id, channel, NewPublication::new(Kind::detect_in_text(text), data));
+                self.publish(id, channel, NewPublication::new(Kind::Utf8, data));
             }
             (Message::Binary(data), Talk::Bare(channel)) => {
                 self.publish(id, channel, NewPublication::new(Kind::Binary, Bytes::copy_from_slice(data)));
