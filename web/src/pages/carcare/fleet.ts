@@ -66,6 +66,11 @@ export class Fleet {
     return Math.min(receivedAt, publishedAt + (this.#skew ?? 0));
   }
 
+  /** What the server's clock says at this moment of the page's; as far as one fresh record tells. */
+  serverTime(pageTime: number): Date {
+    return new Date(pageTime - (this.#skew ?? 0));
+  }
+
   sorted(): Car[] {
     return [...this.cars.values()].sort((a, b) => a.id - b.id);
   }

@@ -1,3 +1,5 @@
+import { UNKNOWN, number } from '../../lib/format';
+
 /**
  * One record as cars send it (docs/protocol.md, "CarCare aliases").
  * Units: degrees, m/s, revolutions per minute, degrees Celsius, `timestamp` in ms since 1970.
@@ -41,6 +43,11 @@ export function eventName(event: string, code?: string): string {
   const name = EVENT_NAMES[event] ?? event.replaceAll('_', ' ');
   return code ? `${name} ${code}` : name;
 }
+
+const COMPASS = ['N', 'NE', 'E', 'SE', 'S', 'SW', 'W', 'NW'];
+
+export const compass = (heading: number | undefined): string =>
+  heading === undefined ? UNKNOWN : `${COMPASS[Math.round(heading / 45) % 8]} ${number(heading)}°`;
 
 export const kmh = (metresPerSecond: number | undefined): number | undefined =>
   metresPerSecond === undefined ? undefined : metresPerSecond * 3.6;

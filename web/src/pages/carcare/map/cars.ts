@@ -19,6 +19,8 @@ export interface Scene {
   readonly now: number;
   /** Without motion cars stand where they were last seen. */
   readonly still: boolean;
+  /** Draws below the cars, instead of the trail. */
+  readonly under?: (c: CanvasRenderingContext2D, view: View, palette: Palette) => void;
 }
 
 export interface View {
@@ -37,7 +39,8 @@ const RADIUS = { numbered: 12, small: 6, tiny: 3.5, selected: 16 };
 const CROWD = 60;
 
 export function drawCars(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Scene): void {
-  drawTrail(c, view.project, p, scene);
+  if (scene.under) scene.under(c, view, p);
+  else drawTrail(c, view.project, p, scene);
   for (const car of scene.cars.values()) if (car.id !== scene.selected) drawCar(c, view, p, scene, car);
   const selected = scene.selected === undefined ? undefined : scene.cars.get(scene.selected);
   if (selected) drawCar(c, view, p, scene, selected);

@@ -101,16 +101,18 @@ export class FleetMap {
     this.#padding = padding;
   }
 
-  /** Shows all cars. */
-  fit(cars: readonly Car[], animate: boolean): void {
-    if (cars.length === 0) return;
-    const lons = cars.map((car) => car.motion.lon);
-    const lats = cars.map((car) => car.motion.lat);
+  /** Shows all these places. */
+  fit(places: Iterable<{ readonly lat: number; readonly lon: number }>, animate: boolean): void {
+    const box = [180, 90, -180, -90] as [number, number, number, number];
+    for (const { lat, lon } of places) {
+      box[0] = Math.min(box[0], lon);
+      box[1] = Math.min(box[1], lat);
+      box[2] = Math.max(box[2], lon);
+      box[3] = Math.max(box[3], lat);
+    }
+    if (box[0] > box[2]) return;
     this.#map.fitBounds(
-      [
-        [Math.min(...lons), Math.min(...lats)],
-        [Math.max(...lons), Math.max(...lats)],
-      ],
+      box,
       { padding: this.#around(48), maxZoom: STREET_ZOOM, duration: animate ? 700 : 0 },
     );
   }

@@ -1,0 +1,93 @@
+/** A drive as a file that other programs read: GPX 1.1 for maps and watches, CSV for tables. */
+import type { Drive, Fix } from './drive';
+
+export interface File {
+  readonly name: string;
+  readonly type: string;
+  readonly text: string;
+}
+
+/** Of the car's clock, as both formats want it: UTC. */
+const utc = (ms: number) => new Date(ms).toISOString();
+/** Seven decimals of a degree are a centimetre. */
+const degrees = (value: number) => value.toFixed(7).replace(/\.?0+$/, '');
+/** XML 1.0 has no way to write the other control characters. */
+const xml = (text: string) =>
+  // eslint-disable-next-line no-control-regex
+  text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, '\ufffd').replace(/[<>&"]/g, (c) => `&#${c.charCodeAt(0)};`);
+
+export function fileName(car: number, drive: Drive, kind: 'gpx' | 'csv'): string {
+  return `car-${car}-${utc(drive.start).slice(0, 16).replace(':', '')}Z.${kind}`;
+}
+
+/**
+ * One track, with a segment for every span without a break. Speed (m/s) and course (degrees) have no element in GPX 1.1: they are in
+ * Garmin's TrackPointExtension v2, which most programs know. Altitude is not measured.
+ *
+ * Source: https://www.topografix.com/GPX/1/1/gpx.xsd, https://www8.garmin.com/xmlschemas/TrackPointExtensionv2.xsd
+ */
+export function gpx(car: number, drive: Drive): File {
+  const segments: string[] = [];
+  let points: string[] = [];
+  const close = () => points.length && segments.push(`<trkseg>\n${points.join('\n')}\n</trkseg>`);
+  for (const fix of drive.fixes) {
+    if (fix.afterBreak) {
+      close();
+      points = [];
+    }
+    points.push(point(fix));
+  }
+  close();
+  const text = `<?xml version="1.0" encoding="UTF-8"?>
+<gpx version="1.1" creator="Millrace CarCare" xmlns="http://www.topografix.com/GPX/1/1" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xmlns:gpxtpx="http://www.garmin.com/xmlschemas/TrackPointExtension/v2" xsi:schemaLocation="http://www.topografix.com/GPX/1/1 http://www.topografix.com/GPX/1/1/gpx.xsd http://www.garmin.com/xmlschemas/TrackPointExtension/v2 http://www.garmin.com/xmlschemas/TrackPointExtensionv2.xsd">
+<metadata><time>${utc(drive.start)}</time></metadata>
+<trk>
+<name>${xml(`Car ${car}`)}</name>
+${segments.join('\n')}
+</trk>
+</gpx>
+`;
+  return { name: fileName(car, drive, 'gpx'), type: 'application/gpx+xml', text };
+}
+
+function point({ record, at, heading }: Fix): string {
+  const name = record.event ? `<name>${xml([record.event, record.code].filter(Boolean).join(' '))}</name>` : '';
+  const speed = Number.isFinite(record.speed) ? `<gpxtpx:speed>${Math.max(0, record.speed)}</gpxtpx:speed>` : '';
+  const course = heading === undefined ? '' : `<gpxtpx:course>${Number(heading.toFixed(1)) % 360}</gpxtpx:course>`;
+  const more = speed + course && `<extensions><gpxtpx:TrackPointExtension>${speed}${course}</gpxtpx:TrackPointExtension></extensions>`;
+  return `<trkpt lat="${degrees(record.gpsLatitude)}" lon="${degrees(record.gpsLongitude)}"><time>${utc(at)}</time>${name}${more}</trkpt>`;
+}
+
+const COLUMNS: readonly (readonly [head: string, value: (fix: Fix) => string | number | undefined])[] = [
+  ['time (UTC)', ({ record }) => utc(record.timestamp)],
+  ['latitude (deg)', ({ record }) => degrees(record.gpsLatitude)],
+  ['longitude (deg)', ({ record }) => degrees(record.gpsLongitude)],
+  ['speed (m/s)', ({ record }) => record.speed],
+  ['engine (1/min)', ({ record }) => record.rpm],
+  ['coolant (degC)', ({ record }) => record.coolantTemperature],
+  ['heading (deg)', ({ record }) => record.heading],
+  ['gear', ({ record }) => record.gear],
+  ['event', ({ record }) => record.event],
+  ['code', ({ record }) => record.code],
+  ['position', ({ position }) => position],
+];
+
+/** All that a record has, one line each, as it was sent. Source: RFC 4180. */
+export function csv(car: number, drive: Drive): File {
+  const line = (fields: readonly (string | number | undefined)[]) => fields.map(field).join(',') + '\r\n';
+  const lines = drive.fixes.map((fix) => line(COLUMNS.map(([, value]) => value(fix))));
+  return { name: fileName(car, drive, 'csv'), type: 'text/csv', text: line(COLUMNS.map(([head]) => head)) + lines.join('') };
+}
+
+function field(value: string | number | undefined): string {
+  const text = value === undefined || value === null ? '' : String(value);
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+export function download({ name, type, text }: File): void {
+  const url = URL.createObjectURL(new Blob([text], { type: `${type};charset=utf-8` }));
+  const link = Object.assign(document.createElement('a'), { href: url, download: name });
+  link.click();
+  // Not before the browser has begun to read it.
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
