@@ -16,6 +16,11 @@ pub struct Config {
     /// Memory for the past of all channels: payloads and keys, and about a hundred bytes for each publication. Beyond, the channels that
     /// have been silent longest are forgotten first; offsets go on.
     pub history_bytes_max: usize,
+    /// Where an engine is shared: how long a publication, or a page of history, waits for one that does not answer.
+    #[serde(with = "humantime_serde")]
+    pub wait: Duration,
+    /// Where an engine is shared: what the names of everything there begin with, so that several clusters fit into one.
+    pub prefix: String,
 }
 
 /// Whichever bound is reached first trims the oldest publication.
@@ -35,7 +40,14 @@ pub struct HistoryConfig {
 impl Default for Config {
     fn default() -> Self {
         let history = HistoryConfig::default();
-        Self { history, namespaces: BTreeMap::new(), channels_max: 1_000_000, history_bytes_max: 1 << 30 }
+        Self {
+            history,
+            namespaces: BTreeMap::new(),
+            channels_max: 1_000_000,
+            history_bytes_max: 1 << 30,
+            wait: Duration::from_secs(5),
+            prefix: "millrace".into(),
+        }
     }
 }
 

@@ -8,9 +8,8 @@
 mod answer;
 mod config;
 mod memory;
-#[allow(dead_code, reason = "the first engine that uses it is on its way")]
 mod mirror;
-#[allow(dead_code, unused_imports, reason = "the first engine that uses it is on its way")]
+mod redis;
 mod remote;
 
 pub use answer::Answer;
@@ -26,7 +25,7 @@ use millrace_protocol::{
 };
 
 /// Every engine, as `--engine` takes it.
-pub const ENGINES: &[&str] = &["memory"];
+pub const ENGINES: &[&str] = &["memory", "redis"];
 
 /// Why an engine cannot be opened. No variant holds a password.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +35,8 @@ pub enum OpenError {
     /// A setting that this engine cannot keep: which, and what to do.
     #[error("{0}")]
     Setting(String),
+    #[error("the system refuses a thread: {0}")]
+    System(std::io::Error),
     #[error("the system has no randomness to give: {0}")]
     Random(#[from] getrandom::Error),
 }
@@ -44,9 +45,20 @@ pub enum OpenError {
 ///
 /// Errors: [`OpenError::Unknown`].
 pub fn check_url(url: &str) -> Result<(), OpenError> {
+    if let Some(url) = redis::Url::parse(url) {
+        return url.map(drop);
+    }
     match url {
         "memory" => Ok(()),
         _ => Err(OpenError::Unknown),
+    }
+}
+
+/// A URL as it may be shown: without user and password.
+pub fn shown_url(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, rest)) => format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, rest)| rest)),
+        None => url.into(),
     }
 }
 
@@ -59,6 +71,9 @@ pub fn open<D: Deliver>(
     deliver: Arc<D>,
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
+    if let Some(url) = redis::Url::parse(url) {
+        return Ok(Arc::new(redis::open(url?, config, deliver, clock)?));
+    }
     match url {
         "memory" => {
             if let Some(setting) = config.first_durable() {

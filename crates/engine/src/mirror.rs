@@ -9,7 +9,7 @@ use std::{
 use millrace_delivery::{Bounds, History, Page, PageLimit};
 use millrace_protocol::{ChannelName, Epoch, Position, Publication, Since, session::Policy};
 
-use crate::{Config, Deliver};
+use crate::{Config, Deliver, Newest};
 
 /// Most publications and bytes per channel; what is further back is asked for.
 const COUNT_MAX: usize = 1000;
@@ -78,8 +78,18 @@ impl<D: Deliver> Mirror<D> {
         self.lock().by_name.values_mut().for_each(|heard| heard.is_joined = false);
     }
 
-    /// A publication has come: it is delivered unless it is known.
-    pub fn hear(&self, name: &ChannelName, epoch: Epoch, publication: Arc<Publication>, now_ms: u64) {
+    /// Something may be missed of this channel from now on.
+    pub fn part_one(&self, name: &ChannelName) {
+        self.part_or_join(name, false);
+    }
+
+    /// A publication has come: it is delivered unless it is known. A channel that `is_matched` by a pattern that this node reads is kept from
+    /// its first publication on.
+    pub fn hear(&self, name: &ChannelName, epoch: Epoch, publication: Arc<Publication>, now_ms: u64, is_matched: bool) {
+        if is_matched && self.top(name).is_none() {
+            self.open(name);
+            self.part_or_join(name, true);
+        }
         let is_kept = self.change(name, |deliver, heard| {
             let Heard { route, bounds, history, .. } = heard;
             let before = Position { epoch, offset: publication.offset - 1 };
@@ -118,6 +128,16 @@ impl<D: Deliver> Mirror<D> {
         })?
     }
 
+    /// The newest publication, if it is here.
+    pub fn newest(&self, name: &ChannelName, now_ms: u64, is_down: bool) -> Option<Newest> {
+        self.change(name, |_, heard| {
+            let history = heard.history.as_mut().filter(|_| heard.is_joined || is_down)?;
+            history.trim(now_ms, &heard.bounds);
+            let newest = history.newest().filter(|newest| !newest.is_expired(now_ms)).cloned();
+            newest.map(|publication| Newest { top: history.top(), publication: Some(publication) })
+        })?
+    }
+
     /// Where the log ends as far as it was heard; `None` if the channel is not kept, or nothing is known of it.
     pub fn top(&self, name: &ChannelName) -> Option<Position> {
         self.lock().by_name.get(name)?.history.as_ref().map(History::top)
@@ -152,6 +172,10 @@ impl<D: Deliver> Mirror<D> {
             bytes += history.memory_bytes();
         }
         channels.bytes = bytes;
+    }
+
+    fn part_or_join(&self, name: &ChannelName, is_joined: bool) {
+        self.change(name, |_, heard| heard.is_joined = is_joined);
     }
 
     /// Works on a channel, if it is kept, and counts what its history takes.

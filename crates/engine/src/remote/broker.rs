@@ -46,7 +46,7 @@ pub(crate) trait Broker: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Newest, BrokerError>> + Send;
 
     /// Where the logs end, in the order asked. A channel that does not exist is born by it, with the epoch that its first publication will
-    /// have; if nobody asks again it is forgotten after some minutes ([`super::CHECK`] is well below).
+    /// have; if nobody asks again it may be forgotten after some minutes (what is watched is asked for every 30 seconds).
     fn tops(&self, channels: &[ChannelName]) -> impl Future<Output = Result<Vec<Position>, BrokerError>> + Send;
 
     /// Channels with a past that match.

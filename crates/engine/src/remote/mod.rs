@@ -1,8 +1,400 @@
 //! What every engine with a broker in the network shares: it keeps a mirror of what is watched, sends batches, tries again, waits within a
 //! bound, and asks the other nodes who is present. A [`Broker`] is the small part that differs.
+//!
+//! ```text
+//!   append ─► Appends: one batch per channel in flight, the same token until it is answered ─► Broker ─► ...
+//!   page   ─► Mirror, if it covers that ─── else, once the channel is joined ────────────────► Broker
+//!   watch  ─► Keeper: subscribes, reads the top, joins; all again after a lost link ─────────► Broker
+//!   ... ─► Broker ─► Event ─► Mirror ─► Deliver
+//! ```
 
+mod appends;
 mod broker;
+mod clock;
+mod keeper;
 mod past;
+mod presence;
+
+use std::{
+    future::Future,
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use millrace_delivery::{Page, PageLimit};
+use millrace_protocol::{
+    ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
+    session::{Policy, Target},
+};
+use tokio::{
+    runtime::Handle,
+    sync::{oneshot, watch},
+    time::{Instant, timeout, timeout_at},
+};
+
+use crate::{Answer, Config, Deliver, Engine, Newest, OpenError, mirror::Mirror};
 
 pub(crate) use broker::{Broker, BrokerError, Event, Events, Lease, Token};
 pub(crate) use past::Past;
+
+use appends::Appends;
+use clock::Clock;
+use keeper::Keeper;
+use presence::Presence;
+
+/// How long a node is taken to live after it has said so, and how often it says so.
+const LEASE: Duration = Duration::from_secs(5);
+const RENEW: Duration = Duration::from_secs(1);
+/// Between two looks at how many channels there are.
+const COUNT: Duration = Duration::from_secs(5);
+/// Longest that [`Engine::close`] waits.
+const CLOSE: Duration = Duration::from_secs(10);
+
+/// An engine over a [`Broker`].
+pub(crate) struct Remote<B: Broker, D: Deliver> {
+    shared: Arc<Shared<B, D>>,
+    runtime: Handle,
+    stop: watch::Sender<bool>,
+    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the tasks of an engine share.
+struct Shared<B: Broker, D: Deliver> {
+    broker: B,
+    node: String,
+    config: Config,
+    local: Arc<Local<D>>,
+    appends: Appends,
+    /// Channels with a past, about.
+    count: AtomicUsize,
+    /// The lease was renewed when that was tried last.
+    is_leased: AtomicBool,
+}
+
+/// What events change; a broker exists only after it.
+struct Local<D: Deliver> {
+    deliver: Arc<D>,
+    mirror: Mirror<D>,
+    keeper: Keeper,
+    presence: Presence,
+    clock: Clock,
+}
+
+impl<B: Broker, D: Deliver> Remote<B, D> {
+    /// Starts the engine's thread. `connect` makes a broker from this node's name and where events go; it runs on the engine's runtime.
+    ///
+    /// A broker that cannot be reached within [`Config::wait`] is waited for in the background.
+    ///
+    /// Errors: those of `connect`, and what the broker refuses.
+    pub fn open(
+        config: Config,
+        deliver: Arc<D>,
+        clock: impl Fn() -> u64 + Send + Sync + 'static,
+        connect: impl FnOnce(&str, Events) -> Result<B, OpenError>,
+    ) -> Result<Self, OpenError> {
+        let node = format!("{:016x}", getrandom::u64()?);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(OpenError::System)?;
+        let handle = runtime.handle().clone();
+        let local = Arc::new(Local {
+            deliver: deliver.clone(),
+            mirror: Mirror::new(config.clone(), deliver),
+            keeper: Keeper::default(),
+            presence: Presence::default(),
+            clock: Clock::new(clock),
+        });
+        let hearing = local.clone();
+        let guard = handle.enter();
+        let broker = connect(&node, Arc::new(move |event| hearing.hear(event)))?;
+        drop(guard);
+        let shared = Arc::new(Shared {
+            appends: Appends::new(config.wait),
+            broker,
+            node,
+            config,
+            local,
+            count: AtomicUsize::new(0),
+            is_leased: AtomicBool::new(false),
+        });
+        let (stop, mut stopped) = watch::channel(false);
+        let thread = std::thread::Builder::new().name("engine".into());
+        let thread = thread.spawn(move || {
+            runtime.block_on(async move { drop(stopped.wait_for(|stopped| *stopped).await) });
+        });
+        let thread = std::sync::Mutex::new(Some(thread.map_err(OpenError::System)?));
+        let remote = Self { shared, runtime: handle, stop, thread };
+        remote.begin()?;
+        Ok(remote)
+    }
+
+    /// The first lease tells whether the broker can be used at all; then the tasks begin.
+    fn begin(&self) -> Result<(), OpenError> {
+        let shared = self.shared.clone();
+        let wait = shared.config.wait;
+        let first = self.block_on(wait + RENEW, async move {
+            let until = Instant::now() + wait;
+            loop {
+                match timeout_at(until, shared.renew()).await {
+                    Ok(Err(BrokerError::Unavailable(_))) if Instant::now() < until => {
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                    Ok(result) => return result.map(drop),
+                    Err(_) => return Err(BrokerError::Unavailable("no answer".into())),
+                }
+            }
+        });
+        match first.unwrap_or_else(|| Err(BrokerError::Unavailable("no answer".into()))) {
+            Ok(()) => {}
+            Err(BrokerError::Refused(error)) => return Err(OpenError::Setting(error.detail)),
+            Err(BrokerError::Unavailable(why)) => {
+                tracing::warn!(why, "the engine does not answer yet; it is tried again and again");
+            }
+        }
+        self.runtime.spawn(self.shared.clone().keep_lease());
+        self.runtime.spawn(keeper::run(self.shared.clone()));
+        Ok(())
+    }
+
+    /// Runs a future on the engine's thread and waits here for its end.
+    fn block_on<T: Send + 'static>(
+        &self,
+        wait: Duration,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        self.runtime.spawn(async move { drop(sender.try_send(future.await)) });
+        receiver.recv_timeout(wait).ok()
+    }
+
+    /// Asks the broker on the engine's thread, again while it does not answer, at most as long as [`Config::wait`].
+    fn ask<T, F>(&self, ask: impl Fn(Arc<Shared<B, D>>) -> F + Send + Sync + 'static) -> Answer<Result<T, Error>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, BrokerError>> + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let shared = self.shared.clone();
+        self.runtime.spawn(async move {
+            let until = Instant::now() + shared.config.wait;
+            let _ = sender.send(retry(until, || ask(shared.clone())).await);
+        });
+        later(receiver)
+    }
+
+    fn is_link_up(&self) -> bool {
+        self.shared.local.keeper.is_link_up()
+    }
+}
+
+impl<B: Broker, D: Deliver> Shared<B, D> {
+    async fn renew(&self) -> Result<Lease, BrokerError> {
+        let asked = std::time::Instant::now();
+        let lease = self.broker.renew(LEASE).await;
+        self.is_leased.store(lease.is_ok(), Relaxed);
+        if let Ok(lease) = &lease {
+            self.local.clock.set(lease.now_ms, asked.elapsed());
+        }
+        lease
+    }
+
+    async fn keep_lease(self: Arc<Self>) {
+        let mut counted = None::<Instant>;
+        loop {
+            let renewed = timeout(LEASE, self.renew()).await;
+            match renewed {
+                Ok(Ok(_)) => {
+                    if counted.is_none_or(|at| at.elapsed() >= COUNT)
+                        && let Ok(count) = self.broker.count().await
+                    {
+                        self.count.store(count, Relaxed);
+                        counted = Some(Instant::now());
+                    }
+                }
+                _ => self.is_leased.store(false, Relaxed),
+            }
+            tokio::time::sleep(RENEW).await;
+        }
+    }
+
+    fn may_create(&self) -> bool {
+        self.count.load(Relaxed) < self.config.channels_max
+    }
+
+    fn bounds(&self, channel: &ChannelName) -> millrace_delivery::Bounds {
+        self.config.bounds(channel.namespace())
+    }
+}
+
+impl<D: Deliver> Local<D> {
+    fn hear(&self, event: Event) {
+        match event {
+            Event::Published { channel, epoch, publication } => {
+                let is_matched = self.keeper.matches(&channel);
+                self.mirror.hear(&channel, epoch, publication, self.clock.now_ms(), is_matched);
+            }
+            Event::Told(message) => self.presence.hear(&message),
+            Event::LinkLost => {
+                self.keeper.link(false);
+                self.mirror.part();
+            }
+            Event::LinkBack => self.keeper.link(true),
+        }
+    }
+}
+
+impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
+    fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+        match self.shared.clone().append(&self.runtime, channel, publication) {
+            Ok(receiver) => later(receiver),
+            Err(error) => Answer::now(Err(error)),
+        }
+    }
+
+    fn page(
+        &self,
+        channel: &ChannelName,
+        since: Since,
+        policy: Policy,
+        limit: PageLimit,
+    ) -> Answer<Result<Page, Error>> {
+        let heard = move |shared: &Shared<B, D>, channel: &ChannelName, is_down: bool| {
+            let now_ms = shared.local.clock.now_ms();
+            shared.local.mirror.page(channel, since, policy, limit, now_ms, is_down)
+        };
+        if let Some(page) = heard(&self.shared, channel, !self.is_up()) {
+            return Answer::now(Ok(page));
+        }
+        let channel = channel.clone();
+        self.ask(move |shared| {
+            let channel = channel.clone();
+            async move {
+                // Whatever comes after the page has to be delivered: so the channel is joined first.
+                shared.local.keeper.joined(&shared.local.mirror, &channel).await;
+                match heard(&shared, &channel, false) {
+                    Some(page) => Ok(page),
+                    None => shared.broker.page(&channel, since, policy, limit, &shared.bounds(&channel)).await,
+                }
+            }
+        })
+    }
+
+    fn newest(&self, channel: &ChannelName) -> Answer<Result<Newest, Error>> {
+        let is_down = !self.is_up();
+        if let Some(newest) = self.shared.local.mirror.newest(channel, self.now_ms(), is_down) {
+            return Answer::now(Ok(newest));
+        }
+        let channel = channel.clone();
+        self.ask(move |shared| {
+            let channel = channel.clone();
+            async move { shared.broker.newest(&channel, &shared.bounds(&channel)).await }
+        })
+    }
+
+    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>> {
+        let pattern = pattern.clone();
+        self.ask(move |shared| {
+            let pattern = pattern.clone();
+            async move { shared.broker.channels(&pattern, max).await }
+        })
+    }
+
+    fn presence(&self, channel: &ChannelName) -> Answer<Result<u32, Error>> {
+        let channel = channel.clone();
+        self.ask(move |shared| {
+            let channel = channel.clone();
+            async move { shared.presence(&channel).await }
+        })
+    }
+
+    fn watch(&self, target: &Target, is_read: bool) {
+        self.shared.local.keeper.watch(target, is_read);
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.shared.local.clock.now_ms()
+    }
+
+    fn size(&self) -> (usize, usize) {
+        self.shared.local.mirror.size()
+    }
+
+    fn sweep(&self) {
+        self.shared.local.mirror.sweep(self.now_ms());
+    }
+
+    fn is_up(&self) -> bool {
+        self.is_link_up() && self.shared.is_leased.load(Relaxed)
+    }
+
+    /// What was accepted is answered or given up, the lease ends, and so does the thread.
+    fn close(&self) {
+        let shared = self.shared.clone();
+        self.block_on(CLOSE, async move {
+            let _ = timeout(shared.config.wait, shared.appends.idle()).await;
+            let _ = timeout(RENEW, shared.broker.renew(Duration::ZERO)).await;
+        });
+        self.end();
+    }
+}
+
+impl<B: Broker, D: Deliver> Remote<B, D> {
+    fn end(&self) {
+        self.stop.send_replace(true);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<B: Broker, D: Deliver> Drop for Remote<B, D> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Pauses between attempts: they double, from 20-40 ms to 1-2 s, each at its own moment.
+pub(crate) struct Pauses(u32);
+
+impl Pauses {
+    pub fn new() -> Self {
+        Self(0)
+    }
+
+    pub async fn pause(&mut self) {
+        let longest_ms = 40u64 << self.0.min(6);
+        self.0 += 1;
+        let chance = u64::from(getrandom::u32().unwrap_or_default());
+        tokio::time::sleep(Duration::from_millis(longest_ms / 2 + chance % (longest_ms / 2))).await;
+    }
+}
+
+/// Asks again while there is no answer.
+async fn retry<T, F>(until: Instant, ask: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, BrokerError>>,
+{
+    let mut pauses = Pauses::new();
+    let attempts = async {
+        loop {
+            match ask().await {
+                Err(BrokerError::Unavailable(why)) => tracing::debug!(why, "the engine is asked again"),
+                Err(BrokerError::Refused(error)) => return Err(error),
+                Ok(value) => return Ok(value),
+            }
+            pauses.pause().await;
+        }
+    };
+    timeout_at(until, attempts).await.unwrap_or_else(|_| Err(unavailable()))
+}
+
+fn unavailable() -> Error {
+    Error::new(Code::Unavailable, "the engine does not answer; try again")
+}
+
+fn later<T: Send + 'static>(receiver: oneshot::Receiver<Result<T, Error>>) -> Answer<Result<T, Error>> {
+    Answer::Later(Box::pin(async move { receiver.await.unwrap_or_else(|_| Err(unavailable())) }))
+}

@@ -1,0 +1,146 @@
+//! How publications stand in Redis, and travel through it. Numbers are big-endian.
+//!
+//! ```text
+//! message      version (1 byte, 1), length of the channel's name (1), name, publications
+//! publication  version (1 byte, 1), epoch (4), offset (8), time_ms (8), expires_ms or 0 (8), tail
+//! tail         kind (1: JSON, 2: text, 3: binary), 0 or 1 + length of the key (2), key, length of the payload (4), payload
+//! ```
+//!
+//! The head of a publication is written at the server (`library.lua`), the tail here.
+
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use millrace_protocol::{ChannelName, Epoch, Kind, NewPublication, Publication};
+
+const VERSION: u8 = 1;
+
+/// The part of a publication that its publisher knows.
+pub fn tail(new: &NewPublication) -> Vec<u8> {
+    let mut tail = Vec::with_capacity(7 + new.cost_bytes());
+    tail.push(match new.kind {
+        Kind::Json => 1,
+        Kind::Text => 2,
+        Kind::Binary => 3,
+    });
+    let key = new.key.as_deref().unwrap_or_default();
+    // Keys and payloads are bounded far below by `NewPublication::check` and `limits.message_bytes_max`.
+    tail.extend_from_slice(&(new.key.as_ref().map_or(0, |key| key.len() + 1) as u16).to_be_bytes());
+    tail.extend_from_slice(key.as_bytes());
+    tail.extend_from_slice(&(new.data.len() as u32).to_be_bytes());
+    tail.extend_from_slice(&new.data);
+    tail
+}
+
+/// A message: which channel, and what is published there. `None` if it is not one.
+pub fn message(mut bytes: Bytes) -> Option<(ChannelName, Vec<(Epoch, Publication)>)> {
+    if bytes.try_get_u8().ok()? != VERSION {
+        return None;
+    }
+    let length = bytes.try_get_u8().ok()?.into();
+    let name = take(&mut bytes, length)?;
+    let channel = ChannelName::parse(std::str::from_utf8(&name).ok()?).ok()?;
+    let mut publications = Vec::new();
+    while !bytes.is_empty() {
+        publications.push(publication(&mut bytes)?);
+    }
+    Some((channel, publications))
+}
+
+/// The next publication of `bytes`, which shares its payload with them. `None` if there is none.
+pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
+    if bytes.try_get_u8().ok()? != VERSION {
+        return None;
+    }
+    let epoch = Epoch(bytes.try_get_u32().ok()?);
+    let offset = bytes.try_get_u64().ok()?;
+    let time_ms = bytes.try_get_u64().ok()?;
+    let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
+    let kind = match bytes.try_get_u8().ok()? {
+        1 => Kind::Json,
+        2 => Kind::Text,
+        3 => Kind::Binary,
+        _ => return None,
+    };
+    let key = match bytes.try_get_u16().ok()?.checked_sub(1) {
+        Some(length) => {
+            let key = take(bytes, length.into())?;
+            Some(std::str::from_utf8(&key).ok()?.into())
+        }
+        None => None,
+    };
+    let length = bytes.try_get_u32().ok()?;
+    let data = take(bytes, length as usize)?;
+    (offset > 0).then_some((epoch, Publication { offset, time_ms, key, expires_ms, kind, data }))
+}
+
+/// A stored entry: one publication and nothing else.
+pub fn entry(bytes: Bytes) -> Option<Arc<Publication>> {
+    let mut bytes = bytes;
+    let (_, publication) = publication(&mut bytes)?;
+    bytes.is_empty().then(|| Arc::new(publication))
+}
+
+fn take(bytes: &mut Bytes, length: usize) -> Option<Bytes> {
+    (bytes.len() >= length).then(|| bytes.split_to(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(new: &NewPublication) -> Vec<u8> {
+        let mut entry = vec![VERSION];
+        entry.extend_from_slice(&7u32.to_be_bytes());
+        for number in [3u64, 1_700_000_000_123, 0] {
+            entry.extend_from_slice(&number.to_be_bytes());
+        }
+        entry.extend(tail(new));
+        entry
+    }
+
+    fn new(key: Option<&str>, kind: Kind, data: &[u8]) -> NewPublication {
+        NewPublication { key: key.map(Into::into), ..NewPublication::new(kind, Bytes::copy_from_slice(data)) }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let all = [
+            new(None, Kind::Json, b"{}"),
+            new(Some(""), Kind::Text, b""),
+            new(Some(&"k".repeat(255)), Kind::Binary, &[0, 255, 10, 13]),
+        ];
+        let mut bytes = vec![VERSION, 3];
+        bytes.extend_from_slice(b"a/b");
+        all.iter().for_each(|new| bytes.extend(encoded(new)));
+        let (channel, publications) = message(bytes.into()).unwrap();
+        assert_eq!(channel.as_str(), "a/b");
+        for ((epoch, publication), new) in publications.into_iter().zip(&all) {
+            assert_eq!((epoch, publication.offset, publication.time_ms), (Epoch(7), 3, 1_700_000_000_123));
+            assert_eq!((publication.key.as_ref(), publication.kind), (new.key.as_ref(), new.kind));
+            assert_eq!((publication.expires_ms, publication.data), (None, new.data.clone()));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let whole = encoded(&new(Some("key"), Kind::Json, b"{}"));
+        for length in 0..whole.len() {
+            assert!(entry(Bytes::copy_from_slice(&whole[..length])).is_none(), "{length} bytes");
+        }
+        assert!(entry(whole.clone().into()).is_some());
+        assert!(entry([whole.as_slice(), b"x"].concat().into()).is_none());
+        for (at, bad) in [(0, 2), (29, 9), (29, 0)] {
+            let mut other = whole.clone();
+            other[at] = bad;
+            assert!(entry(other.into()).is_none());
+        }
+        let mut enormous = whole;
+        let at = enormous.len() - 6;
+        enormous[at..at + 4].copy_from_slice(&u32::MAX.to_be_bytes());
+        assert!(entry(enormous.into()).is_none());
+        for bad in [&b""[..], b"\x01", b"\x01\x05a/b", b"\x01\x03a b", b"\x02\x03a/b"] {
+            assert!(message(Bytes::copy_from_slice(bad)).is_none(), "{bad:?}");
+        }
+    }
+}
