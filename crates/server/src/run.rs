@@ -65,7 +65,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
         .context("the engine (`engine.url`) cannot be opened")?;
     let metrics: Vec<Arc<Metrics>> = (0..shards).map(|_| Arc::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
-    let name = config.engine.url.clone();
+    let name = millrace_engine::shown_url(&config.engine.url);
     let site = Arc::new(Site::new(urls(address), udp, name, engine.clone(), metrics.clone(), ready.clone()));
     let (draining, drains) = watch::channel(false);
     let (stop, stops) = watch::channel(false);
@@ -94,7 +94,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
             }
         })?);
     }
-    tracing::info!(%address, shards, engine = config.engine.url, "serving");
+    tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
     Ok(Running { address, ready, draining, stop, threads, engine, config })
 }
 

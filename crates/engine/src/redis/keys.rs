@@ -86,7 +86,7 @@ mod tests {
         let keys = Keys::new("millrace");
         let tag = format!("{{{}}}", bucket(&channel));
         assert_eq!(keys.meta(&channel), format!("millrace:{tag}:m:cars/1"));
-        assert_eq!(bucket(&channel), 78);
+        assert_eq!(bucket(&channel), 120);
         let glob = |pattern| keys.glob(&Pattern::parse(pattern).unwrap());
         assert_eq!(glob("#"), "millrace:{*}:c:*");
         assert_eq!(glob("a/#"), "millrace:{*}:c:a*");

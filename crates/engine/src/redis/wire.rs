@@ -3,7 +3,7 @@
 //! ```text
 //! message      version (1 byte, 1), length of the channel's name (1), name, publications
 //! publication  version (1 byte, 1), epoch (4), offset (8), time_ms (8), expires_ms or 0 (8), tail
-//! tail         kind (1: JSON, 2: text, 3: binary), 0 or 1 + length of the key (2), key, length of the payload (4), payload
+//! tail         kind (1: JSON, 2: text, 3: binary, 4: JSON or text), 0 or 1 + length of the key (2), key, length of the payload (4), payload
 //! ```
 //!
 //! The head of a publication is written at the server (`library.lua`), the tail here.
@@ -22,6 +22,7 @@ pub fn tail(new: &NewPublication) -> Vec<u8> {
         Kind::Json => 1,
         Kind::Text => 2,
         Kind::Binary => 3,
+        Kind::Utf8 => 4,
     });
     let key = new.key.as_deref().unwrap_or_default();
     // Keys and payloads are bounded far below by `NewPublication::check` and `limits.message_bytes_max`.
@@ -60,6 +61,7 @@ pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
         1 => Kind::Json,
         2 => Kind::Text,
         3 => Kind::Binary,
+        4 => Kind::Utf8,
         _ => return None,
     };
     let key = match bytes.try_get_u16().ok()?.checked_sub(1) {

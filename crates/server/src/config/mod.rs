@@ -35,12 +35,17 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Engine {
-    /// Where order and history live: `memory`.
+    /// Where order and history live: `memory`, or a URL such as `redis://localhost:6379`.
     pub url: String,
     /// Most channels with a past.
     pub channels_max: usize,
     /// Memory for the past of all channels together.
     pub history_bytes_max: usize,
+    /// How long a publication, or a page of history, waits for an engine that does not answer.
+    #[serde(with = "humantime_serde")]
+    pub wait: Duration,
+    /// What every name in a shared engine begins with.
+    pub prefix: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,8 +76,8 @@ impl Default for Server {
 
 impl Default for Engine {
     fn default() -> Self {
-        let millrace_engine::Config { channels_max, history_bytes_max, .. } = Default::default();
-        Self { url: "memory".into(), channels_max, history_bytes_max }
+        let millrace_engine::Config { channels_max, history_bytes_max, wait, prefix, .. } = Default::default();
+        Self { url: "memory".into(), channels_max, history_bytes_max, wait, prefix }
     }
 }
 
@@ -130,6 +135,8 @@ impl Config {
             namespaces: self.namespaces.clone(),
             channels_max: self.engine.channels_max,
             history_bytes_max: self.engine.history_bytes_max,
+            wait: self.engine.wait,
+            prefix: self.engine.prefix.clone(),
         }
     }
 

@@ -1,0 +1,145 @@
+//! Real servers for the tests: each on a free port, in a folder of its own, started once per test binary; they end with it, however it ends.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+/// A server process. A shell holds it, and ends it and its folder once we have gone: statics are never dropped.
+pub struct Server {
+    pub port: u16,
+    /// Of the server itself.
+    pub pid: u32,
+    shell: Child,
+    _stdin: Option<ChildStdin>,
+}
+
+impl Server {
+    /// Starts `command` (in which `$dir` is its folder) and waits until `port` accepts connections.
+    pub fn start(port: u16, command: &str) -> Self {
+        let script = format!(
+            "dir=$(mktemp -d); {command} >\"$dir/log\" 2>&1 </dev/null & pid=$!; echo $pid; read end; kill -CONT $pid; kill $pid; \
+             wait $pid; rm -rf \"$dir\""
+        );
+        let mut shell = Command::new("sh");
+        let mut shell = shell.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let server = Self { port, pid: line.trim().parse().unwrap(), _stdin: shell.stdin.take(), shell };
+        let reached = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+        assert!(until(Duration::from_secs(10), reached), "`{command}` does not listen on {port}");
+        server
+    }
+
+    /// Sends the server a signal, such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([&format!("-{name}"), &self.pid.to_string()]).status().unwrap().success());
+    }
+
+    /// Ends the server and waits until it has ended.
+    pub fn end(mut self) -> u16 {
+        drop(self._stdin.take());
+        self.shell.wait().unwrap();
+        self.port
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self._stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+/// Waits for a condition.
+pub fn until(limit: Duration, condition: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    while !condition() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+pub fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// Is this program here? Says loudly if not.
+pub fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has =
+        std::env::split_paths(&path).chain([Path::new("/usr/sbin").into()]).any(|dir| dir.join(program).is_file());
+    if !has {
+        eprintln!("SKIPPED: `{program}` is not installed here (scripts/setup.sh does that)");
+    }
+    has
+}
+
+/// A Redis that keeps nothing on disk.
+pub fn redis_on(port: u16, more: &str) -> Server {
+    let command = format!("redis-server --port {port} --save '' --appendonly no --dir \"$dir\" {more}");
+    Server::start(port, &command)
+}
+
+/// One Redis for everybody; `None` if there is none here.
+pub fn redis() -> Option<String> {
+    static REDIS: OnceLock<Option<Server>> = OnceLock::new();
+    let server = REDIS.get_or_init(|| has("redis-server").then(|| redis_on(free_port(), "")));
+    server.as_ref().map(|server| format!("redis://127.0.0.1:{}", server.port))
+}
+
+/// A cluster of three for everybody.
+pub fn redis_cluster() -> Option<String> {
+    static CLUSTER: OnceLock<Option<Vec<Server>>> = OnceLock::new();
+    let servers = CLUSTER.get_or_init(|| has("redis-server").then(start_cluster));
+    let hosts: Vec<_> = servers.as_ref()?.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+    Some(format!("redis+cluster://{}", hosts.join(",")))
+}
+
+pub fn start_cluster() -> Vec<Server> {
+    let buses = [(); 3].map(|()| free_port());
+    let servers: Vec<_> = buses
+        .iter()
+        .map(|bus| {
+            let more = format!("--cluster-enabled yes --cluster-node-timeout 2000 --cluster-port {bus}");
+            redis_on(free_port(), &more)
+        })
+        .collect();
+    for (i, server) in servers.iter().enumerate() {
+        let (first, last) = (i * 16384 / 3, (i + 1) * 16384 / 3 - 1);
+        ask(server.port, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+        for (other, bus) in servers.iter().zip(buses) {
+            ask(server.port, &["CLUSTER", "MEET", "127.0.0.1", &other.port.to_string(), &bus.to_string()]);
+        }
+    }
+    let is_whole = |server: &Server| {
+        let info = ask(server.port, &["CLUSTER", "INFO"]);
+        info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3") && info.contains("cluster_size:3")
+    };
+    assert!(until(Duration::from_secs(30), || servers.iter().all(is_whole)), "the cluster does not come together");
+    servers
+}
+
+/// A command to a Redis, and all of its answer that has come, as it stands on the wire.
+pub fn ask(port: u16, command: &[&str]) -> String {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut request = format!("*{}\r\n", command.len());
+    for word in command {
+        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    // What comes before the end of the connection is the whole answer.
+    request.push_str("*1\r\n$4\r\nQUIT\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    assert!(!answer.starts_with('-'), "{command:?}: {answer}");
+    answer
+}
