@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 use crate::chance::Chance;
@@ -23,12 +22,8 @@ use cursors::Cursors;
 /// Waits before connecting again: uniform below this, doubled with every failure up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(20);
-/// Waits less than this when the server asks to connect again.
-const MOVE_WAIT: Duration = Duration::from_millis(50);
 /// The server is heard from every 25 s; a stream that is silent for longer than this is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
-/// Longest that a server can ask for, as one that drains is gone before.
-const DRAIN_MAX: Duration = Duration::from_secs(60 * 60);
 /// Most bytes of one message with its envelope: 1 MiB as base64 and room for the rest.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
@@ -137,22 +132,9 @@ enum End {
     Enough,
     /// Connect again after backing off.
     Lost(String),
-    /// The server asked to connect again, and the moment that it named has come.
-    Moved,
+    /// The server asked to connect again, after at most this time.
+    Moved(Duration),
     Fatal(SubscriptionError),
-}
-
-impl End {
-    /// Why to connect again, and after how long; or how reading ends.
-    fn again(self, backoff: &mut Backoff) -> ControlFlow<Result<(), SubscriptionError>, (String, Duration)> {
-        ControlFlow::Continue(match self {
-            End::Enough => return ControlFlow::Break(Ok(())),
-            End::Fatal(error) => return ControlFlow::Break(Err(error)),
-            End::Lost(why) => (why, backoff.next_wait()),
-            // Each reader was given a moment of its own, so nothing is left to spread; the rest is against a server that only ever asks.
-            End::Moved => ("the server asks to connect again".into(), MOVE_WAIT.mul_f64(backoff.share())),
-        })
-    }
 }
 
 impl From<Problem> for End {
@@ -172,17 +154,18 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
     let mut cursors = Cursors::default();
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system());
     loop {
-        let mut reader =
-            Reader { options, cursors: &mut cursors, backoff: &mut backoff, sink: &mut *sink, leave_at: None };
+        let mut reader = Reader { options, cursors: &mut cursors, backoff: &mut backoff, sink: &mut *sink };
         let end = match options.transport {
             Transport::WebSocket => websocket::read(&mut reader).await,
             Transport::Stream => http::stream(&mut reader, &client).await,
             Transport::Sse => http::sse(&mut reader, &client).await,
             Transport::LongPolling | Transport::Polling => http::poll(&mut reader, &client).await,
         };
-        let (why, wait) = match end.again(&mut backoff) {
-            ControlFlow::Continue(again) => again,
-            ControlFlow::Break(result) => return result,
+        let (why, wait) = match end {
+            End::Enough => return Ok(()),
+            End::Fatal(error) => return Err(error),
+            End::Lost(why) => (why, backoff.next_wait()),
+            End::Moved(within) => ("the server asks to connect again".into(), within.mul_f64(backoff.share())),
         };
         if sink(Update::Lost { why, wait }).is_break() {
             return Ok(());
@@ -206,37 +189,12 @@ struct Reader<'a, 'b> {
     cursors: &'a mut Cursors,
     backoff: &'a mut Backoff,
     sink: &'a mut Sink<'b>,
-    /// The server goes down: read on until then, and connect again.
-    leave_at: Option<Instant>,
 }
 
 impl Reader<'_, '_> {
     /// The server answered: the next cut starts with a short wait.
     fn connected(&mut self) {
         self.backoff.succeeded();
-    }
-
-    /// The server asks to connect again after this time.
-    fn drain(&mut self, after_ms: u64) {
-        let at = Instant::now() + Duration::from_millis(after_ms).min(DRAIN_MAX);
-        self.leave_at = Some(self.leave_at.map_or(at, |before| before.min(at)));
-    }
-
-    /// What the connection brings next.
-    ///
-    /// Errors: nothing came for [`SILENCE_MAX`], or it is time to leave.
-    async fn next<T>(&self, coming: impl Future<Output = T>) -> Result<T, End> {
-        let now = Instant::now();
-        if self.leave_at.is_some_and(|leave_at| leave_at <= now) {
-            return Err(End::Moved);
-        }
-        let silent_at = now + SILENCE_MAX;
-        let until = self.leave_at.map_or(silent_at, |leave_at| leave_at.min(silent_at));
-        let ended = |_| match self.leave_at {
-            Some(leave_at) if leave_at <= silent_at => End::Moved,
-            _ => End::Lost(format!("nothing heard for {} s", SILENCE_MAX.as_secs())),
-        };
-        tokio::time::timeout_at(until, coming).await.map_err(ended)
     }
 
     /// Hands a message on unless it was seen.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use std::{ops::ControlFlow, time::Duration};
+use std::time::Duration;
 
 use super::{Backoff, Chance, End, Gap, Message, RETRY_BASE, RETRY_MAX, SILENCE_MAX, Sink, SubscriptionError, Update};
 use super::{client, http, parse};
@@ -53,17 +53,15 @@ pub async fn read_range(range: &Range, sink: &mut Sink<'_>) -> Result<(), Subscr
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system());
     let mut rest = range.clone();
     loop {
-        let end = match read_page(&mut rest, &client, sink).await {
+        let (why, wait) = match read_page(&mut rest, &client, sink).await {
             Ok(true) => {
                 backoff.succeeded();
                 continue;
             }
-            Ok(false) => return Ok(()),
-            Err(end) => end,
-        };
-        let (why, wait) = match end.again(&mut backoff) {
-            ControlFlow::Continue(again) => again,
-            ControlFlow::Break(result) => return result,
+            Ok(false) | Err(End::Enough) => return Ok(()),
+            Err(End::Fatal(error)) => return Err(error),
+            Err(End::Lost(why)) => (why, backoff.next_wait()),
+            Err(End::Moved(within)) => ("the server asks to connect again".into(), within),
         };
         if sink(Update::Lost { why, wait }).is_break() {
             return Ok(());

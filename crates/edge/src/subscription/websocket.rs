@@ -1,5 +1,7 @@
 //! One session for all channels: `millrace.v1+json` over `/v1/connect`.
 
+use std::time::Duration;
+
 use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
 use serde_json::json;
@@ -51,7 +53,9 @@ async fn connect_and_read(reader: &mut Reader<'_, '_>) -> Result<std::convert::I
         socket.send(Frame::text(command)).await.map_err(|error| End::Lost(cause(&error)))?;
     }
     loop {
-        match reader.next(socket.next()).await? {
+        let frame = tokio::time::timeout(SILENCE_MAX, socket.next()).await;
+        let silent = |_| End::Lost(format!("nothing heard for {} s", SILENCE_MAX.as_secs()));
+        match frame.map_err(silent)? {
             None => return Err(End::Lost("the connection ended".into())),
             Some(Err(error)) => return Err(End::Lost(cause(&error))),
             Some(Ok(Frame::Text(text))) => hear(reader, text.as_bytes())?,
@@ -105,7 +109,7 @@ fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<(), End> {
         Some("message") => return reader.message(parse::<Message>(text)?),
         Some("gap") => return reader.gap(parse::<Gap>(text)?),
         Some("connected") => reader.connected(),
-        Some("drain") => reader.drain(heard.after_ms.unwrap_or(0)),
+        Some("drain") => return Err(End::Moved(Duration::from_millis(heard.after_ms.unwrap_or(0)))),
         Some("error") => {
             let what = format!("{}: {}", heard.code.unwrap_or_default(), heard.detail.unwrap_or_default());
             return Err(End::Fatal(SubscriptionError::Protocol(what)));
@@ -153,7 +157,6 @@ fn closed(close: Option<(CloseCode, String)>) -> End {
 #[cfg(test)]
 mod tests {
     use std::ops::ControlFlow;
-    use std::time::Duration;
 
     use super::super::cursors::Cursors;
     use super::super::{Options, Transport, Update};
@@ -183,8 +186,7 @@ mod tests {
             });
             ControlFlow::Continue(())
         };
-        let mut reader =
-            Reader { options: &options, cursors: &mut cursors, backoff: &mut backoff, sink: &mut sink, leave_at: None };
+        let mut reader = Reader { options: &options, cursors: &mut cursors, backoff: &mut backoff, sink: &mut sink };
         for text in said {
             hear(&mut reader, text.as_bytes()).expect("it goes on");
         }
