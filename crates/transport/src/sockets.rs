@@ -53,6 +53,8 @@ pub(crate) struct Socket {
     pub(crate) talk: Talk,
     /// The client may send compressed messages.
     pub(crate) deflate: bool,
+    /// When the hub was told last that the peer has said something: once per second is enough.
+    heard_s: u32,
     /// Commands that wait behind one that the engine has not answered yet; while `Some`, nothing is read.
     #[expect(clippy::box_collection, reason = "it is rare, and an endpoint is one cache line")]
     pub(crate) waiting: Option<Box<VecDeque<String>>>,
@@ -95,6 +97,7 @@ impl Sockets {
             decoder: Default::default(),
             talk,
             deflate,
+            heard_s: 0,
             waiting: None,
             watched,
         };
@@ -213,6 +216,11 @@ impl Socket {
             Ok(()) => self.watched = wanted,
             Err(error) => tracing::error!(%error, "a socket cannot be watched"),
         }
+    }
+
+    /// Is it the first time in this second that the peer has said something?
+    pub(crate) fn is_news(&mut self, now_s: u32) -> bool {
+        std::mem::replace(&mut self.heard_s, now_s) != now_s
     }
 
     /// Room to write was reported: no more of it until the next partial write.

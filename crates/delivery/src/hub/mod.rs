@@ -317,7 +317,12 @@ impl Hub {
         self.conns.remove(id.slot as usize);
     }
 
-    /// The peer has said something, whatever it was.
+    /// Seconds since the hub began, as [`Hub::tick`] was told last.
+    pub fn now_s(&self) -> u32 {
+        self.now_s
+    }
+
+    /// The peer has said something, whatever it was; once between two ticks is enough.
     pub fn heard(&mut self, id: ConnId) {
         let now_s = self.now_s;
         if let Some(conn) = self.conn_mut(id) {

@@ -228,8 +228,11 @@ impl EventLoop {
     fn decode(self: &Rc<Self>, id: ConnId, bytes: &mut [u8]) {
         let shard = &self.context.shard;
         let Some((mut decoder, talk, deflate)) = shard.with(|hub, sockets| {
-            hub.heard(id);
             let socket = sockets.socket(id)?;
+            // Its place in the hub is seldom still in the cache.
+            if socket.is_news(hub.now_s()) {
+                hub.heard(id);
+            }
             Some((std::mem::take(&mut socket.decoder), socket.talk.clone(), socket.deflate))
         }) else {
             return;
