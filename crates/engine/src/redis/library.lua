@@ -122,9 +122,9 @@ local function forget_tokens(meta, now)
   end
 end
 
--- KEYS: meta, log, index of the bucket, pub/sub channel, pub/sub channel of the bucket, idempotency keys.
--- ARGV: channel, seed, count, bytes and age bounds, node, number of the batch, 1 if a channel may be created, S in a cluster; then per
--- publication: milliseconds that it lives or 0, place of its idempotency key in KEYS or 0, the publication without its head.
+-- KEYS: meta, log, index of the bucket, idempotency keys. Pub/sub channels are none: a slot that moves would seem to have moved halfway.
+-- ARGV: channel, seed, count, bytes and age bounds, node, number of the batch, 1 if a channel may be created, S in a cluster, pub/sub channel
+-- of the channel, that of its bucket; then per publication: milliseconds that it lives or 0, place of its idempotency key in KEYS or 0, the publication without its head.
 -- Answer: epoch and offset of each, as text.
 local function append(keys, args)
   local meta, log, index = keys[1], keys[2], keys[3]
@@ -150,7 +150,7 @@ local function append(keys, args)
     c.f, c.a = c.c, time
   end
   local answer, message = {}, {}
-  for i = 10, #args, 3 do
+  for i = 12, #args, 3 do
     local ttl, key, tail = tonumber(args[i]), tonumber(args[i + 1]), args[i + 2]
     local known = key > 0 and redis.call('GET', keys[key])
     if known then
@@ -183,10 +183,10 @@ local function append(keys, args)
   if #message > 0 then
     message = struct.pack('>BB', 1, #args[1]) .. args[1] .. table.concat(message)
     if args[9] == 'S' then
-      redis.call('SPUBLISH', keys[4], message)
-      redis.call('SPUBLISH', keys[5], message)
+      redis.call('SPUBLISH', args[10], message)
+      redis.call('SPUBLISH', args[11], message)
     else
-      redis.call('PUBLISH', keys[4], message)
+      redis.call('PUBLISH', args[10], message)
     end
   end
   return answer

@@ -218,13 +218,7 @@ impl Broker for Redis {
         may_create: bool,
     ) -> Result<Vec<Position>, BrokerError> {
         let b = bucket(channel);
-        let mut keys = vec![
-            self.keys.meta(channel),
-            self.keys.log(channel),
-            self.keys.index(b),
-            self.keys.publications(channel),
-            self.keys.all(b),
-        ];
+        let mut keys = vec![self.keys.meta(channel), self.keys.log(channel), self.keys.index(b)];
         let mut places = Vec::with_capacity(batch.len());
         for new in batch {
             places.push(match &new.idempotency_key {
@@ -241,6 +235,7 @@ impl Broker for Redis {
                 command.arg(bounds.count_max).arg(bounds.bytes_max).arg(bounds.age_max_ms.min(AGE_MS_MAX));
                 command.arg(token.node).arg(token.number).arg(u8::from(may_create));
                 command.arg(if self.is_cluster { "S" } else { "" });
+                command.arg(self.keys.publications(channel)).arg(self.keys.all(b));
                 for (new, place) in batch.iter().zip(places) {
                     command.arg(new.ttl_ms.map_or(0, |ttl| ttl.clamp(1, AGE_MS_MAX))).arg(place).arg(wire::tail(new));
                 }

@@ -245,7 +245,8 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                     }
                 }
             }
-            let names: Vec<_> = names.into_iter().collect();
+            // What another target has joined on this link already lacks nothing.
+            let names: Vec<_> = names.into_iter().filter(|name| !mirror.is_joined(name)).collect();
             for names in names.chunks(TARGETS_MAX) {
                 names.iter().for_each(|name| mirror.open(name));
                 let tops = self.broker.tops(names).await?;
@@ -253,6 +254,9 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                     return Ok(());
                 }
                 for (name, top) in names.iter().zip(tops) {
+                    if mirror.is_joined(name) {
+                        continue;
+                    }
                     if news.contains(name) && top.offset > 0 {
                         let route = self.local.deliver.route(name);
                         self.local.deliver.moved(&route, name, Position { offset: 0, ..top }, top);

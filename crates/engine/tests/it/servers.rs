@@ -22,7 +22,7 @@ impl Server {
     /// Starts `command` (in which `$dir` is its folder) and waits until `port` accepts connections.
     pub fn start(port: u16, command: &str) -> Self {
         let script = format!(
-            "dir=$(mktemp -d); {command} >\"$dir/log\" 2>&1 </dev/null & pid=$!; echo $pid; read end; kill -CONT $pid; kill $pid; \
+            "dir=$(mktemp -d); cd \"$dir\"; {command} >\"$dir/log\" 2>&1 </dev/null & pid=$!; echo $pid; read end; kill -CONT $pid; kill $pid; \
              wait $pid; rm -rf \"$dir\""
         );
         let mut shell = Command::new("sh");
@@ -84,7 +84,7 @@ pub fn has(program: &str) -> bool {
 
 /// A Redis that keeps nothing on disk.
 pub fn redis_on(port: u16, more: &str) -> Server {
-    let command = format!("redis-server --port {port} --save '' --appendonly no --dir \"$dir\" {more}");
+    let command = format!("redis-server --port {port} --save '' --appendonly no {more}");
     Server::start(port, &command)
 }
 

@@ -55,6 +55,8 @@ pub struct Delivered {
     pub seen: Mutex<HashMap<String, Vec<(Epoch, u64)>>>,
     /// What the engine said it has missed.
     pub moved: Mutex<Vec<(String, Position, Position)>>,
+    /// How long each delivery takes: a node that is too slow.
+    pub delay_ms: AtomicU64,
 }
 
 impl Deliver for Delivered {
@@ -63,6 +65,10 @@ impl Deliver for Delivered {
     fn route(&self, _: &ChannelName) {}
 
     fn deliver(&self, (): &(), channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
+        let delay_ms = self.delay_ms.load(Ordering::SeqCst);
+        if delay_ms > 0 {
+            std::thread::sleep(Duration::from_millis(delay_ms));
+        }
         let mut seen = self.seen.lock().unwrap();
         seen.entry(channel.to_string()).or_default().push((epoch, publication.offset));
     }
