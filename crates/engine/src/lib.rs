@@ -9,6 +9,7 @@ mod answer;
 mod config;
 mod memory;
 mod mirror;
+mod nats;
 mod redis;
 mod remote;
 
@@ -25,7 +26,7 @@ use millrace_protocol::{
 };
 
 /// Every engine, as `--engine` takes it.
-pub const ENGINES: &[&str] = &["memory", "redis"];
+pub const ENGINES: &[&str] = &["memory", "redis", "nats"];
 
 /// Why an engine cannot be opened. No variant holds a password.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +48,9 @@ pub enum OpenError {
 pub fn check_url(url: &str) -> Result<(), OpenError> {
     if let Some(url) = redis::Url::parse(url) {
         return url.map(drop);
+    }
+    if let Some(checked) = nats::check_url(url) {
+        return checked;
     }
     match url {
         "memory" => Ok(()),
@@ -73,6 +77,9 @@ pub fn open<D: Deliver>(
 ) -> Result<Arc<dyn Engine>, OpenError> {
     if let Some(url) = redis::Url::parse(url) {
         return Ok(Arc::new(redis::open(url?, config, deliver, clock)?));
+    }
+    if nats::check_url(url).is_some() {
+        return Ok(Arc::new(nats::open(url, config, deliver, clock)?));
     }
     match url {
         "memory" => {

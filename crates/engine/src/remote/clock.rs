@@ -4,7 +4,7 @@ use std::{
 };
 
 /// The broker's time, from this node's clock and what the broker said it is.
-pub(super) struct Clock {
+pub(crate) struct Clock {
     local_ms: Box<dyn Fn() -> u64 + Send + Sync>,
     /// Broker's time less ours.
     offset_ms: AtomicI64,

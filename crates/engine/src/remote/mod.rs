@@ -39,10 +39,10 @@ use tokio::{
 use crate::{Answer, Config, Deliver, Engine, Newest, OpenError, mirror::Mirror};
 
 pub(crate) use broker::{Broker, BrokerError, Event, Events, Lease, Token};
+pub(crate) use clock::Clock;
 pub(crate) use past::Past;
 
 use appends::Appends;
-use clock::Clock;
 use keeper::Keeper;
 use presence::Presence;
 

@@ -95,6 +95,19 @@ pub fn redis() -> Option<String> {
     server.as_ref().map(|server| format!("redis://127.0.0.1:{}", server.port))
 }
 
+/// A NATS with JetStream, which keeps its streams in `dir` and takes the largest publications.
+pub fn nats_on(port: u16, dir: &str) -> Server {
+    let start = format!("exec nats-server -c \"$dir/conf\" -a 127.0.0.1 -p {port} -js -sd {dir}");
+    Server::start(port, &format!("(echo 'max_payload: 2MB' >\"$dir/conf\"; {start})"))
+}
+
+/// One NATS for everybody; `None` if there is none here.
+pub fn nats() -> Option<String> {
+    static NATS: OnceLock<Option<Server>> = OnceLock::new();
+    let server = NATS.get_or_init(|| has("nats-server").then(|| nats_on(free_port(), "\"$dir\"")));
+    server.as_ref().map(|server| format!("nats://127.0.0.1:{}", server.port))
+}
+
 /// A cluster of three for everybody.
 pub fn redis_cluster() -> Option<String> {
     static CLUSTER: OnceLock<Option<Vec<Server>>> = OnceLock::new();

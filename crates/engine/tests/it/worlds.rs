@@ -47,6 +47,7 @@ const STARTS: &[Start] = &[
     Start { engine: "memory", url: || Some("memory".into()), clock: Clock::Given, bounds_all: true },
     Start { engine: "redis", url: servers::redis, clock: Clock::Own, bounds_all: false },
     Start { engine: "redis", url: servers::redis_cluster, clock: Clock::Own, bounds_all: false },
+    Start { engine: "nats", url: servers::nats, clock: Clock::Own, bounds_all: false },
 ];
 
 /// Remembers what was delivered, per channel.

@@ -1,0 +1,266 @@
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use async_nats::{Client, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind, Subscriber};
+use bytes::Bytes;
+use millrace_protocol::{Code, Error};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+
+use super::url::{Credentials, Url};
+use crate::remote::BrokerError;
+
+/// Longest that an answer is waited for.
+const ANSWER: Duration = Duration::from_secs(2);
+const CONNECT: Duration = Duration::from_secs(2);
+/// A connection that answers none of three of these is given up.
+const PING: Duration = Duration::from_secs(3);
+/// Longest pause between two attempts to connect.
+const PAUSE_MS_MAX: u64 = 2000;
+
+/// The connection to NATS. The client library keeps it, connects again and subscribes again; here is what that means for who waits.
+pub struct Link {
+    client: OnceLock<Client>,
+    state: watch::Sender<State>,
+    /// Messages were dropped here, because nobody took them from the library in time.
+    dropped: Notify,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// One more with every connection.
+    pub connection: u64,
+    pub is_up: bool,
+}
+
+/// Why a request has no good answer.
+#[derive(Debug)]
+pub enum Trouble {
+    /// Nothing in NATS listens there: it was not done.
+    NoResponders,
+    /// The server says no: it was not done.
+    Api(ApiError),
+    /// Nobody knows whether it was done.
+    Lost(&'static str),
+}
+
+/// As the server's API tells errors.
+#[derive(Debug, Deserialize)]
+pub struct ApiError {
+    #[serde(default)]
+    pub err_code: u64,
+    #[serde(default)]
+    pub description: String,
+}
+
+/// Codes of the server's `server/errors.json`.
+pub mod code {
+    pub const NOT_ENABLED: u64 = 10076;
+    pub const NOT_ENABLED_FOR_ACCOUNT: u64 = 10039;
+    pub const STREAM_NOT_FOUND: u64 = 10059;
+    pub const STREAM_EXISTS: u64 = 10058;
+    pub const WRONG_LAST_SEQUENCE: u64 = 10071;
+    pub const MESSAGE_NOT_FOUND: u64 = 10037;
+    pub const STORE_FAILED: u64 = 10077;
+    pub const NO_STORAGE: u64 = 10047;
+    pub const NO_MEMORY: u64 = 10028;
+    pub const NO_RESOURCES: u64 = 10023;
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ApiAnswer<T> {
+    Error { error: ApiError },
+    Good(T),
+}
+
+impl Link {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { client: OnceLock::new(), state: watch::Sender::default(), dropped: Notify::new() })
+    }
+
+    /// Begins to connect, and goes on for ever. Returns before there is a connection.
+    pub async fn connect(self: &Arc<Self>, name: String, url: Url) {
+        let link = self.clone();
+        let connections = AtomicUsize::new(0);
+        let mut options = ConnectOptions::new()
+            .name(name)
+            .retry_on_initial_connect()
+            .connection_timeout(CONNECT)
+            .ping_interval(PING)
+            .request_timeout(Some(ANSWER))
+            .require_tls(url.is_tls)
+            .reconnect_delay_callback(pause)
+            .event_callback(move |event| {
+                match event {
+                    Event::Connected => {
+                        let connection = connections.fetch_add(1, Relaxed) as u64 + 1;
+                        link.state.send_replace(State { connection, is_up: true });
+                    }
+                    Event::Disconnected | Event::Closed => link.state.send_modify(|state| state.is_up = false),
+                    Event::SlowConsumer(_) => link.dropped.notify_one(),
+                    Event::ServerError(error) => tracing::warn!(%error, "NATS reports an error"),
+                    Event::ClientError(error) => tracing::debug!(%error, "the connection to NATS has an error"),
+                    _ => {}
+                }
+                std::future::ready(())
+            });
+        options = match url.credentials {
+            Some(Credentials::User(user, password)) => options.user_and_password(user, password),
+            Some(Credentials::Token(token)) => options.token(token),
+            None => options,
+        };
+        match options.connect(url.servers).await {
+            Ok(client) => drop(self.client.set(client)),
+            // Connecting itself goes on in the background: this is a fault in what we ask for.
+            Err(error) => tracing::error!(kind = %error.kind(), "NATS cannot be connected to"),
+        }
+    }
+
+    pub fn state(&self) -> State {
+        *self.state.borrow()
+    }
+
+    /// Waits for a connection.
+    pub async fn up(&self) -> State {
+        let mut state = self.state.subscribe();
+        let up = state.wait_for(|state| state.is_up).await.map(|state| *state);
+        match up {
+            Ok(state) if self.client.get().is_some() => state,
+            // The client is there a moment after its first connection.
+            _ => loop {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                if self.client.get().is_some() {
+                    break self.state();
+                }
+            },
+        }
+    }
+
+    /// Waits until this connection has ended, or has lost something.
+    pub async fn lost(&self, during: State) {
+        let mut state = self.state.subscribe();
+        tokio::select! {
+            _ = state.wait_for(|state| *state != during) => {}
+            () = self.dropped.notified() => tracing::warn!("publications came from NATS faster than they were taken"),
+        }
+    }
+
+    /// The server that we are connected to.
+    pub fn server(&self) -> Option<async_nats::ServerInfo> {
+        self.client.get()?.try_server_info()
+    }
+
+    /// Asks, and waits for the answer. A request is not kept for a later connection: who asks must know whether it was done.
+    pub async fn request(
+        &self,
+        subject: String,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+    ) -> Result<Message, Trouble> {
+        let client = self.client()?;
+        let during = self.state();
+        let mut state = self.state.subscribe();
+        let mut request = Request::new().payload(payload);
+        if let Some(headers) = headers {
+            request = request.headers(headers);
+        }
+        tokio::select! {
+            biased;
+            answer = client.send_request(subject, request) => answer.map_err(|error| match error.kind() {
+                RequestErrorKind::NoResponders => Trouble::NoResponders,
+                RequestErrorKind::MaxPayloadExceeded => Trouble::Api(ApiError {
+                    err_code: 0,
+                    description: "larger than the server takes (max_payload)".into(),
+                }),
+                RequestErrorKind::TimedOut => Trouble::Lost("NATS does not answer in time"),
+                _ => Trouble::Lost("the connection to NATS is closed"),
+            }),
+            _ = state.wait_for(|state| *state != during) => Err(Trouble::Lost("the connection to NATS was lost")),
+        }
+    }
+
+    /// Asks the server's API, as in `$JS.API.STREAM.INFO.name`.
+    pub async fn api<T: DeserializeOwned>(&self, subject: String, body: &Value) -> Result<T, Trouble> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let message = self.request(subject, None, body.into()).await?;
+        api_answer(&message.payload)
+    }
+
+    pub async fn publish(&self, subject: String, payload: Bytes) -> Result<(), Trouble> {
+        let sent = self.client()?.publish(subject, payload).await;
+        sent.map_err(|_| Trouble::Lost("the connection to NATS is closed"))
+    }
+
+    /// Confirmed by [`Link::confirm`].
+    pub async fn subscribe(&self, subject: String) -> Result<Subscriber, Trouble> {
+        let subscribed = self.client()?.subscribe(subject).await;
+        subscribed.map_err(|_| Trouble::Lost("the connection to NATS is closed"))
+    }
+
+    /// Waits until the server has read all that was sent: it answers by itself that nobody listens to this.
+    pub async fn confirm(&self, prefix: &str) -> Result<(), Trouble> {
+        match self.request(format!("{prefix}.nobody"), None, Bytes::new()).await {
+            Ok(_) | Err(Trouble::NoResponders) => Ok(()),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    fn client(&self) -> Result<&Client, Trouble> {
+        let client = self.client.get().filter(|_| self.state().is_up);
+        client.ok_or(Trouble::Lost("there is no connection to NATS"))
+    }
+}
+
+pub fn api_answer<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Trouble> {
+    match serde_json::from_slice(payload) {
+        Ok(ApiAnswer::Good(answer)) => Ok(answer),
+        Ok(ApiAnswer::Error { error }) => Err(Trouble::Api(error)),
+        Err(_) => Err(Trouble::Lost("an answer of NATS is not understood")),
+    }
+}
+
+impl Trouble {
+    pub fn is_api(&self, code: u64) -> bool {
+        matches!(self, Trouble::Api(error) if error.err_code == code)
+    }
+}
+
+impl From<Trouble> for BrokerError {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::NoResponders => BrokerError::Unavailable("JetStream does not answer".into()),
+            Trouble::Lost(why) => BrokerError::Unavailable(why.into()),
+            Trouble::Api(ApiError { err_code, description }) => match err_code {
+                code::NOT_ENABLED | code::NOT_ENABLED_FOR_ACCOUNT => not_enabled(),
+                code::STORE_FAILED | code::NO_STORAGE | code::NO_MEMORY | code::NO_RESOURCES => {
+                    let detail = format!("NATS has no room for more: {description}");
+                    BrokerError::Refused(Error::new(Code::Congested, detail))
+                }
+                _ => BrokerError::Unavailable(format!("NATS refuses: {description}")),
+            },
+        }
+    }
+}
+
+pub fn not_enabled() -> BrokerError {
+    let detail = "JetStream, which keeps history in NATS, is not enabled: start nats-server with `-js -sd DIRECTORY`, \
+                  or enable it for this account";
+    BrokerError::Refused(Error::new(Code::Unavailable, detail))
+}
+
+/// Pauses double, and each node has its own.
+fn pause(attempts: usize) -> Duration {
+    if attempts <= 1 {
+        return Duration::ZERO;
+    }
+    let longest_ms = (50u64 << attempts.min(10)).min(PAUSE_MS_MAX);
+    let chance = u64::from(getrandom::u32().unwrap_or_default());
+    Duration::from_millis(longest_ms / 2 + chance % (longest_ms / 2))
+}

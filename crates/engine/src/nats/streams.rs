@@ -1,0 +1,261 @@
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use millrace_protocol::{ChannelName, Code, Epoch, Error};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    link::{Link, Trouble, code, not_enabled},
+    subject,
+};
+use crate::{Config, HistoryConfig, remote::BrokerError};
+
+/// How long the server knows a publication by its idempotency key.
+const KEYS: Duration = Duration::from_secs(5 * 60);
+/// Republishing only what was stored, and reading by subject without a consumer.
+const SERVER_MIN: (i64, i64, i64) = (2, 9, 0);
+/// From here on a server can be told to have messages on disk before it answers.
+const SYNC_MIN: (i64, i64, i64) = (2, 10, 0);
+
+/// One stream per class of channels: how many messages each channel keeps is set per stream.
+pub struct Streams {
+    prefix: String,
+    /// The first is for all namespaces without bounds of their own.
+    all: Vec<Stream>,
+    by_namespace: HashMap<String, usize>,
+}
+
+pub struct Stream {
+    pub name: String,
+    class: String,
+    history: HistoryConfig,
+    /// What is known of it; `None` before it was looked at, and after something was not as expected.
+    known: Mutex<Option<Known>>,
+    /// Held by whoever looks: one question is enough.
+    looking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub epoch: Epoch,
+    /// Another server than the leader may answer, late: then it is the leader that has to be asked.
+    pub is_replicated: bool,
+}
+
+#[derive(Deserialize)]
+pub struct Info {
+    config: Value,
+    pub state: InfoState,
+    #[serde(default)]
+    pub total: usize,
+}
+
+#[derive(Deserialize)]
+pub struct InfoState {
+    #[serde(default)]
+    pub num_subjects: usize,
+    #[serde(default)]
+    pub subjects: Option<HashMap<String, u64>>,
+}
+
+impl Streams {
+    pub fn new(config: &Config) -> Self {
+        let prefix = config.prefix.clone();
+        let mut all = vec![Stream::new(prefix.clone(), subject::DEFAULT_CLASS.into(), config.history)];
+        let mut by_namespace = HashMap::new();
+        for (namespace, history) in &config.namespaces {
+            by_namespace.insert(namespace.clone(), all.len());
+            let class = subject::token(namespace);
+            all.push(Stream::new(format!("{prefix}@{class}"), class, *history));
+        }
+        Self { prefix, all, by_namespace }
+    }
+
+    pub fn all(&self) -> &[Stream] {
+        &self.all
+    }
+
+    pub fn of(&self, channel: &ChannelName) -> &Stream {
+        self.of_namespace(channel.namespace())
+    }
+
+    pub fn of_namespace(&self, namespace: &str) -> &Stream {
+        &self.all[self.by_namespace.get(namespace).copied().unwrap_or(0)]
+    }
+
+    /// Where a channel's messages are, or those of channels that match.
+    pub fn subject(&self, stream: &Stream, epoch: Epoch, tokens: &str) -> String {
+        format!("{}.log.{}.{}.{tokens}", self.prefix, stream.class, subject::epoch(epoch))
+    }
+
+    /// The stream's epoch, and how to read it. A stream that is not there is made.
+    pub async fn known(&self, link: &Link, stream: &Stream) -> Result<Known, BrokerError> {
+        if let Some(known) = stream.known() {
+            return Ok(known);
+        }
+        let _alone = stream.looking.lock().await;
+        if let Some(known) = stream.known() {
+            return Ok(known);
+        }
+        let known = self.look(link, stream).await?;
+        *stream.lock() = Some(known);
+        Ok(known)
+    }
+
+    async fn look(&self, link: &Link, stream: &Stream) -> Result<Known, BrokerError> {
+        let (major, minor, patch) = SERVER_MIN;
+        let server = link.server();
+        if let Some(server) = server.as_ref().filter(|server| is_older(&server.version, SERVER_MIN)) {
+            return refuse(format!(
+                "nats-server is {}, and has to be {major}.{minor}.{patch} or later",
+                server.version
+            ));
+        }
+        if let Some(server) = server.as_ref().filter(|server| is_older(&server.version, SYNC_MIN))
+            && stream.history.durable
+        {
+            return refuse(format!(
+                "`durable = true` needs nats-server 2.10 or later, with `sync_interval: always` in its settings of JetStream; this \
+                 one is {} and writes to disk every two minutes",
+                server.version
+            ));
+        }
+        let info = match self.info(link, stream, Value::Null).await {
+            Err(trouble) if trouble.is_api(code::STREAM_NOT_FOUND) => self.create(link, stream).await?,
+            // Servers without JetStream may reach it through others: only where nobody answers it is missed.
+            Err(Trouble::NoResponders) if server.is_some_and(|server| !server.jetstream) => return Err(not_enabled()),
+            info => info?,
+        };
+        let Some(epoch) = self.epoch(stream, &info.config) else {
+            return refuse(format!("the stream {} of NATS is not ours: choose another engine.prefix", stream.name));
+        };
+        let wanted = self.wanted(stream, epoch);
+        self.update(link, stream, &info.config, &wanted).await?;
+        Ok(Known { epoch, is_replicated: info.config["num_replicas"].as_u64() > Some(1) })
+    }
+
+    pub async fn info(&self, link: &Link, stream: &Stream, body: Value) -> Result<Info, Trouble> {
+        link.api(format!("$JS.API.STREAM.INFO.{}", stream.name), &body).await
+    }
+
+    async fn create(&self, link: &Link, stream: &Stream) -> Result<Info, BrokerError> {
+        let random = getrandom::u32().map_err(|error| BrokerError::Unavailable(error.to_string()))?;
+        let config = self.wanted(stream, Epoch(random));
+        match link.api(format!("$JS.API.STREAM.CREATE.{}", stream.name), &config).await {
+            // Another node was quicker.
+            Err(trouble) if trouble.is_api(code::STREAM_EXISTS) => Ok(self.info(link, stream, Value::Null).await?),
+            info => {
+                let info = info?;
+                tracing::info!(stream = stream.name, epoch = subject::epoch(Epoch(random)), "made a stream in NATS");
+                Ok(info)
+            }
+        }
+    }
+
+    /// Brings the bounds up to date; what operators set themselves (replicas, placement, sizes) stays.
+    async fn update(&self, link: &Link, stream: &Stream, is: &Value, wanted: &Value) -> Result<(), BrokerError> {
+        const OURS: &[&str] =
+            &["max_msgs_per_subject", "duplicate_window", "republish", "discard", "allow_direct", "max_age"];
+        let mut config = is.clone();
+        OURS.iter().for_each(|key| config[*key] = wanted[*key].clone());
+        if config == *is {
+            return Ok(());
+        }
+        let _: Info = link.api(format!("$JS.API.STREAM.UPDATE.{}", stream.name), &config).await?;
+        Ok(())
+    }
+
+    fn wanted(&self, stream: &Stream, epoch: Epoch) -> Value {
+        let Stream { name, class, history, .. } = stream;
+        let prefix = &self.prefix;
+        json!({
+            "name": name,
+            "subjects": [self.subject(stream, epoch, ">")],
+            "retention": "limits",
+            // Up to 2.9 at least, one in memory looks at all its messages for each that is appended.
+            "storage": "file",
+            // A message holds at least one publication: so these hold at least as many as are promised.
+            "max_msgs_per_subject": history.count_max.max(1),
+            // What is over any limit of the whole is refused: a channel's last message tells where its log ends, and must not go.
+            "discard": "new",
+            "max_age": 0,
+            "max_bytes": -1,
+            "max_msgs": -1,
+            "max_consumers": -1,
+            "num_replicas": 1,
+            "duplicate_window": KEYS.as_nanos() as u64,
+            "allow_direct": true,
+            "republish": { "src": format!("{prefix}.log.{class}.>"), "dest": format!("{prefix}.live.{class}.>") },
+        })
+    }
+
+    fn epoch(&self, stream: &Stream, config: &Value) -> Option<Epoch> {
+        let subject = config["subjects"].as_array()?.first()?.as_str()?;
+        let start = format!("{}.log.{}.", self.prefix, stream.class);
+        subject::parse_epoch(subject.strip_prefix(&start)?.strip_suffix(".>")?)
+    }
+}
+
+impl Stream {
+    fn new(name: String, class: String, history: HistoryConfig) -> Self {
+        Self { name, class, history, known: Mutex::default(), looking: tokio::sync::Mutex::default() }
+    }
+
+    /// It has to be looked at again: something was not as expected.
+    pub fn forget(&self) {
+        *self.lock() = None;
+    }
+
+    pub fn known(&self) -> Option<Known> {
+        *self.lock()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn refuse<T>(detail: String) -> Result<T, BrokerError> {
+    Err(BrokerError::Refused(Error::new(Code::Unavailable, detail)))
+}
+
+fn is_older(version: &str, (major, minor, patch): (i64, i64, i64)) -> bool {
+    let mut numbers = version.trim_start_matches('v').split(['.', '-']).map_while(|part| part.parse::<i64>().ok());
+    let mut next = || numbers.next().unwrap_or(0);
+    (next(), next(), next()) < (major, minor, patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        for old in ["2.8.4", "1.10.0", "2.8.99-beta.1"] {
+            assert!(is_older(old, SERVER_MIN), "{old}");
+        }
+        for new in ["2.9.0", "2.9.10", "v2.10.1", "2.12.0-preview.1", "3.0.0"] {
+            assert!(!is_older(new, SERVER_MIN), "{new}");
+        }
+    }
+
+    #[test]
+    fn namespaces_with_bounds_have_streams_of_their_own() {
+        let namespaces = [("a.b".to_owned(), HistoryConfig::default())].into();
+        let streams = Streams::new(&Config { namespaces, ..Config::default() });
+        let of = |name: &str| streams.of(&ChannelName::parse(name).unwrap()).name.clone();
+        assert_eq!(
+            (of("a.b/c"), of("a/b"), of("@x".trim_start_matches('@'))),
+            ("millrace@a=b".into(), "millrace".into(), "millrace".into())
+        );
+        let stream = &streams.all()[1];
+        let config = streams.wanted(stream, Epoch(0x5f0c_12ab));
+        assert_eq!(config["subjects"], json!(["millrace.log.a=b.5f0c12ab.>"]));
+        assert_eq!(streams.epoch(stream, &config), Some(Epoch(0x5f0c_12ab)));
+        assert_eq!(streams.epoch(&streams.all()[0], &config), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! Which servers, and who we are to them: `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT][,HOST[:PORT]]...`, or `tls://`.
+
+use async_nats::ServerAddr;
+use percent_encoding::percent_decode_str;
+
+/// What an engine's URL says. The client library takes no credentials from URLs: they are taken out here.
+pub struct Url {
+    pub servers: Vec<ServerAddr>,
+    pub is_tls: bool,
+    pub credentials: Option<Credentials>,
+}
+
+pub enum Credentials {
+    Token(String),
+    User(String, String),
+}
+
+/// Errors: what is wrong, without any part of the URL, which may hold a password.
+pub fn parse(url: &str) -> Result<Url, String> {
+    const SHAPE: &str = "it looks like nats://HOST:4222, nats://USER:PASSWORD@HOST:4222,HOST2:4222 or tls://TOKEN@HOST";
+    let bad = |what: &str| format!("{what}; {SHAPE}");
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("a URL of NATS has a scheme"))?;
+    let is_tls = match scheme {
+        "nats" => false,
+        "tls" => true,
+        _ => return Err(bad("the scheme is neither nats nor tls")),
+    };
+    let (who, hosts) = match rest.rsplit_once('@') {
+        Some((who, hosts)) => (Some(who), hosts),
+        None => (None, rest),
+    };
+    let credentials = who.map(credentials).transpose().map_err(bad)?;
+    let server = |host: &str| {
+        let is_host = !host.is_empty() && !host.contains(['/', '?', '#', '@']);
+        let address = is_host.then(|| format!("{scheme}://{host}").parse().ok()).flatten();
+        address.ok_or_else(|| bad("a server is not understood"))
+    };
+    let servers = hosts.strip_suffix('/').unwrap_or(hosts).split(',').map(server).collect::<Result<_, _>>()?;
+    Ok(Url { servers, is_tls, credentials })
+}
+
+fn credentials(who: &str) -> Result<Credentials, &'static str> {
+    let decode = |text: &str| match percent_decode_str(text).decode_utf8() {
+        Ok(text) if !text.is_empty() => Ok(text.into_owned()),
+        _ => Err("a user, password or token is empty or badly escaped"),
+    };
+    match who.split_once(':') {
+        Some((user, password)) => Ok(Credentials::User(decode(user)?, decode(password)?)),
+        None => Ok(Credentials::Token(decode(who)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_and_credentials_are_told_apart() {
+        let url = parse("nats://me:p%40ss@a:1,b").unwrap();
+        let servers: Vec<_> = url.servers.iter().map(|server| (server.host(), server.port())).collect();
+        assert_eq!(servers, [("a", 1), ("b", 4222)]);
+        assert!(
+            matches!(url.credentials, Some(Credentials::User(user, password)) if user == "me" && password == "p@ss")
+        );
+        let url = parse("tls://secret@[::1]:4222/").unwrap();
+        assert!(url.is_tls && matches!(url.credentials, Some(Credentials::Token(token)) if token == "secret"));
+        assert!(parse("nats://127.0.0.1").unwrap().credentials.is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_the_secret() {
+        for bad in [
+            "nats:host",
+            "http://h",
+            "nats://",
+            "nats://secret@",
+            "nats://:secret@h",
+            "nats://me:secret@h,,g",
+            "nats://me:secret@h/db",
+            "nats://me:secret%ff@h",
+            "nats://me:secret@h:port",
+        ] {
+            let error = parse(bad).err().unwrap_or_else(|| panic!("{bad} is no URL of NATS"));
+            assert!(error.contains("looks like") && !error.contains("secret"), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What one message of a stream holds: a batch of publications of one channel. Numbers are big-endian.
+//!
+//! ```text
+//! message      version (1 byte, 1), length of the node's name (1), name, number (8), part (2): the token, see `Broker::append`
+//!              offset (8), bytes (8), time_ms (8): of the log before it, then publications up to the end
+//! publication  time_ms (8), expires_ms or 0 (8), kind (1: JSON, 2: text, 3: binary, 4: one of the first two),
+//!              0 or 1 + length of the key (2), key, length of the payload (4), payload
+//! ```
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use millrace_delivery::Bounds;
+use millrace_protocol::{Kind, NewPublication, Publication};
+
+const VERSION: u8 = 1;
+/// What a message takes besides its publications, and what a publication takes besides its key and payload; at most.
+pub const HEAD_BYTES: usize = 2 + 255 + 8 + 2 + 3 * 8;
+pub const PUBLICATION_BYTES: usize = 8 + 8 + 1 + 2 + 4;
+
+/// Where a log ends, or ended before a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    pub offset: u64,
+    /// Of payloads and keys of all publications that ever were: the difference of two tells what lies between.
+    pub bytes: u64,
+    pub time_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    pub node: Box<str>,
+    pub number: u64,
+    /// Which of the messages that one batch was cut into.
+    pub part: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    pub token: Token,
+    pub before: End,
+    /// At least one.
+    pub publications: Vec<Arc<Publication>>,
+}
+
+impl End {
+    fn after(self, publication: &Publication) -> Self {
+        Self {
+            offset: publication.offset,
+            bytes: self.bytes + publication.cost_bytes() as u64,
+            time_ms: publication.time_ms,
+        }
+    }
+
+    /// Does a history that ends here still hold a publication that begins at `before` and came at `time_ms`?
+    pub fn holds(&self, before: End, time_ms: u64, now_ms: u64, bounds: &Bounds) -> bool {
+        self.offset.saturating_sub(before.offset) <= bounds.count_max as u64
+            && self.bytes.saturating_sub(before.bytes) <= bounds.bytes_max as u64
+            && now_ms.saturating_sub(time_ms) < bounds.age_max_ms
+    }
+}
+
+impl Batch {
+    /// Gives the publications their places.
+    pub fn new(token: Token, before: End, new: &[NewPublication], now_ms: u64) -> Self {
+        let time_ms = now_ms.max(before.time_ms);
+        let place = |(i, new): (usize, &NewPublication)| {
+            Arc::new(Publication {
+                offset: before.offset + 1 + i as u64,
+                time_ms,
+                key: new.key.clone(),
+                expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
+                kind: new.kind,
+                data: new.data.clone(),
+            })
+        };
+        Self { token, before, publications: new.iter().enumerate().map(place).collect() }
+    }
+
+    /// Each publication with the end of the log before it.
+    pub fn steps(&self) -> impl Iterator<Item = (End, &Arc<Publication>)> {
+        self.publications.iter().scan(self.before, |end, publication| {
+            let before = std::mem::replace(end, end.after(publication));
+            Some((before, publication))
+        })
+    }
+
+    pub fn end(&self) -> End {
+        self.publications.iter().fold(self.before, |end, publication| end.after(publication))
+    }
+
+    pub fn encode(&self) -> Bytes {
+        let payload: usize = self.publications.iter().map(|p| PUBLICATION_BYTES + p.cost_bytes()).sum();
+        let mut out = BytesMut::with_capacity(HEAD_BYTES + payload);
+        out.put_u8(VERSION);
+        out.put_u8(self.token.node.len() as u8);
+        out.put_slice(self.token.node.as_bytes());
+        out.put_u64(self.token.number);
+        out.put_u16(self.token.part);
+        out.put_u64(self.before.offset);
+        out.put_u64(self.before.bytes);
+        out.put_u64(self.before.time_ms);
+        for publication in &self.publications {
+            out.put_u64(publication.time_ms);
+            out.put_u64(publication.expires_ms.unwrap_or(0));
+            out.put_u8(match publication.kind {
+                Kind::Json => 1,
+                Kind::Text => 2,
+                Kind::Binary => 3,
+                Kind::Utf8 => 4,
+            });
+            // Keys and payloads are bounded far below by `NewPublication::check` and `limits.message_bytes_max`.
+            out.put_u16(publication.key.as_ref().map_or(0, |key| key.len() + 1) as u16);
+            out.put_slice(publication.key.as_deref().unwrap_or_default().as_bytes());
+            out.put_u32(publication.data.len() as u32);
+            out.put_slice(&publication.data);
+        }
+        out.freeze()
+    }
+
+    /// Payloads share their bytes with the message. `None` if it is not one.
+    pub fn decode(mut bytes: Bytes) -> Option<Self> {
+        let bytes = &mut bytes;
+        if bytes.try_get_u8().ok()? != VERSION {
+            return None;
+        }
+        let length = bytes.try_get_u8().ok()?.into();
+        let node = text(bytes, length)?;
+        let token = Token { node, number: bytes.try_get_u64().ok()?, part: bytes.try_get_u16().ok()? };
+        let before = End {
+            offset: bytes.try_get_u64().ok()?,
+            bytes: bytes.try_get_u64().ok()?,
+            time_ms: bytes.try_get_u64().ok()?,
+        };
+        let mut publications = Vec::new();
+        while !bytes.is_empty() {
+            let offset = before.offset.checked_add(1 + publications.len() as u64)?;
+            publications.push(Arc::new(publication(bytes, offset)?));
+        }
+        (!publications.is_empty()).then_some(Self { token, before, publications })
+    }
+}
+
+fn publication(bytes: &mut Bytes, offset: u64) -> Option<Publication> {
+    let time_ms = bytes.try_get_u64().ok()?;
+    let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
+    let kind = match bytes.try_get_u8().ok()? {
+        1 => Kind::Json,
+        2 => Kind::Text,
+        3 => Kind::Binary,
+        4 => Kind::Utf8,
+        _ => return None,
+    };
+    let key = match bytes.try_get_u16().ok()?.checked_sub(1) {
+        Some(length) => Some(text(bytes, length.into())?),
+        None => None,
+    };
+    let length = bytes.try_get_u32().ok()? as usize;
+    let data = take(bytes, length)?;
+    Some(Publication { offset, time_ms, key, expires_ms, kind, data })
+}
+
+fn text(bytes: &mut Bytes, length: usize) -> Option<Box<str>> {
+    Some(std::str::from_utf8(&take(bytes, length)?).ok()?.into())
+}
+
+fn take(bytes: &mut Bytes, length: usize) -> Option<Bytes> {
+    (bytes.len() >= length).then(|| bytes.split_to(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch() -> Batch {
+        let token = Token { node: "0123abcd".into(), number: 7, part: 2 };
+        let before = End { offset: 41, bytes: 1000, time_ms: 1_700_000_000_123 };
+        let new = [
+            NewPublication::new(Kind::Json, Bytes::from_static(b"{}")),
+            NewPublication {
+                key: Some("k".repeat(255).into()),
+                ttl_ms: Some(5),
+                ..NewPublication::new(Kind::Binary, Bytes::from_static(&[0, 255, 10, 13]))
+            },
+            NewPublication { key: Some("".into()), ..NewPublication::new(Kind::Text, Bytes::new()) },
+        ];
+        Batch::new(token, before, &new, 1_700_000_000_100)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let batch = batch();
+        let bytes = batch.encode();
+        assert!(bytes.len() <= HEAD_BYTES + 3 * PUBLICATION_BYTES + 2 + 255 + 4);
+        assert_eq!(Batch::decode(bytes), Some(batch.clone()));
+        let offsets: Vec<_> = batch.publications.iter().map(|p| (p.offset, p.time_ms, p.expires_ms)).collect();
+        let time_ms = 1_700_000_000_123;
+        assert_eq!(offsets, [(42, time_ms, None), (43, time_ms, Some(1_700_000_000_105)), (44, time_ms, None)]);
+        assert_eq!(batch.end(), End { offset: 44, bytes: 1000 + 2 + 259, time_ms });
+        let before: Vec<_> = batch.steps().map(|(before, _)| (before.offset, before.bytes)).collect();
+        assert_eq!(before, [(41, 1000), (42, 1002), (43, 1261)]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let whole = batch().encode();
+        // A cut after a whole publication cannot be told from a shorter batch: NATS delivers whole messages.
+        let ends: Vec<_> =
+            (1..=3).map(|n| Batch { publications: batch().publications[..n].to_vec(), ..batch() }).collect();
+        let ends: Vec<_> = ends.iter().map(|batch| batch.encode().len()).collect();
+        for length in 0..whole.len() {
+            let is_whole = Batch::decode(whole.slice(..length)).is_some();
+            assert_eq!(is_whole, ends.contains(&length), "{length} bytes");
+        }
+        for (at, bad) in [(0, 2), (1, 255), (60, 9)] {
+            let mut other = whole.to_vec();
+            other[at] = bad;
+            assert_eq!(Batch::decode(other.into()), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn bounds_hold_for_what_lies_up_to_the_end() {
+        let bounds = Bounds { count_max: 2, bytes_max: 100, age_max_ms: 10 };
+        let end = End { offset: 10, bytes: 1000, time_ms: 50 };
+        let before = |offset, bytes| End { offset, bytes, time_ms: 0 };
+        assert!(end.holds(before(8, 900), 41, 50, &bounds));
+        assert!(!end.holds(before(7, 900), 41, 50, &bounds), "the third newest");
+        assert!(!end.holds(before(8, 899), 41, 50, &bounds), "101 bytes");
+        assert!(!end.holds(before(8, 900), 40, 50, &bounds), "10 ms old");
+    }
+}
