@@ -3,7 +3,8 @@
 --
 -- Keys of one channel, all with one hash tag: KEYS[1] its meta (hash), KEYS[2] its log (stream, id = offset).
 -- Meta: e epoch, o newest offset, m its time, c bytes ever, f bytes before the oldest held and a its time (both at least), t and u time and
--- offset of the newest that was dropped for age or bytes, r run id, x when the keys were last given their life, T:NODE newest batch of a node.
+-- offset of the newest that was dropped for age or bytes, r run id, l the epochs before (see `inherit`), x when the keys were last given their
+-- life, T:NODE newest batch of a node.
 -- All times are milliseconds of this server's clock.
 
 -- How long an idempotency key is known.
@@ -31,12 +32,42 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+local function number(value)
+  return string.format('%.0f', value)
+end
+
+-- How many epochs back the log knows which of their positions it has outlived.
+local LINEAGE_MAX = 16
+
+-- An epoch ends with this offset: 'epoch offset epoch offset ..', of each the newest offset that is still the same publication.
+local function inherit(lineage, epoch, offset)
+  local all = {}
+  for before, left in string.gmatch(lineage, '(%d+) (%d+)') do
+    all[#all + 1] = before .. ' ' .. number(math.min(tonumber(left), offset))
+  end
+  all[#all + 1] = number(epoch) .. ' ' .. number(offset)
+  return table.concat(all, ' ', math.max(1, #all - LINEAGE_MAX + 1))
+end
+
+-- The newest offset up to which positions of an epoch are positions of this log; nothing if it is none of its epochs.
+local function known_to(c, epoch)
+  if epoch == c.e then
+    return c.o
+  end
+  for before, left in string.gmatch(c.l, '(%d+) (%d+)') do
+    if tonumber(before) == epoch then
+      return tonumber(left)
+    end
+  end
+end
+
 local FIELDS = { 'r', 'e', 'o', 'm', 'c', 'f', 'a', 't', 'u', 'x' }
 
--- The channel; born by this, or with a new epoch if this is another life of the server. `field` is one more of its fields.
+-- The channel; born by this, or with a new epoch if this is another life of the server: whoever has read what is left of the log goes on with
+-- it, and whoever has read more is told that this is gone. `field` is one more of its fields.
 local function open(meta, log, seed, field)
-  local found = redis.call('HMGET', meta, 'r', 'e', 'o', 'm', 'c', 'f', 'a', 't', 'u', 'x', field or 'x')
-  local c = { meta = meta, log = log, extra = field and found[11] }
+  local found = redis.call('HMGET', meta, 'r', 'e', 'o', 'm', 'c', 'f', 'a', 't', 'u', 'x', 'l', field or 'x')
+  local c = { meta = meta, log = log, l = found[11] or '', extra = field and found[12] }
   for i = 2, #FIELDS do
     c[FIELDS[i]] = tonumber(found[i]) or 0
   end
@@ -47,6 +78,10 @@ local function open(meta, log, seed, field)
     local epoch = tonumber(seed)
     if epoch == c.e then
       epoch = (epoch + 1) % 4294967296
+    end
+    if found[1] then
+      c.l = inherit(c.l, c.e, c.o)
+      redis.call('HSET', meta, 'l', c.l)
     end
     c.e = epoch
     redis.call('HSET', meta, 'r', run_id(), 'e', epoch)
@@ -99,10 +134,6 @@ local function trim(c, now, bytes_max, age_max)
     size = 16
   end
   return changed
-end
-
-local function number(value)
-  return string.format('%.0f', value)
 end
 
 local function save_bounds(c)
@@ -194,7 +225,8 @@ end
 
 -- KEYS: meta, log. ARGV: seed, bytes and age bounds, what (now, earliest, newest, at, time), its value, most publications and bytes; for
 -- `at` its epoch.
--- Answer: epoch, newest offset, now, offset before the first entry, offset that `time` means, entries.
+-- Answer: epoch, newest offset, now, offset before the first entry, offset that `time` means (for `at`: 1 if that place is in this log, whatever
+-- its epoch was called), entries.
 local function read(keys, args)
   local c = open(keys[1], keys[2], args[1])
   local now = now_ms()
@@ -215,8 +247,10 @@ local function read(keys, args)
   local oldest = redis.call('XRANGE', c.log, '-', '+', 'COUNT', 1)[1]
   local first = oldest and offset_of(oldest) or c.o + 1
   local from, means = first, 0
-  if what == 'at' and tonumber(args[8]) == c.e then
-    from = value > c.o and c.o + 1 or math.max(first, value + 1)
+  local known = what == 'at' and known_to(c, tonumber(args[8]))
+  if known then
+    from = math.max(first, math.min(value, known) + 1)
+    means = value <= known and 1 or 0
   elseif what == 'time' then
     local low, high = first, c.o + 1
     while low < high do

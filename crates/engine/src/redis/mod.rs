@@ -271,6 +271,8 @@ impl Broker for Redis {
         let Read { top, now_ms, mut after, means, mut publications } = self.read(channel, bounds, first).await?;
         let since = match since {
             Since::Time(_) => Since::Position(Position { offset: means, ..top }),
+            // The server was restarted and has that place still: its log goes on in another epoch.
+            Since::Position(at) if means > 0 => Since::Position(Position { epoch: top.epoch, ..at }),
             since => since,
         };
         for _ in 0..CHUNKS_MAX {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use millrace_engine::Config;
-use millrace_protocol::{Code, Pattern, Since, session::Target};
+use millrace_protocol::{Code, Pattern, Position, Since, session::Target};
 
 use crate::{
     servers::{Server, ask, free_port, has, redis, redis_cluster, redis_on, start_cluster, until},
@@ -168,7 +168,8 @@ fn an_emptied_engine_begins_anew_at_once() {
     assert_eq!(node.delivered("a", 2), [(first.epoch, 1), (again.epoch, 1)]);
 }
 
-/// After a restart with what was saved some time ago, offsets that were given out already are given out again: never in the same epoch.
+/// After a restart with what was saved some time ago, offsets that were given out already are given out again: never in the same epoch. Who has
+/// read no more than what is left goes on with it; who has read more is told that this is gone, and gets nothing once more.
 #[test]
 fn a_restart_with_old_data_is_another_epoch() {
     if !has("redis-server") {
@@ -180,15 +181,26 @@ fn a_restart_with_old_data_is_another_epoch() {
     let url = format!("redis://127.0.0.1:{}", server.port);
     let [node]: [World; 1] = nodes(&url, &config());
     node.watch("a");
-    node.publish("a");
+    let kept = node.append("a", text("kept"));
     ask(server.port, &["SAVE"]);
     let lost = node.append("a", text("lost"));
     let port = server.end();
-    let _server = redis_on(port, &more);
+    let server = redis_on(port, &more);
     let again = node.append("a", text("new"));
     assert_eq!((lost.offset, again.offset), (2, 2));
     assert_ne!(lost.epoch, again.epoch);
     assert!(until(SOON, || node.delivered.of("a").last() == Some(&(again.epoch, 2)) || node.has_heard_of("a", 2)));
+    assert_eq!(node.read("a", Since::Position(kept)), (None, vec![2]));
+    let left = Position { offset: 1, ..again };
+    assert_eq!(node.read("a", Since::Position(lost)), (Some((lost, left)), vec![2]));
+    // Once more, and even the oldest epoch is known.
+    ask(port, &["SAVE"]);
+    let port = server.end();
+    let _server = redis_on(port, &more);
+    let newer = node.append("a", text("newer"));
+    assert_eq!(newer.offset, 3);
+    assert_eq!(node.read("a", Since::Position(kept)), (None, vec![2, 3]));
+    assert_eq!(node.read("a", Since::Position(lost)), (Some((lost, Position { offset: 1, ..newer })), vec![2, 3]));
 }
 
 #[test]
