@@ -144,7 +144,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
     },
     closed,
     drain(afterMs: number, link) {
-      if (link === active && !deadlines.has(move)) deadlines.set(move, now + random() * afterMs * (hidden ? HIDDEN_DRAIN_FACTOR : 1));
+      if (link === active && !deadlines.has(move)) deadlines.set(move, now + afterMs * (hidden ? HIDDEN_DRAIN_FACTOR : 1));
     },
     use(next: readonly TransportName[]) {
       abortCandidates();

@@ -40,7 +40,7 @@ Try it:
   millrace lab run thorsen-broadcast --quick            measure it";
 
 const SERVE_EXAMPLES: &str = "\
-Prints `listening on URL` once it accepts connections. SIGTERM drains: readers are told to move, then it ends; a second one ends it at once.
+Prints `listening on URL` once it accepts connections. SIGTERM drains: readers are told to move, then it ends; a second one ends it at once. SIGHUP reads the configuration again.
 
 Example: for the phones in this network
   millrace serve --listen 0.0.0.0:8080

@@ -3,10 +3,11 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use millrace_server::{Sources, config::Value};
+use millrace_server::{Reload, SetLogLevel, Sources, config::Value};
+use tracing_subscriber::{EnvFilter, Layer as _, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
 /// What decides the configuration on the command line; shared by `serve` and `config`.
-#[derive(clap::Args, Debug, Default)]
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
     /// Where to serve HTTP and WebSocket, such as 0.0.0.0:8080; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT")]
@@ -47,21 +48,21 @@ impl Args {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let config = args.load()?.config;
-    init_log(&config.log);
-    millrace_server::run(config).await
+    let config = args.clone().load()?.config;
+    let set_log_level = init_log(&config.log);
+    let load = Box::new(move || Ok(args.clone().load()?.config));
+    millrace_server::run(config, Reload { load, set_log_level }).await
 }
 
-/// Log lines go to standard error; standard output has only what scripts wait for.
-fn init_log(log: &millrace_server::config::Log) {
-    let filter = tracing_subscriber::EnvFilter::try_new(&log.level).unwrap_or_else(|_| "info".into());
+/// Log lines go to standard error; standard output has only what scripts wait for. Returns what changes the level.
+fn init_log(log: &millrace_server::config::Log) -> SetLogLevel {
+    let filter = EnvFilter::try_new(&log.level).unwrap_or_else(|_| "info".into());
     let is_terminal = std::io::stderr().is_terminal();
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(is_terminal);
-    if log.format == "json" {
-        builder.json().init();
-    } else {
-        builder.init();
-    }
+    let (filter, level) = reload::Layer::new(filter);
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal);
+    let lines = if log.format == "json" { lines.json().boxed() } else { lines.boxed() };
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    Box::new(move |new| Ok(level.reload(EnvFilter::try_new(new)?)?))
 }
 
 fn parse_set(text: &str) -> Result<(String, String), String> {

@@ -25,11 +25,6 @@ impl Backoff {
         ceiling.mul_f64(self.chance.unit())
     }
 
-    /// Uniform in `[0, 1)`: a share of a time that somebody else named.
-    pub fn share(&mut self) -> f64 {
-        self.chance.unit()
-    }
-
     /// Attempts since the last success.
     pub fn attempts(&self) -> u32 {
         self.attempts

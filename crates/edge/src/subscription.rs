@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 use crate::chance::Chance;
@@ -24,6 +25,8 @@ const RETRY_BASE: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(20);
 /// The server is heard from every 25 s; a stream that is silent for longer than this is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
+/// Longest that a server may ask to stay before leaving it.
+const MOVE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most bytes of one message with its envelope: 1 MiB as base64 and room for the rest.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
@@ -132,8 +135,8 @@ enum End {
     Enough,
     /// Connect again after backing off.
     Lost(String),
-    /// The server asked to connect again, after at most this time.
-    Moved(Duration),
+    /// The server asked to connect again, and its moment has come.
+    Moved,
     Fatal(SubscriptionError),
 }
 
@@ -153,8 +156,16 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
     let client = client()?;
     let mut cursors = Cursors::default();
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system());
+    let mut ticket = None;
     loop {
-        let mut reader = Reader { options, cursors: &mut cursors, backoff: &mut backoff, sink: &mut *sink };
+        let mut reader = Reader {
+            options,
+            cursors: &mut cursors,
+            backoff: &mut backoff,
+            sink: &mut *sink,
+            moving: None,
+            ticket: &mut ticket,
+        };
         let end = match options.transport {
             Transport::WebSocket => websocket::read(&mut reader).await,
             Transport::Stream => http::stream(&mut reader, &client).await,
@@ -165,7 +176,7 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
             End::Enough => return Ok(()),
             End::Fatal(error) => return Err(error),
             End::Lost(why) => (why, backoff.next_wait()),
-            End::Moved(within) => ("the server asks to connect again".into(), within.mul_f64(backoff.share())),
+            End::Moved => ("the server asks to connect again".into(), Duration::ZERO),
         };
         if sink(Update::Lost { why, wait }).is_break() {
             return Ok(());
@@ -189,12 +200,33 @@ struct Reader<'a, 'b> {
     cursors: &'a mut Cursors,
     backoff: &'a mut Backoff,
     sink: &'a mut Sink<'b>,
+    /// When to leave this server; until then it is read from as before.
+    moving: Option<Instant>,
+    /// What the next session shows to go on without asking for every channel.
+    ticket: &'a mut Option<String>,
 }
 
 impl Reader<'_, '_> {
     /// The server answered: the next cut starts with a short wait.
     fn connected(&mut self) {
         self.backoff.succeeded();
+    }
+
+    /// The server goes away: this is this reader's own moment to leave, so that not all leave at once.
+    fn told_to_move(&mut self, after_ms: u64) {
+        self.moving.get_or_insert(Instant::now() + Duration::from_millis(after_ms).min(MOVE_MAX));
+    }
+
+    /// Waits for what the server says next, as long as it may take.
+    ///
+    /// Errors: it is time to move, or too long nothing was heard.
+    async fn hear<T>(&self, next: impl Future<Output = T>) -> Result<T, End> {
+        let silent = Instant::now() + SILENCE_MAX;
+        let until = self.moving.unwrap_or(silent).min(silent);
+        tokio::time::timeout_at(until, next).await.map_err(|_| match self.moving {
+            Some(_) => End::Moved,
+            None => End::Lost(format!("nothing heard for {} s", SILENCE_MAX.as_secs())),
+        })
     }
 
     /// Hands a message on unless it was seen.
@@ -206,7 +238,10 @@ impl Reader<'_, '_> {
     }
 
     fn gap(&mut self, gap: Gap) -> Result<(), End> {
-        self.cursors.set(&gap.channel, &gap.to);
+        // Gone on with from a ticket, a gap may be told that was heard already.
+        if !self.cursors.advance(&gap.channel, &gap.to) {
+            return Ok(());
+        }
         self.hand(Update::Gap(gap))
     }
 

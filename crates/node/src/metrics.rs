@@ -67,6 +67,11 @@ impl Metrics {
         }
     }
 
+    /// Readers that are open now, over all transports.
+    pub fn open_readers(&self) -> usize {
+        self.open.iter().map(|open| open.load(Relaxed).max(0) as usize).sum()
+    }
+
     /// The sums over all shards, as Prometheus text; `history_bytes` is what the engine holds.
     ///
     /// Source: Prometheus exposition format 0.0.4.

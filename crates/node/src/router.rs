@@ -71,6 +71,11 @@ impl Router {
         self.congested.load(Relaxed) > 0
     }
 
+    /// How many of the mailboxes are congested, of 1.
+    pub fn congested_share(&self) -> f64 {
+        self.congested.load(Relaxed) as f64 / self.mailboxes.len().max(1) as f64
+    }
+
     /// Is any mailbox congested that a publication of this channel would go to?
     pub fn is_congested_for(&self, channel: &ChannelName) -> bool {
         if !self.is_congested() {

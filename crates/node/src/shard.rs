@@ -59,12 +59,11 @@ impl<S: Sockets> Shard<S> {
         id: usize,
         router: Arc<Router>,
         engine: Arc<dyn Engine>,
-        mut hub: Hub,
+        hub: Hub,
         sockets: S,
         metrics: Arc<Metrics>,
     ) -> Rc<Self> {
-        hub.share_logs(router.shards());
-        Rc::new(Self {
+        let shard = Self {
             id,
             engine,
             metrics,
@@ -74,7 +73,16 @@ impl<S: Sockets> Shard<S> {
             wakers: RefCell::default(),
             next_waiter: Cell::new(0),
             spare: Cell::default(),
-        })
+        };
+        shard.hub.borrow_mut().share_logs(shard.router.shards());
+        Rc::new(shard)
+    }
+
+    /// Other bounds for the hub from now on; what it shares with others is the node's.
+    pub fn configure(&self, config: millrace_delivery::Config) {
+        let mut hub = self.hub.borrow_mut();
+        hub.configure(config);
+        hub.share_logs(self.router.shards());
     }
 
     /// Turns whenever the mailbox has something. Tasks that are ready run first, so what they publish leaves in the same turn.
@@ -200,6 +208,7 @@ impl<S: Sockets> Shard<S> {
     }
 
     /// Makes a connection a reader of everything that matches: channels in `positions` go on from there, other existing ones start at `since`.
+    /// `preamble` is given the time (ms) to name as `since` when going on with it elsewhere.
     ///
     /// Errors: as [`Hub::subscribe_pattern`] and the engine's.
     pub async fn subscribe_pattern(
@@ -209,13 +218,20 @@ impl<S: Sockets> Shard<S> {
         since: Since,
         positions: HashMap<ChannelName, Position>,
         policy: Policy,
-        preamble: Vec<u8>,
+        preamble: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<(), Error> {
+        // Going on begins with what was heard, and for the rest where this subscription begins, not where it is.
+        let now_ms = self.engine.now_ms();
+        let since_ms = match since {
+            Since::Time(ms) => ms.min(now_ms),
+            Since::Earliest => 0,
+            _ => now_ms,
+        };
         if let Some(other) = positions.keys().find(|name| !pattern.matches(name.as_str())) {
             return Err(Error::new(Code::BadRequest, format!("{other} in `positions` does not match the pattern")));
         }
-        self.with(|hub, _| hub.subscribe_pattern(conn, pattern, policy))?;
-        let opened = self.open_pattern(conn, pattern, since, positions, policy, preamble).await;
+        self.with(|hub, _| hub.subscribe_pattern(conn, pattern, policy, since_ms))?;
+        let opened = self.open_pattern(conn, pattern, since, positions, policy, preamble(since_ms)).await;
         self.with(|hub, _| match &opened {
             Ok(()) => hub.attach_open_channels(conn, pattern),
             Err(_) => drop(hub.unsubscribe(conn, &Target::Pattern(pattern.clone()))),
@@ -258,13 +274,13 @@ impl<S: Sockets> Shard<S> {
         Waiting { shard: self.clone(), id }
     }
 
-    /// Wakes every waiter: the server drains.
-    pub fn wake_all(&self) {
-        let all: Vec<_> = self.wakers.borrow().keys().copied().collect();
-        all.into_iter().for_each(|id| self.wake(id));
+    /// Everyone who waits.
+    pub fn waiters(&self) -> Vec<WaiterId> {
+        self.wakers.borrow().keys().copied().collect()
     }
 
-    fn wake(&self, id: WaiterId) {
+    /// Ends a waiting, if it still is one.
+    pub fn wake(&self, id: WaiterId) {
         if let Some(waker) = self.wakers.borrow_mut().remove(&id).flatten() {
             waker.wake();
         }

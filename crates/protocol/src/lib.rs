@@ -9,6 +9,7 @@ pub mod form;
 mod position;
 mod publication;
 pub mod session;
+pub mod ticket;
 pub mod websocket;
 
 pub use channel::{ChannelName, NAME_BYTES_MAX, Pattern};

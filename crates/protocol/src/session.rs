@@ -31,9 +31,20 @@ pub enum Target {
     Pattern(Pattern),
 }
 
+/// What a session reads, and from where.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Subscription {
+    pub target: Target,
+    /// Of a pattern never a position.
+    pub since: Since,
+    /// Of a pattern: where its channels go on that were heard already.
+    pub positions: HashMap<ChannelName, Position>,
+    pub policy: Policy,
+}
+
 #[derive(Debug, PartialEq)]
 pub enum Command {
-    Subscribe { target: Target, since: Since, positions: HashMap<ChannelName, Position>, policy: Policy },
+    Subscribe(Subscription),
     Unsubscribe { target: Target },
     Publish { channel: ChannelName, publication: NewPublication },
     Presence { channel: ChannelName },
@@ -56,7 +67,7 @@ struct Words<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SubscribeWords {
+pub(crate) struct SubscribeWords {
     channel: String,
     since: Option<Text>,
     policy: Option<String>,
@@ -160,7 +171,7 @@ impl Words<'_> {
     fn decode(self) -> Result<Command, Error> {
         let mut commands = Vec::with_capacity(1);
         if let Some(words) = self.subscribe {
-            commands.push(words.decode()?);
+            commands.push(Command::Subscribe(words.decode()?));
         }
         if let Some(words) = self.unsubscribe {
             commands.push(Command::Unsubscribe { target: Target::parse(&words.channel)? });
@@ -197,31 +208,51 @@ impl Words<'_> {
     }
 }
 
+impl Subscription {
+    /// The body of the `subscribe` command that asks for this.
+    pub fn to_json(&self) -> Value {
+        let mut body = json!({ "channel": self.target.as_str() });
+        match self.since {
+            Since::Now => {}
+            Since::Earliest => body["since"] = "earliest".into(),
+            Since::Position(position) => body["since"] = position.to_string().into(),
+            Since::Time(ms) => body["since"] = ms.into(),
+        }
+        if self.policy == Policy::Latest {
+            body["policy"] = "latest".into();
+        }
+        if !self.positions.is_empty() {
+            body["positions"] =
+                self.positions.iter().map(|(name, at)| (name.to_string(), Value::from(at.to_string()))).collect();
+        }
+        body
+    }
+}
+
 impl SubscribeWords {
-    fn decode(self) -> Result<Command, Error> {
+    pub(crate) fn decode(self) -> Result<Subscription, Error> {
         let positions = self.positions.unwrap_or_default();
         if positions.len() > POSITIONS_MAX {
             return Err(Error::new(Code::TooMany, format!("at most {POSITIONS_MAX} positions")));
         }
         let positions = positions.iter().map(|(name, at)| Ok((ChannelName::parse(name)?, at.parse()?)));
-        let command = Command::Subscribe {
+        let subscription = Subscription {
             target: Target::parse(&self.channel)?,
             since: Text::parse(self.since, Since::Now)?,
             positions: positions.collect::<Result<_, Error>>()?,
             policy: self.policy.as_deref().map_or(Ok(Policy::Every), Policy::parse)?,
         };
-        if let Command::Subscribe { target: Target::Channel(_), positions, .. } = &command
-            && !positions.is_empty()
-        {
+        let is_pattern = matches!(subscription.target, Target::Pattern(_));
+        if !is_pattern && !subscription.positions.is_empty() {
             return Err(Error::new(Code::BadRequest, "`positions` belongs to patterns; a channel has `since`"));
         }
-        if let Command::Subscribe { target: Target::Pattern(_), since: Since::Position(_), .. } = &command {
+        if is_pattern && matches!(subscription.since, Since::Position(_)) {
             return Err(Error::new(
                 Code::BadRequest,
                 "a pattern's `since` is `now`, `earliest` or a time; see `positions`",
             ));
         }
-        Ok(command)
+        Ok(subscription)
     }
 }
 
@@ -280,10 +311,19 @@ pub fn encode_error_push(error: &Error) -> String {
     push.to_string()
 }
 
-/// `{"push": "connected", ..}`: the first word of a session.
-pub fn encode_connected(ping_ms: u64, message_bytes_max: usize, time_ms: u64) -> String {
-    json!({ "push": "connected", "ping_ms": ping_ms, "message_bytes_max": message_bytes_max, "time": time_ms })
-        .to_string()
+/// `{"push": "connected", ..}`: the first word of a session; `resumed` if it came with a ticket.
+pub fn encode_connected(
+    ping_ms: u64,
+    message_bytes_max: usize,
+    time_ms: u64,
+    resumed: Option<&[Subscription]>,
+) -> String {
+    let mut push =
+        json!({ "push": "connected", "ping_ms": ping_ms, "message_bytes_max": message_bytes_max, "time": time_ms });
+    if let Some(resumed) = resumed {
+        push["resumed"] = resumed.iter().map(|subscription| subscription.target.as_str()).collect();
+    }
+    push.to_string()
 }
 
 #[cfg(test)]
@@ -300,12 +340,12 @@ mod tests {
             r#"{"id":3,"subscribe":{"channel":"a/+","since":1700,"policy":"latest","positions":{"a/b":"1:2"}}}"#,
         );
         assert_eq!(id, Some(3));
-        let Command::Subscribe {
+        let Command::Subscribe(Subscription {
             target: Target::Pattern(_),
             since: Since::Time(1700),
             positions,
             policy: Policy::Latest,
-        } = command.unwrap()
+        }) = command.unwrap()
         else {
             panic!("not what was asked")
         };

@@ -2,9 +2,12 @@
 //!
 //! It decides nothing about delivery. Read first: [`Config`], [`run`].
 
+mod agent;
 pub mod config;
 mod pages;
+mod reload;
 mod run;
 
 pub use config::{Config, Sources};
+pub use reload::{Reload, SetLogLevel};
 pub use run::{Running, run, start};

@@ -3,7 +3,6 @@
 use std::{
     io,
     net::SocketAddr,
-    rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -16,18 +15,24 @@ use anyhow::Context as _;
 use millrace_delivery::Hub;
 use millrace_engine::Engine;
 use millrace_node::{Metrics, Router, Shard};
-use millrace_transport::{Listener, Sockets, bind_udp, http, serve};
+use millrace_protocol::ticket::TicketKey;
+use millrace_transport::{Drain, Listener, MOVE, Sockets, bind_udp, http, serve};
 use rustix::{
     net::{self, AddressFamily, SocketType},
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 use tokio::{
+    net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::watch,
-    task::LocalSet,
+    task::{LocalSet, spawn_local},
 };
 
-use crate::{Config, pages::Site};
+use crate::{
+    Config, agent,
+    pages::Site,
+    reload::{Reload, changes},
+};
 
 /// After the drain's window: time for the last frames to leave.
 const LAST_FRAMES: Duration = Duration::from_millis(300);
@@ -36,10 +41,12 @@ const LAST_FRAMES: Duration = Duration::from_millis(300);
 pub struct Running {
     pub address: SocketAddr,
     ready: Arc<AtomicBool>,
-    draining: watch::Sender<bool>,
+    draining: watch::Sender<Option<Drain>>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
+    limits: watch::Sender<millrace_transport::Config>,
     engine: Arc<dyn Engine>,
+    metrics: Vec<Arc<Metrics>>,
     config: Config,
 }
 
@@ -60,6 +67,11 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     }
     let udp = datagrams.as_ref().map(|socket| socket.local_addr()).transpose()?.map(|address| address.to_string());
 
+    let mut agent = match config.server.agent.as_str() {
+        "" => None,
+        address => Some(bind_agent(address).with_context(|| format!("cannot answer agent checks on {address}"))?),
+    };
+
     let router = Arc::new(Router::new(shards));
     let engine = millrace_engine::open(&config.engine.url, config.engine(), router.clone(), unix_ms)
         .context("the engine (`engine.url`) cannot be opened")?;
@@ -67,24 +79,37 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
     let site = Arc::new(Site::new(urls(address), udp, name, engine.clone(), metrics.clone(), ready.clone()));
-    let (draining, drains) = watch::channel(false);
+    let tickets = Arc::new(ticket_key(&config)?);
+    let (draining, drains) = watch::channel(None);
     let (stop, stops) = watch::channel(false);
+    let (limits, changing) = watch::channel(config.limits.clone());
 
     let mut threads = Vec::with_capacity(shards);
     for (id, listener) in listeners.into_iter().enumerate() {
         let (router, engine, metrics, pages) = (router.clone(), engine.clone(), metrics[id].clone(), site.clone());
         let (draining, mut stopped) = (drains.clone(), stops.clone());
-        let (limits, drain_window) = (config.limits.clone(), config.drain.window);
+        let (mut changing, tickets, ready) = (changing.clone(), tickets.clone(), ready.clone());
+        let agent = if id == 0 { agent.take() } else { None };
         let datagrams = if id == 0 { datagrams.take() } else { None };
         let thread = move || -> io::Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let local = LocalSet::new();
             local.block_on(&runtime, async move {
+                let limits = changing.borrow_and_update().clone();
                 let (hub, sockets) = (Hub::new(limits.hub()), Sockets::new(metrics.clone())?);
+                if let Some(listener) = agent {
+                    spawn_local(agent::serve(TcpListener::from_std(listener)?, ready, router.clone()));
+                }
                 let shard = Shard::new(id, router, engine, hub, sockets, metrics);
-                let context = http::Context { shard, config: limits, pages, draining, drain_window };
+                let context = http::Context::new(shard, limits, pages, draining, tickets);
+                let limited = context.clone();
+                spawn_local(async move {
+                    while changing.changed().await.is_ok() {
+                        limited.set_config(changing.borrow_and_update().clone());
+                    }
+                });
                 let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
-                serve(Rc::new(context), listener, datagrams, stop).await
+                serve(context, listener, datagrams, stop).await
             })
         };
         let named = std::thread::Builder::new().name(format!("shard-{id}"));
@@ -95,17 +120,52 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
         })?);
     }
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
-    Ok(Running { address, ready, draining, stop, threads, engine, config })
+    Ok(Running { address, ready, draining, stop, threads, limits, engine, metrics, config })
 }
 
 impl Running {
-    /// Readiness off, readers told to move, then closed, then the threads end. Bounded by `announce` and `window`.
+    /// Takes what holds at once of a new configuration, and names the rest.
+    fn reload(&mut self, reload: &Reload) {
+        let loaded = (reload.load)().and_then(|config| {
+            (reload.set_log_level)(&config.log.level)?;
+            Ok(config)
+        });
+        let config = match loaded {
+            Ok(config) => config,
+            Err(error) => {
+                let error = format!("{error:#}");
+                return tracing::error!(
+                    error,
+                    "the new configuration is bad: nothing of it is taken, the old one stays"
+                );
+            }
+        };
+        for (key, at_once) in changes(&self.config, &config) {
+            match at_once {
+                true => tracing::info!(key, "changed"),
+                false => tracing::warn!(key, "changed in the configuration, but holds only after a restart"),
+            }
+        }
+        self.limits.send_replace(config.limits.clone());
+        // What waits for a restart is named again next time.
+        self.config.limits = config.limits;
+        self.config.drain = config.drain;
+        self.config.log.level = config.log.level;
+        tracing::info!("the configuration was read again");
+    }
+
+    /// Readiness off, readers told to move, each closed a little after its moment, then the threads end. Bounded by
+    /// [`config::Drain::longest`](crate::config::Drain::longest).
     pub async fn drain(self) {
+        let drain = &self.config.drain;
         tracing::info!("draining");
         self.ready.store(false, Relaxed);
-        tokio::time::sleep(self.config.drain.announce).await;
-        self.draining.send_replace(true);
-        tokio::time::sleep(self.config.drain.window + LAST_FRAMES).await;
+        tokio::time::sleep(drain.announce).await;
+        let readers = self.metrics.iter().map(|shard| shard.open_readers()).sum();
+        let window = drain.spread(readers);
+        tracing::info!(readers, window_ms = window.as_millis() as u64, "readers are told to move");
+        self.draining.send_replace(Some(Drain { window, ticket: drain.ticket }));
+        tokio::time::sleep(window + MOVE + LAST_FRAMES).await;
         self.stop();
     }
 
@@ -120,20 +180,24 @@ impl Running {
     }
 }
 
-/// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once.
+/// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once. SIGHUP reads the configuration again.
 ///
 /// Errors: see [`start`].
-pub async fn run(config: Config) -> anyhow::Result<()> {
+pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let running = start(config)?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut running = start(config)?;
     // Scripts wait for this line.
     println!("listening on http://{}", running.address);
     for url in urls(running.address).iter().filter(|_| running.address.ip().is_unspecified()) {
         println!("reachable at {url}");
     }
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => running.reload(&reload),
+        }
     }
     tokio::select! {
         () = running.drain() => {}
@@ -141,6 +205,23 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+fn bind_agent(address: &str) -> anyhow::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Of the configured secret, or of one that nobody else knows.
+fn ticket_key(config: &Config) -> anyhow::Result<TicketKey> {
+    let secret = config.server.secret.as_bytes();
+    if !secret.is_empty() {
+        return Ok(TicketKey::new(secret));
+    }
+    let mut chance = [0; 32];
+    getrandom::fill(&mut chance).map_err(io::Error::other)?;
+    Ok(TicketKey::new(&chance))
 }
 
 /// The shards share one port, and the kernel would let a second server of the same user share it, too: half of its connections would

@@ -37,7 +37,7 @@ pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
     let content_type =
         parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if content_type.starts_with("application/x-ndjson") {
-        let data = read_body(context, &parts.headers, body, context.config.batch_bytes_max).await?;
+        let data = read_body(context, &parts.headers, body, context.config().batch_bytes_max).await?;
         let mut results = Vec::new();
         for (i, line) in publish::lines(context, &data)?.into_iter().enumerate() {
             let key = key.map(|key| format!("{key}/{}", i + 1));
@@ -45,7 +45,7 @@ pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
         }
         return Ok(publish::results_answer(results));
     }
-    let data = read_body(context, &parts.headers, body, context.config.message_bytes_max).await?;
+    let data = read_body(context, &parts.headers, body, context.config().message_bytes_max).await?;
     Ok(publish::answer_position(record(context, data, key.map(str::to_owned)).await?))
 }
 

@@ -7,6 +7,7 @@
 
 mod carcare;
 mod config;
+mod drain;
 pub mod http;
 mod listener;
 mod long_polling;
@@ -21,6 +22,7 @@ mod udp;
 mod websocket;
 
 pub use config::Config;
+pub use drain::{Drain, MOVE};
 pub use listener::{Listener, serve};
 pub use sockets::Sockets;
 pub use udp::bind as bind_udp;

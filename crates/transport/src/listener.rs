@@ -21,7 +21,6 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use millrace_protocol::websocket;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -29,7 +28,7 @@ use tokio::{
 };
 
 use crate::{
-    Shard,
+    Shard, drain,
     http::{Context, Handover, Response, route},
     stream::Stream,
     udp,
@@ -112,11 +111,12 @@ pub async fn serve(
 
 /// Accepts until the server drains; then it only keeps what is open.
 async fn accept(context: Rc<Context>, event_loop: Rc<EventLoop>, listener: TcpListener) {
-    let mut draining = context.draining.clone();
-    loop {
+    let drains = context.drains();
+    tokio::pin!(drains);
+    let drain = loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = draining.wait_for(|draining| *draining) => break,
+            drain = &mut drains => break drain,
         };
         match accepted {
             Ok((stream, _)) => drop(spawn_local(connection(context.clone(), event_loop.clone(), stream))),
@@ -125,28 +125,10 @@ async fn accept(context: Rc<Context>, event_loop: Rc<EventLoop>, listener: TcpLi
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
-    }
+    };
     drop(listener);
-    drain(&context).await;
+    drain::drain(&context, drain).await;
     std::future::pending().await
-}
-
-/// Tells every reader to move on, each after its own delay within the window; long polls are answered at once. Whoever is still here
-/// after the window is closed.
-async fn drain(context: &Context) {
-    let shard = &context.shard;
-    let window_ms = context.drain_window.as_millis().clamp(1, u128::from(u32::MAX)) as u64;
-    let jitter_ms = || u64::from(getrandom::u32().unwrap_or(0)) % window_ms;
-    shard.wake_all();
-    shard.with(|hub, sockets| hub.drain(jitter_ms, sockets));
-    tokio::time::sleep(context.drain_window).await;
-    let mut close = Vec::new();
-    websocket::encode_close(&mut close, websocket::CLOSE_RESTART, "the server restarts");
-    shard.with(|hub, sockets| {
-        for (id, form) in hub.conns().collect::<Vec<_>>() {
-            hub.close(id, if form.is_websocket() { &close } else { &[] }, sockets);
-        }
-    });
 }
 
 /// Once a second: heartbeats, dead peers, and the figures that are too dear to keep current.
@@ -181,7 +163,7 @@ fn count_memory(shard: &Rc<Shard>) {
 
 async fn connection(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: TcpStream) {
     set_options(&stream);
-    let header_timeout = context.config.header_timeout;
+    let header_timeout = context.config().header_timeout;
     let Ok(Ok(peeked)) = tokio::time::timeout(header_timeout, Peeked::new(stream)).await else { return };
     let result = match peeked.head.starts_with(PREFACE) {
         true => http2(context, peeked).await,
@@ -226,7 +208,8 @@ async fn http1(
         .header_read_timeout(header_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
-    let mut draining = context.draining.clone();
+    let drains = context.drains();
+    tokio::pin!(drains);
     let mut told = false;
     loop {
         tokio::select! {
@@ -238,7 +221,7 @@ async fn http1(
                 served?;
                 break;
             }
-            _ = draining.wait_for(|draining| *draining), if !told => {
+            _ = &mut drains, if !told => {
                 told = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
@@ -282,15 +265,16 @@ async fn http2(context: Rc<Context>, stream: Peeked) -> hyper::Result<()> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .max_header_list_size(HEAD_BYTES_MAX as u32)
-        .keep_alive_interval(context.config.heartbeat)
-        .keep_alive_timeout(context.config.grace)
+        .keep_alive_interval(context.config().heartbeat)
+        .keep_alive_timeout(context.config().grace)
         .serve_connection(TokioIo::new(stream), service);
-    let mut draining = context.draining.clone();
+    let drains = context.drains();
+    tokio::pin!(drains);
     let mut told = false;
     loop {
         tokio::select! {
             served = &mut connection => return served,
-            _ = draining.wait_for(|draining| *draining), if !told => {
+            _ = &mut drains, if !told => {
                 told = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }

@@ -20,7 +20,7 @@ pub async fn hold(context: &Context, ask: &Ask, wait: Duration) -> Result<Read, 
     let shard = &context.shard;
     shard.metrics.opened(Transport::LongPolling, 1);
     let _open = Open(context);
-    let deadline = tokio::time::Instant::now() + wait.min(context.config.hold_max);
+    let deadline = tokio::time::Instant::now() + wait.min(context.config().hold_max);
     let mut starts: Vec<_> = ask.starts().into_iter().map(|(name, since)| (name, Some(since))).collect();
     let mut waiting = None;
     loop {

@@ -18,7 +18,7 @@ pub async fn one(
     channel: ChannelName,
 ) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
-    let data = read_body(context, &parts.headers, body, context.config.message_bytes_max).await?;
+    let data = read_body(context, &parts.headers, body, context.config().message_bytes_max).await?;
     let publication = with_headers(&parts.headers, NewPublication::new(kind(&parts.headers, &data)?, data))?;
     let position = context.shard.publish(&channel, publication).await?;
     Ok(answer_position(position))
@@ -29,7 +29,7 @@ pub async fn one(
 /// Errors: `too_large`, `timeout`, `too_many` lines; a bad line is an error in its result only.
 pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
-    let data = read_body(context, &parts.headers, body, context.config.batch_bytes_max).await?;
+    let data = read_body(context, &parts.headers, body, context.config().batch_bytes_max).await?;
     let mut results = Vec::new();
     for line in lines(context, &data)? {
         results.push(publish_line(context, line).await);
@@ -47,7 +47,7 @@ pub async fn publish_line(context: &Context, line: &[u8]) -> Result<Position, Er
 
 /// Errors: [`Code::TooLarge`].
 pub fn check_size(context: &Context, publication: &NewPublication) -> Result<(), Error> {
-    let max = context.config.message_bytes_max;
+    let max = context.config().message_bytes_max;
     if publication.data.len() > max {
         return Err(Error::new(Code::TooLarge, format!("a publication has at most {max} bytes")));
     }
@@ -56,7 +56,7 @@ pub fn check_size(context: &Context, publication: &NewPublication) -> Result<(),
 
 /// The lines of a batch that hold something. Errors: [`Code::TooMany`].
 pub fn lines<'a>(context: &Context, data: &'a Bytes) -> Result<Vec<&'a [u8]>, Error> {
-    let max = context.config.batch_lines_max;
+    let max = context.config().batch_lines_max;
     let lines: Vec<_> =
         data.split(|b| *b == b'\n').filter(|line| !line.trim_ascii().is_empty()).take(max + 1).collect();
     if lines.len() > max {

@@ -1,5 +1,6 @@
 //! The binary as its users meet it: real processes, real sockets, and the documents that promise what they do.
 
+mod balancer;
 mod cli;
 mod docs;
 mod lab;

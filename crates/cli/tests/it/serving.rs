@@ -1,11 +1,11 @@
 //! From "listening on" to the exit status.
 
-use std::net::TcpStream;
+use std::{io::Read, net::TcpStream};
 
 use rustix::process::Signal;
 use tokio_tungstenite::tungstenite::{self, Message, client::IntoClientRequest, protocol::frame::coding::CloseCode};
 
-use crate::support::{BOUND, Server, run};
+use crate::support::{BOUND, Server, file, free_port, run};
 
 #[test]
 fn a_server_tells_how_it_is() {
@@ -88,6 +88,57 @@ fn a_second_sigterm_ends_at_once() {
 }
 
 #[test]
+fn sighup_takes_what_it_can_names_the_rest_and_keeps_what_is_bad_out() {
+    let path = file("reload.toml", "[limits]\nbatch_lines_max = 1\n[drain]\nwindow = \"20s\"\n");
+    let mut server = Server::start(&["--config", &path, "--set", "server.shards=2"]);
+    let batch = "{\"channel\": \"a\", \"data\": 1}\n{\"channel\": \"a\", \"data\": 2}\n";
+    assert_eq!(server.post("/v1/publish", batch).status, 429);
+
+    file("reload.toml", "[limits]\nbatch_lines_max = many\n");
+    server.process.signal(Signal::HUP);
+    let line = server.process.err.wait_for("ERROR");
+    assert!(line.contains("the old one stays") && line.contains("reload.toml"), "{line}");
+    assert_eq!(server.post("/v1/publish", batch).status, 429);
+
+    let good = "[limits]\nbatch_lines_max = 2\n[drain]\nwindow = \"10ms\"\n[log]\nlevel = \"debug\"\n\
+        [server]\nsecret = \"not a word of this in any log\"\n[namespaces.cars]\ncount_max = 5\n";
+    file("reload.toml", good);
+    server.process.signal(Signal::HUP);
+    for key in ["namespaces.cars", "server.secret"] {
+        let line = server.process.err.wait_for(key);
+        assert!(line.contains("WARN") && line.contains("restart"), "{line}");
+    }
+    server.process.err.wait_for("read again");
+    let answered = server.ask_until("POST", "/v1/publish", batch, |answer| answer.status == 200);
+    assert!(answered.body.contains("position"), "{answered:?}");
+
+    // The window of the drain is the new one, or this would take longer than a test waits.
+    server.process.signal(Signal::TERM);
+    let ended = server.process.finish();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.err.contains("DEBUG") || ended.err.contains("window_ms=10"), "{ended:?}");
+    assert!(!ended.err.contains("not a word"), "{ended:?}");
+}
+
+#[test]
+fn an_agent_check_says_ready_and_then_drain() {
+    let port = free_port();
+    let agent = format!("127.0.0.1:{port}");
+    let server = Server::start(&["--set", &format!("server.agent={agent}"), "--set", "drain.announce=10m"]);
+    let ask = || {
+        let mut line = String::new();
+        let mut stream = TcpStream::connect(&agent).expect("the agent listens");
+        stream.set_read_timeout(Some(BOUND)).expect("a time that is not 0");
+        stream.read_to_string(&mut line).expect("a line");
+        line
+    };
+    assert_eq!(ask(), "ready up 100%\n");
+    server.process.signal(Signal::TERM);
+    server.get_until("/readyz", |answer| answer.status == 503);
+    assert_eq!(ask(), "drain\n");
+}
+
+#[test]
 fn json_logs_are_lines_of_json_without_payloads() {
     let server = Server::start(&["--set", "log.format=json", "--set", "log.level=debug", "--set", "drain.window=10ms"]);
     assert_eq!(server.post("/v1/channels/secret", "\"a-payload\"").status, 200);
@@ -107,7 +158,7 @@ fn heartbeats_keep_a_quiet_stream_alive() {
     while sse.next().expect("the stream stays") != ":" {}
 }
 
-fn connect(server: &Server, path: &str) -> tungstenite::WebSocket<TcpStream> {
+pub fn connect(server: &Server, path: &str) -> tungstenite::WebSocket<TcpStream> {
     let stream = TcpStream::connect(&server.address).expect("the server listens");
     stream.set_read_timeout(Some(BOUND)).expect("a time that is not 0");
     let request = format!("ws://{}{path}", server.address).into_client_request().expect("a good address");

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     os::unix::process::{CommandExt, ExitStatusExt},
     process::{Child, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
@@ -165,39 +165,53 @@ impl Server {
     }
 
     pub fn ask(&self, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
-        let mut answer = String::new();
-        self.send(method, path, headers, body).read_to_string(&mut answer).expect("an answer in time");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+        ask(&self.address, method, path, headers, body)
     }
 
     /// A response that goes on: its lines, the head's included.
     pub fn open(&self, path: &str, accept: &str) -> Lines {
-        Lines::of(self.send("GET", path, &[&format!("Accept: {accept}")], ""))
+        Lines::of(send(&self.address, "GET", path, &[&format!("Accept: {accept}")], ""))
     }
 
     /// Asks until the answer is as wanted.
     pub fn get_until(&self, path: &str, wanted: impl Fn(&Answer) -> bool) -> Answer {
+        self.ask_until("GET", path, "", wanted)
+    }
+
+    pub fn ask_until(&self, method: &str, path: &str, body: &str, wanted: impl Fn(&Answer) -> bool) -> Answer {
         let deadline = Instant::now() + BOUND;
         loop {
-            let answer = self.get(path);
+            let answer = self.ask(method, path, &[], body);
             if wanted(&answer) {
                 return answer;
             }
             assert!(Instant::now() < deadline, "not in time: {answer:?}");
         }
     }
+}
 
-    fn send(&self, method: &str, path: &str, headers: &[&str], body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(&self.address).expect("the server listens");
-        stream.set_read_timeout(Some(BOUND)).expect("a time that is not 0");
-        let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
-        let length = body.len();
-        write!(stream, "{method} {path} HTTP/1.0\r\n{headers}Content-Length: {length}\r\n\r\n{body}")
-            .expect("it is read");
-        stream
-    }
+/// One request, to whatever listens at `HOST:PORT`.
+pub fn ask(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
+    let mut answer = String::new();
+    send(address, method, path, headers, body).read_to_string(&mut answer).expect("an answer in time");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+}
+
+fn send(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("the server listens");
+    stream.set_read_timeout(Some(BOUND)).expect("a time that is not 0");
+    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+    let length = body.len();
+    write!(stream, "{method} {path} HTTP/1.0\r\n{headers}Content-Length: {length}\r\n\r\n{body}").expect("it is read");
+    stream
+}
+
+/// A port that nobody has at this moment.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
 }
 
 /// A new file for this test.

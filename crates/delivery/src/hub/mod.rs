@@ -196,6 +196,8 @@ struct ReaderRef {
 struct PatternRef {
     pattern: Pattern,
     policy: Policy,
+    /// Channels that it has not heard yet are read from this time on by whoever goes on with it, in milliseconds since 1970.
+    since_ms: u64,
     /// It has been told that it matches more channels than one connection may read.
     told_full: bool,
 }
@@ -277,6 +279,11 @@ impl Hub {
         }
     }
 
+    /// Other bounds, from now on: subscriptions that there are stay, and logs shrink with their next turn.
+    pub fn configure(&mut self, config: Config) {
+        self.config = config;
+    }
+
     /// This hub is one of so many that share what the logs of a node may hold.
     pub fn share_logs(&mut self, hubs: usize) {
         self.config.logs_bytes_max /= hubs.max(1);
@@ -355,15 +362,12 @@ impl Hub {
         }
     }
 
-    /// Tells every connection that the server goes away: `after_ms` gives each its own delay. The closing itself comes later.
-    pub fn drain(&mut self, mut after_ms: impl FnMut() -> u64, wire: &mut impl Wire) {
+    /// Tells a connection to move on after a delay of its own, a session with the ticket to go on with. The closing itself comes later.
+    pub fn tell_drain(&mut self, id: ConnId, after_ms: u64, resume: Option<&str>, wire: &mut impl Wire) {
+        let Some(form) = self.conn(id).map(|conn| conn.form) else { return };
         let mut frame = Vec::new();
-        for (slot, conn) in &mut self.conns {
-            frame.clear();
-            conn.form.encode_drain(&mut frame, after_ms());
-            let id = ConnId { slot: slot as u32, generation: conn.generation };
-            conn.send(id, &frame, self.now_s, wire);
-        }
+        form.encode_drain(&mut frame, after_ms, resume);
+        self.send(id, &frame, wire);
     }
 
     /// Bytes waiting for this connection alone; while there are many, its peer should not be read from.

@@ -1,8 +1,11 @@
 //! Who reads what: channels open when the first reader comes and close when the last one goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use millrace_protocol::{ChannelName, Code, Error, Pattern, Position, session::Policy, session::Target};
+use millrace_protocol::{
+    ChannelName, Code, Error, Pattern, Position, Since,
+    session::{Policy, Subscription, Target},
+};
 use smallvec::SmallVec;
 
 use super::{
@@ -94,6 +97,33 @@ impl Hub {
         Ok(slot)
     }
 
+    /// What a connection reads and how far it has come: asked for elsewhere, it goes on without loss. What is still being opened is not
+    /// among it.
+    pub fn subscriptions(&self, id: ConnId) -> Vec<Subscription> {
+        let Some(conn) = self.conn(id) else { return Vec::new() };
+        let readers = || conn.readers.iter().flatten();
+        let name = |reader: &ReaderRef| self.channels[reader.channel as usize].name.clone();
+        let named = readers().filter(|reader| reader.pattern.is_none()).map(|reader| Subscription {
+            target: Target::Channel(name(reader)),
+            since: Since::Position(self.position(reader)),
+            positions: HashMap::new(),
+            policy: self.channels[reader.channel as usize].groups[reader.group as usize].policy,
+        });
+        let is_open = |slot: u32| self.opening.iter().all(|opening| (opening.conn, opening.slot) != (id, slot));
+        let patterns = conn.patterns.iter().zip(0..).filter(|(_, slot)| is_open(*slot));
+        let patterns = patterns.filter_map(|(asked, slot)| {
+            let PatternRef { pattern, policy, since_ms, .. } = asked.as_ref()?;
+            let heard = readers().filter(|reader| reader.pattern == Some(slot));
+            Some(Subscription {
+                target: Target::Pattern(pattern.clone()),
+                since: Since::Time(*since_ms),
+                positions: heard.map(|reader| (name(reader), self.position(reader))).collect(),
+                policy: *policy,
+            })
+        });
+        named.chain(patterns).collect()
+    }
+
     /// Ends a subscription by name, or a pattern with all that it opened.
     ///
     /// Errors: [`Code::NotSubscribed`].
@@ -125,10 +155,16 @@ impl Hub {
     ///
     /// The pattern is opening until [`Hub::attach_open_channels`] is called: its publications arrive at this hub, and where they begin is
     /// kept, but it reads nothing by itself. Meanwhile channels that shall start elsewhere are watched, read and attached by
-    /// [`Hub::attach_matching`].
+    /// [`Hub::attach_matching`]. `since_ms` is for [`Hub::subscriptions`] only.
     ///
     /// Errors: [`Code::AlreadySubscribed`], [`Code::TooMany`].
-    pub fn subscribe_pattern(&mut self, id: ConnId, pattern: &Pattern, policy: Policy) -> Result<(), Error> {
+    pub fn subscribe_pattern(
+        &mut self,
+        id: ConnId,
+        pattern: &Pattern,
+        policy: Policy,
+        since_ms: u64,
+    ) -> Result<(), Error> {
         let conn = self.conn(id).filter(|conn| !conn.closing);
         let conn = conn.ok_or_else(|| Error::new(Code::Unavailable, "the connection has gone"))?;
         if conn.patterns.iter().flatten().any(|asked| asked.pattern == *pattern) {
@@ -136,7 +172,8 @@ impl Hub {
         }
         self.check_room(id, 0)?;
         let conn = &mut self.conns[id.slot as usize];
-        let slot = insert(&mut conn.patterns, PatternRef { pattern: pattern.clone(), policy, told_full: false });
+        let slot =
+            insert(&mut conn.patterns, PatternRef { pattern: pattern.clone(), policy, since_ms, told_full: false });
         let listeners = self.patterns.entry(pattern.clone()).or_default();
         listeners.push((id, slot));
         let readers = listeners.len() as u32;

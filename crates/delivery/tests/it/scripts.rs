@@ -286,7 +286,7 @@ fn a_pattern_hears_of_a_channel_that_has_only_moved() {
     let mut stage = Stage::new();
     let conn = stage.hub.connect(Form::Session);
     let pattern = Pattern::parse("a/+").unwrap();
-    stage.hub.subscribe_pattern(conn, &pattern, Policy::Every).unwrap();
+    stage.hub.subscribe_pattern(conn, &pattern, Policy::Every, 0).unwrap();
     stage.hub.attach_open_channels(conn, &pattern);
     stage.append("a/b", "old");
     stage.append("a/b", "lost");
@@ -355,7 +355,7 @@ fn subscriptions_are_checked() {
     assert_eq!(stage.attach(conn, "a", Since::Now), Err(Code::AlreadySubscribed));
     assert_eq!(stage.attach(conn, "b", Since::Now).map(|at| at.offset), Ok(0));
     assert_eq!(stage.attach(conn, "c", Since::Now), Err(Code::TooMany));
-    assert_eq!(stage.hub.subscribe_pattern(conn, &pattern("#"), Policy::Every).unwrap_err().code, Code::TooMany);
+    assert_eq!(stage.hub.subscribe_pattern(conn, &pattern("#"), Policy::Every, 0).unwrap_err().code, Code::TooMany);
     assert_eq!(stage.hub.unsubscribe(conn, &Target::Channel(name("c"))).unwrap_err().code, Code::NotSubscribed);
     assert_eq!(stage.hub.channel_count(), 2, "what was refused leaves no channel open");
     stage.hub.unsubscribe(conn, &Target::Channel(name("a"))).unwrap();
@@ -370,11 +370,11 @@ fn overlapping_patterns_read_each_channel_once() {
     let mut stage = Stage::new();
     let conn = stage.hub.connect(Form::Session);
     for asked in ["a/+", "a/#"] {
-        stage.hub.subscribe_pattern(conn, &pattern(asked), Policy::Every).unwrap();
+        stage.hub.subscribe_pattern(conn, &pattern(asked), Policy::Every, 0).unwrap();
         stage.hub.attach_open_channels(conn, &pattern(asked));
     }
     assert_eq!(
-        stage.hub.subscribe_pattern(conn, &pattern("a/#"), Policy::Every).unwrap_err().code,
+        stage.hub.subscribe_pattern(conn, &pattern("a/#"), Policy::Every, 0).unwrap_err().code,
         Code::AlreadySubscribed
     );
     stage.publish("a/1", "x");
@@ -395,7 +395,7 @@ fn overlapping_patterns_read_each_channel_once() {
 fn a_pattern_that_matches_too_much_is_told_once() {
     let mut stage = Stage::with(Config { subscriptions_max: 2, ..Config::default() });
     let conn = stage.hub.connect(Form::Session);
-    stage.hub.subscribe_pattern(conn, &pattern("#"), Policy::Every).unwrap();
+    stage.hub.subscribe_pattern(conn, &pattern("#"), Policy::Every, 0).unwrap();
     stage.hub.attach_open_channels(conn, &pattern("#"));
     for channel in ["a", "b", "c", "b"] {
         stage.publish(channel, "x");
@@ -413,7 +413,7 @@ fn a_pattern_resumes_and_misses_nothing_meanwhile() {
         stage.publish("a/1", data);
     }
     let conn = stage.hub.connect(Form::Session);
-    stage.hub.subscribe_pattern(conn, &pattern("a/+"), Policy::Every).unwrap();
+    stage.hub.subscribe_pattern(conn, &pattern("a/+"), Policy::Every, 0).unwrap();
     // While its pages are read, the channel that it resumes speaks, and so does a new one.
     stage.publish("a/1", "4");
     stage.publish("a/2", "new");
@@ -431,7 +431,7 @@ fn a_pattern_resumes_and_misses_nothing_meanwhile() {
 fn a_pattern_hears_channels_that_others_have_opened() {
     let mut stage = Stage::new();
     let listener = stage.hub.connect(Form::Session);
-    stage.hub.subscribe_pattern(listener, &pattern("#"), Policy::Every).unwrap();
+    stage.hub.subscribe_pattern(listener, &pattern("#"), Policy::Every, 0).unwrap();
     stage.hub.attach_open_channels(listener, &pattern("#"));
     stage.reader(Form::Ndjson, "a");
     stage.publish("a", "x");
@@ -552,9 +552,10 @@ fn a_drain_is_told_to_everyone_in_their_own_words() {
     let mut stage = Stage::new();
     let session = stage.reader(Form::Session, "a");
     let sse = stage.reader(Form::Sse, "a");
-    let mut after_ms = [100, 200].into_iter();
-    stage.hub.drain(|| after_ms.next().unwrap_or(0), &mut stage.tape);
-    assert!(stage.tape.take(session).concat().ends_with("{\"push\":\"drain\",\"after_ms\":100}"));
+    stage.hub.tell_drain(session, 100, Some("a-ticket"), &mut stage.tape);
+    stage.hub.tell_drain(sse, 200, None, &mut stage.tape);
+    let push = "{\"push\":\"drain\",\"after_ms\":100,\"resume\":\"a-ticket\"}";
+    assert!(stage.tape.take(session).concat().ends_with(push));
     assert!(stage.tape.take(sse).concat().contains("event: drain\ndata: {\"after_ms\":200}\n\n"));
     stage.hub.close(session, b"bye", &mut stage.tape);
     assert_eq!(stage.tape.take(session), ["bye"]);

@@ -90,7 +90,10 @@ pub async fn stream(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> En
                 Ok(())
             }
             Line { gap: Some(gap), .. } => reader.gap(gap),
-            Line { drain: Some(drain), .. } => Err(End::Moved(Duration::from_millis(drain.after_ms))),
+            Line { drain: Some(drain), .. } => {
+                reader.told_to_move(drain.after_ms);
+                Ok(())
+            }
             Line { .. } => reader.message(parse(line)?),
         }
     })
@@ -105,7 +108,7 @@ pub async fn sse(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End {
             "gap" => reader.gap(parse(event.data.as_bytes())?)?,
             "drain" => {
                 let drain: Drain = parse(event.data.as_bytes())?;
-                return Err(End::Moved(Duration::from_millis(drain.after_ms)));
+                reader.told_to_move(drain.after_ms);
             }
             _ if event.data.is_empty() => {}
             _ => reader.message(parse(event.data.as_bytes())?)?,
@@ -137,8 +140,8 @@ async fn read_lines(
     reader.cursors.start_list(&header(&response, "millrace-position"));
     let mut lines = Lines::default();
     loop {
-        let chunk = match tokio::time::timeout(SILENCE_MAX, response.chunk()).await {
-            Err(_) => return End::Lost(format!("nothing heard for {} s", SILENCE_MAX.as_secs())),
+        let chunk = match reader.hear(response.chunk()).await {
+            Err(end) => return end,
             Ok(Err(error)) => return End::Lost(cause(&error)),
             Ok(Ok(None)) => return End::Lost("the stream ended".into()),
             Ok(Ok(Some(chunk))) => chunk,

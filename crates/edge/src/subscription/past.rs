@@ -1,8 +1,9 @@
 //! A range of one channel's history, page by page: each is asked for when the one before it was handed on.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use std::time::Duration;
 
 use super::{Backoff, Chance, End, Gap, Message, RETRY_BASE, RETRY_MAX, SILENCE_MAX, Sink, SubscriptionError, Update};
 use super::{client, http, parse};
@@ -61,7 +62,7 @@ pub async fn read_range(range: &Range, sink: &mut Sink<'_>) -> Result<(), Subscr
             Ok(false) | Err(End::Enough) => return Ok(()),
             Err(End::Fatal(error)) => return Err(error),
             Err(End::Lost(why)) => (why, backoff.next_wait()),
-            Err(End::Moved(within)) => ("the server asks to connect again".into(), within),
+            Err(End::Moved) => ("the server asks to connect again".into(), Duration::ZERO),
         };
         if sink(Update::Lost { why, wait }).is_break() {
             return Ok(());

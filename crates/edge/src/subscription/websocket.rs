@@ -1,7 +1,5 @@
 //! One session for all channels: `millrace.v1+json` over `/v1/connect`.
 
-use std::time::Duration;
-
 use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
 use serde_json::json;
@@ -22,6 +20,10 @@ struct Heard {
     ok: Option<Reply>,
     error: Option<Problem>,
     after_ms: Option<u64>,
+    /// Of a push `drain`: a ticket.
+    resume: Option<String>,
+    /// Of a push `connected`: what the ticket brought.
+    resumed: Option<Vec<String>>,
     /// Of a push `error`.
     code: Option<String>,
     detail: Option<String>,
@@ -43,22 +45,31 @@ pub async fn read(reader: &mut Reader<'_, '_>) -> End {
 async fn connect_and_read(reader: &mut Reader<'_, '_>) -> Result<std::convert::Infallible, End> {
     let url = reader.options.server.websocket("/v1/connect");
     let uri = url.parse().map_err(|_| End::Fatal(SubscriptionError::Options(format!("{url} is no address"))))?;
-    let request = ClientRequestBuilder::new(uri).with_sub_protocol(SUBPROTOCOL);
+    let mut request = ClientRequestBuilder::new(uri).with_sub_protocol(SUBPROTOCOL);
+    let ticket = reader.ticket.take();
+    if let Some(ticket) = &ticket {
+        request = request.with_sub_protocol(format!("resume.{ticket}"));
+    }
     let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_BYTES_MAX));
     let opening = tokio_tungstenite::connect_async_with_config(request, Some(config), true);
     let opened = tokio::time::timeout(SILENCE_MAX, opening).await;
     let (mut socket, _) = opened.map_err(|_| End::Lost("the server does not answer".into()))?.map_err(refusal)?;
-    for (index, channel) in reader.options.channels.iter().enumerate() {
-        let command = json!({ "id": index + 1, "subscribe": subscribe(reader, channel) }).to_string();
-        socket.send(Frame::text(command)).await.map_err(|error| End::Lost(cause(&error)))?;
-    }
+    // With a ticket the server says first what need not be asked for.
+    let mut asked = false;
+    let mut resumed: Option<Vec<String>> = ticket.is_none().then(Vec::new);
     loop {
-        let frame = tokio::time::timeout(SILENCE_MAX, socket.next()).await;
-        let silent = |_| End::Lost(format!("nothing heard for {} s", SILENCE_MAX.as_secs()));
-        match frame.map_err(silent)? {
+        if let Some(resumed) = resumed.take().filter(|_| !asked) {
+            asked = true;
+            let commands = reader.options.channels.iter().zip(1..).filter(|(channel, _)| !resumed.contains(channel));
+            for (channel, id) in commands {
+                let command = json!({ "id": id, "subscribe": subscribe(reader, channel) }).to_string();
+                socket.send(Frame::text(command)).await.map_err(|error| End::Lost(cause(&error)))?;
+            }
+        }
+        match reader.hear(socket.next()).await? {
             None => return Err(End::Lost("the connection ended".into())),
             Some(Err(error)) => return Err(End::Lost(cause(&error))),
-            Some(Ok(Frame::Text(text))) => hear(reader, text.as_bytes())?,
+            Some(Ok(Frame::Text(text))) => resumed = hear(reader, text.as_bytes())?,
             Some(Ok(Frame::Close(close))) => return Err(closed(close.map(|c| (c.code, c.reason.to_string())))),
             Some(Ok(_)) => {}
         }
@@ -103,13 +114,20 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<(), End> {
+/// What a ticket has brought, once the session begins; the reader asks for the rest.
+fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<Option<Vec<String>>, End> {
     let heard: Heard = parse(text)?;
     match heard.push.as_deref() {
-        Some("message") => return reader.message(parse::<Message>(text)?),
-        Some("gap") => return reader.gap(parse::<Gap>(text)?),
-        Some("connected") => reader.connected(),
-        Some("drain") => return Err(End::Moved(Duration::from_millis(heard.after_ms.unwrap_or(0)))),
+        Some("message") => reader.message(parse::<Message>(text)?)?,
+        Some("gap") => reader.gap(parse::<Gap>(text)?)?,
+        Some("connected") => {
+            reader.connected();
+            return Ok(Some(heard.resumed.unwrap_or_default()));
+        }
+        Some("drain") => {
+            reader.told_to_move(heard.after_ms.unwrap_or(0));
+            *reader.ticket = heard.resume;
+        }
         Some("error") => {
             let what = format!("{}: {}", heard.code.unwrap_or_default(), heard.detail.unwrap_or_default());
             return Err(End::Fatal(SubscriptionError::Protocol(what)));
@@ -118,8 +136,11 @@ fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<(), End> {
         Some(_) => {}
         None => {}
     }
-    if let Some(problem) = heard.error {
-        return Err(problem.into());
+    match heard.error {
+        // Of a ticket, not of a command: nothing was brought, so everything is asked for.
+        Some(_) if heard.id == Some(0) => return Ok(None),
+        Some(problem) => return Err(problem.into()),
+        None => {}
     }
     let channel = heard.id.and_then(|id| reader.options.channels.get(id.checked_sub(1)?));
     if let (Some(channel), Some(reply)) = (channel, heard.ok) {
@@ -129,7 +150,7 @@ fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<(), End> {
             _ => {}
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Why the handshake failed: an answer that is no `101` is judged like any other.
@@ -164,8 +185,9 @@ mod tests {
     use crate::backoff::Backoff;
     use crate::chance::Chance;
     use crate::wire::Server;
+    use std::time::Duration;
 
-    /// Feeds what a server said to a reader of `channel`; returns what came out and the next subscribe command.
+    /// Feeds what a server said to a reader of `channel`; returns what came out and the next subscribe command, or the ticket.
     fn session(channel: &str, since: Option<&str>, said: &[&str]) -> (Vec<String>, serde_json::Value) {
         let options = Options {
             server: Server::parse("http://127.0.0.1:1").expect("an address"),
@@ -177,7 +199,7 @@ mod tests {
         };
         let mut cursors = Cursors::default();
         let mut backoff = Backoff::new(Duration::ZERO, Duration::ZERO, Chance::from_seed(1));
-        let mut out = Vec::new();
+        let (mut out, mut ticket) = (Vec::new(), None);
         let mut sink = |update: Update| {
             out.push(match update {
                 Update::Message(message) => format!("{} {}", message.position, message.data.get()),
@@ -186,11 +208,22 @@ mod tests {
             });
             ControlFlow::Continue(())
         };
-        let mut reader = Reader { options: &options, cursors: &mut cursors, backoff: &mut backoff, sink: &mut sink };
+        let mut reader = Reader {
+            options: &options,
+            cursors: &mut cursors,
+            backoff: &mut backoff,
+            sink: &mut sink,
+            moving: None,
+            ticket: &mut ticket,
+        };
         for text in said {
             hear(&mut reader, text.as_bytes()).expect("it goes on");
         }
-        let command = subscribe(&reader, channel);
+        assert_eq!(reader.moving.is_some(), reader.ticket.is_some());
+        let command = match reader.ticket.take() {
+            Some(ticket) => json!(ticket),
+            None => subscribe(&reader, channel),
+        };
         (out, command)
     }
 
@@ -209,6 +242,29 @@ mod tests {
         );
         assert_eq!(out, ["e:5 \"x\"", "gap e:5 e:8"]);
         assert_eq!(next, json!({ "channel": "a", "policy": "every", "since": "e:8" }));
+    }
+
+    #[test]
+    fn a_reader_that_shall_move_reads_on_and_keeps_its_ticket() {
+        let (out, ticket) = session(
+            "a",
+            Some("e:4"),
+            &[
+                r#"{"push":"drain","after_ms":5000,"resume":"a-ticket"}"#,
+                r#"{"push":"message","channel":"a","position":"e:5","time":1,"data":"x"}"#,
+                // Shown to the next server, which has read less when it was written.
+                r#"{"push":"connected","ping_ms":25000,"message_bytes_max":1048576,"time":1,"resumed":["a"]}"#,
+                r#"{"id":0,"ok":{"channel":"a","position":"e:4","recovered":true,"time":1}}"#,
+                r#"{"push":"message","channel":"a","position":"e:5","time":1,"data":"x"}"#,
+                r#"{"push":"message","channel":"a","position":"e:6","time":1,"data":"y"}"#,
+            ],
+        );
+        assert_eq!(
+            (out.as_slice(), ticket),
+            (["e:5 \"x\"".to_owned(), "e:6 \"y\"".to_owned()].as_slice(), json!("a-ticket"))
+        );
+        let refused = r#"{"id":0,"error":{"code":"bad_ticket","detail":"it has expired","retry":false}}"#;
+        assert_eq!(session("a", Some("e:4"), &[refused]).1["since"], "e:4", "it is asked for as without a ticket");
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::{
     websocket::{self, Deflate},
 };
 
+/// What an `EventSource` waits that is closed at its own moment of a drain: the moments are spread already.
+const RETRY_MS: u32 = 100;
+
 /// A way of spelling publications for readers that are sent a stream of frames.
 ///
 /// Source: docs/protocol.md, "How one publication looks".
@@ -108,17 +111,19 @@ impl Form {
         }
     }
 
-    /// Appends the announcement that the server will close this connection within `after_ms`; the reader should move on then.
-    pub fn encode_drain(self, out: &mut Vec<u8>, after_ms: u64) {
+    /// Appends the announcement that the reader should move on after `after_ms`, for a session with the ticket to go on with. A bare
+    /// WebSocket has no words for it.
+    pub fn encode_drain(self, out: &mut Vec<u8>, after_ms: u64, resume: Option<&str>) {
         let _ = match self {
             Form::Bare | Form::BareDeflate(_) => Ok(()),
             Form::Session | Form::SessionDeflate(_) => {
-                let push = format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}}}");
+                let resume = resume.map_or_else(String::new, |ticket| format!(",\"resume\":\"{ticket}\""));
+                let push = format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}{resume}}}");
                 websocket::encode(out, websocket::TEXT, push.as_bytes());
                 Ok(())
             }
             Form::Sse | Form::SseMany => {
-                write!(out, "retry: {}\nevent: drain\ndata: {{\"after_ms\":{after_ms}}}\n\n", after_ms.max(1))
+                write!(out, "retry: {RETRY_MS}\nevent: drain\ndata: {{\"after_ms\":{after_ms}}}\n\n")
             }
             Form::Ndjson | Form::NdjsonMany => writeln!(out, "{{\"drain\":{{\"after_ms\":{after_ms}}}}}"),
         };

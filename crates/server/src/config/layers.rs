@@ -6,6 +6,8 @@ use super::Config;
 
 /// Prefix of environment variables; `__` separates section and key.
 const ENV_PREFIX: &str = "MILLRACE_";
+/// The key whose value is text whatever it looks like, and is never shown.
+const SECRET: &str = "server.secret";
 
 /// What is wrong with a configuration, in words for whoever wrote it.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +93,8 @@ impl Sources {
             out.push_str(&format!("[{section}]\n"));
             for (key, value) in values.as_table().into_iter().flatten() {
                 let source = self.from.get(&format!("{section}.{key}")).map_or("default", String::as_str);
+                let is_hidden = format!("{section}.{key}") == SECRET && value.as_str() != Some("");
+                let value = if is_hidden { "(hidden)".into() } else { value.to_string() };
                 out.push_str(&format!("{:<46} # {source}\n", format!("{key} = {value}")));
             }
             out.push('\n');
@@ -116,6 +120,7 @@ fn set(table: &mut Table, value: &Value) -> Result<(), ConfigError> {
         let entry = at.entry(section.to_owned()).or_insert_with(|| Table::new().into());
         at = entry.as_table_mut().ok_or_else(unknown)?;
     }
+    let parsed = parsed.filter(|_| value.key != SECRET);
     at.insert(last.to_owned(), parsed.unwrap_or_else(|| value.text.clone().into()));
     Ok(())
 }
@@ -161,6 +166,11 @@ mod tests {
         assert_eq!(config.limits.hold_max, Duration::from_secs(60));
         assert!(sources.effective().lines().any(|line| line.starts_with("shards = 9") && line.ends_with("# --set")));
         assert!(sources.effective().contains("# env MILLRACE_LIMITS__GRACE"));
+        let secret = "00000000000000001234";
+        let sources = Sources::load(None, [("MILLRACE_SERVER__SECRET".into(), secret.into())].into_iter(), []).unwrap();
+        assert_eq!(sources.config.server.secret.as_bytes(), secret.as_bytes(), "digits, too, are text");
+        assert!(sources.effective().contains("secret = (hidden)"), "{}", sources.effective());
+        assert!(!format!("{}{sources:?}", sources.effective()).contains(secret));
     }
 
     #[test]

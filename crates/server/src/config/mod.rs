@@ -1,12 +1,18 @@
 //! Configuration: defaults < file < environment < flags. An unknown key is an error, wherever it stands.
 
 mod layers;
+mod secret;
 
 pub use layers::{ConfigError, Sources, Value};
+pub use secret::Secret;
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
+
+/// A secret that is shorter can be guessed.
+const SECRET_BYTES_MIN: usize = 16;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Everything that can be set, section by section. `default.toml` beside this file says the same with comments; a test compares them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +36,10 @@ pub struct Server {
     pub shards: usize,
     /// Where datagrams from devices are received; empty: nowhere.
     pub udp: String,
+    /// Where HAProxy's agent check is answered; empty: nowhere.
+    pub agent: String,
+    /// What the nodes of a cluster share, to take each other's resume tickets; empty: one of this process alone.
+    pub secret: Secret,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,9 +64,17 @@ pub struct Drain {
     /// Between `/readyz` turning to 503 and the first reader being told: time for a balancer to notice.
     #[serde(with = "humantime_serde")]
     pub announce: Duration,
-    /// Over how long readers are told to move, each at its own moment.
+    /// Over how long readers move, each at its own moment; longer if there are many of them.
     #[serde(with = "humantime_serde")]
     pub window: Duration,
+    /// Most readers that move per second; 0: as many as the window makes it.
+    pub per_s_max: u32,
+    /// Longest window, however many readers there are.
+    #[serde(with = "humantime_serde")]
+    pub window_max: Duration,
+    /// How long after its moment a reader may still show its resume ticket.
+    #[serde(with = "humantime_serde")]
+    pub ticket: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,7 +88,13 @@ pub struct Log {
 
 impl Default for Server {
     fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8080)), shards: 0, udp: String::new() }
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            shards: 0,
+            udp: String::new(),
+            agent: String::new(),
+            secret: Secret::default(),
+        }
     }
 }
 
@@ -83,13 +107,35 @@ impl Default for Engine {
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { announce: Duration::ZERO, window: Duration::from_secs(2) }
+        Self {
+            announce: Duration::ZERO,
+            window: Duration::from_secs(2),
+            per_s_max: 1000,
+            window_max: Duration::from_secs(30),
+            ticket: Duration::from_secs(60),
+        }
     }
 }
 
 impl Default for Log {
     fn default() -> Self {
         Self { level: "info".into(), format: "text".into() }
+    }
+}
+
+impl Drain {
+    /// Over how long so many readers move: at most `per_s_max` of them in a second, unless that takes longer than `window_max`.
+    pub fn spread(&self, readers: usize) -> Duration {
+        let paced = match self.per_s_max {
+            0 => Duration::ZERO,
+            per_s => Duration::from_millis(readers as u64 * 1000 / u64::from(per_s)),
+        };
+        paced.min(self.window_max).max(self.window)
+    }
+
+    /// From the signal to the end at most, but for a second or two: what may kill the process must wait so long.
+    pub fn longest(&self) -> Duration {
+        self.announce + self.window.max(self.window_max)
     }
 }
 
@@ -119,6 +165,15 @@ impl Config {
         }
         if !self.server.udp.is_empty() && self.server.udp.parse::<SocketAddr>().is_err() {
             return bad("server.udp", "is HOST:PORT such as `127.0.0.1:5005`, or empty");
+        }
+        if !self.server.agent.is_empty() && self.server.agent.parse::<SocketAddr>().is_err() {
+            return bad("server.agent", "is HOST:PORT such as `127.0.0.1:8081`, or empty");
+        }
+        if !self.server.secret.is_empty() && self.server.secret.as_bytes().len() < SECRET_BYTES_MIN {
+            return bad("server.secret", "has 16 bytes at least, such as `openssl rand -hex 32` prints, or is empty");
+        }
+        if [self.drain.announce, self.drain.window, self.drain.window_max, self.drain.ticket].iter().any(|d| *d > DAY) {
+            return bad("drain", "takes at most a day for each of its times");
         }
         if self.server.shards > 1024 {
             return bad("server.shards", "is at most 1024");
@@ -163,10 +218,27 @@ mod tests {
     }
 
     #[test]
+    fn many_readers_take_longer_but_not_for_ever() {
+        let drain = Drain::default();
+        let ms = |drain: Drain, readers| drain.spread(readers).as_millis();
+        assert_eq!(
+            [0, 2000, 2500, 30_000, 1_000_000].map(|n| ms(drain.clone(), n)),
+            [2000, 2000, 2500, 30_000, 30_000]
+        );
+        assert_eq!(ms(Drain { per_s_max: 0, ..drain.clone() }, 1_000_000), 2000);
+        let long = Drain { window: Duration::from_secs(60), announce: Duration::from_secs(5), ..drain };
+        assert_eq!((ms(long.clone(), 5), long.longest().as_secs()), (60_000, 65));
+    }
+
+    #[test]
     fn bad_values_are_named() {
         let mut config = Config::default();
         config.engine.url = "postgres".into();
         assert!(config.check().unwrap_err().to_string().contains("engine.url"));
+        let mut config = Config::default();
+        config.server.secret = Secret::from("short");
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.contains("server.secret") && !error.contains("short"), "{error}");
         for (level, is_good) in
             [("info", true), ("warn,millrace_node=trace", true), ("inof", false), ("info,hyper=", false)]
         {

@@ -227,8 +227,8 @@ pub async fn read_body(
         }
         Ok(whole.freeze())
     };
-    let late = |_| Error::new(Code::Timeout, format!("the body took longer than {:?}", context.config.body_timeout));
-    tokio::time::timeout(context.body_timeout(), read).await.map_err(late)?
+    let late = |_| Error::new(Code::Timeout, format!("the body took longer than {:?}", context.config().body_timeout));
+    tokio::time::timeout(context.config().body_timeout, read).await.map_err(late)?
 }
 
 /// Takes what a client still sends before it is refused: closing with its bytes unread would reset the connection, and the client would

@@ -9,12 +9,13 @@ pub(crate) use answer::{json, no_cache, no_content, position_header};
 pub(crate) use ask::{Ask, Query, Wanted, discard, read_body};
 pub(crate) use route::{Handover, route};
 
-use std::{rc::Rc, time::Duration};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use http::request::Parts;
+use millrace_protocol::ticket::TicketKey;
 use tokio::sync::watch;
 
-use crate::{Config, Shard};
+use crate::{Config, Drain, Shard};
 
 /// Answers what is no channel: health, metrics, pages. `None` means that there is no such path.
 pub trait Pages: Send + Sync {
@@ -24,20 +25,46 @@ pub trait Pages: Send + Sync {
 /// What a request can reach.
 pub struct Context {
     pub shard: Rc<Shard>,
-    pub config: Config,
-    pub pages: std::sync::Arc<dyn Pages>,
-    /// True once the server drains.
-    pub draining: watch::Receiver<bool>,
-    /// Over how long a drain spreads its readers.
-    pub drain_window: Duration,
+    pub pages: Arc<dyn Pages>,
+    /// Set once the server drains.
+    pub draining: watch::Receiver<Option<Drain>>,
+    pub tickets: Arc<TicketKey>,
+    config: RefCell<Rc<Config>>,
 }
 
 impl Context {
-    pub(crate) fn body_timeout(&self) -> Duration {
-        self.config.body_timeout
+    pub fn new(
+        shard: Rc<Shard>,
+        config: Config,
+        pages: Arc<dyn Pages>,
+        draining: watch::Receiver<Option<Drain>>,
+        tickets: Arc<TicketKey>,
+    ) -> Rc<Self> {
+        Rc::new(Self { shard, pages, draining, tickets, config: RefCell::new(Rc::new(config)) })
+    }
+
+    /// The limits that hold now; whoever keeps them goes on with them.
+    pub fn config(&self) -> Rc<Config> {
+        self.config.borrow().clone()
+    }
+
+    /// Other limits, from now on: of new connections and requests, and of what all of the shard's connections share.
+    pub fn set_config(&self, config: Config) {
+        self.shard.configure(config.hub());
+        *self.config.borrow_mut() = Rc::new(config);
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        *self.draining.borrow()
+        self.draining.borrow().is_some()
+    }
+
+    /// Returns when the server drains.
+    pub(crate) async fn drains(&self) -> Drain {
+        let mut draining = self.draining.clone();
+        match draining.wait_for(Option::is_some).await.ok().and_then(|drain| *drain) {
+            Some(drain) => drain,
+            // Nobody is left who could say so.
+            None => std::future::pending().await,
+        }
     }
 }

@@ -45,7 +45,7 @@ pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Ro
 
 async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
     let path = parts.uri.path();
-    let compression = context.config.compression;
+    let compression = context.config().compression;
     if parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok((preflight(), None));
     }
@@ -53,6 +53,7 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
         let channel = ChannelName::parse(&decode(rest)?)?;
         return match parts.method {
             Method::GET if websocket::is_upgrade(parts) => {
+                check_stays(context)?;
                 websocket::accept_channel(parts, Ask::one(parts, channel)?, compression).map(with_upgrade)
             }
             Method::GET => read(context, parts, Ask::one(parts, channel)?).await,
@@ -71,6 +72,7 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
         if parts.method != Method::GET {
             return Ok(plain(method_not_allowed("GET")));
         }
+        check_stays(context)?;
         let channel = carcare::channel(&decode(car)?)?;
         return websocket::accept_channel(parts, Ask::one(parts, channel)?, compression).map(with_upgrade);
     }
@@ -81,7 +83,10 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
     match path {
         "/v1/stream" if parts.method == Method::GET => read(context, parts, Ask::many(parts)?).await,
         "/v1/stream" => Ok(plain(method_not_allowed("GET"))),
-        "/v1/connect" if parts.method == Method::GET => websocket::accept_session(parts, compression).map(with_upgrade),
+        "/v1/connect" if parts.method == Method::GET => {
+            check_stays(context)?;
+            websocket::accept_session(parts, compression).map(with_upgrade)
+        }
         "/v1/connect" => Ok(plain(method_not_allowed("GET"))),
         "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
         "/rest/input" => only(parts, Method::POST, carcare::input(context, parts, body)).await,
@@ -100,13 +105,12 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
 /// A reading request, by content negotiation.
 async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Routed, Error> {
     let wanted = Wanted::negotiate(&parts.headers)?;
-    let unavailable = || Error::new(Code::Unavailable, "this server drains; another one will answer");
     match (wanted, ask.wait) {
         (Wanted::Sse | Wanted::Ndjson, Some(_)) => {
             Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers"))
         }
-        (Wanted::Sse | Wanted::Ndjson, None) if context.is_draining() => Err(unavailable()),
         (Wanted::Sse | Wanted::Ndjson, None) => {
+            check_stays(context)?;
             let until = ask.until;
             let stream = if wanted == Wanted::Sse { sse::stream(ask) } else { stream::stream(ask) };
             match until {
@@ -117,6 +121,14 @@ async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Routed, Erro
         (Wanted::Xml, _) if ask.many => Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML")),
         (Wanted::Json | Wanted::Xml, Some(wait)) => long_polling::answer(context, &ask, wanted, wait).await.map(plain),
         (Wanted::Json | Wanted::Xml, None) => polling::answer(context, &ask, wanted).await.map(plain),
+    }
+}
+
+/// Nothing that goes on is begun on a server that goes down.
+fn check_stays(context: &Context) -> Result<(), Error> {
+    match context.is_draining() {
+        true => Err(Error::new(Code::Unavailable, "this server drains; another one will answer")),
+        false => Ok(()),
     }
 }
 
@@ -176,7 +188,7 @@ fn allow_origin(context: &Context, parts: &Parts, response: &mut Response) {
     let Some(origin) = parts.headers.get(header::ORIGIN) else { return };
     let allowed = |entry: &String| entry == "*" || entry.as_bytes() == origin.as_bytes();
     response.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
-    if context.config.allowed_origins.iter().any(allowed) {
+    if context.config().allowed_origins.iter().any(allowed) {
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         headers

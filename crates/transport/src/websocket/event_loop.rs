@@ -13,7 +13,7 @@ use millrace_engine::Answer;
 use millrace_node::Metrics;
 use millrace_protocol::{
     ChannelName, Kind, NewPublication,
-    session::{encode_connected, encode_reply},
+    session::{Subscription, encode_connected, encode_reply},
     websocket::{self, Accept, Broken, Message},
 };
 use rustix::{
@@ -117,7 +117,7 @@ impl EventLoop {
     pub async fn adopt(self: &Rc<Self>, fd: OwnedFd, rest: Bytes, upgrade: Upgrade) {
         let shard = &self.context.shard;
         let form = upgrade.form();
-        let Upgrade { ask, session, deflate } = upgrade;
+        let Upgrade { ask, session, ticket, deflate } = upgrade;
         let talk = match (&ask, session) {
             (Some(ask), false) => Talk::Bare(ask.channels[0].0.clone()),
             _ => Talk::Session,
@@ -128,9 +128,16 @@ impl EventLoop {
             id
         });
         if session {
-            let config = &self.context.config;
-            let ping_ms = config.heartbeat.as_millis() as u64;
-            self.say(id, &encode_connected(ping_ms, config.message_bytes_max, shard.engine.now_ms()));
+            let config = self.context.config();
+            let (ping_ms, now_ms) = (config.heartbeat.as_millis() as u64, shard.engine.now_ms());
+            let verified = ticket.map(|ticket| self.context.tickets.verify(&ticket, now_ms));
+            let resumed = verified.as_ref().map(|verified| verified.as_deref().unwrap_or_default());
+            self.say(id, &encode_connected(ping_ms, config.message_bytes_max, now_ms, resumed));
+            match verified {
+                Some(Ok(subscriptions)) => self.resume_session(id, subscriptions).await,
+                Some(Err(error)) => self.say(id, &encode_reply(0, &Err(error))),
+                None => {}
+            }
         }
         if let Some(ask) = ask.filter(|ask| ask.subscribe) {
             let now_ms = shard.engine.now_ms();
@@ -151,6 +158,17 @@ impl EventLoop {
         }
         self.watch(id);
         shard.turn();
+    }
+
+    /// Takes up what a ticket says: all of it, or the session ends, and its client asks for itself the next time.
+    async fn resume_session(&self, id: ConnId, subscriptions: Vec<Subscription>) {
+        for subscription in subscriptions {
+            if let Err(error) = session::subscribe(&self.context.shard, id, 0, subscription).await {
+                let reason = error.code.name();
+                self.say(id, &encode_reply(0, &Err(error)));
+                return self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason });
+            }
+        }
     }
 
     /// Makes a connection that was asked for a stream one of this loop's: `head` is its answer as far as known.
@@ -240,7 +258,7 @@ impl EventLoop {
         if let Talk::Stream(_) = talk {
             return;
         }
-        let max = self.context.config.message_bytes_max.max(1);
+        let max = self.context.config().message_bytes_max.max(1);
         // A session's envelope needs room around the largest payload, which may be base64.
         let message_bytes_max = if matches!(talk, Talk::Session) { max.saturating_mul(2) } else { max };
         let accept = Accept { message_bytes_max, deflate };

@@ -8,12 +8,17 @@ use crate::http::{Ask, Body, Query, Response};
 /// Source: RFC 6455, section 1.3.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
+/// What goes before a resume ticket in `Sec-WebSocket-Protocol`.
+const RESUME: &str = "resume.";
+
 /// What the connection becomes after its `101`.
 #[derive(Debug)]
 pub struct Upgrade {
     /// What to read from the beginning, if anything.
     pub ask: Option<Ask>,
     pub session: bool,
+    /// What the session was given by the server that it comes from.
+    pub ticket: Option<String>,
     /// What client and server have agreed on, if they compress.
     pub deflate: Option<Deflate>,
 }
@@ -51,10 +56,11 @@ pub fn accept_channel(parts: &Parts, ask: Ask, compression: bool) -> Result<(Res
             format!("offer the subprotocol `{SUBPROTOCOL}`, or none for bare payloads"),
         ));
     }
-    accept(parts, Some(ask), session, compression)
+    accept(parts, Some(ask), session, None, compression)
 }
 
-/// On `/v1/connect`: a session.
+/// On `/v1/connect`: a session. A resume ticket is offered beside the subprotocol: in a header, because URLs are logged on the way, and in
+/// this one, because a browser can set no other.
 ///
 /// Errors: `bad_request`, with what is wrong in the handshake.
 pub fn accept_session(parts: &Parts, compression: bool) -> Result<(Response, Upgrade), Error> {
@@ -63,11 +69,18 @@ pub fn accept_session(parts: &Parts, compression: bool) -> Result<(Response, Upg
         let detail = format!("this URL is for WebSocket with `Sec-WebSocket-Protocol: {SUBPROTOCOL}`");
         return Err(Error::new(Code::BadRequest, detail));
     }
-    accept(parts, None, true, compression)
+    let ticket = tokens(&parts.headers, header::SEC_WEBSOCKET_PROTOCOL).find_map(|token| token.strip_prefix(RESUME));
+    accept(parts, None, true, ticket.map(str::to_owned), compression)
 }
 
 /// Source: RFC 6455, section 4.2.
-fn accept(parts: &Parts, ask: Option<Ask>, session: bool, compression: bool) -> Result<(Response, Upgrade), Error> {
+fn accept(
+    parts: &Parts,
+    ask: Option<Ask>,
+    session: bool,
+    ticket: Option<String>,
+    compression: bool,
+) -> Result<(Response, Upgrade), Error> {
     let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
     let headers = &parts.headers;
     if parts.method != Method::GET || parts.version != Version::HTTP_11 || !is_upgrade(parts) {
@@ -100,7 +113,7 @@ fn accept(parts: &Parts, ask: Option<Ask>, session: bool, compression: bool) -> 
         answer.insert(header::SEC_WEBSOCKET_EXTENSIONS, value);
         deflate
     });
-    Ok((response, Upgrade { ask, session, deflate }))
+    Ok((response, Upgrade { ask, session, ticket, deflate }))
 }
 
 /// The client's first offer that can be met; several headers are one list.
@@ -111,8 +124,12 @@ fn agree(headers: &HeaderMap) -> Option<(Deflate, HeaderValue)> {
 }
 
 fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool {
+    tokens(headers, name).any(|item| item.eq_ignore_ascii_case(token))
+}
+
+fn tokens(headers: &HeaderMap, name: header::HeaderName) -> impl Iterator<Item = &str> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|item| item.trim().eq_ignore_ascii_case(token))
+    values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
 #[cfg(test)]
@@ -139,7 +156,12 @@ mod tests {
     fn the_sample_of_the_rfc_is_answered() {
         let (response, upgrade) = accept_session(&request(|_| {}), false).unwrap();
         assert_eq!(response.headers()[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-        assert!(upgrade.session && upgrade.ask.is_none());
+        assert!(upgrade.session && upgrade.ask.is_none() && upgrade.ticket.is_none());
+        let offer = HeaderValue::from_static("millrace.v1+json, resume.a-ticket_1");
+        let request = request(|headers| drop(headers.insert(header::SEC_WEBSOCKET_PROTOCOL, offer.clone())));
+        let (response, upgrade) = accept_session(&request, false).unwrap();
+        assert_eq!(response.headers()[header::SEC_WEBSOCKET_PROTOCOL], SUBPROTOCOL);
+        assert_eq!(upgrade.ticket.as_deref(), Some("a-ticket_1"));
     }
 
     #[test]

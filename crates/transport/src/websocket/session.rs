@@ -11,14 +11,14 @@ use std::{
 use millrace_delivery::{ConnId, PageLimit};
 use millrace_node::Start;
 use millrace_protocol::{
-    Error, Since,
+    Error,
     form::Envelope,
-    session::{Command, Target, decode_command, encode_error_push, encode_reply, encode_reply_raw},
+    session::{Command, Subscription, Target, decode_command, encode_error_push, encode_reply, encode_reply_raw},
 };
 use serde_json::{Value, json};
 
 use super::event_loop::{EventLoop, frame};
-use crate::{publish::check_size, range};
+use crate::{Shard, publish::check_size, range};
 
 /// Bytes of publications in one `history` reply.
 const HISTORY_BYTES_MAX: usize = 4 << 20;
@@ -42,6 +42,30 @@ pub fn handle(event_loop: &Rc<EventLoop>, id: ConnId, text: &str) {
         }
         set_waiting(&event_loop, id, false);
     });
+}
+
+/// Makes the session a reader; the reply leaves before the first publication.
+///
+/// Errors: as [`Shard::subscribe`] and [`Shard::subscribe_pattern`].
+pub async fn subscribe(
+    shard: &Rc<Shard>,
+    id: ConnId,
+    command_id: u64,
+    subscription: Subscription,
+) -> Result<(), Error> {
+    let Subscription { target, since, positions, policy } = subscription;
+    match target {
+        Target::Channel(channel) => {
+            let now_ms = shard.engine.now_ms();
+            let preamble = |starts: &[Start]| frame(&subscribed(command_id, &starts[0], now_ms));
+            shard.subscribe(id, &[(channel, since)], policy, preamble).await
+        }
+        Target::Pattern(pattern) => {
+            let reply = |since_ms| json!({ "channel": pattern.as_str(), "time": since_ms });
+            let preamble = |since_ms| frame(&encode_reply(command_id, &Ok(reply(since_ms))));
+            shard.subscribe_pattern(id, &pattern, since, positions, policy, preamble).await
+        }
+    }
 }
 
 /// `{"channel", "position", "recovered", "time"}`: the reply to a subscription, before its first publication.
@@ -88,21 +112,8 @@ async fn execute(
             let position = answer.await?;
             Ok(Some(format!("{{\"id\":{command_id},\"ok\":{{\"position\":\"{position}\"}}}}")))
         }
-        Command::Subscribe { target: Target::Channel(channel), since, policy, .. } => {
-            let preamble = |starts: &[Start]| frame(&subscribed(command_id, &starts[0], now_ms));
-            shard.subscribe(id, &[(channel, since)], policy, preamble).await?;
-            Ok(None)
-        }
-        Command::Subscribe { target: Target::Pattern(pattern), since, positions, policy } => {
-            // Resuming goes on from what was heard, and for the rest from where this subscription begins, not from where it is.
-            let time_ms = match since {
-                Since::Time(ms) => ms.min(now_ms),
-                Since::Earliest => 0,
-                _ => now_ms,
-            };
-            let reply = json!({ "channel": pattern.as_str(), "time": time_ms });
-            let preamble = frame(&encode_reply(command_id, &Ok(reply)));
-            shard.subscribe_pattern(id, &pattern, since, positions, policy, preamble).await?;
+        Command::Subscribe(subscription) => {
+            subscribe(shard, id, command_id, subscription).await?;
             Ok(None)
         }
         Command::Unsubscribe { target } => {

@@ -3,10 +3,8 @@
 
 use std::{
     net::SocketAddr,
-    rc::Rc,
     sync::{Arc, atomic::Ordering::Relaxed},
     thread::JoinHandle,
-    time::Duration,
 };
 
 use futures_util::{SinkExt, StreamExt};
@@ -14,7 +12,7 @@ use http::request::Parts;
 use millrace_delivery::{ChannelKey, Hub};
 use millrace_engine::MemoryEngine;
 use millrace_node::{Delivery, Metrics, News, Router, Shard};
-use millrace_protocol::{ChannelName, Epoch};
+use millrace_protocol::{ChannelName, Epoch, ticket::TicketKey};
 use millrace_transport::{Config, Listener, Sockets, http::Context, http::Pages, http::Response, serve};
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::LocalSet};
@@ -60,11 +58,11 @@ impl Half {
                 let engine = Arc::new(MemoryEngine::new(Default::default(), Epoch(1), of_shard.clone(), || 1));
                 let (config, sockets) = (Config::default(), Sockets::new(counted.clone()).unwrap());
                 let shard = Shard::new(0, of_shard, engine, Hub::new(config.hub()), sockets, counted);
-                let (_never, draining) = watch::channel(false);
-                let context =
-                    Context { shard, config, pages: Arc::new(NoPages), draining, drain_window: Duration::from_secs(1) };
+                let (_never, draining) = watch::channel(None);
+                let tickets = Arc::new(TicketKey::new(b"secret"));
+                let context = Context::new(shard, config, Arc::new(NoPages), draining, tickets);
                 let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
-                serve(Rc::new(context), listener, None, stop).await.unwrap();
+                serve(context, listener, None, stop).await.unwrap();
             });
         });
         Self { server: Server::at(address), router, metrics, stop, thread: Some(thread) }

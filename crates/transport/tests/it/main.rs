@@ -8,6 +8,7 @@ mod compression;
 mod congestion;
 mod contract;
 mod devices;
+mod drain;
 mod http;
 mod life;
 mod many;

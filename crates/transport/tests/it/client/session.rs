@@ -34,7 +34,11 @@ impl Session {
     }
 
     pub async fn open_at(server: &Server, path: &str) -> Self {
-        let mut socket = connect(server, path, Some(SUBPROTOCOL)).await;
+        Self::open_offering(server, path, SUBPROTOCOL).await
+    }
+
+    pub async fn open_offering(server: &Server, path: &str, subprotocols: &str) -> Self {
+        let mut socket = connect(server, path, Some(subprotocols)).await;
         let Heard::Push(connected) = read(&mut socket).await else { panic!("the first word is a push") };
         assert_eq!(connected["push"], "connected", "{connected}");
         Self { socket, connected, heard: VecDeque::new(), last_id: 0 }

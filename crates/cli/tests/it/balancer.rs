@@ -1,0 +1,183 @@
+//! Behind a real HAProxy with the configuration that is shipped: every transport, and a node that leaves.
+
+use std::{
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    time::Instant,
+};
+
+use rustix::process::Signal;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::{
+    serving::connect,
+    support::{BOUND, Process, Server, ask, file, free_port, millrace, repository},
+};
+
+const SECRET: &str = "server.secret=what all nodes of the test share";
+
+/// `None`, said loudly, without HAProxy.
+fn haproxy() -> Option<Command> {
+    let path = format!("{}:/usr/sbin:/usr/local/sbin", std::env::var("PATH").unwrap_or_default());
+    if !path.split(':').any(|folder| std::path::Path::new(folder).join("haproxy").exists()) {
+        eprintln!("skipped: there is no haproxy here; scripts/setup.sh installs it");
+        return None;
+    }
+    let mut command = Command::new("haproxy");
+    command.env("PATH", path);
+    Some(command)
+}
+
+/// HAProxy before these nodes, each with the port of its agent; and where it shows their states.
+fn balance(nodes: &[(&Server, u16)]) -> Option<(Server, String)> {
+    let mut command = haproxy()?;
+    let (front, figures) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+    command.args(["-db", "-f"]).arg(repository("deploy/haproxy.cfg"));
+    command.env("MILLRACE_BIND", &front).env("MILLRACE_FIGURES", &figures);
+    for i in 0..3 {
+        // The configuration has three; one of ours may be two of them.
+        let (node, agent) = nodes[i % nodes.len()];
+        command
+            .env(format!("MILLRACE_NODE{}", i + 1), &node.address)
+            .env(format!("MILLRACE_AGENT{}", i + 1), agent.to_string());
+    }
+    let process = Process::start(&mut command);
+    let deadline = Instant::now() + BOUND;
+    while std::net::TcpStream::connect(&front).is_err() {
+        assert!(Instant::now() < deadline, "HAProxy does not listen");
+        std::thread::yield_now();
+    }
+    let front = Server { process, url: format!("http://{front}"), address: front };
+    front.get_until("/readyz", |answer| answer.status == 200);
+    Some((front, figures))
+}
+
+fn node(more: &[&str]) -> (Server, u16) {
+    let port = free_port();
+    let agent = format!("server.agent=127.0.0.1:{port}");
+    (Server::start(&[&["--shards", "1", "--set", &agent, "--set", SECRET], more].concat()), port)
+}
+
+#[test]
+fn every_transport_goes_through_a_balancer() {
+    let (node, agent) = node(&[]);
+    let Some((front, _)) = balance(&[(&node, agent)]) else { return };
+    for transport in ["websocket", "stream", "sse", "long-polling", "polling"] {
+        let channel = format!("through/{transport}");
+        let args = ["sub", &channel, "--transport", transport, "--since", "earliest", "--limit", "2"];
+        assert_eq!(front.post(&format!("/v1/channels/{channel}"), "\"one\"").status, 200);
+        let mut sub = Process::start(millrace(&args).args(["--interval", "20ms", "--to", &front.url]));
+        assert_eq!(sub.out.next().as_deref(), Some("one"), "{transport}");
+        assert_eq!(front.post(&format!("/v1/channels/{channel}"), "\"two\"").status, 200);
+        let ended = sub.finish();
+        assert_eq!((ended.code, ended.out.as_str()), (Some(0), "one\ntwo\n"), "{transport}: {ended:?}");
+    }
+    let mut bare = connect(&front, "/v1/channels/bare");
+    front.get_until("/v1/presence/bare", |answer| answer.body.contains("\"count\":1"));
+    bare.send(Message::text("\"said\"")).expect("it is sent");
+    assert_eq!(bare.read().expect("an echo"), Message::text("\"said\""));
+    assert_eq!(front.get("/metrics").status, 403, "figures are not for everybody");
+}
+
+#[test]
+fn http2_in_front_carries_every_http_transport() {
+    let (node, agent) = node(&[]);
+    let Some((front, _)) = balance(&[(&node, agent)]) else { return };
+    assert_eq!(front.post("/v1/channels/h2", "\"one\"").status, 200);
+    let curl = |accept: &str, query: &str| {
+        let mut command = Command::new("curl");
+        command.args(["-sNi", "--http2-prior-knowledge", "--max-time", "20", "-H", &format!("Accept: {accept}")]);
+        Process::start(command.arg(format!("{}/v1/channels/h2?{query}", front.url)))
+    };
+    for (accept, query, part) in [
+        ("application/json", "since=earliest", "\"data\":\"one\""),
+        ("text/event-stream", "since=earliest", "data: \"one\""),
+        ("application/x-ndjson", "since=earliest", "\"data\":\"one\""),
+    ] {
+        let mut answer = curl(accept, query);
+        assert!(answer.out.wait_for("HTTP/").starts_with("HTTP/2 200"), "{accept}");
+        answer.out.wait_for(part);
+    }
+    let mut held = curl("application/json", "wait=15");
+    front.get_until("/v1/presence/h2", |answer| answer.body.contains("\"count\":1"));
+    assert_eq!(front.post("/v1/channels/h2", "\"two\"").status, 200);
+    assert!(held.out.wait_for("HTTP/").starts_with("HTTP/2 200"));
+    held.out.wait_for("\"data\":\"two\"");
+}
+
+#[test]
+fn a_node_leaves_and_no_client_sees_an_error() {
+    let drain = ["--set", "drain.announce=3s", "--set", "drain.window=1s"];
+    let (one, one_agent) = node(&drain);
+    let (two, two_agent) = node(&drain);
+    let Some((front, figures)) = balance(&[(&one, one_agent), (&two, two_agent)]) else { return };
+    let state = |name: &str| {
+        let csv = ask(&figures, "GET", "/;csv", &[], "").body;
+        let row = csv.lines().find(|line| line.starts_with(&format!("millrace,{name},"))).expect("a row").to_owned();
+        row.split(',').nth(17).expect("a status").to_owned()
+    };
+    assert_eq!((state("node1").as_str(), state("node2").as_str()), ("UP", "UP"));
+
+    // No long polls: these nodes have a log each, so one that is asked here, then there, is told a gap every time and never held.
+    let transports = ["websocket", "stream", "sse", "websocket", "stream", "sse"];
+    let mut readers: Vec<Process> = transports
+        .iter()
+        .map(|transport| Process::start(&mut millrace(&["sub", "moves", "--transport", transport, "--to", &front.url])))
+        .collect();
+    let count = |node: &Server| {
+        let body = node.get("/v1/presence/moves").body;
+        serde_json::from_str::<serde_json::Value>(&body).expect("JSON")["count"].as_u64().expect("a count")
+    };
+    let deadline = Instant::now() + BOUND;
+    while count(&one) + count(&two) < transports.len() as u64 {
+        assert!(Instant::now() < deadline, "not all readers are there");
+    }
+    assert!(count(&one) > 0, "or nobody would have to move");
+
+    let (done, address) = (AtomicBool::new(false), front.address.as_str());
+    std::thread::scope(|scope| {
+        // A client that polls all the time, whichever node answers.
+        let polling = scope.spawn(|| {
+            let mut statuses = Vec::new();
+            while !done.load(SeqCst) {
+                statuses.push(ask(address, "GET", "/v1/channels/nothing", &[], "").status);
+            }
+            statuses
+        });
+        one.process.signal(Signal::TERM);
+        let deadline = Instant::now() + BOUND;
+        while state("node1") == "UP" {
+            assert!(Instant::now() < deadline, "HAProxy has not noticed");
+        }
+        assert_eq!(one.get("/healthz").status, 200, "it was noticed before anything closed");
+        let ended = one.process.finish();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        done.store(true, SeqCst);
+        let statuses = polling.join().expect("it polls");
+        assert!(statuses.len() > 20 && statuses.iter().all(|status| *status == 204), "{statuses:?}");
+    });
+    assert_eq!(state("node2"), "UP");
+    let deadline = Instant::now() + BOUND;
+    while count(&two) < transports.len() as u64 {
+        assert!(Instant::now() < deadline, "not everybody has moved: {}", count(&two));
+    }
+    assert_eq!(front.post("/v1/channels/moves", "\"after the move\"").status, 200);
+    for (reader, transport) in readers.iter_mut().zip(transports) {
+        assert_eq!(reader.out.next().as_deref(), Some("after the move"), "{transport}");
+    }
+}
+
+/// The three ways to tell WebSockets from requests that the README of `deploy` shows are read by HAProxy without complaint.
+#[test]
+fn the_ways_to_route_websockets_are_good_configurations() {
+    let text = std::fs::read_to_string(repository("deploy/README.md")).expect("it is there");
+    let snippet = text.split("```haproxy\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a snippet");
+    let shipped = std::fs::read_to_string(repository("deploy/haproxy.cfg")).expect("it is there");
+    let routed = shipped.replace("    default_backend millrace\n", &format!("{snippet}    default_backend millrace\n"));
+    assert_ne!(routed, shipped);
+    let routed = format!("{routed}\nbackend websockets\n    server one 127.0.0.1:1\n");
+    let path = file("haproxy-routes.cfg", &routed);
+    let Some(mut command) = haproxy() else { return };
+    let ended = Process::start(command.args(["-c", "-f", &path])).finish();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}

@@ -1,0 +1,156 @@
+//! Resume tickets: what a session reads and how far it has come, signed, so that any node with the same secret goes on with it.
+//!
+//! A ticket is base64url (no padding) of `HMAC-SHA256 ‖ JSON`; the JSON has the bodies of the session's own `subscribe` commands:
+//! `{"until": <ms>, "subscribe": [{"channel", "since", "policy"?, "positions"?}]}`. It is signed, not encrypted: what it says, its
+//! session knows anyway. Source: docs/protocol.md, "Moving to another server".
+
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
+use hmac::{Hmac, KeyInit, Mac};
+use serde::Deserialize;
+use sha2::Sha256;
+
+use crate::{
+    Code, Error,
+    session::{SubscribeWords, Subscription},
+};
+
+/// Longest ticket, in bytes. It travels in the head of a request, of which proxies commonly take 8 KiB.
+pub const TICKET_BYTES_MAX: usize = 4096;
+/// What else is ever signed with the same secret begins otherwise.
+const PURPOSE: &[u8] = b"millrace resume ticket 1\n";
+const MAC_BYTES: usize = 32;
+/// Bytes of JSON that fit: three for every four of base64.
+const JSON_BYTES_MAX: usize = TICKET_BYTES_MAX / 4 * 3 - MAC_BYTES;
+
+/// Signs and checks tickets; nodes that share the secret take each other's.
+pub struct TicketKey(Hmac<Sha256>);
+
+#[derive(Deserialize)]
+struct Words {
+    /// Good until then, in milliseconds since 1970.
+    until: u64,
+    subscribe: Vec<SubscribeWords>,
+}
+
+impl TicketKey {
+    pub fn new(secret: &[u8]) -> Self {
+        let mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any length");
+        Self(mac.chain_update(PURPOSE))
+    }
+
+    /// A ticket for these subscriptions, at most [`TICKET_BYTES_MAX`] long: a subscription that does not fit any more is left out, as a
+    /// whole, and its reader asks for it by itself. `None` if nothing is left.
+    ///
+    /// Units: `until_ms` since 1970.
+    pub fn sign(&self, subscriptions: &[Subscription], until_ms: u64) -> Option<String> {
+        let mut json = format!("{{\"until\":{until_ms},\"subscribe\":[");
+        let empty = json.len();
+        for subscription in subscriptions {
+            let body = subscription.to_json().to_string();
+            if json.len() + body.len() + ",]}".len() <= JSON_BYTES_MAX {
+                if json.len() > empty {
+                    json.push(',');
+                }
+                json.push_str(&body);
+            }
+        }
+        if json.len() == empty {
+            return None;
+        }
+        json.push_str("]}");
+        let mac = self.0.clone().chain_update(&json).finalize().into_bytes();
+        Some(BASE64_URL_SAFE_NO_PAD.encode([mac.as_slice(), json.as_bytes()].concat()))
+    }
+
+    /// What the ticket lets its bearer go on with.
+    ///
+    /// Errors: [`Code::BadTicket`] if it is none, has expired, or was signed with another secret.
+    pub fn verify(&self, ticket: &str, now_ms: u64) -> Result<Vec<Subscription>, Error> {
+        let bad = |what: &str| Error::new(Code::BadTicket, format!("{what}; subscribe as if you had no ticket"));
+        let none = || bad("this is no resume ticket");
+        let bytes = Some(ticket).filter(|ticket| ticket.len() <= TICKET_BYTES_MAX);
+        let bytes = bytes.and_then(|ticket| BASE64_URL_SAFE_NO_PAD.decode(ticket).ok()).ok_or_else(none)?;
+        let (mac, json) = bytes.split_at_checked(MAC_BYTES).ok_or_else(none)?;
+        let signed = self.0.clone().chain_update(json).verify_slice(mac);
+        signed.map_err(|_| bad("this resume ticket was signed with another secret"))?;
+        let words: Words = serde_json::from_slice(json).map_err(|_| none())?;
+        if words.until < now_ms {
+            return Err(bad("this resume ticket has expired"));
+        }
+        words.subscribe.into_iter().map(SubscribeWords::decode).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::{
+        ChannelName, Epoch, Position, Since,
+        session::{Policy, Target},
+    };
+
+    fn position(offset: u64) -> Position {
+        Position { epoch: Epoch(7), offset }
+    }
+
+    fn channel(name: &str) -> Subscription {
+        Subscription {
+            target: Target::parse(name).unwrap(),
+            since: Since::Position(position(5)),
+            positions: HashMap::new(),
+            policy: Policy::Latest,
+        }
+    }
+
+    fn pattern(positions: usize) -> Subscription {
+        let name = |i| ChannelName::parse(&format!("cars/{i}/telemetry")).unwrap();
+        Subscription {
+            target: Target::parse("cars/+/telemetry").unwrap(),
+            since: Since::Time(1_700_000_000_000),
+            positions: (0..positions).map(|i| (name(i), position(i as u64))).collect(),
+            policy: Policy::Every,
+        }
+    }
+
+    #[test]
+    fn a_ticket_says_what_was_signed_until_its_time_is_over() {
+        let key = TicketKey::new(b"secret");
+        let read = [channel("a/b"), pattern(20)];
+        let ticket = key.sign(&read, 1000).unwrap();
+        assert!(ticket.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)), "{ticket}");
+        assert_eq!(TicketKey::new(b"secret").verify(&ticket, 1000).unwrap(), read);
+        assert!(key.verify(&ticket, 1001).unwrap_err().detail.contains("expired"));
+    }
+
+    #[test]
+    fn nothing_else_is_a_ticket() {
+        let key = TicketKey::new(b"secret");
+        let ticket = key.sign(&[channel("a/b")], 1000).unwrap();
+        let foreign = TicketKey::new(b"another").sign(&[channel("a/b")], 1000).unwrap();
+        assert!(key.verify(&foreign, 0).unwrap_err().detail.contains("another secret"));
+        for place in 0..ticket.len() - 1 {
+            let mut bent = ticket.clone().into_bytes();
+            bent[place] = if bent[place] == b'A' { b'B' } else { b'A' };
+            let error = key.verify(std::str::from_utf8(&bent).unwrap(), 0).unwrap_err();
+            assert_eq!(error.code, Code::BadTicket, "place {place}");
+        }
+        for none in ["", "A", "====", &ticket[..40], &"A".repeat(TICKET_BYTES_MAX + 1), "não"] {
+            assert_eq!(key.verify(none, 0).unwrap_err().code, Code::BadTicket, "{none:.20}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out() {
+        let key = TicketKey::new(b"secret");
+        let many: Vec<_> = (0..1000).map(|i| channel(&format!("cars/{i}/telemetry"))).collect();
+        let ticket = key.sign(&many, 1000).unwrap();
+        assert!(ticket.len() <= TICKET_BYTES_MAX && ticket.len() > TICKET_BYTES_MAX / 2, "{}", ticket.len());
+        let kept = key.verify(&ticket, 0).unwrap();
+        assert_eq!(kept, many[..kept.len()]);
+        let around = [pattern(1000), channel("last")];
+        assert_eq!(key.verify(&key.sign(&around, 1000).unwrap(), 0).unwrap(), around[1..]);
+        assert_eq!((key.sign(&[pattern(1000)], 1000), key.sign(&[], 1000)), (None, None));
+    }
+}

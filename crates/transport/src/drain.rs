@@ -1,0 +1,94 @@
+//! Leaving: every reader of a shard is told its own moment to move on, and held to it.
+//!
+//! ```text
+//!   told at once           its moment       + MOVE
+//!   ────┬─────────────────────┬───────────────┬──────
+//!       │ goes on as before   │ opens another │ closed, if it is still here
+//! ```
+//!
+//! A bare WebSocket cannot be told and is closed at its moment; a held poll is answered at it. The moments are spread evenly, so
+//! nobody who takes the readers over meets a crowd.
+
+use std::time::Duration;
+
+use millrace_delivery::{ConnId, WaiterId};
+use millrace_protocol::{Form, websocket};
+use tokio::time::Instant;
+
+use crate::http::Context;
+
+/// What a reader that was told has left, from its moment on, to take its subscriptions elsewhere before it is closed.
+pub const MOVE: Duration = Duration::from_secs(1);
+/// Readers told without a pause: the others are still served.
+const TOLD_AT_ONCE: usize = 256;
+
+/// What [`drain`] is told once the server goes down.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    /// Over how long the moments are spread.
+    pub window: Duration,
+    /// How long after its moment a reader may still show its resume ticket.
+    pub ticket: Duration,
+}
+
+enum Leaves {
+    Conn(ConnId, Form),
+    Poll(WaiterId),
+}
+
+/// Moves all readers of a shard within the window and [`MOVE`].
+pub async fn drain(context: &Context, drain: Drain) {
+    let shard = &context.shard;
+    let started = Instant::now();
+    let polls = shard.waiters().into_iter().map(Leaves::Poll);
+    let conns: Vec<_> = shard.with(|hub, _| hub.conns().collect());
+    let all: Vec<_> = conns.into_iter().map(|(id, form)| Leaves::Conn(id, form)).chain(polls).collect();
+    let slot = drain.window / all.len().max(1) as u32;
+    let mut moments = Vec::with_capacity(all.len());
+    for (i, leaves) in all.into_iter().enumerate() {
+        if i > 0 && i.is_multiple_of(TOLD_AT_ONCE) {
+            tokio::task::yield_now().await;
+        }
+        let chance = f64::from(getrandom::u32().unwrap_or(0)) / 2f64.powi(32);
+        let mut moment = slot * i as u32 + slot.mul_f64(chance);
+        if let Leaves::Conn(id, form) = leaves
+            && !form.gap_closes()
+        {
+            tell(context, id, form, moment.saturating_sub(started.elapsed()), drain.ticket);
+            moment += MOVE;
+        }
+        moments.push((moment, leaves));
+    }
+    moments.sort_unstable_by_key(|(moment, _)| *moment);
+    for (moment, leaves) in moments {
+        tokio::time::sleep_until(started + moment).await;
+        match leaves {
+            Leaves::Conn(id, form) => close(context, id, form),
+            Leaves::Poll(id) => shard.wake(id),
+        }
+    }
+    // Who was just being accepted when all began.
+    tokio::time::sleep_until(started + drain.window + MOVE).await;
+    shard.waiters().into_iter().for_each(|id| shard.wake(id));
+    for (id, form) in shard.with(|hub, _| hub.conns().collect::<Vec<_>>()) {
+        close(context, id, form);
+    }
+}
+
+fn tell(context: &Context, id: ConnId, form: Form, after: Duration, ticket_life: Duration) {
+    let shard = &context.shard;
+    let until_ms = shard.engine.now_ms().saturating_add((after + ticket_life).as_millis() as u64);
+    shard.with(|hub, sockets| {
+        let is_session = matches!(form, Form::Session | Form::SessionDeflate(_));
+        let ticket = is_session.then(|| context.tickets.sign(&hub.subscriptions(id), until_ms)).flatten();
+        hub.tell_drain(id, after.as_millis() as u64, ticket.as_deref(), sockets);
+    });
+}
+
+fn close(context: &Context, id: ConnId, form: Form) {
+    let mut last = Vec::new();
+    if form.is_websocket() {
+        websocket::encode_close(&mut last, websocket::CLOSE_RESTART, "the server restarts");
+    }
+    context.shard.with(|hub, sockets| hub.close(id, &last, sockets));
+}
