@@ -1,4 +1,4 @@
-//! Several nodes on one real Redis, and what may go wrong between them.
+//! Several nodes on one real engine, and what may go wrong between them and Redis; `nats.rs` has what may with NATS.
 
 use std::{
     io::{Read, Write},
@@ -15,17 +15,17 @@ use millrace_engine::Config;
 use millrace_protocol::{Code, Pattern, Position, Since, session::Target};
 
 use crate::{
-    servers::{Server, ask, free_port, has, redis, redis_cluster, redis_on, start_cluster, until},
+    servers::{Server, ask, free_port, has, nats, redis, redis_cluster, redis_on, start_cluster, until},
     worlds::{World, channel, fresh_prefix, text, wait},
 };
 
-const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = Duration::from_secs(10);
 
-fn config() -> Config {
+pub fn config() -> Config {
     Config { prefix: fresh_prefix(), ..Config::default() }
 }
 
-fn nodes<const N: usize>(url: &str, config: &Config) -> [World; N] {
+pub fn nodes<const N: usize>(url: &str, config: &Config) -> [World; N] {
     [(); N].map(|()| World::open(url, config.clone(), false))
 }
 
@@ -37,12 +37,12 @@ fn own_redis() -> Option<(Server, String)> {
 
 impl World {
     /// Offsets in the order in which they were delivered.
-    fn offsets(&self, name: &str, count: usize) -> Vec<u64> {
+    pub fn offsets(&self, name: &str, count: usize) -> Vec<u64> {
         self.delivered(name, count).iter().map(|(_, offset)| *offset).collect()
     }
 
     /// What a reader who was at the beginning has or can get: delivered, or told to fetch.
-    fn has_heard_of(&self, name: &str, offset: u64) -> bool {
+    pub fn has_heard_of(&self, name: &str, offset: u64) -> bool {
         let moved = self.delivered.moved.lock().unwrap();
         moved.iter().any(|(channel, _, top)| channel == name && top.offset >= offset)
             || self.delivered.of(name).last().is_some_and(|(_, last)| *last >= offset)
@@ -51,7 +51,7 @@ impl World {
 
 #[test]
 fn publications_cross_nodes_in_order() {
-    for url in [redis(), redis_cluster()].into_iter().flatten() {
+    for url in [redis(), redis_cluster(), nats()].into_iter().flatten() {
         let nodes: [World; 3] = nodes(&url, &config());
         nodes.iter().for_each(|node| node.watch("a"));
         nodes[2].engine.watch(&Target::Pattern(Pattern::parse("+").unwrap()), true);
@@ -70,14 +70,15 @@ fn publications_cross_nodes_in_order() {
 
 #[test]
 fn only_nodes_that_read_a_channel_are_told() {
-    let Some(url) = redis() else { return };
-    let [reads, other]: [World; 2] = nodes(&url, &config());
-    reads.watch("a");
-    other.watch("b");
-    other.publish("a");
-    other.publish("b");
-    assert_eq!((reads.offsets("a", 1), other.offsets("b", 1)), (vec![1], vec![1]));
-    assert_eq!((reads.delivered.of("b").len(), other.delivered.of("a").len()), (0, 0));
+    for url in [redis(), nats()].into_iter().flatten() {
+        let [reads, other]: [World; 2] = nodes(&url, &config());
+        reads.watch("a");
+        other.watch("b");
+        other.publish("a");
+        other.publish("b");
+        assert_eq!((reads.offsets("a", 1), other.offsets("b", 1)), (vec![1], vec![1]));
+        assert_eq!((reads.delivered.of("b").len(), other.delivered.of("a").len()), (0, 0));
+    }
 }
 
 #[test]
@@ -205,7 +206,7 @@ fn a_restart_with_old_data_is_another_epoch() {
 
 #[test]
 fn presence_counts_nodes_that_live() {
-    for url in [redis(), redis_cluster()].into_iter().flatten() {
+    for url in [redis(), redis_cluster(), nats()].into_iter().flatten() {
         let [one, two, three]: [World; 3] = nodes(&url, &config());
         let count = |node: &World| wait(node.engine.presence(&channel("seven/7"))).unwrap();
         assert!(until(SOON, || count(&one) == 21), "{}", count(&one));
@@ -225,15 +226,15 @@ fn presence_counts_nodes_that_live() {
 }
 
 /// Forwards to a server, and cuts connections after a request has passed and before its answer does.
-struct Cutter {
-    port: u16,
+pub struct Cutter {
+    pub port: u16,
     /// So many answers to come are cut off.
-    cuts: Arc<AtomicUsize>,
+    pub cuts: Arc<AtomicUsize>,
     end: Arc<AtomicBool>,
 }
 
 impl Cutter {
-    fn start(to: u16, word: &'static str) -> Self {
+    pub fn start(to: u16, word: &'static str) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (cuts, end) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());

@@ -2,5 +2,6 @@
 
 mod cluster;
 mod contract;
+mod nats;
 mod servers;
 mod worlds;
