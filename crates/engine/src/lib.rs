@@ -165,6 +165,11 @@ pub trait Engine: Send + Sync {
         true
     }
 
+    /// What it has counted since it was opened, for the metrics: a name such as `retries`, what it is, and how many.
+    fn counters(&self) -> Vec<(&'static str, &'static str, u64)> {
+        Vec::new()
+    }
+
     /// Returns once everything that was accepted is safe; called once, when nothing more comes.
     fn close(&self) {}
 }

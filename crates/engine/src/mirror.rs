@@ -194,3 +194,136 @@ impl<D: Deliver> Mirror<D> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use millrace_protocol::Kind;
+
+    use super::*;
+
+    const LIMIT: PageLimit = PageLimit { count: 100, bytes: 1 << 20 };
+
+    /// What was told, in order: `d` delivered, `m` moved, with epoch and offset.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<(char, u32, u64)>>);
+
+    impl Deliver for Told {
+        type Route = ();
+
+        fn route(&self, _: &ChannelName) {}
+
+        fn deliver(&self, (): &(), _: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
+            self.0.lock().unwrap().push(('d', epoch.0, publication.offset));
+        }
+
+        fn moved(&self, (): &(), _: &ChannelName, _: Position, top: Position) {
+            self.0.lock().unwrap().push(('m', top.epoch.0, top.offset));
+        }
+
+        fn readers(&self, _: &ChannelName) -> u32 {
+            0
+        }
+    }
+
+    fn mirror() -> (Mirror<Told>, Arc<Told>, ChannelName) {
+        let told = Arc::new(Told::default());
+        (Mirror::new(Config::default(), told.clone()), told, ChannelName::parse("a").unwrap())
+    }
+
+    fn at(epoch: u32, offset: u64) -> Position {
+        Position { epoch: Epoch(epoch), offset }
+    }
+
+    fn hear(mirror: &Mirror<Told>, name: &ChannelName, Position { epoch, offset }: Position, is_matched: bool) {
+        let (kind, data) = (Kind::Text, Bytes::from_static(b"x"));
+        let publication = Publication { offset, time_ms: 5, key: None, expires_ms: None, kind, data };
+        mirror.hear(name, epoch, Arc::new(publication), 5, is_matched);
+    }
+
+    fn page(mirror: &Mirror<Told>, name: &ChannelName, since: Position, is_down: bool) -> Option<Vec<u64>> {
+        let page = mirror.page(name, Since::Position(since), Policy::Every, LIMIT, 5, is_down)?;
+        Some(page.publications.iter().map(|publication| publication.offset).collect())
+    }
+
+    fn told(told: &Told) -> Vec<(char, u32, u64)> {
+        std::mem::take(&mut told.0.lock().unwrap())
+    }
+
+    #[test]
+    fn a_joined_channel_answers_what_it_has_heard() {
+        let (mirror, all, name) = mirror();
+        mirror.open(&name);
+        assert_eq!(page(&mirror, &name, at(1, 4), false), None, "nothing is known yet");
+        hear(&mirror, &name, at(1, 5), false);
+        assert_eq!(page(&mirror, &name, at(1, 4), false), None, "more may have come before it was joined");
+        mirror.join(&name, at(1, 5));
+        hear(&mirror, &name, at(1, 6), false);
+        hear(&mirror, &name, at(1, 6), false);
+        assert_eq!(page(&mirror, &name, at(1, 4), false), Some(vec![5, 6]));
+        assert_eq!(page(&mirror, &name, at(1, 3), false), None, "that is further back");
+        assert_eq!(page(&mirror, &name, at(2, 6), false), None, "that is another epoch");
+        assert_eq!(mirror.newest(&name, 5, false).unwrap().top, at(1, 6));
+        assert_eq!(told(&all), [('d', 1, 5), ('d', 1, 6)]);
+    }
+
+    #[test]
+    fn what_was_missed_while_parted_is_told() {
+        let (mirror, all, name) = mirror();
+        mirror.open(&name);
+        mirror.join(&name, at(1, 0));
+        hear(&mirror, &name, at(1, 1), false);
+        mirror.part();
+        assert_eq!(page(&mirror, &name, at(1, 0), false), None);
+        assert_eq!(page(&mirror, &name, at(1, 0), true), Some(vec![1]), "nobody could tell more");
+        mirror.join(&name, at(1, 1));
+        assert_eq!(told(&all), [('d', 1, 1)], "nothing was missed");
+        mirror.part();
+        mirror.join(&name, at(1, 3));
+        assert_eq!(told(&all), [('m', 1, 3)]);
+        hear(&mirror, &name, at(1, 3), false);
+        assert_eq!(told(&all), [], "it comes late, and is known");
+        assert_eq!(page(&mirror, &name, at(1, 1), false), None, "there is a hole before");
+        assert_eq!(page(&mirror, &name, at(1, 3), false), Some(vec![]));
+        mirror.join(&name, at(9, 1));
+        hear(&mirror, &name, at(9, 2), false);
+        assert_eq!(told(&all), [('m', 9, 1), ('d', 9, 2)], "another epoch");
+    }
+
+    #[test]
+    fn a_hole_begins_anew() {
+        let (mirror, all, name) = mirror();
+        mirror.open(&name);
+        mirror.join(&name, at(1, 0));
+        [1, 2, 5].into_iter().for_each(|offset| hear(&mirror, &name, at(1, offset), false));
+        assert_eq!(told(&all), [('d', 1, 1), ('d', 1, 2), ('d', 1, 5)]);
+        assert_eq!(page(&mirror, &name, at(1, 2), false), None);
+        assert_eq!(page(&mirror, &name, at(1, 4), false), Some(vec![5]));
+    }
+
+    #[test]
+    fn only_what_is_watched_is_kept() {
+        let (mirror, all, name) = mirror();
+        hear(&mirror, &name, at(1, 1), false);
+        assert_eq!((told(&all), mirror.size()), (vec![('d', 1, 1)], (0, 0)));
+        hear(&mirror, &name, at(1, 2), true);
+        assert_eq!((told(&all), mirror.size()), (vec![('d', 1, 2)], (1, 1)));
+        assert_eq!(page(&mirror, &name, at(1, 1), false), Some(vec![2]), "a pattern joins what it brings");
+        mirror.close(&name);
+        assert_eq!((mirror.size(), mirror.lock().bytes), ((0, 0), 0));
+    }
+
+    #[test]
+    fn memory_is_bounded_by_the_next_sweep() {
+        let told = Arc::new(Told::default());
+        let config = Config { history_bytes_max: 1000, ..Config::default() };
+        let (mirror, name) = (Mirror::new(config, told), ChannelName::parse("a").unwrap());
+        mirror.open(&name);
+        (1..=100).for_each(|offset| hear(&mirror, &name, at(1, offset), false));
+        let before = mirror.lock().bytes;
+        mirror.sweep(5);
+        let after = mirror.lock().bytes;
+        assert!(before > 1000 && after <= before / 2, "{before} {after}");
+        assert_eq!(mirror.top(&name), Some(at(1, 100)));
+    }
+}

@@ -92,6 +92,11 @@ impl Site {
         gauge("millrace_engine_channels", "Channels with a past.", channels as u64);
         gauge("millrace_uptime_seconds", "Time since the start.", self.started.elapsed().as_secs());
         gauge("millrace_ready", "1 until the server drains.", u64::from(self.ready.load(Relaxed)));
+        gauge("millrace_engine_up", "1 while the engine answers.", u64::from(self.engine.is_up()));
+        for (name, help, value) in self.engine.counters() {
+            let name = format!("millrace_engine_{name}_total");
+            out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n"));
+        }
         fresh(text(StatusCode::OK, "text/plain; version=0.0.4", out))
     }
 

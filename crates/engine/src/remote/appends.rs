@@ -135,7 +135,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
             batch.into_iter().map(|waiting| (waiting.publication, (waiting.until, waiting.answer))).unzip();
         let count = publications.len();
         let append = || self.broker.append(channel, &publications, &bounds, token, self.may_create());
-        let mut attempts = std::pin::pin!(retry(last, append));
+        let mut attempts = std::pin::pin!(retry(&self.counts, last, append));
         let result = loop {
             let first = waiting.front().map_or(last, |(until, _)| *until);
             tokio::select! {

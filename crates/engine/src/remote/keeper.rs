@@ -50,6 +50,8 @@ pub(super) struct Keeper {
     patterns: AtomicUsize,
     /// Channels that were found to lack something.
     pub repairs: AtomicU64,
+    /// Links that were lost.
+    pub losses: AtomicU64,
 }
 
 #[derive(Default)]
@@ -93,6 +95,8 @@ impl Keeper {
         let mut state = self.lock();
         if is_up && !state.is_link_up {
             state.generation += 1;
+        } else if state.is_link_up && !is_up {
+            self.losses.fetch_add(1, Relaxed);
         }
         state.is_link_up = is_up;
         self.changed.notify_one();

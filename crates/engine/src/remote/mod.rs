@@ -19,7 +19,7 @@ use std::{
     future::Future,
     sync::{
         Arc, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread::JoinHandle,
     time::Duration,
@@ -73,6 +73,15 @@ struct Shared<B: Broker, D: Deliver> {
     count: AtomicUsize,
     /// The lease was renewed when that was tried last.
     is_leased: AtomicBool,
+    counts: Counts,
+}
+
+/// See [`Engine::counters`].
+#[derive(Default)]
+struct Counts {
+    requests: AtomicU64,
+    retries: AtomicU64,
+    failures: AtomicU64,
 }
 
 /// What events change; a broker exists only after it.
@@ -118,6 +127,7 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
             local,
             count: AtomicUsize::new(0),
             is_leased: AtomicBool::new(false),
+            counts: Counts::default(),
         });
         let (stop, mut stopped) = watch::channel(false);
         let thread = std::thread::Builder::new().name("engine".into());
@@ -179,7 +189,7 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         let shared = self.shared.clone();
         self.runtime.spawn(async move {
             let until = Instant::now() + shared.config.wait;
-            let _ = sender.send(retry(until, || ask(shared.clone())).await);
+            let _ = sender.send(retry(&shared.counts, until, || ask(shared.clone())).await);
         });
         later(receiver)
     }
@@ -329,6 +339,18 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
         self.is_link_up() && self.shared.is_leased.load(Relaxed)
     }
 
+    fn counters(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let Counts { requests, retries, failures } = &self.shared.counts;
+        let repairs = &self.shared.local.keeper.repairs;
+        vec![
+            ("requests", "Batches and questions to the engine.", requests.load(Relaxed)),
+            ("retries", "Of them, asked once more.", retries.load(Relaxed)),
+            ("failures", "Of them, without an answer in time.", failures.load(Relaxed)),
+            ("losses", "Connections that were lost.", self.shared.local.keeper.losses.load(Relaxed)),
+            ("repairs", "Channels that lacked something though the connection held.", repairs.load(Relaxed)),
+        ]
+    }
+
     /// What was accepted is answered or given up, the lease ends, and so does the thread.
     fn close(&self) {
         let shared = self.shared.clone();
@@ -373,11 +395,12 @@ impl Pauses {
 }
 
 /// Asks again while there is no answer.
-async fn retry<T, F>(until: Instant, ask: impl Fn() -> F) -> Result<T, Error>
+async fn retry<T, F>(counts: &Counts, until: Instant, ask: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, BrokerError>>,
 {
     let mut pauses = Pauses::new();
+    counts.requests.fetch_add(1, Relaxed);
     let attempts = async {
         loop {
             match ask().await {
@@ -386,9 +409,13 @@ where
                 Ok(value) => return Ok(value),
             }
             pauses.pause().await;
+            counts.retries.fetch_add(1, Relaxed);
         }
     };
-    timeout_at(until, attempts).await.unwrap_or_else(|_| Err(unavailable()))
+    timeout_at(until, attempts).await.unwrap_or_else(|_| {
+        counts.failures.fetch_add(1, Relaxed);
+        Err(unavailable())
+    })
 }
 
 fn unavailable() -> Error {

@@ -1,0 +1,120 @@
+//! What an engine adds to a publication: from `append` until it is answered and delivered on another node, one at a time; then with many on
+//! their way, and the CPU that this process takes per publication.
+//!
+//! `cargo bench -p millrace-engine -- memory redis://127.0.0.1:6379` prints a row per URL. The server's own CPU is not in it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread::Thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use millrace_engine::{Config, Deliver, open};
+use millrace_protocol::{
+    ChannelName, Epoch, Kind, NewPublication, Position, Publication, Since,
+    session::{Policy, Target},
+};
+use nix::time::{ClockId, clock_gettime};
+use tokio::runtime::Runtime;
+
+const ONE_BY_ONE: u64 = 2000;
+const AT_ONCE: u64 = 50_000;
+const IN_FLIGHT: usize = 200;
+const CHANNELS: usize = 20;
+
+/// The newest offset that came, and who waits for it.
+struct Heard(AtomicU64, Thread);
+
+impl Deliver for Heard {
+    type Route = ();
+
+    fn route(&self, _: &ChannelName) {}
+
+    fn deliver(&self, (): &(), _: &ChannelName, _: Epoch, publication: &Arc<Publication>) {
+        self.0.store(publication.offset, SeqCst);
+        self.1.unpark();
+    }
+
+    fn moved(&self, (): &(), _: &ChannelName, _: Position, top: Position) {
+        self.0.store(top.offset, SeqCst);
+    }
+
+    fn readers(&self, _: &ChannelName) -> u32 {
+        0
+    }
+}
+
+fn main() {
+    let urls: Vec<_> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let urls = if urls.is_empty() { vec!["memory".to_owned()] } else { urls };
+    println!(
+        "| engine | answered p50 µs | p99 µs | delivered on another node p50 µs | p99 µs | publications/s | CPU µs each |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    for url in urls {
+        measure(&runtime, &url);
+    }
+}
+
+fn measure(runtime: &Runtime, url: &str) {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let config = Config { prefix: format!("bench-{}", std::process::id()), ..Config::default() };
+    let heard = Arc::new(Heard(AtomicU64::new(0), std::thread::current()));
+    let here = open(url, config.clone(), heard.clone(), now).expect("the engine opens");
+    // In memory there is no other node.
+    let is_shared = url.starts_with("redis") || url.starts_with("nats");
+    let there = if is_shared { open(url, config, heard.clone(), now).expect("it opens again") } else { here.clone() };
+    let name = ChannelName::parse("bench").expect("a good name");
+    there.watch(&Target::Channel(name.clone()), true);
+    let limit = millrace_delivery::PageLimit { count: 1, bytes: 1 };
+    runtime.block_on(there.page(&name, Since::Now, Policy::Every, limit)).expect("a page");
+
+    let publication = || NewPublication::new(Kind::Text, Bytes::from_static(&[b'x'; 100]));
+    let (mut answered, mut delivered) = (Vec::new(), Vec::new());
+    for round in 0..ONE_BY_ONE + 200 {
+        let begin = Instant::now();
+        let position = runtime.block_on(here.append(&name, publication())).expect("it is accepted");
+        let until_answer = begin.elapsed();
+        while heard.0.load(SeqCst) < position.offset {
+            assert!(begin.elapsed() < Duration::from_secs(10), "it was not delivered");
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        if round >= 200 {
+            answered.push(until_answer);
+            delivered.push(begin.elapsed());
+        }
+    }
+
+    let cpu = || Duration::from(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("a clock"));
+    let names: Vec<_> = (0..CHANNELS).map(|i| ChannelName::parse(&format!("bench/{i}")).expect("good")).collect();
+    let (begin, cpu_before) = (Instant::now(), cpu());
+    runtime.block_on(async {
+        let mut flying = futures_util::stream::FuturesUnordered::new();
+        for i in 0..AT_ONCE as usize {
+            flying.push(here.append(&names[i % CHANNELS], publication()));
+            if flying.len() >= IN_FLIGHT {
+                futures_util::StreamExt::next(&mut flying).await.expect("there are some").expect("it is accepted");
+            }
+        }
+        while let Some(answer) = futures_util::StreamExt::next(&mut flying).await {
+            answer.expect("it is accepted");
+        }
+    });
+    let (took, cpu) = (begin.elapsed(), cpu() - cpu_before);
+    let us = |times: &mut Vec<Duration>, per_cent: usize| {
+        times.sort();
+        times[(times.len() - 1) * per_cent / 100].as_nanos() as f64 / 1000.0
+    };
+    let (a50, a99) = (us(&mut answered, 50), us(&mut answered, 99));
+    let (d50, d99) = (us(&mut delivered, 50), us(&mut delivered, 99));
+    let (rate, cpu) = (AT_ONCE as f64 / took.as_secs_f64(), cpu.as_secs_f64() * 1e6 / AT_ONCE as f64);
+    let shown = millrace_engine::shown_url(url);
+    println!("| {shown} | {a50:.1} | {a99:.1} | {d50:.1} | {d99:.1} | {rate:.0} | {cpu:.1} |");
+    here.close();
+    there.close();
+}
