@@ -12,10 +12,12 @@ mod mirror;
 mod nats;
 mod redis;
 mod remote;
+mod sqlite;
 
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig};
 pub use memory::MemoryEngine;
+pub use sqlite::SqliteEngine;
 
 use std::sync::Arc;
 
@@ -26,7 +28,7 @@ use millrace_protocol::{
 };
 
 /// Every engine, as `--engine` takes it.
-pub const ENGINES: &[&str] = &["memory", "redis", "nats"];
+pub const ENGINES: &[&str] = &["memory", "sqlite", "redis", "nats"];
 
 /// Why an engine cannot be opened. No variant holds a password.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +38,8 @@ pub enum OpenError {
     /// A setting that this engine cannot keep: which, and what to do.
     #[error("{0}")]
     Setting(String),
+    #[error("the file {path} {what}")]
+    File { path: String, what: String },
     #[error("the system refuses a thread: {0}")]
     System(std::io::Error),
     #[error("the system has no randomness to give: {0}")]
@@ -46,6 +50,9 @@ pub enum OpenError {
 ///
 /// Errors: [`OpenError::Unknown`].
 pub fn check_url(url: &str) -> Result<(), OpenError> {
+    if let Some(path) = sqlite::path(url) {
+        return path.map(drop);
+    }
     if let Some(url) = redis::Url::parse(url) {
         return url.map(drop);
     }
@@ -75,6 +82,9 @@ pub fn open<D: Deliver>(
     deliver: Arc<D>,
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Arc<dyn Engine>, OpenError> {
+    if let Some(path) = sqlite::path(url) {
+        return Ok(Arc::new(SqliteEngine::open(path?, config, deliver, clock)?));
+    }
     if let Some(url) = redis::Url::parse(url) {
         return Ok(Arc::new(redis::open(url?, config, deliver, clock)?));
     }

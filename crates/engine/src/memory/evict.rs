@@ -8,7 +8,7 @@ use super::{Channel, Deliver, MemoryEngine, lock};
 use crate::Engine;
 
 /// A channel is idle if nothing came for so long.
-const IDLE_MS: u64 = 60 * 1000;
+pub(crate) const IDLE_MS: u64 = 60 * 1000;
 
 impl<D: Deliver> MemoryEngine<D> {
     /// Brings all histories to 7/8 of what they may take, so that the next time comes only after many publications. Offsets stay: who
@@ -63,7 +63,7 @@ impl<D: Deliver> MemoryEngine<D> {
 }
 
 /// The time up to which histories (oldest first) must go to free so many bytes, or all of them.
-fn up_to(oldest_first: &[(u64, usize)], over: usize) -> Option<u64> {
+pub(crate) fn up_to(oldest_first: &[(u64, usize)], over: usize) -> Option<u64> {
     let mut freed = 0;
     let enough = oldest_first.iter().find(|(_, bytes)| {
         freed += bytes;
@@ -73,7 +73,7 @@ fn up_to(oldest_first: &[(u64, usize)], over: usize) -> Option<u64> {
 }
 
 /// The size to which the longest must shrink so that `over` bytes are freed, or a little more.
-fn level(mut sizes: Vec<usize>, over: usize) -> usize {
+pub(crate) fn level(mut sizes: Vec<usize>, over: usize) -> usize {
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     let mut longest = 0;
     for (i, size) in sizes.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Order and history in this process: nothing to install, nothing survives a restart (a new epoch tells every reader so).
 
-mod evict;
+pub(crate) mod evict;
 
 use std::{
     hash::{BuildHasher, RandomState},

@@ -4,4 +4,5 @@ mod cluster;
 mod contract;
 mod nats;
 mod servers;
+mod sqlite;
 mod worlds;

@@ -29,7 +29,7 @@ pub const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
 struct Start {
     /// Of [`ENGINES`].
     engine: &'static str,
-    /// `None` if it cannot run here, which has been said then.
+    /// `{folder}` is an empty folder on a disk. `None` if it cannot run here, which has been said then.
     url: fn() -> Option<String>,
     /// Whose time it goes by: the case's, or its own.
     clock: Clock,
@@ -45,6 +45,7 @@ enum Clock {
 
 const STARTS: &[Start] = &[
     Start { engine: "memory", url: || Some("memory".into()), clock: Clock::Given, bounds_all: true },
+    Start { engine: "sqlite", url: || Some("sqlite:{folder}/data.db".into()), clock: Clock::Given, bounds_all: true },
     Start { engine: "redis", url: servers::redis, clock: Clock::Own, bounds_all: false },
     Start { engine: "redis", url: servers::redis_cluster, clock: Clock::Own, bounds_all: false },
     Start { engine: "nats", url: servers::nats, clock: Clock::Own, bounds_all: false },
@@ -118,6 +119,8 @@ pub fn on_engines_that_bound_all(config: Config, case: impl Fn(&World)) {
 fn run<'a>(starts: impl Iterator<Item = &'a Start>, config: &Config, case: impl Fn(&World)) {
     for start in starts {
         let Some(url) = (start.url)() else { continue };
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let url = url.replace("{folder}", folder.path().to_str().unwrap());
         eprintln!("engine {url}");
         let world = World::open(&url, Config { prefix: fresh_prefix(), ..config.clone() }, start.clock == Clock::Given);
         case(&world);

@@ -1,0 +1,196 @@
+//! Order and history in a file: one server, nothing to install, and what was answered survives its end.
+//!
+//! One thread writes, in batches that form by themselves while the last one is being committed ([`writer`]); the newest part of each log is in
+//! memory, too ([`tails`]); what is further back is read by threads of its own ([`reader`]). Publications are delivered and answered once they
+//! are committed, so no position is ever used twice. Source: <https://www.sqlite.org/wal.html>.
+
+mod file;
+mod queue;
+mod reader;
+mod tails;
+mod writer;
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{Acquire, Relaxed},
+        },
+    },
+    thread::JoinHandle,
+};
+
+use millrace_delivery::{History, Page, PageLimit};
+use millrace_protocol::{
+    ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Since,
+    session::{Policy, Target},
+};
+use tokio::sync::oneshot;
+
+use self::{
+    file::File,
+    queue::{Queue, Submitted},
+    reader::{Ask, Readers},
+    tails::{Found, Tails},
+    writer::Writer,
+};
+use crate::{Answer, Config, Deliver, Engine, Newest, OpenError};
+
+/// SQLite takes no larger value than a billion bytes.
+const PAYLOAD_BYTES_MAX: usize = 900_000_000;
+
+/// See the module.
+pub struct SqliteEngine<D: Deliver> {
+    shared: Arc<Shared<D>>,
+    readers: Readers,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared<D: Deliver> {
+    config: Config,
+    deliver: Arc<D>,
+    clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// Of channels that are not written yet.
+    epoch: Epoch,
+    queue: Queue,
+    tails: Tails<D>,
+    /// Payloads and keys in the file.
+    bytes: AtomicUsize,
+    is_up: AtomicBool,
+}
+
+/// The path in `sqlite:PATH`; `None` if it is a URL of another engine.
+///
+/// Errors: there is no path.
+pub(crate) fn path(url: &str) -> Option<Result<&Path, OpenError>> {
+    let path = url.strip_prefix("sqlite:")?;
+    let what =
+        "`sqlite:` is followed by the path of a file, such as sqlite:data.db or sqlite:/var/lib/millrace/data.db";
+    Some(if path.is_empty() { Err(OpenError::Setting(what.into())) } else { Ok(Path::new(path)) })
+}
+
+impl<D: Deliver> SqliteEngine<D> {
+    /// Opens the file, or makes it. `clock` gives milliseconds since 1970.
+    ///
+    /// Errors: say what is wrong with the file and what to do.
+    pub fn open(
+        path: &Path,
+        config: Config,
+        deliver: Arc<D>,
+        clock: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<Self, OpenError> {
+        let file = File::open(path, &config)?;
+        let readers = Readers::start(&file.path)?;
+        let tails = Tails::new(&config, deliver.clone());
+        for (name, log) in &file.logs {
+            tails.open(name, Position { epoch: log.epoch, offset: log.top }, log.bounds);
+        }
+        let (queue, bytes, is_up) = (Queue::default(), AtomicUsize::new(0), AtomicBool::new(true));
+        let (clock, epoch) = (Box::new(clock), file.epoch);
+        let shared = Arc::new(Shared { config, deliver, clock, epoch, queue, tails, bytes, is_up });
+        let writer = Writer::new(shared.clone(), file);
+        let thread = std::thread::Builder::new().name("sqlite-writer".into()).spawn(move || writer.run());
+        let writer = Mutex::new(Some(thread.map_err(OpenError::System)?));
+        Ok(Self { shared, readers, writer })
+    }
+
+    fn ask(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Ask {
+        let Shared { config, epoch, .. } = &*self.shared;
+        let age_max_ms = config.bounds(name.namespace()).age_max_ms;
+        Ask { name: name.clone(), since, policy, limit, now_ms: self.now_ms(), age_max_ms, unborn: *epoch }
+    }
+}
+
+impl<D: Deliver> Engine for SqliteEngine<D> {
+    fn append(&self, name: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+        if publication.data.len() > PAYLOAD_BYTES_MAX {
+            let detail = format!("the engine `sqlite` takes at most {PAYLOAD_BYTES_MAX} bytes");
+            return Answer::now(Err(Error::new(Code::TooLarge, detail)));
+        }
+        let (answer, answered) = oneshot::channel();
+        if let Err(refused) = self.shared.queue.submit(Submitted { channel: name.clone(), publication, answer }) {
+            return Answer::now(Err(refused));
+        }
+        Answer::Later(Box::pin(async move {
+            answered.await.unwrap_or_else(|_| Err(Error::new(Code::Unavailable, "the engine has ended")))
+        }))
+    }
+
+    fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
+        let Shared { config, tails, epoch, .. } = &*self.shared;
+        let now_ms = self.now_ms();
+        match tails.page(name, since, policy, limit, now_ms) {
+            Found::Here(page) => Answer::now(Ok(page)),
+            Found::InFile => {
+                let ask = self.ask(name, since, policy, limit);
+                self.readers.ask(move |db| reader::page(db, ask))
+            }
+            Found::Nothing => {
+                let bounds = config.bounds(name.namespace());
+                Answer::now(Ok(History::new(*epoch).page(since, policy, limit, now_ms, &bounds)))
+            }
+        }
+    }
+
+    fn newest(&self, name: &ChannelName) -> Answer<Result<Newest, Error>> {
+        match self.shared.tails.newest(name, self.now_ms()) {
+            Found::Here(newest) => Answer::now(Ok(newest)),
+            Found::InFile => {
+                let ask = self.ask(name, Since::Now, Policy::Every, PageLimit { count: 1, bytes: 0 });
+                self.readers.ask(move |db| reader::newest(db, ask))
+            }
+            Found::Nothing => {
+                let top = Position { epoch: self.shared.epoch, offset: 0 };
+                Answer::now(Ok(Newest { top, publication: None }))
+            }
+        }
+    }
+
+    fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>> {
+        Answer::now(Ok(self.shared.tails.channels(pattern, max)))
+    }
+
+    /// Every reader is on this node.
+    fn presence(&self, name: &ChannelName) -> Answer<Result<u32, Error>> {
+        Answer::now(Ok(self.shared.deliver.readers(name)))
+    }
+
+    /// All that is published here is delivered: nothing to ask for.
+    fn watch(&self, _: &Target, _: bool) {}
+
+    fn now_ms(&self) -> u64 {
+        (self.shared.clock)()
+    }
+
+    /// Bytes on disk, not in memory.
+    fn size(&self) -> (usize, usize) {
+        (self.shared.tails.channels_len(), self.shared.bytes.load(Relaxed))
+    }
+
+    fn sweep(&self) {
+        self.shared.tails.sweep(self.now_ms());
+        self.shared.queue.sweep();
+    }
+
+    /// False from a write that has failed until one that has not.
+    fn is_up(&self) -> bool {
+        self.shared.is_up.load(Acquire)
+    }
+
+    fn close(&self) {
+        self.shared.queue.close();
+        // A reader that is asked after this could not keep the file from being closed.
+        self.readers.close();
+        if let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+impl<D: Deliver> Drop for SqliteEngine<D> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

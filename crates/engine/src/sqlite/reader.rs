@@ -1,0 +1,243 @@
+//! Threads that read the file, each with a connection of its own: a page sees one moment of the log, and holds up nobody.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::JoinHandle,
+};
+
+use bytes::Bytes;
+use millrace_delivery::PageLimit;
+use millrace_protocol::{ChannelName, Code, Epoch, Error, Kind, Position, Publication, Since, session::Policy};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tokio::sync::oneshot;
+
+use super::file::{File, describe};
+use crate::{Answer, Newest, OpenError, remote::Past};
+
+const THREADS: usize = 2;
+/// Most reads that wait; beyond, readers are refused.
+const WAITING_MAX: usize = 65_536;
+/// Most that one page looks at where it cannot know how much it has to: superseded and expired publications.
+const SCAN_COUNT_MAX: usize = 10_000;
+const SCAN_BYTES_MAX: usize = 8 << 20;
+
+type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+
+pub(super) struct Readers {
+    jobs: Mutex<Option<SyncSender<Job>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Readers {
+    /// Errors: the file cannot be opened once more, or the system refuses a thread.
+    pub fn start(path: &Path) -> Result<Self, OpenError> {
+        let (jobs, waiting) = sync_channel(WAITING_MAX);
+        let waiting = Arc::new(Mutex::new(waiting));
+        let mut threads = Vec::new();
+        for _ in 0..THREADS {
+            let mut db = File::reader(path)
+                .map_err(|error| OpenError::File { path: path.display().to_string(), what: describe(&error) })?;
+            let waiting = waiting.clone();
+            let work = move || {
+                while let Some(job) = next(&waiting) {
+                    job(&mut db);
+                }
+            };
+            let thread = std::thread::Builder::new().name("sqlite-reader".into()).spawn(work);
+            threads.push(thread.map_err(OpenError::System)?);
+        }
+        Ok(Self { jobs: Mutex::new(Some(jobs)), threads: Mutex::new(threads) })
+    }
+
+    pub fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<Result<T, Error>> {
+        let (answer, answered) = oneshot::channel();
+        let job = Box::new(move |db: &mut Connection| drop(answer.send(work(db))));
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        if jobs.as_ref().is_none_or(|jobs| jobs.try_send(job).is_err()) {
+            let detail = "more readers ask for the past than the disk can answer; try again";
+            return Answer::now(Err(Error::new(Code::Unavailable, detail)));
+        }
+        Answer::Later(Box::pin(async move {
+            match answered.await {
+                Ok(Ok(read)) => Ok(read),
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "the past cannot be read from the file");
+                    Err(Error::new(Code::Unavailable, "the past cannot be read from the disk"))
+                }
+                Err(_) => Err(Error::new(Code::Unavailable, "this server ends; another one will answer")),
+            }
+        }))
+    }
+
+    /// Waits for what was asked before.
+    pub fn close(&self) {
+        drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
+        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn next(waiting: &Mutex<Receiver<Job>>) -> Option<Job> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+}
+
+/// A channel's log at one moment.
+struct Log<'a> {
+    db: &'a Connection,
+    id: i64,
+    top: Position,
+    first: u64,
+    trimmed_before_ms: u64,
+}
+
+/// What a page asks for.
+pub(super) struct Ask {
+    pub name: ChannelName,
+    pub since: Since,
+    pub policy: Policy,
+    pub limit: PageLimit,
+    pub now_ms: u64,
+    pub age_max_ms: u64,
+    /// Of a channel that is not there.
+    pub unborn: Epoch,
+}
+
+/// Cost: O(items returned), for `latest` O(items after `since`), a bounded number per page: then some of the page may be superseded by the next.
+pub(super) fn page(db: &mut Connection, ask: Ask) -> rusqlite::Result<millrace_delivery::Page> {
+    let moment = db.transaction()?;
+    let Some(log) = Log::find(&moment, &ask)? else {
+        let past = Past { top: Position { epoch: ask.unborn, offset: 0 }, after: 0, publications: Vec::new() };
+        return Ok(past.page(ask.since, ask.policy, ask.limit, ask.now_ms));
+    };
+    let (top, before_first) = (log.top, log.first - 1);
+    let (since, after) = match ask.since {
+        Since::Now => (Since::Now, top.offset),
+        Since::Earliest => (Since::Earliest, before_first),
+        Since::Position(at) if at.epoch != top.epoch => (ask.since, before_first),
+        Since::Position(at) => (ask.since, at.offset.clamp(before_first, top.offset)),
+        Since::Time(ms) => {
+            let after = log.find_time(ms)? - 1;
+            let from = if log.trimmed_before_ms > ms { 0 } else { after };
+            (Since::Position(Position { offset: from, ..top }), after)
+        }
+    };
+    let publications = log.read(after, ask.policy, ask.limit, ask.now_ms)?;
+    Ok(Past { top, after, publications }.page(since, ask.policy, ask.limit, ask.now_ms))
+}
+
+pub(super) fn newest(db: &mut Connection, ask: Ask) -> rusqlite::Result<Newest> {
+    let moment = db.transaction()?;
+    let Some(log) = Log::find(&moment, &ask)? else {
+        return Ok(Newest { top: Position { epoch: ask.unborn, offset: 0 }, publication: None });
+    };
+    let one = PageLimit { count: 1, bytes: 0 };
+    let after = log.top.offset.saturating_sub(1).max(log.first - 1);
+    let newest = log.read(after, Policy::Every, one, ask.now_ms)?.pop();
+    Ok(Newest { top: log.top, publication: newest.filter(|newest| !newest.is_expired(ask.now_ms)) })
+}
+
+impl<'a> Log<'a> {
+    /// What is too old counts as trimmed, though it may still be there.
+    fn find(db: &'a Connection, ask: &Ask) -> rusqlite::Result<Option<Self>> {
+        let sql = "SELECT id, epoch, top, first, trimmed_before_ms, oldest_time_ms FROM channels WHERE name = ?1";
+        let found = db.prepare_cached(sql)?.query_row([ask.name.as_str()], |row| {
+            let top = Position { epoch: Epoch(row.get(1)?), offset: row.get(2)? };
+            let log = Self { db, id: row.get(0)?, top, first: row.get(3)?, trimmed_before_ms: row.get(4)? };
+            Ok((log, row.get::<_, u64>(5)?))
+        });
+        let Some((mut log, oldest_time_ms)) = found.optional()? else { return Ok(None) };
+        let young_ms = (ask.now_ms + 1).saturating_sub(ask.age_max_ms);
+        if log.first <= log.top.offset && oldest_time_ms < young_ms {
+            log.first = log.find_time(young_ms)?;
+            log.trimmed_before_ms = log.time(log.first - 1)? + 1;
+        }
+        Ok(Some(log))
+    }
+
+    /// The first offset that is held and as late as this, or the one after the top. Times never fall.
+    fn find_time(&self, ms: u64) -> rusqlite::Result<u64> {
+        let (mut low, mut high) = (self.first, self.top.offset + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.time(middle)? < ms {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
+    fn time(&self, offset: u64) -> rusqlite::Result<u64> {
+        let sql = "SELECT time_ms FROM publications WHERE channel = ?1 AND offset = ?2";
+        self.db.prepare_cached(sql)?.query_row(params![self.id, offset], |row| row.get(0))
+    }
+
+    /// What comes after an offset, as much as a page needs.
+    fn read(
+        &self,
+        after: u64,
+        policy: Policy,
+        limit: PageLimit,
+        now_ms: u64,
+    ) -> rusqlite::Result<Vec<Arc<Publication>>> {
+        let sql = "SELECT offset, time_ms, key, expires_ms, kind, data FROM publications
+            WHERE channel = ?1 AND offset > ?2 ORDER BY offset";
+        let mut statement = self.db.prepare_cached(sql)?;
+        let mut rows = statement.query(params![self.id, after])?;
+        let (mut publications, mut wanted, mut wanted_bytes, mut bytes) = (Vec::new(), 0, 0, 0);
+        while let Some(row) = rows.next()? {
+            let publication = publication(row)?;
+            bytes += publication.cost_bytes();
+            if !publication.is_expired(now_ms) {
+                wanted += 1;
+                wanted_bytes += publication.cost_bytes();
+            }
+            publications.push(Arc::new(publication));
+            let is_page =
+                policy == Policy::Every && wanted > 0 && (wanted >= limit.count || wanted_bytes > limit.bytes);
+            if is_page || publications.len() >= SCAN_COUNT_MAX || bytes > SCAN_BYTES_MAX {
+                break;
+            }
+        }
+        Ok(publications)
+    }
+}
+
+fn publication(row: &Row<'_>) -> rusqlite::Result<Publication> {
+    Ok(Publication {
+        offset: row.get(0)?,
+        time_ms: row.get(1)?,
+        key: row.get_ref(2)?.as_str_or_null()?.map(Into::into),
+        expires_ms: row.get(3)?,
+        kind: kind_of(row.get(4)?),
+        data: Bytes::copy_from_slice(row.get_ref(5)?.as_blob()?),
+    })
+}
+
+/// Kinds as the file has them.
+pub(super) fn number_of(kind: Kind) -> u8 {
+    match kind {
+        Kind::Json => 0,
+        Kind::Text => 1,
+        Kind::Binary => 2,
+        Kind::Utf8 => 3,
+    }
+}
+
+fn kind_of(number: u8) -> Kind {
+    match number {
+        0 => Kind::Json,
+        1 => Kind::Text,
+        3 => Kind::Utf8,
+        _ => Kind::Binary,
+    }
+}

@@ -1,0 +1,156 @@
+//! The newest part of every log, in memory: most readers find here what they want, without the file.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use millrace_delivery::{Bounds, History, Page, PageLimit};
+use millrace_protocol::{ChannelName, Epoch, Pattern, Position, Publication, Since, session::Policy};
+
+use crate::{Config, Deliver, Newest};
+
+/// Most publications and bytes per channel, and bytes of all channels; what is further back is read from the file.
+const COUNT_MAX: usize = 1000;
+const BYTES_MAX: usize = 1 << 20;
+const ALL_BYTES_MAX: usize = 256 << 20;
+
+const STRIPES: usize = 64;
+
+pub(super) struct Tails<D: Deliver> {
+    deliver: Arc<D>,
+    stripes: Vec<Mutex<HashMap<ChannelName, Tail<D::Route>>>>,
+    hasher: RandomState,
+    channels: AtomicUsize,
+    /// Memory that all take, and may take.
+    bytes: AtomicUsize,
+    bytes_max: usize,
+}
+
+struct Tail<R> {
+    route: R,
+    bounds: Bounds,
+    history: History,
+}
+
+/// What the memory can say.
+pub(super) enum Found<T> {
+    Here(T),
+    /// The file has more.
+    InFile,
+    /// The channel was never written.
+    Nothing,
+}
+
+impl<D: Deliver> Tails<D> {
+    pub fn new(config: &Config, deliver: Arc<D>) -> Self {
+        let stripes = (0..STRIPES).map(|_| Mutex::default()).collect();
+        let (hasher, bytes_max) = (RandomState::new(), config.history_bytes_max.min(ALL_BYTES_MAX));
+        let (channels, bytes) = Default::default();
+        Self { deliver, stripes, hasher, channels, bytes, bytes_max }
+    }
+
+    /// A channel that the file knows: what comes after `top` will be here.
+    pub fn open(&self, name: &ChannelName, top: Position, bounds: Bounds) {
+        self.stripe(name).entry(name.clone()).or_insert_with(|| self.begin(name, top, bounds));
+    }
+
+    /// Delivers a publication that is safe, and keeps it.
+    pub fn hear(&self, name: &ChannelName, epoch: Epoch, publication: &Arc<Publication>, bounds: Bounds, now_ms: u64) {
+        let mut stripe = self.stripe(name);
+        if !stripe.contains_key(name) {
+            let before = Position { epoch, offset: publication.offset - 1 };
+            stripe.insert(name.clone(), self.begin(name, before, bounds));
+        }
+        let Some(Tail { route, bounds, history }) = stripe.get_mut(name) else { return };
+        // Both with the lock held: who reads the tail later has what was delivered before.
+        self.deliver.deliver(route, name, epoch, publication);
+        self.count(history, |history| history.adopt(publication.clone(), now_ms, bounds));
+    }
+
+    pub fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit, now_ms: u64) -> Found<Page> {
+        self.read(name, |history, bounds| {
+            history.trim(now_ms, bounds);
+            history.covers(since).then(|| history.page(since, policy, limit, now_ms, bounds))
+        })
+    }
+
+    pub fn newest(&self, name: &ChannelName, now_ms: u64) -> Found<Newest> {
+        self.read(name, |history, bounds| {
+            history.trim(now_ms, bounds);
+            let publication = history.newest()?;
+            let publication = (!publication.is_expired(now_ms)).then(|| publication.clone());
+            Some(Newest { top: history.top(), publication })
+        })
+    }
+
+    pub fn channels(&self, pattern: &Pattern, max: usize) -> Vec<ChannelName> {
+        let mut found = Vec::new();
+        for stripe in &self.stripes {
+            let stripe = lock(stripe);
+            let matching = stripe.keys().filter(|name| pattern.matches(name.as_str()));
+            found.extend(matching.take(max - found.len()).cloned());
+        }
+        found
+    }
+
+    pub fn channels_len(&self) -> usize {
+        self.channels.load(Relaxed)
+    }
+
+    /// Halves everything if it is too much. Cost: O(channels) then, one stripe locked at a time.
+    pub fn make_room(&self) {
+        if self.bytes.load(Relaxed) > self.bytes_max {
+            self.for_each(|history, _| history.shrink(history.memory_bytes() / 2));
+        }
+    }
+
+    /// Forgets what is too old.
+    pub fn sweep(&self, now_ms: u64) {
+        self.for_each(|history, bounds| history.trim(now_ms, bounds));
+    }
+
+    fn for_each(&self, work: impl Fn(&mut History, &Bounds)) {
+        for stripe in &self.stripes {
+            for Tail { history, bounds, .. } in lock(stripe).values_mut() {
+                self.count(history, |history| work(history, bounds));
+            }
+        }
+    }
+
+    fn begin(&self, name: &ChannelName, top: Position, bounds: Bounds) -> Tail<D::Route> {
+        self.channels.fetch_add(1, Relaxed);
+        let (count_max, bytes_max) = (bounds.count_max.min(COUNT_MAX), bounds.bytes_max.min(BYTES_MAX));
+        let bounds = Bounds { count_max, bytes_max, ..bounds };
+        Tail { route: self.deliver.route(name), bounds, history: History::after(top) }
+    }
+
+    fn read<T>(&self, name: &ChannelName, work: impl FnOnce(&mut History, &Bounds) -> Option<T>) -> Found<T> {
+        match self.stripe(name).get_mut(name) {
+            Some(Tail { history, bounds, .. }) => {
+                self.count(history, |history| work(history, bounds)).map_or(Found::InFile, Found::Here)
+            }
+            None => Found::Nothing,
+        }
+    }
+
+    /// Changes a history and keeps the sum of all up to date.
+    fn count<T>(&self, history: &mut History, work: impl FnOnce(&mut History) -> T) -> T {
+        let before = history.memory_bytes();
+        let result = work(history);
+        self.bytes.fetch_add(history.memory_bytes().wrapping_sub(before), Relaxed);
+        result
+    }
+
+    fn stripe(&self, name: &ChannelName) -> MutexGuard<'_, HashMap<ChannelName, Tail<D::Route>>> {
+        lock(&self.stripes[self.hasher.hash_one(name) as usize % STRIPES])
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

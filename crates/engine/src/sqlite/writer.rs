@@ -1,0 +1,436 @@
+//! The one thread that writes. All that has queued while a commit ran is the next transaction, so batches form by themselves. Order is decided
+//! here; readers are told, and publishers answered, when the transaction is safe.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::Ordering::{Relaxed, Release},
+    },
+    time::Duration,
+};
+
+use millrace_delivery::Bounds;
+use millrace_protocol::{ChannelName, Code, Epoch, Error, Position, Publication};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{
+    Shared,
+    file::{File, Log, describe},
+    queue::Submitted,
+    reader::number_of,
+};
+use crate::{
+    Deliver,
+    memory::evict::{IDLE_MS, level, up_to},
+};
+
+/// How long an idempotency key is remembered.
+const IDEMPOTENCY_MS: u64 = 5 * 60 * 1000;
+/// What a publication takes on disk besides its payload and key, about: its other columns and its place in the index.
+const ENTRY_BYTES: usize = 100;
+/// A full history loses so much of itself at once (one in 64), instead of one publication for each that comes.
+const SLACK: usize = 64;
+/// Most publications that one transaction forgets; one that brings many may forget twice as many.
+const FORGET_MAX: usize = 4096;
+/// Pages given back to the file system per sweep, where more than a quarter of the file is free.
+const VACUUM_PAGES: u64 = 256;
+/// After a failure, how often it is tried whether the file can be written again.
+const PROBE: Duration = Duration::from_secs(1);
+
+pub(super) struct Writer<D: Deliver> {
+    shared: Arc<Shared<D>>,
+    file: File,
+    logs: HashMap<ChannelName, Log>,
+    next_id: i64,
+    /// Of all channels.
+    bytes: usize,
+    /// As `bytes`, with [`ENTRY_BYTES`] for each publication.
+    size: usize,
+    /// Channels that hold more than they may.
+    over: BTreeSet<ChannelName>,
+    /// What must go so that all channels together hold no more than they may: down to so many bytes.
+    plan: VecDeque<(ChannelName, usize)>,
+    /// What channels were before the transaction that runs.
+    before: HashMap<ChannelName, Option<Log>>,
+    is_full_sync: bool,
+}
+
+/// A publication's place in the transaction that runs.
+enum Outcome {
+    New(Epoch, Arc<Publication>, Bounds),
+    Known(Position),
+    Refused(Error),
+}
+
+impl<D: Deliver> Writer<D> {
+    pub fn new(shared: Arc<Shared<D>>, mut file: File) -> Self {
+        let logs: HashMap<_, _> = std::mem::take(&mut file.logs).into_iter().collect();
+        let next_id = logs.values().map(|log| log.id).max().unwrap_or(0) + 1;
+        let (bytes, size) = (logs.values().map(|log| log.bytes).sum(), logs.values().map(Log::size).sum());
+        let (over, plan, before) = Default::default();
+        // The file was opened so.
+        let is_full_sync = true;
+        let writer = Self { shared, file, logs, next_id, bytes, size, over, plan, before, is_full_sync };
+        writer.tell_size();
+        writer
+    }
+
+    /// Returns once the queue is closed and empty.
+    pub fn run(mut self) {
+        loop {
+            let is_up = self.shared.is_up.load(Relaxed);
+            let is_idle = is_up && self.over.is_empty() && self.plan.is_empty();
+            let work = self.shared.queue.take(if is_idle {
+                Duration::MAX
+            } else if is_up {
+                Duration::ZERO
+            } else {
+                PROBE
+            });
+            if work.is_over {
+                break;
+            }
+            let (is_nothing, is_durable) = (work.batch.is_empty(), self.is_durable(&work.batch));
+            if !is_nothing {
+                self.write(work.batch, is_durable);
+            }
+            if work.sweep && is_up {
+                self.sweep();
+            }
+            if is_nothing && !is_idle {
+                self.go_on(is_up);
+            }
+        }
+        self.close();
+    }
+
+    /// Forgets more of what is too much; or looks whether the file can be written again.
+    fn go_on(&mut self, is_up: bool) {
+        let done = self.transact(false, |writer, _| match is_up {
+            true => Ok(0),
+            false => writer.file.db.execute("UPDATE store SET is_clean = 0", []),
+        });
+        self.heed(done.err());
+    }
+
+    fn is_durable(&self, batch: &[Submitted]) -> bool {
+        let is_durable = |name: &ChannelName| self.shared.config.of(name.namespace()).durable;
+        batch.iter().any(|submitted| is_durable(&submitted.channel))
+    }
+
+    fn write(&mut self, batch: Vec<Submitted>, is_durable: bool) {
+        let now_ms = (self.shared.clock)();
+        let written = self.transact(is_durable, |writer, budget| {
+            *budget += 2 * batch.len();
+            batch.iter().map(|submitted| writer.append(submitted, now_ms)).collect::<Result<Vec<_>, _>>()
+        });
+        let outcomes = match written {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                for Submitted { answer, .. } in batch {
+                    let detail = "the publication cannot be written to the disk now; try again";
+                    let _ = answer.send(Err(Error::new(Code::Unavailable, detail)));
+                }
+                return self.heed(Some(error));
+            }
+        };
+        self.heed(None);
+        for (Submitted { channel, .. }, outcome) in batch.iter().zip(&outcomes) {
+            if let Outcome::New(epoch, publication, bounds) = outcome {
+                self.shared.tails.hear(channel, *epoch, publication, *bounds, now_ms);
+            }
+        }
+        for (Submitted { answer, .. }, outcome) in batch.into_iter().zip(outcomes) {
+            // Who has gone does not listen.
+            let _ = answer.send(match outcome {
+                Outcome::New(epoch, publication, _) => Ok(Position { epoch, offset: publication.offset }),
+                Outcome::Known(position) => Ok(position),
+                Outcome::Refused(error) => Err(error),
+            });
+        }
+        self.shared.tails.make_room();
+    }
+
+    /// Runs one transaction and forgets what is too much. Once it returns all is safe: from the end of this process, and with `is_durable`
+    /// from the end of the power, too.
+    ///
+    /// Errors: nothing has happened.
+    fn transact<T>(
+        &mut self,
+        is_durable: bool,
+        work: impl FnOnce(&mut Self, &mut usize) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        if self.is_full_sync != is_durable {
+            self.file.db.pragma_update(None, "synchronous", if is_durable { "full" } else { "normal" })?;
+            self.is_full_sync = is_durable;
+        }
+        let (bytes, size, next_id) = (self.bytes, self.size, self.next_id);
+        let run = || {
+            self.file.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+            let mut budget = FORGET_MAX;
+            let result = work(self, &mut budget)?;
+            self.forget(&mut budget)?;
+            for name in self.before.keys() {
+                self.logs[name].save(&self.file.db, name)?;
+            }
+            self.file.db.prepare_cached("COMMIT")?.execute([])?;
+            Ok(result)
+        };
+        let result = run();
+        if result.is_err() {
+            if !self.file.db.is_autocommit() {
+                let _ = self.file.db.execute_batch("ROLLBACK");
+            }
+            (self.bytes, self.size, self.next_id) = (bytes, size, next_id);
+            for (name, log) in self.before.drain() {
+                match log {
+                    Some(log) => self.logs.insert(name, log),
+                    None => self.logs.remove(&name),
+                };
+            }
+        }
+        self.before.clear();
+        self.tell_size();
+        result
+    }
+
+    fn append(&mut self, submitted: &Submitted, now_ms: u64) -> rusqlite::Result<Outcome> {
+        let Submitted { channel: name, publication: new, .. } = submitted;
+        let Shared { config, epoch, .. } = &*self.shared;
+        let mut log = match self.logs.get(name) {
+            Some(log) => *log,
+            None if self.logs.len() >= config.channels_max => {
+                let detail = format!("this server keeps at most {} channels", config.channels_max);
+                return Ok(Outcome::Refused(Error::new(Code::TooMany, detail)));
+            }
+            None => {
+                let history = config.of(name.namespace());
+                self.next_id += 1;
+                Log::new(self.next_id - 1, *epoch, history.bounds(), history.durable)
+            }
+        };
+        if let Some(key) = &new.idempotency_key
+            && let Some(offset) = self.find_or_insert_key(&log, key, now_ms)?
+        {
+            return Ok(Outcome::Known(Position { epoch: log.epoch, offset }));
+        }
+        let publication = Arc::new(Publication {
+            offset: log.top + 1,
+            time_ms: log.top_time_ms.max(now_ms),
+            key: new.key.clone(),
+            // SQLite's numbers have a sign.
+            expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl).min(i64::MAX as u64)),
+            kind: new.kind,
+            data: new.data.clone(),
+        });
+        let sql = "INSERT INTO publications (channel, offset, time_ms, key, expires_ms, kind, data)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let Publication { offset, time_ms, key, expires_ms, kind, data } = &*publication;
+        let kind = number_of(*kind);
+        self.file.db.prepare_cached(sql)?.execute(params![
+            log.id,
+            offset,
+            time_ms,
+            key,
+            expires_ms,
+            kind,
+            &data[..]
+        ])?;
+        if log.len() == 0 {
+            log.oldest_time_ms = *time_ms;
+        }
+        (log.top, log.top_time_ms) = (*offset, *time_ms);
+        log.bytes += publication.cost_bytes();
+        self.change(name, log);
+        if log.is_over(&log.bounds, now_ms) {
+            self.over.insert(name.clone());
+        }
+        Ok(Outcome::New(log.epoch, publication, log.bounds))
+    }
+
+    /// The offset that this key stands for already; if there is none, it stands for the next one from now on.
+    fn find_or_insert_key(&self, log: &Log, key: &str, now_ms: u64) -> rusqlite::Result<Option<u64>> {
+        let db = &self.file.db;
+        let sql = "SELECT offset FROM idempotency_keys WHERE channel = ?1 AND key = ?2 AND time_ms > ?3";
+        let since_ms = now_ms as i64 - IDEMPOTENCY_MS as i64;
+        let known = db.prepare_cached(sql)?.query_row(params![log.id, key, since_ms], |row| row.get(0)).optional()?;
+        if known.is_none() {
+            let sql = "INSERT OR REPLACE INTO idempotency_keys (channel, key, offset, time_ms) VALUES (?1, ?2, ?3, ?4)";
+            db.prepare_cached(sql)?.execute(params![log.id, key, log.top + 1, now_ms])?;
+        }
+        Ok(known)
+    }
+
+    /// Notes what a channel was before the transaction, and what it is now.
+    fn change(&mut self, name: &ChannelName, log: Log) {
+        let was = self.logs.insert(name.clone(), log);
+        self.bytes = self.bytes + log.bytes - was.map_or(0, |was| was.bytes);
+        self.size = self.size + log.size() - was.map_or(0, |was| was.size());
+        if !self.before.contains_key(name) {
+            self.before.insert(name.clone(), was);
+        }
+    }
+
+    /// Trims the channels that hold too much; then, if all together hold too much, those that have been silent longest, then the longest.
+    fn forget(&mut self, budget: &mut usize) -> rusqlite::Result<()> {
+        let now_ms = (self.shared.clock)();
+        for name in std::mem::take(&mut self.over) {
+            let Some(Log { bounds, .. }) = self.logs.get(&name).copied() else { continue };
+            let goal = Bounds {
+                count_max: bounds.count_max - bounds.count_max / SLACK,
+                bytes_max: bounds.bytes_max - bounds.bytes_max / SLACK,
+                ..bounds
+            };
+            let is_over =
+                |log: &Log, _| log.is_over(&bounds, now_ms) || log.len() > SLACK && log.is_over(&goal, now_ms);
+            if *budget == 0 || !self.drop_oldest(&name, budget, is_over)? {
+                self.over.insert(name);
+            }
+        }
+        let max = self.shared.config.history_bytes_max;
+        let goal = max - max / 8;
+        if self.size > max && self.plan.is_empty() {
+            self.plan = self.plan(self.size - goal, now_ms);
+        }
+        while self.size > goal
+            && *budget > 0
+            && let Some((name, size)) = self.plan.front().cloned()
+        {
+            if self.drop_oldest(&name, budget, |log, all| all > goal && log.size() > size)? {
+                self.plan.pop_front();
+            }
+        }
+        if self.size <= goal {
+            self.plan.clear();
+        }
+        Ok(())
+    }
+
+    /// Which channels must shrink to which size. Cost: O(channels), once per eighth of all that may be held.
+    fn plan(&self, over: usize, now_ms: u64) -> VecDeque<(ChannelName, usize)> {
+        let held = || self.logs.iter().filter(|(_, log)| log.len() > 0);
+        let is_idle = |log: &Log| now_ms.saturating_sub(log.top_time_ms) >= IDLE_MS;
+        let mut idle: Vec<_> = held().filter(|(_, log)| is_idle(log)).collect();
+        idle.sort_unstable_by_key(|(_, log)| log.top_time_ms);
+        let sizes: Vec<_> = idle.iter().map(|(_, log)| (log.top_time_ms, log.size())).collect();
+        let until_ms = up_to(&sizes, over).unwrap_or(0);
+        let silent = || idle.iter().filter(|(_, log)| log.top_time_ms <= until_ms);
+        let rest = over.saturating_sub(silent().map(|(_, log)| log.size()).sum());
+        let mut plan: VecDeque<_> = silent().map(|(name, _)| ((*name).clone(), 0)).collect();
+        if rest > 0 {
+            let left = || held().filter(|(_, log)| !(is_idle(log) && log.top_time_ms <= until_ms));
+            let size = level(left().map(|(_, log)| log.size()).collect(), rest);
+            plan.extend(left().filter(|(_, log)| log.size() > size).map(|(name, _)| (name.clone(), size)));
+        }
+        plan
+    }
+
+    /// Drops the oldest publications while there is too much, as far as the budget goes. True if it is enough.
+    fn drop_oldest(
+        &mut self,
+        name: &ChannelName,
+        budget: &mut usize,
+        is_over: impl Fn(&Log, usize) -> bool,
+    ) -> rusqlite::Result<bool> {
+        let Some(mut log) = self.logs.get(name).copied() else { return Ok(true) };
+        if log.len() == 0 || !is_over(&log, self.size) {
+            return Ok(true);
+        }
+        let (from, others) = (log.first, self.size - log.size());
+        {
+            let sql = "SELECT time_ms, length(data) + ifnull(octet_length(key), 0) FROM publications
+                WHERE channel = ?1 AND offset >= ?2 ORDER BY offset";
+            let mut statement = self.file.db.prepare_cached(sql)?;
+            let mut rows = statement.query(params![log.id, from])?;
+            let mut next = || -> rusqlite::Result<Option<(u64, usize)>> {
+                rows.next()?.map(|row| Ok((row.get(0)?, row.get(1)?))).transpose()
+            };
+            let mut oldest = next()?;
+            while let Some((time_ms, bytes)) = oldest
+                && *budget > 0
+                && is_over(&log, others + log.size())
+            {
+                log.first += 1;
+                log.bytes -= bytes;
+                log.trimmed_before_ms = time_ms + 1;
+                *budget -= 1;
+                oldest = next()?;
+            }
+            log.oldest_time_ms = oldest.map_or(0, |(time_ms, _)| time_ms);
+        }
+        let sql = "DELETE FROM publications WHERE channel = ?1 AND offset >= ?2 AND offset < ?3";
+        self.file.db.prepare_cached(sql)?.execute(params![log.id, from, log.first])?;
+        self.change(name, log);
+        Ok(log.len() == 0 || !is_over(&log, self.size))
+    }
+
+    /// Looks for what is too old; gives back what is free.
+    fn sweep(&mut self) {
+        let now_ms = (self.shared.clock)();
+        let over = self.logs.iter().filter(|(_, log)| log.is_over(&log.bounds, now_ms));
+        self.over.extend(over.map(|(name, _)| name.clone()));
+        let forgotten = self.transact(false, |writer, _| {
+            let sql = "DELETE FROM idempotency_keys WHERE (channel, key) IN
+                (SELECT channel, key FROM idempotency_keys WHERE time_ms <= ?1 ORDER BY time_ms LIMIT ?2)";
+            let until_ms = now_ms as i64 - IDEMPOTENCY_MS as i64;
+            writer.file.db.prepare_cached(sql)?.execute(params![until_ms, FORGET_MAX])
+        });
+        let done = forgotten.and_then(|_| give_back(&self.file.db));
+        self.heed(done.err());
+    }
+
+    /// Says once that the file cannot be written, and once that it can be again.
+    fn heed(&self, error: Option<rusqlite::Error>) {
+        let was_up = self.shared.is_up.swap(error.is_none(), Release);
+        let path = self.file.path.display();
+        match error {
+            Some(error) if was_up => tracing::error!(%path, "the file {}; publications are refused", describe(&error)),
+            None if !was_up => tracing::info!(%path, "the file can be written again"),
+            _ => {}
+        }
+    }
+
+    fn tell_size(&self) {
+        self.shared.bytes.store(self.bytes, Relaxed);
+    }
+
+    /// Everything goes into the main file, which is marked as closed well.
+    fn close(mut self) {
+        let db = &self.file.db;
+        let closed = db
+            .pragma_update(None, "synchronous", "full")
+            .and_then(|()| db.execute("UPDATE store SET is_clean = 1", []))
+            .and_then(|_| db.pragma_update_and_check(None, "wal_checkpoint", "truncate", |_| Ok(())));
+        self.heed(closed.err());
+        self.logs.clear();
+    }
+}
+
+/// Makes the file smaller, a little at a time, where much of it is free after a burst.
+fn give_back(db: &Connection) -> rusqlite::Result<()> {
+    let pages = |pragma: &str| db.pragma_query_value(None, pragma, |row| row.get::<_, u64>(0));
+    let (all, free) = (pages("page_count")?, pages("freelist_count")?);
+    if free > VACUUM_PAGES && free > all / 4 {
+        let mut statement = db.prepare(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"))?;
+        let mut rows = statement.query([])?;
+        while rows.next()?.is_some() {}
+    }
+    Ok(())
+}
+
+impl Log {
+    fn len(&self) -> usize {
+        (self.top + 1 - self.first) as usize
+    }
+
+    /// What it is charged for.
+    fn size(&self) -> usize {
+        self.bytes + self.len() * ENTRY_BYTES
+    }
+
+    fn is_over(&self, bounds: &Bounds, now_ms: u64) -> bool {
+        let is_old = || now_ms.saturating_sub(self.oldest_time_ms) >= bounds.age_max_ms;
+        self.len() > bounds.count_max || self.bytes > bounds.bytes_max || self.len() > 0 && is_old()
+    }
+}

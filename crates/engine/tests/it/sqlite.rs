@@ -1,0 +1,593 @@
+//! What the file promises beyond the contract: everything goes on after a restart, a `kill -9`, a power failure, a full disk.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use millrace_delivery::PageLimit;
+use millrace_engine::{Config, Deliver, Engine, HistoryConfig, OpenError, SqliteEngine};
+use millrace_protocol::{
+    ChannelName, Code, Epoch, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
+};
+use rand_pcg::{Pcg32, rand_core::Rng};
+use rusqlite::Connection;
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::worlds::{LIMIT, channel, text, wait};
+
+/// What takes longer is broken, on any machine.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// An engine on a file, and what it has delivered.
+struct Opened {
+    engine: SqliteEngine<Readers>,
+    clock_ms: Arc<AtomicU64>,
+}
+
+/// Hands on what is delivered.
+struct Readers(Box<Hear>);
+
+type Hear = dyn Fn(Position, &str) + Send + Sync;
+
+impl Deliver for Readers {
+    type Route = ();
+
+    fn route(&self, _: &ChannelName) {}
+
+    fn deliver(&self, (): &(), _: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
+        let data = std::str::from_utf8(&publication.data).unwrap_or_default();
+        (self.0)(Position { epoch, offset: publication.offset }, data);
+    }
+
+    fn moved(&self, (): &(), channel: &ChannelName, _: Position, _: Position) {
+        panic!("{channel} has moved, though nothing is missed here");
+    }
+
+    fn readers(&self, _: &ChannelName) -> u32 {
+        0
+    }
+}
+
+fn try_open(path: &Path, config: Config) -> Result<Opened, OpenError> {
+    let clock_ms = Arc::new(AtomicU64::new(1_000_000));
+    let now = clock_ms.clone();
+    let engine = SqliteEngine::open(path, config, Arc::new(Readers(Box::new(|_, _| {}))), move || now.load(SeqCst))?;
+    Ok(Opened { engine, clock_ms })
+}
+
+fn open(path: &Path) -> Opened {
+    try_open(path, Config::default()).unwrap()
+}
+
+fn durable() -> Config {
+    let history = HistoryConfig { durable: true, ..HistoryConfig::default() };
+    Config { namespaces: [("safe".to_owned(), history)].into(), ..Config::default() }
+}
+
+impl Opened {
+    fn publish(&self, name: &str, data: &str) -> Position {
+        wait(self.engine.append(&channel(name), text(data))).unwrap()
+    }
+
+    fn read(&self, name: &str, since: Since) -> (Option<(Position, Position)>, Vec<u64>) {
+        self.read_by(name, since, Policy::Every, LIMIT)
+    }
+
+    fn read_by(
+        &self,
+        name: &str,
+        since: Since,
+        policy: Policy,
+        limit: PageLimit,
+    ) -> (Option<(Position, Position)>, Vec<u64>) {
+        let page = wait(self.engine.page(&channel(name), since, policy, limit)).unwrap();
+        (page.gap.map(|gap| (gap.from, gap.to)), page.publications.iter().map(|p| p.offset).collect())
+    }
+
+    /// Sweeps until it is as wanted.
+    fn sweep_until(&self, is_done: impl Fn() -> bool) {
+        let deadline = Instant::now() + BOUND;
+        while !is_done() {
+            self.engine.sweep();
+            assert!(Instant::now() < deadline, "not in time");
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn folder() -> tempfile::TempDir {
+    // A file system on a disk: the system's own folder for temporary files may be memory.
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn sql<T: rusqlite::types::FromSql>(path: &Path, sql: &str) -> T {
+    Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn everything_goes_on_after_a_restart() {
+    let folder = folder();
+    let path = folder.path().join("data.db");
+    let keyed = || NewPublication { idempotency_key: Some("once".into()), ..text("keyed") };
+    let whole = NewPublication {
+        key: Some("k".into()),
+        ttl_ms: Some(u64::MAX),
+        ..NewPublication::new(Kind::Binary, Bytes::from_static(&[0, 255]))
+    };
+    let (first, third, before) = {
+        let opened = open(&path);
+        let unborn = wait(opened.engine.newest(&channel("later"))).unwrap().top;
+        let first = opened.publish("a", "1");
+        wait(opened.engine.append(&channel("a"), whole.clone())).unwrap();
+        let third = wait(opened.engine.append(&channel("a"), keyed())).unwrap();
+        assert_eq!(unborn.epoch, first.epoch, "whoever reads an empty channel sees no gap at its first publication");
+        let page = wait(opened.engine.page(&channel("a"), Since::Earliest, Policy::Every, LIMIT)).unwrap();
+        (first, third, page)
+    };
+    let opened = open(&path);
+    assert_eq!(wait(opened.engine.append(&channel("a"), keyed())).unwrap(), third, "keys are remembered");
+    let after = wait(opened.engine.page(&channel("a"), Since::Earliest, Policy::Every, LIMIT)).unwrap();
+    assert_eq!(after, before, "every field as it was");
+    assert_eq!((after.publications[1].kind, &after.publications[1].data[..]), (Kind::Binary, &[0, 255][..]));
+    assert_eq!(opened.publish("a", "4"), Position { offset: 4, ..first });
+    assert_eq!(opened.read("a", Since::Position(first)), (None, vec![2, 3, 4]));
+    assert_eq!(opened.read("a", Since::Position(third)), (None, vec![4]));
+    assert_eq!(opened.read("later", Since::Position(Position { offset: 0, ..first })), (None, vec![]));
+    let all = Pattern::parse("#").unwrap();
+    assert_eq!(wait(opened.engine.channels(&all, 10)).unwrap(), [channel("a")]);
+    assert_eq!(opened.engine.size(), (1, 1 + 3 + 5 + 1));
+    opened.clock_ms.fetch_add(5 * 60 * 1000, SeqCst);
+    assert_eq!(wait(opened.engine.append(&channel("a"), keyed())).unwrap().offset, 5, "for five minutes");
+    let rows = || sql::<i64>(&path, "SELECT count(*) FROM idempotency_keys");
+    opened.clock_ms.fetch_add(5 * 60 * 1000, SeqCst);
+    opened.sweep_until(|| rows() == 0);
+}
+
+/// The file and the memory answer alike: the same questions, before a restart (from memory) and after it (from the file).
+#[test]
+fn pages_from_the_file_are_those_from_memory() {
+    let folder = folder();
+    let path = folder.path().join("data.db");
+    let first = {
+        let opened = open(&path);
+        let first = opened.publish("a", "0");
+        for i in 1..40u64 {
+            opened.clock_ms.fetch_add(10, SeqCst);
+            let key = (i % 3 != 0).then(|| format!("k{}", i % 5).into());
+            let ttl_ms = (i % 7 == 0 || (10..14).contains(&i)).then_some(1000);
+            wait(opened.engine.append(&channel("a"), NewPublication { key, ttl_ms, ..text("x") })).unwrap();
+        }
+        first
+    };
+    let memory_clock = Arc::new(AtomicU64::new(1_000_000));
+    let now = memory_clock.clone();
+    let readers = Arc::new(Readers(Box::new(|_, _| {})));
+    let memory = millrace_engine::MemoryEngine::new(Config::default(), first.epoch, readers, move || now.load(SeqCst));
+    wait(memory.append(&channel("a"), text("0"))).unwrap();
+    for i in 1..40u64 {
+        memory_clock.fetch_add(10, SeqCst);
+        let key = (i % 3 != 0).then(|| format!("k{}", i % 5).into());
+        let ttl_ms = (i % 7 == 0 || (10..14).contains(&i)).then_some(1000);
+        wait(memory.append(&channel("a"), NewPublication { key, ttl_ms, ..text("x") })).unwrap();
+    }
+    let opened = open(&path);
+    let hour = 60 * 60 * 1000;
+    let at = |offset| Since::Position(Position { offset, ..first });
+    let elsewhere = Since::Position(Position { epoch: Epoch(first.epoch.0 ^ 1), offset: 7 });
+    let mut asked = 0;
+    // As it is; with what has expired; with what is too old; with everything too old.
+    for now_ms in [1_000_390, 1_002_000, 1_000_000 + hour + 55, 1_000_000 + 2 * hour] {
+        opened.clock_ms.store(now_ms, SeqCst);
+        memory_clock.store(now_ms, SeqCst);
+        let times = [0, 999_999, 1_000_000, 1_000_101, 1_000_390, 1_000_391].map(Since::Time);
+        let places = [Since::Now, Since::Earliest, elsewhere, at(0), at(1), at(9), at(13), at(39), at(40), at(41)];
+        for since in times.into_iter().chain(places) {
+            for policy in [Policy::Every, Policy::Latest] {
+                for limit in [LIMIT, PageLimit { count: 3, bytes: 1 << 20 }, PageLimit { count: 100, bytes: 5 }] {
+                    let from_file = wait(opened.engine.page(&channel("a"), since, policy, limit)).unwrap();
+                    let from_memory = wait(memory.page(&channel("a"), since, policy, limit)).unwrap();
+                    assert_eq!(from_file, from_memory, "{now_ms} {since:?} {policy:?} {limit:?}");
+                    asked += 1;
+                }
+            }
+        }
+        assert_eq!(wait(opened.engine.newest(&channel("a"))), wait(memory.newest(&channel("a"))));
+    }
+    assert_eq!(asked, 4 * 16 * 6);
+}
+
+#[test]
+fn histories_are_bounded_on_disk_and_the_file_does_not_grow_for_ever() {
+    let folder = folder();
+    let path = folder.path().join("data.db");
+    let small = HistoryConfig { count_max: 200, bytes_max: 100_000, ..HistoryConfig::default() };
+    let opened = try_open(&path, Config { history: small, ..Config::default() }).unwrap();
+    let size = || {
+        std::fs::metadata(&path).unwrap().len() + std::fs::metadata(folder.path().join("data.db-wal")).unwrap().len()
+    };
+    let mut sizes = Vec::new();
+    for _ in 0..12 {
+        for i in 0..1000 {
+            let answers =
+                (0..10).map(|c| opened.engine.append(&channel(&format!("c/{c}")), text(&"x".repeat(i % 900))));
+            answers.collect::<Vec<_>>().into_iter().for_each(|answer| assert!(wait(answer).is_ok()));
+        }
+        opened.engine.sweep();
+        sizes.push(size());
+        let rows: i64 =
+            sql(&path, "SELECT max(held) FROM (SELECT count(*) AS held FROM publications GROUP BY channel)");
+        assert!(rows <= 200, "{rows}");
+    }
+    // Ten channels of at most 100,000 bytes, and the log of what is not in the main file yet.
+    assert!(sizes[11] <= sizes[3] + sizes[3] / 10, "{sizes:?}");
+    assert!(sizes[11] < 10_000_000, "{sizes:?}");
+    assert_eq!(opened.read("c/1", Since::Earliest).1.last(), Some(&12_000));
+
+    // All of it becomes too old, and the file small again.
+    opened.clock_ms.fetch_add(60 * 60 * 1000, SeqCst);
+    assert_eq!(opened.read("c/1", Since::Earliest), (None, vec![]));
+    opened.sweep_until(|| sql::<i64>(&path, "SELECT count(*) FROM publications") == 0);
+    opened.sweep_until(|| sql::<i64>(&path, "PRAGMA page_count") < 600);
+    opened.sweep_until(|| opened.engine.size() == (10, 0));
+    assert_eq!(opened.publish("c/1", "x").offset, 12_001, "positions go on");
+}
+
+/// A smaller bound than last time: the rest goes in small steps, while publications go on.
+#[test]
+fn a_bound_that_was_lowered_is_reached() {
+    let folder = folder();
+    let path = folder.path().join("data.db");
+    let (first, count) = {
+        let opened = open(&path);
+        let answers: Vec<_> = (0..9000).map(|_| opened.engine.append(&channel("a"), text("x"))).collect();
+        let positions: Vec<_> = answers.into_iter().map(|answer| wait(answer).unwrap()).collect();
+        (positions[0], positions.len() as u64)
+    };
+    let history = HistoryConfig { count_max: 10, ..HistoryConfig::default() };
+    let opened = try_open(&path, Config { history, ..Config::default() }).unwrap();
+    opened.sweep_until(|| sql::<i64>(&path, "SELECT count(*) FROM publications") == 10);
+    let to = Position { offset: count - 10, ..first };
+    assert_eq!(opened.read("a", Since::Position(first)), (Some((first, to)), (count - 9..=count).collect()));
+}
+
+#[test]
+fn a_power_failure_renews_the_epoch_of_what_was_not_durable() {
+    let folder = folder();
+    let path = folder.path().join("data.db");
+    let (safe, other) = {
+        let opened = try_open(&path, durable()).unwrap();
+        (opened.publish("safe/a", "1"), opened.publish("other", "1"))
+    };
+    let end = |boot: &str, is_clean: bool| {
+        let db = Connection::open(&path).unwrap();
+        db.execute("UPDATE store SET boot = ?1, is_clean = ?2", (boot, is_clean)).unwrap();
+    };
+    let boot: String = sql(&path, "SELECT boot FROM store");
+    end(&boot, false);
+    {
+        let opened = try_open(&path, durable()).unwrap();
+        assert_eq!(
+            opened.publish("other", "2"),
+            Position { offset: 2, ..other },
+            "the process ended, the system did not"
+        );
+    }
+    end("another boot", true);
+    {
+        let opened = try_open(&path, durable()).unwrap();
+        assert_eq!(opened.publish("other", "3"), Position { offset: 3, ..other }, "it was closed before");
+    }
+    end("another boot", false);
+    let opened = try_open(&path, durable()).unwrap();
+    assert_eq!(opened.publish("safe/a", "2"), Position { offset: 2, ..safe });
+    let next = opened.publish("other", "4");
+    assert!(next.epoch != other.epoch && next.offset == 4, "{next}");
+    let beginning = Position { offset: 0, ..next };
+    assert_eq!(opened.read("other", Since::Position(other)), (Some((other, beginning)), vec![1, 2, 3, 4]));
+    assert_ne!(opened.publish("born/later", "1").epoch, other.epoch);
+    drop(opened);
+
+    Connection::open(&path).unwrap().execute("UPDATE store SET is_restored = 1", []).unwrap();
+    let restored = try_open(&path, durable()).unwrap().publish("safe/a", "3");
+    assert!(restored.epoch != safe.epoch, "an older copy that was put back begins anew everywhere");
+    let opened = try_open(&path, durable()).unwrap();
+    assert_eq!(opened.publish("safe/a", "4"), Position { offset: 4, ..restored }, "once");
+}
+
+/// The setting changes between two lives: what was written without waiting is never taken for durable.
+#[test]
+fn durability_counts_from_when_it_was_asked_for() {
+    let folder = folder();
+    let path = folder.path().join("data.db");
+    let first = try_open(&path, durable()).unwrap().publish("safe/a", "1");
+    open(&path).publish("safe/a", "2");
+    Connection::open(&path).unwrap().execute("UPDATE store SET boot = 'another', is_clean = 0", []).unwrap();
+    assert_ne!(try_open(&path, durable()).unwrap().publish("safe/a", "3").epoch, first.epoch);
+}
+
+#[test]
+fn a_file_that_cannot_be_used_says_why() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let refused = |path: PathBuf| try_open(&path, Config::default()).err().expect("it is refused").to_string();
+    let says = |path: PathBuf, what: &str| {
+        let said = refused(path);
+        assert!(said.contains(what), "{said:?} does not say {what:?}");
+    };
+    says(path("missing/data.db"), "there is no folder");
+    says(folder.path().to_owned(), "is a folder");
+
+    let _first = open(&path("used.db"));
+    says(path("used.db"), "in use by another millrace");
+
+    std::fs::write(path("text.db"), "not a database at all, but long enough to be looked at".repeat(100)).unwrap();
+    says(path("text.db"), "file is not a database; move it away");
+    drop(open(&path("damaged.db")));
+    let mut bytes = std::fs::read(path("damaged.db")).unwrap();
+    bytes[4096..].fill(0x55);
+    std::fs::write(path("damaged.db"), bytes).unwrap();
+    says(path("damaged.db"), "move it away");
+
+    Connection::open(path("other.db")).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    says(path("other.db"), "of another program");
+    drop(open(&path("newer.db")));
+    Connection::open(path("newer.db")).unwrap().execute_batch("PRAGMA user_version = 2").unwrap();
+    says(path("newer.db"), "newer millrace");
+}
+
+/// A full disk refuses publications, and nothing else; nothing of what it has refused is ever seen.
+#[test]
+fn a_full_disk_refuses_publications_and_goes_on_reading() {
+    let folder = folder();
+    let mut child = Publisher::start(&folder.path().join("data.db"), "full");
+    let said = child.until("refused");
+    let accepted: Vec<_> = said.iter().filter(|line| line.starts_with("accepted")).collect();
+    assert!(accepted.len() > 10, "{said:?}");
+    assert!(child.until("reads").last().unwrap().ends_with(&format!(" {}", accepted.len())), "all that was accepted");
+    child.until("up again");
+    child.kill();
+    let opened = open(&folder.path().join("data.db"));
+    let (gap, offsets) = opened.read("safe/a", Since::Earliest);
+    assert_eq!((gap, offsets), (None, (1..=accepted.len() as u64 + 1).collect()));
+}
+
+/// `MILLRACE_KILLS=1000 cargo test -p millrace-engine --test it kill` for more; `MILLRACE_KILL_SEED` repeats a run.
+#[test]
+fn kill_nine_loses_nothing_that_was_answered() {
+    let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let (kills, seed) = (number("MILLRACE_KILLS", 60), number("MILLRACE_KILL_SEED", 1));
+    let folder = folder();
+    let path = folder.path().join("data.db");
+    let mut dice = Pcg32::new(seed, 1);
+    let mut seen = Seen::default();
+    let (mut answered, mut delivered) = (0, 0);
+    let started = Instant::now();
+    for kill in 0..kills {
+        let context = format!("seed {seed}, kill {kill}");
+        let mut child = Publisher::start(&path, "publish");
+        child.until("open");
+        // From before the first publication is answered to long after it; a checkpoint comes about every 500 of them.
+        let lines = dice.next_u32() % 600;
+        let pause = Duration::from_micros((dice.next_u32() % 2000).into());
+        let mut said: Vec<String> = (0..lines).map(|_| child.line().expect("it goes on")).collect();
+        let from = Instant::now();
+        while from.elapsed() < pause {
+            std::hint::spin_loop();
+        }
+        said.extend(child.kill());
+        for line in said {
+            let [what, position, data, "end"] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
+            seen.note(position.parse().unwrap(), data, &context);
+            *(if what == "accepted" { &mut answered } else { &mut delivered }) += 1;
+        }
+        if kill % 10 == 0 || kill + 1 == kills {
+            let found: String = sql(&path, "PRAGMA integrity_check");
+            assert_eq!(found, "ok", "{context}");
+        }
+        seen.check(&open_durable(&path), 5000, &context);
+    }
+    seen.check(&open_durable(&path), u64::MAX, "all of it");
+    println!(
+        "{kills} kills in {:.1?}: {answered} answers and {delivered} deliveries, {} publications in the file",
+        started.elapsed(),
+        seen.0.len()
+    );
+    assert!(answered > 20 * kills && delivered > 20 * kills, "{answered} {delivered}");
+}
+
+fn open_durable(path: &Path) -> Opened {
+    try_open(path, all_durable()).unwrap()
+}
+
+fn all_durable() -> Config {
+    let history = HistoryConfig { durable: true, count_max: usize::MAX, bytes_max: usize::MAX, age_max: FOREVER };
+    Config { history, history_bytes_max: 1 << 40, ..Config::default() }
+}
+
+/// How large a file may become on the disk that is full soon.
+const DISK_BYTES: u64 = 2 << 20;
+
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+
+/// What anybody was told: each position stands for one publication.
+#[derive(Default)]
+struct Seen(std::collections::BTreeMap<u64, String>, Option<Epoch>);
+
+impl Seen {
+    fn note(&mut self, position: Position, data: &str, context: &str) {
+        assert_eq!(*self.1.get_or_insert(position.epoch), position.epoch, "{context}: the log went on");
+        let known = self.0.entry(position.offset).or_insert_with(|| data.to_owned());
+        assert_eq!(known, data, "{context}: {position} was used twice");
+    }
+
+    /// All of it is in the file, which may have a few more: committed, but nobody was told before the end. They count from now on.
+    /// Looks at the newest alone: the others were looked at before, and are looked at in the end.
+    fn check(&mut self, opened: &Opened, newest: u64, context: &str) {
+        let (mut since, mut found) = (Since::Earliest, 0);
+        if let Some(before) = self.0.keys().last().and_then(|last| last.checked_sub(newest))
+            && let Some(epoch) = self.1
+        {
+            since = Since::Position(Position { epoch, offset: before });
+            found = before;
+        }
+        loop {
+            let page = wait(opened.engine.page(&channel("safe/a"), since, Policy::Every, LIMIT)).unwrap();
+            assert_eq!(page.gap, None, "{context}");
+            for publication in &page.publications {
+                found += 1;
+                assert_eq!(publication.offset, found, "{context}");
+                let position = Position { epoch: page.top.epoch, offset: found };
+                self.note(position, std::str::from_utf8(&publication.data).expect("text"), context);
+            }
+            if page.end == page.top {
+                break;
+            }
+            since = Since::Position(page.end);
+        }
+        assert_eq!(self.0.keys().last().copied().unwrap_or(0), found, "{context}: what was answered is there");
+    }
+}
+
+/// Another process with an engine, which says what it is told.
+struct Publisher {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Publisher {
+    fn start(path: &Path, what: &str) -> Self {
+        // A file that grows too large is an error for it, not the end.
+        let mut command = match what {
+            "full" => Command::new("sh"),
+            _ => Command::new(std::env::current_exe().unwrap()),
+        };
+        if what == "full" {
+            let run = format!("trap '' XFSZ; ulimit -S -f {}; exec \"$0\" \"$@\"", DISK_BYTES / 512);
+            command.args(["-c", &run]).arg(std::env::current_exe().unwrap());
+        }
+        let test = "sqlite::in_another_process";
+        command.args([test, "--exact", "--ignored", "--nocapture", "--quiet"]).env("MILLRACE_TEST_PUBLISHER", what);
+        command.env("MILLRACE_TEST_FILE", path).stdout(Stdio::piped()).stdin(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    fn line(&mut self) -> Option<String> {
+        self.lines.next().map(|line| line.unwrap())
+    }
+
+    /// All lines up to one that begins so.
+    fn until(&mut self, beginning: &str) -> Vec<String> {
+        let mut said = Vec::new();
+        while let Some(line) = self.line() {
+            let is_it = line.starts_with(beginning);
+            said.push(line);
+            if is_it {
+                return said;
+            }
+        }
+        panic!("it ended without {beginning:?}: {said:#?}")
+    }
+
+    /// `kill -9`; whole lines that were on their way.
+    fn kill(mut self) -> Vec<String> {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let mut rest: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
+        // Written in one piece: the last one may lack its end.
+        rest.retain(|line| line.ends_with(" end"));
+        rest
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Not a test: what [`Publisher`] runs.
+#[test]
+#[ignore = "part of other tests"]
+fn in_another_process() {
+    let Ok(what) = std::env::var("MILLRACE_TEST_PUBLISHER") else { return };
+    let path = PathBuf::from(std::env::var("MILLRACE_TEST_FILE").unwrap());
+    match what.as_str() {
+        "publish" => publish_for_ever(&path),
+        "full" => fill_the_disk(&path),
+        other => panic!("{other}"),
+    }
+}
+
+/// One line is one write: what was begun is whole or has no end.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{line}\n").as_bytes()).unwrap();
+    out.flush().unwrap();
+}
+
+/// Four threads, so that batches of all sizes form. Every publication is another one.
+fn publish_for_ever(path: &Path) {
+    let unique = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+    let readers = Readers(Box::new(|position, data| say(&format!("delivered {position} {data} end"))));
+    let engine = SqliteEngine::open(path, all_durable(), Arc::new(readers), || 1_000_000).unwrap();
+    say("open");
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let engine = &engine;
+            scope.spawn(move || {
+                for round in 0.. {
+                    let data = (0..round % 8 + 1).map(|i| format!("{unique}-{thread}-{round}-{i}"));
+                    let name = channel("safe/a");
+                    let waiting: Vec<_> = data.map(|data| (engine.append(&name, text(&data)), data)).collect();
+                    for (answer, data) in waiting {
+                        let position = wait(answer).unwrap();
+                        say(&format!("accepted {position} {data} end"));
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Files may grow to [`DISK_BYTES`]: publishes until that is too little, reads, then there is more.
+fn fill_the_disk(path: &Path) {
+    let opened = open_durable(path);
+    // More than is in memory, so that the file is read.
+    let data = "x".repeat(10_000);
+    let mut accepted = 0;
+    let refused = loop {
+        match wait(opened.engine.append(&channel("safe/a"), text(&data))) {
+            Ok(position) => {
+                accepted += 1;
+                assert_eq!(position.offset, accepted);
+                say("accepted");
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.code, Code::Unavailable);
+    assert!(!opened.engine.is_up());
+    say("refused");
+    let limit = PageLimit { count: 10_000, bytes: 1 << 30 };
+    let (_, offsets) = opened.read_by("safe/a", Since::Earliest, Policy::Every, limit);
+    say(&format!("reads {}", offsets.len()));
+    setrlimit(Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
+    let deadline = Instant::now() + BOUND;
+    while !opened.engine.is_up() {
+        assert!(Instant::now() < deadline, "it does not try again");
+        std::thread::yield_now();
+    }
+    assert_eq!(opened.publish("safe/a", "after").offset, accepted + 1);
+    say("up again");
+}
