@@ -102,6 +102,13 @@ impl<D: Deliver> Tails<D> {
         self.channels.load(Relaxed)
     }
 
+    /// Keeps nothing of what was: the file has forgotten some of it.
+    pub fn forget(&self, name: &ChannelName) {
+        if let Some(Tail { history, .. }) = self.stripe(name).get_mut(name) {
+            self.count(history, |history| history.shrink(0));
+        }
+    }
+
     /// Halves everything if it is too much. Cost: O(channels) then, one stripe locked at a time.
     pub fn make_room(&self) {
         if self.bytes.load(Relaxed) > self.bytes_max {

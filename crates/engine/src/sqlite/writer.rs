@@ -51,6 +51,8 @@ pub(super) struct Writer<D: Deliver> {
     over: BTreeSet<ChannelName>,
     /// What must go so that all channels together hold no more than they may: down to so many bytes.
     plan: VecDeque<(ChannelName, usize)>,
+    /// Channels that have lost something to the plan: the memory must not show it any longer.
+    shrunk: Vec<ChannelName>,
     /// What channels were before the transaction that runs.
     before: HashMap<ChannelName, Option<Log>>,
     is_full_sync: bool,
@@ -68,10 +70,10 @@ impl<D: Deliver> Writer<D> {
         let logs: HashMap<_, _> = std::mem::take(&mut file.logs).into_iter().collect();
         let next_id = logs.values().map(|log| log.id).max().unwrap_or(0) + 1;
         let (bytes, size) = (logs.values().map(|log| log.bytes).sum(), logs.values().map(Log::size).sum());
-        let (over, plan, before) = Default::default();
+        let (over, plan, shrunk, before) = Default::default();
         // The file was opened so.
         let is_full_sync = true;
-        let writer = Self { shared, file, logs, next_id, bytes, size, over, plan, before, is_full_sync };
+        let writer = Self { shared, file, logs, next_id, bytes, size, over, plan, shrunk, before, is_full_sync };
         writer.tell_size();
         writer
     }
@@ -111,6 +113,7 @@ impl<D: Deliver> Writer<D> {
             true => Ok(0),
             false => writer.file.db.execute("UPDATE store SET is_clean = 0", []),
         });
+        self.forget_in_memory();
         self.heed(done.err());
     }
 
@@ -141,6 +144,7 @@ impl<D: Deliver> Writer<D> {
                 self.shared.tails.hear(channel, *epoch, publication, *bounds, now_ms);
             }
         }
+        self.forget_in_memory();
         for (Submitted { answer, .. }, outcome) in batch.into_iter().zip(outcomes) {
             // Who has gone does not listen.
             let _ = answer.send(match outcome {
@@ -149,7 +153,6 @@ impl<D: Deliver> Writer<D> {
                 Outcome::Refused(error) => Err(error),
             });
         }
-        self.shared.tails.make_room();
     }
 
     /// Runs one transaction and forgets what is too much. Once it returns all is safe: from the end of this process, and with `is_durable`
@@ -297,6 +300,7 @@ impl<D: Deliver> Writer<D> {
             && *budget > 0
             && let Some((name, size)) = self.plan.front().cloned()
         {
+            self.shrunk.push(name.clone());
             if self.drop_oldest(&name, budget, |log, all| all > goal && log.size() > size)? {
                 self.plan.pop_front();
             }
@@ -376,8 +380,16 @@ impl<D: Deliver> Writer<D> {
             let until_ms = now_ms as i64 - IDEMPOTENCY_MS as i64;
             writer.file.db.prepare_cached(sql)?.execute(params![until_ms, FORGET_MAX])
         });
+        self.forget_in_memory();
         let done = forgotten.and_then(|_| give_back(&self.file.db));
         self.heed(done.err());
+    }
+
+    fn forget_in_memory(&mut self) {
+        for name in self.shrunk.drain(..) {
+            self.shared.tails.forget(&name);
+        }
+        self.shared.tails.make_room();
     }
 
     /// Says once that the file cannot be written, and once that it can be again.
