@@ -15,7 +15,7 @@ pub struct Args {
     /// Threads, each with its own connections [default: one per core]
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
-    /// Where order and history live: memory
+    /// Where order and history live: memory, sqlite:PATH, redis://HOST:PORT or nats://HOST:PORT
     #[arg(long, value_name = "URL")]
     engine: Option<String>,
     /// Receive datagrams from devices here

@@ -13,7 +13,7 @@ pub struct Config {
     pub namespaces: BTreeMap<String, HistoryConfig>,
     /// Most channels with a past; further ones are refused with `too_many`.
     pub channels_max: usize,
-    /// Memory for the past of all channels: payloads and keys, and about a hundred bytes for each publication. Beyond, the channels that
+    /// Memory (of the engine `sqlite`: disk) for the past of all channels: payloads and keys, and about a hundred bytes for each publication. Beyond, the channels that
     /// have been silent longest are forgotten first; offsets go on.
     pub history_bytes_max: usize,
     /// Where an engine is shared: how long a publication, or a page of history, waits for one that does not answer.
