@@ -131,11 +131,12 @@ impl<D: Deliver> Writer<D> {
         let outcomes = match written {
             Ok(outcomes) => outcomes,
             Err(error) => {
+                self.heed(Some(error));
                 for Submitted { answer, .. } in batch {
                     let detail = "the publication cannot be written to the disk now; try again";
                     let _ = answer.send(Err(Error::new(Code::Unavailable, detail)));
                 }
-                return self.heed(Some(error));
+                return;
             }
         };
         self.heed(None);
