@@ -1,0 +1,125 @@
+//! What the nodes share: a real server of the engine's kind, which can be paused, ended, and robbed of its data.
+
+use std::{path::PathBuf, process::Command, time::Duration};
+
+use rustix::process::Signal;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::process::{BOUND, Folder, Process, free_port, is_there, path_of, until};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// In the node itself: nothing runs beside it.
+    Memory,
+    Redis,
+    Nats,
+}
+
+pub struct Broker {
+    kind: Kind,
+    port: u16,
+    data: PathBuf,
+    log: PathBuf,
+    process: Option<Process>,
+}
+
+impl Kind {
+    fn program(self) -> Option<&'static str> {
+        match self {
+            Kind::Memory => None,
+            Kind::Redis => Some("redis-server"),
+            Kind::Nats => Some("nats-server"),
+        }
+    }
+
+    /// Whether it can be started here; says so if not.
+    pub fn is_there(self) -> bool {
+        self.program().is_none_or(is_there)
+    }
+}
+
+impl Broker {
+    pub async fn start(kind: Kind, folder: &Folder) -> Self {
+        let (data, log) = (folder.path("broker"), folder.path("broker.log"));
+        let mut broker = Self { kind, port: free_port(), data, log, process: None };
+        broker.begin().await;
+        broker
+    }
+
+    /// As `--engine` takes it.
+    pub fn url(&self) -> String {
+        match self.kind {
+            Kind::Memory => "memory".into(),
+            Kind::Redis => format!("redis://127.0.0.1:{}", self.port),
+            Kind::Nats => format!("nats://127.0.0.1:{}", self.port),
+        }
+    }
+
+    pub fn pause(&self) {
+        self.running().signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.running().signal(Signal::CONT);
+    }
+
+    pub async fn stop(&mut self, signal: Signal) {
+        let process = self.process.take().expect("a broker that runs");
+        process.signal(signal);
+        process.end(BOUND).await;
+    }
+
+    pub fn lose_data(&self) {
+        assert!(self.process.is_none(), "it still runs");
+        std::fs::remove_dir_all(&self.data).expect("it had data");
+    }
+
+    /// Returns when it answers.
+    pub async fn begin(&mut self) {
+        let Some(program) = self.kind.program() else { return };
+        std::fs::create_dir_all(&self.data).expect("the folder is writable");
+        let (port, data) = (self.port.to_string(), self.data.display().to_string());
+        let mut command = Command::new(path_of(program).expect("it was looked for"));
+        match self.kind {
+            Kind::Memory => {}
+            // What was answered is on disk, so that a broker that is killed loses nothing either.
+            Kind::Redis => drop(command.args([
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                &port,
+                "--dir",
+                &data,
+                "--save",
+                "",
+                "--appendonly",
+                "yes",
+                "--appendfsync",
+                "always",
+            ])),
+            Kind::Nats => drop(command.args(["--addr", "127.0.0.1", "--port", &port, "-js", "-sd", &data])),
+        }
+        self.process = Some(Process::start(&mut command, &self.log));
+        until(&format!("{program} answers"), BOUND, async || self.answers().await.unwrap_or(false)).await;
+    }
+
+    async fn answers(&self) -> std::io::Result<bool> {
+        let ask = async {
+            let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
+            let mut answer = [0; 5];
+            if self.kind == Kind::Redis {
+                stream.write_all(b"PING\r\n").await?;
+            }
+            stream.read_exact(&mut answer).await?;
+            Ok(&answer == b"+PONG" || &answer == b"INFO ")
+        };
+        tokio::time::timeout(Duration::from_secs(1), ask).await?
+    }
+
+    fn running(&self) -> &Process {
+        self.process.as_ref().expect("a broker that runs")
+    }
+}

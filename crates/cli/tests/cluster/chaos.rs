@@ -1,0 +1,189 @@
+//! Nodes and the engine fail under load, by a plan that a seed makes; clients over all transports still get everything.
+//!
+//! `MILLRACE_CHAOS_SEED=N` replays a plan, `MILLRACE_CHAOS_SECONDS=N` sets how long is published.
+
+use std::{fmt, time::Duration};
+
+use millrace_edge::chance::Chance;
+use rustix::process::Signal;
+use tokio::{task::LocalSet, time::Instant};
+
+use crate::{
+    balancer::NODES,
+    broker::Kind,
+    client::Way,
+    cluster::Cluster,
+    crowd::Crowd,
+    load::Load,
+    process::{BOUND, say, setting, turn},
+};
+
+const CHANNELS: usize = 40;
+const CLIENTS: usize = 300;
+const PER_S: f64 = 200.0;
+const SECONDS: u64 = 60;
+/// How long the engine stands still.
+const PAUSE: Duration = Duration::from_secs(3);
+/// For the last one to come back and catch up, after the last fault.
+const CATCH_UP: Duration = Duration::from_secs(60);
+
+/// What a node is told, and how a cluster of this size lives with it.
+const SETTINGS: &[&str] = &["server.shards=2", "drain.announce=1500ms", "drain.window=1s", "log.level=debug"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Data {
+    Kept,
+    Lost,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Kill(usize),
+    Drain(usize),
+    Begin(usize),
+    Pause,
+    Resume,
+    Stop(Signal),
+    Restart(Data),
+}
+
+/// Steps and when they happen, from the first publication on.
+struct Plan(Vec<(Duration, Step)>);
+
+impl Plan {
+    /// One node is killed and one drained; meanwhile, independently, the engine is paused and restarted. All in an order, at times and for
+    /// as long as the seed says.
+    fn new(seed: u64, length: Duration, data: Data) -> Self {
+        let mut chance = Chance::from_seed(seed);
+        let mut nodes: Vec<usize> = (0..NODES).collect();
+        chance.shuffle(&mut nodes);
+        let between = |chance: &mut Chance, low: f64, high: f64| Duration::from_secs_f64(chance.between(low, high));
+        let mut on_nodes = [
+            (Step::Kill(nodes[0]), between(&mut chance, 0.2, 3.0), Step::Begin(nodes[0])),
+            (Step::Drain(nodes[1]), between(&mut chance, 0.2, 2.0), Step::Begin(nodes[1])),
+        ];
+        let signal = if chance.happens(0.5) { Signal::KILL } else { Signal::TERM };
+        let mut on_engine = [
+            (Step::Pause, PAUSE, Step::Resume),
+            (Step::Stop(signal), between(&mut chance, 0.2, 2.0), Step::Restart(data)),
+        ];
+        chance.shuffle(&mut on_nodes);
+        chance.shuffle(&mut on_engine);
+        let (start, slot) = (length.mul_f64(0.1), length.mul_f64(0.4));
+        let mut steps = Vec::new();
+        for faults in [on_nodes, on_engine] {
+            for (i, (fault, long, repair)) in faults.into_iter().enumerate() {
+                let latest = slot.saturating_sub(long).mul_f64(0.9);
+                let at = start + slot * i as u32 + latest.mul_f64(chance.unit());
+                steps.extend([(at, fault), (at + long, repair)]);
+            }
+        }
+        steps.sort_by_key(|(at, _)| *at);
+        Self(steps)
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (at, step)) in self.0.iter().enumerate() {
+            write!(f, "{}{:.1} s {step:?}", if i > 0 { ", " } else { "" }, at.as_secs_f64())?;
+        }
+        Ok(())
+    }
+}
+
+async fn take(step: Step, cluster: &mut Cluster) {
+    match step {
+        Step::Kill(i) => cluster.kill(i),
+        Step::Drain(i) => cluster.terminate(i),
+        Step::Begin(i) => {
+            cluster.ended(i).await;
+            cluster.begin(i);
+        }
+        Step::Pause => cluster.broker.pause(),
+        Step::Resume => cluster.broker.resume(),
+        Step::Stop(signal) => cluster.broker.stop(signal).await,
+        Step::Restart(Data::Kept) => cluster.broker.begin().await,
+        Step::Restart(Data::Lost) => {
+            cluster.broker.lose_data();
+            cluster.broker.begin().await;
+        }
+    }
+}
+
+/// The whole test: load, faults, the end, the verdict.
+async fn run(name: &str, kind: Kind, nodes: usize, seconds: u64, history_lost: bool, plan: &Plan) {
+    let ways = Way::ALL.map(|way| (way, CLIENTS / Way::ALL.len()));
+    let mut cluster = Cluster::start(name, kind, nodes, nodes, SETTINGS).await;
+    let crowd = Crowd::start(&cluster.server(), &ways, CHANNELS);
+    let load = Load::start(&cluster.server(), CHANNELS, PER_S);
+    let started = Instant::now();
+    crowd.listens(BOUND).await;
+    for (at, step) in &plan.0 {
+        tokio::time::sleep_until(started + *at).await;
+        take(*step, &mut cluster).await;
+    }
+    tokio::time::sleep_until(started + Duration::from_secs(seconds)).await;
+    crowd.quiet();
+    let retries = load.retries();
+    let acknowledged =
+        load.stop(CATCH_UP).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
+    let count: usize = acknowledged.iter().map(Vec::len).sum();
+    say(&format!("  {count} publications acknowledged, after {retries} retries"));
+    assert!(count as f64 > 0.9 * PER_S * seconds as f64, "the load was not there");
+    for i in 0..nodes {
+        cluster.ready(i).await;
+    }
+    crowd.conclude(&cluster, acknowledged, history_lost, CATCH_UP).await;
+}
+
+fn chaos(name: &str, kind: Kind, data: Data, seconds: u64) {
+    let _turn = turn();
+    if !kind.is_there() || !crate::process::is_there("haproxy") {
+        return;
+    }
+    let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(seconds);
+    let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Chance::from_system().bits() % 1_000_000);
+    let plan = Plan::new(seed, Duration::from_secs(seconds), data);
+    say(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
+    block_on(run(name, kind, NODES, seconds, data == Data::Lost, &plan));
+}
+
+pub fn block_on(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    LocalSet::new().block_on(&runtime, test);
+}
+
+/// Without an engine beside it a node that is killed loses the past: every client is told so.
+#[test]
+fn memory_of_a_killed_node_is_a_gap() {
+    let _turn = turn();
+    if !crate::process::is_there("haproxy") {
+        return;
+    }
+    let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(12);
+    let at = |share: f64| Duration::from_secs(seconds).mul_f64(share);
+    let plan = Plan(vec![(at(0.4), Step::Kill(0)), (at(0.45), Step::Begin(0))]);
+    say(&format!("\nmemory: {plan}"));
+    block_on(run("memory", Kind::Memory, 1, seconds, true, &plan));
+}
+
+#[test]
+fn redis_and_its_nodes_fail_and_nothing_is_lost() {
+    chaos("redis", Kind::Redis, Data::Kept, SECONDS);
+}
+
+#[test]
+fn redis_that_forgets_is_a_gap() {
+    chaos("redis-forgets", Kind::Redis, Data::Lost, SECONDS / 2);
+}
+
+#[test]
+fn nats_and_its_nodes_fail_and_nothing_is_lost() {
+    chaos("nats", Kind::Nats, Data::Kept, SECONDS);
+}
+
+#[test]
+fn nats_that_forgets_is_a_gap() {
+    chaos("nats-forgets", Kind::Nats, Data::Lost, SECONDS / 2);
+}

@@ -1,0 +1,242 @@
+//! Clients over every transport, as an application has them: the reader of `millrace_edge`, and a bare WebSocket.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    ops::ControlFlow,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use futures_util::StreamExt;
+use millrace_edge::{
+    chance::Chance,
+    subscription::{self, Message, Options, Transport, Update},
+    wire::{Server, now_ms},
+};
+use serde::Deserialize;
+use tokio::task::JoinHandle;
+use tokio_tungstenite::{connect_async, tungstenite::Message as Frame};
+
+use crate::judge::{Heard, Id, Position, Run};
+
+/// How often a client by polling asks.
+const POLL_INTERVAL: Duration = Duration::from_millis(750);
+/// A bare WebSocket waits so long at most before it connects again.
+const BARE_RETRY: Duration = Duration::from_secs(1);
+
+/// A way to read, one per row of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    Polling,
+    LongPolling,
+    Sse,
+    Stream,
+    Session,
+    Bare,
+}
+
+impl Way {
+    pub const ALL: [Self; 6] = [Self::Polling, Self::LongPolling, Self::Sse, Self::Stream, Self::Session, Self::Bare];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Polling => "polling",
+            Self::LongPolling => "long polling",
+            Self::Sse => "SSE",
+            Self::Stream => "NDJSON",
+            Self::Session => "WebSocket session",
+            Self::Bare => "WebSocket, bare",
+        }
+    }
+
+    /// `None`: it is not `millrace_edge` that reads.
+    fn transport(self) -> Option<Transport> {
+        match self {
+            Self::Polling => Some(Transport::Polling),
+            Self::LongPolling => Some(Transport::LongPolling),
+            Self::Sse => Some(Transport::Sse),
+            Self::Stream => Some(Transport::Stream),
+            Self::Session => Some(Transport::WebSocket),
+            Self::Bare => None,
+        }
+    }
+}
+
+/// Reads until it is dropped.
+pub struct Client {
+    pub way: Way,
+    pub name: String,
+    pub channels: Vec<String>,
+    pub seen: Rc<RefCell<Seen>>,
+    task: JoinHandle<()>,
+}
+
+/// What a client has seen so far.
+pub struct Seen {
+    pub heard: BTreeMap<String, Vec<Heard>>,
+    pub runs: Vec<Run>,
+    pub messages: u64,
+    pub gaps: u64,
+    /// Connections lost and made again.
+    pub reconnects: u64,
+    /// Why the last one was lost.
+    pub why: String,
+    /// When something came last, and the longest time without.
+    pub last: Instant,
+    pub silence: Duration,
+    /// Until when silence counts: publishers have an end.
+    pub listening: bool,
+    /// What an application would be told.
+    pub error: Option<String>,
+    /// When it came, and how long after it was due, in milliseconds.
+    pub ages: Vec<(Instant, u32)>,
+}
+
+/// What publishers say.
+#[derive(Deserialize)]
+pub struct Payload {
+    pub publisher: u32,
+    pub number: u32,
+    /// When it was due, in milliseconds since 1970.
+    pub due: u64,
+}
+
+impl Client {
+    /// Reads these channels from their beginning. Belongs to the thread's `LocalSet`.
+    pub fn start(name: String, way: Way, server: &Server, channels: Vec<String>) -> Self {
+        let seen = Rc::new(RefCell::new(Seen::new()));
+        let (server, of, into) = (server.clone(), channels.clone(), seen.clone());
+        let task = match way.transport() {
+            Some(transport) => tokio::task::spawn_local(read(server, of, transport, into)),
+            None => tokio::task::spawn_local(read_bare(server, of[0].clone(), into)),
+        };
+        Self { way, name, channels, seen, task }
+    }
+
+    /// Where it is in a channel, as far as it has heard. Bare WebSockets do not know.
+    pub fn position(&self, channel: &str) -> Option<Position> {
+        match self.seen.borrow().heard.get(channel)?.last()? {
+            Heard::Message(position, _) => Some(position.clone()),
+            Heard::Gap(_, to) => Some(to.clone()),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn read(server: Server, channels: Vec<String>, transport: Transport, seen: Rc<RefCell<Seen>>) {
+    let options = Options {
+        server,
+        channels,
+        transport,
+        since: Some("earliest".into()),
+        policy: "every".into(),
+        poll_interval: POLL_INTERVAL,
+    };
+    let mut sink = |update: Update| {
+        let mut seen = seen.borrow_mut();
+        match update {
+            Update::Message(message) => seen.message(message),
+            Update::Gap(gap) => {
+                seen.gaps += 1;
+                let entry = Heard::Gap(Position::parse(&gap.from), Position::parse(&gap.to));
+                seen.heard.entry(gap.channel).or_default().push(entry);
+            }
+            Update::Lost { why, .. } => seen.lost(why),
+        }
+        ControlFlow::Continue(())
+    };
+    let end = subscription::read(&options, &mut sink).await;
+    seen.borrow_mut().error = Some(end.err().map_or("it ended".into(), |error| error.to_string()));
+}
+
+/// Payloads only: what a browser does with one line. It knows no position but the one that a gap names.
+async fn read_bare(server: Server, channel: String, seen: Rc<RefCell<Seen>>) {
+    let mut chance = Chance::from_system();
+    let mut after = None;
+    loop {
+        let since = after.as_ref().map_or("now".to_owned(), Position::to_string);
+        seen.borrow_mut().runs.push(Run { after: after.take(), ids: Vec::new() });
+        let url = server.websocket(&format!("/v1/channels/{channel}?since={since}"));
+        let why = match connect_async(&url).await {
+            Err(error) => error.to_string(),
+            Ok((mut socket, _)) => loop {
+                match socket.next().await {
+                    Some(Ok(Frame::Text(text))) => seen.borrow_mut().bare(&text),
+                    Some(Ok(Frame::Close(Some(close)))) if u16::from(close.code) == 4000 => {
+                        seen.borrow_mut().gaps += 1;
+                        after = Some(Position::parse(&close.reason));
+                        break "a gap".to_owned();
+                    }
+                    Some(Ok(Frame::Close(close))) => break format!("closed: {close:?}"),
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => break error.to_string(),
+                    None => break "the connection ended".into(),
+                }
+            },
+        };
+        seen.borrow_mut().lost(why);
+        tokio::time::sleep(BARE_RETRY.mul_f64(chance.unit())).await;
+    }
+}
+
+impl Seen {
+    fn new() -> Self {
+        Self {
+            heard: BTreeMap::new(),
+            runs: Vec::new(),
+            messages: 0,
+            gaps: 0,
+            reconnects: 0,
+            why: String::new(),
+            last: Instant::now(),
+            silence: Duration::ZERO,
+            listening: false,
+            error: None,
+            ages: Vec::new(),
+        }
+    }
+
+    /// When the first thing came that was published after a moment.
+    pub fn first_due_after(&self, moment: Instant) -> Option<Instant> {
+        let is_after = |(at, age): &&(Instant, u32)| *at - Duration::from_millis(u64::from(*age)) > moment;
+        let from = self.ages.partition_point(|(at, _)| *at <= moment);
+        self.ages[from..].iter().find(is_after).map(|(at, _)| *at)
+    }
+
+    fn message(&mut self, message: Message) {
+        let payload: Payload = serde_json::from_str(message.data.get()).expect("what publishers say");
+        let entry = Heard::Message(Position::parse(&message.position), self.came(&payload));
+        match self.heard.get_mut(&message.channel) {
+            Some(heard) => heard.push(entry),
+            None => drop(self.heard.insert(message.channel, vec![entry])),
+        }
+    }
+
+    fn bare(&mut self, text: &str) {
+        let payload: Payload = serde_json::from_str(text).expect("what publishers say");
+        let id = self.came(&payload);
+        self.runs.last_mut().expect("a connection").ids.push(id);
+    }
+
+    fn came(&mut self, payload: &Payload) -> Id {
+        let now = Instant::now();
+        if self.listening {
+            self.silence = self.silence.max(now - self.last);
+        }
+        (self.last, self.listening) = (now, true);
+        self.messages += 1;
+        self.ages.push((now, now_ms().saturating_sub(payload.due) as u32));
+        Id { publisher: payload.publisher, number: payload.number }
+    }
+
+    fn lost(&mut self, why: String) {
+        self.reconnects += 1;
+        self.why = why;
+    }
+}

@@ -1,0 +1,136 @@
+//! Nodes, what they share, and HAProxy before them.
+
+use std::{path::PathBuf, process::Command, time::Duration};
+
+use millrace_edge::wire::Server;
+use rustix::process::Signal;
+
+use crate::{
+    balancer::Balancer,
+    broker::{Broker, Kind},
+    judge::Position,
+    process::{BOUND, Folder, Process, free_port, until},
+};
+
+/// How long a node may take to go down by itself.
+const DRAIN_MAX: Duration = Duration::from_secs(60);
+
+/// Nodes take each other's resume tickets.
+const SECRET: &str = "server.secret=a secret for tests only";
+
+pub struct Cluster {
+    // Dropped in this order: clients of the broker before the broker, the folder with everything last.
+    pub balancer: Balancer,
+    nodes: Vec<Node>,
+    pub broker: Broker,
+    http: reqwest::Client,
+    _folder: Folder,
+}
+
+struct Node {
+    port: u16,
+    agent: u16,
+    process: Option<Process>,
+    log: PathBuf,
+    args: Vec<String>,
+}
+
+impl Cluster {
+    /// `up` of `count` nodes are started, and the balancer knows them all. `settings` are `SECTION.KEY=VALUE`.
+    pub async fn start(name: &str, kind: Kind, count: usize, up: usize, settings: &[&str]) -> Self {
+        let folder = Folder::new(name);
+        let broker = Broker::start(kind, &folder).await;
+        let nodes: Vec<Node> = (0..count).map(|i| Node::new(i, &broker.url(), settings, &folder)).collect();
+        let balancer =
+            Balancer::start(&folder, &nodes.iter().map(|node| (node.port, node.agent)).collect::<Vec<_>>()).await;
+        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build().expect("a client");
+        let mut cluster = Self { balancer, nodes, broker, http, _folder: folder };
+        for i in 0..up {
+            cluster.begin(i);
+        }
+        for i in 0..up {
+            cluster.ready(i).await;
+        }
+        cluster
+    }
+
+    /// Where clients go: through the balancer.
+    pub fn server(&self) -> Server {
+        Server::parse(&format!("http://127.0.0.1:{}", self.balancer.port)).expect("an address")
+    }
+
+    /// A node itself, past the balancer.
+    pub fn node(&self, i: usize) -> Server {
+        Server::parse(&format!("http://127.0.0.1:{}", self.nodes[i].port)).expect("an address")
+    }
+
+    /// The process of a node that runs.
+    pub fn id(&self, i: usize) -> u32 {
+        self.nodes[i].process.as_ref().expect("a node that runs").id()
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self, i: usize) {
+        self.nodes[i].process = None;
+    }
+
+    /// SIGTERM: it drains, and then ends.
+    pub fn terminate(&self, i: usize) {
+        self.nodes[i].process.as_ref().expect("a node that runs").signal(Signal::TERM);
+    }
+
+    /// Returns when a node that was killed or terminated has ended, the latter well.
+    pub async fn ended(&mut self, i: usize) {
+        let Some(process) = self.nodes[i].process.take() else { return };
+        let status = process.end(DRAIN_MAX).await;
+        assert!(status.success(), "node {i} ended with {status} instead of well");
+    }
+
+    pub fn begin(&mut self, i: usize) {
+        let node = &mut self.nodes[i];
+        assert!(node.process.is_none(), "node {i} runs");
+        let program = std::env::var("MILLRACE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_millrace").into());
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MILLRACE_")) {
+            command.env_remove(name);
+        }
+        node.process = Some(Process::start(command.args(&node.args), &node.log));
+    }
+
+    /// Returns when a node that was begun is ready and the balancer has noticed.
+    pub async fn ready(&mut self, i: usize) {
+        let url = format!("http://127.0.0.1:{}/readyz", self.nodes[i].port);
+        let node = &mut self.nodes[i];
+        until(&format!("node {i} is ready"), BOUND, async || {
+            let ended = node.process.as_mut().expect("it was begun").ended();
+            assert!(ended.is_none(), "node {i} ended: {ended:?}; see {}", node.log.display());
+            self.http.get(&url).send().await.is_ok_and(|answer| answer.status() == 200)
+        })
+        .await;
+        let balancer = &self.balancer;
+        until(&format!("the balancer sees node {i}"), BOUND, async || balancer.sees(i).await).await;
+    }
+
+    /// Where a channel ends; none if nothing was published.
+    pub async fn top(&self, channel: &str) -> Option<Position> {
+        let url = self.server().http(&format!("/v1/channels/{channel}"));
+        let answer = self.http.get(&url).send().await.expect("the cluster answers");
+        assert!(answer.status().is_success(), "{url}: {answer:?}");
+        let position = answer.headers().get("millrace-position").and_then(|value| value.to_str().ok());
+        let position = Position::parse(position.expect("every answer has its position"));
+        (position.offset > 0).then_some(position)
+    }
+}
+
+impl Node {
+    fn new(i: usize, engine: &str, settings: &[&str], folder: &Folder) -> Self {
+        let (port, agent) = (free_port(), free_port());
+        let listen = format!("127.0.0.1:{port}");
+        let mut args: Vec<String> = ["serve", "--listen", &listen, "--engine", engine].map(str::to_owned).into();
+        let agent_at = format!("server.agent=127.0.0.1:{agent}");
+        for setting in [agent_at.as_str(), SECRET].iter().chain(settings) {
+            args.extend(["--set".to_owned(), (*setting).to_owned()]);
+        }
+        Self { port, agent, process: None, log: folder.path(&format!("node-{i}.log")), args }
+    }
+}

@@ -1,0 +1,114 @@
+//! Many clients over all transports, and what they say when all is over.
+
+use std::{collections::HashMap, time::Duration};
+
+use millrace_edge::wire::Server;
+
+use crate::{
+    client::{Client, Way},
+    cluster::Cluster,
+    judge::{Channel, Id, Position, judge},
+    load::channel_name,
+    process::until,
+    report,
+};
+
+/// Channels that one client reads; over a bare WebSocket it is one.
+const CHANNELS_EACH: usize = 2;
+/// Most that is told of what is wrong.
+const SHOWN: usize = 30;
+
+#[derive(Default)]
+pub struct Crowd {
+    pub clients: Vec<Client>,
+}
+
+impl Crowd {
+    /// So many of each way, who read the load's channels evenly.
+    pub fn start(server: &Server, ways: &[(Way, usize)], channels: usize) -> Self {
+        let mut crowd = Self::default();
+        crowd.join(server, ways, channels, CHANNELS_EACH);
+        crowd
+    }
+
+    /// More of them, each with so many channels.
+    pub fn join(&mut self, server: &Server, ways: &[(Way, usize)], channels: usize, each: usize) {
+        for way in ways.iter().flat_map(|(way, count)| std::iter::repeat_n(*way, *count)) {
+            let i = self.clients.len();
+            let each = if way == Way::Bare { 1 } else { each };
+            // The second one is another distance away in every round.
+            let names: Vec<String> =
+                (0..each).map(|k| channel_name((i + k * (1 + i / channels % (channels - 1))) % channels)).collect();
+            let name = format!("client {i} ({})", way.name());
+            self.clients.push(Client::start(name, way, server, names));
+        }
+    }
+
+    /// Returns when everybody has heard something.
+    pub async fn listens(&self, within: Duration) {
+        until("every client hears", within, async || {
+            self.clients.iter().all(|client| client.seen.borrow().messages > 0)
+        })
+        .await;
+    }
+
+    /// From now on silence is nobody's fault.
+    pub fn quiet(&self) {
+        self.clients.iter().for_each(|client| client.seen.borrow_mut().listening = false);
+    }
+
+    /// Waits until everybody is at the end of each channel, and judges. Prints the report.
+    ///
+    /// Panics if anything is wrong.
+    pub async fn conclude(
+        &self,
+        cluster: &Cluster,
+        acknowledged: Vec<Vec<(Position, Id)>>,
+        history_lost: bool,
+        within: Duration,
+    ) {
+        self.quiet();
+        let mut tops: HashMap<String, Option<Position>> = HashMap::new();
+        for i in 0..acknowledged.len() {
+            tops.insert(channel_name(i), cluster.top(&channel_name(i)).await);
+        }
+        let place = |position: Option<&Position>| position.map(|position| position.place(history_lost));
+        let is_at = |client: &Client, name: &String| {
+            let position = client.position(name).filter(|position| position.offset > 0);
+            place(position.as_ref()) == place(tops[name].as_ref())
+        };
+        let at_end = |client: &Client| client.channels.iter().all(|name| is_at(client, name));
+        let behind = || self.clients.iter().filter(|client| client.way != Way::Bare && !at_end(client));
+        let deadline = tokio::time::Instant::now() + within;
+        while behind().next().is_some() && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        report::table(&self.clients);
+        let mut wrong = Vec::new();
+        for client in &self.clients {
+            let seen = client.seen.borrow();
+            if let Some(error) = &seen.error {
+                wrong.push(format!("{}: an error reached the application: {error}", client.name));
+            }
+            if !at_end(client) && client.way != Way::Bare {
+                wrong.push(format!("{}: not at the end; last cut: {:?}", client.name, seen.why));
+            }
+        }
+        for (i, acknowledged) in acknowledged.into_iter().enumerate() {
+            let name = channel_name(i);
+            let readers = || self.clients.iter().filter(|client| client.channels.contains(&name));
+            let bare = readers().filter(|client| client.way == Way::Bare);
+            let others = readers().filter(|client| client.way != Way::Bare);
+            let heard = |client: &Client| client.seen.borrow().heard.get(&name).cloned().unwrap_or_default();
+            let channel = Channel {
+                acknowledged,
+                clients: others.map(|client| (client.name.clone(), heard(client))).collect(),
+                bare: bare.map(|client| (client.name.clone(), client.seen.borrow().runs.clone())).collect(),
+                top: tops[&name].clone(),
+            };
+            wrong.extend(judge(&name, &channel, history_lost));
+        }
+        let (count, shown) = (wrong.len(), &wrong[..wrong.len().min(SHOWN)]);
+        assert!(wrong.is_empty(), "{count} things are wrong, such as:\n  {}", shown.join("\n  "));
+    }
+}

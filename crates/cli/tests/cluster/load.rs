@@ -1,0 +1,109 @@
+//! Publishers that insist: each publication again with the same key until it is acknowledged, at a rate that faults do not lower.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
+
+use millrace_edge::{
+    post::Poster,
+    wire::{Server, now_ms},
+};
+use serde::Deserialize;
+use tokio::{task::JoinHandle, time::Instant};
+
+use crate::{
+    judge::{Id, Position},
+    process::until,
+};
+
+/// Publishers that write to one channel at the same time.
+const PER_CHANNEL: usize = 2;
+
+pub struct Load {
+    pub channels: Vec<String>,
+    state: Rc<State>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    stopped: Cell<bool>,
+    /// Channel, position, publication.
+    acknowledged: RefCell<Vec<(usize, Position, Id)>>,
+    retries: Cell<u64>,
+    errors: RefCell<Vec<String>>,
+}
+
+impl Load {
+    /// `per_s` publications in total over so many channels. Belongs to the thread's `LocalSet`.
+    pub fn start(server: &Server, channels: usize, per_s: f64) -> Self {
+        let names: Vec<String> = (0..channels).map(channel_name).collect();
+        let state = Rc::new(State::default());
+        let interval = Duration::from_secs_f64((channels * PER_CHANNEL) as f64 / per_s);
+        let task = |i: usize| {
+            let url = server.http(&format!("/v1/channels/{}", names[i / PER_CHANNEL]));
+            // They begin one after the other, so that the load is even.
+            let start = interval.mul_f64(i as f64 / (channels * PER_CHANNEL) as f64);
+            tokio::task::spawn_local(publish(url, i, Instant::now() + start, interval, state.clone()))
+        };
+        let tasks = (0..channels * PER_CHANNEL).map(task).collect();
+        Self { channels: names, state, tasks }
+    }
+
+    pub fn retries(&self) -> u64 {
+        self.state.retries.get()
+    }
+
+    /// Returns when everything that was begun is acknowledged, so long at most: per channel, what was acknowledged.
+    ///
+    /// Errors: what publishers were told.
+    pub async fn stop(self, within: Duration) -> Result<Vec<Vec<(Position, Id)>>, Vec<String>> {
+        self.state.stopped.set(true);
+        until("publishers are answered", within, async || self.tasks.iter().all(JoinHandle::is_finished)).await;
+        let errors = self.state.errors.take();
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let mut channels = vec![Vec::new(); self.channels.len()];
+        for (channel, position, id) in self.state.acknowledged.take() {
+            channels[channel].push((position, id));
+        }
+        Ok(channels)
+    }
+}
+
+pub fn channel_name(i: usize) -> String {
+    format!("load/{i}")
+}
+
+async fn publish(url: String, publisher: usize, start: Instant, interval: Duration, state: Rc<State>) {
+    #[derive(Deserialize)]
+    struct Answer {
+        position: String,
+    }
+    let mut poster = Poster::new(|_| {}).expect("a client");
+    for number in 1.. {
+        let due = start + interval * (number - 1);
+        tokio::time::sleep_until(due).await;
+        if state.stopped.get() {
+            return;
+        }
+        let id = Id { publisher: publisher as u32, number };
+        let due_ms = now_ms().saturating_sub(due.elapsed().as_millis() as u64);
+        let body = format!(r#"{{"publisher":{publisher},"number":{number},"due":{due_ms}}}"#);
+        let headers = [("Content-Type", "application/json")];
+        let before = poster.stats.retries;
+        let answer = poster.post(&url, &headers, body.into_bytes(), |_| Ok(())).await;
+        state.retries.set(state.retries.get() + poster.stats.retries - before);
+        match answer.map(|answer| serde_json::from_slice::<Answer>(&answer)) {
+            Ok(Ok(answer)) => {
+                let position = Position::parse(&answer.position);
+                state.acknowledged.borrow_mut().push((publisher / PER_CHANNEL, position, id));
+            }
+            Ok(Err(error)) => return state.errors.borrow_mut().push(format!("{id}: {error}")),
+            Err(error) => return state.errors.borrow_mut().push(format!("{id}: {error}")),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What a run has shown, as tables.
+
+use std::time::Instant;
+
+use crate::{
+    client::{Client, Way},
+    process::say,
+};
+
+/// One row per transport.
+pub fn table(clients: &[Client]) {
+    say(&format!(
+        "  {:<18} {:>7} {:>10} {:>10} {:>5} {:>15}",
+        "transport", "clients", "deliveries", "reconnects", "gaps", "longest silence"
+    ));
+    for way in Way::ALL {
+        let of = || clients.iter().filter(|client| client.way == way);
+        if of().next().is_none() {
+            continue;
+        }
+        let sum = |pick: fn(&Client) -> u64| of().map(pick).sum::<u64>();
+        let silence = of().map(|client| client.seen.borrow().silence).max().unwrap_or_default();
+        say(&format!(
+            "  {:<18} {:>7} {:>10} {:>10} {:>5} {:>13.1} s",
+            way.name(),
+            of().count(),
+            sum(|client| client.seen.borrow().messages),
+            sum(|client| client.seen.borrow().reconnects),
+            sum(|client| client.seen.borrow().gaps),
+            silence.as_secs_f64(),
+        ));
+    }
+}
+
+/// How long deliveries took that came one way between two moments, in milliseconds: median and the 99th percentile.
+pub fn ages(clients: &[Client], way: Way, from: Instant, to: Instant) -> (u32, u32) {
+    let mut ages: Vec<u32> = Vec::new();
+    for client in clients.iter().filter(|client| client.way == way) {
+        let seen = client.seen.borrow();
+        ages.extend(seen.ages.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, age)| age));
+    }
+    (quantile(&mut ages, 0.5), quantile(&mut ages, 0.99))
+}
+
+/// Nearest rank; 0 of nothing.
+fn quantile(values: &mut [u32], q: f64) -> u32 {
+    values.sort_unstable();
+    let rank = (values.len() as f64 * q).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+}

@@ -1,0 +1,65 @@
+//! Every node is replaced, one after the other, under load: nobody loses anything, nobody is told a gap.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    balancer::NODES,
+    broker::Kind,
+    chaos::block_on,
+    client::Way,
+    cluster::Cluster,
+    crowd::Crowd,
+    load::Load,
+    process::{BOUND, is_there, say, turn},
+    report,
+};
+
+const CHANNELS: usize = 20;
+const PER_S: f64 = 100.0;
+const CLIENTS: usize = 150;
+/// What it is like without a restart, for comparison.
+const BEFORE: Duration = Duration::from_secs(5);
+const CATCH_UP: Duration = Duration::from_secs(30);
+const SETTINGS: &[&str] = &["server.shards=2", "drain.announce=1500ms", "drain.window=2s"];
+
+fn rolling_restart(name: &str, kind: Kind) {
+    let _turn = turn();
+    if !kind.is_there() || !is_there("haproxy") {
+        return;
+    }
+    say(&format!("\n{name}: {NODES} nodes, one after the other; {PER_S} publications per second"));
+    block_on(async {
+        let ways = Way::ALL.map(|way| (way, CLIENTS / Way::ALL.len()));
+        let mut cluster = Cluster::start(name, kind, NODES, NODES, SETTINGS).await;
+        let crowd = Crowd::start(&cluster.server(), &ways, CHANNELS);
+        let load = Load::start(&cluster.server(), CHANNELS, PER_S);
+        crowd.listens(BOUND).await;
+        let steady = Instant::now();
+        tokio::time::sleep(BEFORE).await;
+        let began = Instant::now();
+        for i in 0..NODES {
+            cluster.terminate(i);
+            cluster.ended(i).await;
+            cluster.begin(i);
+            cluster.ready(i).await;
+        }
+        let done = Instant::now();
+        let retries = load.retries();
+        let acknowledged =
+            load.stop(CATCH_UP).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
+        crowd.conclude(&cluster, acknowledged, false, CATCH_UP).await;
+        for (when, from, to) in [("before", steady, began), ("during", began, done)] {
+            let seconds = (to - from).as_secs_f64();
+            for way in Way::ALL {
+                let (median, p99) = report::ages(&crowd.clients, way, from, to);
+                say(&format!("  {when} ({seconds:.1} s), {}: p50 {median} ms, p99 {p99} ms", way.name()));
+            }
+        }
+        say(&format!("  publishers tried {retries} times again"));
+    });
+}
+
+#[test]
+fn a_rolling_restart_loses_nothing() {
+    rolling_restart("rolling", Kind::Redis);
+}

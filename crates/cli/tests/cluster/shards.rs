@@ -1,0 +1,64 @@
+//! One node, two threads: both carry their part.
+//!
+//! How much more two carry is measured where the load is not the limit: `cargo bench -p millrace-cli --bench overload -- --scenarios shards`.
+
+use std::{collections::BTreeMap, fs, time::Duration};
+
+use crate::{
+    broker::Kind,
+    chaos::block_on,
+    client::Way,
+    cluster::Cluster,
+    crowd::Crowd,
+    load::Load,
+    process::{BOUND, is_there, say, turn, until},
+};
+
+const CHANNELS: usize = 20;
+const PER_S: f64 = 200.0;
+/// Of what both use, each uses this at least. Which of them accepts a connection is chance: of 240, a third is eight deviations away.
+const SHARE_MIN: f64 = 0.33;
+/// Of both together: enough that the kernel's figures mean something.
+const WORK: Duration = Duration::from_millis(500);
+
+#[test]
+fn connections_and_work_spread_over_all_shards() {
+    let _turn = turn();
+    if !is_there("haproxy") {
+        return;
+    }
+    block_on(async {
+        let cluster = Cluster::start("shards", Kind::Memory, 1, 1, &["server.shards=2"]).await;
+        let ways = Way::ALL.map(|way| (way, 40));
+        let crowd = Crowd::start(&cluster.node(0), &ways, CHANNELS);
+        let load = Load::start(&cluster.node(0), CHANNELS, PER_S);
+        crowd.listens(BOUND).await;
+        let before = shards(cluster.id(0));
+        let mut used = BTreeMap::new();
+        until("the shards work", BOUND, async || {
+            used = shards(cluster.id(0));
+            used.iter_mut().for_each(|(name, time)| *time -= before[name]);
+            used.values().sum::<Duration>() > WORK
+        })
+        .await;
+        let acknowledged =
+            load.stop(BOUND).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
+        say(&format!("\nshards: processor time {used:?}"));
+        crowd.conclude(&cluster, acknowledged, false, BOUND).await;
+        assert_eq!(used.len(), 2);
+        let share = |time: &Duration| time.as_secs_f64() / used.values().sum::<Duration>().as_secs_f64();
+        assert!(used.values().all(|time| share(time) >= SHARE_MIN), "one shard does the other's work: {used:?}");
+    });
+}
+
+/// Processor time of each thread of a node that is a shard.
+fn shards(process: u32) -> BTreeMap<String, Duration> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("a process that runs");
+    let used = |thread: fs::DirEntry| {
+        let name = fs::read_to_string(thread.path().join("comm")).ok()?.trim().to_owned();
+        let stat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        let on_cpu_ns = stat.split(' ').next()?.parse().ok()?;
+        name.starts_with("shard-").then(|| (name, Duration::from_nanos(on_cpu_ns)))
+    };
+    threads.filter_map(|thread| used(thread.ok()?)).collect()
+}

@@ -1,0 +1,77 @@
+//! The node that everybody is connected to dies: all find another one, and catch up.
+//!
+//! `MILLRACE_STORM_CLIENTS=5000` for the full size; every client is a connection of this process, two of HAProxy and one of a node.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    balancer::NODES,
+    broker::Kind,
+    chaos::block_on,
+    client::{Client, Way},
+    cluster::Cluster,
+    crowd::Crowd,
+    load::Load,
+    process::{is_there, say, setting, turn, until},
+};
+
+const CLIENTS: usize = 500;
+const CHANNELS: usize = 50;
+/// Each channel has something to say every second.
+const PER_S: f64 = 50.0;
+/// Who connects at once, before the storm.
+const BATCH: usize = 250;
+const BOUND: Duration = Duration::from_secs(60);
+const SETTINGS: &[&str] = &["server.shards=2"];
+
+fn storm(name: &str, kind: Kind) {
+    let _turn = turn();
+    if !kind.is_there() || !is_there("haproxy") {
+        return;
+    }
+    let clients = setting("MILLRACE_STORM_CLIENTS").map_or(CLIENTS, |count| count as usize);
+    say(&format!("\n{name}: {clients} clients on a node that is killed, {PER_S} publications per second"));
+    block_on(async {
+        let mut cluster = Cluster::start(name, kind, NODES, 1, SETTINGS).await;
+        let load = Load::start(&cluster.server(), CHANNELS, PER_S);
+        let mut crowd = Crowd::default();
+        let (sessions, streams) = (clients * 2 / 5, clients * 2 / 5);
+        let ways = [(Way::Session, sessions), (Way::Sse, streams), (Way::LongPolling, clients - sessions - streams)];
+        for ways in batches(&ways) {
+            crowd.join(&cluster.server(), &ways, CHANNELS, 1);
+            crowd.listens(BOUND).await;
+        }
+        for i in 1..NODES {
+            cluster.begin(i);
+            cluster.ready(i).await;
+        }
+        cluster.balancer.clear().await;
+        cluster.kill(0);
+        let killed = Instant::now();
+        let back = |client: &Client| client.seen.borrow().first_due_after(killed);
+        until("everybody is back", BOUND, async || crowd.clients.iter().all(|client| back(client).is_some())).await;
+        let mut times: Vec<Duration> = crowd.clients.iter().filter_map(back).map(|at| at - killed).collect();
+        times.sort_unstable();
+        let (connections, requests) = cluster.balancer.rates_max().await;
+        let acknowledged =
+            load.stop(BOUND).await.unwrap_or_else(|errors| panic!("publishers were refused: {errors:#?}"));
+        crowd.conclude(&cluster, acknowledged, false, BOUND).await;
+        let (half, last) = (times[times.len() / 2].as_secs_f64(), times[times.len() - 1].as_secs_f64());
+        say(&format!(
+            "  caught up (next message at most 1 s later): half after {half:.1} s, the last after {last:.1} s\n  \
+             most connections in one second: {connections}; most requests that one node got in one: {requests}"
+        ));
+    });
+}
+
+/// Cut into parts of [`BATCH`] clients at most.
+fn batches(ways: &[(Way, usize)]) -> Vec<[(Way, usize); 1]> {
+    let cut =
+        |&(way, count): &(Way, usize)| (0..count).step_by(BATCH).map(move |from| [(way, BATCH.min(count - from))]);
+    ways.iter().flat_map(cut).collect()
+}
+
+#[test]
+fn everybody_comes_back_from_a_node_that_dies() {
+    storm("storm", Kind::Redis);
+}
