@@ -92,7 +92,9 @@ impl Hub {
             return Err(error);
         }
         channel.head.get_or_insert(page.top);
-        let slot = self.add_reader(id, key, policy, page.start(), pattern);
+        // Until its page is written it has not been told of its gap: what other channels send before must not name its end.
+        let at = page.gap.map_or_else(|| page.start(), |gap| gap.from);
+        let slot = self.add_reader(id, key, policy, at, pattern);
         self.tell_interest(key);
         Ok(slot)
     }

@@ -454,6 +454,30 @@ fn every_event_of_several_channels_lists_all_positions() {
     assert_eq!(ids, ["id: a@00000001:1,b@00000001:0", "id: a@00000001:1,b@00000001:1"]);
 }
 
+/// Cut between two gaps, a reader resumes with the last list: the gap that it was not told must still lie after it.
+#[test]
+fn no_event_lists_the_end_of_a_gap_that_is_not_told_yet() {
+    let mut stage = Stage::new();
+    stage.publish("a", "new");
+    stage.publish("b", "new");
+    let conn = stage.hub.connect(Form::SseMany);
+    stage.hub.watch(&name("a"));
+    stage.hub.watch(&name("b"));
+    let lost = Since::Position(Position { epoch: Epoch(9), offset: 7 });
+    let pages = [(name("a"), stage.page("a", lost)), (name("b"), stage.page("b", lost))];
+    stage.hub.attach(conn, Policy::Every, &pages, &mut stage.tape).unwrap();
+    let text = stage.tape.take(conn).concat();
+    let ids: Vec<_> = text.lines().filter(|line| line.starts_with("id: ")).collect();
+    let [b_lost, b_told] = ["b@00000009:7", "b@00000001:0"];
+    let wanted = [
+        format!("id: a@00000001:0,{b_lost}"),
+        format!("id: a@00000001:1,{b_lost}"),
+        format!("id: a@00000001:1,{b_told}"),
+        "id: a@00000001:1,b@00000001:1".to_owned(),
+    ];
+    assert_eq!(ids, wanted);
+}
+
 #[test]
 fn everyone_who_waits_is_woken_once() {
     let mut stage = Stage::new();
