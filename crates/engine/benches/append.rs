@@ -1,7 +1,8 @@
 //! What an engine adds to a publication: from `append` until it is answered and delivered on another node, one at a time; then with many on
-//! their way, and the CPU that this process takes per publication.
+//! their way, and the CPU that this process takes per publication; and how fast a long past is read, page by page.
 //!
-//! `cargo bench -p millrace-engine -- memory redis://127.0.0.1:6379` prints a row per URL. The server's own CPU is not in it.
+//! `cargo bench -p millrace-engine -- memory redis://127.0.0.1:6379` prints a row per URL; with `--durable`, each publication is on disk
+//! before it is answered. A server's own CPU is not in it.
 
 use std::{
     sync::{
@@ -13,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use millrace_engine::{Config, Deliver, open};
+use millrace_engine::{Config, Deliver, Engine, HistoryConfig, open};
 use millrace_protocol::{
     ChannelName, Epoch, Kind, NewPublication, Position, Publication, Since,
     session::{Policy, Target},
@@ -25,6 +26,8 @@ const ONE_BY_ONE: u64 = 2000;
 const AT_ONCE: u64 = 50_000;
 const IN_FLIGHT: usize = 200;
 const CHANNELS: usize = 20;
+/// Publications of the past that is replayed.
+const REPLAYED: usize = 50_000;
 
 /// The newest offset that came, and who waits for it.
 struct Heard(AtomicU64, Thread);
@@ -49,21 +52,23 @@ impl Deliver for Heard {
 }
 
 fn main() {
+    let durable = std::env::args().any(|argument| argument == "--durable");
     let urls: Vec<_> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     let urls = if urls.is_empty() { vec!["memory".to_owned()] } else { urls };
     println!(
-        "| engine | answered p50 µs | p99 µs | delivered on another node p50 µs | p99 µs | publications/s | CPU µs each |"
+        "| engine | answered p50 µs | p99 µs | delivered on another node p50 µs | p99 µs | publications/s | CPU µs each | replayed/s |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for url in urls {
-        measure(&runtime, &url);
+        measure(&runtime, &url, durable);
     }
 }
 
-fn measure(runtime: &Runtime, url: &str) {
+fn measure(runtime: &Runtime, url: &str, durable: bool) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    let config = Config { prefix: format!("bench-{}", std::process::id()), ..Config::default() };
+    let history = HistoryConfig { count_max: 2 * AT_ONCE as usize, durable, ..HistoryConfig::default() };
+    let config = Config { prefix: format!("bench-{}", std::process::id()), history, ..Config::default() };
     let heard = Arc::new(Heard(AtomicU64::new(0), std::thread::current()));
     let here = open(url, config.clone(), heard.clone(), now).expect("the engine opens");
     // In memory there is no other node.
@@ -114,7 +119,29 @@ fn measure(runtime: &Runtime, url: &str) {
     let (d50, d99) = (us(&mut delivered, 50), us(&mut delivered, 99));
     let (rate, cpu) = (AT_ONCE as f64 / took.as_secs_f64(), cpu.as_secs_f64() * 1e6 / AT_ONCE as f64);
     let shown = millrace_engine::shown_url(url);
-    println!("| {shown} | {a50:.1} | {a99:.1} | {d50:.1} | {d99:.1} | {rate:.0} | {cpu:.1} |");
+    let replayed = replay(runtime, &*here, &name);
+    println!("| {shown} | {a50:.1} | {a99:.1} | {d50:.1} | {d99:.1} | {rate:.0} | {cpu:.1} | {replayed:.0} |");
     here.close();
     there.close();
+}
+
+/// Publications per second when a channel with [`REPLAYED`] and more is read from its beginning.
+fn replay(runtime: &Runtime, engine: &dyn Engine, name: &ChannelName) -> f64 {
+    let publication = || NewPublication::new(Kind::Text, Bytes::from_static(&[b'x'; 100]));
+    let fill = async |count: usize| {
+        let appends = (0..count).map(|_| engine.append(name, publication()));
+        futures_util::future::try_join_all(appends).await.expect("they are accepted");
+    };
+    (0..REPLAYED / 1000).for_each(|_| runtime.block_on(fill(1000)));
+    // As a server reads for one client.
+    let limit = millrace_delivery::PageLimit { count: 1000, bytes: 64 * 1024 };
+    let (begin, mut since, mut read) = (Instant::now(), Since::Earliest, 0);
+    loop {
+        let page = runtime.block_on(engine.page(name, since, Policy::Every, limit)).expect("a page");
+        read += page.publications.len();
+        since = Since::Position(page.end);
+        if page.end == page.top {
+            return read as f64 / begin.elapsed().as_secs_f64();
+        }
+    }
 }

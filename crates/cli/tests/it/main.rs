@@ -5,6 +5,7 @@ mod cli;
 mod docs;
 mod lab;
 mod readme;
+mod restart;
 mod serving;
 mod support;
 mod talking;
