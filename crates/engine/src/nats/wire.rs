@@ -3,20 +3,21 @@
 //! ```text
 //! message      version (1 byte, 1), length of the node's name (1), name, number (8), part (2): the token, see `Broker::append`
 //!              offset (8), bytes (8), time_ms (8): of the log before it, then publications up to the end
-//! publication  time_ms (8), expires_ms or 0 (8), kind (1: JSON, 2: text, 3: binary, 4: one of the first two),
-//!              0 or 1 + length of the key (2), key, length of the payload (4), payload
+//! publication  time_ms (8), expires_ms or 0 (8), its tail
 //! ```
 
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millrace_delivery::Bounds;
-use millrace_protocol::{Kind, NewPublication, Publication};
+use millrace_protocol::{NewPublication, Publication};
+
+use crate::remote::{TAIL_BYTES, decode_tail, encode_tail, take_text};
 
 const VERSION: u8 = 1;
 /// What a message takes besides its publications, and what a publication takes besides its key and payload; at most.
 pub const HEAD_BYTES: usize = 2 + 255 + 8 + 2 + 3 * 8;
-pub const PUBLICATION_BYTES: usize = 8 + 8 + 1 + 2 + 4;
+pub const PUBLICATION_BYTES: usize = 8 + 8 + TAIL_BYTES;
 
 /// Where a log ends, or ended before a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,17 +104,7 @@ impl Batch {
         for publication in &self.publications {
             out.put_u64(publication.time_ms);
             out.put_u64(publication.expires_ms.unwrap_or(0));
-            out.put_u8(match publication.kind {
-                Kind::Json => 1,
-                Kind::Text => 2,
-                Kind::Binary => 3,
-                Kind::Utf8 => 4,
-            });
-            // Keys and payloads are bounded far below by `NewPublication::check` and `limits.message_bytes_max`.
-            out.put_u16(publication.key.as_ref().map_or(0, |key| key.len() + 1) as u16);
-            out.put_slice(publication.key.as_deref().unwrap_or_default().as_bytes());
-            out.put_u32(publication.data.len() as u32);
-            out.put_slice(&publication.data);
+            encode_tail(&mut out, publication.kind, publication.key.as_deref(), &publication.data);
         }
         out.freeze()
     }
@@ -125,7 +116,7 @@ impl Batch {
             return None;
         }
         let length = bytes.try_get_u8().ok()?.into();
-        let node = text(bytes, length)?;
+        let node = take_text(bytes, length)?;
         let token = Token { node, number: bytes.try_get_u64().ok()?, part: bytes.try_get_u16().ok()? };
         let before = End {
             offset: bytes.try_get_u64().ok()?,
@@ -144,32 +135,14 @@ impl Batch {
 fn publication(bytes: &mut Bytes, offset: u64) -> Option<Publication> {
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
-    let kind = match bytes.try_get_u8().ok()? {
-        1 => Kind::Json,
-        2 => Kind::Text,
-        3 => Kind::Binary,
-        4 => Kind::Utf8,
-        _ => return None,
-    };
-    let key = match bytes.try_get_u16().ok()?.checked_sub(1) {
-        Some(length) => Some(text(bytes, length.into())?),
-        None => None,
-    };
-    let length = bytes.try_get_u32().ok()? as usize;
-    let data = take(bytes, length)?;
+    let (kind, key, data) = decode_tail(bytes)?;
     Some(Publication { offset, time_ms, key, expires_ms, kind, data })
-}
-
-fn text(bytes: &mut Bytes, length: usize) -> Option<Box<str>> {
-    Some(std::str::from_utf8(&take(bytes, length)?).ok()?.into())
-}
-
-fn take(bytes: &mut Bytes, length: usize) -> Option<Bytes> {
-    (bytes.len() >= length).then(|| bytes.split_to(length))
 }
 
 #[cfg(test)]
 mod tests {
+    use millrace_protocol::Kind;
+
     use super::*;
 
     fn batch() -> Batch {

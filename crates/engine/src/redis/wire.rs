@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! message      version (1 byte, 1), length of the channel's name (1), name, publications
-//! publication  version (1 byte, 1), epoch (4), offset (8), time_ms (8), expires_ms or 0 (8), tail
-//! tail         kind (1: JSON, 2: text, 3: binary, 4: JSON or text), 0 or 1 + length of the key (2), key, length of the payload (4), payload
+//! publication  version (1 byte, 1), epoch (4), offset (8), time_ms (8), expires_ms or 0 (8), its tail
 //! ```
 //!
 //! The head of a publication is written at the server (`library.lua`), the tail here.
@@ -11,25 +10,16 @@
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
-use millrace_protocol::{ChannelName, Epoch, Kind, NewPublication, Publication};
+use millrace_protocol::{ChannelName, Epoch, NewPublication, Publication};
+
+use crate::remote::{TAIL_BYTES, decode_tail, encode_tail, take_text};
 
 const VERSION: u8 = 1;
 
 /// The part of a publication that its publisher knows.
 pub fn tail(new: &NewPublication) -> Vec<u8> {
-    let mut tail = Vec::with_capacity(7 + new.cost_bytes());
-    tail.push(match new.kind {
-        Kind::Json => 1,
-        Kind::Text => 2,
-        Kind::Binary => 3,
-        Kind::Utf8 => 4,
-    });
-    let key = new.key.as_deref().unwrap_or_default();
-    // Keys and payloads are bounded far below by `NewPublication::check` and `limits.message_bytes_max`.
-    tail.extend_from_slice(&(new.key.as_ref().map_or(0, |key| key.len() + 1) as u16).to_be_bytes());
-    tail.extend_from_slice(key.as_bytes());
-    tail.extend_from_slice(&(new.data.len() as u32).to_be_bytes());
-    tail.extend_from_slice(&new.data);
+    let mut tail = Vec::with_capacity(TAIL_BYTES + new.cost_bytes());
+    encode_tail(&mut tail, new.kind, new.key.as_deref(), &new.data);
     tail
 }
 
@@ -39,8 +29,7 @@ pub fn message(mut bytes: Bytes) -> Option<(ChannelName, Vec<(Epoch, Publication
         return None;
     }
     let length = bytes.try_get_u8().ok()?.into();
-    let name = take(&mut bytes, length)?;
-    let channel = ChannelName::parse(std::str::from_utf8(&name).ok()?).ok()?;
+    let channel = ChannelName::parse(&take_text(&mut bytes, length)?).ok()?;
     let mut publications = Vec::new();
     while !bytes.is_empty() {
         publications.push(publication(&mut bytes)?);
@@ -57,22 +46,7 @@ pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
     let offset = bytes.try_get_u64().ok()?;
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
-    let kind = match bytes.try_get_u8().ok()? {
-        1 => Kind::Json,
-        2 => Kind::Text,
-        3 => Kind::Binary,
-        4 => Kind::Utf8,
-        _ => return None,
-    };
-    let key = match bytes.try_get_u16().ok()?.checked_sub(1) {
-        Some(length) => {
-            let key = take(bytes, length.into())?;
-            Some(std::str::from_utf8(&key).ok()?.into())
-        }
-        None => None,
-    };
-    let length = bytes.try_get_u32().ok()?;
-    let data = take(bytes, length as usize)?;
+    let (kind, key, data) = decode_tail(bytes)?;
     (offset > 0).then_some((epoch, Publication { offset, time_ms, key, expires_ms, kind, data }))
 }
 
@@ -83,12 +57,10 @@ pub fn entry(bytes: Bytes) -> Option<Arc<Publication>> {
     bytes.is_empty().then(|| Arc::new(publication))
 }
 
-fn take(bytes: &mut Bytes, length: usize) -> Option<Bytes> {
-    (bytes.len() >= length).then(|| bytes.split_to(length))
-}
-
 #[cfg(test)]
 mod tests {
+    use millrace_protocol::Kind;
+
     use super::*;
 
     fn encoded(new: &NewPublication) -> Vec<u8> {

@@ -14,6 +14,7 @@ mod clock;
 mod keeper;
 mod past;
 mod presence;
+mod tail;
 
 use std::{
     future::Future,
@@ -41,6 +42,7 @@ use crate::{Answer, Config, Deliver, Engine, Newest, OpenError, mirror::Mirror};
 pub(crate) use broker::{Broker, BrokerError, Event, Events, Lease, Token};
 pub(crate) use clock::Clock;
 pub(crate) use past::Past;
+pub(crate) use tail::{TAIL_BYTES, decode_tail, encode_tail, take_text};
 
 use appends::Appends;
 use keeper::Keeper;

@@ -111,7 +111,12 @@ fn what_a_cut_connection_missed_is_told() {
 #[test]
 fn a_pause_delays_and_loses_nothing() {
     let Some((server, url)) = own_redis() else { return };
-    let [reads, writes]: [World; 2] = nodes(&url, &config());
+    stands_still(&server, &url, Duration::from_secs(2));
+}
+
+/// The server stands still for so long.
+pub fn stands_still(server: &Server, url: &str, pause: Duration) {
+    let [reads, writes]: [World; 2] = nodes(url, &config());
     reads.watch("a");
     let first = writes.append("a", text("1"));
     assert_eq!(reads.offsets("a", 1), [1]);
@@ -119,10 +124,10 @@ fn a_pause_delays_and_loses_nothing() {
     let begin = Instant::now();
     let answers: Vec<_> = (0..50).map(|_| writes.engine.append(&channel("a"), text("x"))).collect();
     assert_eq!(reads.read("a", Since::Position(first)), (None, vec![]), "reads go on");
-    thread::sleep(Duration::from_secs(2));
+    thread::sleep(pause);
     server.signal("CONT");
     let positions: Vec<_> = answers.into_iter().map(|answer| wait(answer).unwrap().offset).collect();
-    assert!(begin.elapsed() >= Duration::from_secs(2));
+    assert!(begin.elapsed() >= pause);
     assert_eq!(positions, (2..=51).collect::<Vec<_>>());
     assert!(until(SOON, || reads.has_heard_of("a", 51)));
     assert_eq!(writes.append("a", text("x")).offset, 52, "nothing was published twice");

@@ -4,7 +4,6 @@ use std::{
     io::{Read, Write},
     net::{Ipv4Addr, TcpStream},
     sync::{Arc, atomic::Ordering::SeqCst},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -12,7 +11,7 @@ use millrace_engine::{Config, HistoryConfig};
 use millrace_protocol::{Code, Epoch, NewPublication, Position, Since};
 
 use crate::{
-    cluster::{Cutter, SOON, config, nodes},
+    cluster::{Cutter, SOON, config, nodes, stands_still},
     servers::{Server, free_port, has, nats_on, until},
     worlds::{Delivered, World, channel, text, wait},
 };
@@ -45,21 +44,7 @@ fn tell(port: u16, subject: &str, body: &str) {
 #[test]
 fn a_pause_delays_and_loses_nothing() {
     let Some((server, url, _dir)) = own_nats() else { return };
-    let [reads, writes]: [World; 2] = nodes(&url, &config());
-    reads.watch("a");
-    let first = writes.append("a", text("1"));
-    assert_eq!(reads.offsets("a", 1), [1]);
-    server.signal("STOP");
-    let begin = Instant::now();
-    let answers: Vec<_> = (0..50).map(|_| writes.engine.append(&channel("a"), text("x"))).collect();
-    assert_eq!(reads.read("a", Since::Position(first)), (None, vec![]), "reads go on");
-    thread::sleep(Duration::from_secs(3));
-    server.signal("CONT");
-    let positions: Vec<_> = answers.into_iter().map(|answer| wait(answer).unwrap().offset).collect();
-    assert!(begin.elapsed() >= Duration::from_secs(3));
-    assert_eq!(positions, (2..=51).collect::<Vec<_>>());
-    assert!(until(SOON, || reads.has_heard_of("a", 51)));
-    assert_eq!(writes.append("a", text("x")).offset, 52, "nothing was published twice");
+    stands_still(&server, &url, Duration::from_secs(3));
 }
 
 #[test]
