@@ -34,7 +34,9 @@ export interface Refusal {
   readonly retry?: boolean;
 }
 
-const CODES: Readonly<Record<string, ErrorCode>> = { timeout: 'timeout', unavailable: 'network', internal: 'network', bad_json: 'protocol' };
+const CODES: Readonly<Record<string, ErrorCode>> = {
+  timeout: 'timeout', unavailable: 'network', internal: 'network', bad_json: 'protocol', unauthorized: 'auth', forbidden: 'auth',
+};
 
 /** What the server refused, with its word on whether to try again. */
 export function refused({ code = '', detail = code, retry = false }: Refusal): MillraceError {

@@ -64,6 +64,23 @@ impl Pattern {
         }
         levels.next().is_none() || self.0.as_ref() == "#"
     }
+
+    /// True if this matches every channel that `asked`, a pattern or a name, matches.
+    pub fn covers(&self, asked: &str) -> bool {
+        // A name has one level at least.
+        let asked = if asked == "#" { "+/#" } else { asked };
+        let mut levels = asked.split('/');
+        for held in self.0.split('/') {
+            if held == "#" {
+                return true;
+            }
+            match levels.next() {
+                Some(level) if held == level || (held == "+" && level != "#") => {}
+                _ => return false,
+            }
+        }
+        levels.next().is_none()
+    }
 }
 
 fn check(name: &str, is_wildcard: fn(&str) -> bool) -> Result<(), Error> {
@@ -142,6 +159,41 @@ mod tests {
         }
         for bad in ["a/#/b", "a+/b", "", "a//+"] {
             assert!(Pattern::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_covers_what_it_matches_all_of() {
+        let covers = |held: &str, asked: &str| Pattern::parse(held).unwrap().covers(asked);
+        assert!(covers("cars/#", "cars/+/x") && covers("cars/+", "cars/7") && covers("#", "#") && covers("+/#", "#"));
+        assert!(
+            !covers("+", "#") && !covers("cars/+", "cars/#") && !covers("cars/7", "cars/+") && !covers("a/+/#", "a/#")
+        );
+        // By trying: names with a level that no pattern knows, and one level more than any pattern.
+        let all = |levels: &[&str], depth: usize| {
+            let mut all: Vec<String> = Vec::new();
+            let mut last = vec![String::new()];
+            for _ in 0..depth {
+                last = last.iter().flat_map(|head| levels.iter().map(move |level| format!("{head}/{level}"))).collect();
+                all.extend(last.iter().map(|path| path[1..].to_owned()));
+            }
+            all
+        };
+        let names = all(&["a", "b", "other"], 4);
+        let patterns: Vec<_> =
+            all(&["a", "b", "+", "#"], 3).iter().filter_map(|text| Pattern::parse(text).ok()).collect();
+        assert!(patterns.len() > 50 && names.len() == 120);
+        for held in &patterns {
+            for asked in &patterns {
+                let truth = names.iter().all(|name| held.matches(name) || !asked.matches(name));
+                assert_eq!(
+                    held.covers(asked.as_str()),
+                    truth,
+                    "{held} {asked}",
+                    held = held.as_str(),
+                    asked = asked.as_str()
+                );
+            }
         }
     }
 }

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde_json::json;
 
-/// Every error a client can be told, on every transport. The SDK's table is generated from [`CODES`].
+/// Every error a client can be told, on every transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Code {
     BadRequest,
@@ -10,6 +10,8 @@ pub enum Code {
     BadPosition,
     BadJson,
     BadTicket,
+    Unauthorized,
+    Forbidden,
     NotFound,
     MethodNotAllowed,
     NotAcceptable,
@@ -31,6 +33,8 @@ pub const CODES: &[(Code, &str, u16, bool, &str)] = &[
     (Code::BadPosition, "bad_position", 400, false, "Bad position"),
     (Code::BadJson, "bad_json", 400, false, "Malformed JSON or unknown command"),
     (Code::BadTicket, "bad_ticket", 400, false, "Bad resume ticket"),
+    (Code::Unauthorized, "unauthorized", 401, false, "No good token"),
+    (Code::Forbidden, "forbidden", 403, false, "Not allowed"),
     (Code::NotFound, "not_found", 404, false, "Not found"),
     (Code::MethodNotAllowed, "method_not_allowed", 405, false, "Method not allowed"),
     (Code::NotAcceptable, "not_acceptable", 406, false, "Not acceptable"),

@@ -6,6 +6,7 @@
 mod channel;
 mod error;
 pub mod form;
+mod grant;
 mod position;
 mod publication;
 pub mod session;
@@ -15,5 +16,6 @@ pub mod websocket;
 pub use channel::{ChannelName, NAME_BYTES_MAX, Pattern};
 pub use error::{CODES, Code, Error};
 pub use form::Form;
+pub use grant::{Grant, Right};
 pub use position::{Epoch, Gap, Position, Since};
 pub use publication::{KEY_BYTES_MAX, Kind, NewPublication, Publication};

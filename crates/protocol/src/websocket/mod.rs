@@ -29,6 +29,10 @@ pub const CLOSE_RESTART: u16 = 1012;
 pub const CLOSE_TRY_LATER: u16 = 1013;
 /// Ours: a bare reader has missed publications; the reason is the position to go on from.
 pub const CLOSE_GAP: u16 = 4000;
+/// Ours: the token's time is over; come again with a new one.
+pub const CLOSE_EXPIRED: u16 = 4001;
+/// Ours: the token was revoked; do not come again with it.
+pub const CLOSE_REVOKED: u16 = 4003;
 
 /// Appends one whole, unmasked frame.
 pub fn encode(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {

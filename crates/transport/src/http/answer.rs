@@ -92,6 +92,10 @@ pub fn problem(error: &Error) -> Response {
     if error.code.may_retry() {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
+    // Source: RFC 6750, section 3.
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     no_cache(&mut response);
     response
 }
