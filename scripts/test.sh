@@ -24,6 +24,7 @@ step "client tests in Node, Chromium and a worker" npm --prefix sdk test --silen
 step "page tests in Chromium" npm --prefix web test --silent
 step "quick scenarios of the lab" scripts/lab-quick.sh "$MILLRACE_BIN"
 step "instructions of the hot paths" scripts/instructions.sh
+step "licences, advisories, bill of materials" scripts/supply-chain.sh
 step "formatting and lints" make --no-print-directory check
 
 printf '\n%s\n%d s in all\n%d passed, %d failed\n' "$summary" "$SECONDS" "$passed" "$failed"

