@@ -1,6 +1,6 @@
 //! What is said on a session (`millrace.v1+json`): commands in, replies and pushes out. Batches of publications use the same words.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
@@ -49,8 +49,14 @@ pub enum Command {
     Publish { channel: ChannelName, publication: NewPublication },
     Presence { channel: ChannelName },
     History { channel: ChannelName, since: Since, until: Option<Since>, limit: usize },
+    Refresh { token: Token },
     Ping,
 }
+
+/// A token or API key: shown by no log.
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct Token(String);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +68,7 @@ struct Words<'a> {
     publish: Option<PublishWords<'a>>,
     presence: Option<ChannelWords>,
     history: Option<HistoryWords>,
+    refresh: Option<RefreshWords>,
     ping: Option<Value>,
 }
 
@@ -78,6 +85,12 @@ pub(crate) struct SubscribeWords {
 #[serde(deny_unknown_fields)]
 struct ChannelWords {
     channel: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RefreshWords {
+    token: Token,
 }
 
 #[derive(Deserialize)]
@@ -117,6 +130,18 @@ impl Text {
             Some(Text::String(text)) => text.parse(),
             Some(Text::Number(ms)) => Ok(Since::Time(ms)),
         }
+    }
+}
+
+impl Token {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
     }
 }
 
@@ -195,6 +220,9 @@ impl Words<'_> {
             }
             commands.push(Command::History { channel: ChannelName::parse(&words.channel)?, since, until, limit });
         }
+        if let Some(words) = self.refresh {
+            commands.push(Command::Refresh { token: words.token });
+        }
         if self.ping.is_some() {
             commands.push(Command::Ping);
         }
@@ -202,7 +230,7 @@ impl Words<'_> {
             (Some(command), true) => Ok(command),
             _ => Err(Error::new(
                 Code::BadJson,
-                "one command: subscribe, unsubscribe, publish, presence, history or ping",
+                "one command: subscribe, unsubscribe, publish, presence, history, refresh or ping",
             )),
         }
     }
@@ -311,15 +339,19 @@ pub fn encode_error_push(error: &Error) -> String {
     push.to_string()
 }
 
-/// `{"push": "connected", ..}`: the first word of a session; `resumed` if it came with a ticket.
+/// `{"push": "connected", ..}`: the first word of a session; `expires_ms` if its token does, `resumed` if it came with a ticket.
 pub fn encode_connected(
     ping_ms: u64,
     message_bytes_max: usize,
     time_ms: u64,
+    expires_ms: Option<u64>,
     resumed: Option<&[Subscription]>,
 ) -> String {
     let mut push =
         json!({ "push": "connected", "ping_ms": ping_ms, "message_bytes_max": message_bytes_max, "time": time_ms });
+    if let Some(expires_ms) = expires_ms {
+        push["expires_ms"] = expires_ms.into();
+    }
     if let Some(resumed) = resumed {
         push["resumed"] = resumed.iter().map(|subscription| subscription.target.as_str()).collect();
     }

@@ -39,10 +39,10 @@ impl TicketKey {
     }
 
     /// A ticket for these subscriptions, at most [`TICKET_BYTES_MAX`] long: a subscription that does not fit any more is left out, as a
-    /// whole, and its reader asks for it by itself. `None` if nothing is left.
+    /// whole, and its reader asks for it by itself. `None` if nothing is left. It is good for the same subject only.
     ///
     /// Units: `until_ms` since 1970.
-    pub fn sign(&self, subscriptions: &[Subscription], until_ms: u64) -> Option<String> {
+    pub fn sign(&self, subscriptions: &[Subscription], subject: Option<&str>, until_ms: u64) -> Option<String> {
         let mut json = format!("{{\"until\":{until_ms},\"subscribe\":[");
         let empty = json.len();
         for subscription in subscriptions {
@@ -58,26 +58,32 @@ impl TicketKey {
             return None;
         }
         json.push_str("]}");
-        let mac = self.0.clone().chain_update(&json).finalize().into_bytes();
+        let mac = self.of(subject).chain_update(&json).finalize().into_bytes();
         Some(BASE64_URL_SAFE_NO_PAD.encode([mac.as_slice(), json.as_bytes()].concat()))
     }
 
     /// What the ticket lets its bearer go on with.
     ///
-    /// Errors: [`Code::BadTicket`] if it is none, has expired, or was signed with another secret.
-    pub fn verify(&self, ticket: &str, now_ms: u64) -> Result<Vec<Subscription>, Error> {
+    /// Errors: [`Code::BadTicket`] if it is none, has expired, or was signed with another secret or for another subject.
+    pub fn verify(&self, ticket: &str, subject: Option<&str>, now_ms: u64) -> Result<Vec<Subscription>, Error> {
         let bad = |what: &str| Error::new(Code::BadTicket, format!("{what}; subscribe as if you had no ticket"));
         let none = || bad("this is no resume ticket");
         let bytes = Some(ticket).filter(|ticket| ticket.len() <= TICKET_BYTES_MAX);
         let bytes = bytes.and_then(|ticket| BASE64_URL_SAFE_NO_PAD.decode(ticket).ok()).ok_or_else(none)?;
         let (mac, json) = bytes.split_at_checked(MAC_BYTES).ok_or_else(none)?;
-        let signed = self.0.clone().chain_update(json).verify_slice(mac);
-        signed.map_err(|_| bad("this resume ticket was signed with another secret"))?;
+        let signed = self.of(subject).chain_update(json).verify_slice(mac);
+        signed.map_err(|_| bad("this resume ticket was signed with another secret, or for somebody else"))?;
         let words: Words = serde_json::from_slice(json).map_err(|_| none())?;
         if words.until < now_ms {
             return Err(bad("this resume ticket has expired"));
         }
         words.subscribe.into_iter().map(SubscribeWords::decode).collect()
+    }
+
+    /// What is signed begins with whom it is for, spelt so that no two beginnings are the same.
+    fn of(&self, subject: Option<&str>) -> Hmac<Sha256> {
+        let length = subject.map_or(u64::MAX, |subject| subject.len() as u64);
+        self.0.clone().chain_update(length.to_be_bytes()).chain_update(subject.unwrap_or_default())
     }
 }
 
@@ -118,26 +124,38 @@ mod tests {
     fn a_ticket_says_what_was_signed_until_its_time_is_over() {
         let key = TicketKey::new(b"secret");
         let read = [channel("a/b"), pattern(20)];
-        let ticket = key.sign(&read, 1000).unwrap();
+        let ticket = key.sign(&read, None, 1000).unwrap();
         assert!(ticket.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)), "{ticket}");
-        assert_eq!(TicketKey::new(b"secret").verify(&ticket, 1000).unwrap(), read);
-        assert!(key.verify(&ticket, 1001).unwrap_err().detail.contains("expired"));
+        assert_eq!(TicketKey::new(b"secret").verify(&ticket, None, 1000).unwrap(), read);
+        assert!(key.verify(&ticket, None, 1001).unwrap_err().detail.contains("expired"));
+    }
+
+    #[test]
+    fn a_ticket_is_good_for_its_subject_alone() {
+        let key = TicketKey::new(b"secret");
+        let whom = [None, Some(""), Some("ann"), Some("anna")];
+        for signed in whom {
+            let ticket = key.sign(&[channel("a/b")], signed, 1000).unwrap();
+            for shown in whom {
+                assert_eq!(key.verify(&ticket, shown, 0).is_ok(), signed == shown, "{signed:?} {shown:?}");
+            }
+        }
     }
 
     #[test]
     fn nothing_else_is_a_ticket() {
         let key = TicketKey::new(b"secret");
-        let ticket = key.sign(&[channel("a/b")], 1000).unwrap();
-        let foreign = TicketKey::new(b"another").sign(&[channel("a/b")], 1000).unwrap();
-        assert!(key.verify(&foreign, 0).unwrap_err().detail.contains("another secret"));
+        let ticket = key.sign(&[channel("a/b")], None, 1000).unwrap();
+        let foreign = TicketKey::new(b"another").sign(&[channel("a/b")], None, 1000).unwrap();
+        assert!(key.verify(&foreign, None, 0).unwrap_err().detail.contains("another secret"));
         for place in 0..ticket.len() - 1 {
             let mut bent = ticket.clone().into_bytes();
             bent[place] = if bent[place] == b'A' { b'B' } else { b'A' };
-            let error = key.verify(std::str::from_utf8(&bent).unwrap(), 0).unwrap_err();
+            let error = key.verify(std::str::from_utf8(&bent).unwrap(), None, 0).unwrap_err();
             assert_eq!(error.code, Code::BadTicket, "place {place}");
         }
         for none in ["", "A", "====", &ticket[..40], &"A".repeat(TICKET_BYTES_MAX + 1), "não"] {
-            assert_eq!(key.verify(none, 0).unwrap_err().code, Code::BadTicket, "{none:.20}");
+            assert_eq!(key.verify(none, None, 0).unwrap_err().code, Code::BadTicket, "{none:.20}");
         }
     }
 
@@ -145,12 +163,12 @@ mod tests {
     fn what_does_not_fit_is_left_out() {
         let key = TicketKey::new(b"secret");
         let many: Vec<_> = (0..1000).map(|i| channel(&format!("cars/{i}/telemetry"))).collect();
-        let ticket = key.sign(&many, 1000).unwrap();
+        let ticket = key.sign(&many, None, 1000).unwrap();
         assert!(ticket.len() <= TICKET_BYTES_MAX && ticket.len() > TICKET_BYTES_MAX / 2, "{}", ticket.len());
-        let kept = key.verify(&ticket, 0).unwrap();
+        let kept = key.verify(&ticket, None, 0).unwrap();
         assert_eq!(kept, many[..kept.len()]);
         let around = [pattern(1000), channel("last")];
-        assert_eq!(key.verify(&key.sign(&around, 1000).unwrap(), 0).unwrap(), around[1..]);
-        assert_eq!((key.sign(&[pattern(1000)], 1000), key.sign(&[], 1000)), (None, None));
+        assert_eq!(key.verify(&key.sign(&around, None, 1000).unwrap(), None, 0).unwrap(), around[1..]);
+        assert_eq!((key.sign(&[pattern(1000)], None, 1000), key.sign(&[], None, 1000)), (None, None));
     }
 }

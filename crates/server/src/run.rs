@@ -16,7 +16,11 @@ use millrace_delivery::Hub;
 use millrace_engine::Engine;
 use millrace_node::{Metrics, Router, Shard};
 use millrace_protocol::ticket::TicketKey;
-use millrace_transport::{Drain, Listener, MOVE, Sockets, bind_udp, http, serve};
+use millrace_transport::{
+    Drain, Listener, MOVE, Sockets,
+    access::{Access, Everyone},
+    bind_udp, http, serve,
+};
 use rustix::{
     net::{self, AddressFamily, SocketType},
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -80,6 +84,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     let name = millrace_engine::shown_url(&config.engine.url);
     let site = Arc::new(Site::new(urls(address), udp, name, engine.clone(), metrics.clone(), ready.clone()));
     let tickets = Arc::new(ticket_key(&config)?);
+    let access = Arc::new(Access::from(Everyone::default()));
     let (draining, drains) = watch::channel(None);
     let (stop, stops) = watch::channel(false);
     let (limits, changing) = watch::channel(config.limits.clone());
@@ -89,6 +94,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
         let (router, engine, metrics, pages) = (router.clone(), engine.clone(), metrics[id].clone(), site.clone());
         let (draining, mut stopped) = (drains.clone(), stops.clone());
         let (mut changing, tickets, ready) = (changing.clone(), tickets.clone(), ready.clone());
+        let access = access.clone();
         let agent = if id == 0 { agent.take() } else { None };
         let datagrams = if id == 0 { datagrams.take() } else { None };
         let thread = move || -> io::Result<()> {
@@ -101,7 +107,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
                     spawn_local(agent::serve(TcpListener::from_std(listener)?, ready, router.clone()));
                 }
                 let shard = Shard::new(id, router, engine, hub, sockets, metrics);
-                let context = http::Context::new(shard, limits, pages, draining, tickets);
+                let context = http::Context::new(shard, limits, pages, draining, tickets, access);
                 let limited = context.clone();
                 spawn_local(async move {
                     while changing.changed().await.is_ok() {

@@ -9,10 +9,13 @@ use bytes::Bytes;
 use http::{StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_engine::Newest;
-use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position, Publication, Since, form::xml};
+use millrace_protocol::{
+    ChannelName, Code, Error, Kind, NewPublication, Position, Publication, Right, Since, form::xml,
+};
 use serde_json::Value;
 
 use crate::{
+    access::Caller,
     http::{Ask, Context, Query, Response, Wanted, json, no_cache, no_content, position_header, read_body, text},
     long_polling::hold,
     publish,
@@ -31,6 +34,8 @@ pub fn channel(car: &str) -> Result<ChannelName, Error> {
 
 /// `POST /rest/input`: one record as JSON, or many as lines. An `Idempotency-Key` covers the whole request.
 pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
+    let caller = context.caller(parts).await?;
+    caller.may_anything()?;
     Query::parse(parts, &[])?;
     let key = parts.headers.get("idempotency-key").map(|value| value.to_str()).transpose();
     let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
@@ -41,18 +46,18 @@ pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
         let mut results = Vec::new();
         for (i, line) in publish::lines(context, &data)?.into_iter().enumerate() {
             let key = key.map(|key| format!("{key}/{}", i + 1));
-            results.push(record(context, Bytes::copy_from_slice(line), key).await);
+            results.push(record(context, &caller, Bytes::copy_from_slice(line), key).await);
         }
         return Ok(publish::results_answer(results));
     }
     let data = read_body(context, &parts.headers, body, context.config().message_bytes_max).await?;
-    Ok(publish::answer_position(record(context, data, key.map(str::to_owned)).await?))
+    Ok(publish::answer_position(record(context, &caller, data, key.map(str::to_owned)).await?))
 }
 
-/// Publishes one record to its car's channel and to `fleet`.
+/// Publishes one record to its car's channel, which the caller must be allowed to, and to `fleet`, which is the server's.
 ///
-/// Errors: `bad_json` unless it is a JSON object with a `carId` that is a number or a word; the engine's.
-pub async fn record(context: &Context, data: Bytes, key: Option<String>) -> Result<Position, Error> {
+/// Errors: `unauthorized` or `forbidden`; `bad_json` unless it is a JSON object with a `carId` that is a number or a word; the engine's.
+pub async fn record(context: &Context, caller: &Caller, data: Bytes, key: Option<String>) -> Result<Position, Error> {
     let bad = |detail: &str| Error::new(Code::BadJson, detail);
     let fields: Value = serde_json::from_slice(&data).map_err(|error| bad(&error.to_string()))?;
     let car = match fields.get("carId") {
@@ -61,6 +66,7 @@ pub async fn record(context: &Context, data: Bytes, key: Option<String>) -> Resu
         _ => return Err(bad("a record has a `carId`")),
     };
     let channel = channel(&car)?;
+    caller.may(Right::Publish, &channel)?;
     let mut publication = NewPublication::new(Kind::Json, data);
     publication.idempotency_key = key.map(Into::into);
     let mut newest = publication.clone().check()?;
@@ -74,11 +80,13 @@ pub async fn record(context: &Context, data: Bytes, key: Option<String>) -> Resu
 
 /// `GET /rest/clientpolling/{id}/sensordata?since={ms}`: the newest record if it is newer than that.
 pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
+    let channel = channel(car)?;
+    context.caller(parts).await?.may(Right::Subscribe, &channel)?;
     let query = Query::parse(parts, &["since"])?;
     let since_ms = query.get("since").unwrap_or("0").parse::<u64>();
     let since_ms = since_ms.map_err(|_| Error::new(Code::BadRequest, "`since` is in milliseconds since 1970"))?;
     let wanted = wanted(parts)?;
-    let Newest { top, publication } = context.shard.engine.newest(&channel(car)?).await?;
+    let Newest { top, publication } = context.shard.engine.newest(&channel).await?;
     let is_newer = |newest: &std::sync::Arc<Publication>| timestamp_ms(newest) > since_ms;
     let mut response = publication.filter(is_newer).map_or_else(no_content, |newest| sensor_data(&newest, wanted));
     position_header(&mut response, &top.to_string());
@@ -87,13 +95,15 @@ pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Resu
 
 /// `GET /rest/longpolling/{id}/sensordata`: the next record, or the first after `since` (a position), which the thesis lacked.
 pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
+    let caller = context.caller(parts).await?;
     let query = Query::parse(parts, &["since"])?;
     let since: Option<Since> = query.get("since").map(str::parse).transpose()?;
     let wanted = wanted(parts)?;
     let channels = vec![(channel(car)?, since)];
     let policy = Default::default();
     let ask = Ask { channels, many: false, until: None, policy, limit: Some(1), wait: None, subscribe: true };
-    let read = hold(context, &ask, HOLD).await?;
+    caller.may_read(&ask)?;
+    let read = hold(context, &caller, &ask, HOLD).await?;
     let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
     if let Some((_, Some(Since::Position(end)))) = read.ends().first() {
         position_header(&mut response, &end.to_string());

@@ -80,7 +80,8 @@ fn tell(context: &Context, id: ConnId, form: Form, after: Duration, ticket_life:
     let until_ms = shard.engine.now_ms().saturating_add((after + ticket_life).as_millis() as u64);
     shard.with(|hub, sockets| {
         let is_session = matches!(form, Form::Session | Form::SessionDeflate(_));
-        let ticket = is_session.then(|| context.tickets.sign(&hub.subscriptions(id), until_ms)).flatten();
+        let subject = sockets.grants.get(id).and_then(|caller| caller.grant.subject.as_deref());
+        let ticket = is_session.then(|| context.tickets.sign(&hub.subscriptions(id), subject, until_ms)).flatten();
         hub.tell_drain(id, after.as_millis() as u64, ticket.as_deref(), sockets);
     });
 }

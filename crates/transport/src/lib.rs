@@ -5,6 +5,7 @@
 //!
 //! Read first: [`http::Context`] (what a request can reach), [`sockets`] (the only place that writes), [`TRANSPORTS`].
 
+pub mod access;
 mod carcare;
 mod config;
 mod drain;

@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use crate::{
-    Shard, drain,
+    Shard, access, drain,
     http::{Context, Handover, Response, route},
     stream::Stream,
     udp,
@@ -99,6 +99,7 @@ pub async fn serve(
     }
     let ticking = context.clone();
     tasks.push(spawn_local(async move { tick(&ticking).await }));
+    tasks.push(spawn_local(access::end_revoked(context.clone())));
     // Polled with every wake of this thread: of all tasks, the one that has most of them.
     let ended = tokio::select! {
         biased;
@@ -140,6 +141,7 @@ async fn tick(context: &Context) {
         every_second.tick().await;
         let shard = &context.shard;
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
+        access::end_expired(context);
         let second = started.elapsed().as_secs();
         if second.is_multiple_of(FIGURES_EVERY_S) {
             count_memory(shard);

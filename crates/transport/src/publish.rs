@@ -3,10 +3,13 @@
 use bytes::Bytes;
 use http::{HeaderMap, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position, session};
+use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position, Right, session};
 use serde_json::{Value, json};
 
-use crate::http::{Context, Query, Response, json as json_answer, position_header, read_body};
+use crate::{
+    access::Caller,
+    http::{Context, Query, Response, json as json_answer, position_header, read_body},
+};
 
 /// `POST /v1/channels/{channel}`: the body is the payload.
 ///
@@ -15,8 +18,10 @@ pub async fn one(
     context: &Context,
     parts: &Parts,
     body: &mut Incoming,
+    caller: &Caller,
     channel: ChannelName,
 ) -> Result<Response, Error> {
+    caller.may(Right::Publish, &channel)?;
     Query::parse(parts, &[])?;
     let data = read_body(context, &parts.headers, body, context.config().message_bytes_max).await?;
     let publication = with_headers(&parts.headers, NewPublication::new(kind(&parts.headers, &data)?, data))?;
@@ -28,19 +33,22 @@ pub async fn one(
 ///
 /// Errors: `too_large`, `timeout`, `too_many` lines; a bad line is an error in its result only.
 pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
+    let caller = context.caller(parts).await?;
+    caller.may_anything()?;
     Query::parse(parts, &[])?;
     let data = read_body(context, &parts.headers, body, context.config().batch_bytes_max).await?;
     let mut results = Vec::new();
     for line in lines(context, &data)? {
-        results.push(publish_line(context, line).await);
+        results.push(publish_line(context, &caller, line).await);
     }
     Ok(results_answer(results))
 }
 
 /// Reads and publishes one line `{"channel", "data", ..}`.
-pub async fn publish_line(context: &Context, line: &[u8]) -> Result<Position, Error> {
+pub async fn publish_line(context: &Context, caller: &Caller, line: &[u8]) -> Result<Position, Error> {
     let text = std::str::from_utf8(line).map_err(|_| Error::new(Code::BadJson, "a line is UTF-8"))?;
     let (channel, publication) = session::decode_publish(text)?;
+    caller.may(Right::Publish, &channel)?;
     check_size(context, &publication)?;
     context.shard.publish(&channel, publication).await
 }

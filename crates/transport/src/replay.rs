@@ -1,6 +1,6 @@
 //! Replay: a stream that ends. It reads history page by page, each when the one before it has left, and never waits for what is to come.
 
-use std::{convert::Infallible, rc::Rc};
+use std::{convert::Infallible, rc::Rc, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::stream::{self, LocalBoxStream, StreamExt};
@@ -12,6 +12,7 @@ use serde_json::{Map, json};
 
 use crate::{
     Shard,
+    access::{Access, Caller},
     http::{Body, Context, Response, no_content, position_header},
     range,
     stream::{Stream, list},
@@ -34,6 +35,8 @@ struct Replay {
     /// Publications that may still be sent.
     left: usize,
     ended: bool,
+    access: Arc<Access>,
+    caller: Caller,
 }
 
 struct Range {
@@ -79,11 +82,14 @@ impl Replay {
         }
         shard.metrics.opened(stream.transport, 1);
         let left = stream.ask.limit.unwrap_or(usize::MAX);
-        Ok(Self { shard, transport: stream.transport, form: stream.form, ranges, current: 0, left, ended: false })
+        let (access, caller) = (context.access.clone(), stream.caller.clone());
+        let (transport, form) = (stream.transport, stream.form);
+        Ok(Self { shard, transport, form, ranges, current: 0, left, ended: false, access, caller })
     }
 
     /// The next frames; `None` when there are no more.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        self.access.check_lasts(&self.caller)?;
         while self.current < self.ranges.len() && self.left > 0 {
             let Range { channel, at, until } = &self.ranges[self.current];
             let (since, limit) = (Since::Position(*at), PageLimit { count: PAGE.count.min(self.left), ..PAGE });
@@ -124,6 +130,12 @@ impl Replay {
                 Some(self.end())
             }
             Err(error) => {
+                self.ended = true;
+                if error.code == Code::Unauthorized {
+                    let mut last = Vec::new();
+                    self.form.encode_denied(&mut last, 0, &error);
+                    return Some(last);
+                }
                 tracing::warn!(%error, "a replay broke off");
                 None
             }

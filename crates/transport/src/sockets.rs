@@ -23,7 +23,7 @@ use rustix::{
 };
 use tokio::io::AsyncReadExt;
 
-use crate::{Shard, websocket::Talk};
+use crate::{Shard, access::Grants, websocket::Talk};
 
 /// Most bytes that a stream's body holds before its connection counts as blocked.
 const PIPE_BYTES_MAX: usize = 16 * 1024;
@@ -34,6 +34,8 @@ const LINGER: Duration = Duration::from_secs(2);
 pub struct Sockets {
     epoll: Rc<OwnedFd>,
     endpoints: Vec<Option<Endpoint>>,
+    /// What each of them may do.
+    pub(crate) grants: Grants,
     metrics: Arc<Metrics>,
 }
 
@@ -73,7 +75,7 @@ impl Sockets {
     /// Errors: the kernel has no epoll descriptor to give.
     pub fn new(metrics: Arc<Metrics>) -> io::Result<Self> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        Ok(Self { epoll, endpoints: Vec::new(), metrics })
+        Ok(Self { epoll, endpoints: Vec::new(), grants: Grants::default(), metrics })
     }
 
     pub(crate) fn epoll(&self) -> Rc<OwnedFd> {
@@ -122,6 +124,7 @@ impl Sockets {
 
     /// Its peer has gone.
     pub(crate) fn remove(&mut self, id: ConnId) {
+        self.grants.remove(id);
         let Some(slot) = self.endpoints.get_mut(id.slot as usize) else { return };
         match slot {
             Some(Endpoint::Socket(socket)) if socket.generation == id.generation => {
@@ -140,7 +143,9 @@ impl Sockets {
             Some(Endpoint::Pipe(_, pipe)) => pipe.borrow().bytes.capacity(),
             None => 0,
         };
-        self.endpoints.capacity() * size_of::<Option<Endpoint>>() + self.endpoints.iter().map(held).sum::<usize>()
+        self.endpoints.capacity() * size_of::<Option<Endpoint>>()
+            + self.endpoints.iter().map(held).sum::<usize>()
+            + self.grants.bytes()
     }
 
     fn put(&mut self, id: ConnId, endpoint: Endpoint) {
@@ -171,6 +176,7 @@ impl Wire for Sockets {
 
 impl millrace_node::Sockets for Sockets {
     fn close(&mut self, conn: ConnId) {
+        self.grants.remove(conn);
         let Some(endpoint) = self.endpoints.get_mut(conn.slot as usize) else { return };
         match endpoint.take() {
             Some(Endpoint::Socket(socket)) if socket.generation == conn.generation => {

@@ -10,12 +10,14 @@ use millrace_protocol::{Error, Form, form::Envelope};
 
 use crate::{
     Shard,
+    access::Caller,
     http::{Ask, Body, Context, Response, no_cache, position_header, problem, text},
     sockets::PipeBody,
 };
 
 /// A response that goes on for ever, before it has begun.
 pub struct Stream {
+    pub caller: Caller,
     pub ask: Ask,
     pub form: Form,
     pub transport: Transport,
@@ -24,16 +26,16 @@ pub struct Stream {
     pub preamble: fn(&[Start], &str) -> Vec<u8>,
 }
 
-pub fn stream(ask: Ask) -> Stream {
+pub fn stream(caller: Caller, ask: Ask) -> Stream {
     let (transport, content_type) = (Transport::Stream, "application/x-ndjson");
     if ask.many {
         // `/v1/stream` lists the positions in its first line; a channel's own URL has its position in the response's head.
         let preamble = |starts: &[Start], _: &str| {
             Envelope::many(starts.iter().map(|start| (&start.channel, start.position))).into_line()
         };
-        return Stream { ask, form: Form::NdjsonMany, transport, content_type, preamble };
+        return Stream { caller, ask, form: Form::NdjsonMany, transport, content_type, preamble };
     }
-    Stream { ask, form: Form::Ndjson, transport, content_type, preamble: |_, _| Vec::new() }
+    Stream { caller, ask, form: Form::Ndjson, transport, content_type, preamble: |_, _| Vec::new() }
 }
 
 impl Stream {
@@ -75,6 +77,7 @@ impl Stream {
         let conn = shard.with(|hub, _| hub.connect(self.form));
         // On an error the body is dropped, and the connection with it.
         let body = PipeBody::new(shard, conn, self.transport);
+        shard.sockets().grants.put(conn, self.caller.clone());
         match self.start(shard, conn, head, |_| Vec::new()).await {
             Ok(head) => head.map(|_| Body::Pipe(body)),
             Err(refusal) => refusal,

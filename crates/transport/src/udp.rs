@@ -7,7 +7,7 @@ use millrace_node::Metrics;
 use serde::Deserialize;
 use tokio::net::UdpSocket;
 
-use crate::{carcare, http::Context, publish};
+use crate::{access::Caller, carcare, http::Context, publish};
 
 /// What fits into one packet of an ordinary network.
 const DATAGRAM_BYTES_MAX: usize = 1472;
@@ -41,9 +41,11 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
 
 async fn publish(context: &Context, datagram: &[u8]) -> Option<()> {
     let kind: Kind = serde_json::from_slice(datagram).ok()?;
+    // A datagram carries no token.
+    let caller = Caller { grant: context.access.authority.anonymous(), anonymous: true };
     match kind.channel {
-        Some(_) => publish::publish_line(context, datagram).await.ok()?,
-        None => carcare::record(context, Bytes::copy_from_slice(datagram), None).await.ok()?,
+        Some(_) => publish::publish_line(context, &caller, datagram).await.ok()?,
+        None => carcare::record(context, &caller, Bytes::copy_from_slice(datagram), None).await.ok()?,
     };
     Some(())
 }

@@ -375,6 +375,10 @@ impl Hub {
         self.conn(id).map_or(0, |conn| conn.out.len())
     }
 
+    pub fn form(&self, id: ConnId) -> Option<Form> {
+        self.conn(id).map(|conn| conn.form)
+    }
+
     pub fn conns(&self) -> impl Iterator<Item = (ConnId, Form)> + '_ {
         self.conns.iter().map(|(slot, conn)| (ConnId { slot: slot as u32, generation: conn.generation }, conn.form))
     }

@@ -10,7 +10,7 @@ use std::io::Write;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use crate::{
-    ChannelName, Epoch, Gap, Kind, Position, Publication,
+    ChannelName, Epoch, Error, Gap, Kind, Position, Publication,
     websocket::{self, Deflate},
 };
 
@@ -126,6 +126,18 @@ impl Form {
                 write!(out, "retry: {RETRY_MS}\nevent: drain\ndata: {{\"after_ms\":{after_ms}}}\n\n")
             }
             Form::Ndjson | Form::NdjsonMany => writeln!(out, "{{\"drain\":{{\"after_ms\":{after_ms}}}}}"),
+        };
+    }
+
+    /// Says last of all why the reader may go on no longer: a WebSocket by its close code.
+    pub fn encode_denied(self, out: &mut Vec<u8>, close_code: u16, error: &Error) {
+        let _ = match self {
+            Form::Sse | Form::SseMany => write!(out, "event: denied\ndata: {}\n\n", error.to_json()),
+            Form::Ndjson | Form::NdjsonMany => writeln!(out, "{{\"denied\":{}}}", error.to_json()),
+            _ => {
+                websocket::encode_close(out, close_code, &error.detail);
+                Ok(())
+            }
         };
     }
 

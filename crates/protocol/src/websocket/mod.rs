@@ -24,6 +24,8 @@ pub const CLOSE_AWAY: u16 = 1001;
 pub const CLOSE_PROTOCOL: u16 = 1002;
 pub const CLOSE_UNSUPPORTED: u16 = 1003;
 pub const CLOSE_NOT_UTF8: u16 = 1007;
+/// A bare WebSocket has published where it may not.
+pub const CLOSE_FORBIDDEN: u16 = 1008;
 pub const CLOSE_TOO_LARGE: u16 = 1009;
 pub const CLOSE_RESTART: u16 = 1012;
 pub const CLOSE_TRY_LATER: u16 = 1013;

@@ -51,7 +51,8 @@ impl<'a> Query<'a> {
     pub fn parse(parts: &'a Parts, known: &[&str]) -> Result<Self, Error> {
         let pairs: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
         for (i, (name, _)) in pairs.iter().enumerate() {
-            if name != "_" && !known.contains(&name.as_ref()) {
+            // `token` was seen to before; `_` is there to be ignored.
+            if !["_", "token"].contains(&name.as_ref()) && !known.contains(&name.as_ref()) {
                 let detail = format!("unknown parameter; this URL knows {}", known.join(", "));
                 return Err(Error::new(Code::BadRequest, detail));
             }

@@ -12,10 +12,13 @@ pub(crate) use route::{Handover, route};
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use http::request::Parts;
-use millrace_protocol::ticket::TicketKey;
+use millrace_protocol::{Error, ticket::TicketKey};
 use tokio::sync::watch;
 
-use crate::{Config, Drain, Shard};
+use crate::{
+    Config, Drain, Shard,
+    access::{Access, Caller},
+};
 
 /// Answers what is no channel: health, metrics, pages. `None` means that there is no such path.
 pub trait Pages: Send + Sync {
@@ -29,6 +32,7 @@ pub struct Context {
     /// Set once the server drains.
     pub draining: watch::Receiver<Option<Drain>>,
     pub tickets: Arc<TicketKey>,
+    pub access: Arc<Access>,
     config: RefCell<Rc<Config>>,
 }
 
@@ -39,8 +43,9 @@ impl Context {
         pages: Arc<dyn Pages>,
         draining: watch::Receiver<Option<Drain>>,
         tickets: Arc<TicketKey>,
+        access: Arc<Access>,
     ) -> Rc<Self> {
-        Rc::new(Self { shard, pages, draining, tickets, config: RefCell::new(Rc::new(config)) })
+        Rc::new(Self { shard, pages, draining, tickets, access, config: RefCell::new(Rc::new(config)) })
     }
 
     /// The limits that hold now; whoever keeps them goes on with them.
@@ -52,6 +57,14 @@ impl Context {
     pub fn set_config(&self, config: Config) {
         self.shard.configure(config.hub());
         *self.config.borrow_mut() = Rc::new(config);
+    }
+
+    /// Whom this request comes from.
+    ///
+    /// Errors: as [`Access::caller`].
+    pub(crate) async fn caller(&self, parts: &Parts) -> Result<Caller, Error> {
+        let config = self.config();
+        self.access.caller(parts, &config.allowed_origins).await
     }
 
     pub(crate) fn is_draining(&self) -> bool {

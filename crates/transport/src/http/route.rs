@@ -5,11 +5,12 @@ use std::rc::Rc;
 use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_node::Metrics;
-use millrace_protocol::{ChannelName, Code, Error};
+use millrace_protocol::{ChannelName, Code, Error, Right};
 use percent_encoding::percent_decode_str;
 
 use super::{Ask, Body, Context, Query, Response, Wanted, discard, json, problem};
 use crate::{
+    access::{Caller, shown_to},
     carcare, long_polling, polling, publish, replay, sse,
     stream::{self, Stream},
     websocket::{self, Upgrade},
@@ -45,19 +46,17 @@ pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Ro
 
 async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
     let path = parts.uri.path();
-    let compression = context.config().compression;
     if parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok((preflight(), None));
     }
+    context.access.check_origin(parts, &context.config().allowed_origins)?;
     if let Some(rest) = path.strip_prefix("/v1/channels/") {
+        let caller = context.caller(parts).await?;
         let channel = ChannelName::parse(&decode(rest)?)?;
         return match parts.method {
-            Method::GET if websocket::is_upgrade(parts) => {
-                check_stays(context)?;
-                websocket::accept_channel(parts, Ask::one(parts, channel)?, compression).map(with_upgrade)
-            }
-            Method::GET => read(context, parts, Ask::one(parts, channel)?).await,
-            Method::POST => publish::one(context, parts, body, channel).await.map(plain),
+            Method::GET if websocket::is_upgrade(parts) => upgrade(context, parts, caller, channel),
+            Method::GET => read(context, parts, caller, Ask::one(parts, channel)?).await,
+            Method::POST => publish::one(context, parts, body, &caller, channel).await.map(plain),
             _ => Ok(plain(method_not_allowed("GET, POST"))),
         };
     }
@@ -72,20 +71,24 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
         if parts.method != Method::GET {
             return Ok(plain(method_not_allowed("GET")));
         }
-        check_stays(context)?;
-        let channel = carcare::channel(&decode(car)?)?;
-        return websocket::accept_channel(parts, Ask::one(parts, channel)?, compression).map(with_upgrade);
+        let caller = context.caller(parts).await?;
+        return upgrade(context, parts, caller, carcare::channel(&decode(car)?)?);
     }
     if let Some(channel) = path.strip_prefix("/v1/presence/") {
         let channel = ChannelName::parse(&decode(channel)?)?;
         return only(parts, Method::GET, presence(context, parts, channel)).await;
     }
     match path {
-        "/v1/stream" if parts.method == Method::GET => read(context, parts, Ask::many(parts)?).await,
+        "/v1/stream" if parts.method == Method::GET => {
+            let caller = context.caller(parts).await?;
+            read(context, parts, caller, Ask::many(parts)?).await
+        }
         "/v1/stream" => Ok(plain(method_not_allowed("GET"))),
         "/v1/connect" if parts.method == Method::GET => {
+            let caller = context.caller(parts).await?;
+            caller.may_anything()?;
             check_stays(context)?;
-            websocket::accept_session(parts, compression).map(with_upgrade)
+            websocket::accept_session(parts, caller, context.config().compression).map(with_upgrade)
         }
         "/v1/connect" => Ok(plain(method_not_allowed("GET"))),
         "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
@@ -103,7 +106,8 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
 }
 
 /// A reading request, by content negotiation.
-async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Routed, Error> {
+async fn read(context: &Context, parts: &Parts, caller: Caller, ask: Ask) -> Result<Routed, Error> {
+    caller.may_read(&ask)?;
     let wanted = Wanted::negotiate(&parts.headers)?;
     match (wanted, ask.wait) {
         (Wanted::Sse | Wanted::Ndjson, Some(_)) => {
@@ -112,16 +116,29 @@ async fn read(context: &Context, parts: &Parts, ask: Ask) -> Result<Routed, Erro
         (Wanted::Sse | Wanted::Ndjson, None) => {
             check_stays(context)?;
             let until = ask.until;
-            let stream = if wanted == Wanted::Sse { sse::stream(ask) } else { stream::stream(ask) };
+            let stream = if wanted == Wanted::Sse { sse::stream(caller, ask) } else { stream::stream(caller, ask) };
             match until {
                 Some(until) => replay::answer(context, stream, until).await.map(plain),
                 None => Ok(with_stream(stream)),
             }
         }
         (Wanted::Xml, _) if ask.many => Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML")),
-        (Wanted::Json | Wanted::Xml, Some(wait)) => long_polling::answer(context, &ask, wanted, wait).await.map(plain),
+        (Wanted::Json | Wanted::Xml, Some(wait)) => {
+            long_polling::answer(context, &caller, &ask, wanted, wait).await.map(plain)
+        }
         (Wanted::Json | Wanted::Xml, None) => polling::answer(context, &ask, wanted).await.map(plain),
     }
+}
+
+/// A WebSocket on a channel's URL.
+fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
+    let ask = Ask::one(parts, channel)?;
+    match ask.subscribe {
+        true => caller.may_read(&ask)?,
+        false => caller.may(Right::Publish, &ask.channels[0].0)?,
+    }
+    check_stays(context)?;
+    websocket::accept_channel(parts, caller, ask, context.config().compression).map(with_upgrade)
 }
 
 /// Nothing that goes on is begun on a server that goes down.
@@ -133,6 +150,7 @@ fn check_stays(context: &Context) -> Result<(), Error> {
 }
 
 async fn presence(context: &Context, parts: &Parts, channel: ChannelName) -> Result<Response, Error> {
+    context.caller(parts).await?.may(Right::Presence, &channel)?;
     Query::parse(parts, &[])?;
     let count = context.shard.engine.presence(&channel).await?;
     Ok(json(serde_json::json!({ "channel": channel.as_str(), "count": count }).to_string()))
@@ -186,12 +204,15 @@ fn preflight() -> Response {
 /// Source: Fetch Standard, "CORS protocol". Only origins that the configuration names are told that they may read.
 fn allow_origin(context: &Context, parts: &Parts, response: &mut Response) {
     let Some(origin) = parts.headers.get(header::ORIGIN) else { return };
-    let allowed = |entry: &String| entry == "*" || entry.as_bytes() == origin.as_bytes();
     response.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
-    if context.config().allowed_origins.iter().any(allowed) {
+    let (shown, with_cookies) = shown_to(&parts.headers, &context.config().allowed_origins);
+    if shown {
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         headers
             .insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("millrace-position, retry-after"));
+        if with_cookies && !context.access.cookie.is_empty() {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+        }
     }
 }

@@ -12,7 +12,7 @@ use millrace_delivery::ConnId;
 use millrace_engine::Answer;
 use millrace_node::Metrics;
 use millrace_protocol::{
-    ChannelName, Kind, NewPublication,
+    ChannelName, Error, Kind, NewPublication, Right,
     session::{Subscription, encode_connected, encode_reply},
     websocket::{self, Accept, Broken, Message},
 };
@@ -26,6 +26,7 @@ use tokio::io::unix::AsyncFd;
 use super::{Talk, Upgrade, session};
 use crate::{
     Shard,
+    access::Caller,
     http::{Body, Context, Response},
     stream::{Stream, encode_head},
 };
@@ -117,7 +118,7 @@ impl EventLoop {
     pub async fn adopt(self: &Rc<Self>, fd: OwnedFd, rest: Bytes, upgrade: Upgrade) {
         let shard = &self.context.shard;
         let form = upgrade.form();
-        let Upgrade { ask, session, ticket, deflate } = upgrade;
+        let Upgrade { caller, ask, session, ticket, deflate } = upgrade;
         let talk = match (&ask, session) {
             (Some(ask), false) => Talk::Bare(ask.channels[0].0.clone()),
             _ => Talk::Session,
@@ -125,14 +126,15 @@ impl EventLoop {
         let id = shard.with(|hub, sockets| {
             let id = hub.connect(form);
             sockets.add_socket(id, fd, talk, deflate.is_some());
+            sockets.grants.put(id, caller.clone());
             id
         });
         if session {
             let config = self.context.config();
             let (ping_ms, now_ms) = (config.heartbeat.as_millis() as u64, shard.engine.now_ms());
-            let verified = ticket.map(|ticket| self.context.tickets.verify(&ticket, now_ms));
+            let verified = ticket.map(|ticket| self.verify_ticket(&ticket, &caller));
             let resumed = verified.as_ref().map(|verified| verified.as_deref().unwrap_or_default());
-            self.say(id, &encode_connected(ping_ms, config.message_bytes_max, now_ms, resumed));
+            self.say(id, &encode_connected(ping_ms, config.message_bytes_max, now_ms, caller.expires_ms(), resumed));
             match verified {
                 Some(Ok(subscriptions)) => self.resume_session(id, subscriptions).await,
                 Some(Err(error)) => self.say(id, &encode_reply(0, &Err(error))),
@@ -160,6 +162,16 @@ impl EventLoop {
         shard.turn();
     }
 
+    /// What a ticket lets its bearer go on with: what it says, as far as the caller may read it. It opens nothing by itself.
+    ///
+    /// Errors: as [`TicketKey::verify`](millrace_protocol::ticket::TicketKey::verify); [`Code::Forbidden`].
+    fn verify_ticket(&self, ticket: &str, caller: &Caller) -> Result<Vec<Subscription>, Error> {
+        let now_ms = self.context.shard.engine.now_ms();
+        let subscriptions = self.context.tickets.verify(ticket, caller.grant.subject.as_deref(), now_ms)?;
+        subscriptions.iter().try_for_each(|asked| caller.check(Right::Subscribe, &asked.target))?;
+        Ok(subscriptions)
+    }
+
     /// Takes up what a ticket says: all of it, or the session ends, and its client asks for itself the next time.
     async fn resume_session(&self, id: ConnId, subscriptions: Vec<Subscription>) {
         for subscription in subscriptions {
@@ -177,6 +189,7 @@ impl EventLoop {
         let id = shard.with(|hub, sockets| {
             let id = hub.connect(stream.form);
             sockets.add_socket(id, fd, Talk::Stream(stream.transport), false);
+            sockets.grants.put(id, stream.caller.clone());
             id
         });
         if let Err(refusal) = stream.start(shard, id, head, encode_head).await {
@@ -305,6 +318,9 @@ impl EventLoop {
 
     /// A bare WebSocket cannot be told that a publication was refused: it is closed instead, never left to believe.
     fn publish(self: &Rc<Self>, id: ConnId, channel: &ChannelName, publication: NewPublication) {
+        if let Err(error) = self.shard().sockets().grants.may(id, Right::Publish, channel) {
+            return self.close(id, Broken { code: websocket::CLOSE_FORBIDDEN, reason: error.code.name() });
+        }
         let answer = self.context.shard.accept(channel, publication);
         self.slow_down(id, channel);
         match answer {

@@ -3,17 +3,23 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request:
 use millrace_protocol::{Code, Error, Form, session::SUBPROTOCOL, websocket::Deflate};
 use sha1::{Digest, Sha1};
 
-use crate::http::{Ask, Body, Query, Response};
+use crate::{
+    access::Caller,
+    http::{Ask, Body, Query, Response},
+};
 
 /// Source: RFC 6455, section 1.3.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// What goes before a resume ticket in `Sec-WebSocket-Protocol`.
 const RESUME: &str = "resume.";
+/// Bare payloads, for who has to offer something: a browser that shows its token in this header takes no answer without one of its offers.
+const BARE: &str = "millrace.bare";
 
 /// What the connection becomes after its `101`.
 #[derive(Debug)]
 pub struct Upgrade {
+    pub caller: Caller,
     /// What to read from the beginning, if anything.
     pub ask: Option<Ask>,
     pub session: bool,
@@ -41,44 +47,47 @@ pub fn is_upgrade(parts: &Parts) -> bool {
 /// On a channel's URL: bare payloads, or a session that reads this channel already. `compression`: a client that offers it gets it.
 ///
 /// Errors: `bad_request`, with what is wrong in the handshake.
-pub fn accept_channel(parts: &Parts, ask: Ask, compression: bool) -> Result<(Response, Upgrade), Error> {
+pub fn accept_channel(
+    parts: &Parts,
+    caller: Caller,
+    ask: Ask,
+    compression: bool,
+) -> Result<(Response, Upgrade), Error> {
     if ask.wait.is_some() {
         return Err(Error::new(Code::BadRequest, "`wait` belongs to polling"));
     }
     if ask.until.is_some() {
         return Err(Error::new(Code::BadRequest, "a WebSocket does not end with `until`; a session has `history`"));
     }
-    let session = has_token(&parts.headers, header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL);
-    let offers_others = parts.headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL);
-    if offers_others && !session {
-        return Err(Error::new(
-            Code::BadRequest,
-            format!("offer the subprotocol `{SUBPROTOCOL}`, or none for bare payloads"),
-        ));
+    let subprotocol = [SUBPROTOCOL, BARE].into_iter().find(|name| offers(&parts.headers, name));
+    if subprotocol.is_none() && parts.headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL) {
+        let detail = format!("offer the subprotocol `{SUBPROTOCOL}`, or for bare payloads `{BARE}` or none");
+        return Err(Error::new(Code::BadRequest, detail));
     }
-    accept(parts, Some(ask), session, None, compression)
+    let session = subprotocol == Some(SUBPROTOCOL);
+    accept(parts, Upgrade { caller, ask: Some(ask), session, ticket: None, deflate: None }, subprotocol, compression)
 }
 
 /// On `/v1/connect`: a session. A resume ticket is offered beside the subprotocol: in a header, because URLs are logged on the way, and in
 /// this one, because a browser can set no other.
 ///
 /// Errors: `bad_request`, with what is wrong in the handshake.
-pub fn accept_session(parts: &Parts, compression: bool) -> Result<(Response, Upgrade), Error> {
+pub fn accept_session(parts: &Parts, caller: Caller, compression: bool) -> Result<(Response, Upgrade), Error> {
     Query::parse(parts, &[])?;
-    if !has_token(&parts.headers, header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL) {
+    if !offers(&parts.headers, SUBPROTOCOL) {
         let detail = format!("this URL is for WebSocket with `Sec-WebSocket-Protocol: {SUBPROTOCOL}`");
         return Err(Error::new(Code::BadRequest, detail));
     }
-    let ticket = tokens(&parts.headers, header::SEC_WEBSOCKET_PROTOCOL).find_map(|token| token.strip_prefix(RESUME));
-    accept(parts, None, true, ticket.map(str::to_owned), compression)
+    let ticket = offered(&parts.headers).find_map(|item| item.strip_prefix(RESUME)).map(str::to_owned);
+    let upgrade = Upgrade { caller, ask: None, session: true, ticket, deflate: None };
+    accept(parts, upgrade, Some(SUBPROTOCOL), compression)
 }
 
 /// Source: RFC 6455, section 4.2.
 fn accept(
     parts: &Parts,
-    ask: Option<Ask>,
-    session: bool,
-    ticket: Option<String>,
+    mut upgrade: Upgrade,
+    subprotocol: Option<&'static str>,
     compression: bool,
 ) -> Result<(Response, Upgrade), Error> {
     let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
@@ -105,15 +114,15 @@ fn accept(
     if let Ok(value) = HeaderValue::from_str(&accept) {
         answer.insert(header::SEC_WEBSOCKET_ACCEPT, value);
     }
-    if session {
-        answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+    if let Some(subprotocol) = subprotocol {
+        answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(subprotocol));
     }
     let agreed = if compression { agree(headers) } else { None };
-    let deflate = agreed.map(|(deflate, value)| {
+    upgrade.deflate = agreed.map(|(deflate, value)| {
         answer.insert(header::SEC_WEBSOCKET_EXTENSIONS, value);
         deflate
     });
-    Ok((response, Upgrade { ask, session, ticket, deflate }))
+    Ok((response, upgrade))
 }
 
 /// The client's first offer that can be met; several headers are one list.
@@ -121,6 +130,15 @@ fn agree(headers: &HeaderMap) -> Option<(Deflate, HeaderValue)> {
     let values = headers.get_all(header::SEC_WEBSOCKET_EXTENSIONS).into_iter();
     let (deflate, answer) = values.filter_map(|value| value.to_str().ok()).find_map(Deflate::negotiate)?;
     Some((deflate, HeaderValue::try_from(answer).ok()?))
+}
+
+/// The items of `Sec-WebSocket-Protocol`: subprotocols, and what a browser can say nowhere else.
+pub fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    tokens(headers, header::SEC_WEBSOCKET_PROTOCOL)
+}
+
+fn offers(headers: &HeaderMap, subprotocol: &str) -> bool {
+    has_token(headers, header::SEC_WEBSOCKET_PROTOCOL, subprotocol)
 }
 
 fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool {
@@ -135,6 +153,7 @@ fn tokens(headers: &HeaderMap, name: header::HeaderName) -> impl Iterator<Item =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_protocol::Grant;
 
     fn request(change: impl Fn(&mut HeaderMap)) -> Parts {
         let mut parts = http::Request::builder()
@@ -152,14 +171,18 @@ mod tests {
         parts
     }
 
+    fn somebody() -> Caller {
+        Caller { grant: Grant::everything().into(), anonymous: true }
+    }
+
     #[test]
     fn the_sample_of_the_rfc_is_answered() {
-        let (response, upgrade) = accept_session(&request(|_| {}), false).unwrap();
+        let (response, upgrade) = accept_session(&request(|_| {}), somebody(), false).unwrap();
         assert_eq!(response.headers()[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         assert!(upgrade.session && upgrade.ask.is_none() && upgrade.ticket.is_none());
         let offer = HeaderValue::from_static("millrace.v1+json, resume.a-ticket_1");
         let request = request(|headers| drop(headers.insert(header::SEC_WEBSOCKET_PROTOCOL, offer.clone())));
-        let (response, upgrade) = accept_session(&request, false).unwrap();
+        let (response, upgrade) = accept_session(&request, somebody(), false).unwrap();
         assert_eq!(response.headers()[header::SEC_WEBSOCKET_PROTOCOL], SUBPROTOCOL);
         assert_eq!(upgrade.ticket.as_deref(), Some("a-ticket_1"));
     }
@@ -167,7 +190,8 @@ mod tests {
     #[test]
     fn bad_handshakes_are_refused_with_the_reason() {
         for name in ["connection", "sec-websocket-version", "sec-websocket-key", "sec-websocket-protocol"] {
-            let error = accept_session(&request(|headers| drop(headers.remove(name))), false).err().expect(name);
+            let error =
+                accept_session(&request(|headers| drop(headers.remove(name))), somebody(), false).err().expect(name);
             assert_eq!(error.code, Code::BadRequest, "{name}");
         }
     }
@@ -179,14 +203,14 @@ mod tests {
             let offer = "permessage-deflate; client_max_window_bits; server_max_window_bits=12";
             headers.append(header::SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static(offer));
         });
-        let (response, upgrade) = accept_session(&offering, true).unwrap();
+        let (response, upgrade) = accept_session(&offering, somebody(), true).unwrap();
         assert_eq!(
             response.headers()[header::SEC_WEBSOCKET_EXTENSIONS],
             "permessage-deflate; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=12"
         );
         assert!(matches!(upgrade.form(), Form::SessionDeflate(_)));
         for (parts, compression) in [(offering, false), (request(|_| {}), true)] {
-            let (response, upgrade) = accept_session(&parts, compression).unwrap();
+            let (response, upgrade) = accept_session(&parts, somebody(), compression).unwrap();
             assert!(!response.headers().contains_key(header::SEC_WEBSOCKET_EXTENSIONS));
             assert_eq!(upgrade.form(), Form::Session);
         }

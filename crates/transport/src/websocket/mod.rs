@@ -11,7 +11,7 @@ mod handshake;
 mod session;
 
 pub use event_loop::EventLoop;
-pub use handshake::{Upgrade, accept_channel, accept_session, is_upgrade};
+pub use handshake::{Upgrade, accept_channel, accept_session, is_upgrade, offered};
 
 use millrace_node::Transport;
 use millrace_protocol::ChannelName;

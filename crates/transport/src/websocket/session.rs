@@ -11,14 +11,14 @@ use std::{
 use millrace_delivery::{ConnId, PageLimit};
 use millrace_node::Start;
 use millrace_protocol::{
-    Error,
+    Code, Error, Right,
     form::Envelope,
     session::{Command, Subscription, Target, decode_command, encode_error_push, encode_reply, encode_reply_raw},
 };
 use serde_json::{Value, json};
 
 use super::event_loop::{EventLoop, frame};
-use crate::{Shard, publish::check_size, range};
+use crate::{Shard, access::Caller, publish::check_size, range};
 
 /// Bytes of publications in one `history` reply.
 const HISTORY_BYTES_MAX: usize = 4 << 20;
@@ -102,10 +102,15 @@ async fn execute(
     let shard = event_loop.shard();
     let now_ms = shard.engine.now_ms();
     let ok = |value: Value| Ok(Some(encode_reply(command_id, &Ok(value))));
+    let caller = || shard.sockets().grants.get(id).cloned().ok_or_else(gone);
     match command {
         Command::Ping => ok(json!({ "time": now_ms })),
-        Command::Presence { channel } => ok(json!({ "count": shard.engine.presence(&channel).await? })),
+        Command::Presence { channel } => {
+            shard.sockets().grants.may(id, Right::Presence, &channel)?;
+            ok(json!({ "count": shard.engine.presence(&channel).await? }))
+        }
         Command::Publish { channel, publication } => {
+            shard.sockets().grants.may(id, Right::Publish, &channel)?;
             check_size(event_loop.context(), &publication)?;
             let answer = shard.accept(&channel, publication);
             event_loop.slow_down(id, &channel);
@@ -113,6 +118,7 @@ async fn execute(
             Ok(Some(format!("{{\"id\":{command_id},\"ok\":{{\"position\":\"{position}\"}}}}")))
         }
         Command::Subscribe(subscription) => {
+            caller()?.may_subscribe(&subscription)?;
             subscribe(shard, id, command_id, subscription).await?;
             Ok(None)
         }
@@ -121,12 +127,49 @@ async fn execute(
             ok(json!({}))
         }
         Command::History { channel, since, until, limit } => {
+            shard.sockets().grants.may(id, Right::History, &channel)?;
             let limit = PageLimit { count: limit, bytes: HISTORY_BYTES_MAX };
             let page = range::page(&*shard.engine, &channel, since, until, Default::default(), limit).await?;
             let answer = Envelope::answer(page.end, page.has_more(), page.gap, page.end.epoch, &page.publications);
             Ok(Some(encode_reply_raw(command_id, &answer)))
         }
+        Command::Refresh { token } => {
+            let access = &event_loop.context().access;
+            let fresh = Caller { grant: access.authority.verify(token.as_str()).await?, anonymous: false };
+            let lost = refresh(shard, id, fresh.clone())?;
+            let mut body = json!({ "unsubscribed": lost.iter().map(Target::as_str).collect::<Vec<_>>() });
+            if let Some(expires_ms) = fresh.expires_ms() {
+                body["expires_ms"] = expires_ms.into();
+            }
+            ok(body)
+        }
     }
+}
+
+/// The connection is the fresh token's from now on. Gives what it read and may read no longer: that has ended.
+///
+/// Errors: [`Code::Forbidden`] for a token of somebody else.
+fn refresh(shard: &Rc<Shard>, id: ConnId, fresh: Caller) -> Result<Vec<Target>, Error> {
+    shard.with(|hub, sockets| {
+        let held = sockets.grants.get(id).ok_or_else(gone)?;
+        if held.anonymous || held.grant.subject != fresh.grant.subject {
+            return Err(Error::new(
+                Code::Forbidden,
+                "a token is refreshed by one of the same subject: connect again with this one",
+            ));
+        }
+        let read = hub.subscriptions(id).into_iter().map(|subscription| subscription.target);
+        let lost: Vec<Target> = read.filter(|target| fresh.check(Right::Subscribe, target).is_err()).collect();
+        for target in &lost {
+            hub.unsubscribe(id, target)?;
+        }
+        sockets.grants.put(id, fresh);
+        Ok(lost)
+    })
+}
+
+fn gone() -> Error {
+    Error::new(Code::Unavailable, "the connection has gone")
 }
 
 fn is_done(running: Pin<&mut impl Future<Output = ()>>) -> bool {

@@ -13,7 +13,12 @@ use millrace_delivery::{ChannelKey, Hub};
 use millrace_engine::MemoryEngine;
 use millrace_node::{Delivery, Metrics, News, Router, Shard};
 use millrace_protocol::{ChannelName, Epoch, ticket::TicketKey};
-use millrace_transport::{Config, Listener, Sockets, http::Context, http::Pages, http::Response, serve};
+use millrace_transport::{
+    Config, Listener, Sockets,
+    access::{Access, Everyone},
+    http::{Context, Pages, Response},
+    serve,
+};
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::LocalSet};
 use tokio_tungstenite::tungstenite::Message as Frame;
@@ -60,7 +65,8 @@ impl Half {
                 let shard = Shard::new(0, of_shard, engine, Hub::new(config.hub()), sockets, counted);
                 let (_never, draining) = watch::channel(None);
                 let tickets = Arc::new(TicketKey::new(b"secret"));
-                let context = Context::new(shard, config, Arc::new(NoPages), draining, tickets);
+                let access = Arc::new(Access::from(Everyone::default()));
+                let context = Context::new(shard, config, Arc::new(NoPages), draining, tickets, access);
                 let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
                 serve(context, listener, None, stop).await.unwrap();
             });

@@ -100,7 +100,7 @@ async fn a_ticket_brings_what_came_after_it_and_nothing_twice() {
         subscription("a", Since::Position(third.parse().unwrap()), &[]),
         subscription("cars/+", Since::Time(0), &[("cars/2", &fifth)]),
     ];
-    let ticket = TicketKey::new(SECRET.as_bytes()).sign(&read, now_ms).unwrap();
+    let ticket = TicketKey::new(SECRET.as_bytes()).sign(&read, None, now_ms).unwrap();
     let mut session = resume(&server, &ticket).await;
     let mut seen = Vec::new();
     for _ in 0..3 {
@@ -123,7 +123,7 @@ async fn a_bad_ticket_is_said_and_the_session_lives() {
     let server = Server::with(cluster);
     let position = server.publish("a", "1").await;
     let read = [subscription("a", Since::Position(position.parse().unwrap()), &[])];
-    let sign = |secret: &str, until_ms| TicketKey::new(secret.as_bytes()).sign(&read, until_ms).unwrap();
+    let sign = |secret: &str, until_ms| TicketKey::new(secret.as_bytes()).sign(&read, None, until_ms).unwrap();
     let later = 4_000_000_000_000;
     for (ticket, why) in [
         (sign(SECRET, 1000), "expired"),
