@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Do the tests that docs/security.md names fail when a defence is taken away? Takes some away, one after the other, in a copy of the sources, and runs
+# the row's test before and after: security-teeth.sh [WORD], for the rows that have the word in their name. Slow: it builds each time.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+only=${1:-}
+copy=$(mktemp -d)/millrace
+trap 'rm -rf "$(dirname "$copy")"' EXIT
+git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -a -t "$(mkdir -p "$copy" && echo "$copy")"
+# The pages are no part of this.
+mkdir -p "$copy/web/pack"
+log=$(mktemp) bitten=0 toothless=0
+
+# row, file, what to replace (a Perl expression; it must match once), with what, the row's test
+without() {
+    local row=$1 file=$copy/$2 what=$3 with=$4
+    shift 4
+    [[ $row == *"$only"* ]] || return 0
+    if ! (cd "$copy" && "$@") >"$log" 2>&1; then
+        tail -n 40 "$log"
+        verdict "$row" "FAILS ANYWAY"
+        return
+    fi
+    cp -a "$file" "$file.kept"
+    if ! what=$what with=$with perl -0pi -e '$n = s/$ENV{what}/$ENV{with}/g; END { exit($n == 1 ? 0 : 1) }' "$file"; then
+        verdict "$row" "NOT FOUND in $2"
+    elif (cd "$copy" && "$@") >"$log" 2>&1; then
+        verdict "$row" "TOOTHLESS: its test passes without it"
+    elif grep -q '^error\(\[E\|: could not compile\)' "$log"; then
+        tail -n 40 "$log"
+        verdict "$row" "does not even build without it"
+    else
+        grep -m 3 -A 3 'panicked at\|wrong\|FAILED' "$log" | cut -c -220 | head -n 12
+        verdict "$row" bites
+    fi
+    # A newer date than what was built, so that it is built again.
+    mv "$file.kept" "$file" && touch "$file"
+}
+
+verdict() {
+    if [ "$2" = bites ]; then bitten=$((bitten + 1)); else toothless=$((toothless + 1)); fi
+    printf '=== %-46s %s\n' "$1" "$2"
+}
+
+test_of() { echo cargo test --quiet --locked -p "millrace-$1" "${@:2}"; }
+
+without "a ticket of somebody else" crates/protocol/src/ticket.rs \
+    'signed\.map_err\(' 'signed.or(Ok(())).map_err(' \
+    $(test_of protocol --lib a_ticket_is_good_for_its_subject_alone)
+without "a subscription beyond the grant" crates/protocol/src/channel.rs \
+    'held == "\+" && level != "#"' 'held == "+"' \
+    $(test_of protocol --lib a_pattern_covers_what_it_matches_all_of)
+without "pages of other origins read answers" crates/transport/src/access/origin.rs \
+    '\(named \|\| allowed\.iter\(\)\.any\(\|entry\| entry == "\*"\), named\)' '(true, named)' \
+    $(test_of transport --test it pages_of_allowed_origins_may_read_and_others_may_not)
+without "passwords of engines" crates/engine/src/lib.rs \
+    'rest\.rsplit_once\(.@.\)\.map_or\(rest, \|\(_, rest\)\| rest\)' 'rest' \
+    $(test_of cli --test it passwords_of_engines_and_secrets_are_shown_by_no_command_and_no_error)
+without "readers that do not read" crates/delivery/src/hub/deliver.rs \
+    'self\.pool\.used_bytes\(\) > self\.config\.logs_bytes_max' 'self.pool.used_bytes() > usize::MAX - 1' \
+    $(test_of cli --test abuse readers_that_do_not_read)
+
+rm -f "$log"
+printf '%d passed, %d failed\n' $bitten $toothless
+[ $toothless -eq 0 ]
