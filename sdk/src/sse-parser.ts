@@ -1,5 +1,6 @@
-// Server-sent events out of text that arrives in pieces. Source: HTML Living Standard, 9.2.6 "Interpreting an event stream";
-// beyond it, an `id:` without data is reported too, because streams here begin with one.
+// Server-sent events out of text that arrives in pieces, decoded: a `TextDecoder` has taken the byte order mark away.
+// Source: HTML Living Standard, 9.2.6 "Interpreting an event stream"; beyond it, an `id:` without data is reported too, because streams
+// here begin with one.
 
 export interface SseEvent {
   readonly event: string;
@@ -15,16 +16,12 @@ export class SseParser {
   #id: string | undefined;
   /** A carriage return ended the last piece: a line feed that begins the next one belongs to it. */
   #afterReturn = false;
-  #first = true;
 
   /** The events that this piece completes. */
   push(piece: string): SseEvent[] {
-    if (this.#first && piece) {
-      this.#first = false;
-      if (piece.startsWith('\uFEFF')) piece = piece.slice(1);
-    }
+    if (!piece) return [];
     if (this.#afterReturn && piece.startsWith('\n')) piece = piece.slice(1);
-    if (piece) this.#afterReturn = piece.endsWith('\r');
+    this.#afterReturn = piece.endsWith('\r');
     const lines = piece.split(/\r\n|\r|\n/);
     const events: SseEvent[] = [];
     lines.forEach((line, i) => {

@@ -1,9 +1,14 @@
+import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { closeError, refused } from '../src/errors.js';
 import { before, checkChannel, isNews, parsePosition, withOffset } from '../src/position.js';
 import { matcher } from '../src/wildcards.js';
 import { SseParser, type SseEvent } from '../src/sse-parser.js';
 import { parsePositions } from '../src/transports/http.js';
+
+/** Event streams and what they mean: type, data, and the id that holds by then. */
+const vectors: { name: string; stream?: string; hex?: string; events: [string, string, string][] }[] =
+  JSON.parse(readFileSync(new URL('../../conformance/eventstream/vectors.json', import.meta.url), 'utf8'));
 
 describe('server-sent events', () => {
   const parse = (...pieces: string[]): SseEvent[] => {
@@ -21,7 +26,7 @@ describe('server-sent events', () => {
 
   test('however the text is cut, with any line ending', () => {
     for (const end of ['\n', '\r\n', '\r']) {
-      const text = `\uFEFFid: e:1${end}data: a: b${end}${end}data: c${end}${end}: end`;
+      const text = `id: e:1${end}data: a: b${end}${end}data: c${end}${end}: end`;
       const whole = parse(text);
       expect(whole).toEqual([{ event: 'message', data: 'a: b', id: 'e:1' }, { event: 'message', data: 'c', id: undefined }]);
       expect(parse(...text)).toEqual(whole);
@@ -29,9 +34,21 @@ describe('server-sent events', () => {
     }
   });
 
-  test('an unfinished event is not an event', () => {
-    expect(parse('data: half')).toEqual([]);
-    expect(parse('data: half\n')).toEqual([]);
+  test.each(vectors)('the standard: $name', ({ stream, hex, events }) => {
+    const bytes = stream === undefined ? Buffer.from(hex!, 'hex') : Buffer.from(stream);
+    for (const size of [1, 2, 7, bytes.length || 1]) {
+      const parser = new SseParser();
+      const decoder = new TextDecoder();
+      const got: unknown[] = [];
+      let lastId = '';
+      for (let at = 0; at < bytes.length; at += size) {
+        for (const { event, data, id } of parser.push(decoder.decode(bytes.subarray(at, at + size), { stream: true }))) {
+          lastId = id ?? lastId;
+          if (data !== undefined) got.push([event, data, lastId]);
+        }
+      }
+      expect(got, `${size} bytes at a time`).toEqual(events);
+    }
   });
 });
 

@@ -104,14 +104,12 @@ pub async fn sse(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End {
     let mut events = Events::default();
     read_lines(reader, client, "text/event-stream", |reader, line| {
         let Some(event) = events.take(line) else { return Ok(()) };
-        match event.kind.as_str() {
-            "gap" => reader.gap(parse(event.data.as_bytes())?)?,
-            "drain" => {
-                let drain: Drain = parse(event.data.as_bytes())?;
-                reader.told_to_move(drain.after_ms);
+        if let Some(data) = event.data {
+            match event.kind.as_str() {
+                "gap" => reader.gap(parse(data.as_bytes())?)?,
+                "drain" => reader.told_to_move(parse::<Drain>(data.as_bytes())?.after_ms),
+                _ => reader.message(parse(data.as_bytes())?)?,
             }
-            _ if event.data.is_empty() => {}
-            _ => reader.message(parse(event.data.as_bytes())?)?,
         }
         if let Some(list) = event.id {
             reader.cursors.set_list(&list);

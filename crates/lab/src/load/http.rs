@@ -323,12 +323,13 @@ pub struct EventSource {
     path: String,
     is_json: bool,
     stream: Stream,
+    has_begun: bool,
     last_id: Vec<u8>,
 }
 
 impl EventSource {
     pub fn new(path: &str) -> Self {
-        Self { path: path.into(), is_json: false, stream: Stream::default(), last_id: Vec::new() }
+        Self { path: path.into(), is_json: false, stream: Stream::default(), has_begun: false, last_id: Vec::new() }
     }
 
     /// Payloads lie in envelopes, as their `data`.
@@ -340,6 +341,7 @@ impl EventSource {
 impl Dialect for EventSource {
     fn open(&mut self, out: &mut Vec<u8>) -> bool {
         self.stream.reset();
+        self.has_begun = false;
         let resume = match self.last_id.is_empty() {
             true => String::new(),
             false => format!("Last-Event-ID: {}\r\n", String::from_utf8_lossy(&self.last_id)),
@@ -355,13 +357,13 @@ impl Dialect for EventSource {
         _: &mut Vec<u8>,
         hear: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
-        let (last_id, is_json) = (&mut self.last_id, self.is_json);
+        let (last_id, has_begun, is_json) = (&mut self.last_id, &mut self.has_begun, self.is_json);
         let used = self.stream.feed(bytes, &mut |part| match part {
             Part::Head(_) => {
                 hear(Event::Ready);
                 Ok(0)
             }
-            Part::Body(body) => Ok(sse::events(body, |event| {
+            Part::Body(body) => Ok(sse::events(body, has_begun, |event| {
                 if let Some(id) = event.id {
                     last_id.clear();
                     last_id.extend_from_slice(id);

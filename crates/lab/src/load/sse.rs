@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr;
+use memchr::{memchr, memchr2};
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// One event, or a block that only sets an id.
 pub struct Event<'a> {
@@ -11,14 +13,24 @@ pub struct Event<'a> {
     pub data: Option<Cow<'a, [u8]>>,
 }
 
-/// Reads the whole events of `body` and returns how many bytes they took. A line ends with `\n` or `\r\n`; nobody sends `\r` alone.
-pub fn events(body: &[u8], mut hear: impl FnMut(Event<'_>)) -> usize {
-    let (mut used, mut at) = (0, 0);
+/// Reads the whole events of `body` and returns how many bytes they took; `has_begun` is false at first.
+///
+/// A line ends with `\n`, `\r\n` or `\r`. A `\r` at the end of `body` counts as one: should a `\n` follow, it is an empty block, which says
+/// nothing.
+pub fn events(body: &[u8], has_begun: &mut bool, mut hear: impl FnMut(Event<'_>)) -> usize {
+    let mut used = 0;
+    if !*has_begun {
+        if body.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(body) {
+            return 0;
+        }
+        *has_begun = true;
+        used = if body.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+    }
+    let mut at = used;
     let mut event = Event { name: None, id: None, data: None };
-    while let Some(length) = memchr(b'\n', &body[at..]) {
+    while let Some(length) = memchr2(b'\n', b'\r', &body[at..]) {
         let line = &body[at..at + length];
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        at += length + 1;
+        at += length + if body[at + length..].starts_with(b"\r\n") { 2 } else { 1 };
         if line.is_empty() {
             hear(std::mem::replace(&mut event, Event { name: None, id: None, data: None }));
             used = at;
@@ -36,10 +48,57 @@ pub fn events(body: &[u8], mut hear: impl FnMut(Event<'_>)) -> usize {
                     data.to_mut().extend_from_slice(value);
                 }
             },
-            b"id" => event.id = Some(value),
+            b"id" if memchr(0, value).is_none() => event.id = Some(value),
             b"event" => event.name = Some(value),
             _ => {}
         }
     }
     used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vectors of `conformance/eventstream`: name, data, and the id that holds by then.
+    #[test]
+    fn events_are_read_as_the_standard_says_however_the_bytes_are_cut() {
+        let vectors = include_str!("../../../../conformance/eventstream/vectors.json");
+        let vectors: Vec<serde_json::Value> = serde_json::from_str(vectors).expect("JSON");
+        for vector in &vectors {
+            let stream: Vec<u8> = match (vector["stream"].as_str(), vector["hex"].as_str().unwrap_or_default()) {
+                (Some(text), _) => text.into(),
+                (None, hex) => (0..hex.len())
+                    .step_by(2)
+                    .map(|i| u8::from_str_radix(&hex[i..i + 2], 16).expect("two digits"))
+                    .collect(),
+            };
+            for cut in [1, 2, 3, 7, stream.len().max(1)] {
+                let (mut has_begun, mut last_id, mut seen) = (false, String::new(), Vec::new());
+                let mut body = Vec::new();
+                for part in stream.chunks(cut) {
+                    body.extend_from_slice(part);
+                    let used = events(&body, &mut has_begun, |event| {
+                        if let Some(id) = event.id {
+                            last_id = text(id);
+                        }
+                        let Some(data) = event.data else { return };
+                        let name = event.name.filter(|name| !name.is_empty()).unwrap_or(b"message");
+                        seen.push(serde_json::json!([text(name), text(&data), last_id]));
+                    });
+                    body.drain(..used);
+                }
+                assert_eq!(
+                    &serde_json::Value::from(seen),
+                    &vector["events"],
+                    "{}, cut every {cut} bytes",
+                    vector["name"]
+                );
+            }
+        }
+    }
+
+    fn text(bytes: &[u8]) -> String {
+        String::from_utf8_lossy(bytes).into_owned()
+    }
 }
