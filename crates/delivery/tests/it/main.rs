@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop where it is wrong")]
 
+mod compression;
 mod scripts;
 mod sim;

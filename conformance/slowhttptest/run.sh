@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# slowhttptest's four attacks, all at once, against the real binary: run.sh [--quick] (see ../README.md).
+source "$(dirname "$0")/../common.sh"
+command -v slowhttptest >/dev/null || skip "slowhttptest is not here (Debian: apt-get install slowhttptest)"
+# Connections of each attack, how many of them begin per second, seconds of the whole, and the server's timeouts: the quick form has shorter ones.
+connections=1000 rate=100 seconds=60 header_s=10 body_s=30 write_s=30
+if [ "${1:-}" = --quick ]; then
+    connections=100 rate=50 seconds=10 header_s=3 body_s=3 write_s=3
+fi
+
+# The limits per address would end these attacks sooner: what is asked here is what the timeouts do.
+serve --set limits.header_timeout=${header_s}s --set limits.body_timeout=${body_s}s --set limits.write_timeout=${write_s}s \
+    --set limits.connections_per_address_max=0 --set limits.connections_per_address_per_s_max=0
+url=http://$authority/v1/channels/slow
+# An answer that no socket takes at once.
+head -c 1000000 /dev/zero | tr '\0' x | curl -fsS -o "$work/answer" -H 'content-type: text/plain' --data-binary @- "$url"
+
+attack() { # name, arguments of slowhttptest..
+    local name=$1
+    shift
+    timeout $((seconds + 30)) slowhttptest "$@" -c $connections -r $rate -l $seconds -p 3 -u "$url" -g -o "$work/$name" -v 1 \
+        </dev/null >"$work/$name.txt" 2>&1 &
+    attacks+=($!)
+}
+attacks=()
+attack headers -H -i 1 -x 24
+attack body -B -i 1 -x 10 -s 8192 -f text/plain
+attack range -R -a 1 -b 3000 -t GET
+attack read -X -w 512 -y 1024 -n 2 -z 32 -k 3
+children+=("${attacks[@]}")
+# It ends with 0 whatever it finds.
+for pid in "${attacks[@]}"; do wait "$pid" || true; done
+check_alive
+if [ -n "${REPORTS:-}" ]; then mkdir -p "$REPORTS" && cp "$work"/*.csv "$work"/*.html "$work"/*.txt "$REPORTS"; fi
+python3 "$conformance/slowhttptest/verdict.py" "$work" headers=$header_s body=$body_s read=$write_s range=

@@ -1,0 +1,45 @@
+"""Judges the statistics of slowhttptest: verdict.py FOLDER ATTACK=TIMEOUT_S.., the seconds after which the server ends such a connection, or
+nothing where it has only to answer. A row of statistics is a second: closed, pending, connected, and above 0 if the probe was answered.
+"""
+
+import csv
+import os
+import sys
+
+# Rows are whole seconds, and a machine may be busy with other things.
+SLACK_S = 3
+
+
+def judge(folder, attack, timeout_s):
+    with open(os.path.join(folder, attack + ".csv")) as table:
+        rows = [{name: int(value) for name, value in row.items()} for row in csv.DictReader(table)]
+    opened = [row["Closed"] + row["Connected"] for row in rows]
+    available = sum(row["Service Available"] > 0 for row in rows)
+    print("%-8s %6d %10d %8d %9d/%d" % (attack, opened[-1], max(row["Connected"] for row in rows), rows[-1]["Closed"], available, len(rows)))
+    wrong = []
+    if available < len(rows):
+        wrong.append("the probe was not always answered")
+    # Nothing stays open much longer than its timeout.
+    for second, row in enumerate(rows):
+        due = second - int(timeout_s) - SLACK_S if timeout_s else -1
+        if due >= 0 and row["Closed"] < opened[due]:
+            wrong.append("in second %d only %d of %d connections were closed that had been there for %s s" % (second, row["Closed"], opened[due], timeout_s))
+            break
+    if not opened[-1] or (timeout_s and len(rows) <= int(timeout_s) + SLACK_S):
+        wrong.append("it was over too soon to say anything")
+    return wrong
+
+
+def main(folder, attacks):
+    print("attack   opened  most open   closed  available")
+    failed = 0
+    for attack in attacks:
+        name, _, timeout_s = attack.partition("=")
+        for wrong in judge(folder, name, timeout_s):
+            failed += 1
+            print("FAILED: slow %s: %s" % (name, wrong))
+    print("%d attacks, %d failures" % (len(attacks), failed))
+    return 1 if failed else 0
+
+
+sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,126 @@
+//! A publication is compressed once for all readers who agreed on the same, and what is kept of it is bounded however many they are.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bytes::Bytes;
+use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, PageLimit, Wire};
+use millrace_protocol::{ChannelName, Epoch, Form, Kind, NewPublication, Since, session::Policy, websocket::Deflate};
+
+const BOUNDS: Bounds = Bounds { count_max: 10, bytes_max: 1 << 20, age_max_ms: 1 << 40 };
+const READERS: usize = 50;
+
+/// Where the bytes lay that each connection was given; a closed one takes nothing.
+#[derive(Default)]
+struct Seen {
+    writes: HashMap<ConnId, Vec<(usize, Vec<u8>)>>,
+    is_closed: bool,
+}
+
+impl Wire for Seen {
+    fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize {
+        if self.is_closed {
+            return 0;
+        }
+        self.writes.entry(conn).or_default().push((bytes.as_ptr() as usize, bytes.to_vec()));
+        bytes.len()
+    }
+}
+
+/// A hub with readers of each form, and the channel's past.
+struct Stage {
+    hub: Hub,
+    seen: Seen,
+    history: History,
+    readers: Vec<(Form, ConnId)>,
+}
+
+impl Stage {
+    fn new(config: Config, forms: &[Form], readers_each: usize) -> Self {
+        let (mut hub, mut seen, mut history) = (Hub::new(config), Seen::default(), History::new(Epoch(1)));
+        let mut readers = Vec::new();
+        for &form in forms {
+            for _ in 0..readers_each {
+                let conn = hub.connect(form);
+                hub.watch(&channel());
+                let page = history.page(Since::Now, Policy::Every, PageLimit { count: 1, bytes: 1 }, 1, &BOUNDS);
+                hub.attach(conn, Policy::Every, &[(channel(), page)], &mut seen).unwrap();
+                readers.push((form, conn));
+            }
+        }
+        Self { hub, seen, history, readers }
+    }
+
+    fn publish(&mut self, payload: &[u8]) {
+        let new = NewPublication::new(Kind::Text, Bytes::copy_from_slice(payload));
+        let Appended::New(publication) = self.history.append(new, 1, &BOUNDS) else { unreachable!("no key was given") };
+        self.hub.deliver(&channel(), None, Epoch(1), &publication);
+        self.hub.flush(&mut self.seen);
+    }
+}
+
+fn channel() -> ChannelName {
+    ChannelName::parse("c").unwrap()
+}
+
+fn deflate(offer: &str) -> Deflate {
+    Deflate::negotiate(offer).unwrap().0
+}
+
+/// Three sets of parameters, one of them in two forms.
+fn forms() -> [Form; 4] {
+    let offers = [
+        "permessage-deflate",
+        "permessage-deflate; server_max_window_bits=10",
+        "permessage-deflate; server_max_window_bits=9",
+    ];
+    let [widest, ten, nine] = offers.map(deflate);
+    [Form::BareDeflate(widest), Form::BareDeflate(ten), Form::BareDeflate(nine), Form::SessionDeflate(widest)]
+}
+
+#[test]
+fn a_publication_is_compressed_once_per_set_of_parameters() {
+    let mut stage = Stage::new(Config::default(), &forms(), READERS);
+    let payload = "wheel of a mill ".repeat(100);
+    stage.publish(payload.as_bytes());
+    let mut places = BTreeSet::new();
+    for form in forms() {
+        let of_form = stage.readers.iter().filter(|reader| reader.0 == form);
+        let writes: Vec<_> = of_form.flat_map(|(_, conn)| &stage.seen.writes[conn]).collect();
+        assert_eq!(writes.len(), READERS, "{form:?}: one write each");
+        assert_eq!(writes[0].1[0], 0xc1, "{form:?}: compressed");
+        assert!(writes[0].1.len() < payload.len() / 4, "{form:?}: {} bytes", writes[0].1.len());
+        let of_form: BTreeSet<usize> = writes.iter().map(|write| write.0).collect();
+        assert_eq!(of_form.len(), 1, "{form:?}: the same bytes in memory for all");
+        places.extend(of_form);
+    }
+    assert_eq!(places.len(), forms().len(), "and others for each form");
+}
+
+#[test]
+fn what_is_kept_compressed_is_bounded_however_many_are_behind() {
+    let config = Config { log_bytes_max: 256 << 10, ..Config::default() };
+    let kept = |readers_each| {
+        let mut stage = Stage::new(config.clone(), &forms(), readers_each);
+        stage.seen.is_closed = true;
+        let mut kept = 0;
+        for n in 0..200u32 {
+            // Twice as long compressed as the log may be, all in all.
+            let noise: String = (0..5000u32)
+                .map(|i| char::from(b'!' + ((i + n).wrapping_mul(2_654_435_761) >> 24) as u8 % 90))
+                .collect();
+            stage.publish(noise.as_bytes());
+            let memory = stage.hub.memory();
+            assert_eq!(memory.out, 0, "nothing is kept for one of them");
+            kept = kept.max(memory.logs);
+        }
+        kept
+    };
+    let (few, many) = (kept(1), kept(READERS));
+    assert_eq!(few, many);
+    assert!((config.log_bytes_max..2 * forms().len() * config.log_bytes_max).contains(&many), "{many} bytes");
+}
+
+#[test]
+fn a_connection_keeps_only_what_was_agreed_on() {
+    assert!(size_of::<Deflate>() == 1 && size_of::<Form>() <= 2, "no window, no buffer");
+}
