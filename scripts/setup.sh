@@ -20,6 +20,8 @@ for service in haproxy redis-server nats-server; do
     PATH=$PATH:/usr/sbin command -v "$service" >/dev/null || services+=("$service")
 done
 missing+=("${services[@]}")
+command -v slowhttptest >/dev/null || missing+=(slowhttptest)
+command -v openssl >/dev/null || missing+=(openssl)
 fc-list 2>/dev/null | grep -q . || missing+=(fonts-dejavu-core fontconfig)
 tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
 deny() { PATH=$PATH:$tools/bin command -v cargo-deny >/dev/null; }

@@ -22,6 +22,7 @@ step "build the client, the pages and the binary" make --no-print-directory buil
 step "Rust tests" cargo test --workspace --locked --quiet
 step "client tests in Node, Chromium and a worker" npm --prefix sdk test --silent
 step "page tests in Chromium" npm --prefix web test --silent
+step "conformance, quick" conformance/quick.sh
 step "quick scenarios of the lab" scripts/lab-quick.sh "$MILLRACE_BIN"
 step "instructions of the hot paths" scripts/instructions.sh
 step "licences, advisories, bill of materials" scripts/supply-chain.sh

@@ -20,6 +20,6 @@ if [ ! -e "$autobahn_cache/installed" ]; then
     "$python2" -m pip install -q --disable-pip-version-check --target "$autobahn_cache/virtualenv" 'virtualenv==20.15.1' 2>"$autobahn_cache/log" &&
         PYTHONPATH=$autobahn_cache/virtualenv "$python2" -m virtualenv -q "$suite" 2>>"$autobahn_cache/log" &&
         "$suite/bin/pip" install -q --disable-pip-version-check 'autobahntestsuite==0.8.2' 2>>"$autobahn_cache/log" ||
-        { cat "$autobahn_cache/log" >&2; echo "the suite could not be installed" >&2; exit 1; }
+        { cat "$autobahn_cache/log" >&2; skip "autobahntestsuite could not be installed"; }
     touch "$autobahn_cache/installed"
 fi
