@@ -1,10 +1,13 @@
 //! What is said on a session (`millrace.v1+json`): commands in, replies and pushes out. Batches of publications use the same words.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, marker::PhantomData};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+};
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{ChannelName, Code, Error, Kind, NewPublication, Pattern, Position, Since};
@@ -62,13 +65,13 @@ pub struct Token(String);
 #[serde(deny_unknown_fields)]
 struct Words<'a> {
     id: u64,
-    subscribe: Option<SubscribeWords>,
-    unsubscribe: Option<ChannelWords>,
+    subscribe: Option<Object<SubscribeWords>>,
+    unsubscribe: Option<Object<ChannelWords>>,
     #[serde(borrow)]
-    publish: Option<PublishWords<'a>>,
-    presence: Option<ChannelWords>,
-    history: Option<HistoryWords>,
-    refresh: Option<RefreshWords>,
+    publish: Option<Object<PublishWords<'a>>>,
+    presence: Option<Object<ChannelWords>>,
+    history: Option<Object<HistoryWords>>,
+    refresh: Option<Object<RefreshWords>>,
     ping: Option<Value>,
 }
 
@@ -115,12 +118,35 @@ struct PublishWords<'a> {
     idempotency_key: Option<String>,
 }
 
+/// An object and nothing else: serde would take an array for one, field after field in the order of our source.
+struct Object<T>(T);
+
 /// A time may be given as a number.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Text {
     String(String),
     Number(u64),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(fields)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
 }
 
 impl Text {
@@ -178,14 +204,14 @@ impl Policy {
 ///
 /// Errors: [`Code::BadJson`] for what is no command; the code of the first bad part otherwise.
 pub fn decode_command(text: &str) -> (Option<u64>, Result<Command, Error>) {
-    let words = match serde_json::from_str::<Words<'_>>(text) {
-        Ok(words) => words,
+    let words = match serde_json::from_str::<Object<Words<'_>>>(text) {
+        Ok(Object(words)) => words,
         Err(error) => {
             #[derive(Deserialize)]
             struct OnlyId {
                 id: u64,
             }
-            let id = serde_json::from_str::<OnlyId>(text).ok().map(|only| only.id);
+            let id = serde_json::from_str::<Object<OnlyId>>(text).ok().map(|Object(only)| only.id);
             return (id, Err(Error::new(Code::BadJson, error.to_string())));
         }
     };
@@ -195,20 +221,20 @@ pub fn decode_command(text: &str) -> (Option<u64>, Result<Command, Error>) {
 impl Words<'_> {
     fn decode(self) -> Result<Command, Error> {
         let mut commands = Vec::with_capacity(1);
-        if let Some(words) = self.subscribe {
+        if let Some(Object(words)) = self.subscribe {
             commands.push(Command::Subscribe(words.decode()?));
         }
-        if let Some(words) = self.unsubscribe {
+        if let Some(Object(words)) = self.unsubscribe {
             commands.push(Command::Unsubscribe { target: Target::parse(&words.channel)? });
         }
-        if let Some(words) = self.publish {
+        if let Some(Object(words)) = self.publish {
             let (channel, publication) = words.decode()?;
             commands.push(Command::Publish { channel, publication });
         }
-        if let Some(words) = self.presence {
+        if let Some(Object(words)) = self.presence {
             commands.push(Command::Presence { channel: ChannelName::parse(&words.channel)? });
         }
-        if let Some(words) = self.history {
+        if let Some(Object(words)) = self.history {
             let since = Text::parse(words.since, Since::Earliest)?;
             let until = words.until.map(|until| Text::parse(Some(until), Since::Now)).transpose()?;
             if let Some(until) = until {
@@ -220,7 +246,7 @@ impl Words<'_> {
             }
             commands.push(Command::History { channel: ChannelName::parse(&words.channel)?, since, until, limit });
         }
-        if let Some(words) = self.refresh {
+        if let Some(Object(words)) = self.refresh {
             commands.push(Command::Refresh { token: words.token });
         }
         if self.ping.is_some() {
@@ -286,7 +312,8 @@ impl SubscribeWords {
 
 /// Reads one line of a batch: `{"channel", "data", "key"?, "ttl"?, "encoding"?, "idempotency_key"?}`.
 pub fn decode_publish(line: &str) -> Result<(ChannelName, NewPublication), Error> {
-    serde_json::from_str::<PublishWords<'_>>(line).map_err(|e| Error::new(Code::BadJson, e.to_string()))?.decode()
+    let words = serde_json::from_str::<Object<PublishWords<'_>>>(line);
+    words.map_err(|e| Error::new(Code::BadJson, e.to_string()))?.0.decode()
 }
 
 impl PublishWords<'_> {
@@ -391,6 +418,11 @@ mod tests {
         assert_eq!((id, command.unwrap_err().code), (Some(9), Code::BadJson));
         assert_eq!(decode_command("{").0, None);
         assert_eq!(code(r#"{"id":1}"#), Code::BadJson);
+        for array in ["[1]", r#"[1,null,null,null,null,null,null,{}]"#, r#"{"id":1,"presence":["a"]}"#] {
+            assert_eq!(code(array), Code::BadJson, "{array}");
+        }
+        assert_eq!(decode_command("[1]").0, None);
+        assert_eq!(decode_publish(r#"["a",5,null,null,null,null]"#).unwrap_err().code, Code::BadJson);
         assert_eq!(code(r#"{"id":1,"ping":{},"presence":{"channel":"a"}}"#), Code::BadJson);
         assert_eq!(code(r#"{"id":1,"subscribe":{"channel":"a b"}}"#), Code::BadChannel);
         assert_eq!(code(r#"{"id":1,"subscribe":{"channel":"a","since":"x"}}"#), Code::BadPosition);
