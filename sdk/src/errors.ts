@@ -45,14 +45,14 @@ export function refused({ code = '', detail = code, retry = false }: Refusal): M
 
 /**
  * What a WebSocket close code means here (docs/protocol.md, "WebSocket"). 1005 and 1006 are what a browser reports when the
- * link just went away, or the handshake was refused: worth another try.
+ * link just went away, or the handshake was refused: worth another try, as is 4001, the end of a token, with the next one.
  */
 export function closeError(code: number, reason: string): MillraceError {
   const kind: ErrorCode = /^10(0[2379]|10)$/.test(String(code))
     ? 'protocol'
-    : code === 1008
+    : code === 1008 || code === 4003
       ? 'auth'
-      : code === 1000 || code > 3999
+      : code === 1000 || (code > 3999 && code !== 4001)
         ? 'rejected'
         : 'network';
   return new MillraceError(kind, `closed: ${code} ${reason}`, { transport: 'websocket' });

@@ -153,7 +153,7 @@ export interface LogEntry {
 }
 
 export interface ConnectOptions {
-  /** Asked for every new connection (`connect`) and once more when the server refuses what it gave. */
+  /** Asked for every new connection (`connect`), before a session's token ends (`expired`), and once more when the server refuses what it gave. */
   readonly token?: string | ((context: { reason: TokenReason; signal: AbortSignal }) => string | Promise<string>);
   /** Which to try, in this order. `auto`: websocket, http-stream, sse, long-poll, poll. */
   readonly transports?: readonly TransportName[] | 'auto';

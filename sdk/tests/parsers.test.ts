@@ -106,6 +106,7 @@ describe('errors', () => {
   test.each([
     [1006, 'network', true], [1001, 'network', true], [1012, 'network', true], [1011, 'network', true], [1000, 'rejected', false],
     [1002, 'protocol', false], [1007, 'protocol', false], [1009, 'protocol', false], [1008, 'auth', false], [4000, 'rejected', false],
+    [4001, 'network', true], [4003, 'auth', false],
   ])('close code %i is %s, another try: %s', (code, kind, retryable) => {
     expect(closeError(code, '')).toMatchObject({ code: kind, retryable });
   });

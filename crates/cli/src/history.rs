@@ -7,6 +7,8 @@ use clap::Args as ClapArgs;
 use millrace_edge::subscription::{Range, Update, read_range};
 use millrace_edge::wire::Server;
 
+use crate::login::Login;
+
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "One line of JSON per publication: channel, position, time (ms since 1970), key, data. Gaps go to the standard error.\n\
@@ -31,10 +33,12 @@ pub struct Args {
     /// The server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
+    #[command(flatten)]
+    login: Login,
 }
 
-pub async fn run(Args { channel, since, until, limit, to }: Args) -> anyhow::Result<()> {
-    let range = Range { server: to, channel, since, until, limit };
+pub async fn run(Args { channel, since, until, limit, to, login }: Args) -> anyhow::Result<()> {
+    let range = Range { server: to.with_token(login.token()?), channel, since, until, limit };
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut print = |update: Update| match update {
         Update::Message(message) => {

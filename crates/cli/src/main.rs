@@ -3,6 +3,7 @@
 mod config;
 mod history;
 mod lab;
+mod login;
 mod publish;
 mod serve;
 mod simulate;

@@ -9,6 +9,8 @@ use millrace_edge::post::{Failure, Poster};
 use millrace_edge::wire::{Server, query_value};
 use serde::Deserialize;
 
+use crate::login::Login;
+
 /// The server takes no more; a longer line is not read to its end.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 
@@ -34,6 +36,8 @@ pub struct Args {
     /// The server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
+    #[command(flatten)]
+    login: Login,
 }
 
 #[derive(Deserialize)]
@@ -41,7 +45,8 @@ struct Answer {
     position: String,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(mut args: Args) -> anyhow::Result<()> {
+    args.to = args.to.with_token(args.login.clone().token()?);
     let mut poster = Poster::new(|why| eprintln!("trying again: {why}"))?;
     if let Some(data) = &args.data {
         return publish(&args, &mut poster, data.clone().into_bytes()).await;
@@ -58,6 +63,7 @@ async fn publish(args: &Args, poster: &mut Poster, data: Vec<u8>) -> anyhow::Res
     let url = args.to.http(&format!("/v1/channels/{}", query_value(&args.channel)));
     let ttl = args.ttl.map(|ttl| ttl.as_secs().to_string());
     let mut headers: Vec<(&str, &str)> = Vec::new();
+    headers.extend(args.to.authorization());
     headers.extend(args.json.then_some(("Content-Type", "application/json")));
     headers.extend(args.key.as_deref().map(|key| ("Millrace-Key", key)));
     headers.extend(ttl.as_deref().map(|ttl| ("Millrace-TTL", ttl)));

@@ -17,6 +17,8 @@ use millrace_edge::wire::now_ms;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
+use crate::login::Login;
+
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, ClapArgs)]
@@ -131,6 +133,8 @@ struct Destination {
     /// The server: http://HOST:PORT, or udp://HOST:PORT for datagrams
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     to: String,
+    #[command(flatten)]
+    login: Login,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
@@ -183,7 +187,8 @@ async fn send_paced(
         Speak::Event => Rule::Event,
     });
     let next = || Ok(next()?.map(|records| sender.select(records)));
-    let mut publisher = Publisher::new(to, |why| eprintln!("trying again: {why}")).await?;
+    let token = destination.login.clone().token()?;
+    let mut publisher = Publisher::new(to, token, |why| eprintln!("trying again: {why}")).await?;
     eprintln!("sending to {to} every {}; Ctrl-C stops", humantime::format_duration(interval));
     let outcome = tokio::select! {
         outcome = send_all(&mut publisher, interval, count, next) => outcome,

@@ -10,6 +10,8 @@ use millrace_edge::subscription::{Message, Options, Transport, Update, read};
 use millrace_edge::wire::Server;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::login::Login;
+
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Publications go to the standard output, gaps and lost connections to the standard error.\n\n\
     Example: watch one car\n  millrace sub cars/1/telemetry\n\
@@ -42,6 +44,8 @@ pub struct Args {
     /// The server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
+    #[command(flatten)]
+    login: Login,
 }
 
 fn transport() -> impl TypedValueParser<Value = Transport> {
@@ -53,7 +57,7 @@ fn transport() -> impl TypedValueParser<Value = Transport> {
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let options = Options {
-        server: args.to,
+        server: args.to.with_token(args.login.token()?),
         channels: args.channels,
         transport: args.transport,
         since: args.since,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use tokio::net::UdpSocket;
 
 use crate::record::Record;
-use crate::wire::{Problem, Server};
+use crate::wire::{Problem, Server, Token};
 pub use poster::{Failure, Poster, Stats};
 
 /// Most records of one request; the server takes 1,000 lines.
@@ -37,11 +37,14 @@ enum Target {
 }
 
 impl Publisher {
-    /// `to` is `http://HOST:PORT` or `udp://HOST:PORT`. `on_retry` hears why a request is made again.
-    pub async fn new(to: &str, on_retry: fn(&str)) -> Result<Self, PostError> {
+    /// `to` is `http://HOST:PORT`, which is shown the token, or `udp://HOST:PORT`. `on_retry` hears why a request is made again.
+    pub async fn new(to: &str, token: Option<Token>, on_retry: fn(&str)) -> Result<Self, PostError> {
         let to = match to.strip_prefix("udp://") {
             Some(address) => Target::Udp(udp(address).await?),
-            None => Target::Http(Server::parse(to).map_err(PostError::Address)?, Poster::new(on_retry)?),
+            None => {
+                let server = Server::parse(to).map_err(PostError::Address)?.with_token(token);
+                Target::Http(server, Poster::new(on_retry)?)
+            }
         };
         Ok(Self { to, sent: 0 })
     }
@@ -59,7 +62,8 @@ impl Publisher {
                 }
                 Target::Http(server, poster) => {
                     let (content_type, text) = encode(batch);
-                    let headers = [("Content-Type", content_type)];
+                    let mut headers = vec![("Content-Type", content_type)];
+                    headers.extend(server.authorization());
                     let count = batch.len();
                     let check = |answer: &[u8]| if count == 1 { Ok(()) } else { decode(answer, count) };
                     poster.post(&server.http("/rest/input"), &headers, text.into_bytes(), check).await?;

@@ -5,27 +5,68 @@ use serde::Deserialize;
 /// The largest answer that is read, bytes: 1,000 publications of 1 KiB fit many times.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The address of a server, `http://HOST:PORT`, without a slash at the end.
+/// The address of a server, `http://HOST:PORT`, without a slash at the end, and what it is shown to let one in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server(String);
+pub struct Server {
+    url: String,
+    token: Option<Token>,
+}
+
+/// A token or API key, as it stands in `Authorization`. No log shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Errors: says what a token looks like, and nothing of this one.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(Self(format!("Bearer {text}"))),
+            false => Err("this is no token: one has letters, digits and signs, without a space".into()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
 
 impl Server {
     /// Errors: says what an address looks like.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim_end_matches('/');
         match reqwest::Url::parse(text) {
-            Ok(url) if url.scheme() == "http" && url.host_str().is_some() => Ok(Self(text.to_owned())),
+            Ok(url) if url.scheme() == "http" && url.host_str().is_some() => Ok(Self { url: text.to_owned(), token: None }),
             Ok(url) if url.scheme() == "https" => Err("https is not spoken here yet: use http://HOST:PORT".into()),
             _ => Err(format!("`{text}` is no address of a server; one looks like http://127.0.0.1:8080")),
         }
     }
 
     pub fn http(&self, path: &str) -> String {
-        format!("{}{path}", self.0)
+        format!("{}{path}", self.url)
+    }
+
+    pub fn with_token(self, token: Option<Token>) -> Self {
+        Self { token, ..self }
+    }
+
+    /// The header that says who asks, if anything does.
+    pub fn authorization(&self) -> Option<(&'static str, &str)> {
+        self.token.as_ref().map(|Token(bearer)| ("Authorization", bearer.as_str()))
+    }
+
+    pub fn get(&self, client: &reqwest::Client, path: &str) -> reqwest::RequestBuilder {
+        let request = client.get(self.http(path));
+        match self.authorization() {
+            Some((name, bearer)) => request.header(name, bearer),
+            None => request,
+        }
     }
 
     pub fn websocket(&self, path: &str) -> String {
-        format!("ws{}{path}", &self.0["http".len()..])
+        format!("ws{}{path}", &self.url["http".len()..])
     }
 }
 

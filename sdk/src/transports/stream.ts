@@ -18,7 +18,7 @@ export const httpStream: Transport = {
           if (said.positions) link.begin(Object.entries(said.positions), query, time);
           else if (said.gap) host.hub.hear({ channel: said.channel, ...said.gap });
           else if (said.drain) host.say('drain', said.drain.after_ms);
-          else host.hub.hear(said);
+          else if (!said.denied) host.hub.hear(said);
         }
       });
     }),

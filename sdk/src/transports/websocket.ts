@@ -20,6 +20,7 @@ function open(host: LinkHost): Link {
   const reading = new Map<string, string>();
   let socket: WebSocket | undefined;
   let ids = 0;
+  let due: ReturnType<typeof setTimeout>;
   let pingMs: number;
   let bytesMax: number;
 
@@ -42,6 +43,7 @@ function open(host: LinkHost): Link {
           pingMs = said.ping_ms;
           bytesMax = said.message_bytes_max;
           say('opened', Date.now() - since);
+          lasts(said);
           ping();
         }
         say('alive', pingMs);
@@ -94,6 +96,19 @@ function open(host: LinkHost): Link {
     }
   }
 
+  /** A token that ends is refreshed while a tenth of its time is left. Failing that the server closes (4001), and the next link asks for one. */
+  function lasts({ expires_ms, unsubscribed = [] }: { expires_ms?: number; unsubscribed?: string[] }): void {
+    for (const channel of unsubscribed) {
+      reading.delete(channel);
+      hub.refused(channel, refused({ code: 'forbidden' }));
+    }
+    if (!expires_ms || typeof host.token === 'string') return;
+    // A timer cannot be longer than 24 days.
+    due = setTimeout(() => {
+      tokenOf(host, 'expired', over.signal).then((token) => send('refresh', { token }, (_, ok) => ok && lasts(ok)), () => {});
+    }, Math.min(expires_ms * 0.9, 1e9));
+  }
+
   function ping(): void {
     const since = Date.now();
     send('ping', {}, (error) => error ?? (counts.rtt = Date.now() - since));
@@ -107,6 +122,7 @@ function open(host: LinkHost): Link {
 
   function close(): void {
     over.abort();
+    clearTimeout(due);
     if (socket) {
       socket.onmessage = socket.onclose = null;
       socket.close();

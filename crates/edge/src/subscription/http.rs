@@ -30,6 +30,7 @@ struct Line {
     positions: Option<BTreeMap<String, String>>,
     gap: Option<Gap>,
     drain: Option<Drain>,
+    denied: Option<Problem>,
 }
 
 #[derive(Deserialize)]
@@ -52,12 +53,12 @@ async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Res
     // The first long poll is not held: it asks where the channels are, so that a cut while it waits would lose nothing.
     let long = reader.options.transport == Transport::LongPolling;
     let placed = reader.options.channels.iter().all(|channel| reader.cursors.position(channel).is_some());
-    let mut url = url(reader, if long { Some("now") } else { None });
-    url += &format!("&limit={LIMIT}");
+    let mut path = path(reader, if long { Some("now") } else { None });
+    path += &format!("&limit={LIMIT}");
     if long && placed {
-        url += &format!("&wait={HOLD_S}");
+        path += &format!("&wait={HOLD_S}");
     }
-    let request = client.get(url).header("Accept", "application/json");
+    let request = reader.options.server.get(client, &path).header("Accept", "application/json");
     let response = ok(request.timeout(Duration::from_secs(HOLD_S) + SILENCE_MAX).send().await).await?;
     reader.connected();
     let list = header(&response, "millrace-position");
@@ -94,6 +95,7 @@ pub async fn stream(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> En
                 reader.told_to_move(drain.after_ms);
                 Ok(())
             }
+            Line { denied: Some(problem), .. } => Err(problem.into()),
             Line { .. } => reader.message(parse(line)?),
         }
     })
@@ -108,6 +110,7 @@ pub async fn sse(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End {
             match event.kind.as_str() {
                 "gap" => reader.gap(parse(data.as_bytes())?)?,
                 "drain" => reader.told_to_move(parse::<Drain>(data.as_bytes())?.after_ms),
+                "denied" => return Err(parse::<Problem>(data.as_bytes())?.into()),
                 _ => reader.message(parse(data.as_bytes())?)?,
             }
         }
@@ -125,7 +128,7 @@ async fn read_lines(
     accept: &str,
     mut each: impl FnMut(&mut Reader<'_, '_>, &[u8]) -> Result<(), End>,
 ) -> End {
-    let opening = client.get(url(reader, None)).header("Accept", accept).send();
+    let opening = reader.options.server.get(client, &path(reader, None)).header("Accept", accept).send();
     let response = match tokio::time::timeout(SILENCE_MAX, opening).await {
         Ok(response) => ok(response).await,
         Err(_) => return End::Lost("the server does not answer".into()),
@@ -156,7 +159,7 @@ async fn read_lines(
 }
 
 /// Every channel with its own position, as far as one is known; the others start where the reader asked, or at `default`.
-fn url(reader: &Reader<'_, '_>, default: Option<&str>) -> String {
+fn path(reader: &Reader<'_, '_>, default: Option<&str>) -> String {
     let options = reader.options;
     let channels = options.channels.iter().map(|channel| match reader.cursors.position(channel) {
         Some(position) => format!("channel={}", query_value(&format!("{channel}@{position}"))),
@@ -167,7 +170,7 @@ fn url(reader: &Reader<'_, '_>, default: Option<&str>) -> String {
         query += &format!("&since={}", query_value(since));
     }
     query += &format!("&policy={}", query_value(&options.policy));
-    options.server.http(&format!("/v1/stream?{query}"))
+    format!("/v1/stream?{query}")
 }
 
 pub(super) async fn ok(response: reqwest::Result<reqwest::Response>) -> Result<reqwest::Response, End> {

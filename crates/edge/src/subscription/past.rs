@@ -99,7 +99,7 @@ async fn read_page(rest: &mut Range, client: &reqwest::Client, sink: &mut Sink<'
 }
 
 async fn get(range: &Range, client: &reqwest::Client, query: &str) -> Result<reqwest::Response, End> {
-    let url = range.server.http(&format!("/v1/channels/{}?{query}", query_value(&range.channel)));
-    let request = client.get(url).header("Accept", "application/json").timeout(SILENCE_MAX + Duration::from_secs(20));
+    let path = format!("/v1/channels/{}?{query}", query_value(&range.channel));
+    let request = range.server.get(client, &path).header("Accept", "application/json").timeout(SILENCE_MAX + Duration::from_secs(20));
     http::ok(request.send().await).await
 }

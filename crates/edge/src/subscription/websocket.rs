@@ -46,6 +46,9 @@ async fn connect_and_read(reader: &mut Reader<'_, '_>) -> Result<std::convert::I
     let url = reader.options.server.websocket("/v1/connect");
     let uri = url.parse().map_err(|_| End::Fatal(SubscriptionError::Options(format!("{url} is no address"))))?;
     let mut request = ClientRequestBuilder::new(uri).with_sub_protocol(SUBPROTOCOL);
+    if let Some((name, bearer)) = reader.options.server.authorization() {
+        request = request.with_header(name, bearer);
+    }
     let ticket = reader.ticket.take();
     if let Some(ticket) = &ticket {
         request = request.with_sub_protocol(format!("resume.{ticket}"));
@@ -170,6 +173,8 @@ fn closed(close: Option<(CloseCode, String)>) -> End {
     let what = format!("closed with {code} {reason}");
     match u16::from(code) {
         1000 => End::Enough,
+        // The token was revoked.
+        4003 => Problem { code: "unauthorized".into(), detail: reason, retry: false }.into(),
         1002 | 1003 | 1007 | 1009 => End::Fatal(SubscriptionError::Protocol(what)),
         _ => End::Lost(what),
     }

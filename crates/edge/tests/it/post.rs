@@ -11,7 +11,7 @@ fn records(cars: u32) -> Vec<Record> {
 }
 
 async fn publisher(url: &str) -> Publisher {
-    Publisher::new(url, |_| ()).await.expect("a publisher")
+    Publisher::new(url, None, |_| ()).await.expect("a publisher")
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn what_cannot_succeed_is_not_tried_again() {
     let error = publisher(&url).await.send(&records(1)).await.expect_err("refused");
     assert!(matches!(&error, PostError::Refused(problem) if problem.code == "bad_json"), "{error}");
     assert_eq!(server.await.expect("one request").len(), 1);
-    assert!(matches!(Publisher::new("example", |_| ()).await, Err(PostError::Address(_))));
+    assert!(matches!(Publisher::new("example", None, |_| ()).await, Err(PostError::Address(_))));
 }
 
 #[tokio::test]
