@@ -21,6 +21,15 @@ pub struct Args {
     /// Receive datagrams from devices here
     #[arg(long, value_name = "HOST:PORT")]
     udp: Option<String>,
+    /// A proxy in front of it speaks TLS, so that it serves beyond this machine without
+    #[arg(long)]
+    behind_proxy: bool,
+    /// Serve beyond this machine without encryption: everybody on the way may read and change what is said
+    #[arg(long)]
+    insecure_no_tls: bool,
+    /// Serve beyond this machine without asking who is there: everybody may read and publish everything
+    #[arg(long)]
+    insecure_no_auth: bool,
     /// Configuration file (TOML); `millrace config default` prints one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -33,7 +42,11 @@ impl Args {
     /// Errors: a bad file, an unknown key, a bad value; each says where it stands.
     pub fn load(self) -> anyhow::Result<Sources> {
         let quoted = |text: String| format!("{text:?}");
+        let switch = |on: bool| on.then(|| "true".to_owned());
         let flags = [
+            ("server.behind_proxy", "--behind-proxy", switch(self.behind_proxy)),
+            ("server.insecure_no_tls", "--insecure-no-tls", switch(self.insecure_no_tls)),
+            ("server.insecure_no_auth", "--insecure-no-auth", switch(self.insecure_no_auth)),
             ("server.listen", "--listen", self.listen.map(quoted)),
             ("server.shards", "--shards", self.shards.map(|shards| shards.to_string())),
             ("engine.url", "--engine", self.engine.map(quoted)),

@@ -38,7 +38,9 @@ impl Server {
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim_end_matches('/');
         match reqwest::Url::parse(text) {
-            Ok(url) if url.scheme() == "http" && url.host_str().is_some() => Ok(Self { url: text.to_owned(), token: None }),
+            Ok(url) if url.scheme() == "http" && url.host_str().is_some() => {
+                Ok(Self { url: text.to_owned(), token: None })
+            }
             Ok(url) if url.scheme() == "https" => Err("https is not spoken here yet: use http://HOST:PORT".into()),
             _ => Err(format!("`{text}` is no address of a server; one looks like http://127.0.0.1:8080")),
         }

@@ -2,12 +2,14 @@
 //!
 //! It decides nothing about delivery. Read first: [`Config`], [`run`].
 
+mod admin;
 mod agent;
 pub mod auth;
 pub mod config;
 mod pages;
 mod reload;
 mod run;
+mod secure;
 
 pub use config::{Config, Sources};
 pub use reload::{Reload, SetLogLevel};

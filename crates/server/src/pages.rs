@@ -56,6 +56,8 @@ pub struct Site {
     pub engine: Arc<dyn Engine>,
     pub metrics: Vec<Arc<Metrics>>,
     pub ready: Arc<AtomicBool>,
+    /// `/metrics` is for everybody.
+    pub public_metrics: bool,
     assets: HashMap<String, Loaded>,
 }
 
@@ -69,7 +71,8 @@ impl Site {
         ready: Arc<AtomicBool>,
     ) -> Self {
         let shards = metrics.len();
-        Self { started: Instant::now(), listen, udp, shards, engine_name, engine, metrics, ready, assets: load() }
+        let (started, public_metrics, assets) = (Instant::now(), true, load());
+        Self { started, listen, udp, shards, engine_name, engine, metrics, ready, public_metrics, assets }
     }
 
     fn info(&self) -> Response {
@@ -83,7 +86,18 @@ impl Site {
         fresh(text(StatusCode::OK, "application/json", info.to_string()))
     }
 
-    fn metrics(&self) -> Response {
+    /// Whether it takes new readers, and what stands against it.
+    pub fn readiness(&self) -> Response {
+        let (ready, engine_up) = (self.ready.load(Relaxed), self.engine.is_up());
+        let readers: usize = self.metrics.iter().map(|shard| shard.open_readers()).sum();
+        let details = serde_json::json!({
+            "ready": ready, "engine_up": engine_up, "readers": readers, "uptime_s": self.started.elapsed().as_secs(),
+        });
+        let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        fresh(text(status, "application/json", details.to_string()))
+    }
+
+    pub fn metrics(&self) -> Response {
         let (channels, bytes) = self.engine.size();
         let mut out = Metrics::render(&self.metrics, bytes);
         let mut gauge = |name: &str, help: &str, value: u64| {
@@ -136,7 +150,7 @@ impl Pages for Site {
             "/healthz" => Some(fresh(text(StatusCode::OK, "text/plain", "alive\n"))),
             "/readyz" if self.ready.load(Relaxed) => Some(fresh(text(StatusCode::OK, "text/plain", "ready\n"))),
             "/readyz" => Some(fresh(text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "draining\n"))),
-            "/metrics" => Some(self.metrics()),
+            "/metrics" => self.public_metrics.then(|| self.metrics()),
             "/v1/info" => Some(self.info()),
             "/" | "/carcare" if self.assets.is_empty() => Some(not_built()),
             _ => self.asset(request),

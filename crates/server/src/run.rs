@@ -16,35 +16,41 @@ use millrace_delivery::Hub;
 use millrace_engine::Engine;
 use millrace_node::{Metrics, Router, Shard};
 use millrace_protocol::ticket::TicketKey;
-use millrace_transport::{
-    Drain, Listener, MOVE, Sockets,
-    access::{Access, Everyone},
-    bind_udp, http, serve,
-};
+use millrace_transport::{Drain, Listener, MOVE, Sockets, access::Access, bind_udp, http, serve};
 use rustix::{
     net::{self, AddressFamily, SocketType},
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
+use serde_json::Value;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
-    sync::watch,
+    sync::{mpsc, watch},
     task::{LocalSet, spawn_local},
 };
 
 use crate::{
-    Config, agent,
+    Config,
+    admin::{Admin, Question},
+    agent,
     auth::Auth,
     pages::Site,
     reload::{Reload, changes},
+    secure,
 };
 
 /// After the drain's window: time for the last frames to leave.
 const LAST_FRAMES: Duration = Duration::from_millis(300);
 
+/// Questions of operators that a shard has not answered yet.
+const QUESTIONS_MAX: usize = 16;
+
 /// A server whose shards run.
 pub struct Running {
     pub address: SocketAddr,
+    /// Where operators ask.
+    pub admin: Option<SocketAddr>,
+    shown: watch::Sender<Value>,
     ready: Arc<AtomicBool>,
     draining: watch::Sender<Option<Drain>>,
     stop: watch::Sender<bool>,
@@ -60,6 +66,7 @@ pub struct Running {
 ///
 /// Errors: an address that is taken, or a thread or descriptor that the system refuses.
 pub fn start(config: Config) -> anyhow::Result<Running> {
+    secure::check(&config)?;
     raise_descriptor_limit();
     let shards = config.shards();
     let listeners = check_free(config.server.listen).and_then(|()| Listener::bind(config.server.listen, shards));
@@ -78,23 +85,38 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
         address => Some(bind_agent(address).with_context(|| format!("cannot answer agent checks on {address}"))?),
     };
 
+    let admin = match config.admin.listen.as_str() {
+        "" => None,
+        address => Some(bind_agent(address).with_context(|| format!("cannot answer operators on {address}"))?),
+    };
+
     let router = Arc::new(Router::new(shards));
     let engine = millrace_engine::open(&config.engine.url, config.engine(), router.clone(), unix_ms)
         .context("the engine (`engine.url`) cannot be opened")?;
     let metrics: Vec<Arc<Metrics>> = (0..shards).map(|_| Arc::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
-    let site = Arc::new(Site::new(urls(address), udp, name, engine.clone(), metrics.clone(), ready.clone()));
+    let public_metrics = config.server.public_metrics || secure::is_open(&config);
+    let mut site = Site::new(urls(address), udp, name, engine.clone(), metrics.clone(), ready.clone());
+    site.public_metrics = public_metrics;
+    let site = Arc::new(site);
     let tickets = Arc::new(ticket_key(&config)?);
     let auth = Auth::new(&config.auth, &config.anonymous(), unix_s).map_err(anyhow::Error::msg).context("`[auth]`")?;
     let auth = Arc::new(auth);
-    let access = Arc::new(Access { authority: auth.clone(), ..Access::from(Everyone::default()) });
+    let access = Arc::new(Access {
+        authority: auth.clone(),
+        cookie: config.auth.cookie.clone(),
+        query: config.auth.query,
+        hosts: secure::is_open(&config).then(|| config.server.hosts.clone()),
+    });
+    let (shown, settings) = watch::channel(config.without_secrets());
+    let (questions, asked): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
     let (draining, drains) = watch::channel(None);
     let (stop, stops) = watch::channel(false);
     let (limits, changing) = watch::channel(config.limits.clone());
 
     let mut threads = Vec::with_capacity(shards);
-    for (id, listener) in listeners.into_iter().enumerate() {
+    for ((id, listener), mut asked) in listeners.into_iter().enumerate().zip(asked) {
         let (router, engine, metrics, pages) = (router.clone(), engine.clone(), metrics[id].clone(), site.clone());
         let (draining, mut stopped) = (drains.clone(), stops.clone());
         let (mut changing, tickets, ready) = (changing.clone(), tickets.clone(), ready.clone());
@@ -118,6 +140,12 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
                         limited.set_config(changing.borrow_and_update().clone());
                     }
                 });
+                let answering = context.clone();
+                spawn_local(async move {
+                    while let Some(question) = asked.recv().await {
+                        question(&answering);
+                    }
+                });
                 let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
                 serve(context, listener, datagrams, stop).await
             })
@@ -129,8 +157,32 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
             }
         })?);
     }
+    let admin_address = admin.as_ref().map(|listener| listener.local_addr()).transpose()?;
+    if let Some(listener) = admin {
+        let (auth, token, mut stopped) = (auth.clone(), config.admin.token.clone(), stops.clone());
+        let admin = Admin { token, site, auth, config: settings, shards: questions, now_s: unix_s };
+        threads.push(std::thread::Builder::new().name("admin".into()).spawn(move || {
+            let served = serve_admin(admin, listener, async move { drop(stopped.wait_for(|stopped| *stopped).await) });
+            if let Err(error) = served {
+                tracing::error!(%error, "the admin listener has ended");
+            }
+        })?);
+    }
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
-    Ok(Running { address, ready, draining, stop, threads, limits, engine, metrics, auth, config })
+    Ok(Running {
+        address,
+        admin: admin_address,
+        shown,
+        ready,
+        draining,
+        stop,
+        threads,
+        limits,
+        engine,
+        metrics,
+        auth,
+        config,
+    })
 }
 
 impl Running {
@@ -166,6 +218,7 @@ impl Running {
         self.config.limits = config.limits;
         self.config.drain = config.drain;
         self.config.log.level = config.log.level;
+        self.shown.send_replace(self.config.without_secrets());
         tracing::info!("the configuration was read again");
     }
 
@@ -207,6 +260,9 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
     for url in urls(running.address).iter().filter(|_| running.address.ip().is_unspecified()) {
         println!("reachable at {url}");
     }
+    if let Some(address) = running.admin {
+        println!("admin on http://{address}");
+    }
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
@@ -226,6 +282,24 @@ fn bind_agent(address: &str) -> anyhow::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// In a thread of its own, so that it answers while the shards are busy.
+fn serve_admin(admin: Admin, listener: std::net::TcpListener, stop: impl Future<Output = ()>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let admin = Arc::new(admin);
+    LocalSet::new().block_on(&runtime, async move {
+        let listener = TcpListener::from_std(listener)?;
+        let answer = move |parts, body| {
+            let admin = admin.clone();
+            async move { admin.answer(parts, body).await }
+        };
+        tokio::select! {
+            () = millrace_transport::admin::serve(listener, answer) => {}
+            () = stop => {}
+        }
+        Ok(())
+    })
 }
 
 /// Of the configured secret, or of one that nobody else knows.

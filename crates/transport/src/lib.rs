@@ -6,6 +6,7 @@
 //! Read first: [`http::Context`] (what a request can reach), [`sockets`] (the only place that writes), [`TRANSPORTS`].
 
 pub mod access;
+pub mod admin;
 mod carcare;
 mod config;
 mod drain;

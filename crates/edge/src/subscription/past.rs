@@ -100,6 +100,10 @@ async fn read_page(rest: &mut Range, client: &reqwest::Client, sink: &mut Sink<'
 
 async fn get(range: &Range, client: &reqwest::Client, query: &str) -> Result<reqwest::Response, End> {
     let path = format!("/v1/channels/{}?{query}", query_value(&range.channel));
-    let request = range.server.get(client, &path).header("Accept", "application/json").timeout(SILENCE_MAX + Duration::from_secs(20));
+    let request = range
+        .server
+        .get(client, &path)
+        .header("Accept", "application/json")
+        .timeout(SILENCE_MAX + Duration::from_secs(20));
     http::ok(request.send().await).await
 }

@@ -46,6 +46,10 @@ pub struct Config {
     pub revoked_max: usize,
     /// File that lists what is revoked; empty: none.
     pub revoked: PathBuf,
+    /// The cookie that may carry a token, for pages of this server and of `limits.allowed_origins`; empty: none.
+    pub cookie: String,
+    /// A token may stand in the URL, as `token=`.
+    pub query: bool,
     /// What a token grants that has no `millrace` claim.
     pub default: Rights,
     /// Keys of back ends by name.
@@ -86,6 +90,8 @@ impl Default for Config {
             cached_max: 10_000,
             revoked_max: 100_000,
             revoked: PathBuf::new(),
+            cookie: String::new(),
+            query: false,
             default: Rights::default(),
             api_keys: BTreeMap::new(),
         }

@@ -7,7 +7,7 @@ use super::Config;
 /// Prefix of environment variables; `__` separates section and key.
 const ENV_PREFIX: &str = "MILLRACE_";
 /// Keys whose values are text whatever they look like, and are never shown.
-const SECRETS: &[&str] = &["server.secret", "auth.secret"];
+const SECRETS: &[&str] = &["server.secret", "auth.secret", "admin.token"];
 
 /// What is wrong with a configuration, in words for whoever wrote it.
 #[derive(Debug, thiserror::Error)]

@@ -22,6 +22,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub server: Server,
+    pub admin: Admin,
     pub auth: crate::auth::Config,
     pub limits: millrace_transport::Config,
     pub engine: Engine,
@@ -42,8 +43,28 @@ pub struct Server {
     pub udp: String,
     /// Where HAProxy's agent check is answered; empty: nowhere.
     pub agent: String,
+    /// A proxy in front of it speaks TLS, and says whose requests it brings.
+    pub behind_proxy: bool,
+    /// Other names, besides those of loopback, under which an open server on loopback may be asked.
+    pub hosts: Vec<String>,
+    /// `/metrics` is answered to everybody, not only by the admin listener and on an open server on loopback.
+    pub public_metrics: bool,
+    /// Serve beyond this machine without encryption.
+    pub insecure_no_tls: bool,
+    /// Serve beyond this machine without asking who is there.
+    pub insecure_no_auth: bool,
     /// What the nodes of a cluster share, to take each other's resume tickets; empty: one of this process alone.
     pub secret: Secret,
+}
+
+/// What operators ask, apart from what clients do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    /// Where it is answered; empty: nowhere.
+    pub listen: String,
+    /// What every request shows as `Authorization: Bearer ..`.
+    pub token: Secret,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,6 +118,11 @@ impl Default for Server {
             shards: 0,
             udp: String::new(),
             agent: String::new(),
+            behind_proxy: false,
+            hosts: Vec::new(),
+            public_metrics: false,
+            insecure_no_tls: false,
+            insecure_no_auth: false,
             secret: Secret::default(),
         }
     }
@@ -173,6 +199,21 @@ impl Config {
         if !self.server.agent.is_empty() && self.server.agent.parse::<SocketAddr>().is_err() {
             return bad("server.agent", "is HOST:PORT such as `127.0.0.1:8081`, or empty");
         }
+        match self.admin.listen.parse::<SocketAddr>() {
+            Err(_) if self.admin.listen.is_empty() => {}
+            Err(_) => return bad("admin.listen", "is HOST:PORT such as `127.0.0.1:8082`, or empty"),
+            Ok(address) if !address.ip().to_canonical().is_loopback() && !self.server.insecure_no_tls => {
+                return bad(
+                    "admin.listen",
+                    "is on loopback, as its token is not encrypted; `--insecure-no-tls` lets it be anywhere",
+                );
+            }
+            Ok(_) if self.admin.token.as_bytes().len() < SECRET_BYTES_MIN => {
+                let what = "has 16 bytes at least: give MILLRACE_ADMIN__TOKEN what `openssl rand -hex 32` prints";
+                return bad("admin.token", what);
+            }
+            Ok(_) => {}
+        }
         if !self.server.secret.is_empty() && self.server.secret.as_bytes().len() < SECRET_BYTES_MIN {
             return bad("server.secret", "has 16 bytes at least, such as `openssl rand -hex 32` prints, or is empty");
         }
@@ -207,6 +248,18 @@ impl Config {
     /// What each namespace lets everybody do.
     pub fn anonymous(&self) -> crate::auth::Anonymous {
         self.namespaces.iter().map(|(name, own)| (name.clone(), own.anonymous.clone())).collect()
+    }
+
+    /// For people to look at.
+    pub fn without_secrets(&self) -> serde_json::Value {
+        let mut config = self.clone();
+        config.engine.url = millrace_engine::shown_url(&config.engine.url);
+        for secret in [&mut config.server.secret, &mut config.auth.secret, &mut config.admin.token] {
+            if !secret.is_empty() {
+                *secret = Secret::from("(hidden)");
+            }
+        }
+        serde_json::to_value(config).unwrap_or_default()
     }
 
     /// One per core, unless set.

@@ -98,7 +98,7 @@ pub(crate) async fn end_revoked(context: Rc<Context>) {
     }
 }
 
-fn end(context: &Context, id: ConnId, close_code: u16, error: &Error) {
+pub fn end(context: &Context, id: ConnId, close_code: u16, error: &Error) {
     context.shard.with(|hub, sockets| {
         let Some(form) = hub.form(id) else { return };
         let mut last = Vec::new();

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use crate::http::Ask;
 
-pub(crate) use live::{Grants, end_expired, end_revoked};
+pub(crate) use live::{Grants, end, end_expired, end_revoked};
 pub(crate) use origin::shown_to;
 
 /// What somebody is told who shows no token where one is needed.

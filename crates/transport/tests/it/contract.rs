@@ -1,7 +1,6 @@
 //! What every transport promises, run over every transport.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use millrace_engine::HistoryConfig;
 use millrace_transport::TRANSPORTS;
 use serde_json::{Value, json};
 
@@ -65,8 +64,7 @@ async fn any_position_resumes() {
 #[tokio::test]
 async fn what_history_has_lost_is_a_gap_and_reading_goes_on() {
     let server = Server::with(|config| {
-        let small = HistoryConfig { count_max: 10, ..HistoryConfig::default() };
-        config.namespaces.insert("small".into(), small);
+        config.namespaces.entry("small".into()).or_default().count_max = Some(10);
     });
     let last = server.publish_all("small/a", (1..=50).map(Value::from)).await;
     let (epoch, _) = parts(&last);

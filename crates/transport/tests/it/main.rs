@@ -1,5 +1,6 @@
 //! docs/protocol.md, run against a real server over real sockets: every promise on every transport, and what comes of bad input.
 
+mod access;
 mod bad_frames;
 mod bad_input;
 mod balance;

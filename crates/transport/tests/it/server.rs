@@ -47,6 +47,11 @@ impl Server {
         Self { running: None, address, http: client(false) }
     }
 
+    /// Where operators ask.
+    pub fn admin(&self) -> SocketAddr {
+        self.running.as_ref().and_then(|running| running.admin).expect("an admin listener")
+    }
+
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }

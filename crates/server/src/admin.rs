@@ -1,0 +1,163 @@
+//! What operators ask, on a listener of its own and only with its token: figures, settings, connections, and who shall go.
+//!
+//! Source: docs/operating.md, "The admin listener".
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, StatusCode, header, request::Parts};
+use millrace_protocol::{Code, Error};
+use millrace_transport::{
+    admin::{Connection, Place, Which},
+    http::{Context, Response, problem, text},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{
+    auth::{Auth, Revoked},
+    config::Secret,
+    pages::Site,
+};
+
+/// Most connections of one answer.
+const CONNECTIONS_MAX: usize = 1000;
+/// How long a shard may take to answer.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// What a shard is asked, in its own thread.
+pub type Question = Box<dyn FnOnce(&Context) + Send>;
+
+pub struct Admin {
+    pub token: Secret,
+    pub site: Arc<Site>,
+    pub auth: Arc<Auth>,
+    /// The configuration without its secrets.
+    pub config: watch::Receiver<Value>,
+    pub shards: Vec<mpsc::Sender<Question>>,
+    pub now_s: fn() -> u64,
+}
+
+/// `{"jti": ..}` or `{"sub": ..}`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Revoke {
+    jti: Option<String>,
+    sub: Option<String>,
+}
+
+/// One of these, or several.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Filter {
+    id: Option<String>,
+    subject: Option<String>,
+    address: Option<IpAddr>,
+}
+
+impl Admin {
+    pub async fn answer(&self, parts: Parts, body: Bytes) -> Response {
+        self.route(&parts, &body).await.unwrap_or_else(|error| problem(&error))
+    }
+
+    async fn route(&self, parts: &Parts, body: &[u8]) -> Result<Response, Error> {
+        if !self.knows(parts) {
+            let detail = "show `admin.token`: `Authorization: Bearer ..`";
+            return Err(Error::new(Code::Unauthorized, detail));
+        }
+        match (&parts.method, parts.uri.path()) {
+            (&Method::GET, "/healthz") => Ok(text(StatusCode::OK, "text/plain", "alive\n")),
+            (&Method::GET, "/metrics") => Ok(self.site.metrics()),
+            (&Method::GET, "/readyz") => Ok(self.site.readiness()),
+            (&Method::GET, "/admin/config") => Ok(shown(&self.config.borrow())),
+            (&Method::GET, "/admin/connections") => self.connections(parts).await,
+            (&Method::POST, "/admin/disconnect") => self.disconnect(read(body)?).await,
+            (&Method::POST, "/admin/revoke") => self.revoke(read(body)?),
+            _ => Err(Error::new(Code::NotFound, "docs/operating.md, \"The admin listener\", lists what there is")),
+        }
+    }
+
+    /// In a time that does not depend on how much of the token is right.
+    fn knows(&self, parts: &Parts) -> bool {
+        let shown = parts.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let shown = shown.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+        let token = self.token.as_bytes();
+        let differs = shown.iter().zip(token).fold(0, |differs, (a, b)| differs | (a ^ b));
+        !token.is_empty() && shown.len() == token.len() && differs == 0
+    }
+
+    async fn connections(&self, parts: &Parts) -> Result<Response, Error> {
+        let bad = |name: &str| Error::new(Code::BadRequest, format!("`{name}` is not understood here"));
+        let (mut which, mut after, mut limit) = (Which::default(), None, 100);
+        for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
+            match name.as_ref() {
+                "id" => which.id = Some(value.into()),
+                "subject" => which.subject = Some(value.into()),
+                "address" => which.address = Some(value.parse().map_err(|_| bad("address"))?),
+                "after" => after = Some(value.parse::<Place>().map_err(|_| bad("after"))?),
+                "limit" => limit = value.parse::<usize>().map_err(|_| bad("limit"))?.clamp(1, CONNECTIONS_MAX),
+                _ => return Err(bad(&name)),
+            }
+        }
+        let mut found: Vec<Connection> = Vec::new();
+        for shard in 0..self.shards.len() {
+            let (which, left) = (which.clone(), limit + 1 - found.len());
+            found.extend(self.ask(shard, move |context| context.connections(&which, after, left)).await?);
+        }
+        let more = found.len() > limit;
+        found.truncate(limit);
+        Ok(shown(&json!({ "connections": found, "more": more })))
+    }
+
+    async fn disconnect(&self, Filter { id, subject, address }: Filter) -> Result<Response, Error> {
+        let which = Which { id, subject, address };
+        if which == Which::default() {
+            let detail = "say whom: {\"id\": ..}, {\"subject\": ..} or {\"address\": ..}";
+            return Err(Error::new(Code::BadRequest, detail));
+        }
+        let mut closed = 0;
+        for shard in 0..self.shards.len() {
+            let which = which.clone();
+            closed += self.ask(shard, move |context| context.disconnect(&which)).await?;
+        }
+        tracing::info!(closed, "connections were closed by an operator");
+        Ok(shown(&json!({ "disconnected": closed })))
+    }
+
+    fn revoke(&self, revoke: Revoke) -> Result<Response, Error> {
+        let revoked = match revoke {
+            Revoke { jti: Some(id), sub: None } => Revoked::Id(id),
+            // What is made in this second is revoked, too.
+            Revoke { jti: None, sub: Some(subject) } => Revoked::Subject { subject, before_s: (self.now_s)() + 1 },
+            _ => return Err(Error::new(Code::BadRequest, "say what: {\"jti\": ..} or {\"sub\": ..}")),
+        };
+        self.auth.revoke(revoked)?;
+        tracing::info!("an operator has revoked a token, or all of a subject");
+        Ok(shown(&json!({ "revoked": true })))
+    }
+
+    /// Errors: [`Code::Unavailable`] if the shard is too busy.
+    async fn ask<T: Send + 'static>(
+        &self,
+        shard: usize,
+        question: impl FnOnce(&Context) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let busy = || Error::new(Code::Unavailable, format!("shard {shard} does not answer"));
+        let (tell, told) = oneshot::channel();
+        let question: Question = Box::new(move |context| drop(tell.send(question(context))));
+        self.shards[shard].try_send(question).map_err(|_| busy())?;
+        tokio::time::timeout(WAIT, told).await.ok().and_then(Result::ok).ok_or_else(busy)
+    }
+}
+
+/// Errors: [`Code::BadJson`].
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Error> {
+    serde_json::from_slice(body).map_err(|error| Error::new(Code::BadJson, error.to_string()))
+}
+
+fn shown(value: &Value) -> Response {
+    let mut response = text(StatusCode::OK, "application/json", value.to_string());
+    response.headers_mut().insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,111 @@
+//! Nobody gets in by default: what other machines can reach is served only with encryption and tokens, or where somebody has said that it
+//! shall be without.
+
+use std::net::SocketAddr;
+
+use crate::Config;
+
+/// How to go on without encryption, and with it.
+const ENCRYPT: &str = "what is said is not encrypted. One of:
+      --tls-dev                               with a certificate of this machine's own, for a network at home
+      --set tls.cert=FILE --set tls.key=FILE  with a certificate that you have (docs/tls.md)
+      --behind-proxy                          a proxy in front of it does TLS
+      --insecure-no-tls                       everybody on the way may read and change what is said";
+/// How to go on without asking who is there, and with it.
+const ASK: &str = "nobody is asked who they are. One of:
+      --set auth.keys='[\"FILE\"]'              public keys of those who make tokens (docs/tokens.md; `millrace token key` makes a pair)
+      MILLRACE_AUTH__SECRET=..                in the environment: what tokens are signed with
+      --insecure-no-auth                      everybody may read and publish everything";
+/// How to stay private.
+const STAY: &str = "Or stay on this machine: --listen 127.0.0.1:8080";
+
+/// True for a server that only its own machine can reach, and that asks nobody there.
+pub fn is_open(config: &Config) -> bool {
+    !is_reached(config.server.listen) && !config.server.behind_proxy && !config.auth.is_configured()
+}
+
+/// Errors: what is missing, and the ways on, with the flags for each.
+pub fn check(config: &Config) -> anyhow::Result<()> {
+    let server = &config.server;
+    let udp = server.udp.parse().ok().filter(|address| is_reached(*address));
+    let listen = Some(server.listen).filter(|address| is_reached(*address));
+    let Some(address) = listen.or(udp) else { return Ok(()) };
+    // A datagram is never encrypted.
+    let encrypted = udp.is_none() && (server.behind_proxy);
+    let missing: Vec<&str> =
+        [(encrypted || server.insecure_no_tls, ENCRYPT), (config.auth.is_configured() || server.insecure_no_auth, ASK)]
+            .into_iter()
+            .filter_map(|(is_good, what)| (!is_good).then_some(what))
+            .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let kind = if udp == Some(address) { "datagrams on " } else { "" };
+    let list: String = missing.iter().map(|what| format!("\n  - {what}")).collect();
+    anyhow::bail!("refusing to start: other machines can reach {kind}{address}, and{list}\n{STAY}")
+}
+
+fn is_reached(address: SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Secret;
+
+    fn refusal(change: impl FnOnce(&mut Config)) -> Option<String> {
+        let mut config = Config::default();
+        config.server.listen = "0.0.0.0:8080".parse().unwrap();
+        change(&mut config);
+        check(&config).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn on_loopback_nothing_is_asked() {
+        for address in ["127.0.0.1:0", "[::1]:8080", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(refusal(|config| config.server.listen = address.parse().unwrap()), None, "{address}");
+        }
+    }
+
+    #[test]
+    fn elsewhere_both_are_needed_or_waived_one_by_one() {
+        let nothing = refusal(|_| {}).unwrap();
+        for word in
+            ["0.0.0.0:8080", "--tls-dev", "--behind-proxy", "--insecure-no-tls", "--insecure-no-auth", "127.0.0.1"]
+        {
+            assert!(nothing.contains(word), "{word} is not in: {nothing}");
+        }
+        let secret = |config: &mut Config| config.auth.secret = Secret::from("01234567890123456789012345678901");
+        let no_tls = refusal(secret).unwrap();
+        assert!(no_tls.contains("--insecure-no-tls") && !no_tls.contains("--insecure-no-auth"), "{no_tls}");
+        let no_auth = refusal(|config| config.server.behind_proxy = true).unwrap();
+        assert!(!no_auth.contains("--insecure-no-tls") && no_auth.contains("--insecure-no-auth"), "{no_auth}");
+        let both = |config: &mut Config| {
+            secret(config);
+            config.server.behind_proxy = true;
+        };
+        assert_eq!(refusal(both), None);
+        let waived = |config: &mut Config| {
+            config.server.insecure_no_tls = true;
+            config.server.insecure_no_auth = true;
+        };
+        assert_eq!(refusal(waived), None);
+    }
+
+    #[test]
+    fn datagrams_from_elsewhere_are_no_back_door() {
+        let local = |config: &mut Config| {
+            config.server.listen = "127.0.0.1:0".parse().unwrap();
+            config.server.udp = "0.0.0.0:5005".into();
+        };
+        let refused = refusal(local).unwrap();
+        assert!(refused.contains("datagrams on 0.0.0.0:5005") && refused.contains("--insecure-no-auth"), "{refused}");
+        let behind = refusal(|config| {
+            local(config);
+            config.server.behind_proxy = true;
+            config.server.insecure_no_auth = true;
+        });
+        assert!(behind.unwrap().contains("--insecure-no-tls"), "a proxy encrypts no datagrams");
+    }
+}

@@ -1,0 +1,159 @@
+//! What operators ask: the connections of a shard, and a listener of its own to ask on.
+
+use std::{convert::Infallible, fmt, net::SocketAddr, rc::Rc, str::FromStr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, request::Parts};
+use http_body_util::{BodyExt, Limited};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use millrace_delivery::ConnId;
+use millrace_protocol::{Code, Error, websocket};
+use serde::Serialize;
+use tokio::{net::TcpListener, sync::Semaphore, task::spawn_local};
+
+use crate::{
+    access::end,
+    http::{Context, Response, problem},
+};
+
+/// Largest body of a question, and most connections that ask.
+const BODY_BYTES_MAX: usize = 4096;
+const CONNECTIONS_MAX: usize = 64;
+/// For a head, and for a body.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An open connection: a WebSocket, or a stream. Polls come and go.
+#[derive(Clone, Debug, Serialize)]
+pub struct Connection {
+    /// `SHARD-SLOT-GENERATION`: of no other one, ever.
+    pub id: String,
+    pub transport: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// Where it comes from; unknown for a stream over HTTP/2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
+    /// When its token ends, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_s: Option<u64>,
+}
+
+/// Which connections are meant: all of which is said what is said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Which {
+    pub id: Option<String>,
+    pub subject: Option<String>,
+    pub address: Option<std::net::IpAddr>,
+}
+
+/// Where a connection stands in the list of all: `SHARD-SLOT-GENERATION`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    shard: usize,
+    slot: u32,
+    generation: u32,
+}
+
+impl FromStr for Place {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.split('-');
+        let mut next = || parts.next()?.parse::<u32>().ok();
+        let place = Self { shard: next().ok_or(())? as usize, slot: next().ok_or(())?, generation: next().ok_or(())? };
+        if parts.next().is_some() { Err(()) } else { Ok(place) }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.shard, self.slot, self.generation)
+    }
+}
+
+impl Context {
+    /// At most `limit` of them, those after a place. Cost: O(connections of the shard).
+    pub fn connections(&self, which: &Which, after: Option<Place>, limit: usize) -> Vec<Connection> {
+        let is_after = |id: ConnId| after.is_none_or(|after| self.place(id) > after);
+        self.matching(which).filter(|(id, _)| is_after(*id)).take(limit).map(|(_, connection)| connection).collect()
+    }
+
+    fn place(&self, id: ConnId) -> Place {
+        Place { shard: self.shard.id, slot: id.slot, generation: id.generation }
+    }
+
+    /// Closes them, for good as far as their clients are told. Gives how many.
+    pub fn disconnect(&self, which: &Which) -> usize {
+        let error = Error::new(Code::Unauthorized, "an operator has closed this connection");
+        let ids: Vec<ConnId> = self.matching(which).map(|(id, _)| id).collect();
+        ids.iter().for_each(|id| end(self, *id, websocket::CLOSE_REVOKED, &error));
+        ids.len()
+    }
+
+    fn matching(&self, which: &Which) -> impl Iterator<Item = (ConnId, Connection)> {
+        let conns: Vec<ConnId> = self.shard.with(|hub, _| hub.conns().map(|(id, _)| id).collect());
+        conns.into_iter().filter_map(|id| Some((id, self.connection(id)?))).filter(|(_, connection)| {
+            which.id.as_ref().is_none_or(|id| *id == connection.id)
+                && (which.subject.is_none() || which.subject == connection.subject)
+                && which.address.is_none_or(|ip| connection.address.is_some_and(|address| address.ip() == ip))
+        })
+    }
+
+    fn connection(&self, id: ConnId) -> Option<Connection> {
+        let mut sockets = self.shard.sockets();
+        let grant = sockets.grants.get(id).map(|caller| caller.grant.clone())?;
+        let (transport, address) = match sockets.socket(id) {
+            Some(socket) => (socket.talk.transport().name(), rustix::net::getpeername(&socket.fd).ok().flatten()),
+            None => ("http2", None),
+        };
+        Some(Connection {
+            id: self.place(id).to_string(),
+            transport,
+            subject: grant.subject.as_deref().map(str::to_owned),
+            address: address.and_then(|address| SocketAddr::try_from(address).ok()),
+            expires_s: grant.expires_s,
+        })
+    }
+}
+
+/// Answers questions over HTTP/1.1 until the task is dropped. Must run inside a `LocalSet`.
+pub async fn serve<F: Future<Output = Response> + 'static>(
+    listener: TcpListener,
+    answer: impl Fn(Parts, Bytes) -> F + 'static,
+) {
+    let answer = Rc::new(answer);
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "an admin connection cannot be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let answer = answer.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let answer = answer.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let read = tokio::time::timeout(PATIENCE, Limited::new(body, BODY_BYTES_MAX).collect());
+                let body = read.await.ok().and_then(Result::ok);
+                Ok::<_, Infallible>(match body {
+                    Some(body) => answer(parts, body.to_bytes()).await,
+                    None => problem(&Error::new(Code::TooLarge, "the body is too large, or came too slowly")),
+                })
+            }
+        });
+        spawn_local(async move {
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+            if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+                tracing::debug!(%error, "an admin connection broke");
+            }
+            drop(permit);
+        });
+    }
+}
