@@ -13,8 +13,8 @@ WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json
 help: ## list what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 24
 
-run: build ## build all, serve on LISTEN (127.0.0.1:8080) with a fleet of CARS (12)
-	@scripts/run.sh $(BIN) $(LISTEN) $(CARS) $(SEED)
+run: build ## build all, serve on LISTEN (127.0.0.1:8080) with a fleet of CARS (12); FLAGS for the server
+	@scripts/run.sh $(BIN) $(LISTEN) $(CARS) $(SEED) $(FLAGS)
 
 test: setup ## everything: Rust, client in Node and Chromium, pages in Chromium, lints
 	@scripts/test.sh

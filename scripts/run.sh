@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Serves with a simulated fleet until Ctrl-C: run.sh BINARY LISTEN CARS SEED
+# Serves with a simulated fleet until Ctrl-C: run.sh BINARY LISTEN CARS SEED [FLAG ..]
 set -euo pipefail
 binary=$1 listen=$2 cars=$3 seed=$4
+shift 4
 
 output=$(mktemp)
-"$binary" serve --listen "$listen" --udp "$listen" >"$output" &
+"$binary" serve --listen "$listen" --udp "$listen" "$@" >"$output" &
 server=$!
 fleet=
 stop() {
@@ -37,6 +38,6 @@ cat <<TXT
     the fleet     http://127.0.0.1:$port/carcare
 TXT
 sed -n 's/^reachable at /    on the phone  /p' "$output" | grep -v localhost || true
-case $listen in 127.*|localhost*) echo "    on the phone  make run LISTEN=0.0.0.0:$port" ;; esac
+case $listen in 127.*|localhost*) echo "    on the phone  see the README, \"For the phones in this network\"" ;; esac
 printf '\n  Ctrl-C stops both.\n\n'
 wait "$server"

@@ -55,7 +55,7 @@ test('tabs follow the arrow keys', async ({ page, clean }) => {
 });
 
 test('a server on loopback says how to open it; one on the network shows a code for the phone', async ({ page }) => {
-  await expect(page.getByText('make run LISTEN=0.0.0.0:8080')).toBeVisible();
+  await expect(page.getByText('make run LISTEN=0.0.0.0:8080 FLAGS=')).toBeVisible();
   await expect(page.getByRole('img', { name: /^QR code/ })).toHaveCount(0);
   // The same page, told the addresses of a server that listens on the network.
   await page.route('**/v1/info', async (route) => {

@@ -18,6 +18,8 @@ pub type SetLogLevel = Box<dyn Fn(&str) -> anyhow::Result<()>>;
 
 /// Sections, and single keys, that hold at once. All others are read when something is made: a socket, a thread, a history.
 const AT_ONCE: &[&str] = &["auth", "limits", "drain", "log.level"];
+/// Single keys of these that do not.
+const LATER: &[&str] = &["auth.cookie", "auth.query"];
 /// The key of any namespace that does, too.
 const ANONYMOUS: &str = "anonymous";
 
@@ -31,7 +33,8 @@ pub fn changes(old: &Config, new: &Config) -> Vec<(String, bool)> {
         let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
         for key in keys.into_iter().filter(|key| old.get(*key) != new.get(*key)) {
             let full = format!("{name}.{key}");
-            let at_once = AT_ONCE.iter().any(|entry| *entry == name || *entry == full);
+            let is_among = |keys: &[&str]| keys.iter().any(|entry| *entry == name || *entry == full);
+            let at_once = is_among(AT_ONCE) && !is_among(LATER);
             let is_anonymous = name == "namespaces" && without(&old, key, ANONYMOUS) == without(&new, key, ANONYMOUS);
             changes.push((full, at_once || is_anonymous));
         }
