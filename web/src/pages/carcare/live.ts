@@ -46,9 +46,9 @@ export class Live {
   #before = { messages: 0, bytesIn: 0, reconnects: 0, gaps: 0 };
   #transport: PageTransport | undefined;
 
-  constructor(origin: string, via: PageTransport | undefined) {
-    this.client = millrace<Channels>(origin, via ? { transports: [via] } : {});
-    void this.#watchFleet(origin);
+  constructor(origin: string, via: PageTransport | undefined, token: string | undefined) {
+    this.client = millrace<Channels>(origin, { ...(via && { transports: [via] }), ...(token && { token }) });
+    void this.#watchFleet(origin, token);
   }
 
   get transport(): PageTransport | undefined {
@@ -99,10 +99,10 @@ export class Live {
   }
 
   /** One answer with the newest record of every car there is, then live from the position where that answer ends. */
-  async #watchFleet(origin: string): Promise<void> {
+  async #watchFleet(origin: string, token: string | undefined): Promise<void> {
     let position: string | undefined;
     try {
-      const response = await fetch(`${origin}/v1/channels/fleet?since=earliest&policy=latest&limit=1000`, { cache: 'no-store' });
+      const response = await fetch(`${origin}/v1/channels/fleet?since=earliest&policy=latest&limit=1000`, { cache: 'no-store', ...(token && { headers: { Authorization: `Bearer ${token}` } }) });
       if (response.status === 200) {
         const receivedAt = Date.now();
         const answer = (await response.json()) as { position: string; messages: { time: number; data: unknown }[] };
