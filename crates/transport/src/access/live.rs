@@ -104,6 +104,8 @@ pub fn end(context: &Context, id: ConnId, close_code: u16, error: &Error) {
         let mut last = Vec::new();
         form.encode_denied(&mut last, close_code, error);
         hub.close(id, &last, sockets);
+        // As long as its last word has not left, it is still read from.
+        sockets.grants.remove(id);
     });
 }
 

@@ -53,15 +53,16 @@ pub fn shown_to(headers: &HeaderMap, allowed: &[String]) -> (bool, bool) {
     (named || allowed.iter().any(|entry| entry == "*"), named)
 }
 
-/// `hosts`: names besides those of loopback; `None`: any.
+/// `hosts`: names besides those of loopback and those without a dot; `None`: any.
 ///
 /// Errors: [`Code::Forbidden`] for a foreign name.
 pub fn check_host(hosts: Option<&[String]>, parts: &Parts) -> Result<(), Error> {
     let (Some(hosts), Some(asked)) = (hosts, authority(parts)) else { return Ok(()) };
     let host = asked.host().trim_end_matches('.');
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    // A name without a dot is nobody's on the internet, so no page from there can point it here.
     let is_local = address.is_ok_and(|ip| ip.is_loopback())
-        || host.eq_ignore_ascii_case("localhost")
+        || !host.contains(['.', ':'])
         || host.to_ascii_lowercase().ends_with(".localhost");
     if is_local || hosts.iter().any(|name| name.eq_ignore_ascii_case(host)) {
         return Ok(());
