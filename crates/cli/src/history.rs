@@ -7,6 +7,8 @@ use clap::Args as ClapArgs;
 use millrace_edge::subscription::{Range, Update, read_range};
 use millrace_edge::wire::Server;
 
+use crate::trust::Trust;
+
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "One line of JSON per publication: channel, position, time (ms since 1970), key, data. Gaps go to the standard error.\n\
@@ -31,9 +33,12 @@ pub struct Args {
     /// The server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
+    #[command(flatten)]
+    trust: Trust,
 }
 
-pub async fn run(Args { channel, since, until, limit, to }: Args) -> anyhow::Result<()> {
+pub async fn run(Args { channel, since, until, limit, to, trust }: Args) -> anyhow::Result<()> {
+    trust.decide()?;
     let range = Range { server: to, channel, since, until, limit };
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut print = |update: Update| match update {

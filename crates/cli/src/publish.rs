@@ -9,6 +9,8 @@ use millrace_edge::post::{Failure, Poster};
 use millrace_edge::wire::{Server, query_value};
 use serde::Deserialize;
 
+use crate::trust::Trust;
+
 /// The server takes no more; a longer line is not read to its end.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 
@@ -34,6 +36,8 @@ pub struct Args {
     /// The server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
+    #[command(flatten)]
+    trust: Trust,
 }
 
 #[derive(Deserialize)]
@@ -42,6 +46,7 @@ struct Answer {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    args.trust.decide()?;
     let mut poster = Poster::new(|why| eprintln!("trying again: {why}"))?;
     if let Some(data) = &args.data {
         return publish(&args, &mut poster, data.clone().into_bytes()).await;

@@ -10,12 +10,15 @@ use millrace_edge::subscription::{Message, Options, Transport, Update, read};
 use millrace_edge::wire::Server;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::trust::Trust;
+
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Publications go to the standard output, gaps and lost connections to the standard error.\n\n\
     Example: watch one car\n  millrace sub cars/1/telemetry\n\
     Example: watch all cars, with channel and position\n  millrace sub 'cars/+/telemetry' --json\n\
     Example: everything that history still has, then what comes, by server-sent events\n  \
     millrace sub chat/lobby --transport sse --since earliest\n\
+    Example: a server with TLS\n  millrace sub chat/lobby --to https://localhost:8443\n\
     Example: wait for one message\n  millrace sub chat/lobby --limit 1")]
 pub struct Args {
     /// Names; over a WebSocket also patterns: + is one level, # is the rest
@@ -42,6 +45,8 @@ pub struct Args {
     /// The server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
+    #[command(flatten)]
+    trust: Trust,
 }
 
 fn transport() -> impl TypedValueParser<Value = Transport> {
@@ -52,6 +57,7 @@ fn transport() -> impl TypedValueParser<Value = Transport> {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    args.trust.decide()?;
     let options = Options {
         server: args.to,
         channels: args.channels,

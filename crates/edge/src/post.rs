@@ -37,7 +37,7 @@ enum Target {
 }
 
 impl Publisher {
-    /// `to` is `http://HOST:PORT` or `udp://HOST:PORT`. `on_retry` hears why a request is made again.
+    /// `to` is `http://HOST:PORT`, `https://HOST:PORT` or `udp://HOST:PORT`. `on_retry` hears why a request is made again.
     pub async fn new(to: &str, on_retry: fn(&str)) -> Result<Self, PostError> {
         let to = match to.strip_prefix("udp://") {
             Some(address) => Target::Udp(udp(address).await?),

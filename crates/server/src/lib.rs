@@ -7,6 +7,7 @@ pub mod config;
 mod pages;
 mod reload;
 mod run;
+pub mod tls;
 
 pub use config::{Config, Sources};
 pub use reload::{Reload, SetLogLevel};

@@ -56,6 +56,8 @@ pub struct Site {
     pub engine: Arc<dyn Engine>,
     pub metrics: Vec<Arc<Metrics>>,
     pub ready: Arc<AtomicBool>,
+    /// A certificate that devices may be made to trust, as DER.
+    pub ca: Option<Bytes>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -69,7 +71,8 @@ impl Site {
         ready: Arc<AtomicBool>,
     ) -> Self {
         let shards = metrics.len();
-        Self { started: Instant::now(), listen, udp, shards, engine_name, engine, metrics, ready, assets: load() }
+        let (started, ca, assets) = (Instant::now(), None, load());
+        Self { started, listen, udp, shards, engine_name, engine, metrics, ready, ca, assets }
     }
 
     fn info(&self) -> Response {
@@ -138,6 +141,8 @@ impl Pages for Site {
             "/readyz" => Some(fresh(text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "draining\n"))),
             "/metrics" => Some(self.metrics()),
             "/v1/info" => Some(self.info()),
+            // The type makes phones offer to install it.
+            "/ca.crt" => self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca))),
             "/" | "/carcare" if self.assets.is_empty() => Some(not_built()),
             _ => self.asset(request),
         }

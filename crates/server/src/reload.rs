@@ -17,7 +17,7 @@ pub struct Reload {
 pub type SetLogLevel = Box<dyn Fn(&str) -> anyhow::Result<()>>;
 
 /// Sections, and single keys, that hold at once. All others are read when something is made: a socket, a thread, a history.
-const AT_ONCE: &[&str] = &["limits", "drain", "log.level"];
+const AT_ONCE: &[&str] = &["limits", "drain", "log.level", "tls"];
 
 /// `section.key` of everything that differs, and whether it holds at once. Values are not named: some are secret.
 pub fn changes(old: &Config, new: &Config) -> Vec<(String, bool)> {

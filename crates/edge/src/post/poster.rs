@@ -45,7 +45,7 @@ impl From<Problem> for Failure {
 
 impl Poster {
     pub fn new(on_retry: fn(&str)) -> Result<Self, PostError> {
-        let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(ANSWER_TIME).build();
+        let client = crate::tls::http().timeout(ANSWER_TIME).build();
         let client = client.map_err(|error| PostError::Address(cause(&error)))?;
         let mut chance = Chance::from_system();
         let run = chance.bits();

@@ -19,6 +19,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub server: Server,
+    pub tls: crate::tls::Config,
     pub limits: millrace_transport::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
@@ -177,6 +178,9 @@ impl Config {
         }
         if self.server.shards > 1024 {
             return bad("server.shards", "is at most 1024");
+        }
+        if let Err((key, what)) = self.tls.check() {
+            return bad(key, what);
         }
         if !(1..=1 << 30).contains(&self.limits.message_bytes_max) {
             return bad("limits.message_bytes_max", "is 1 to 1073741824 bytes");

@@ -16,3 +16,4 @@ mod ranges;
 mod server;
 mod session;
 mod switching;
+mod tls;
