@@ -87,8 +87,9 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
     let ca = crate::tls::given_out(&config.tls)?;
-    let site = Site::new(urls(scheme, address), udp, name, engine.clone(), metrics.clone(), ready.clone());
-    let site = Arc::new(Site { ca, ..site });
+    let mut site = Site::new(urls(scheme, address), udp, name, engine.clone(), metrics.clone(), ready.clone());
+    site.ca = ca;
+    let site = Arc::new(site);
     let tickets = Arc::new(ticket_key(&config)?);
     let access = Arc::new(Access::from(Everyone::default()));
     let (draining, drains) = watch::channel(None);

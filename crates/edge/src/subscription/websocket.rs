@@ -165,7 +165,10 @@ fn refusal(error: Error) -> End {
             let body = response.body().as_deref().unwrap_or_default();
             Problem::of(response.status().as_u16(), body).into()
         }
-        error => End::Lost(cause(&error)),
+        error => match tls::distrust(&error) {
+            Some(why) => End::Fatal(SubscriptionError::Options(why)),
+            None => End::Lost(cause(&error)),
+        },
     }
 }
 
