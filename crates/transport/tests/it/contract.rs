@@ -1,5 +1,7 @@
 //! What every transport promises, run over every transport, in the clear and over TLS.
 
+#![allow(clippy::unwrap_used, reason = "tests, though called by others")]
+
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use millrace_engine::HistoryConfig;
 use millrace_transport::TRANSPORTS;

@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn growth_by_tls_is_what_his_sizes_say() {
-        for row in tls().iter().filter(|row| row.unit == "%") {
+        for row in tls(&Bill::default(), None).iter().filter(|row| row.unit == "%") {
             assert!((row.printed.unwrap() - row.corrected.unwrap()).abs() < 0.5, "{row:?}");
         }
     }
