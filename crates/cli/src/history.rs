@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use millrace_edge::subscription::{Range, Update, read_range};
 use millrace_edge::wire::Server;
 
-use crate::login::Login;
+use crate::{login::Login, trust::Trust};
 
 #[derive(Debug, ClapArgs)]
 #[command(
@@ -35,9 +35,12 @@ pub struct Args {
     to: Server,
     #[command(flatten)]
     login: Login,
+    #[command(flatten)]
+    trust: Trust,
 }
 
-pub async fn run(Args { channel, since, until, limit, to, login }: Args) -> anyhow::Result<()> {
+pub async fn run(Args { channel, since, until, limit, to, login, trust }: Args) -> anyhow::Result<()> {
+    trust.decide()?;
     let range = Range { server: to.with_token(login.token()?), channel, since, until, limit };
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut print = |update: Update| match update {

@@ -1,5 +1,6 @@
 //! `millrace`: one binary. Each command is a file; `serve` is what runs without one.
 
+mod cert;
 mod config;
 mod history;
 mod lab;
@@ -8,6 +9,7 @@ mod publish;
 mod serve;
 mod simulate;
 mod subscribe;
+mod trust;
 
 use std::process::ExitCode;
 
@@ -43,8 +45,8 @@ Try it:
 const SERVE_EXAMPLES: &str = "\
 Prints `listening on URL` once it accepts connections. SIGTERM drains: readers are told to move, then it ends; a second one ends it at once. SIGHUP reads the configuration again.
 
-Example: for the phones in this network
-  millrace serve --listen 0.0.0.0:8080
+Example: for the phones in this network, with a certificate of this machine's own
+  millrace serve --tls-dev --listen 0.0.0.0:8443
 Example: two threads, datagrams from devices, a shorter heartbeat
   millrace serve --shards 2 --udp 127.0.0.1:5005 --set limits.heartbeat=10s";
 
@@ -61,6 +63,9 @@ enum Command {
     Sub(subscribe::Args),
     /// Read a range of a channel's past, then end
     History(history::Args),
+    /// Make certificates to begin with
+    #[command(subcommand, after_help = "Example: for this machine and the phones in its network\n  millrace cert dev")]
+    Cert(cert::Command),
     /// Print or check the configuration
     #[command(subcommand, after_help = "Example: what can be set, and what it is set to\n  millrace config default")]
     Config(config::Command),
@@ -89,6 +94,7 @@ fn main() -> ExitCode {
                     Command::Pub(args) => publish::run(args).await,
                     Command::Sub(args) => subscribe::run(args).await,
                     Command::History(args) => history::run(args).await,
+                    Command::Cert(command) => cert::run(command),
                     Command::Config(command) => config::run(command),
                     Command::Lab(_) => unreachable!("it has returned above"),
                 }

@@ -9,7 +9,7 @@ use millrace_edge::post::{Failure, Poster};
 use millrace_edge::wire::{Server, query_value};
 use serde::Deserialize;
 
-use crate::login::Login;
+use crate::{login::Login, trust::Trust};
 
 /// The server takes no more; a longer line is not read to its end.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -38,6 +38,8 @@ pub struct Args {
     to: Server,
     #[command(flatten)]
     login: Login,
+    #[command(flatten)]
+    trust: Trust,
 }
 
 #[derive(Deserialize)]
@@ -46,6 +48,7 @@ struct Answer {
 }
 
 pub async fn run(mut args: Args) -> anyhow::Result<()> {
+    args.trust.decide()?;
     args.to = args.to.with_token(args.login.clone().token()?);
     let mut poster = Poster::new(|why| eprintln!("trying again: {why}"))?;
     if let Some(data) = &args.data {

@@ -3,8 +3,14 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use millrace_server::{Reload, SetLogLevel, Sources, config::Value};
+use millrace_server::{
+    Reload, SetLogLevel, Sources,
+    config::Value,
+    tls::dev::{self, Files},
+};
 use tracing_subscriber::{EnvFilter, Layer as _, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
+
+use crate::cert;
 
 /// What decides the configuration on the command line; shared by `serve` and `config`.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -30,6 +36,9 @@ pub struct Args {
     /// Serve beyond this machine without asking who is there: everybody may read and publish everything
     #[arg(long)]
     insecure_no_auth: bool,
+    /// Speak TLS with a certificate of this machine's own, which is made if it is missing (`millrace cert dev`)
+    #[arg(long)]
+    tls_dev: bool,
     /// Configuration file (TOML); `millrace config default` prints one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -43,10 +52,15 @@ impl Args {
     pub fn load(self) -> anyhow::Result<Sources> {
         let quoted = |text: String| format!("{text:?}");
         let switch = |on: bool| on.then(|| "true".to_owned());
+        let dev = Files::at(&dev::default_dir());
+        let dev_file = |path: PathBuf| self.tls_dev.then(|| quoted(path.display().to_string()));
         let flags = [
             ("server.behind_proxy", "--behind-proxy", switch(self.behind_proxy)),
             ("server.insecure_no_tls", "--insecure-no-tls", switch(self.insecure_no_tls)),
             ("server.insecure_no_auth", "--insecure-no-auth", switch(self.insecure_no_auth)),
+            ("tls.cert", "--tls-dev", dev_file(dev.cert)),
+            ("tls.key", "--tls-dev", dev_file(dev.key)),
+            ("tls.give_out_ca", "--tls-dev", dev_file(dev.ca)),
             ("server.listen", "--listen", self.listen.map(quoted)),
             ("server.shards", "--shards", self.shards.map(|shards| shards.to_string())),
             ("engine.url", "--engine", self.engine.map(quoted)),
@@ -61,6 +75,12 @@ impl Args {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    if args.tls_dev {
+        let made = dev::make(&dev::default_dir(), &[], true)?;
+        if made.new_ca {
+            eprintln!("{}", cert::next_steps(&made));
+        }
+    }
     let config = args.clone().load()?.config;
     let set_log_level = init_log(&config.log);
     let load = Box::new(move || Ok(args.clone().load()?.config));

@@ -17,7 +17,7 @@ use millrace_edge::wire::now_ms;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
-use crate::login::Login;
+use crate::{login::Login, trust::Trust};
 
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
@@ -130,11 +130,13 @@ struct Destination {
     /// The device's rule
     #[arg(long, value_name = "RULE", default_value = "continuous")]
     rule: Speak,
-    /// The server: http://HOST:PORT, or udp://HOST:PORT for datagrams
+    /// The server: http://HOST:PORT, https://HOST:PORT, or udp://HOST:PORT for datagrams
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     to: String,
     #[command(flatten)]
     login: Login,
+    #[command(flatten)]
+    trust: Trust,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
@@ -181,6 +183,7 @@ async fn send_paced(
     count: Option<u64>,
     mut next: impl FnMut() -> anyhow::Result<Option<Vec<Record>>>,
 ) -> anyhow::Result<()> {
+    destination.trust.decide()?;
     let to = &destination.to;
     let mut sender = Sender::new(match destination.rule {
         Speak::Continuous => Rule::Continuous,

@@ -10,7 +10,7 @@ use millrace_edge::subscription::{Message, Options, Transport, Update, read};
 use millrace_edge::wire::Server;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::login::Login;
+use crate::{login::Login, trust::Trust};
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Publications go to the standard output, gaps and lost connections to the standard error.\n\n\
@@ -18,6 +18,7 @@ use crate::login::Login;
     Example: watch all cars, with channel and position\n  millrace sub 'cars/+/telemetry' --json\n\
     Example: everything that history still has, then what comes, by server-sent events\n  \
     millrace sub chat/lobby --transport sse --since earliest\n\
+    Example: a server with TLS\n  millrace sub chat/lobby --to https://localhost:8443\n\
     Example: wait for one message\n  millrace sub chat/lobby --limit 1")]
 pub struct Args {
     /// Names; over a WebSocket also patterns: + is one level, # is the rest
@@ -46,6 +47,8 @@ pub struct Args {
     to: Server,
     #[command(flatten)]
     login: Login,
+    #[command(flatten)]
+    trust: Trust,
 }
 
 fn transport() -> impl TypedValueParser<Value = Transport> {
@@ -56,6 +59,7 @@ fn transport() -> impl TypedValueParser<Value = Transport> {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    args.trust.decide()?;
     let options = Options {
         server: args.to.with_token(args.login.token()?),
         channels: args.channels,

@@ -12,5 +12,6 @@ pub mod record;
 pub mod replay;
 pub mod rule;
 pub mod subscription;
+pub mod tls;
 pub mod town;
 pub mod wire;

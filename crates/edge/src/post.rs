@@ -37,7 +37,8 @@ enum Target {
 }
 
 impl Publisher {
-    /// `to` is `http://HOST:PORT`, which is shown the token, or `udp://HOST:PORT`. `on_retry` hears why a request is made again.
+    /// `to` is `http://HOST:PORT` or `https://HOST:PORT`, which is shown the token, or `udp://HOST:PORT`. `on_retry` hears why a request is
+    /// made again.
     pub async fn new(to: &str, token: Option<Token>, on_retry: fn(&str)) -> Result<Self, PostError> {
         let to = match to.strip_prefix("udp://") {
             Some(address) => Target::Udp(udp(address).await?),

@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// The largest answer that is read, bytes: 1,000 publications of 1 KiB fit many times.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The address of a server, `http://HOST:PORT`, without a slash at the end, and what it is shown to let one in.
+/// The address of a server, `http://HOST:PORT` or `https://HOST:PORT`, without a slash at the end, and what it is shown to let one in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     url: String,
@@ -38,10 +38,9 @@ impl Server {
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim_end_matches('/');
         match reqwest::Url::parse(text) {
-            Ok(url) if url.scheme() == "http" && url.host_str().is_some() => {
+            Ok(url) if ["http", "https"].contains(&url.scheme()) && url.host_str().is_some() => {
                 Ok(Self { url: text.to_owned(), token: None })
             }
-            Ok(url) if url.scheme() == "https" => Err("https is not spoken here yet: use http://HOST:PORT".into()),
             _ => Err(format!("`{text}` is no address of a server; one looks like http://127.0.0.1:8080")),
         }
     }
@@ -137,7 +136,9 @@ mod tests {
         let server = Server::parse("http://127.0.0.1:8080/").expect("an address");
         assert_eq!(server.http("/v1/stream"), "http://127.0.0.1:8080/v1/stream");
         assert_eq!(server.websocket("/v1/connect"), "ws://127.0.0.1:8080/v1/connect");
-        for wrong in ["127.0.0.1:8080", "https://a", "ftp://a", "", "http://"] {
+        let secured = Server::parse("https://cars.example").expect("an address");
+        assert_eq!(secured.websocket("/v1/connect"), "wss://cars.example/v1/connect");
+        for wrong in ["127.0.0.1:8080", "ftp://a", "", "http://"] {
             assert!(Server::parse(wrong).is_err(), "{wrong}");
         }
     }

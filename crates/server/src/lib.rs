@@ -10,6 +10,7 @@ mod pages;
 mod reload;
 mod run;
 mod secure;
+pub mod tls;
 
 pub use config::{Config, Sources};
 pub use reload::{Reload, SetLogLevel};

@@ -58,6 +58,8 @@ pub struct Site {
     pub ready: Arc<AtomicBool>,
     /// `/metrics` is for everybody.
     pub public_metrics: bool,
+    /// A certificate that devices may be made to trust, as DER.
+    pub ca: Option<Bytes>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -71,8 +73,8 @@ impl Site {
         ready: Arc<AtomicBool>,
     ) -> Self {
         let shards = metrics.len();
-        let (started, public_metrics, assets) = (Instant::now(), true, load());
-        Self { started, listen, udp, shards, engine_name, engine, metrics, ready, public_metrics, assets }
+        let (started, public_metrics, ca, assets) = (Instant::now(), true, None, load());
+        Self { started, listen, udp, shards, engine_name, engine, metrics, ready, public_metrics, ca, assets }
     }
 
     fn info(&self) -> Response {
@@ -152,6 +154,8 @@ impl Pages for Site {
             "/readyz" => Some(fresh(text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "draining\n"))),
             "/metrics" => self.public_metrics.then(|| self.metrics()),
             "/v1/info" => Some(self.info()),
+            // The type makes phones offer to install it.
+            "/ca.crt" => self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca))),
             "/" | "/carcare" if self.assets.is_empty() => Some(not_built()),
             _ => self.asset(request),
         }

@@ -17,7 +17,7 @@ pub struct Reload {
 pub type SetLogLevel = Box<dyn Fn(&str) -> anyhow::Result<()>>;
 
 /// Sections, and single keys, that hold at once. All others are read when something is made: a socket, a thread, a history.
-const AT_ONCE: &[&str] = &["auth", "limits", "drain", "log.level"];
+const AT_ONCE: &[&str] = &["auth", "limits", "drain", "log.level", "tls"];
 /// Single keys of these that do not.
 const LATER: &[&str] = &["auth.cookie", "auth.query"];
 /// The key of any namespace that does, too.

@@ -37,6 +37,7 @@ use crate::{
     pages::Site,
     reload::{Reload, changes},
     secure,
+    tls::Tls,
 };
 
 /// After the drain's window: time for the last frames to leave.
@@ -56,6 +57,7 @@ pub struct Running {
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
     limits: watch::Sender<millrace_transport::Config>,
+    tls: Option<Tls>,
     engine: Arc<dyn Engine>,
     metrics: Vec<Arc<Metrics>>,
     auth: Arc<Auth>,
@@ -73,6 +75,8 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     let listeners =
         listeners.with_context(|| format!("cannot listen on {}: is another server there?", config.server.listen))?;
     let address = listeners[0].address()?;
+    let tls = Tls::load(&config.tls, shards).context("TLS cannot be spoken")?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let mut datagrams = None;
     if !config.server.udp.is_empty() {
         let socket = bind_udp(config.server.udp.parse()?);
@@ -96,9 +100,9 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     let metrics: Vec<Arc<Metrics>> = (0..shards).map(|_| Arc::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
-    let public_metrics = config.server.public_metrics || secure::is_open(&config);
-    let mut site = Site::new(urls(address), udp, name, engine.clone(), metrics.clone(), ready.clone());
-    site.public_metrics = public_metrics;
+    let mut site = Site::new(urls(scheme, address), udp, name, engine.clone(), metrics.clone(), ready.clone());
+    site.public_metrics = config.server.public_metrics || secure::is_open(&config);
+    site.ca = crate::tls::given_out(&config.tls)?;
     let site = Arc::new(site);
     let tickets = Arc::new(ticket_key(&config)?);
     let auth = Auth::new(&config.auth, &config.anonymous(), unix_s).map_err(anyhow::Error::msg).context("`[auth]`")?;
@@ -117,6 +121,10 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
 
     let mut threads = Vec::with_capacity(shards);
     for ((id, listener), mut asked) in listeners.into_iter().enumerate().zip(asked) {
+        let listener = match &tls {
+            Some(tls) => listener.with_tls(tls.subscribe()),
+            None => listener,
+        };
         let (router, engine, metrics, pages) = (router.clone(), engine.clone(), metrics[id].clone(), site.clone());
         let (draining, mut stopped) = (drains.clone(), stops.clone());
         let (mut changing, tickets, ready) = (changing.clone(), tickets.clone(), ready.clone());
@@ -178,6 +186,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
         stop,
         threads,
         limits,
+        tls,
         engine,
         metrics,
         auth,
@@ -203,6 +212,14 @@ impl Running {
                 );
             }
         };
+        // Files may have changed where the configuration has not.
+        if let Some(tls) = &mut self.tls
+            && config.tls.is_on()
+            && let Err(error) = tls.reload(&config.tls)
+        {
+            let error = format!("{error:#}");
+            return tracing::error!(error, "the new certificate is bad: nothing new is taken, the old one stays");
+        }
         for (key, at_once) in changes(&self.config, &config) {
             match at_once {
                 true => tracing::info!(key, "changed"),
@@ -216,6 +233,9 @@ impl Running {
             self.config.namespaces.entry(name).or_default().anonymous = namespace.anonymous;
         }
         self.config.limits = config.limits;
+        if self.config.tls.is_on() == config.tls.is_on() {
+            self.config.tls = config.tls;
+        }
         self.config.drain = config.drain;
         self.config.log.level = config.log.level;
         self.shown.send_replace(self.config.without_secrets());
@@ -256,8 +276,9 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut running = start(config)?;
     // Scripts wait for this line.
-    println!("listening on http://{}", running.address);
-    for url in urls(running.address).iter().filter(|_| running.address.ip().is_unspecified()) {
+    let scheme = if running.tls.is_some() { "https" } else { "http" };
+    println!("listening on {scheme}://{}", running.address);
+    for url in urls(scheme, running.address).iter().filter(|_| running.address.ip().is_unspecified()) {
         println!("reachable at {url}");
     }
     if let Some(address) = running.admin {
@@ -327,14 +348,14 @@ fn check_free(address: SocketAddr) -> io::Result<()> {
 }
 
 /// Where a person can reach the server: all own addresses if it listens on all of them.
-fn urls(address: SocketAddr) -> Vec<String> {
+fn urls(scheme: &str, address: SocketAddr) -> Vec<String> {
     if !address.ip().is_unspecified() {
-        return vec![format!("http://{address}")];
+        return vec![format!("{scheme}://{address}")];
     }
-    let mut urls = vec![format!("http://localhost:{}", address.port())];
+    let mut urls = vec![format!("{scheme}://localhost:{}", address.port())];
     let own = if_addrs::get_if_addrs().unwrap_or_default();
     let reachable = own.iter().map(|interface| interface.ip()).filter(|ip| ip.is_ipv4() && !ip.is_loopback());
-    urls.extend(reachable.map(|ip| format!("http://{}", SocketAddr::new(ip, address.port()))));
+    urls.extend(reachable.map(|ip| format!("{scheme}://{}", SocketAddr::new(ip, address.port()))));
     urls
 }
 

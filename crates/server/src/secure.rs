@@ -31,7 +31,7 @@ pub fn check(config: &Config) -> anyhow::Result<()> {
     let listen = Some(server.listen).filter(|address| is_reached(*address));
     let Some(address) = listen.or(udp) else { return Ok(()) };
     // A datagram is never encrypted.
-    let encrypted = udp.is_none() && (server.behind_proxy);
+    let encrypted = udp.is_none() && (config.tls.is_on() || server.behind_proxy);
     let missing: Vec<&str> =
         [(encrypted || server.insecure_no_tls, ENCRYPT), (config.auth.is_configured() || server.insecure_no_auth, ASK)]
             .into_iter()

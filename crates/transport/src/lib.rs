@@ -20,6 +20,7 @@ mod replay;
 mod sockets;
 mod sse;
 mod stream;
+pub mod tls;
 mod udp;
 mod websocket;
 

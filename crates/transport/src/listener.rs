@@ -1,18 +1,17 @@
 //! Accepting connections: one listener per shard on the same port, so that the kernel spreads them and none changes threads.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     convert::Infallible,
     io,
     net::{SocketAddr, TcpListener as StdListener},
-    pin::Pin,
     rc::Rc,
     sync::atomic::Ordering::Relaxed,
-    task::{Context as TaskContext, Poll},
+    task::Poll,
     time::Duration,
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::BytesMut;
 use http::Request;
 use hyper::{
     body::Incoming,
@@ -21,17 +20,20 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use millrace_node::Metrics;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
+    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
+    sync::watch,
     task::spawn_local,
 };
 
 use crate::{
     Shard, access, drain,
     http::{Context, Handover, Response, route},
+    sockets::linger,
     stream::Stream,
-    udp,
+    tls, udp,
     websocket::{EventLoop, Upgrade},
 };
 
@@ -50,7 +52,10 @@ const FIGURES_EVERY_S: u64 = 5;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A bound socket of one shard.
-pub struct Listener(StdListener);
+pub struct Listener {
+    socket: StdListener,
+    tls: Option<watch::Receiver<tls::Settings>>,
+}
 
 impl Listener {
     /// Binds one listener per shard on the same port; port 0 takes a free one.
@@ -69,13 +74,18 @@ impl Listener {
             socket.set_nonblocking(true)?;
             let listener = StdListener::from(socket);
             address = listener.local_addr()?;
-            listeners.push(Listener(listener));
+            listeners.push(Listener { socket: listener, tls: None });
         }
         Ok(listeners)
     }
 
+    /// Speaks TLS, by whatever settings hold when a connection arrives.
+    pub fn with_tls(self, settings: watch::Receiver<tls::Settings>) -> Self {
+        Self { tls: Some(settings), ..self }
+    }
+
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.socket.local_addr()
     }
 }
 
@@ -88,11 +98,12 @@ pub async fn serve(
     datagrams: Option<std::net::UdpSocket>,
     stop: impl Future<Output = ()> + 'static,
 ) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener.0)?;
+    let tls = listener.tls.map(|settings| Rc::new(tls::Acceptor::new(settings)));
+    let listener = TcpListener::from_std(listener.socket)?;
     let event_loop = EventLoop::new(context.clone());
     let turns = context.shard.clone();
     let mut tasks = vec![spawn_local(async move { turns.run().await })];
-    tasks.push(spawn_local(accept(context.clone(), event_loop.clone(), listener)));
+    tasks.push(spawn_local(accept(context.clone(), event_loop.clone(), listener, tls)));
     if let Some(socket) = datagrams {
         let socket = tokio::net::UdpSocket::from_std(socket)?;
         tasks.push(spawn_local(udp::receive(context.clone(), socket)));
@@ -111,7 +122,12 @@ pub async fn serve(
 }
 
 /// Accepts until the server drains; then it only keeps what is open.
-async fn accept(context: Rc<Context>, event_loop: Rc<EventLoop>, listener: TcpListener) {
+async fn accept(
+    context: Rc<Context>,
+    event_loop: Rc<EventLoop>,
+    listener: TcpListener,
+    tls: Option<Rc<tls::Acceptor>>,
+) {
     let drains = context.drains();
     tokio::pin!(drains);
     let drain = loop {
@@ -120,7 +136,14 @@ async fn accept(context: Rc<Context>, event_loop: Rc<EventLoop>, listener: TcpLi
             drain = &mut drains => break drain,
         };
         match accepted {
-            Ok((stream, _)) => drop(spawn_local(connection(context.clone(), event_loop.clone(), stream))),
+            Ok((stream, _)) => {
+                set_options(&stream);
+                let (context, event_loop) = (context.clone(), event_loop.clone());
+                match &tls {
+                    None => drop(spawn_local(connection(context, event_loop, tls::Stream::plain(stream), None))),
+                    Some(tls) => drop(spawn_local(secured(context, event_loop, stream, tls.clone()))),
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -163,13 +186,59 @@ fn count_memory(shard: &Rc<Shard>) {
     shard.metrics.channels.store(channels as u64, Relaxed);
 }
 
-async fn connection(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: TcpStream) {
-    set_options(&stream);
+/// A connection whose client has to prove by a handshake that it can keep a secret.
+async fn secured(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: TcpStream, acceptor: Rc<tls::Acceptor>) {
+    let metrics = &context.shard.metrics;
+    let settings = acceptor.settings();
+    let Some(permit) = acceptor.permit() else { return Metrics::add(&metrics.tls_refused, 1) };
+    let handshake = async {
+        if !tls::is_tls(&stream).await? {
+            return Ok::<_, io::Error>(Err(stream));
+        }
+        tls::accept(stream, &settings).await.map(Ok)
+    };
+    let outcome = tokio::time::timeout(settings.handshake_timeout, handshake).await;
+    drop(permit);
+    match outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(Ok((stream, subject))) => {
+            Metrics::add(if stream.is_resumed() { &metrics.tls_resumed } else { &metrics.tls_handshakes }, 1);
+            connection(context, event_loop, stream, subject).await;
+        }
+        Ok(Err(stream)) => send_to_https(stream).await,
+        Err(error) => {
+            Metrics::add(&metrics.tls_failed, 1);
+            tracing::debug!(%error, "a handshake has failed");
+        }
+    }
+}
+
+/// Somebody has typed `http://`.
+async fn send_to_https(mut stream: TcpStream) {
+    const BODY: &str = "This port speaks TLS: use https:// (or wss://) in front of the same address.\n";
+    let length = BODY.len();
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{BODY}"
+    );
+    // It fits into the buffer of a fresh socket.
+    if stream.write_all(answer.as_bytes()).await.is_ok()
+        && let Ok(stream) = stream.into_std()
+    {
+        linger(stream.into(), None);
+    }
+}
+
+async fn connection(
+    context: Rc<Context>,
+    event_loop: Rc<EventLoop>,
+    mut stream: tls::Stream,
+    subject: Option<tls::PeerSubject>,
+) {
     let header_timeout = context.config().header_timeout;
-    let Ok(Ok(peeked)) = tokio::time::timeout(header_timeout, Peeked::new(stream)).await else { return };
-    let result = match peeked.head.starts_with(PREFACE) {
-        true => http2(context, peeked).await,
-        false => http1(context, event_loop, peeked, header_timeout).await,
+    let first = tokio::time::timeout(header_timeout, stream.starts_with(PREFACE)).await;
+    let result = match first {
+        Ok(Ok(true)) => http2(context, stream, subject).await,
+        Ok(Ok(false)) => http1(context, event_loop, stream, subject, header_timeout).await,
+        Ok(Err(_)) | Err(_) => return,
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection broke");
@@ -179,15 +248,17 @@ async fn connection(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: Tcp
 async fn http1(
     context: Rc<Context>,
     event_loop: Rc<EventLoop>,
-    stream: Peeked,
+    stream: tls::Stream,
+    subject: Option<tls::PeerSubject>,
     header_timeout: Duration,
 ) -> hyper::Result<()> {
     let next = Rc::new(RefCell::new(None::<Next>));
-    let unsent = stream.unsent.clone();
+    let unsent = stream.unsent();
     let service = {
         let (context, next) = (context.clone(), next.clone());
-        service_fn(move |request: Request<Incoming>| {
+        service_fn(move |mut request: Request<Incoming>| {
             let (context, next) = (context.clone(), next.clone());
+            request.extensions_mut().extend(named(&subject));
             // Boxed: what a request needs is held while it is answered, not as long as its connection is open.
             Box::pin(async move {
                 let (response, handover) = route(context, request).await;
@@ -233,14 +304,16 @@ async fn http1(
     if let Some(next) = next {
         // Nothing of hyper stays with the connection: its buffers cost more than all the rest.
         let parts = connection.into_parts();
-        let Peeked { stream, .. } = parts.io.into_inner();
-        let rest = Bytes::copy_from_slice(&parts.read_buf);
-        drop((parts.read_buf, parts.service));
-        if let Ok(stream) = stream.into_std() {
+        let tls::Parts { tcp, tls, head } = parts.io.into_inner().into_parts();
+        let mut rest = BytesMut::with_capacity(parts.read_buf.len() + head.len());
+        rest.extend_from_slice(&parts.read_buf);
+        rest.extend_from_slice(&head);
+        drop((parts.read_buf, head, parts.service));
+        if let Ok(stream) = tcp.into_std() {
             spawn_local(async move {
                 match next {
-                    Next::WebSocket(upgrade) => event_loop.adopt(stream.into(), rest, upgrade).await,
-                    Next::Stream(wanted, head) => event_loop.adopt_stream(stream.into(), wanted, head).await,
+                    Next::WebSocket(upgrade) => event_loop.adopt(stream.into(), tls, rest.into(), upgrade).await,
+                    Next::Stream(wanted, head) => event_loop.adopt_stream(stream.into(), tls, wanted, head).await,
                 }
             });
         }
@@ -248,11 +321,12 @@ async fn http1(
     Ok(())
 }
 
-async fn http2(context: Rc<Context>, stream: Peeked) -> hyper::Result<()> {
+async fn http2(context: Rc<Context>, stream: tls::Stream, subject: Option<tls::PeerSubject>) -> hyper::Result<()> {
     let service = {
         let context = context.clone();
-        service_fn(move |request: Request<Incoming>| {
+        service_fn(move |mut request: Request<Incoming>| {
             let context = context.clone();
+            request.extensions_mut().extend(named(&subject));
             async move {
                 let (response, handover) = route(context.clone(), request).await;
                 let response = match handover {
@@ -284,6 +358,15 @@ async fn http2(context: Rc<Context>, stream: Peeked) -> hyper::Result<()> {
     }
 }
 
+/// Who the client's certificate says it is: a part of its requests.
+fn named(subject: &Option<tls::PeerSubject>) -> http::Extensions {
+    let mut extensions = http::Extensions::new();
+    if let Some(subject) = subject {
+        extensions.insert(subject.clone());
+    }
+    extensions
+}
+
 fn set_options(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(NOTSENT_LOWAT_BYTES);
@@ -299,78 +382,9 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
     }
 }
 
-/// A connection of which the first bytes were read to see which HTTP it speaks; they are read again, first.
-struct Peeked {
-    head: BytesMut,
-    stream: TcpStream,
-    /// The socket has not taken all that hyper had for it.
-    unsent: Rc<Cell<bool>>,
-}
-
 /// What an HTTP/1.1 connection becomes when hyper is done with it.
 enum Next {
     WebSocket(Upgrade),
     /// With the head of its answer.
     Stream(Stream, Response),
-}
-
-impl Peeked {
-    async fn new(mut stream: TcpStream) -> io::Result<Self> {
-        let mut head = BytesMut::new();
-        while head.len() < PREFACE.len() && PREFACE.starts_with(&head) {
-            if stream.read_buf(&mut head).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        Ok(Self { head, stream, unsent: Rc::default() })
-    }
-}
-
-impl AsyncRead for Peeked {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut TaskContext<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if this.head.is_empty() {
-            return Pin::new(&mut this.stream).poll_read(cx, buf);
-        }
-        let length = this.head.len().min(buf.remaining());
-        buf.put_slice(&this.head[..length]);
-        this.head.advance(length);
-        if this.head.is_empty() {
-            this.head = BytesMut::new();
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Peeked {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut TaskContext<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.unsent.set(!matches!(written, Poll::Ready(Ok(taken)) if taken == buf.len()));
-        written
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut TaskContext<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        let offered = bufs.iter().map(|buf| buf.len()).sum::<usize>();
-        this.unsent.set(!matches!(written, Poll::Ready(Ok(taken)) if taken == offered));
-        written
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
 }

@@ -5,7 +5,7 @@ use std::{
     cell::RefCell,
     collections::VecDeque,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     pin::Pin,
     rc::Rc,
     sync::Arc,
@@ -13,17 +13,22 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use millrace_delivery::{ConnId, Wire};
 use millrace_node::{Metrics, Transport};
 use rustix::{
     event::epoll::{self, EventData, EventFlags},
-    net::{SendFlags, Shutdown},
+    net::{RecvFlags, SendFlags, Shutdown},
 };
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::{Shard, access::Grants, websocket::Talk};
+use crate::{
+    Shard,
+    access::Grants,
+    tls::{Received, Session},
+    websocket::Talk,
+};
 
 /// Most bytes that a stream's body holds before its connection counts as blocked.
 const PIPE_BYTES_MAX: usize = 16 * 1024;
@@ -60,7 +65,9 @@ pub(crate) struct Socket {
     /// Commands that wait behind one that the engine has not answered yet; while `Some`, nothing is read.
     #[expect(clippy::box_collection, reason = "it is rare, and an endpoint is one cache line")]
     pub(crate) waiting: Option<Box<VecDeque<String>>>,
-    watched: EventFlags,
+    /// Low bits of the flags that the kernel watches for: all but `ET`, which is always there.
+    watched: u16,
+    tls: Option<Box<Session>>,
 }
 
 #[derive(Default)]
@@ -90,8 +97,7 @@ impl Sockets {
     }
 
     /// Takes over a descriptor. Nothing is read before [`Sockets::watch`].
-    pub(crate) fn add_socket(&mut self, id: ConnId, fd: OwnedFd, talk: Talk, deflate: bool) {
-        let watched = EventFlags::empty();
+    pub(crate) fn add_socket(&mut self, id: ConnId, fd: OwnedFd, tls: Option<Box<Session>>, talk: Talk, deflate: bool) {
         self.metrics.opened(talk.transport(), 1);
         let socket = Socket {
             generation: id.generation,
@@ -101,7 +107,8 @@ impl Sockets {
             deflate,
             heard_s: 0,
             waiting: None,
-            watched,
+            watched: 0,
+            tls,
         };
         self.put(id, Endpoint::Socket(socket));
     }
@@ -110,8 +117,11 @@ impl Sockets {
     pub(crate) fn watch(&mut self, id: ConnId, read: bool) {
         let epoll = self.epoll.clone();
         let Some(socket) = self.socket(id) else { return };
-        let mut wanted = socket.watched;
+        let mut wanted = socket.watched();
         wanted.set(EventFlags::IN, read);
+        if socket.is_pending() {
+            wanted |= EventFlags::OUT;
+        }
         socket.change(id, wanted, &epoll);
     }
 
@@ -119,7 +129,7 @@ impl Sockets {
     pub(crate) fn rearm(&mut self, id: ConnId) {
         let epoll = self.epoll.clone();
         let Some(socket) = self.socket(id) else { return };
-        socket.change(id, socket.watched, &epoll);
+        socket.change(id, socket.watched(), &epoll);
     }
 
     /// Its peer has gone.
@@ -139,7 +149,9 @@ impl Sockets {
     /// Memory held for connections here, in bytes; a WebSocket holds more only between the first and the last byte of a message.
     pub(crate) fn bytes(&self) -> usize {
         let held = |endpoint: &Option<Endpoint>| match endpoint {
-            Some(Endpoint::Socket(socket)) => socket.decoder.buffered_bytes(),
+            Some(Endpoint::Socket(socket)) => {
+                socket.decoder.buffered_bytes() + socket.tls.as_ref().map_or(0, |tls| tls.bytes())
+            }
             Some(Endpoint::Pipe(_, pipe)) => pipe.borrow().bytes.capacity(),
             None => 0,
         };
@@ -181,10 +193,10 @@ impl millrace_node::Sockets for Sockets {
         match endpoint.take() {
             Some(Endpoint::Socket(socket)) if socket.generation == conn.generation => {
                 self.metrics.opened(socket.talk.transport(), -1);
-                if !socket.watched.is_empty() {
+                if socket.watched != 0 {
                     let _ = epoll::delete(&*self.epoll, &socket.fd);
                 }
-                linger(socket.fd);
+                linger(socket.fd, socket.tls);
             }
             Some(Endpoint::Pipe(generation, pipe)) if generation == conn.generation => pipe.borrow_mut().close(),
             other => *endpoint = other,
@@ -194,8 +206,11 @@ impl millrace_node::Sockets for Sockets {
 
 impl Socket {
     fn write(&mut self, id: ConnId, bytes: &[u8], epoll: &OwnedFd) -> usize {
+        if self.tls.is_some() {
+            return self.write_tls(id, bytes, epoll);
+        }
         let taken = loop {
-            match rustix::net::send(self.fd.as_fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match send(&self.fd, bytes) {
                 Ok(taken) => break taken,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => break 0,
@@ -203,10 +218,46 @@ impl Socket {
                 Err(_) => return bytes.len(),
             }
         };
-        if taken < bytes.len() && !self.watched.contains(EventFlags::OUT) {
-            self.change(id, self.watched | EventFlags::OUT, epoll);
+        if taken < bytes.len() && !self.watched().contains(EventFlags::OUT) {
+            self.change(id, self.watched() | EventFlags::OUT, epoll);
         }
         taken
+    }
+
+    /// The same through TLS, where the last record that was taken may wait in the session.
+    #[inline(never)]
+    fn write_tls(&mut self, id: ConnId, bytes: &[u8], epoll: &OwnedFd) -> usize {
+        let Self { fd, tls: Some(tls), .. } = self else { return bytes.len() };
+        let Ok(taken) = tls.write(bytes, |bytes| Ok(send(fd, bytes)?)) else { return bytes.len() };
+        if (taken < bytes.len() || tls.is_pending()) && !self.watched().contains(EventFlags::OUT) {
+            self.change(id, self.watched() | EventFlags::OUT, epoll);
+        }
+        taken
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Receives through TLS, and answers what the protocol asks for.
+    ///
+    /// Errors: the link's; `WouldBlock` if nothing is there; `InvalidData` for what is no TLS.
+    pub(crate) fn read_tls(&mut self, id: ConnId, plain: &mut BytesMut, epoll: &OwnedFd) -> io::Result<Received> {
+        let Self { fd, tls: Some(tls), .. } = self else { return Ok(Received::End) };
+        let received = tls.read(plain, |buffer| Ok(rustix::net::recv(&*fd, buffer, RecvFlags::DONTWAIT)?.1));
+        tls.flush(|bytes| Ok(send(fd, bytes)?))?;
+        if tls.is_pending() && !self.watched().contains(EventFlags::OUT) {
+            self.change(id, self.watched() | EventFlags::OUT, epoll);
+        }
+        received
+    }
+
+    fn watched(&self) -> EventFlags {
+        EventFlags::from_bits_retain(self.watched.into())
+    }
+
+    fn is_pending(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_pending())
     }
 
     /// Says what shall be reported from now on. What is ready at this moment is reported once more: descriptors report edges, and are not
@@ -214,12 +265,12 @@ impl Socket {
     fn change(&mut self, id: ConnId, wanted: EventFlags, epoll: &OwnedFd) {
         let data = EventData::new_u64(u64::from(id.generation) << 32 | u64::from(id.slot));
         let wanted = wanted | EventFlags::RDHUP | EventFlags::ET;
-        let changed = match self.watched.is_empty() {
+        let changed = match self.watched == 0 {
             true => epoll::add(epoll, &self.fd, data, wanted),
             false => epoll::modify(epoll, &self.fd, data, wanted),
         };
         match changed {
-            Ok(()) => self.watched = wanted,
+            Ok(()) => self.watched = wanted.bits() as u16,
             Err(error) => tracing::error!(%error, "a socket cannot be watched"),
         }
     }
@@ -229,19 +280,40 @@ impl Socket {
         std::mem::replace(&mut self.heard_s, now_s) != now_s
     }
 
-    /// Room to write was reported: no more of it until the next partial write.
-    pub(crate) fn unblocked(&mut self, id: ConnId, epoll: &OwnedFd) {
-        self.change(id, self.watched - EventFlags::OUT, epoll);
+    /// Room to write was reported: no more of it until the next partial write. False if what was taken before has used it up.
+    pub(crate) fn unblocked(&mut self, id: ConnId, epoll: &OwnedFd) -> bool {
+        if let Self { fd, tls: Some(tls), .. } = self
+            && matches!(tls.flush(|bytes| Ok(send(fd, bytes)?)), Ok(false))
+        {
+            return false;
+        }
+        self.change(id, self.watched() - EventFlags::OUT, epoll);
+        true
     }
 }
 
+fn send(fd: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<usize> {
+    rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
 /// Lets the peer read the close frame: closing at once, with its bytes unread, would reset the connection and lose the frame.
-fn linger(fd: OwnedFd) {
-    let _ = rustix::net::shutdown(&fd, Shutdown::Write);
+pub(crate) fn linger(fd: OwnedFd, tls: Option<Box<Session>>) {
+    let last = tls.map_or_else(Vec::new, |mut tls| {
+        tls.end();
+        tls.into_pending()
+    });
+    if last.is_empty() {
+        let _ = rustix::net::shutdown(&fd, Shutdown::Write);
+    }
     let Ok(mut stream) = tokio::net::TcpStream::from_std(fd.into()) else { return };
     tokio::task::spawn_local(async move {
         let mut rest = [0; 4096];
-        let read_all = async { while matches!(stream.read(&mut rest).await, Ok(n) if n > 0) {} };
+        let read_all = async {
+            if !last.is_empty() && (stream.write_all(&last).await.is_err() || stream.shutdown().await.is_err()) {
+                return;
+            }
+            while matches!(stream.read(&mut rest).await, Ok(n) if n > 0) {}
+        };
         let _ = tokio::time::timeout(LINGER, read_all).await;
     });
 }

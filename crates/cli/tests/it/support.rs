@@ -153,7 +153,7 @@ impl Server {
         let mut process = Process::start(command);
         let line = process.out.wait_for("listening on ");
         let url = line.trim_start_matches("listening on ").to_owned();
-        Self { process, address: url.trim_start_matches("http://").to_owned(), url }
+        Self { process, address: url.rsplit('/').next().unwrap_or_default().to_owned(), url }
     }
 
     pub fn get(&self, path: &str) -> Answer {

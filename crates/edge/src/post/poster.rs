@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::PostError;
 use crate::backoff::Backoff;
 use crate::chance::Chance;
+use crate::tls::distrust;
 use crate::wire::{Problem, body, cause};
 
 /// Attempts before a request is given up: at the longest after about 40 s of waiting, on average 20 s.
@@ -45,7 +46,7 @@ impl From<Problem> for Failure {
 
 impl Poster {
     pub fn new(on_retry: fn(&str)) -> Result<Self, PostError> {
-        let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(ANSWER_TIME).build();
+        let client = crate::tls::http().timeout(ANSWER_TIME).build();
         let client = client.map_err(|error| PostError::Address(cause(&error)))?;
         let mut chance = Chance::from_system();
         let run = chance.bits();
@@ -95,7 +96,10 @@ async fn attempt(request: reqwest::RequestBuilder) -> Result<Vec<u8>, Failure> {
     let response = request.send().await.map_err(|error| match error.is_builder() {
         // An address or a header that HTTP cannot carry gets no better with time.
         true => Failure::Refused(Problem { code: "bad_request".into(), detail: cause(&error), retry: false }),
-        false => Failure::Again(cause(&error)),
+        false => match distrust(&error) {
+            Some(detail) => Failure::Refused(Problem { code: "untrusted".into(), detail, retry: false }),
+            None => Failure::Again(cause(&error)),
+        },
     })?;
     let status = response.status();
     let answer = body(response).await.map_err(Failure::Again)?;

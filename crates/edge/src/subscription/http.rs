@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::lines::{Events, Lines};
-use super::{End, Gap, Message, Reader, SILENCE_MAX, Transport, parse};
+use super::{End, Gap, Message, Reader, SILENCE_MAX, SubscriptionError, Transport, parse};
+use crate::tls::distrust;
 use crate::wire::{Problem, body, cause, query_value};
 
 /// How long a long poll is held.
@@ -174,7 +175,10 @@ fn path(reader: &Reader<'_, '_>, default: Option<&str>) -> String {
 }
 
 pub(super) async fn ok(response: reqwest::Result<reqwest::Response>) -> Result<reqwest::Response, End> {
-    let response = response.map_err(|error| End::Lost(cause(&error)))?;
+    let response = response.map_err(|error| match distrust(&error) {
+        Some(why) => End::Fatal(SubscriptionError::Options(why)),
+        None => End::Lost(cause(&error)),
+    })?;
     let status = response.status();
     if status.is_success() {
         return Ok(response);

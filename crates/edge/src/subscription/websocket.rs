@@ -6,9 +6,13 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
 use tokio_tungstenite::tungstenite::protocol::{WebSocketConfig, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{Error, Message as Frame};
+use tokio_tungstenite::{Connector, connect_async_tls_with_config};
 
 use super::{End, Gap, MESSAGE_BYTES_MAX, Message, Reader, SILENCE_MAX, SubscriptionError, is_pattern, parse};
-use crate::wire::{Problem, cause};
+use crate::{
+    tls,
+    wire::{Problem, cause},
+};
 
 const SUBPROTOCOL: &str = "millrace.v1+json";
 
@@ -54,7 +58,8 @@ async fn connect_and_read(reader: &mut Reader<'_, '_>) -> Result<std::convert::I
         request = request.with_sub_protocol(format!("resume.{ticket}"));
     }
     let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_BYTES_MAX));
-    let opening = tokio_tungstenite::connect_async_with_config(request, Some(config), true);
+    let connector = Connector::Rustls(tls::config(&["http/1.1"]).into());
+    let opening = connect_async_tls_with_config(request, Some(config), true, Some(connector));
     let opened = tokio::time::timeout(SILENCE_MAX, opening).await;
     let (mut socket, _) = opened.map_err(|_| End::Lost("the server does not answer".into()))?.map_err(refusal)?;
     // With a ticket the server says first what need not be asked for.
@@ -163,7 +168,10 @@ fn refusal(error: Error) -> End {
             let body = response.body().as_deref().unwrap_or_default();
             Problem::of(response.status().as_u16(), body).into()
         }
-        error => End::Lost(cause(&error)),
+        error => match tls::distrust(&error) {
+            Some(why) => End::Fatal(SubscriptionError::Options(why)),
+            None => End::Lost(cause(&error)),
+        },
     }
 }
 

@@ -33,6 +33,11 @@ pub trait Dialect: Send {
 
     /// Time has come: the next poll.
     fn wake(&mut self, _now_ns: u64, _out: &mut Vec<u8>) {}
+
+    /// Appends bytes that somebody else says on this connection, as they go over the wire.
+    fn wrap(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(plain);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,6 +31,7 @@ mod carcare_reliability;
 pub mod carcare_wire;
 mod parameters;
 mod settings;
+mod somogyi_tls;
 
 pub use parameters::{Axis, Parameters};
 pub use settings::{Settings, nearest};
@@ -54,6 +55,7 @@ pub static SCENARIOS: &[Scenario] = &[
         include_str!("carcare_reliability/scenario.toml"),
         &carcare_reliability::CarcareReliability,
     ),
+    Scenario::sweep("somogyi-tls", include_str!("somogyi_tls/scenario.toml")).with(somogyi_tls::tables),
     Scenario::sweep("muller-pingpong", include_str!("muller_pingpong/scenario.toml")),
     Scenario::sweep("connections", include_str!("connections/scenario.toml")),
     Scenario::sweep("storm", include_str!("storm/scenario.toml")),

@@ -43,6 +43,8 @@ pub static TARGETS: &[&dyn Target] = &[
     &pushpin::Pushpin,
     &centrifugo::Centrifugo,
     &mercure::Mercure,
+    &millrace::SECURED,
+    &millrace::SECURED_RESUMED,
 ];
 
 /// One kind of server.

@@ -168,7 +168,7 @@ pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Re
     if matches!(transport, Transport::WebSocket | Transport::Session) {
         let mut close = Vec::new();
         frame_into(CLOSE, &1000_u16.to_be_bytes(), &mut close);
-        subscriber.say(&close)?;
+        subscriber.say_plain(&close)?;
         subscriber.until(patience, "closed", |heard| heard.is_closed)?;
         subscriber.shut()?;
         let [closed] = settle([&mut subscriber], patience)?;
@@ -207,7 +207,7 @@ pub fn batch(target: &dyn Target, server: &Server, messages: u64, payload_bytes:
     let [read, said] = settle([&mut subscriber, &mut publisher], patience)?;
     let mut frames = Vec::new();
     (0..messages).for_each(|_| frame_into(TEXT, &payload, &mut frames));
-    publisher.say(&frames)?;
+    publisher.say_plain(&frames)?;
     subscriber.until(patience, "delivered together", |heard| heard.messages == 2 * messages)?;
     let [together] = settle([&mut subscriber], patience)?;
     Ok(Batch { single: said.since(&before).bytes(bytes, 0).up, together: together.since(&read).bytes(0, bytes).down })

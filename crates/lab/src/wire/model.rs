@@ -33,6 +33,11 @@ pub fn frame_header(payload: u64) -> u64 {
 /// What a client adds to each frame: it masks them (RFC 6455, 5.3).
 pub const MASK_BYTES: u64 = 4;
 
+/// What TLS 1.3 adds to each record: header, type of what is in it, and tag (RFC 8446, 5.2). Each write is a record of its own.
+pub const RECORD_BYTES: u64 = 5 + 1 + 16;
+/// What fits into one (RFC 8446, 5.1).
+const RECORD_CARRIES: u64 = 1 << 14;
+
 /// What goes over a connection for one unit: writes that are segments of their own, and ACKs that go alone.
 #[derive(Clone, Debug, Default)]
 struct Exchange {
@@ -60,11 +65,12 @@ impl Exchange {
         let one = |writes: &[Write], acks: u64, syns: u64| {
             let payload: u64 = writes.iter().map(|write| write.payload).sum();
             let bytes: u64 = writes.iter().map(|write| write.bytes).sum();
-            let segments: u64 = writes.iter().map(|write| write.bytes.div_ceil(segment.carries)).sum();
+            let tls = |write: &Write| write.bytes.div_ceil(RECORD_CARRIES) * segment.record;
+            let segments: u64 = writes.iter().map(|write| (write.bytes + tls(write)).div_ceil(segment.carries)).sum();
             Bytes {
                 payload: payload as f64,
                 framing: (bytes - payload) as f64,
-                tls: 0.0,
+                tls: writes.iter().map(tls).sum::<u64>() as f64,
                 headers: (segments * segment.header) as f64,
                 acks: ((acks + syns) * segment.header + syns * SYN_OPTION_BYTES) as f64,
             }
@@ -78,15 +84,36 @@ impl Exchange {
 struct Segment {
     header: u64,
     carries: u64,
+    /// What is added to each record; nothing in the clear.
+    record: u64,
 }
 
 /// Each counted unit with what the model says of it.
 ///
 /// Errors: the conversation lacks what the transport promises, so that there is no head to count.
 pub fn predict(measured: &Measured, plan: &Plan) -> anyhow::Result<Vec<Line>> {
-    let terms = Terms::new(measured, plan)?;
+    lines(&Terms::new(measured, plan)?, measured, "", 0, |_| true)
+}
+
+/// The same for messages over TLS. `plain`: the same conversation in the clear, where heads can be seen.
+///
+/// Errors: as [`predict`].
+pub fn predict_secured(plain: &Measured, secured: &Measured, plan: &Plan) -> anyhow::Result<Vec<Line>> {
+    lines(&Terms::new(plain, plan)?, secured, SECURED, RECORD_BYTES, |unit| unit == Unit::Message)
+}
+
+/// After the name of a transport.
+pub const SECURED: &str = " over TLS";
+
+fn lines(
+    terms: &Terms,
+    measured: &Measured,
+    suffix: &str,
+    record: u64,
+    is_wanted: impl Fn(Unit) -> bool,
+) -> anyhow::Result<Vec<Line>> {
     let total = measured.subscriber.info()?;
-    let segment = Segment { header: total.header_bytes, carries: total.segment_bytes };
+    let segment = Segment { header: total.header_bytes, carries: total.segment_bytes, record };
     let line = |counted: &Counted| {
         let model = (0..counted.count)
             .map(|n| terms.exchange(counted.side, counted.unit, n).bytes(&segment))
@@ -94,7 +121,7 @@ pub fn predict(measured: &Measured, plan: &Plan) -> anyhow::Result<Vec<Line>> {
             .per(counted.count);
         let measured_each = counted.bytes.per(counted.count);
         Line {
-            transport: measured.transport.to_string(),
+            transport: format!("{}{suffix}", measured.transport),
             side: counted.side,
             unit: counted.unit,
             count: counted.count,
@@ -104,7 +131,7 @@ pub fn predict(measured: &Measured, plan: &Plan) -> anyhow::Result<Vec<Line>> {
             retransmitted_bytes: counted.again as f64,
         }
     };
-    Ok(measured.counted.iter().map(line).collect())
+    Ok(measured.counted.iter().filter(|counted| is_wanted(counted.unit)).map(line).collect())
 }
 
 /// What the sizes depend on.
@@ -417,11 +444,13 @@ mod tests {
 
     #[test]
     fn long_writes_are_several_segments() {
-        let segment = Segment { header: 52, carries: 1448 };
+        let segment = Segment { header: 52, carries: 1448, record: 0 };
         let exchange = Exchange { down: vec![Write { bytes: 3000, payload: 2900 }], acks_up: 2, ..Exchange::default() };
         let bytes = exchange.bytes(&segment);
         assert_eq!((bytes.down.payload, bytes.down.framing, bytes.down.headers), (2900.0, 100.0, 156.0));
         assert_eq!(bytes.up.total(), 104.0);
+        let secured = exchange.bytes(&Segment { record: RECORD_BYTES, ..segment }).down;
+        assert_eq!((secured.tls, secured.headers), (22.0, 156.0));
         let opening = Exchange { opens: true, ..Exchange::default() }.bytes(&segment);
         assert_eq!((opening.up.total(), opening.down.total()), (112.0, 60.0));
     }

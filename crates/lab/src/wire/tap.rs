@@ -73,6 +73,13 @@ impl Tap {
         Ok(())
     }
 
+    /// Says bytes past the dialect, but in the way that its bytes go.
+    pub fn say_plain(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        let mut out = Vec::new();
+        self.dialect.wrap(bytes, &mut out);
+        self.say(&out)
+    }
+
     pub fn publish(&mut self, payload: &[u8]) -> anyhow::Result<()> {
         let mut out = Vec::new();
         self.dialect.publish(payload, &mut out);

@@ -126,10 +126,24 @@ fn mercure_delivers_all() {
 }
 
 #[test]
+fn millrace_tls_delivers_all() {
+    delivers_all_by_every_transport("millrace-tls");
+}
+
+#[test]
+fn millrace_tls_resumed_delivers_all() {
+    delivers_all_by_every_transport("millrace-tls-resumed");
+}
+
+#[test]
 fn every_target_has_a_test() {
     let tests = include_str!("targets.rs");
     for target in TARGETS {
-        assert!(tests.contains(&format!("fn {}_delivers_all", target.name())), "{} has none", target.name());
+        assert!(
+            tests.contains(&format!("fn {}_delivers_all", target.name().replace('-', "_"))),
+            "{} has none",
+            target.name()
+        );
     }
 }
 

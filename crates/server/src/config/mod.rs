@@ -24,6 +24,7 @@ pub struct Config {
     pub server: Server,
     pub admin: Admin,
     pub auth: crate::auth::Config,
+    pub tls: crate::tls::Config,
     pub limits: millrace_transport::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
@@ -227,6 +228,9 @@ impl Config {
         }
         if self.server.shards > 1024 {
             return bad("server.shards", "is at most 1024");
+        }
+        if let Err((key, what)) = self.tls.check() {
+            return bad(key, what);
         }
         if !(1..=1 << 30).contains(&self.limits.message_bytes_max) {
             return bad("limits.message_bytes_max", "is 1 to 1073741824 bytes");

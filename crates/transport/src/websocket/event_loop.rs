@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use millrace_delivery::ConnId;
 use millrace_engine::Answer;
 use millrace_node::Metrics;
@@ -29,6 +29,7 @@ use crate::{
     access::Caller,
     http::{Body, Context, Response},
     stream::{Stream, encode_head},
+    tls::{Received, Session},
 };
 
 /// One read takes at most so much; this is also the back-pressure on publishers.
@@ -50,6 +51,8 @@ pub struct EventLoop {
     epoll: Rc<OwnedFd>,
     /// One read buffer for all: an idle connection has none.
     scratch: RefCell<Vec<u8>>,
+    /// What was read through TLS, for the same reason.
+    plain: RefCell<BytesMut>,
     /// Publishers that are not read from.
     paused: RefCell<HashSet<ConnId>>,
 }
@@ -65,7 +68,8 @@ impl AsRawFd for Source {
 impl EventLoop {
     pub fn new(context: Rc<Context>) -> Rc<Self> {
         let epoll = context.shard.sockets().epoll();
-        Rc::new(Self { context, epoll, scratch: RefCell::new(vec![0; READ_BYTES]), paused: RefCell::default() })
+        let scratch = RefCell::new(vec![0; READ_BYTES]);
+        Rc::new(Self { context, epoll, scratch, plain: RefCell::default(), paused: RefCell::default() })
     }
 
     /// Serves until the task is dropped.
@@ -115,7 +119,7 @@ impl EventLoop {
     }
 
     /// Makes an upgraded connection one of this loop's. `rest` is what the client has sent after its handshake.
-    pub async fn adopt(self: &Rc<Self>, fd: OwnedFd, rest: Bytes, upgrade: Upgrade) {
+    pub async fn adopt(self: &Rc<Self>, fd: OwnedFd, tls: Option<Box<Session>>, rest: Bytes, upgrade: Upgrade) {
         let shard = &self.context.shard;
         let form = upgrade.form();
         let Upgrade { caller, ask, session, ticket, deflate } = upgrade;
@@ -125,7 +129,7 @@ impl EventLoop {
         };
         let id = shard.with(|hub, sockets| {
             let id = hub.connect(form);
-            sockets.add_socket(id, fd, talk, deflate.is_some());
+            sockets.add_socket(id, fd, tls, talk, deflate.is_some());
             sockets.grants.put(id, caller.clone());
             id
         });
@@ -184,11 +188,11 @@ impl EventLoop {
     }
 
     /// Makes a connection that was asked for a stream one of this loop's: `head` is its answer as far as known.
-    pub async fn adopt_stream(self: &Rc<Self>, fd: OwnedFd, stream: Stream, head: Response) {
+    pub async fn adopt_stream(self: &Rc<Self>, fd: OwnedFd, tls: Option<Box<Session>>, stream: Stream, head: Response) {
         let shard = &self.context.shard;
         let id = shard.with(|hub, sockets| {
             let id = hub.connect(stream.form);
-            sockets.add_socket(id, fd, Talk::Stream(stream.transport), false);
+            sockets.add_socket(id, fd, tls, Talk::Stream(stream.transport), false);
             sockets.grants.put(id, stream.caller.clone());
             id
         });
@@ -217,8 +221,9 @@ impl EventLoop {
             shard.with(|hub, sockets| {
                 let epoll = sockets.epoll();
                 let Some(socket) = sockets.socket(id) else { return };
-                socket.unblocked(id, &epoll);
-                hub.writable(id, sockets);
+                if socket.unblocked(id, &epoll) {
+                    hub.writable(id, sockets);
+                }
             });
             self.watch(id);
         }
@@ -235,6 +240,10 @@ impl EventLoop {
         let received = {
             let mut sockets = self.context.shard.sockets();
             let Some(socket) = sockets.socket(id) else { return false };
+            if socket.is_tls() {
+                drop((sockets, scratch));
+                return self.read_tls(id);
+            }
             rustix::net::recv(socket.fd.as_fd(), &mut scratch[..], RecvFlags::DONTWAIT)
         };
         match received {
@@ -246,13 +255,43 @@ impl EventLoop {
             Err(Errno::INTR) => true,
             Err(Errno::AGAIN) => false,
             Ok(_) | Err(_) => {
-                self.context.shard.with(|hub, sockets| {
-                    hub.disconnect(id);
-                    sockets.remove(id);
-                });
+                self.remove(id);
                 false
             }
         }
+    }
+
+    /// The same through TLS.
+    fn read_tls(self: &Rc<Self>, id: ConnId) -> bool {
+        let mut plain = self.plain.borrow_mut();
+        plain.clear();
+        let received = {
+            let mut sockets = self.context.shard.sockets();
+            let Some(socket) = sockets.socket(id) else { return false };
+            socket.read_tls(id, &mut plain, &self.epoll)
+        };
+        if !plain.is_empty() {
+            Metrics::add(&self.context.shard.metrics.received_bytes, plain.len() as u64);
+            self.decode(id, &mut plain);
+        }
+        match received {
+            Ok(Received::All) => false,
+            Ok(Received::More) => true,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Ok(Received::End) | Err(_) => {
+                self.remove(id);
+                false
+            }
+        }
+    }
+
+    /// Its peer has gone.
+    fn remove(&self, id: ConnId) {
+        self.context.shard.with(|hub, sockets| {
+            hub.disconnect(id);
+            sockets.remove(id);
+        });
     }
 
     /// Hands what was read to the decoder, and its messages on.

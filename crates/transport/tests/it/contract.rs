@@ -1,4 +1,6 @@
-//! What every transport promises, run over every transport.
+//! What every transport promises, run over every transport, in the clear and over TLS.
+
+#![allow(clippy::unwrap_used, reason = "tests, though called by others")]
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use millrace_transport::TRANSPORTS;
@@ -8,6 +10,34 @@ use crate::{
     client::{Ask, Data, Http, Item, Reader, Session, Way, after, parts},
     server::{Server, until},
 };
+
+/// Each promise is kept in the clear, and over TLS.
+macro_rules! promises {
+    ($($name:ident,)*) => {
+        mod clear {
+            $(#[tokio::test] async fn $name() { crate::server::SECURED.scope(false, super::$name()).await })*
+        }
+        mod tls {
+            $(#[tokio::test] async fn $name() { crate::server::SECURED.scope(true, super::$name()).await })*
+        }
+    };
+}
+
+promises! {
+    publications_arrive_in_order,
+    any_position_resumes,
+    what_history_has_lost_is_a_gap_and_reading_goes_on,
+    a_position_of_another_life_is_a_gap,
+    a_position_that_was_never_given_out_is_a_gap,
+    since_speaks_every_language,
+    latest_is_the_newest_per_key,
+    payloads_arrive_as_they_were_published,
+    the_largest_publication_arrives_and_one_byte_more_is_refused,
+    open_readers_are_counted,
+    what_has_expired_is_not_read,
+    the_same_idempotency_key_publishes_once,
+    a_stream_that_is_cut_before_its_first_message_resumes,
+}
 
 async fn open_all(server: &Server, ways: impl Iterator<Item = Way>, ask: &Ask) -> Vec<Reader> {
     let mut readers = Vec::new();
@@ -21,7 +51,6 @@ fn numbers(range: impl Iterator<Item = u64>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()
 }
 
-#[tokio::test]
 async fn publications_arrive_in_order() {
     let server = Server::start();
     let first = server.publish("order", "0").await;
@@ -40,7 +69,6 @@ async fn publications_arrive_in_order() {
     }
 }
 
-#[tokio::test]
 async fn any_position_resumes() {
     let server = Server::start();
     let last = server.publish_all("resume", (1..=20).map(Value::from)).await;
@@ -61,7 +89,6 @@ async fn any_position_resumes() {
     }
 }
 
-#[tokio::test]
 async fn what_history_has_lost_is_a_gap_and_reading_goes_on() {
     let server = Server::with(|config| {
         config.namespaces.entry("small".into()).or_default().count_max = Some(10);
@@ -86,7 +113,6 @@ async fn what_history_has_lost_is_a_gap_and_reading_goes_on() {
     assert_eq!((&ok["recovered"], &ok["position"]), (&json!(false), &json!(from)));
 }
 
-#[tokio::test]
 async fn a_position_of_another_life_is_a_gap() {
     let server = Server::start();
     let last = server.publish_all("lives", (1..=3).map(Value::from)).await;
@@ -105,7 +131,6 @@ async fn a_position_of_another_life_is_a_gap() {
     }
 }
 
-#[tokio::test]
 async fn a_position_that_was_never_given_out_is_a_gap() {
     let server = Server::start();
     let last = server.publish("future", "1").await;
@@ -120,7 +145,6 @@ async fn a_position_that_was_never_given_out_is_a_gap() {
     }
 }
 
-#[tokio::test]
 async fn since_speaks_every_language() {
     let server = Server::start();
     server.publish("since", "a").await;
@@ -157,7 +181,6 @@ async fn since_speaks_every_language() {
     }
 }
 
-#[tokio::test]
 async fn latest_is_the_newest_per_key() {
     let server = Server::start();
     for (i, key) in ["a", "b", "a", "c", "b"].iter().enumerate() {
@@ -181,7 +204,6 @@ async fn latest_is_the_newest_per_key() {
     }
 }
 
-#[tokio::test]
 async fn payloads_arrive_as_they_were_published() {
     let server = Server::start();
     let binary = vec![0u8, 255, 10, 13, 254, b'x'];
@@ -220,7 +242,6 @@ async fn payloads_arrive_as_they_were_published() {
     }
 }
 
-#[tokio::test]
 async fn the_largest_publication_arrives_and_one_byte_more_is_refused() {
     const MAX: usize = 1 << 20;
     let server = Server::start();
@@ -237,7 +258,6 @@ async fn the_largest_publication_arrives_and_one_byte_more_is_refused() {
     }
 }
 
-#[tokio::test]
 async fn open_readers_are_counted() {
     let server = Server::start();
     for (i, way) in Way::all().enumerate() {
@@ -265,7 +285,6 @@ async fn open_readers_are_counted() {
     }
 }
 
-#[tokio::test]
 async fn what_has_expired_is_not_read() {
     let server = Server::start();
     server.publish("ttl", "stays").await;
@@ -286,7 +305,6 @@ async fn what_has_expired_is_not_read() {
     refused.assert_problem(400, "bad_request");
 }
 
-#[tokio::test]
 async fn the_same_idempotency_key_publishes_once() {
     let server = Server::start();
     let mut readers = open_all(&server, Way::all(), &Ask::one("once")).await;
@@ -306,7 +324,6 @@ async fn the_same_idempotency_key_publishes_once() {
     }
 }
 
-#[tokio::test]
 async fn a_stream_that_is_cut_before_its_first_message_resumes() {
     let server = Server::start();
     let last = server.publish("cut", "before").await;

@@ -17,3 +17,4 @@ mod ranges;
 mod server;
 mod session;
 mod switching;
+mod tls;

@@ -2,20 +2,42 @@
 
 use std::{
     net::SocketAddr,
+    sync::{Arc, LazyLock},
     time::{Duration, Instant},
 };
 
-use millrace_server::{Config, Running};
+use millrace_server::{
+    Config, Running,
+    tls::dev::{self, Files},
+};
 use reqwest::{Response, StatusCode, header::HeaderMap};
+use rustls::{
+    ClientConfig, RootCertStore, SupportedProtocolVersion,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// Most time for anything that a test waits for.
 pub const BOUND: Duration = Duration::from_secs(10);
 /// Between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(10);
 
+tokio::task_local! {
+    /// Whether the servers of this test speak TLS.
+    pub static SECURED: bool;
+}
+
+/// One authority and one certificate for all tests.
+static CERTIFICATES: LazyLock<(TempDir, Files)> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = dev::make(folder.path(), &[], false).expect("certificates");
+    (folder, made.files)
+});
+
 pub struct Server {
     running: Option<Running>,
+    scheme: &'static str,
     pub address: SocketAddr,
     pub http: reqwest::Client,
 }
@@ -37,14 +59,18 @@ impl Server {
         let mut config = Config::default();
         config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
         config.server.shards = 2;
+        if SECURED.try_with(|secured| *secured).unwrap_or(false) {
+            secure(&mut config);
+        }
         change(&mut config);
+        let scheme = if config.tls.is_on() { "https" } else { "http" };
         let running = millrace_server::start(config).expect("a server on a free port");
-        Self { address: running.address, running: Some(running), http: client(false) }
+        Self { address: running.address, running: Some(running), scheme, http: client(false) }
     }
 
     /// One that somebody else has started, and stops.
     pub fn at(address: SocketAddr) -> Self {
-        Self { running: None, address, http: client(false) }
+        Self { running: None, scheme: "http", address, http: client(false) }
     }
 
     /// Where operators ask.
@@ -53,7 +79,11 @@ impl Server {
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        format!("{}://{}{path}", self.scheme, self.address)
+    }
+
+    pub fn websocket_url(&self, path: &str) -> String {
+        self.url(path).replacen("http", "ws", 1)
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -183,10 +213,50 @@ impl Answer {
     }
 }
 
-/// A client of its own connections; `http2`: HTTP/2 with prior knowledge.
+/// A server that speaks TLS with the certificate of all tests.
+pub fn secure(config: &mut Config) {
+    let files = certificates();
+    config.tls.cert = files.cert.display().to_string();
+    config.tls.key = files.key.display().to_string();
+}
+
+pub fn certificates() -> &'static Files {
+    &CERTIFICATES.1
+}
+
+/// Trusts the authority of all tests.
+pub fn trusting(alpn: &[&str]) -> ClientConfig {
+    trusting_with(rustls::ALL_VERSIONS, alpn)
+}
+
+pub fn trusting_with(versions: &[&'static SupportedProtocolVersion], alpn: &[&str]) -> ClientConfig {
+    let mut config = builder(versions).with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    config
+}
+
+/// Has a certificate to show.
+pub fn trusting_as(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> ClientConfig {
+    builder(rustls::ALL_VERSIONS).with_client_auth_cert(chain, key).expect("a certificate with its key")
+}
+
+fn builder(
+    versions: &[&'static SupportedProtocolVersion],
+) -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&certificates().ca).expect("a certificate")).expect("an authority");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
+    builder.expect("versions that are there").with_root_certificates(roots)
+}
+
+/// A client of its own connections; `http2`: HTTP/2, in the clear with prior knowledge.
 pub fn client(http2: bool) -> reqwest::Client {
     let builder = reqwest::Client::builder().no_proxy();
-    let builder = if http2 { builder.http2_prior_knowledge() } else { builder.http1_only() };
+    let builder = match http2 {
+        true => builder.http2_prior_knowledge().tls_backend_preconfigured(trusting(&["h2"])),
+        false => builder.http1_only().tls_backend_preconfigured(trusting(&["http/1.1"])),
+    };
     builder.build().expect("a client")
 }
 

@@ -19,10 +19,10 @@ use crate::{
     sweep::Bench,
     targets::{Options, Server, Target, Transport, find},
     wire::{
-        Bill, Line, Path, Unit,
+        Bill, Line, Path, Side, Unit,
         capture::{Capture, Flow, Seen},
-        measure::{Batch, Measured, Plan, batch, each},
-        model::predict,
+        measure::{Batch, Counted, Measured, Plan, batch, each},
+        model::{predict, predict_secured},
         namespace,
     },
 };
@@ -36,8 +36,8 @@ impl Experiment for CarcareWire {
     }
 
     fn estimate_s(&self, parameters: &toml::Table) -> f64 {
-        // Messages one after the other, then three heartbeats of two to three seconds.
-        Choice::read(parameters).map_or(0.0, |choice| 20.0 + 0.35 * choice.messages as f64)
+        // Messages one after the other, twice, then three heartbeats of two to three seconds.
+        Choice::read(parameters).map_or(0.0, |choice| 20.0 + 0.7 * choice.messages as f64)
     }
 
     fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
@@ -61,6 +61,7 @@ impl Experiment for CarcareWire {
 }
 
 const TARGET: &str = "millrace";
+const SECURED: &str = "millrace-tls";
 /// An answer that takes longer than an ACK may be delayed (40 ms) is preceded by that ACK: on a machine that others use, it happens.
 const TRIES: usize = 3;
 /// With any head and envelope below 1,448 bytes. How many ACKs several segments get depends on when they come.
@@ -105,8 +106,8 @@ impl Choice {
 /// Errors: Millrace does not start or does not keep its protocol; the radios' file is bad.
 pub fn run(choice: &Choice, options: &Options) -> anyhow::Result<Bill> {
     let radios = Radios::load(choice.radios())?;
-    let (mut bill, batch) = bytes(choice, options)?;
-    bill.published = published::all(&bill, batch);
+    let (mut bill, batch, handshakes) = bytes(choice, options)?;
+    bill.published = published::all(&bill, batch, handshakes);
     energy::add(&mut bill, &radios, choice.battery_wh);
     bill.notes.extend(NOTES.map(str::to_owned));
     Ok(bill)
@@ -114,14 +115,14 @@ pub fn run(choice: &Choice, options: &Options) -> anyhow::Result<Bill> {
 
 const NOTES: [&str; 5] = [
     "Bytes are those of IP packets with TCP timestamps; Ethernet is in the rows of the theses only, as they counted it.",
-    "No TLS yet: its column is 0, and the published figures with TLS stand alone.",
+    "TLS: 1.3 with AES-128-GCM or AES-256-GCM; messages only, as a record each. What a handshake takes is beside the published one.",
     "Our clients say the least that the protocol asks for; a browser adds headers of its own to each request.",
     "A WebSocket is pinged as long as its client says nothing, messages or not; other streams only when nothing was sent.",
     "Radios are handsets and networks of 2010 to 2013: what they say about intervals lasts longer than their joules. Your own: --set radios=FILE.",
 ];
 
-/// All lines, what they went over, and Muller's batch.
-fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch)> {
+/// All lines, what they went over, Muller's batch, and the bytes of a TLS handshake.
+fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch, Option<f64>)> {
     let target = find(TARGET)?;
     let plan = Plan { messages: choice.messages, payload_bytes: choice.bytes, ..Plan::default() };
     let cable = namespace::check();
@@ -152,10 +153,12 @@ fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch)> {
     };
     let (captured_bytes, counted_bytes) = audit.unzip();
     let header_bytes =
-        measured.first().map(|(one, _)| one.subscriber.info()).transpose()?.map_or(0, |info| info.header_bytes);
+        measured.first().map(|one| one.measured.subscriber.info()).transpose()?.map_or(0, |info| info.header_bytes);
     let ethernet_bytes = published::ETHERNET_BYTES;
     bill.path = Path { link: link.into(), mtu, header_bytes, ethernet_bytes, captured_bytes, counted_bytes };
-    bill.lines = lines(&measured)?;
+    let (secured, measured): (Vec<_>, Vec<_>) = measured.into_iter().partition(|one| one.is_secured);
+    bill.lines = lines(&measured, &secured)?;
+    let handshake = handshake_bytes(&measured, &secured, header_bytes + ethernet_bytes);
     if bill.lines.iter().any(|line| line.retransmitted_bytes > 0.0) {
         bill.notes
             .push("Something was sent twice: the machine was busy, and figures are too large. Run it again.".into());
@@ -166,18 +169,26 @@ fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch)> {
         let why = "a busy machine answers later than an ACK may be delayed (40 ms), and the ACK goes alone; or the model is wrong";
         bill.notes.push(format!("{off} of {of} lines are more than {MODEL_PERCENT_MAX} % off the model: {why}."));
     }
-    Ok((bill, batch))
+    Ok((bill, batch, handshake))
 }
 
-/// One that keeps quiet while messages are counted, and one that beats often.
+/// One that keeps quiet while messages are counted, one that beats often, and one that is quiet and speaks TLS.
 struct Servers {
     quiet: Server,
     beating: Server,
+    secured: Server,
+}
+
+/// What one of them has shown, and the plan that it was measured by.
+struct One {
+    measured: Measured,
+    plan: Plan,
+    is_secured: bool,
 }
 
 impl Servers {
     fn start(target: &dyn Target, options: &Options, host: &str) -> anyhow::Result<Servers> {
-        let start = |settings: &[&str]| {
+        let start = |target: &dyn Target, settings: &[&str]| {
             let mut options = options.clone();
             let listen = format!("server.listen={host}:0");
             for setting in settings.iter().copied().chain([&listen[..]]) {
@@ -186,42 +197,57 @@ impl Servers {
             target.start(&options)
         };
         let beating = ["limits.heartbeat=2s", "limits.hold_max=2s"];
-        Ok(Servers { quiet: start(&[])?, beating: start(&beating)? })
+        let secured = start(find(SECURED)?, &[])?;
+        Ok(Servers { quiet: start(target, &[])?, beating: start(target, &beating)?, secured })
     }
 
-    /// With the plan that each was measured by.
-    fn measure(
-        &self,
-        target: &'static dyn Target,
-        choice: &Choice,
-        plan: &Plan,
-    ) -> anyhow::Result<(Vec<(Measured, Plan)>, Batch)> {
+    fn measure(&self, target: &'static dyn Target, choice: &Choice, plan: &Plan) -> anyhow::Result<(Vec<One>, Batch)> {
         let silent = Plan { warm_up: 1, messages: 0, silences: 2, ..plan.clone() };
+        let of = [(target, &self.quiet, plan), (target, &self.beating, &silent), (find(SECURED)?, &self.secured, plan)];
         let mut all = Vec::new();
-        for (server, plan) in [(&self.quiet, plan), (&self.beating, &silent)] {
+        for (target, server, plan) in of {
+            let is_secured = target.name() == SECURED;
             let measured = each(target, server, &choice.transports, plan)?;
-            all.extend(measured.into_iter().map(|one| (one, plan.clone())));
+            all.extend(measured.into_iter().map(|measured| One { measured, plan: plan.clone(), is_secured }));
         }
         Ok((all, batch(target, &self.quiet, published::BATCH_MESSAGES, published::BATCH_BYTES)?))
     }
 }
 
-/// Everything but the silence is the quiet server's; in the order of transports.
-fn lines(measured: &[(Measured, Plan)]) -> anyhow::Result<Vec<Line>> {
+/// Everything but the silence is the quiet server's; in the order of transports, and those over TLS after them.
+fn lines(measured: &[One], secured: &[One]) -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
-    for (measured, plan) in measured {
+    for One { measured, plan, .. } in measured {
         let found = predict(measured, plan).with_context(|| format!("the model of {}", measured.transport))?;
         lines.extend(found.into_iter().filter(|line| (line.unit == Unit::Silence) == (plan.silences > 0)));
     }
     let order = |line: &Line| Transport::ALL.iter().position(|transport| transport.name() == line.transport);
     lines.sort_by_key(|line| (order(line), line.side, line.unit));
+    for One { measured: over_tls, plan, .. } in secured {
+        let plain = measured.iter().find(|one| one.measured.transport == over_tls.transport && one.plan.messages > 0);
+        let plain = plain.context("it was measured in the clear, too")?;
+        lines.extend(predict_secured(&plain.measured, over_tls, plan)?);
+    }
     Ok(lines)
 }
 
+/// What an opening WebSocket takes more over TLS, as Somogyi counted: with the headers of segments, without pure ACKs.
+fn handshake_bytes(measured: &[One], secured: &[One], header_bytes: u64) -> Option<f64> {
+    let opening = |all: &[One]| {
+        let one = all.iter().find(|one| one.measured.transport == Transport::WebSocket && one.plan.messages > 0)?;
+        let is_opening = |counted: &&Counted| (counted.side, counted.unit) == (Side::Deliver, Unit::Connection);
+        let bytes = one.measured.counted.iter().find(is_opening)?.bytes.sum();
+        let ethernet =
+            bytes.headers / (header_bytes - published::ETHERNET_BYTES) as f64 * published::ETHERNET_BYTES as f64;
+        Some(bytes.total() - bytes.acks + ethernet)
+    };
+    Some(opening(secured)? - opening(measured)?)
+}
+
 /// Bytes of our connections, which are all still open, as the capture saw them and as the kernel has counted them.
-fn audit(measured: &[(Measured, Plan)], flows: &BTreeMap<Flow, Seen>) -> anyhow::Result<(u64, u64)> {
+fn audit(measured: &[One], flows: &BTreeMap<Flow, Seen>) -> anyhow::Result<(u64, u64)> {
     let (mut captured, mut counted) = (0, 0);
-    for tap in measured.iter().flat_map(|(one, _)| [&one.subscriber, &one.publisher]) {
+    for tap in measured.iter().flat_map(|one| [&one.measured.subscriber, &one.measured.publisher]) {
         let (near, far) = (tap.local.port(), tap.remote.port());
         let ours = flows.iter().filter(|(((_, from), (_, to)), _)| [(near, far), (far, near)].contains(&(*from, *to)));
         captured += ours.map(|(_, seen)| seen.bytes).sum::<u64>();

@@ -2,6 +2,7 @@
 
 mod lines;
 mod poll;
+mod secured;
 mod session;
 
 use std::{env, path::PathBuf, process::Command};
@@ -16,6 +17,8 @@ use crate::{
     },
     targets::{Ask, Options, Server, Target, Transport, install, process::Ready},
 };
+
+pub use secured::{SECURED, SECURED_RESUMED};
 
 pub struct Millrace;
 
@@ -35,10 +38,7 @@ impl Target for Millrace {
 
     /// As many shards as CPUs, one if those are not named.
     fn start(&self, options: &Options) -> anyhow::Result<Server> {
-        let mut command = Command::new(binary(options)?);
-        let shards = options.cpus.len().max(1).to_string();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--shards", &shards]);
-        Server::start(command, Ready::Says("listening on http://"), tempfile::tempdir()?, options)
+        Server::start(command(options)?, Ready::Says("listening on http://"), tempfile::tempdir()?, options)
     }
 
     fn metrics(&self) -> Option<&'static str> {
@@ -58,6 +58,13 @@ impl Target for Millrace {
             Transport::Polling => Box::new(poll::Poll::every(&path, ask.poll_every)),
         }
     }
+}
+
+fn command(options: &Options) -> anyhow::Result<Command> {
+    let mut command = Command::new(binary(options)?);
+    let shards = options.cpus.len().max(1).to_string();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--shards", &shards]);
+    Ok(command)
 }
 
 /// The one that was named, or the one beside this program (a test lies one folder deeper).

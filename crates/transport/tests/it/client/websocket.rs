@@ -3,12 +3,15 @@
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{
-    MaybeTlsStream, WebSocketStream, connect_async,
-    tungstenite::{Error, Message as Frame, client::ClientRequestBuilder},
+    Connector, MaybeTlsStream, WebSocketStream, connect_async_tls_with_config,
+    tungstenite::{
+        Error, Message as Frame,
+        client::{ClientRequestBuilder, IntoClientRequest},
+    },
 };
 
 use super::{Ask, Data, Gap, Item, Message, Positions};
-use crate::server::Server;
+use crate::server::{Server, trusting};
 
 pub type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -22,13 +25,17 @@ pub enum Said {
 }
 
 pub async fn connect(server: &Server, path: &str, subprotocol: Option<&str>) -> Socket {
-    let url = format!("ws://{}{path}", server.address);
+    let url = server.websocket_url(path);
     let mut request = ClientRequestBuilder::new(url.parse().expect("a URL"));
     if let Some(subprotocol) = subprotocol {
         request = request.with_sub_protocol(subprotocol);
     }
-    let (socket, _) = connect_async(request).await.unwrap_or_else(|error| panic!("{url}: {error}"));
-    socket
+    socket(request).await
+}
+
+async fn socket(request: impl IntoClientRequest + Unpin) -> Socket {
+    let connector = Connector::Rustls(trusting(&["http/1.1"]).into());
+    connect_async_tls_with_config(request, None, false, Some(connector)).await.expect("a WebSocket").0
 }
 
 /// Pings are answered by the library with the next read.
@@ -54,7 +61,7 @@ pub async fn hear(socket: &mut Socket) -> Said {
 
 /// A reader of payloads. After a gap it connects again with the position it was told, as the protocol says.
 pub struct Bare {
-    address: String,
+    base: String,
     ask: Ask,
     socket: Socket,
 }
@@ -62,8 +69,8 @@ pub struct Bare {
 impl Bare {
     pub async fn open(server: &Server, ask: &Ask) -> Self {
         assert!(!ask.many, "a bare WebSocket reads one channel");
-        let address = server.address.to_string();
-        Self { socket: open(&address, ask, &ask.positions).await, address, ask: ask.clone() }
+        let base = server.websocket_url("");
+        Self { socket: open(&base, ask, &ask.positions).await, base, ask: ask.clone() }
     }
 
     /// Only a reader that asked for a position knows where it is.
@@ -81,7 +88,7 @@ impl Bare {
             Said::Binary(data) => Data::Binary(data),
             Said::Ping => return vec![Item::Heartbeat],
             Said::Closed(Some((4000, to))) => {
-                self.socket = open(&self.address, &self.ask, &[(channel.clone(), to.clone())].into()).await;
+                self.socket = open(&self.base, &self.ask, &[(channel.clone(), to.clone())].into()).await;
                 return vec![Item::Gap(Gap { channel, from: None, to })];
             }
             Said::Closed(close) => return vec![Item::End(close.map(|(code, _)| code))],
@@ -90,9 +97,8 @@ impl Bare {
     }
 }
 
-async fn open(address: &str, ask: &Ask, positions: &Positions) -> Socket {
-    let url = format!("ws://{address}{}", ask.path(positions));
-    connect_async(url.as_str()).await.unwrap_or_else(|error| panic!("{url}: {error}")).0
+async fn open(base: &str, ask: &Ask, positions: &Positions) -> Socket {
+    socket(format!("{base}{}", ask.path(positions))).await
 }
 
 /// Sends a text message.

@@ -1,0 +1,110 @@
+//! TLS from the command line: certificates for a developer, clients that trust them and no others, and a reload under readers.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Command};
+
+use rustix::process::Signal;
+
+use crate::support::{Process, Server, millrace};
+
+/// A folder of this test, empty.
+fn folder(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{name}"));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("the target directory is writable");
+    folder
+}
+
+/// `millrace` of somebody whose data lie here.
+fn at(home: &std::path::Path, args: &[&str]) -> Command {
+    let mut command = millrace(args);
+    command.env("XDG_DATA_HOME", home);
+    command
+}
+
+fn text(path: PathBuf) -> String {
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn a_developer_is_secured_by_two_commands() {
+    let (home, stranger) = (folder("home"), folder("stranger"));
+    let made = Process::start(&mut at(&home, &["cert", "dev", "--name", "cars.test"])).finish();
+    assert_eq!(made.code, Some(0), "{made:?}");
+    assert!(
+        made.out.contains("cars.test") && made.out.contains("127.0.0.1") && made.out.contains("is new"),
+        "{made:?}"
+    );
+    let files = home.join("millrace/tls");
+    for secret in ["key.pem", "ca.key"] {
+        let mode = fs::metadata(files.join(secret)).expect("it was made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{secret}");
+    }
+    let again = Process::start(&mut at(&home, &["cert", "dev"])).finish();
+    let fingerprint = |out: &str| out.lines().find(|line| line.starts_with("fingerprint")).map(str::to_owned);
+    assert!(fingerprint(&made.out).is_some_and(|one| one.contains(':')), "{made:?}");
+    assert_eq!(fingerprint(&made.out), fingerprint(&again.out), "the authority is kept");
+    let public = Process::start(&mut at(&home, &["cert", "dev", "--name", "bank.example"])).finish();
+    assert_eq!(public.code, Some(1), "{public:?}");
+    assert!(public.err.contains("may not sign for bank.example"), "{public:?}");
+
+    let server = Server::start_from(&mut at(&home, &["serve", "--tls-dev", "--listen", "127.0.0.1:0"]));
+    assert!(server.url.starts_with("https://127.0.0.1:"), "{}", server.url);
+    for transport in ["websocket", "sse", "ndjson", "long-polling", "polling"] {
+        let channel = format!("to/{transport}");
+        let read =
+            ["sub", &channel, "--to", &server.url, "--transport", transport, "--since", "earliest", "--limit", "1"];
+        let reader = Process::start(&mut at(&home, &read));
+        let said = Process::start(&mut at(&home, &["pub", &channel, "\"secret\"", "--to", &server.url])).finish();
+        assert_eq!(said.code, Some(0), "{transport}: {said:?}");
+        let heard = reader.finish();
+        assert_eq!((heard.code, heard.out.as_str()), (Some(0), "secret\n"), "{transport}: {heard:?}");
+    }
+    for args in [&["pub", "a", "1"][..], &["sub", "a", "--limit", "1"], &["history", "to/sse"]] {
+        let distrusts = Process::start(at(&stranger, args).args(["--to", &server.url])).finish();
+        assert_eq!(distrusts.code, Some(1), "{distrusts:?}");
+        assert!(distrusts.err.contains("--ca"), "it says what to do: {distrusts:?}");
+    }
+    let ca = text(files.join("ca.pem"));
+    for trust in [&["--ca", &ca][..], &["--insecure-accept-any-certificate"]] {
+        let believes = Process::start(at(&stranger, &["pub", "a", "1", "--to", &server.url]).args(trust)).finish();
+        assert_eq!(believes.code, Some(0), "{believes:?}");
+    }
+}
+
+#[test]
+fn a_reload_changes_the_certificate_and_no_connection() {
+    let home = folder("reload");
+    let (used, other) = (home.join("used"), home.join("other"));
+    for folder in [&used, &other] {
+        let made = Process::start(&mut at(&home, &["cert", "dev", "--dir", folder.to_str().expect("UTF-8")])).finish();
+        assert_eq!(made.code, Some(0), "{made:?}");
+    }
+    let old_ca = text(used.join("ca.pem"));
+    let [cert, key] = ["cert", "key"].map(|file| format!("tls.{file}={}", text(used.join(format!("{file}.pem")))));
+    let mut server = Server::start(&["--set", &cert, "--set", &key]);
+    let url = server.url.clone();
+    let publish = |data: &str, ca: &str| {
+        Process::start(&mut at(&home, &["pub", "news", data, "--to", &url, "--ca", ca])).finish()
+    };
+    assert_eq!(publish("\"before\"", &old_ca).code, Some(0));
+    let read = ["sub", "news", "--to", &url, "--ca", &old_ca, "--since", "earliest", "--limit", "4"];
+    let mut reader = Process::start(&mut at(&home, &read));
+    assert_eq!(reader.out.next().as_deref(), Some("before"));
+
+    for file in ["cert.pem", "key.pem"] {
+        fs::copy(other.join(file), used.join(file)).expect("copied");
+    }
+    server.process.signal(Signal::HUP);
+    server.process.err.wait_for("read again");
+    let new_ca = text(other.join("ca.pem"));
+    assert_eq!(publish("\"after\"", &new_ca).code, Some(0));
+    assert_eq!(publish("\"x\"", &old_ca).code, Some(1), "the old certificate is gone");
+    assert_eq!(reader.out.next().as_deref(), Some("after"), "on the connection from before");
+
+    fs::write(used.join("key.pem"), "no key").expect("written");
+    server.process.signal(Signal::HUP);
+    let line = server.process.err.wait_for("ERROR");
+    assert!(line.contains("key.pem") && line.contains("the old one stays"), "{line}");
+    assert_eq!(publish("\"still\"", &new_ca).code, Some(0));
+    assert_eq!(reader.out.next().as_deref(), Some("still"));
+}

@@ -1,0 +1,111 @@
+//! TLS around any dialect: its bytes go through a session of rustls, and nobody else notices.
+
+use std::{
+    io::{Read, Write},
+    sync::Arc,
+};
+
+use rustls::{ClientConfig, ClientConnection, pki_types::ServerName};
+
+use super::dialect::{Dialect, Event};
+
+pub struct Secured {
+    inner: Box<dyn Dialect>,
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    /// Of this connection.
+    tls: Option<Box<ClientConnection>>,
+    /// The inner dialect is ready as soon as it can be heard.
+    ready_at_once: bool,
+    /// Plaintext: what the inner dialect has not used up yet, and what it says.
+    heard: Vec<u8>,
+    said: Vec<u8>,
+}
+
+impl Secured {
+    /// `name`: of the server, as its certificate says it.
+    pub fn new(inner: Box<dyn Dialect>, config: Arc<ClientConfig>, name: ServerName<'static>) -> Self {
+        Self { inner, config, name, tls: None, ready_at_once: false, heard: Vec::new(), said: Vec::new() }
+    }
+
+    /// Encrypts what was said, and whatever the session has to say.
+    fn encrypt(&mut self, out: &mut Vec<u8>) {
+        let Some(tls) = &mut self.tls else { return };
+        // Without a limit it takes all; before the end of the handshake it keeps it.
+        tls.writer().write_all(&self.said).expect("memory takes it");
+        self.said.clear();
+        while tls.wants_write() {
+            tls.write_tls(out).expect("memory takes it");
+        }
+    }
+}
+
+impl Dialect for Secured {
+    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+        let mut tls = ClientConnection::new(self.config.clone(), self.name.clone()).expect("what rustls supports");
+        tls.set_buffer_limit(None);
+        (self.tls, self.heard, self.said) = (Some(Box::new(tls)), Vec::new(), Vec::new());
+        self.ready_at_once = self.inner.open(&mut self.said);
+        self.encrypt(out);
+        false
+    }
+
+    fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        now_ns: u64,
+        out: &mut Vec<u8>,
+        hear: &mut dyn FnMut(Event<'_>),
+    ) -> anyhow::Result<usize> {
+        let all = bytes.len();
+        let Some(tls) = &mut self.tls else { return Ok(all) };
+        let mut ended = false;
+        while !bytes.is_empty() {
+            tls.read_tls(&mut bytes)?;
+            let state = tls.process_new_packets()?;
+            let at = self.heard.len();
+            self.heard.resize(at + state.plaintext_bytes_to_read(), 0);
+            tls.reader().read_exact(&mut self.heard[at..])?;
+            if state.peer_has_closed() {
+                ended = true;
+                break;
+            }
+        }
+        if self.ready_at_once && !tls.is_handshaking() {
+            self.ready_at_once = false;
+            hear(Event::Ready);
+        }
+        if !self.heard.is_empty() {
+            let used = self.inner.feed(&self.heard, now_ns, &mut self.said, hear)?;
+            self.heard.drain(..used);
+        }
+        if ended {
+            hear(Event::Closed);
+        }
+        self.encrypt(out);
+        Ok(all)
+    }
+
+    fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        self.inner.publish(payload, &mut self.said);
+        self.encrypt(out);
+    }
+
+    fn can_publish(&self) -> bool {
+        self.inner.can_publish()
+    }
+
+    fn wake_at_ns(&self) -> Option<u64> {
+        self.inner.wake_at_ns()
+    }
+
+    fn wake(&mut self, now_ns: u64, out: &mut Vec<u8>) {
+        self.inner.wake(now_ns, &mut self.said);
+        self.encrypt(out);
+    }
+
+    fn wrap(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+        self.said.extend_from_slice(plain);
+        self.encrypt(out);
+    }
+}

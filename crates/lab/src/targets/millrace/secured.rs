@@ -1,0 +1,103 @@
+//! Millrace over TLS: the same server and the same clients, with a certificate of an authority that is made for the lab.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use anyhow::Context;
+use rustls::{
+    ClientConfig, RootCertStore,
+    client::Resumption,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+
+use super::{Millrace, binary, command};
+use crate::{
+    load::{Dialect, Secured as Session},
+    targets::{Ask, Options, Server, Target, Transport, install, process::Ready},
+};
+
+/// What the certificate is for, wherever the server listens.
+const NAME: &str = "localhost";
+/// Certificates that are older are made anew, long before they expire.
+const KEPT: Duration = Duration::from_secs(200 * 86_400);
+
+pub struct Secured {
+    name: &'static str,
+    /// Whether its clients go on from their earlier sessions, or begin anew each time.
+    resumes: bool,
+    client: OnceLock<Arc<ClientConfig>>,
+}
+
+pub static SECURED: Secured = Secured { name: "millrace-tls", resumes: false, client: OnceLock::new() };
+pub static SECURED_RESUMED: Secured = Secured { name: "millrace-tls-resumed", resumes: true, client: OnceLock::new() };
+
+impl Target for Secured {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn version(&self, options: &Options) -> anyhow::Result<String> {
+        Millrace.version(options)
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        Millrace.transports()
+    }
+
+    fn start(&self, options: &Options) -> anyhow::Result<Server> {
+        let folder = certificates(options)?;
+        if self.client.get().is_none() {
+            let _ = self.client.set(Arc::new(client(&folder.join("ca.pem"), self.resumes)?));
+        }
+        let mut command = command(options)?;
+        for (key, file) in [("cert", "cert.pem"), ("key", "key.pem")] {
+            command.args(["--set", &format!("tls.{key}={}", folder.join(file).display())]);
+        }
+        Server::start(command, Ready::Says("listening on https://"), tempfile::tempdir()?, options)
+    }
+
+    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+        let config = self.client.get().expect("it was started before it is spoken to").clone();
+        let name = NAME.try_into().expect("a name");
+        Box::new(Session::new(Millrace.dialect(transport, ask), config, name))
+    }
+}
+
+/// Where they lie; made if they are not there.
+fn certificates(options: &Options) -> anyhow::Result<PathBuf> {
+    let folder = options.cache.join("tls");
+    let made = fs::metadata(folder.join("cert.pem")).and_then(|file| file.modified());
+    if made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age < KEPT)) {
+        return Ok(folder);
+    }
+    // Beside, so that nobody finds half of them.
+    fs::create_dir_all(&options.cache)?;
+    let fresh = tempfile::tempdir_in(&options.cache)?;
+    install::run(Command::new(binary(options)?).args(["cert", "dev", "--dir"]).arg(fresh.path()))?;
+    let _ = fs::remove_dir_all(&folder);
+    match fs::rename(fresh.path(), &folder) {
+        Ok(()) => drop(fresh.keep()),
+        // Somebody else was faster.
+        Err(_) if folder.join("cert.pem").is_file() => {}
+        Err(error) => return Err(error).with_context(|| format!("{} cannot be made", folder.display())),
+    }
+    Ok(folder)
+}
+
+fn client(ca: &Path, resumes: bool) -> anyhow::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca)?)?;
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let mut config = builder.with_safe_default_protocol_versions()?.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    if !resumes {
+        config.resumption = Resumption::disabled();
+    }
+    Ok(config)
+}

@@ -1,0 +1,78 @@
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How connections are secured; without a certificate they are not. Paths are relative to where the server is started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The server's certificate and those that it follows from, the own one first (PEM).
+    pub cert: String,
+    /// Its private key (PEM: PKCS#8, SEC1 or PKCS#1).
+    pub key: String,
+    /// Oldest version that is spoken: `1.2` or `1.3`.
+    pub min_version: String,
+    /// Who may sign the certificates of clients (PEM); empty: none is asked for.
+    pub client_ca: String,
+    /// Whether a client must show one.
+    pub client_auth: ClientAuth,
+    /// What of it names the device: nothing (empty), `cn` or `san`.
+    pub client_subject: String,
+    /// From the first byte to the end of the handshake.
+    #[serde(with = "humantime_serde")]
+    pub handshake_timeout: Duration,
+    /// Most handshakes at the same time; who comes then is turned away.
+    pub handshakes_max: usize,
+    /// A certificate that is given out at `/ca.crt`, so that devices can be made to trust it (PEM); empty: none.
+    pub give_out_ca: String,
+}
+
+/// Whether a client must show a certificate where `client_ca` is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientAuth {
+    Optional,
+    #[default]
+    Required,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            cert: String::new(),
+            key: String::new(),
+            min_version: "1.2".into(),
+            client_ca: String::new(),
+            client_auth: ClientAuth::Required,
+            client_subject: String::new(),
+            handshake_timeout: Duration::from_secs(10),
+            handshakes_max: 4096,
+            give_out_ca: String::new(),
+        }
+    }
+}
+
+impl Config {
+    pub fn is_on(&self) -> bool {
+        !self.cert.is_empty()
+    }
+
+    /// Checks what types cannot.
+    ///
+    /// Errors: the key, and what it may be.
+    pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        if self.cert.is_empty() != self.key.is_empty() {
+            return Err(("tls", "needs `cert` and `key`, both of them; `millrace cert dev` makes some to begin with"));
+        }
+        if !["1.2", "1.3"].contains(&self.min_version.as_str()) {
+            return Err(("tls.min_version", "is `1.2` or `1.3`"));
+        }
+        if !["", "cn", "san"].contains(&self.client_subject.as_str()) {
+            return Err(("tls.client_subject", "is `cn`, `san` or empty"));
+        }
+        if self.handshakes_max == 0 || self.handshake_timeout.is_zero() {
+            return Err(("tls", "lets nobody in with `handshakes_max` or `handshake_timeout` of zero"));
+        }
+        Ok(())
+    }
+}

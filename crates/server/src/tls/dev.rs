@@ -1,0 +1,290 @@
+//! A certificate authority of this machine's own, and a certificate for its names and addresses: what a developer's phone can be made to
+//! trust. The authority is kept, so that it is trusted once; it can sign for private networks only, so that a stolen key opens little.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::Write as _,
+    net::{IpAddr, Ipv6Addr},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use rcgen::{
+    BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, NameConstraints, SanType,
+};
+use rustls::pki_types::CertificateDer;
+use sha2::{Digest as _, Sha256};
+use time::{Duration, OffsetDateTime};
+use x509_parser::{
+    extensions::GeneralName,
+    prelude::{FromDer, X509Certificate},
+};
+
+/// Longest that phones accept from an authority that their owner has installed is 825 days. Source: Apple, HT210176.
+const CERT_DAYS: i64 = 397;
+/// With less left, it is made anew.
+const RENEW_DAYS: i64 = 30;
+const CA_DAYS: i64 = 3650;
+/// What no public name ends with. Source: RFC 6762, RFC 8375, RFC 6761, and ICANN's reservation of `internal`.
+const PRIVATE_NAMES: &[&str] = &["localhost", "local", "lan", "home.arpa", "internal", "test"];
+/// Source: RFC 1918, RFC 3927, RFC 6598, RFC 4193, RFC 4291; loopback.
+const PRIVATE_NETS: &[&str] = &[
+    "127.0.0.0/8",
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "169.254.0.0/16",
+    "100.64.0.0/10",
+    "::1/128",
+    "fc00::/7",
+    "fe80::/10",
+];
+
+/// Files of one authority and the certificate that it has signed.
+pub struct Files {
+    pub ca: PathBuf,
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+/// What [`make`] has done.
+pub struct Made {
+    pub files: Files,
+    /// The authority was not there before: devices do not trust it yet.
+    pub new_ca: bool,
+    /// What the certificate is for.
+    pub names: Vec<String>,
+    /// SHA-256 of the authority's certificate, as devices show it.
+    pub fingerprint: String,
+}
+
+/// Where it all lies unless said otherwise: `$XDG_DATA_HOME/millrace/tls`, or the same below the home directory.
+pub fn default_dir() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")));
+    data.map_or_else(|| "millrace-tls".into(), |data| data.join("millrace/tls"))
+}
+
+impl Files {
+    pub fn at(dir: &Path) -> Self {
+        Self { ca: dir.join("ca.pem"), cert: dir.join("cert.pem"), key: dir.join("key.pem") }
+    }
+}
+
+/// Makes a certificate for `localhost`, this machine's name and private addresses, and `names`; the authority, too, if there is none yet.
+/// `keep`: a certificate that is for all of these and lasts for a while is left as it is.
+///
+/// Errors: a directory that cannot be written; a name that is none, or that the authority may not sign for.
+pub fn make(dir: &Path, names: &[String], keep: bool) -> anyhow::Result<Made> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .with_context(|| format!("{} cannot be made", dir.display()))?;
+    let files = Files::at(dir);
+    let ca_key = dir.join("ca.key");
+    let new_ca = !files.ca.exists();
+    if new_ca {
+        let key = KeyPair::generate()?;
+        let ca = authority(names)?.self_signed(&key)?;
+        write(&ca_key, &key.serialize_pem(), 0o600)?;
+        write(&files.ca, &ca.pem(), 0o644)?;
+    }
+    let pem = read(&files.ca)?;
+    let der = certificate(&pem, &files.ca)?;
+    let permitted = Permitted::of(&der)?;
+    let mut wanted = own_names();
+    wanted.retain(|name| permitted.covers(name));
+    for name in names {
+        ensure!(
+            permitted.covers(name),
+            "the authority in {} may not sign for {name}: it was made for private names and addresses{}. Make another one: --dir DIR --name {name}",
+            dir.display(),
+            if new_ca { "" } else { ", and for those that were named then" }
+        );
+        wanted.insert(name.clone());
+    }
+    let fingerprint = fingerprint(&der);
+    let made = |names: BTreeSet<String>, files| Made { files, new_ca, names: names.into_iter().collect(), fingerprint };
+    if keep
+        && !new_ca
+        && let Some(has) = lasting_names(&files)
+        && wanted.is_subset(&has)
+    {
+        return Ok(made(has, files));
+    }
+    let issuer = Issuer::from_ca_cert_pem(&pem, KeyPair::from_pem(&read(&ca_key)?)?)
+        .with_context(|| format!("{} cannot be used", files.ca.display()))?;
+    let key = KeyPair::generate()?;
+    let signed = server_certificate(&wanted)?.signed_by(&key, &issuer)?;
+    write(&files.key, &key.serialize_pem(), 0o600)?;
+    write(&files.cert, &signed.pem(), 0o644)?;
+    Ok(made(wanted, files))
+}
+
+fn authority(names: &[String]) -> anyhow::Result<CertificateParams> {
+    let mut permitted: Vec<_> = PRIVATE_NAMES.iter().map(|name| GeneralSubtree::DnsName((*name).into())).collect();
+    for net in PRIVATE_NETS {
+        let net = net.parse::<CidrSubnet>().map_err(|()| anyhow::anyhow!("{net} is no network"))?;
+        permitted.push(GeneralSubtree::IpAddress(net));
+    }
+    for name in host_name().iter().chain(names) {
+        permitted.push(match name.parse::<IpAddr>() {
+            Ok(ip) => GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(ip, if ip.is_ipv4() { 32 } else { 128 })),
+            Err(_) => GeneralSubtree::DnsName(name.trim_start_matches("*.").into()),
+        });
+    }
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::OrganizationName, "Millrace development");
+    let host = host_name().unwrap_or_else(|| "localhost".into());
+    let today = OffsetDateTime::now_utc().date();
+    params.distinguished_name.push(DnType::CommonName, format!("Millrace CA of {host}, {today}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.name_constraints = Some(NameConstraints { permitted_subtrees: permitted, excluded_subtrees: Vec::new() });
+    lasts(&mut params, CA_DAYS);
+    Ok(params)
+}
+
+fn server_certificate(names: &BTreeSet<String>) -> anyhow::Result<CertificateParams> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "Millrace");
+    for name in names {
+        params.subject_alt_names.push(match name.parse::<IpAddr>() {
+            Ok(ip) => SanType::IpAddress(ip),
+            Err(_) => SanType::DnsName(name.as_str().try_into().with_context(|| format!("{name} is no name"))?),
+        });
+    }
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    lasts(&mut params, CERT_DAYS);
+    Ok(params)
+}
+
+/// From an hour ago, for devices whose clocks are late.
+fn lasts(params: &mut CertificateParams, days: i64) {
+    let now = OffsetDateTime::now_utc();
+    (params.not_before, params.not_after) = (now - Duration::hours(1), now + Duration::days(days));
+}
+
+/// What an authority may sign for.
+struct Permitted {
+    names: Vec<String>,
+    /// Address and mask, in the bytes of either.
+    nets: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Permitted {
+    fn of(ca: &CertificateDer<'_>) -> anyhow::Result<Self> {
+        let (_, ca) = X509Certificate::from_der(ca)?;
+        let mut permitted = Self { names: Vec::new(), nets: Vec::new() };
+        let subtrees = ca.name_constraints()?.and_then(|constraints| constraints.value.permitted_subtrees.as_ref());
+        for subtree in subtrees.into_iter().flatten() {
+            match &subtree.base {
+                GeneralName::DNSName(name) => permitted.names.push((*name).to_owned()),
+                GeneralName::IPAddress(bytes) => {
+                    let (net, mask) = bytes.split_at(bytes.len() / 2);
+                    permitted.nets.push((net.to_vec(), mask.to_vec()));
+                }
+                _ => {}
+            }
+        }
+        Ok(permitted)
+    }
+
+    fn covers(&self, name: &str) -> bool {
+        let Ok(ip) = name.parse::<IpAddr>() else {
+            return self
+                .names
+                .iter()
+                .any(|end| name == end || name.strip_suffix(end.as_str()).is_some_and(|rest| rest.ends_with('.')));
+        };
+        let ip = match ip {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        let within =
+            |net: &[u8], mask: &[u8]| ip.iter().zip(mask).map(|(byte, mask)| byte & mask).eq(net.iter().copied());
+        self.nets.iter().any(|(net, mask)| net.len() == ip.len() && within(net, mask))
+    }
+}
+
+/// How this machine can be reached from its own network.
+fn own_names() -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = ["localhost", "127.0.0.1", "::1"].map(String::from).into();
+    if let Some(host) = host_name() {
+        names.insert(format!("{host}.local"));
+        names.insert(host);
+    }
+    let own = if_addrs::get_if_addrs().unwrap_or_default().into_iter().map(|interface| interface.ip());
+    // Nobody can write an address of one link into a URL.
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if Ipv6Addr::is_unicast_link_local(ip));
+    names.extend(own.filter(|ip| !is_link_local(ip)).map(|ip| ip.to_string()));
+    names
+}
+
+fn host_name() -> Option<String> {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?.trim().to_lowercase();
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+    (!name.is_empty() && is_name(&name) && name != "localhost" && name.parse::<IpAddr>().is_err()).then_some(name)
+}
+
+/// What the certificate that is there is for, if it lasts and has its key.
+fn lasting_names(files: &Files) -> Option<BTreeSet<String>> {
+    let pem = fs::read_to_string(&files.cert).ok()?;
+    let der = certificate(&pem, &files.cert).ok()?;
+    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+    let left = certificate.validity().not_after.to_datetime() - OffsetDateTime::now_utc();
+    let ca = certificate_der(&files.ca)?;
+    let (_, ca) = X509Certificate::from_der(&ca).ok()?;
+    if left < Duration::days(RENEW_DAYS) || certificate.issuer() != ca.subject() || !files.key.exists() {
+        return None;
+    }
+    let names = certificate.subject_alternative_name().ok()??;
+    let name = |name: &GeneralName| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match *bytes {
+            [a, b, c, d] => Some(IpAddr::from([*a, *b, *c, *d]).to_string()),
+            bytes => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?).to_string()),
+        },
+        _ => None,
+    };
+    Some(names.value.general_names.iter().filter_map(name).collect())
+}
+
+fn certificate_der(path: &Path) -> Option<CertificateDer<'static>> {
+    certificate(&fs::read_to_string(path).ok()?, path).ok()
+}
+
+fn certificate(pem: &str, path: &Path) -> anyhow::Result<CertificateDer<'static>> {
+    let all = super::files::certificates(pem.as_bytes())
+        .with_context(|| format!("{} is no certificate in PEM", path.display()))?;
+    match all.into_iter().next() {
+        Some(first) => Ok(first),
+        None => bail!("{} is empty", path.display()),
+    }
+}
+
+/// Pairs of hexadecimal digits with colons between them.
+fn fingerprint(der: &CertificateDer<'_>) -> String {
+    Sha256::digest(der).iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(":")
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+}
+
+/// Whole or not at all, so that a server that reads it meanwhile finds the old one.
+fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
+    let temporary = path.with_extension("new");
+    let unwritable = || format!("{} cannot be written", path.display());
+    let _ = fs::remove_file(&temporary);
+    let mut file =
+        fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).with_context(unwritable)?;
+    file.write_all(text.as_bytes()).with_context(unwritable)?;
+    fs::rename(&temporary, path).with_context(unwritable)
+}

@@ -1,0 +1,242 @@
+use std::{cell::RefCell, io, sync::Arc};
+
+use bytes::BytesMut;
+use rustls::{
+    HandshakeKind, ServerConfig,
+    pki_types::CertificateDer,
+    server::{ServerConnectionData, UnbufferedServerConnection},
+    unbuffered::{ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus},
+};
+
+/// Most plaintext in one record, so also what may wait, encrypted, for a reader that takes nothing. Source: RFC 8446, section 5.1.
+const RECORD_BYTES: usize = 16 * 1024;
+/// What is received at once, together with what was left from before.
+const SCRATCH_BYTES: usize = 64 * 1024;
+/// An incomplete record, or an incomplete message of a handshake: a chain of certificates fits.
+const KEPT_BYTES_MAX: usize = SCRATCH_BYTES / 2;
+/// Answers that wait: whoever asks for them and does not read them is cut off.
+const ANSWERS_BYTES_MAX: usize = 64 * 1024;
+
+thread_local! {
+    /// Ciphertext of whichever connection is read from or written to at this moment: an idle connection has no buffer.
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into());
+}
+
+/// The TLS side of one connection. It has no socket: the caller brings `recv` and `send`, which never wait.
+pub(crate) struct Session {
+    conn: UnbufferedServerConnection,
+    /// Ciphertext of a record that has not arrived whole.
+    kept: Vec<u8>,
+    /// Ciphertext that the socket has not taken. It is sent before anything else: its number in the sequence is spent.
+    pending: Vec<u8>,
+}
+
+/// How reading ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// All that was there was taken.
+    All,
+    /// The buffer was full: there may be more.
+    More,
+    /// The peer says nothing more.
+    End,
+}
+
+impl Session {
+    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, rustls::Error> {
+        Ok(Self { conn: UnbufferedServerConnection::new(config)?, kept: Vec::new(), pending: Vec::new() })
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.conn.is_handshaking()
+    }
+
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.conn.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// The client's own certificate, if it has shown one.
+    pub(crate) fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.conn.peer_certificates()?.first()
+    }
+
+    /// Ciphertext waits for the socket.
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Memory beside the keys, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.kept.capacity() + self.pending.capacity()
+    }
+
+    /// Receives once, and appends what it means to `plain`: nothing decrypted stays in here. Answers of the protocol wait for [`Self::flush`].
+    ///
+    /// Errors: those of `recv`; `InvalidData` for what is no good TLS, with the alert waiting.
+    pub(crate) fn read(
+        &mut self,
+        plain: &mut BytesMut,
+        recv: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<Received> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let kept = self.kept.len();
+            scratch[..kept].copy_from_slice(&self.kept);
+            let received = recv(&mut scratch[kept..])?;
+            if received == 0 {
+                return Ok(Received::End);
+            }
+            self.kept = Vec::new();
+            let filled = &mut scratch[..kept + received];
+            let Some(used) = self.decrypt(filled, plain)? else { return Ok(Received::End) };
+            let rest = &filled[used..];
+            if rest.len() > KEPT_BYTES_MAX {
+                return Err(invalid("a message of the handshake is too long"));
+            }
+            self.kept = rest.to_vec();
+            Ok(if kept + received == SCRATCH_BYTES { Received::More } else { Received::All })
+        })
+    }
+
+    /// How many bytes were used up; `None` once the peer has closed.
+    fn decrypt(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> io::Result<Option<usize>> {
+        let mut used = 0;
+        loop {
+            let UnbufferedStatus { discard, state } = self.conn.process_tls_records(&mut bytes[used..]);
+            used += discard;
+            match state {
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    while let Some(record) = traffic.next_record() {
+                        let record = record.map_err(invalid)?;
+                        plain.extend_from_slice(record.payload);
+                        used += record.discard;
+                    }
+                }
+                Ok(ConnectionState::EncodeTlsData(encoding)) => {
+                    encode(encoding, &mut self.pending)?;
+                    if self.pending.len() > ANSWERS_BYTES_MAX {
+                        return Err(invalid("answers are asked for, but not read"));
+                    }
+                }
+                Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
+                Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => return Ok(None),
+                Ok(_) => return Ok(Some(used)),
+                Err(error) => {
+                    // What rustls wants to be said about it.
+                    while let Ok(ConnectionState::EncodeTlsData(alert)) = self.conn.process_tls_records(&mut []).state {
+                        encode(alert, &mut self.pending)?;
+                    }
+                    return Err(invalid(error));
+                }
+            }
+        }
+    }
+
+    /// Encrypts and sends, a record at a time, until the socket takes no more. Returns how much of `plain` was taken: that is never to be offered
+    /// again, though the last record of it may wait in here.
+    ///
+    /// Errors: those of `send`, without "would block"; keys that are used up.
+    pub(crate) fn write(
+        &mut self,
+        plain: &[u8],
+        mut send: impl FnMut(&[u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        if !self.flush(&mut send)? {
+            return Ok(0);
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut taken = 0;
+            for record in plain.chunks(RECORD_BYTES) {
+                let length = self.encrypt(record, scratch)?;
+                taken += record.len();
+                let sent = send_all(&scratch[..length], &mut send)?;
+                if sent < length {
+                    self.pending = scratch[sent..length].to_vec();
+                    break;
+                }
+            }
+            Ok(taken)
+        })
+    }
+
+    /// Sends what waits. False if some of it still does.
+    ///
+    /// Errors: those of `send`, without "would block".
+    pub(crate) fn flush(&mut self, send: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
+        if self.pending.is_empty() {
+            return Ok(true);
+        }
+        let sent = send_all(&self.pending, send)?;
+        self.pending.drain(..sent);
+        if self.pending.is_empty() {
+            self.pending = Vec::new();
+        }
+        Ok(self.pending.is_empty())
+    }
+
+    /// Nothing will come after what was written: the peer is to be told so by the next [`Self::flush`].
+    pub(crate) fn end(&mut self) {
+        // An alert is two bytes in a record.
+        let mut notify = [0; 128];
+        if let Ok(length) = self.process(&mut notify, |traffic, out| traffic.queue_close_notify(out)) {
+            self.pending.extend_from_slice(&notify[..length]);
+        }
+    }
+
+    /// What waits, at the end of its life.
+    pub(crate) fn into_pending(self) -> Vec<u8> {
+        self.pending
+    }
+
+    fn encrypt(&mut self, plain: &[u8], out: &mut [u8]) -> io::Result<usize> {
+        self.process(out, |traffic, out| traffic.encrypt(plain, out))
+    }
+
+    /// Writes into `out` what the protocol has to say first (a new key, say), and then what `say` says.
+    fn process(
+        &mut self,
+        out: &mut [u8],
+        say: impl Fn(&mut WriteTraffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
+    ) -> io::Result<usize> {
+        let mut length = 0;
+        loop {
+            match self.conn.process_tls_records(&mut self.kept).state.map_err(invalid)? {
+                ConnectionState::EncodeTlsData(mut encoding) => {
+                    length += encoding.encode(&mut out[length..]).map_err(invalid)?;
+                }
+                ConnectionState::TransmitTlsData(transmit) => transmit.done(),
+                ConnectionState::WriteTraffic(mut traffic) => {
+                    return Ok(length + say(&mut traffic, &mut out[length..]).map_err(invalid)?);
+                }
+                _ => return Err(invalid("nothing can be said at this point")),
+            }
+        }
+    }
+}
+
+type WriteTraffic<'a> = rustls::unbuffered::WriteTraffic<'a, ServerConnectionData>;
+
+fn encode(mut encoding: EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>) -> io::Result<()> {
+    let at = out.len();
+    if let Err(EncodeError::InsufficientSize(size)) = encoding.encode(&mut []) {
+        out.resize(at + size.required_size, 0);
+    }
+    encoding.encode(&mut out[at..]).map(drop).map_err(invalid)
+}
+
+/// Until all of it is sent or `send` would block; how much was sent.
+fn send_all(bytes: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<usize> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match send(&bytes[sent..]) {
+            Ok(taken) => sent += taken,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sent)
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
