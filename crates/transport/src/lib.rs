@@ -10,6 +10,7 @@ mod carcare;
 mod config;
 mod drain;
 pub mod http;
+pub mod limits;
 mod listener;
 mod long_polling;
 mod polling;
@@ -24,6 +25,7 @@ mod websocket;
 
 pub use config::Config;
 pub use drain::{Drain, MOVE};
+pub use limits::Limits;
 pub use listener::{Listener, serve};
 pub use sockets::Sockets;
 pub use udp::bind as bind_udp;
