@@ -12,7 +12,7 @@ use std::{
 
 use millrace_delivery::ChannelKey;
 use millrace_engine::Deliver;
-use millrace_protocol::{ChannelName, Epoch, Pattern, Position, Publication};
+use millrace_protocol::{ChannelName, Code, Epoch, Error, Pattern, Position, Publication};
 
 use crate::{
     Delivery, Mailbox,
@@ -42,6 +42,7 @@ pub struct Router {
     routes: Vec<Mutex<HashMap<ChannelName, Route>>>,
     patterns: RwLock<HashMap<Pattern, Readers>>,
     pattern_count: AtomicUsize,
+    patterns_max: AtomicUsize,
     hasher: RandomState,
 }
 
@@ -54,6 +55,7 @@ impl Router {
             routes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             patterns: RwLock::default(),
             pattern_count: AtomicUsize::new(0),
+            patterns_max: AtomicUsize::new(usize::MAX),
             hasher: RandomState::new(),
         }
     }
@@ -127,6 +129,25 @@ impl Router {
         self.pattern_count.store(patterns.len(), SeqCst);
         if is_read != was_read {
             watch(is_read);
+        }
+    }
+
+    /// Most different patterns from now on; those that there are stay.
+    pub fn set_patterns_max(&self, max: usize) {
+        self.patterns_max.store(if max == 0 { usize::MAX } else { max }, Relaxed);
+    }
+
+    /// Is there room for this pattern? One that somebody listens to already costs nothing more.
+    ///
+    /// Errors: [`Code::TooMany`].
+    pub fn check_pattern(&self, pattern: &Pattern) -> Result<(), Error> {
+        let max = self.patterns_max.load(Relaxed);
+        if self.pattern_count.load(Relaxed) < max {
+            return Ok(());
+        }
+        match self.patterns.read().unwrap_or_else(PoisonError::into_inner).contains_key(pattern) {
+            true => Ok(()),
+            false => Err(Error::new(Code::TooMany, format!("this server listens to {max} different patterns already"))),
         }
     }
 

@@ -85,6 +85,11 @@ impl<S: Sockets> Shard<S> {
         hub.share_logs(self.router.shards());
     }
 
+    /// Most different patterns of the node from now on.
+    pub fn set_patterns_max(&self, max: usize) {
+        self.router.set_patterns_max(max);
+    }
+
     /// Turns whenever the mailbox has something. Tasks that are ready run first, so what they publish leaves in the same turn.
     pub async fn run(self: &Rc<Self>) {
         let mailbox = self.mailbox();
@@ -230,6 +235,7 @@ impl<S: Sockets> Shard<S> {
         if let Some(other) = positions.keys().find(|name| !pattern.matches(name.as_str())) {
             return Err(Error::new(Code::BadRequest, format!("{other} in `positions` does not match the pattern")));
         }
+        self.router.check_pattern(pattern)?;
         self.with(|hub, _| hub.subscribe_pattern(conn, pattern, policy, since_ms))?;
         let opened = self.open_pattern(conn, pattern, since, positions, policy, preamble(since_ms)).await;
         self.with(|hub, _| match &opened {

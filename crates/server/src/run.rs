@@ -17,7 +17,7 @@ use millrace_engine::Engine;
 use millrace_node::{Metrics, Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
-    Drain, Listener, MOVE, Sockets,
+    Drain, Limits, Listener, MOVE, Sockets,
     access::{Access, Everyone},
     bind_udp, http, serve,
 };
@@ -58,7 +58,7 @@ pub struct Running {
 ///
 /// Errors: an address that is taken, or a thread or descriptor that the system refuses.
 pub fn start(config: Config) -> anyhow::Result<Running> {
-    raise_descriptor_limit();
+    let descriptors = raise_descriptor_limit();
     let shards = config.shards();
     let listeners = check_free(config.server.listen).and_then(|()| Listener::bind(config.server.listen, shards));
     let listeners =
@@ -82,7 +82,9 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     let metrics: Vec<Arc<Metrics>> = (0..shards).map(|_| Arc::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
-    let site = Arc::new(Site::new(urls(address), udp, name, engine.clone(), metrics.clone(), ready.clone()));
+    let counts = Limits::new(&config.limits, descriptors);
+    let site = Site::new(urls(address), udp, name, engine.clone(), metrics.clone(), counts.clone(), ready.clone());
+    let site = Arc::new(site);
     let tickets = Arc::new(ticket_key(&config)?);
     let access = Arc::new(Access::from(Everyone::default()));
     let (draining, drains) = watch::channel(None);
@@ -94,7 +96,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
         let (router, engine, metrics, pages) = (router.clone(), engine.clone(), metrics[id].clone(), site.clone());
         let (draining, mut stopped) = (drains.clone(), stops.clone());
         let (mut changing, tickets, ready) = (changing.clone(), tickets.clone(), ready.clone());
-        let access = access.clone();
+        let (access, counts) = (access.clone(), counts.clone());
         let agent = if id == 0 { agent.take() } else { None };
         let datagrams = if id == 0 { datagrams.take() } else { None };
         let thread = move || -> io::Result<()> {
@@ -107,7 +109,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
                     spawn_local(agent::serve(TcpListener::from_std(listener)?, ready, router.clone()));
                 }
                 let shard = Shard::new(id, router, engine, hub, sockets, metrics);
-                let context = http::Context::new(shard, limits, pages, draining, tickets, access);
+                let context = http::Context::new(shard, limits, pages, draining, tickets, access, counts);
                 let limited = context.clone();
                 spawn_local(async move {
                     while changing.changed().await.is_ok() {
@@ -260,9 +262,10 @@ fn unix_ms() -> u64 {
 }
 
 /// Each connection is a descriptor: take as many as the system lets us have.
-fn raise_descriptor_limit() {
+fn raise_descriptor_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
 }

@@ -4,16 +4,16 @@ use std::{
     cell::{Cell, RefCell},
     convert::Infallible,
     io,
-    net::{SocketAddr, TcpListener as StdListener},
+    net::{IpAddr, SocketAddr, TcpListener as StdListener},
     pin::Pin,
     rc::Rc,
-    sync::atomic::Ordering::Relaxed,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context as TaskContext, Poll},
     time::Duration,
 };
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::Request;
+use http::{HeaderValue, Request, header};
 use hyper::{
     body::Incoming,
     rt::Executor,
@@ -30,6 +30,7 @@ use tokio::{
 use crate::{
     Shard, access, drain,
     http::{Context, Handover, Response, route},
+    limits::{Guest, Limit, Limits, Patient, Permit, Refusals},
     stream::Stream,
     udp,
     websocket::{EventLoop, Upgrade},
@@ -39,6 +40,12 @@ use crate::{
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Streams of one HTTP/2 connection: enough for the tabs of one browser, few enough that one client cannot take everything.
 const HTTP2_STREAMS_MAX: u32 = 256;
+/// What one HTTP/2 connection may send ahead of being read, and what waits of one answer before more of it is made.
+const HTTP2_WINDOW_BYTES: u32 = 256 * 1024;
+const HTTP2_SEND_BYTES_MAX: usize = 64 * 1024;
+/// Streams that a client may open and reset faster than they are taken ("rapid reset"); beyond, the connection ends.
+/// Source: CVE-2023-44487; RFC 9113, section 10.5.
+const HTTP2_RESETS_MAX: usize = 64;
 /// Largest head of a request: a hundred channels with the longest names, and again with their positions, fit.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Unsent bytes that the kernel may hold per WebSocket or stream; the rest waits in the shared log.
@@ -112,6 +119,7 @@ pub async fn serve(
 
 /// Accepts until the server drains; then it only keeps what is open.
 async fn accept(context: Rc<Context>, event_loop: Rc<EventLoop>, listener: TcpListener) {
+    let refusals = Refusals::default();
     let drains = context.drains();
     tokio::pin!(drains);
     let drain = loop {
@@ -120,7 +128,12 @@ async fn accept(context: Rc<Context>, event_loop: Rc<EventLoop>, listener: TcpLi
             drain = &mut drains => break drain,
         };
         match accepted {
-            Ok((stream, _)) => drop(spawn_local(connection(context.clone(), event_loop.clone(), stream))),
+            Ok((stream, peer)) => match context.limits.connect(peer.ip()) {
+                Ok(permit) => {
+                    drop(spawn_local(connection(context.clone(), event_loop.clone(), stream, peer.ip(), permit)))
+                }
+                Err(error) => refusals.say(stream, &error),
+            },
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -147,6 +160,7 @@ async fn tick(context: &Context) {
             count_memory(shard);
         }
         if shard.id == 0 {
+            context.limits.sweep();
             shard.engine.sweep();
         }
     }
@@ -163,15 +177,29 @@ fn count_memory(shard: &Rc<Shard>) {
     shard.metrics.channels.store(channels as u64, Relaxed);
 }
 
-async fn connection(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: TcpStream) {
+async fn connection(
+    context: Rc<Context>,
+    event_loop: Rc<EventLoop>,
+    stream: TcpStream,
+    address: IpAddr,
+    permit: Permit,
+) {
     set_options(&stream);
-    let header_timeout = context.config().header_timeout;
-    let Ok(Ok(peeked)) = tokio::time::timeout(header_timeout, Peeked::new(stream)).await else { return };
+    let (config, limits) = (context.config(), context.limits.clone());
+    let Ok(peeked) = tokio::time::timeout(config.header_timeout, Peeked::new(stream)).await else {
+        return limits.count(Limit::HeaderTimeout);
+    };
+    let Ok(peeked) = peeked else { return };
+    let served = Rc::new(Served::new(address, config.requests_per_connection_max));
     let result = match peeked.head.starts_with(PREFACE) {
-        true => http2(context, peeked).await,
-        false => http1(context, event_loop, peeked, header_timeout).await,
+        true => http2(context, peeked, served.clone()).await,
+        false => http1(context, event_loop, peeked, config.header_timeout, served.clone(), permit).await,
     };
     if let Err(error) = result {
+        // Whoever has been answered may be silent for so long.
+        if error.is_timeout() && served.requests.get() == 0 {
+            limits.count(Limit::HeaderTimeout);
+        }
         tracing::debug!(%error, "a connection broke");
     }
 }
@@ -181,16 +209,23 @@ async fn http1(
     event_loop: Rc<EventLoop>,
     stream: Peeked,
     header_timeout: Duration,
+    served: Rc<Served>,
+    permit: Permit,
 ) -> hyper::Result<()> {
     let next = Rc::new(RefCell::new(None::<Next>));
     let unsent = stream.unsent.clone();
     let service = {
         let (context, next) = (context.clone(), next.clone());
-        service_fn(move |request: Request<Incoming>| {
+        service_fn(move |mut request: Request<Incoming>| {
             let (context, next) = (context.clone(), next.clone());
+            let is_last = served.count(&context.limits);
+            request.extensions_mut().insert(served.guest.clone());
             // Boxed: what a request needs is held while it is answered, not as long as its connection is open.
             Box::pin(async move {
-                let (response, handover) = route(context, request).await;
+                let (mut response, handover) = route(context, request).await;
+                if is_last && handover.is_none() {
+                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
                 match handover {
                     Some(Handover::WebSocket(upgrade)) => *next.borrow_mut() = Some(Next::WebSocket(upgrade)),
                     Some(Handover::Stream(stream)) => {
@@ -209,7 +244,10 @@ async fn http1(
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(
+            TokioIo::new(Patient::new(stream, context.limits.clone(), context.config().write_timeout)),
+            service,
+        );
     let drains = context.drains();
     tokio::pin!(drains);
     let mut told = false;
@@ -233,14 +271,14 @@ async fn http1(
     if let Some(next) = next {
         // Nothing of hyper stays with the connection: its buffers cost more than all the rest.
         let parts = connection.into_parts();
-        let Peeked { stream, .. } = parts.io.into_inner();
+        let Peeked { stream, .. } = parts.io.into_inner().into_inner();
         let rest = Bytes::copy_from_slice(&parts.read_buf);
         drop((parts.read_buf, parts.service));
         if let Ok(stream) = stream.into_std() {
             spawn_local(async move {
                 match next {
-                    Next::WebSocket(upgrade) => event_loop.adopt(stream.into(), rest, upgrade).await,
-                    Next::Stream(wanted, head) => event_loop.adopt_stream(stream.into(), wanted, head).await,
+                    Next::WebSocket(upgrade) => event_loop.adopt(stream.into(), rest, upgrade, permit).await,
+                    Next::Stream(wanted, head) => event_loop.adopt_stream(stream.into(), wanted, head, permit).await,
                 }
             });
         }
@@ -248,11 +286,13 @@ async fn http1(
     Ok(())
 }
 
-async fn http2(context: Rc<Context>, stream: Peeked) -> hyper::Result<()> {
+async fn http2(context: Rc<Context>, stream: Peeked, served: Rc<Served>) -> hyper::Result<()> {
     let service = {
-        let context = context.clone();
-        service_fn(move |request: Request<Incoming>| {
+        let (context, served) = (context.clone(), served.clone());
+        service_fn(move |mut request: Request<Incoming>| {
             let context = context.clone();
+            served.count(&context.limits);
+            request.extensions_mut().insert(served.guest.clone());
             async move {
                 let (response, handover) = route(context.clone(), request).await;
                 let response = match handover {
@@ -267,20 +307,62 @@ async fn http2(context: Rc<Context>, stream: Peeked) -> hyper::Result<()> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .max_send_buf_size(HTTP2_SEND_BYTES_MAX)
+        .initial_connection_window_size(HTTP2_WINDOW_BYTES)
+        .initial_stream_window_size(HTTP2_WINDOW_BYTES)
+        .max_pending_accept_reset_streams(HTTP2_RESETS_MAX)
+        .max_local_error_reset_streams(HTTP2_RESETS_MAX)
         .keep_alive_interval(context.config().heartbeat)
         .keep_alive_timeout(context.config().grace)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(
+            TokioIo::new(Patient::new(stream, context.limits.clone(), context.config().write_timeout)),
+            service,
+        );
     let drains = context.drains();
     tokio::pin!(drains);
     let mut told = false;
     loop {
         tokio::select! {
-            served = &mut connection => return served,
+            ended = std::future::poll_fn(|cx| {
+                let ended = Pin::new(&mut connection).poll(cx);
+                if served.is_spent() && !told {
+                    told = true;
+                    Pin::new(&mut connection).graceful_shutdown();
+                    return Pin::new(&mut connection).poll(cx);
+                }
+                ended
+            }) => return ended,
             _ = &mut drains, if !told => {
                 told = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
         }
+    }
+}
+
+/// What one HTTP connection has asked for.
+struct Served {
+    guest: Arc<Guest>,
+    requests: Cell<u64>,
+    requests_max: u64,
+}
+
+impl Served {
+    fn new(address: IpAddr, requests_max: u64) -> Self {
+        Self { guest: Arc::new(Guest::new(address)), requests: Cell::default(), requests_max }
+    }
+
+    /// One more. True if it is the last.
+    fn count(&self, limits: &Limits) -> bool {
+        self.requests.set(self.requests.get() + 1);
+        if self.is_spent() {
+            limits.count(Limit::RequestsPerConnection);
+        }
+        self.is_spent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.requests_max > 0 && self.requests.get() >= self.requests_max
     }
 }
 

@@ -5,11 +5,15 @@
 //! Every refusal is counted by the limit that was reached: `millrace_refused_total{limit=".."}`. docs/limits.md lists them all.
 
 mod bucket;
+mod member;
 mod network;
+mod patient;
+mod refusals;
 mod table;
 
 use std::{
     net::IpAddr,
+    num::NonZeroU64,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{
@@ -20,10 +24,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_protocol::{Code, Error};
+use bytes::Bytes;
+use millrace_protocol::{
+    Code, Error,
+    websocket::{self, Broken},
+};
 
 pub use bucket::{Bucket, Rate};
+pub use member::{Guest, Member, Way};
 pub use network::{BadNetwork, Network};
+pub(crate) use patient::Patient;
+pub(crate) use refusals::Refusals;
 use table::Table;
 
 use crate::Config;
@@ -94,7 +105,7 @@ pub struct Limits {
     counts_messages: AtomicBool,
     connections: AtomicUsize,
     connects: Mutex<Bucket>,
-    addresses: Table<u64, Address>,
+    addresses: Table<NonZeroU64, Address>,
     subjects: Table<Arc<str>, Subject>,
     pending_bytes: AtomicUsize,
     pending_bytes_max: AtomicUsize,
@@ -167,20 +178,31 @@ impl Pressure {
 pub struct Permit {
     limits: Arc<Limits>,
     /// `None` for those whose addresses are exempt.
-    address: Option<u64>,
+    address: Option<NonZeroU64>,
 }
 
 /// A reader that counts for its subject, or for the address behind a proxy, until this is dropped.
 pub struct Seat {
     limits: Arc<Limits>,
     subject: Option<Arc<str>>,
-    address: Option<u64>,
+    address: Option<NonZeroU64>,
 }
 
 /// Bytes that wait for one client, or for the rest of what it sends; given back when this is dropped.
 pub struct Pending {
     limits: Arc<Limits>,
     bytes: usize,
+}
+
+struct Charged {
+    bytes: Bytes,
+    _pending: Pending,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Limits {
@@ -232,7 +254,8 @@ impl Limits {
         if let Some(address) = address {
             self.addresses.with(&address, |entry| {
                 self.check_connections(entry.connections, rules.connections_per_address_max)?;
-                let late = |limit| move |wait| self.too_fast(limit, "connections come faster than they are taken", wait);
+                let late =
+                    |limit| move |wait| self.too_fast(limit, "connections come faster than they are taken", wait);
                 if let Some(rate) = rules.connects_per_address {
                     entry.connects.take(1, rate, now_ns).map_err(late(Limit::ConnectsPerAddress))?;
                 }
@@ -393,6 +416,14 @@ impl Limits {
         Ok(pending)
     }
 
+    /// Bytes that are counted as waiting until they have left.
+    ///
+    /// Errors: as [`Limits::pend`].
+    pub fn charge(self: &Arc<Self>, bytes: Bytes) -> Result<Bytes, Error> {
+        let _pending = self.pend(bytes.len())?;
+        Ok(Bytes::from_owner(Charged { bytes, _pending }))
+    }
+
     pub fn pending_bytes(&self) -> usize {
         self.pending_bytes.load(Relaxed)
     }
@@ -415,6 +446,26 @@ impl Limits {
         self.refused[limit as usize].fetch_add(1, Relaxed);
     }
 
+    /// A client's frames have met one of these.
+    pub fn count_broken(&self, broken: Broken) {
+        match broken.reason {
+            websocket::TOO_LARGE => self.count(Limit::MessageBytes),
+            websocket::TOO_MANY_FRAGMENTS => self.count(Limit::Fragments),
+            websocket::BLOWS_UP => self.count(Limit::InflateRatio),
+            _ => {}
+        }
+    }
+
+    /// A request, or a command, was refused for one of these.
+    pub fn count_error(&self, error: &Error) {
+        match error.code {
+            Code::TooLarge => self.count(Limit::MessageBytes),
+            Code::Timeout => self.count(Limit::BodyTimeout),
+            Code::TooMany => self.count(Limit::TooMany),
+            _ => {}
+        }
+    }
+
     /// The limit's name and how often it was reached.
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Limit::ALL.iter().map(|(limit, name)| (*name, self.refused[*limit as usize].load(Relaxed)))
@@ -428,9 +479,8 @@ impl Limits {
     fn sweep_at(&self, now_ns: u64) {
         let idle = |a: &Address| a.connections == 0 && a.connects.is_full(now_ns) && a.datagrams.is_full(now_ns);
         self.addresses.retain(|address| !idle(address));
-        let idle = |s: &Subject| {
-            s.connections == 0 && s.publishes.count.is_full(now_ns) && s.publishes.bytes.is_full(now_ns)
-        };
+        let idle =
+            |s: &Subject| s.connections == 0 && s.publishes.count.is_full(now_ns) && s.publishes.bytes.is_full(now_ns);
         self.subjects.retain(|subject| !idle(subject));
     }
 
@@ -505,12 +555,6 @@ impl Publishes {
     }
 }
 
-impl Permit {
-    pub fn limits(&self) -> &Arc<Limits> {
-        &self.limits
-    }
-}
-
 impl Drop for Permit {
     fn drop(&mut self) {
         self.limits.connections.fetch_sub(1, Relaxed);
@@ -528,6 +572,12 @@ impl Drop for Seat {
         if let Some(subject) = &self.subject {
             self.limits.subjects.with(subject, |entry| entry.connections -= 1);
         }
+    }
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat").field("subject", &self.subject).finish_non_exhaustive()
     }
 }
 
@@ -560,11 +610,12 @@ impl Drop for Pending {
 }
 
 /// An IPv4 address as it is, of an IPv6 address its /64: no global one begins with 32 zeros, so they never meet.
-fn key(address: IpAddr) -> u64 {
-    match address.to_canonical() {
+fn key(address: IpAddr) -> NonZeroU64 {
+    let key = match address.to_canonical() {
         IpAddr::V4(address) => u64::from(address.to_bits()),
         IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
-    }
+    };
+    NonZeroU64::new(key).unwrap_or(NonZeroU64::MIN)
 }
 
 /// 0 is no limit.

@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn a_network_holds_what_begins_as_it_does() {
-        let holds = |network: &str, address: &str| network.parse::<Network>().unwrap().contains(address.parse().unwrap());
+        let holds =
+            |network: &str, address: &str| network.parse::<Network>().unwrap().contains(address.parse().unwrap());
         for (network, inside, outside) in [
             ("127.0.0.0/8", "127.255.0.1", "128.0.0.1"),
             ("192.0.2.1", "192.0.2.1", "192.0.2.0"),

@@ -11,6 +11,7 @@ mod devices;
 mod drain;
 mod http;
 mod life;
+mod limits;
 mod many;
 mod ranges;
 mod server;
