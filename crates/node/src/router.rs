@@ -12,7 +12,7 @@ use std::{
 
 use millrace_delivery::ChannelKey;
 use millrace_engine::Deliver;
-use millrace_protocol::{ChannelName, Code, Epoch, Error, Pattern, Position, Publication};
+use millrace_protocol::{ChannelName, Code, Epoch, Error, Pattern, PatternMap, Position, Publication};
 
 use crate::{
     Delivery, Mailbox,
@@ -40,7 +40,7 @@ pub struct Router {
     mailboxes: Vec<Arc<Mailbox>>,
     congested: Arc<AtomicUsize>,
     routes: Vec<Mutex<HashMap<ChannelName, Route>>>,
-    patterns: RwLock<HashMap<Pattern, Readers>>,
+    patterns: RwLock<PatternMap<Readers>>,
     pattern_count: AtomicUsize,
     patterns_max: AtomicUsize,
     hasher: RandomState,
@@ -115,11 +115,11 @@ impl Router {
         }
     }
 
-    /// A shard has so many listeners of a pattern now; `watch` as in [`Router::set_readers`]. Cost per publication: one match per pattern
-    /// in use.
+    /// A shard has so many listeners of a pattern now; `watch` as in [`Router::set_readers`]. Cost per publication: see
+    /// [`PatternMap`].
     pub fn set_pattern_readers(&self, shard: usize, pattern: &Pattern, readers: u32, watch: impl FnOnce(bool)) {
         let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
-        let entry = patterns.entry(pattern.clone()).or_insert_with(|| vec![0; self.shards()].into());
+        let entry = patterns.get_or_insert_with(pattern, || vec![0; self.mailboxes.len()].into());
         let was_read = entry.iter().any(|readers| *readers > 0);
         entry[shard] = readers;
         let is_read = entry.iter().any(|readers| *readers > 0);
@@ -145,7 +145,7 @@ impl Router {
         if self.pattern_count.load(Relaxed) < max {
             return Ok(());
         }
-        match self.patterns.read().unwrap_or_else(PoisonError::into_inner).contains_key(pattern) {
+        match self.patterns.read().unwrap_or_else(PoisonError::into_inner).get(pattern).is_some() {
             true => Ok(()),
             false => Err(Error::new(Code::TooMany, format!("this server listens to {max} different patterns already"))),
         }
@@ -176,9 +176,10 @@ impl Router {
     fn by_pattern(&self, channel: &ChannelName) -> Vec<bool> {
         let mut shards = vec![false; self.shards()];
         let patterns = self.patterns.read().unwrap_or_else(PoisonError::into_inner);
-        for (_, readers) in patterns.iter().filter(|(pattern, _)| pattern.matches(channel.as_str())) {
+        patterns.matching(channel.as_str(), |_, readers| {
             shards.iter_mut().zip(readers).for_each(|(listens, readers)| *listens |= *readers > 0);
-        }
+            true
+        });
         shards
     }
 }
@@ -196,6 +197,14 @@ impl Deliver for Router {
 
     fn moved(&self, route: &Route, channel: &ChannelName, from: Position, top: Position) {
         self.tell(route, channel, || News::Moved(Box::new(Moved { from, top })));
+    }
+
+    fn forget(&self, channel: &ChannelName, route: Route) {
+        let mut routes = self.stripe(channel);
+        drop(route);
+        if routes.get(channel).is_some_and(|route| !is_read(route) && Arc::strong_count(route) == 1) {
+            routes.remove(channel);
+        }
     }
 
     fn readers(&self, channel: &ChannelName) -> u32 {

@@ -4,6 +4,7 @@
 
 mod agent;
 pub mod config;
+mod memory;
 mod pages;
 mod reload;
 mod run;

@@ -6,6 +6,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
     },
     thread::JoinHandle,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -33,7 +34,7 @@ use tokio::{
 };
 
 use crate::{
-    Config, agent,
+    Config, agent, memory,
     pages::Site,
     reload::{Reload, changes},
 };
@@ -48,6 +49,8 @@ pub struct Running {
     draining: watch::Sender<Option<Drain>>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
+    /// Dropped, it ends the watch over memory.
+    watch: mpsc::Sender<()>,
     limits: watch::Sender<millrace_transport::Config>,
     engine: Arc<dyn Engine>,
     metrics: Vec<Arc<Metrics>>,
@@ -57,7 +60,9 @@ pub struct Running {
 /// Starts all shards and returns once they listen.
 ///
 /// Errors: an address that is taken, or a thread or descriptor that the system refuses.
-pub fn start(config: Config) -> anyhow::Result<Running> {
+pub fn start(mut config: Config) -> anyhow::Result<Running> {
+    let configured = config.clone();
+    memory::apportion(&mut config);
     let descriptors = raise_descriptor_limit();
     let shards = config.shards();
     let listeners = check_free(config.server.listen).and_then(|()| Listener::bind(config.server.listen, shards));
@@ -127,8 +132,13 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
             }
         })?);
     }
+    let (watch, watched) = mpsc::channel();
+    let (bytes_max, of_node, of_engine) = (config.limits.memory_bytes_max, counts.clone(), engine.clone());
+    let watching = move || memory::watch(bytes_max, &of_node, &of_engine, &watched);
+    threads.push(std::thread::Builder::new().name("memory".into()).spawn(watching)?);
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
-    Ok(Running { address, ready, draining, stop, threads, limits, engine, metrics, config })
+    let config = configured;
+    Ok(Running { address, ready, draining, stop, threads, watch, limits, engine, metrics, config })
 }
 
 impl Running {
@@ -154,7 +164,9 @@ impl Running {
                 false => tracing::warn!(key, "changed in the configuration, but holds only after a restart"),
             }
         }
-        self.limits.send_replace(config.limits.clone());
+        let mut apportioned = config.clone();
+        memory::apportion(&mut apportioned);
+        self.limits.send_replace(apportioned.limits);
         // What waits for a restart is named again next time.
         self.config.limits = config.limits;
         self.config.drain = config.drain;
@@ -180,6 +192,7 @@ impl Running {
     /// Ends at once.
     pub fn stop(self) {
         self.stop.send_replace(true);
+        drop(self.watch);
         for thread in self.threads {
             let _ = thread.join();
         }

@@ -30,7 +30,7 @@ use tokio::{
 use crate::{
     Shard, access, drain,
     http::{Context, Handover, Response, route},
-    limits::{Guest, Limit, Limits, Patient, Permit, Refusals},
+    limits::{Guest, Limit, Limits, Patient, Permit, Pressure, Refusals},
     stream::Stream,
     udp,
     websocket::{EventLoop, Upgrade},
@@ -53,6 +53,8 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const NOTSENT_LOWAT_BYTES: u32 = 16 * 1024;
 /// Seconds between two looks at the memory that logs and connections hold.
 const FIGURES_EVERY_S: u64 = 5;
+/// While memory is short, whoever takes nothing for a heartbeat and has more than this waiting is cut off.
+const STUCK_BYTES_MAX: usize = 16 * 1024;
 /// Pause after the kernel has refused a connection (out of descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -155,6 +157,10 @@ async fn tick(context: &Context) {
         let shard = &context.shard;
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
         access::end_expired(context);
+        if context.limits.pressure() >= Pressure::Shrink {
+            let cut_off = shard.with(|hub, _| hub.give_back(STUCK_BYTES_MAX));
+            (0..cut_off).for_each(|_| context.limits.count(Limit::WriteTimeout));
+        }
         let second = started.elapsed().as_secs();
         if second.is_multiple_of(FIGURES_EVERY_S) {
             count_memory(shard);

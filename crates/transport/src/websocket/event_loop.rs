@@ -1,5 +1,5 @@
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::HashSet,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
@@ -38,6 +38,8 @@ const READ_BYTES: usize = 64 * 1024;
 const EVENTS: usize = 1024;
 /// Turns before other tasks get their turn.
 const TURNS: usize = 4;
+/// So much is read from all before other tasks get their turn.
+const TURN_BYTES: usize = 4 * READ_BYTES;
 /// A connection for which more than this waits is not read from: whoever does not take replies gets no more of them.
 pub(super) const OUT_BYTES_MAX: usize = 64 * 1024;
 /// While readers are served too late, their publishers are not read from: how often to look whether that is over, and how many times at
@@ -51,6 +53,8 @@ pub struct EventLoop {
     epoll: Rc<OwnedFd>,
     /// One read buffer for all: an idle connection has none.
     scratch: RefCell<Vec<u8>>,
+    /// In this turn.
+    read_bytes: Cell<usize>,
     /// Publishers that are not read from, because readers are served too late, or because they themselves come too fast.
     paused: RefCell<HashSet<ConnId>>,
     pub(super) slowed: RefCell<HashSet<ConnId>>,
@@ -70,8 +74,8 @@ impl EventLoop {
     pub fn new(context: Rc<Context>) -> Rc<Self> {
         let epoll = context.shard.sockets().epoll();
         let scratch = RefCell::new(vec![0; READ_BYTES]);
-        let (paused, slowed, pongs) = Default::default();
-        Rc::new(Self { context, epoll, scratch, paused, slowed, pongs })
+        let (read_bytes, paused, slowed, pongs) = Default::default();
+        Rc::new(Self { context, epoll, scratch, read_bytes, paused, slowed, pongs })
     }
 
     /// Serves until the task is dropped.
@@ -101,7 +105,16 @@ impl EventLoop {
                 for event in &events {
                     let token = event.data.u64();
                     self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
+                    if self.read_bytes.get() > TURN_BYTES {
+                        // Those who send much do not keep the others waiting.
+                        self.read_bytes.set(0);
+                        self.context.shard.turn();
+                        mailbox.leave();
+                        tokio::task::yield_now().await;
+                        mailbox.attend();
+                    }
                 }
+                self.read_bytes.set(0);
                 // Everything that was published within this turn leaves in one write per reader.
                 self.context.shard.turn();
                 mailbox.leave();
@@ -249,6 +262,7 @@ impl EventLoop {
         match received {
             Ok((1.., length)) => {
                 Metrics::add(&self.context.shard.metrics.received_bytes, length as u64);
+                self.read_bytes.set(self.read_bytes.get() + length);
                 self.decode(id, &mut scratch[..length]);
                 length == READ_BYTES
             }

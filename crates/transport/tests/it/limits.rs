@@ -423,3 +423,30 @@ async fn pings_and_settings_at_rate_harm_nobody() {
         flood.abort();
     }
 }
+
+#[tokio::test]
+async fn heads_are_bounded() {
+    let server = Server::start();
+    let long = "x".repeat(70_000);
+    let many = "X: y\r\n".repeat(101);
+    for (request, status) in [
+        (format!("GET /v1/channels/a HTTP/1.1\r\nHost: test\r\nX: {long}\r\n\r\n"), "431"),
+        (format!("GET /v1/channels/a HTTP/1.1\r\nHost: test\r\n{many}\r\n"), "431"),
+        (format!("GET /{long} HTTP/1.1\r\nHost: test\r\n\r\n"), "4"),
+    ] {
+        let mut raw = Raw::connect(&server).await;
+        raw.send(request).await;
+        let head = raw.head().await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{head}");
+    }
+    server.assert_well().await;
+}
+
+#[tokio::test]
+async fn a_batch_has_so_many_lines() {
+    let server = Server::with(|config| config.limits.batch_lines_max = 2);
+    let lines = |count| "{\"channel\":\"a\",\"data\":1}\n".repeat(count);
+    assert_eq!(server.post("/v1/publish", &[], lines(2)).await.status, 200);
+    server.post("/v1/publish", &[], lines(3)).await.assert_problem(429, "too_many");
+    assert_eq!(refused(&server, "too_many").await, 1);
+}
