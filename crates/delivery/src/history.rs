@@ -13,6 +13,9 @@ const IDEMPOTENCY_KEYS_MAX: usize = 10_000;
 /// What a publication in a history takes besides its payload and key: itself, its counts and its place.
 const ENTRY_BYTES: usize = size_of::<Publication>() + 3 * size_of::<usize>();
 
+/// What an idempotency key takes besides itself: its places by name and by age, and what allocating two small texts costs.
+const KEY_BYTES: usize = size_of::<(Box<str>, u64)>() * 2 + size_of::<(u64, Box<str>)>() + 2 * size_of::<usize>();
+
 /// How much of the past a channel keeps. Whichever bound is reached first trims the oldest publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -99,6 +102,8 @@ pub struct History {
 struct IdempotencyKeys {
     offsets: HashMap<Box<str>, u64>,
     by_age: VecDeque<(u64, Box<str>)>,
+    /// Of the keys themselves, each once.
+    bytes: usize,
 }
 
 /// What became of a publication.
@@ -134,9 +139,9 @@ impl History {
         self.bytes
     }
 
-    /// As [`History::bytes`], with what it takes to hold them.
+    /// As [`History::bytes`], with what it takes to hold them, and with the idempotency keys.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes + self.log.len() * ENTRY_BYTES
+        self.bytes + self.log.len() * ENTRY_BYTES + self.keys.as_ref().map_or(0, |keys| keys.memory_bytes())
     }
 
     /// When the newest publication came; 0 if none ever did.
@@ -249,10 +254,20 @@ impl History {
         }
     }
 
-    /// Drops the oldest until the history takes no more than this many bytes of memory; offsets stay.
+    /// Drops the oldest until the history takes no more than this many bytes of memory; offsets stay. Idempotency keys go last: who
+    /// repeats a publication after that is believed.
     pub fn shrink(&mut self, memory_bytes_max: usize) {
         while self.memory_bytes() > memory_bytes_max && self.drop_oldest() {}
         self.log.shrink_to_fit();
+        while self.memory_bytes() > memory_bytes_max && self.keys.as_mut().is_some_and(|keys| keys.drop_oldest()) {}
+        self.keys = self.keys.take().filter(|keys| !keys.by_age.is_empty());
+    }
+
+    /// All that channels have lost which nobody knows any more: one that begins after them takes no position twice, and who comes with one
+    /// of theirs is told a gap. `before_ms`: when the newest of what was lost came.
+    pub fn after_forgotten(top: Position, before_ms: u64) -> Self {
+        let trimmed_before_ms = if top.offset > 0 { before_ms + 1 } else { 0 };
+        Self { top: top.offset, trimmed_before_ms, ..Self::new(top.epoch) }
     }
 
     /// False if there is none.
@@ -297,6 +312,7 @@ impl IdempotencyKeys {
         if let Some(&known) = self.offsets.get(&key) {
             return Some(known);
         }
+        self.bytes += key.len();
         self.offsets.insert(key.clone(), offset);
         self.by_age.push_back((now_ms, key));
         None
@@ -307,10 +323,21 @@ impl IdempotencyKeys {
             if self.by_age.len() < IDEMPOTENCY_KEYS_MAX && now_ms.saturating_sub(*at) < IDEMPOTENCY_MS {
                 return;
             }
-            if let Some((_, key)) = self.by_age.pop_front() {
-                self.offsets.remove(&key);
-            }
+            self.drop_oldest();
         }
+    }
+
+    /// False if there is none.
+    fn drop_oldest(&mut self) -> bool {
+        let Some((_, key)) = self.by_age.pop_front() else { return false };
+        self.bytes -= key.len();
+        self.offsets.remove(&key);
+        true
+    }
+
+    /// Each key is there twice.
+    fn memory_bytes(&self) -> usize {
+        2 * self.bytes + self.by_age.len() * KEY_BYTES
     }
 }
 
@@ -380,6 +407,36 @@ mod tests {
         assert_eq!(read(&mut history, Since::Time(6)), (None, vec![6, 7, 8]));
         assert_eq!(read(&mut history, Since::Time(2)), (Some((0, 3)), vec![4, 5, 6, 7, 8]));
         assert_eq!(read(&mut history, Since::Time(99)), (None, vec![]));
+    }
+
+    #[test]
+    fn idempotency_keys_count_and_go_last() {
+        let mut history = History::new(Epoch(1));
+        let keyed = |i: u64| NewPublication { idempotency_key: Some(format!("key {i:03}").into()), ..new("a") };
+        for i in 0..100 {
+            history.append(keyed(i), 1, &BOUNDS);
+        }
+        let held = history.memory_bytes() - history.bytes() - history.log.len() * ENTRY_BYTES;
+        assert!(held >= 100 * (2 * 7 + 64), "{held}");
+        history.shrink(held);
+        assert!(history.log.is_empty() && matches!(history.append(keyed(0), 1, &BOUNDS), Appended::Duplicate(1)));
+        history.shrink(held / 2);
+        assert!(matches!(history.append(keyed(99), 1, &BOUNDS), Appended::Duplicate(100)));
+        assert!(matches!(history.append(keyed(0), 1, &BOUNDS), Appended::New(_)), "the oldest key was forgotten");
+        history.shrink(0);
+        assert_eq!(history.memory_bytes(), 0);
+    }
+
+    #[test]
+    fn after_what_was_forgotten_only_those_who_may_have_lost_something_are_told() {
+        let mut history = History::after_forgotten(at(1, 8), 50);
+        assert_eq!(read(&mut history, Since::Position(at(1, 3))), (Some((3, 8)), vec![]));
+        history.append(new("a"), 60, &BOUNDS);
+        assert_eq!(read(&mut history, Since::Position(at(1, 8))), (None, vec![9]));
+        assert_eq!(read(&mut history, Since::Earliest), (None, vec![9]));
+        assert_eq!(read(&mut history, Since::Time(51)), (None, vec![9]));
+        assert_eq!(read(&mut history, Since::Time(50)), (Some((0, 8)), vec![9]));
+        assert_eq!(History::after_forgotten(at(1, 0), 0).covers(Since::Earliest), true);
     }
 
     #[test]

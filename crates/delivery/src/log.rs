@@ -75,6 +75,11 @@ impl Pool {
         self.spare_bytes
     }
 
+    /// Gives the spare memory back.
+    pub fn purge(&mut self) {
+        (self.spare, self.spare_bytes) = (Vec::new(), 0);
+    }
+
     fn take(&mut self) -> Box<Held> {
         let held = self.spare.pop().unwrap_or_default();
         self.spare_bytes -= held.bytes;

@@ -119,6 +119,9 @@ pub trait Deliver: Send + Sync + 'static {
     /// not be: the readers fetch it from history, or are told that it is lost.
     fn moved(&self, route: &Self::Route, channel: &ChannelName, from: Position, top: Position);
 
+    /// The engine does not know this channel any more.
+    fn forget(&self, _: &ChannelName, _: Self::Route) {}
+
     /// Subscriptions of a channel on this node.
     fn readers(&self, channel: &ChannelName) -> u32;
 }
@@ -169,6 +172,9 @@ pub trait Engine: Send + Sync {
 
     /// Forgets what has become too old. Called every second.
     fn sweep(&self);
+
+    /// Memory is short: frees so many bytes of history as far as it has them, of the channels that have been idle longest first.
+    fn make_room(&self, _bytes: usize) {}
 
     /// False while what the engine relies on does not answer.
     fn is_up(&self) -> bool {

@@ -12,7 +12,7 @@ use std::{
 
 use millrace_delivery::ChannelKey;
 use millrace_engine::Deliver;
-use millrace_protocol::{ChannelName, Epoch, Pattern, Position, Publication};
+use millrace_protocol::{ChannelName, Code, Epoch, Error, Pattern, PatternMap, Position, Publication};
 
 use crate::{
     Delivery, Mailbox,
@@ -40,8 +40,9 @@ pub struct Router {
     mailboxes: Vec<Arc<Mailbox>>,
     congested: Arc<AtomicUsize>,
     routes: Vec<Mutex<HashMap<ChannelName, Route>>>,
-    patterns: RwLock<HashMap<Pattern, Readers>>,
+    patterns: RwLock<PatternMap<Readers>>,
     pattern_count: AtomicUsize,
+    patterns_max: AtomicUsize,
     hasher: RandomState,
 }
 
@@ -54,6 +55,7 @@ impl Router {
             routes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             patterns: RwLock::default(),
             pattern_count: AtomicUsize::new(0),
+            patterns_max: AtomicUsize::new(usize::MAX),
             hasher: RandomState::new(),
         }
     }
@@ -113,11 +115,11 @@ impl Router {
         }
     }
 
-    /// A shard has so many listeners of a pattern now; `watch` as in [`Router::set_readers`]. Cost per publication: one match per pattern
-    /// in use.
+    /// A shard has so many listeners of a pattern now; `watch` as in [`Router::set_readers`]. Cost per publication: see
+    /// [`PatternMap`].
     pub fn set_pattern_readers(&self, shard: usize, pattern: &Pattern, readers: u32, watch: impl FnOnce(bool)) {
         let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
-        let entry = patterns.entry(pattern.clone()).or_insert_with(|| vec![0; self.shards()].into());
+        let entry = patterns.get_or_insert_with(pattern, || vec![0; self.mailboxes.len()].into());
         let was_read = entry.iter().any(|readers| *readers > 0);
         entry[shard] = readers;
         let is_read = entry.iter().any(|readers| *readers > 0);
@@ -127,6 +129,25 @@ impl Router {
         self.pattern_count.store(patterns.len(), SeqCst);
         if is_read != was_read {
             watch(is_read);
+        }
+    }
+
+    /// Most different patterns from now on; those that there are stay.
+    pub fn set_patterns_max(&self, max: usize) {
+        self.patterns_max.store(if max == 0 { usize::MAX } else { max }, Relaxed);
+    }
+
+    /// Is there room for this pattern? One that somebody listens to already costs nothing more.
+    ///
+    /// Errors: [`Code::TooMany`].
+    pub fn check_pattern(&self, pattern: &Pattern) -> Result<(), Error> {
+        let max = self.patterns_max.load(Relaxed);
+        if self.pattern_count.load(Relaxed) < max {
+            return Ok(());
+        }
+        match self.patterns.read().unwrap_or_else(PoisonError::into_inner).get(pattern).is_some() {
+            true => Ok(()),
+            false => Err(Error::new(Code::TooMany, format!("this server listens to {max} different patterns already"))),
         }
     }
 
@@ -155,9 +176,10 @@ impl Router {
     fn by_pattern(&self, channel: &ChannelName) -> Vec<bool> {
         let mut shards = vec![false; self.shards()];
         let patterns = self.patterns.read().unwrap_or_else(PoisonError::into_inner);
-        for (_, readers) in patterns.iter().filter(|(pattern, _)| pattern.matches(channel.as_str())) {
+        patterns.matching(channel.as_str(), |_, readers| {
             shards.iter_mut().zip(readers).for_each(|(listens, readers)| *listens |= *readers > 0);
-        }
+            true
+        });
         shards
     }
 }
@@ -175,6 +197,14 @@ impl Deliver for Router {
 
     fn moved(&self, route: &Route, channel: &ChannelName, from: Position, top: Position) {
         self.tell(route, channel, || News::Moved(Box::new(Moved { from, top })));
+    }
+
+    fn forget(&self, channel: &ChannelName, route: Route) {
+        let mut routes = self.stripe(channel);
+        drop(route);
+        if routes.get(channel).is_some_and(|route| !is_read(route) && Arc::strong_count(route) == 1) {
+            routes.remove(channel);
+        }
     }
 
     fn readers(&self, channel: &ChannelName) -> u32 {

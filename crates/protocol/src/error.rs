@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use serde_json::json;
 
@@ -22,6 +22,7 @@ pub enum Code {
     Unsupported,
     TooMany,
     Congested,
+    RateLimited,
     Internal,
     Unavailable,
 }
@@ -45,6 +46,7 @@ pub const CODES: &[(Code, &str, u16, bool, &str)] = &[
     (Code::Unsupported, "unsupported", 415, false, "Unsupported content type"),
     (Code::TooMany, "too_many", 429, true, "Too many"),
     (Code::Congested, "congested", 429, true, "Publications come faster than they leave"),
+    (Code::RateLimited, "rate_limited", 429, true, "Too fast"),
     (Code::Internal, "internal", 500, true, "Internal error"),
     (Code::Unavailable, "unavailable", 503, true, "Unavailable"),
 ];
@@ -72,16 +74,28 @@ impl Code {
 pub struct Error {
     pub code: Code,
     pub detail: String,
+    /// When trying again may help, if that is known: in seconds, at least one.
+    pub retry_s: Option<u64>,
 }
 
 impl Error {
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into() }
+        Self { code, detail: detail.into(), retry_s: None }
     }
 
-    /// As in a session's reply or a batch's result: `{"code", "detail", "retry"}`.
+    /// Says when trying again may help.
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_s = Some((wait.as_millis().div_ceil(1000) as u64).max(1));
+        self
+    }
+
+    /// As in a session's reply or a batch's result: `{"code", "detail", "retry"}`, and `"retry_s"` if that is known.
     pub fn to_json(&self) -> serde_json::Value {
-        json!({ "code": self.code.name(), "detail": self.detail, "retry": self.code.may_retry() })
+        let mut error = json!({ "code": self.code.name(), "detail": self.detail, "retry": self.code.may_retry() });
+        if let Some(retry_s) = self.retry_s {
+            error["retry_s"] = retry_s.into();
+        }
+        error
     }
 
     /// As an HTTP body. Source: RFC 9457, section 3.

@@ -14,7 +14,10 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header, request::Parts};
 use millrace_engine::Engine;
 use millrace_node::Metrics;
-use millrace_transport::http::{Body, Pages, Response, text};
+use millrace_transport::{
+    Limits,
+    http::{Body, Pages, Response, text},
+};
 use serde::Deserialize;
 
 /// Only what this server sends may run or be loaded; the map draws in a worker, and styles are set by script.
@@ -55,6 +58,7 @@ pub struct Site {
     pub engine_name: String,
     pub engine: Arc<dyn Engine>,
     pub metrics: Vec<Arc<Metrics>>,
+    pub limits: Arc<Limits>,
     pub ready: Arc<AtomicBool>,
     /// `/metrics` is for everybody.
     pub public_metrics: bool,
@@ -70,11 +74,12 @@ impl Site {
         engine_name: String,
         engine: Arc<dyn Engine>,
         metrics: Vec<Arc<Metrics>>,
+        limits: Arc<Limits>,
         ready: Arc<AtomicBool>,
     ) -> Self {
         let shards = metrics.len();
         let (started, public_metrics, ca, assets) = (Instant::now(), true, None, load());
-        Self { started, listen, udp, shards, engine_name, engine, metrics, ready, public_metrics, ca, assets }
+        Self { started, listen, udp, shards, engine_name, engine, metrics, limits, ready, public_metrics, ca, assets }
     }
 
     fn info(&self) -> Response {
@@ -108,7 +113,21 @@ impl Site {
         gauge("millrace_engine_channels", "Channels with a past.", channels as u64);
         gauge("millrace_uptime_seconds", "Time since the start.", self.started.elapsed().as_secs());
         gauge("millrace_ready", "1 until the server drains.", u64::from(self.ready.load(Relaxed)));
+        gauge(
+            "millrace_sockets_open",
+            "Open connections, idle and unfinished ones, too.",
+            self.limits.connections() as u64,
+        );
+        gauge("millrace_pending_bytes", "Bytes that wait for single clients.", self.limits.pending_bytes() as u64);
+        gauge("millrace_memory_pressure", "0 to 3, see docs/limits.md.", self.limits.pressure() as u64);
         gauge("millrace_engine_up", "1 while the engine answers.", u64::from(self.engine.is_up()));
+        let refused = "millrace_refused_total";
+        out.push_str(&format!(
+            "# HELP {refused} Refused, cut off or slowed down, by limit.\n# TYPE {refused} counter\n"
+        ));
+        for (limit, count) in self.limits.refused() {
+            out.push_str(&format!("{refused}{{limit=\"{limit}\"}} {count}\n"));
+        }
         for (name, help, value) in self.engine.counters() {
             let name = format!("millrace_engine_{name}_total");
             out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n"));

@@ -6,6 +6,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc as thread_mpsc,
     },
     thread::JoinHandle,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -16,7 +17,7 @@ use millrace_delivery::Hub;
 use millrace_engine::Engine;
 use millrace_node::{Metrics, Router, Shard};
 use millrace_protocol::ticket::TicketKey;
-use millrace_transport::{Drain, Listener, MOVE, Sockets, access::Access, bind_udp, http, serve};
+use millrace_transport::{Drain, Limits, Listener, MOVE, Sockets, access::Access, bind_udp, http, serve};
 use rustix::{
     net::{self, AddressFamily, SocketType},
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -34,6 +35,7 @@ use crate::{
     admin::{Admin, Question},
     agent,
     auth::Auth,
+    memory,
     pages::Site,
     reload::{Reload, changes},
     secure,
@@ -56,6 +58,8 @@ pub struct Running {
     draining: watch::Sender<Option<Drain>>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
+    /// Dropped, it ends the watch over memory.
+    watch: thread_mpsc::Sender<()>,
     limits: watch::Sender<millrace_transport::Config>,
     tls: Option<Tls>,
     engine: Arc<dyn Engine>,
@@ -67,9 +71,11 @@ pub struct Running {
 /// Starts all shards and returns once they listen.
 ///
 /// Errors: an address that is taken, or a thread or descriptor that the system refuses.
-pub fn start(config: Config) -> anyhow::Result<Running> {
+pub fn start(mut config: Config) -> anyhow::Result<Running> {
     secure::check(&config)?;
-    raise_descriptor_limit();
+    let configured = config.clone();
+    memory::apportion(&mut config);
+    let descriptors = raise_descriptor_limit();
     let shards = config.shards();
     let listeners = check_free(config.server.listen).and_then(|()| Listener::bind(config.server.listen, shards));
     let listeners =
@@ -100,7 +106,9 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     let metrics: Vec<Arc<Metrics>> = (0..shards).map(|_| Arc::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
-    let mut site = Site::new(urls(scheme, address), udp, name, engine.clone(), metrics.clone(), ready.clone());
+    let counts = Limits::new(&config.limits, descriptors);
+    let urls = urls(scheme, address);
+    let mut site = Site::new(urls, udp, name, engine.clone(), metrics.clone(), counts.clone(), ready.clone());
     site.public_metrics = config.server.public_metrics || secure::is_open(&config);
     site.ca = crate::tls::given_out(&config.tls)?;
     let site = Arc::new(site);
@@ -128,7 +136,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
         let (router, engine, metrics, pages) = (router.clone(), engine.clone(), metrics[id].clone(), site.clone());
         let (draining, mut stopped) = (drains.clone(), stops.clone());
         let (mut changing, tickets, ready) = (changing.clone(), tickets.clone(), ready.clone());
-        let access = access.clone();
+        let (access, counts) = (access.clone(), counts.clone());
         let agent = if id == 0 { agent.take() } else { None };
         let datagrams = if id == 0 { datagrams.take() } else { None };
         let thread = move || -> io::Result<()> {
@@ -141,7 +149,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
                     spawn_local(agent::serve(TcpListener::from_std(listener)?, ready, router.clone()));
                 }
                 let shard = Shard::new(id, router, engine, hub, sockets, metrics);
-                let context = http::Context::new(shard, limits, pages, draining, tickets, access);
+                let context = http::Context::new(shard, limits, pages, draining, tickets, access, counts);
                 let limited = context.clone();
                 spawn_local(async move {
                     while changing.changed().await.is_ok() {
@@ -176,6 +184,10 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
             }
         })?);
     }
+    let (watch, watched) = thread_mpsc::channel();
+    let (bytes_max, of_node, of_engine) = (config.limits.memory_bytes_max, counts.clone(), engine.clone());
+    let watching = move || memory::watch(bytes_max, &of_node, &of_engine, &watched);
+    threads.push(std::thread::Builder::new().name("memory".into()).spawn(watching)?);
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
     Ok(Running {
         address,
@@ -185,12 +197,13 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
         draining,
         stop,
         threads,
+        watch,
         limits,
         tls,
         engine,
         metrics,
         auth,
-        config,
+        config: configured,
     })
 }
 
@@ -226,7 +239,9 @@ impl Running {
                 false => tracing::warn!(key, "changed in the configuration, but holds only after a restart"),
             }
         }
-        self.limits.send_replace(config.limits.clone());
+        let mut apportioned = config.clone();
+        memory::apportion(&mut apportioned);
+        self.limits.send_replace(apportioned.limits);
         // What waits for a restart is named again next time.
         self.config.auth = config.auth;
         for (name, namespace) in config.namespaces {
@@ -260,6 +275,7 @@ impl Running {
     /// Ends at once.
     pub fn stop(self) {
         self.stop.send_replace(true);
+        drop(self.watch);
         for thread in self.threads {
             let _ = thread.join();
         }
@@ -368,9 +384,10 @@ fn unix_ms() -> u64 {
 }
 
 /// Each connection is a descriptor: take as many as the system lets us have.
-fn raise_descriptor_limit() {
+fn raise_descriptor_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
 }

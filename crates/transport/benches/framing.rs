@@ -190,7 +190,7 @@ fn frames(size: usize) -> Vec<u8> {
 
 fn decode_ours(bytes: &[u8]) -> f64 {
     let (mut decoder, mut scratch, mut count) = (Decoder::default(), vec![0; 64 * 1024], 0);
-    let accept = Accept { message_bytes_max: 1 << 20, deflate: false };
+    let accept = Accept::new(1 << 20, false);
     let mut replay = Replay { bytes, at: 0, left: ROUNDS };
     let started = Instant::now();
     while let Ok(length) = replay.read(&mut scratch) {

@@ -46,11 +46,15 @@ pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
         let mut results = Vec::new();
         for (i, line) in publish::lines(context, &data)?.into_iter().enumerate() {
             let key = key.map(|key| format!("{key}/{}", i + 1));
-            results.push(record(context, &caller, Bytes::copy_from_slice(line), key).await);
+            results.push(match context.check_publish(parts, &caller, line.len()) {
+                Ok(()) => record(context, &caller, Bytes::copy_from_slice(line), key).await,
+                Err(error) => Err(error),
+            });
         }
         return Ok(publish::results_answer(results));
     }
     let data = read_body(context, &parts.headers, body, context.config().message_bytes_max).await?;
+    context.check_publish(parts, &caller, data.len())?;
     Ok(publish::answer_position(record(context, &caller, data, key.map(str::to_owned)).await?))
 }
 
@@ -103,6 +107,7 @@ pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result
     let policy = Default::default();
     let ask = Ask { channels, many: false, until: None, policy, limit: Some(1), wait: None, subscribe: true };
     caller.may_read(&ask)?;
+    let _seat = context.admit(&caller)?;
     let read = hold(context, &caller, &ask, HOLD).await?;
     let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
     if let Some((_, Some(Since::Position(end)))) = read.ends().first() {

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Limits of connections and requests. Whatever comes from outside meets one of these.
+use crate::limits::Network;
+
+/// Limits of connections and requests. Whatever comes from outside meets one of these; 0 is no limit where a comment does not say otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -32,6 +34,41 @@ pub struct Config {
     pub log_bytes_max: usize,
     /// Most bytes of frames kept for all readers who are behind, over all channels, forms and shards.
     pub logs_bytes_max: usize,
+    /// Most connections of any kind; 0: as many as descriptors allow.
+    pub connections_max: usize,
+    /// Most of one address (of IPv6: of one /64), and most readers of one subject.
+    pub connections_per_address_max: usize,
+    pub connections_per_subject_max: usize,
+    /// New connections per second, of all addresses and of one; ten times as many at once.
+    pub connects_per_s: u64,
+    pub connects_per_address_per_s: u64,
+    /// Networks whose addresses are not counted one by one, such as those of balancers.
+    pub exempt: Vec<Network>,
+    /// An HTTP connection is closed after so many requests.
+    pub requests_per_connection_max: u64,
+    /// Publications, and bytes of them, that one connection may publish per second.
+    pub publishes_per_s: u64,
+    pub publish_bytes_per_s: u64,
+    /// The same for one subject, over all its connections.
+    pub subject_publishes_per_s: u64,
+    pub subject_publish_bytes_per_s: u64,
+    /// Messages per second that are read from one WebSocket, pings and commands of any kind; beyond, it is read more slowly.
+    pub messages_per_s: u64,
+    /// Datagrams per second that are looked at from one address.
+    pub datagrams_per_s: u64,
+    /// Most fragments of one WebSocket message.
+    pub fragments_max: u32,
+    /// A compressed message is at most so many times as large as what came of it.
+    pub inflate_ratio_max: usize,
+    /// Bytes that may wait for all clients together, and for the rest of what they send; 0: an eighth of `memory_bytes_max`.
+    pub pending_bytes_max: usize,
+    /// A client that takes nothing of an answer for so long is cut off.
+    #[serde(with = "humantime_serde")]
+    pub write_timeout: Duration,
+    /// Most different patterns that are listened to on a node.
+    pub patterns_max: usize,
+    /// Memory of the whole process; 0: three quarters of what the machine, or the container, has.
+    pub memory_bytes_max: usize,
     /// WebSocket messages may be compressed (permessage-deflate), for clients that offer it.
     pub compression: bool,
     /// Origins whose pages may use this server from a browser, such as `https://app.example`; `*` for all. Same origin always may.
@@ -52,6 +89,25 @@ impl Default for Config {
             subscriptions_max: 1000,
             log_bytes_max: 4 << 20,
             logs_bytes_max: 256 << 20,
+            connections_max: 0,
+            connections_per_address_max: 10_000,
+            connections_per_subject_max: 10_000,
+            connects_per_s: 10_000,
+            connects_per_address_per_s: 500,
+            exempt: ["127.0.0.0/8", "::1/128"].map(|network| network.parse().expect("a network")).into(),
+            requests_per_connection_max: 1_000_000,
+            publishes_per_s: 0,
+            publish_bytes_per_s: 0,
+            subject_publishes_per_s: 0,
+            subject_publish_bytes_per_s: 0,
+            messages_per_s: 0,
+            datagrams_per_s: 5000,
+            fragments_max: 131_072,
+            inflate_ratio_max: 200,
+            pending_bytes_max: 0,
+            write_timeout: Duration::from_secs(30),
+            patterns_max: 10_000,
+            memory_bytes_max: 0,
             compression: false,
             allowed_origins: Vec::new(),
         }
@@ -59,6 +115,15 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Bytes that may wait for all clients together.
+    pub fn pending_bytes_max(&self) -> usize {
+        match (self.pending_bytes_max, self.memory_bytes_max) {
+            (0, 0) => usize::MAX,
+            (0, memory) => memory / 8,
+            (own, _) => own,
+        }
+    }
+
     /// Bounds of all hubs of a node; [`millrace_node::Shard::new`] gives each its share of what they have in common.
     pub fn hub(&self) -> millrace_delivery::Config {
         millrace_delivery::Config {

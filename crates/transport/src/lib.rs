@@ -11,6 +11,7 @@ mod carcare;
 mod config;
 mod drain;
 pub mod http;
+pub mod limits;
 mod listener;
 mod long_polling;
 mod polling;
@@ -26,6 +27,7 @@ mod websocket;
 
 pub use config::Config;
 pub use drain::{Drain, MOVE};
+pub use limits::Limits;
 pub use listener::{Listener, serve};
 pub use sockets::Sockets;
 pub use udp::bind as bind_udp;

@@ -1,18 +1,18 @@
 //! Accepting connections: one listener per shard on the same port, so that the kernel spreads them and none changes threads.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     convert::Infallible,
     io,
-    net::{SocketAddr, TcpListener as StdListener},
+    net::{IpAddr, SocketAddr, TcpListener as StdListener},
     rc::Rc,
-    sync::atomic::Ordering::Relaxed,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::Poll,
     time::Duration,
 };
 
 use bytes::BytesMut;
-use http::Request;
+use http::{HeaderValue, Request, header};
 use hyper::{
     body::Incoming,
     rt::Executor,
@@ -31,6 +31,7 @@ use tokio::{
 use crate::{
     Shard, access, drain,
     http::{Context, Handover, Response, route},
+    limits::{Guest, Limit, Limits, Patient, Permit, Pressure, Refusals},
     sockets::linger,
     stream::Stream,
     tls, udp,
@@ -41,6 +42,12 @@ use crate::{
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Streams of one HTTP/2 connection: enough for the tabs of one browser, few enough that one client cannot take everything.
 const HTTP2_STREAMS_MAX: u32 = 256;
+/// What one HTTP/2 connection may send ahead of being read, and what waits of one answer before more of it is made.
+const HTTP2_WINDOW_BYTES: u32 = 256 * 1024;
+const HTTP2_SEND_BYTES_MAX: usize = 64 * 1024;
+/// Streams that a client may open and reset faster than they are taken ("rapid reset"); beyond, the connection ends.
+/// Source: CVE-2023-44487; RFC 9113, section 10.5.
+const HTTP2_RESETS_MAX: usize = 64;
 /// Largest head of a request: a hundred channels with the longest names, and again with their positions, fit.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Unsent bytes that the kernel may hold per WebSocket or stream; the rest waits in the shared log.
@@ -48,6 +55,8 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const NOTSENT_LOWAT_BYTES: u32 = 16 * 1024;
 /// Seconds between two looks at the memory that logs and connections hold.
 const FIGURES_EVERY_S: u64 = 5;
+/// While memory is short, whoever takes nothing for a heartbeat and has more than this waiting is cut off.
+const STUCK_BYTES_MAX: usize = 16 * 1024;
 /// Pause after the kernel has refused a connection (out of descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -128,6 +137,7 @@ async fn accept(
     listener: TcpListener,
     tls: Option<Rc<tls::Acceptor>>,
 ) {
+    let refusals = Refusals::default();
     let drains = context.drains();
     tokio::pin!(drains);
     let drain = loop {
@@ -136,14 +146,22 @@ async fn accept(
             drain = &mut drains => break drain,
         };
         match accepted {
-            Ok((stream, _)) => {
-                set_options(&stream);
-                let (context, event_loop) = (context.clone(), event_loop.clone());
-                match &tls {
-                    None => drop(spawn_local(connection(context, event_loop, tls::Stream::plain(stream), None))),
-                    Some(tls) => drop(spawn_local(secured(context, event_loop, stream, tls.clone()))),
+            Ok((stream, peer)) => match context.limits.connect(peer.ip()) {
+                Ok(permit) => {
+                    set_options(&stream);
+                    let (context, event_loop, address) = (context.clone(), event_loop.clone(), peer.ip());
+                    match &tls {
+                        None => {
+                            let stream = tls::Stream::plain(stream);
+                            drop(spawn_local(connection(context, event_loop, stream, address, None, permit)));
+                        }
+                        Some(tls) => {
+                            drop(spawn_local(secured(context, event_loop, stream, address, tls.clone(), permit)))
+                        }
+                    }
                 }
-            }
+                Err(error) => refusals.say(stream, &error),
+            },
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -165,11 +183,16 @@ async fn tick(context: &Context) {
         let shard = &context.shard;
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
         access::end_expired(context);
+        if context.limits.pressure() >= Pressure::Shrink {
+            let cut_off = shard.with(|hub, _| hub.give_back(STUCK_BYTES_MAX));
+            (0..cut_off).for_each(|_| context.limits.count(Limit::WriteTimeout));
+        }
         let second = started.elapsed().as_secs();
         if second.is_multiple_of(FIGURES_EVERY_S) {
             count_memory(shard);
         }
         if shard.id == 0 {
+            context.limits.sweep();
             shard.engine.sweep();
         }
     }
@@ -187,10 +210,17 @@ fn count_memory(shard: &Rc<Shard>) {
 }
 
 /// A connection whose client has to prove by a handshake that it can keep a secret.
-async fn secured(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: TcpStream, acceptor: Rc<tls::Acceptor>) {
+async fn secured(
+    context: Rc<Context>,
+    event_loop: Rc<EventLoop>,
+    stream: TcpStream,
+    address: IpAddr,
+    acceptor: Rc<tls::Acceptor>,
+    permit: Permit,
+) {
     let metrics = &context.shard.metrics;
     let settings = acceptor.settings();
-    let Some(permit) = acceptor.permit() else { return Metrics::add(&metrics.tls_refused, 1) };
+    let Some(handshaking) = acceptor.permit() else { return Metrics::add(&metrics.tls_refused, 1) };
     let handshake = async {
         if !tls::is_tls(&stream).await? {
             return Ok::<_, io::Error>(Err(stream));
@@ -198,11 +228,11 @@ async fn secured(context: Rc<Context>, event_loop: Rc<EventLoop>, stream: TcpStr
         tls::accept(stream, &settings).await.map(Ok)
     };
     let outcome = tokio::time::timeout(settings.handshake_timeout, handshake).await;
-    drop(permit);
+    drop(handshaking);
     match outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(Ok((stream, subject))) => {
             Metrics::add(if stream.is_resumed() { &metrics.tls_resumed } else { &metrics.tls_handshakes }, 1);
-            connection(context, event_loop, stream, subject).await;
+            connection(context, event_loop, stream, address, subject, permit).await;
         }
         Ok(Err(stream)) => send_to_https(stream).await,
         Err(error) => {
@@ -231,16 +261,25 @@ async fn connection(
     context: Rc<Context>,
     event_loop: Rc<EventLoop>,
     mut stream: tls::Stream,
+    address: IpAddr,
     subject: Option<tls::PeerSubject>,
+    permit: Permit,
 ) {
-    let header_timeout = context.config().header_timeout;
-    let first = tokio::time::timeout(header_timeout, stream.starts_with(PREFACE)).await;
+    let (config, limits) = (context.config(), context.limits.clone());
+    let Ok(first) = tokio::time::timeout(config.header_timeout, stream.starts_with(PREFACE)).await else {
+        return limits.count(Limit::HeaderTimeout);
+    };
+    let served = Rc::new(Served::new(address, subject, config.requests_per_connection_max));
     let result = match first {
-        Ok(Ok(true)) => http2(context, stream, subject).await,
-        Ok(Ok(false)) => http1(context, event_loop, stream, subject, header_timeout).await,
-        Ok(Err(_)) | Err(_) => return,
+        Ok(true) => http2(context, stream, served.clone()).await,
+        Ok(false) => http1(context, event_loop, stream, config.header_timeout, served.clone(), permit).await,
+        Err(_) => return,
     };
     if let Err(error) = result {
+        // Whoever has been answered may be silent for so long.
+        if error.is_timeout() && served.requests.get() == 0 {
+            limits.count(Limit::HeaderTimeout);
+        }
         tracing::debug!(%error, "a connection broke");
     }
 }
@@ -249,8 +288,9 @@ async fn http1(
     context: Rc<Context>,
     event_loop: Rc<EventLoop>,
     stream: tls::Stream,
-    subject: Option<tls::PeerSubject>,
     header_timeout: Duration,
+    served: Rc<Served>,
+    permit: Permit,
 ) -> hyper::Result<()> {
     let next = Rc::new(RefCell::new(None::<Next>));
     let unsent = stream.unsent();
@@ -258,10 +298,13 @@ async fn http1(
         let (context, next) = (context.clone(), next.clone());
         service_fn(move |mut request: Request<Incoming>| {
             let (context, next) = (context.clone(), next.clone());
-            request.extensions_mut().extend(named(&subject));
+            let is_last = served.take(&mut request, &context.limits);
             // Boxed: what a request needs is held while it is answered, not as long as its connection is open.
             Box::pin(async move {
-                let (response, handover) = route(context, request).await;
+                let (mut response, handover) = route(context, request).await;
+                if is_last && handover.is_none() {
+                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
                 match handover {
                     Some(Handover::WebSocket(upgrade)) => *next.borrow_mut() = Some(Next::WebSocket(upgrade)),
                     Some(Handover::Stream(stream)) => {
@@ -280,7 +323,10 @@ async fn http1(
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(
+            TokioIo::new(Patient::new(stream, context.limits.clone(), context.config().write_timeout)),
+            service,
+        );
     let drains = context.drains();
     tokio::pin!(drains);
     let mut told = false;
@@ -304,16 +350,17 @@ async fn http1(
     if let Some(next) = next {
         // Nothing of hyper stays with the connection: its buffers cost more than all the rest.
         let parts = connection.into_parts();
-        let tls::Parts { tcp, tls, head } = parts.io.into_inner().into_parts();
+        let tls::Parts { tcp, tls, head } = parts.io.into_inner().into_inner().into_parts();
         let mut rest = BytesMut::with_capacity(parts.read_buf.len() + head.len());
         rest.extend_from_slice(&parts.read_buf);
         rest.extend_from_slice(&head);
         drop((parts.read_buf, head, parts.service));
         if let Ok(stream) = tcp.into_std() {
             spawn_local(async move {
+                let fd = stream.into();
                 match next {
-                    Next::WebSocket(upgrade) => event_loop.adopt(stream.into(), tls, rest.into(), upgrade).await,
-                    Next::Stream(wanted, head) => event_loop.adopt_stream(stream.into(), tls, wanted, head).await,
+                    Next::WebSocket(upgrade) => event_loop.adopt(fd, tls, rest.into(), upgrade, permit).await,
+                    Next::Stream(wanted, head) => event_loop.adopt_stream(fd, tls, wanted, head, permit).await,
                 }
             });
         }
@@ -321,12 +368,12 @@ async fn http1(
     Ok(())
 }
 
-async fn http2(context: Rc<Context>, stream: tls::Stream, subject: Option<tls::PeerSubject>) -> hyper::Result<()> {
+async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<Served>) -> hyper::Result<()> {
     let service = {
-        let context = context.clone();
+        let (context, served) = (context.clone(), served.clone());
         service_fn(move |mut request: Request<Incoming>| {
             let context = context.clone();
-            request.extensions_mut().extend(named(&subject));
+            served.take(&mut request, &context.limits);
             async move {
                 let (response, handover) = route(context.clone(), request).await;
                 let response = match handover {
@@ -341,15 +388,31 @@ async fn http2(context: Rc<Context>, stream: tls::Stream, subject: Option<tls::P
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .max_send_buf_size(HTTP2_SEND_BYTES_MAX)
+        .initial_connection_window_size(HTTP2_WINDOW_BYTES)
+        .initial_stream_window_size(HTTP2_WINDOW_BYTES)
+        .max_pending_accept_reset_streams(HTTP2_RESETS_MAX)
+        .max_local_error_reset_streams(HTTP2_RESETS_MAX)
         .keep_alive_interval(context.config().heartbeat)
         .keep_alive_timeout(context.config().grace)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(
+            TokioIo::new(Patient::new(stream, context.limits.clone(), context.config().write_timeout)),
+            service,
+        );
     let drains = context.drains();
     tokio::pin!(drains);
     let mut told = false;
     loop {
         tokio::select! {
-            served = &mut connection => return served,
+            ended = std::future::poll_fn(|cx| {
+                let ended = Pin::new(&mut connection).poll(cx);
+                if served.is_spent() && !told {
+                    told = true;
+                    Pin::new(&mut connection).graceful_shutdown();
+                    return Pin::new(&mut connection).poll(cx);
+                }
+                ended
+            }) => return ended,
             _ = &mut drains, if !told => {
                 told = true;
                 Pin::new(&mut connection).graceful_shutdown();
@@ -358,13 +421,36 @@ async fn http2(context: Rc<Context>, stream: tls::Stream, subject: Option<tls::P
     }
 }
 
-/// Who the client's certificate says it is: a part of its requests.
-fn named(subject: &Option<tls::PeerSubject>) -> http::Extensions {
-    let mut extensions = http::Extensions::new();
-    if let Some(subject) = subject {
-        extensions.insert(subject.clone());
+/// Who uses one HTTP connection, and what they have asked for.
+struct Served {
+    guest: Arc<Guest>,
+    /// Who the client's certificate says it is.
+    subject: Option<tls::PeerSubject>,
+    requests: Cell<u64>,
+    requests_max: u64,
+}
+
+impl Served {
+    fn new(address: IpAddr, subject: Option<tls::PeerSubject>, requests_max: u64) -> Self {
+        Self { guest: Arc::new(Guest::new(address)), subject, requests: Cell::default(), requests_max }
     }
-    extensions
+
+    /// One more request, which is told whose it is. True if it is the last.
+    fn take(&self, request: &mut Request<Incoming>, limits: &Limits) -> bool {
+        request.extensions_mut().insert(self.guest.clone());
+        if let Some(subject) = &self.subject {
+            request.extensions_mut().insert(subject.clone());
+        }
+        self.requests.set(self.requests.get() + 1);
+        if self.is_spent() {
+            limits.count(Limit::RequestsPerConnection);
+        }
+        self.is_spent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.requests_max > 0 && self.requests.get() >= self.requests_max
+    }
 }
 
 fn set_options(stream: &TcpStream) {

@@ -25,6 +25,7 @@ pub async fn one(
     Query::parse(parts, &[])?;
     let data = read_body(context, &parts.headers, body, context.config().message_bytes_max).await?;
     let publication = with_headers(&parts.headers, NewPublication::new(kind(&parts.headers, &data)?, data))?;
+    context.check_publish(parts, caller, publication.data.len())?;
     let position = context.shard.publish(&channel, publication).await?;
     Ok(answer_position(position))
 }
@@ -39,7 +40,10 @@ pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
     let data = read_body(context, &parts.headers, body, context.config().batch_bytes_max).await?;
     let mut results = Vec::new();
     for line in lines(context, &data)? {
-        results.push(publish_line(context, &caller, line).await);
+        results.push(match context.check_publish(parts, &caller, line.len()) {
+            Ok(()) => publish_line(context, &caller, line).await,
+            Err(error) => Err(error),
+        });
     }
     Ok(results_answer(results))
 }

@@ -11,7 +11,7 @@ use millrace_protocol::{ChannelName, Code, Error, Form, Position, Since, session
 use serde_json::{Map, json};
 
 use crate::{
-    Shard,
+    Limits, Shard,
     access::{Access, Caller},
     http::{Body, Context, Response, no_content, position_header},
     range,
@@ -27,6 +27,7 @@ pub type Pages = LocalBoxStream<'static, Result<Frame<Bytes>, Infallible>>;
 /// Ranges of one or several channels, one after the other.
 struct Replay {
     shard: Rc<Shard>,
+    limits: Arc<Limits>,
     transport: Transport,
     form: Form,
     ranges: Vec<Range>,
@@ -67,7 +68,8 @@ pub async fn answer(context: &Context, stream: Stream, until: Since) -> Result<R
         let bytes = replay.next_or_end().await?;
         Some((bytes, replay))
     });
-    let frames = stream::once(async { bytes }).chain(rest).map(|bytes| Ok(Frame::data(Bytes::from(bytes))));
+    let first = context.limits.charge(bytes.into())?;
+    let frames = stream::once(async { first }).chain(rest).map(|bytes| Ok(Frame::data(bytes)));
     Ok(head.map(|_| Body::Pages(frames.boxed_local())))
 }
 
@@ -82,9 +84,9 @@ impl Replay {
         }
         shard.metrics.opened(stream.transport, 1);
         let left = stream.ask.limit.unwrap_or(usize::MAX);
-        let (access, caller) = (context.access.clone(), stream.caller.clone());
+        let (access, caller, limits) = (context.access.clone(), stream.caller.clone(), context.limits.clone());
         let (transport, form) = (stream.transport, stream.form);
-        Ok(Self { shard, transport, form, ranges, current: 0, left, ended: false, access, caller })
+        Ok(Self { shard, limits, transport, form, ranges, current: 0, left, ended: false, access, caller })
     }
 
     /// The next frames; `None` when there are no more.
@@ -119,22 +121,23 @@ impl Replay {
     }
 
     /// As [`Replay::next`], and last of all the end.
-    async fn next_or_end(&mut self) -> Option<Vec<u8>> {
+    async fn next_or_end(&mut self) -> Option<Bytes> {
         if self.ended {
             return None;
         }
         match self.next().await {
-            Ok(Some(bytes)) => Some(bytes),
+            // Broken off if too much waits for others: it can be resumed.
+            Ok(Some(bytes)) => self.limits.charge(bytes.into()).ok(),
             Ok(None) => {
                 self.ended = true;
-                Some(self.end())
+                Some(self.end().into())
             }
             Err(error) => {
                 self.ended = true;
                 if error.code == Code::Unauthorized {
                     let mut last = Vec::new();
                     self.form.encode_denied(&mut last, 0, &error);
-                    return Some(last);
+                    return Some(last.into());
                 }
                 tracing::warn!(%error, "a replay broke off");
                 None

@@ -3,7 +3,6 @@
 
 use std::{
     cell::RefCell,
-    collections::VecDeque,
     io,
     os::fd::OwnedFd,
     pin::Pin,
@@ -26,8 +25,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::{
     Shard,
     access::Grants,
+    limits::{Member, Seat},
     tls::{Received, Session},
-    websocket::Talk,
+    websocket::{Talk, Waiting},
 };
 
 /// Most bytes that a stream's body holds before its connection counts as blocked.
@@ -41,6 +41,8 @@ pub struct Sockets {
     endpoints: Vec<Option<Endpoint>>,
     /// What each of them may do.
     pub(crate) grants: Grants,
+    /// What they take of the node, beside them: it is seldom looked at.
+    members: Vec<Option<Member>>,
     metrics: Arc<Metrics>,
 }
 
@@ -62,9 +64,8 @@ pub(crate) struct Socket {
     pub(crate) deflate: bool,
     /// When the hub was told last that the peer has said something: once per second is enough.
     heard_s: u32,
-    /// Commands that wait behind one that the engine has not answered yet; while `Some`, nothing is read.
-    #[expect(clippy::box_collection, reason = "it is rare, and an endpoint is one cache line")]
-    pub(crate) waiting: Option<Box<VecDeque<String>>>,
+    /// While `Some`, nothing is read. Boxed: it is rare, and an endpoint is one cache line.
+    pub(crate) waiting: Option<Box<Waiting>>,
     /// Low bits of the flags that the kernel watches for: all but `ET`, which is always there.
     watched: u16,
     tls: Option<Box<Session>>,
@@ -82,7 +83,8 @@ impl Sockets {
     /// Errors: the kernel has no epoll descriptor to give.
     pub fn new(metrics: Arc<Metrics>) -> io::Result<Self> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        Ok(Self { epoll, endpoints: Vec::new(), grants: Grants::default(), metrics })
+        let (endpoints, grants, members) = Default::default();
+        Ok(Self { epoll, endpoints, grants, members, metrics })
     }
 
     pub(crate) fn epoll(&self) -> Rc<OwnedFd> {
@@ -97,7 +99,15 @@ impl Sockets {
     }
 
     /// Takes over a descriptor. Nothing is read before [`Sockets::watch`].
-    pub(crate) fn add_socket(&mut self, id: ConnId, fd: OwnedFd, tls: Option<Box<Session>>, talk: Talk, deflate: bool) {
+    pub(crate) fn add_socket(
+        &mut self,
+        id: ConnId,
+        fd: OwnedFd,
+        tls: Option<Box<Session>>,
+        talk: Talk,
+        deflate: bool,
+        member: Member,
+    ) {
         self.metrics.opened(talk.transport(), 1);
         let socket = Socket {
             generation: id.generation,
@@ -111,6 +121,23 @@ impl Sockets {
             tls,
         };
         self.put(id, Endpoint::Socket(socket));
+        let slot = id.slot as usize;
+        if self.members.len() <= slot {
+            self.members.resize_with(slot + 1, || None);
+        }
+        self.members[slot] = Some(member);
+    }
+
+    /// What a descriptor's connection takes of the node.
+    pub(crate) fn member(&mut self, id: ConnId) -> Option<&mut Member> {
+        self.socket(id)?;
+        self.members.get_mut(id.slot as usize)?.as_mut()
+    }
+
+    fn leave(&mut self, id: ConnId) {
+        if let Some(member) = self.members.get_mut(id.slot as usize) {
+            *member = None;
+        }
     }
 
     /// Sets what the event loop shall report: `read` for new bytes; room to write is added while the connection is blocked.
@@ -140,6 +167,7 @@ impl Sockets {
             Some(Endpoint::Socket(socket)) if socket.generation == id.generation => {
                 self.metrics.opened(socket.talk.transport(), -1);
                 *slot = None;
+                self.leave(id);
             }
             Some(Endpoint::Pipe(generation, _)) if *generation == id.generation => *slot = None,
             _ => {}
@@ -155,9 +183,12 @@ impl Sockets {
             Some(Endpoint::Pipe(_, pipe)) => pipe.borrow().bytes.capacity(),
             None => 0,
         };
+        let beside: usize = self.members.iter().flatten().map(Member::bytes).sum();
         self.endpoints.capacity() * size_of::<Option<Endpoint>>()
             + self.endpoints.iter().map(held).sum::<usize>()
             + self.grants.bytes()
+            + self.members.capacity() * size_of::<Option<Member>>()
+            + beside
     }
 
     fn put(&mut self, id: ConnId, endpoint: Endpoint) {
@@ -197,6 +228,7 @@ impl millrace_node::Sockets for Sockets {
                     let _ = epoll::delete(&*self.epoll, &socket.fd);
                 }
                 linger(socket.fd, socket.tls);
+                self.leave(conn);
             }
             Some(Endpoint::Pipe(generation, pipe)) if generation == conn.generation => pipe.borrow_mut().close(),
             other => *endpoint = other,
@@ -345,15 +377,16 @@ pub struct PipeBody {
     shard: Rc<Shard>,
     conn: ConnId,
     transport: Transport,
+    _seat: Option<Seat>,
 }
 
 impl PipeBody {
     /// Makes the connection's endpoint; when the body is dropped, the connection is forgotten.
-    pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport) -> Self {
+    pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport, seat: Option<Seat>) -> Self {
         let pipe = Rc::new(RefCell::new(Pipe::default()));
         shard.sockets().put(conn, Endpoint::Pipe(conn.generation, pipe.clone()));
         shard.metrics.opened(transport, 1);
-        Self { pipe, shard: shard.clone(), conn, transport }
+        Self { pipe, shard: shard.clone(), conn, transport, _seat: seat }
     }
 }
 

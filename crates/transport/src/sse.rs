@@ -14,5 +14,5 @@ pub fn stream(caller: Caller, ask: Ask) -> Stream {
     let form = if ask.many { Form::SseMany } else { Form::Sse };
     // An `id:` without data moves the client's position without an event: even a stream that is cut before its first message resumes.
     let preamble = |_: &_, list: &str| format!("retry: {RETRY_MS}\nid: {list}\n\n").into_bytes();
-    Stream { caller, ask, form, transport: Transport::Sse, content_type: "text/event-stream", preamble }
+    Stream { caller, seat: None, ask, form, transport: Transport::Sse, content_type: "text/event-stream", preamble }
 }

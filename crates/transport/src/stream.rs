@@ -12,12 +12,15 @@ use crate::{
     Shard,
     access::Caller,
     http::{Ask, Body, Context, Response, no_cache, position_header, problem, text},
+    limits::Seat,
     sockets::PipeBody,
 };
 
 /// A response that goes on for ever, before it has begun.
 pub struct Stream {
     pub caller: Caller,
+    /// Its place among those of its subject; nobody has asked for one yet.
+    pub seat: Option<Seat>,
     pub ask: Ask,
     pub form: Form,
     pub transport: Transport,
@@ -33,9 +36,9 @@ pub fn stream(caller: Caller, ask: Ask) -> Stream {
         let preamble = |starts: &[Start], _: &str| {
             Envelope::many(starts.iter().map(|start| (&start.channel, start.position))).into_line()
         };
-        return Stream { caller, ask, form: Form::NdjsonMany, transport, content_type, preamble };
+        return Stream { caller, seat: None, ask, form: Form::NdjsonMany, transport, content_type, preamble };
     }
-    Stream { caller, ask, form: Form::Ndjson, transport, content_type, preamble: |_, _| Vec::new() }
+    Stream { caller, seat: None, ask, form: Form::Ndjson, transport, content_type, preamble: |_, _| Vec::new() }
 }
 
 impl Stream {
@@ -72,11 +75,11 @@ impl Stream {
     }
 
     /// As the body of a response.
-    pub async fn respond(self, context: &Context, head: Response) -> Response {
+    pub async fn respond(mut self, context: &Context, head: Response) -> Response {
         let shard = &context.shard;
         let conn = shard.with(|hub, _| hub.connect(self.form));
         // On an error the body is dropped, and the connection with it.
-        let body = PipeBody::new(shard, conn, self.transport);
+        let body = PipeBody::new(shard, conn, self.transport, self.seat.take());
         shard.sockets().grants.put(conn, self.caller.clone());
         match self.start(shard, conn, head, |_| Vec::new()).await {
             Ok(head) => head.map(|_| Body::Pipe(body)),

@@ -23,8 +23,8 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
     // One byte more than allowed tells a datagram that is too large from one that just fits.
     let mut datagram = [0; DATAGRAM_BYTES_MAX + 1];
     loop {
-        let length = match socket.recv_from(&mut datagram).await {
-            Ok((length, _)) => length,
+        let (length, from) = match socket.recv_from(&mut datagram).await {
+            Ok(received) => received,
             Err(error) => {
                 tracing::warn!(%error, "a datagram cannot be received");
                 tokio::task::yield_now().await;
@@ -33,7 +33,11 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
         };
         let metrics = &context.shard.metrics;
         Metrics::add(&metrics.udp_received, 1);
-        if length > DATAGRAM_BYTES_MAX || publish(&context, &datagram[..length]).await.is_none() {
+        let limits = &context.limits;
+        let is_good = length <= DATAGRAM_BYTES_MAX
+            && limits.take_datagram(from.ip())
+            && limits.check_publish(None, None, length).is_ok();
+        if !is_good || publish(&context, &datagram[..length]).await.is_none() {
             Metrics::add(&metrics.udp_dropped, 1);
         }
     }

@@ -77,6 +77,43 @@ fn every_file_that_is_named_exists() {
     assert!(named > 20, "only {named} paths were found");
 }
 
+#[test]
+fn every_limit_is_in_its_document_with_a_test_that_exists() {
+    let text = fs::read_to_string(repository("docs/limits.md")).expect("the document is there");
+    let defaults = millrace_server::config::DEFAULT_TOML;
+    let section = defaults.split("[limits]").nth(1).and_then(|rest| rest.split("\n[").next()).expect("a section");
+    let keys: Vec<&str> = section.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+    assert!(keys.len() > 20, "{keys:?}");
+    // These decide what is spoken, and to whom: no limits.
+    let not_limits = ["compression", "allowed_origins"];
+    for key in keys.into_iter().filter(|key| !not_limits.contains(key)) {
+        assert!(text.contains(&format!("`{key}`")), "limits.{key} is not in docs/limits.md");
+    }
+    let mut sources = String::new();
+    let mut folders = vec![repository("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder").map_while(Result::ok) {
+            match entry.path() {
+                path if path.is_dir() => folders.push(path),
+                path if path.extension().is_some_and(|extension| extension == "rs") => {
+                    sources.push_str(&fs::read_to_string(path).expect("it was just listed"));
+                }
+                _ => {}
+            }
+        }
+    }
+    let rows = text.lines().filter(|line| line.starts_with("| ") && line.matches(" | ").count() == 4);
+    let mut named = 0;
+    for row in rows.skip_while(|row| !row.contains("`")) {
+        let tests = row.trim_end_matches('|').rsplit(" | ").next().unwrap_or_default();
+        for test in tests.split('`').skip(1).step_by(2) {
+            named += 1;
+            assert!(sources.contains(&format!("fn {test}(")), "no test is called {test}");
+        }
+    }
+    assert!(named > 40, "only {named} tests are named");
+}
+
 fn documents() -> Vec<PathBuf> {
     let mut documents = Vec::new();
     let mut folders = vec![repository("").canonicalize().expect("it is here")];

@@ -4,6 +4,7 @@ mod balancer;
 mod cli;
 mod docs;
 mod lab;
+mod memory;
 mod readme;
 mod restart;
 mod serving;

@@ -60,6 +60,10 @@ impl Process {
         Self { child, out, err }
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
     }
@@ -162,6 +166,13 @@ impl Server {
 
     pub fn post(&self, path: &str, body: &str) -> Answer {
         self.ask("POST", path, &[], body)
+    }
+
+    /// The status, if there is an answer.
+    pub fn try_post(&self, path: &str, body: &str) -> Option<u16> {
+        let mut answer = String::new();
+        send(&self.address, "POST", path, &[], body).read_to_string(&mut answer).ok()?;
+        answer.split(' ').nth(1)?.parse().ok()
     }
 
     pub fn ask(&self, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {

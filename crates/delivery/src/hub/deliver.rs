@@ -75,9 +75,7 @@ impl Hub {
         let by_key = key.filter(|key| self.channels.get(key.slot as usize).is_some_and(|c| c.serial == key.serial));
         match by_key.map(|key| key.slot).or_else(|| self.by_name.get(name).copied()) {
             Some(key) => Some(key),
-            None if self.patterns.keys().any(|pattern| pattern.matches(name.as_str())) => {
-                Some(self.open(name, Some(before)))
-            }
+            None if self.patterns.matches(name.as_str()) => Some(self.open(name, Some(before))),
             None => None,
         }
     }

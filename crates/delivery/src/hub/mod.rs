@@ -21,7 +21,7 @@ mod subscribe;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use millrace_protocol::{ChannelName, Epoch, Error, Form, Pattern, Position, Since, session::Policy};
+use millrace_protocol::{ChannelName, Epoch, Error, Form, Pattern, PatternMap, Position, Since, session::Policy};
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -143,7 +143,7 @@ pub struct Hub {
     serial: u32,
     channels: Slab<Channel>,
     by_name: HashMap<ChannelName, u32>,
-    patterns: HashMap<Pattern, Vec<(ConnId, u32)>>,
+    patterns: PatternMap<Vec<(ConnId, u32)>>,
     /// Patterns whose first channels are being read: see [`Hub::subscribe_pattern`].
     opening: Vec<Opening>,
     waiters: HashMap<WaiterId, Vec<u32>>,
@@ -267,7 +267,7 @@ impl Hub {
             serial: 0,
             channels: Slab::new(),
             by_name: HashMap::new(),
-            patterns: HashMap::new(),
+            patterns: PatternMap::default(),
             opening: Vec::new(),
             waiters: HashMap::new(),
             dirty: Vec::new(),
@@ -389,6 +389,27 @@ impl Hub {
 
     pub fn channel_count(&self) -> usize {
         self.channels.len()
+    }
+
+    /// Memory is short: what is spare goes, and so do the peers for whom more than `out_bytes_max` has waited for a heartbeat or longer, because
+    /// they take nothing. Gives how many those are. Cost: O(connections).
+    pub fn give_back(&mut self, out_bytes_max: usize) -> usize {
+        self.pool.purge();
+        let (now_s, heartbeat_s) = (self.now_s, self.config.heartbeat_s);
+        let is_stuck = |conn: &Conn| {
+            let stuck_s = now_s.saturating_sub(conn.heard_s.max(conn.wrote_s));
+            conn.blocked && conn.out.len() > out_bytes_max && stuck_s >= heartbeat_s
+        };
+        let stuck = self.conns.iter().filter(|(_, conn)| is_stuck(conn));
+        let stuck: Vec<_> =
+            stuck.map(|(slot, conn)| ConnId { slot: slot as u32, generation: conn.generation }).collect();
+        for id in &stuck {
+            self.drop_readers(*id);
+            let conn = &mut self.conns[id.slot as usize];
+            (conn.closing, conn.out) = (true, Out::default());
+            self.outputs.push_back(Output::Close(*id));
+        }
+        stuck.len()
     }
 
     /// What this hub holds. Cost: O(connections + channels).

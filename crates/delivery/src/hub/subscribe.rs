@@ -176,7 +176,7 @@ impl Hub {
         let conn = &mut self.conns[id.slot as usize];
         let slot =
             insert(&mut conn.patterns, PatternRef { pattern: pattern.clone(), policy, since_ms, told_full: false });
-        let listeners = self.patterns.entry(pattern.clone()).or_default();
+        let listeners = self.patterns.get_or_insert_with(pattern, Vec::new);
         listeners.push((id, slot));
         let readers = listeners.len() as u32;
         self.opening.push(Opening { conn: id, slot, heard: BTreeMap::new() });
@@ -314,9 +314,11 @@ impl Hub {
     /// Everyone who listens by an open pattern, and does not read this channel yet, becomes a reader that has everything up to `at`.
     pub(super) fn attach_patterns(&mut self, key: u32, at: Position, wanted: impl Fn(ConnId, &Pattern) -> bool) {
         let name = self.channels[key as usize].name.clone();
-        let matching = self.patterns.iter().filter(|(pattern, _)| pattern.matches(name.as_str()));
-        let listeners = matching.flat_map(|(pattern, list)| list.iter().map(move |entry| (pattern, *entry)));
-        let mut listeners: Vec<_> = listeners.filter(|(p, (id, _))| wanted(*id, p)).map(|(_, entry)| entry).collect();
+        let mut listeners = Vec::new();
+        self.patterns.matching(name.as_str(), |pattern, list| {
+            listeners.extend(list.iter().copied().filter(|(id, _)| wanted(*id, pattern)));
+            true
+        });
         listeners.retain(|entry| self.opening.iter().all(|opening| (opening.conn, opening.slot) != *entry));
         // The order of a hash map is no seed's.
         listeners.sort_unstable();

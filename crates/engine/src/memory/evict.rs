@@ -4,11 +4,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use millrace_delivery::History;
 
-use super::{Channel, Deliver, MemoryEngine, lock};
+use super::{Channel, Deliver, MemoryEngine, channel_bytes, lock};
 use crate::Engine;
 
 /// A channel is idle if nothing came for so long.
 pub(crate) const IDLE_MS: u64 = 60 * 1000;
+/// After a look for channels to forget that found none.
+const LOOK_MS: u64 = 1000;
 
 impl<D: Deliver> MemoryEngine<D> {
     /// Brings all histories to 7/8 of what they may take, so that the next time comes only after many publications. Offsets stay: who
@@ -16,8 +18,12 @@ impl<D: Deliver> MemoryEngine<D> {
     ///
     /// Cost: O(channels), one stripe locked at a time. A second thread that finds this at work leaves it alone.
     pub(super) fn evict(&self) {
+        self.evict_to(self.config.history_bytes_max - self.config.history_bytes_max / 8);
+    }
+
+    /// As [`MemoryEngine::evict`], to so many bytes.
+    pub(super) fn evict_to(&self, goal: usize) {
         let Ok(_alone) = self.evicting.try_lock() else { return };
-        let goal = self.config.history_bytes_max - self.config.history_bytes_max / 8;
         let over = || self.bytes.load(Relaxed).saturating_sub(goal);
         let now_ms = self.now_ms();
 
@@ -31,6 +37,10 @@ impl<D: Deliver> MemoryEngine<D> {
                 }
             });
         }
+        // Channels themselves, of which nothing is kept any more.
+        if over() > 0 {
+            self.forget_idle(usize::MAX);
+        }
         if over() > 0 {
             let sizes = self.sizes(|_| true).into_iter().map(|(_, bytes)| bytes).collect();
             let level = level(sizes, over());
@@ -40,6 +50,59 @@ impl<D: Deliver> MemoryEngine<D> {
                 }
             });
         }
+    }
+
+    /// Makes room for new channels: an eighth of those that there may be, the longest idle first. False if there is none.
+    pub(super) fn forget_channels(&self) -> bool {
+        let Ok(_alone) = self.evicting.lock() else { return false };
+        if self.channels.load(Relaxed) < self.channels_max {
+            return true;
+        }
+        // Nobody shall be able to make this look at all channels all the time.
+        let now_ms = self.now_ms();
+        if now_ms < self.look_again_ms.load(Relaxed) {
+            return false;
+        }
+        let found = self.forget_idle(self.channels_max / 8 + 1) > 0;
+        self.look_again_ms.store(if found { 0 } else { now_ms + LOOK_MS }, Relaxed);
+        found
+    }
+
+    /// Forgets so many of the channels that nobody reads and nobody writes to, as if they had never been, but for their offsets: no position
+    /// is given out twice, and whoever comes back with one is told a gap. Gives how many. Cost: O(channels).
+    fn forget_idle(&self, most: usize) -> usize {
+        let now_ms = self.now_ms();
+        let is_idle = |channel: &Channel<D::Route>| {
+            now_ms.saturating_sub(channel.history.top_time_ms()) >= IDLE_MS && self.deliver.readers(&channel.name) == 0
+        };
+        let mut times = Vec::new();
+        for stripe in &self.stripes {
+            times.extend(lock(stripe).iter().filter(|channel| is_idle(channel)).map(|c| c.history.top_time_ms()));
+        }
+        if times.is_empty() {
+            return 0;
+        }
+        let last = most.min(times.len()) - 1;
+        let until_ms = *times.select_nth_unstable(last).1;
+        let mut gone = 0;
+        for stripe in &self.stripes {
+            let mut stripe = lock(stripe);
+            let leaves =
+                |channel: &mut Channel<D::Route>| channel.history.top_time_ms() <= until_ms && is_idle(channel);
+            let left: Vec<_> = stripe.extract_if(leaves).collect();
+            stripe.shrink_to_fit(|channel| std::hash::BuildHasher::hash_one(&self.hasher, &channel.name));
+            for Channel { name, route, history, .. } in left {
+                let mut forgotten = lock(&self.forgotten);
+                forgotten.0 = forgotten.0.max(history.top().offset);
+                forgotten.1 = forgotten.1.max(history.top_time_ms());
+                drop(forgotten);
+                self.bytes.fetch_sub(history.memory_bytes() + channel_bytes(&name), Relaxed);
+                self.channels.fetch_sub(1, Relaxed);
+                self.deliver.forget(&name, route);
+                gone += 1;
+            }
+        }
+        gone
     }
 
     /// When the newest publication came and what the history takes, of those that take something.
@@ -105,5 +168,129 @@ mod tests {
         let idle = [(1, 10), (2, 10), (5, 10)];
         assert_eq!((up_to(&idle, 1), up_to(&idle, 10), up_to(&idle, 11)), (Some(1), Some(1), Some(2)));
         assert_eq!((up_to(&idle, 99), up_to(&[], 1)), (Some(5), None));
+    }
+
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize},
+    };
+
+    use millrace_protocol::{ChannelName, Code, Epoch, Kind, NewPublication, Position, Publication, Since};
+
+    use crate::{Config, Engine};
+
+    /// Nobody is told; some channels are read.
+    #[derive(Default)]
+    struct Readers {
+        read: Mutex<Vec<String>>,
+        forgotten: AtomicUsize,
+    }
+
+    impl Deliver for Readers {
+        type Route = ();
+
+        fn route(&self, _: &ChannelName) {}
+
+        fn deliver(&self, (): &(), _: &ChannelName, _: Epoch, _: &Arc<Publication>) {}
+
+        fn moved(&self, (): &(), _: &ChannelName, _: Position, _: Position) {}
+
+        fn forget(&self, _: &ChannelName, (): ()) {
+            self.forgotten.fetch_add(1, Relaxed);
+        }
+
+        fn readers(&self, channel: &ChannelName) -> u32 {
+            u32::from(self.read.lock().unwrap().iter().any(|read| read == channel.as_str()))
+        }
+    }
+
+    struct World {
+        engine: MemoryEngine<Readers>,
+        readers: Arc<Readers>,
+        clock_ms: Arc<AtomicU64>,
+    }
+
+    impl World {
+        fn new(config: Config) -> Self {
+            let (readers, clock_ms) = (Arc::<Readers>::default(), Arc::new(AtomicU64::new(1_000_000)));
+            let clock = clock_ms.clone();
+            let engine = MemoryEngine::new(config, Epoch(1), readers.clone(), move || clock.load(Relaxed));
+            Self { engine, readers, clock_ms }
+        }
+
+        fn append(&self, name: &str, bytes: usize) -> Result<u64, Code> {
+            let publication = NewPublication::new(Kind::Text, vec![b'x'; bytes].into());
+            let position = self.engine.append_to_any(&ChannelName::parse(name).unwrap(), publication);
+            position.map(|position| position.offset).map_err(|error| error.code)
+        }
+
+        fn pass(&self, ms: u64) {
+            self.clock_ms.fetch_add(ms, Relaxed);
+        }
+
+        fn channels(&self) -> usize {
+            self.engine.size().0
+        }
+    }
+
+    #[test]
+    fn the_longest_idle_channels_make_room_for_new_ones() {
+        let world = World::new(Config { channels_max: 16, ..Config::default() });
+        for i in 0..16 {
+            assert_eq!((0..=i).map(|_| world.append(&format!("old/{i}"), 10).unwrap()).last(), Some(i + 1));
+            world.pass(1);
+        }
+        assert_eq!(world.append("new", 10), Err(Code::TooMany), "none of them is idle");
+        world.readers.read.lock().unwrap().push("old/0".into());
+        world.pass(IDLE_MS + LOOK_MS);
+        // The first three that nobody reads: an eighth, and one more. No offset of theirs is given out again.
+        assert_eq!(world.append("new", 10), Ok(5));
+        assert_eq!((world.channels(), world.readers.forgotten.load(Relaxed)), (14, 3));
+        assert_eq!(
+            (world.append("old/0", 10), world.append("old/4", 10), world.append("old/2", 10)),
+            (Ok(2), Ok(6), Ok(5))
+        );
+        let page = |name: &str, offset| {
+            let (bounds, name) = (world.engine.bounds[0], ChannelName::parse(name).unwrap());
+            let since = Since::Position(Position { epoch: Epoch(1), offset });
+            let limit = millrace_delivery::PageLimit { count: 10, bytes: 1000 };
+            world.engine.read(&name, |history, _| history.page(since, Default::default(), limit, 0, &bounds))
+        };
+        let back = page("old/2", 3);
+        let gap = back.gap.expect("what it had is gone");
+        assert_eq!((gap.from.offset, gap.to.offset, back.publications[0].offset), (3, 4, 5));
+        assert_eq!(page("old/1", 2).gap.map(|gap| (gap.from.offset, gap.to.offset)), Some((2, 4)));
+    }
+
+    #[test]
+    fn a_million_names_take_no_more_than_all_may() {
+        let config = Config { history_bytes_max: 4 << 20, ..Config::default() };
+        let world = World::new(config);
+        let refused = (0..1_000_000).filter(|i| {
+            if i % 1000 == 0 {
+                world.pass(1000);
+            }
+            world.append(&format!("random/{i}"), 10).is_err()
+        });
+        assert!(refused.count() > 0, "they come faster than channels become idle");
+        let bytes = world.engine.bytes.load(Relaxed);
+        assert!(bytes <= 4 << 20 && world.channels() <= 4096, "{bytes} bytes, {} channels", world.channels());
+        world.pass(10 * IDLE_MS);
+        assert!(world.append("honest", 10).is_ok());
+    }
+
+    #[test]
+    fn room_is_made_when_it_is_asked_for() {
+        let world = World::new(Config::default());
+        for i in 0..100 {
+            world.append(&format!("c/{i}"), 1000).unwrap();
+        }
+        let before = world.engine.bytes.load(Relaxed);
+        world.engine.make_room(before / 2);
+        assert!(world.engine.bytes.load(Relaxed) <= before / 2 + 1000 && world.channels() == 100);
+        world.pass(IDLE_MS);
+        world.engine.make_room(usize::MAX);
+        assert_eq!((world.engine.bytes.load(Relaxed), world.channels()), (0, 0));
+        assert_eq!(world.append("c/0", 1000), Ok(2));
     }
 }

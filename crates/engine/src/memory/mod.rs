@@ -6,7 +6,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -22,9 +22,18 @@ use crate::{Answer, Config, Deliver, Engine, Newest};
 /// Locks over the channels, so that shards seldom meet.
 const STRIPES: usize = 64;
 
+/// Of one channel without its past and its name; measured with a million of them on two shards.
+const CHANNEL_BYTES: usize = 512;
+/// However little memory there is.
+const CHANNELS_MIN: usize = 1000;
+
 /// See the module. Order per channel holds because delivery happens under the channel's lock.
 pub struct MemoryEngine<D: Deliver> {
     config: Config,
+    /// So many as are set, but not so many that they leave no room for their past.
+    channels_max: usize,
+    /// Not before this time is there a look again for channels to forget.
+    look_again_ms: AtomicU64,
     /// What any channel may keep, each once.
     bounds: Vec<Bounds>,
     epoch: Epoch,
@@ -33,8 +42,10 @@ pub struct MemoryEngine<D: Deliver> {
     stripes: Vec<Mutex<HashTable<Channel<D::Route>>>>,
     hasher: RandomState,
     channels: AtomicUsize,
-    /// Memory that all histories take.
+    /// Memory that all channels and their histories take.
     bytes: AtomicUsize,
+    /// Of the channels that were forgotten altogether: the newest offset, and when the newest publication came.
+    forgotten: Mutex<(u64, u64)>,
     /// Held by whoever makes room.
     evicting: Mutex<()>,
 }
@@ -56,14 +67,30 @@ impl<D: Deliver> MemoryEngine<D> {
     pub fn new(config: Config, epoch: Epoch, deliver: Arc<D>, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         let stripes = (0..STRIPES).map(|_| Mutex::default()).collect();
         let (clock, hasher) = (Box::new(clock), RandomState::new());
-        let (channels, bytes) = Default::default();
+        let (channels, bytes, forgotten, look_again_ms) = Default::default();
+        let channels_max = config.channels_max.min((config.history_bytes_max / 2 / CHANNEL_BYTES).max(CHANNELS_MIN));
         let mut bounds = vec![config.history.bounds()];
         for history in config.namespaces.values() {
             if !bounds.contains(&history.bounds()) {
                 bounds.push(history.bounds());
             }
         }
-        Self { config, bounds, epoch, deliver, clock, stripes, hasher, channels, bytes, evicting: Mutex::default() }
+        let evicting = Mutex::default();
+        Self {
+            config,
+            channels_max,
+            look_again_ms,
+            bounds,
+            epoch,
+            deliver,
+            clock,
+            stripes,
+            hasher,
+            channels,
+            bytes,
+            forgotten,
+            evicting,
+        }
     }
 
     /// Index of what a channel may keep.
@@ -86,8 +113,14 @@ impl<D: Deliver> MemoryEngine<D> {
             Some(Channel { history, bounds, .. }) => {
                 self.count(history, |history| work(history, &self.bounds[*bounds as usize]))
             }
-            None => work(&mut History::new(self.epoch), &self.config.bounds(name.namespace())),
+            None => work(&mut self.empty(), &self.config.bounds(name.namespace())),
         }
+    }
+
+    /// The past of a channel that is not known: it has never been, or it was forgotten.
+    fn empty(&self) -> History {
+        let (offset, before_ms) = *lock(&self.forgotten);
+        History::after_forgotten(Position { epoch: self.epoch, offset }, before_ms)
     }
 
     /// Changes a history and keeps the sum of all up to date.
@@ -121,20 +154,29 @@ impl<D: Deliver> MemoryEngine<D> {
         if let Some(channel) = stripe.find_mut(hash, |channel| channel.name == *name) {
             return Ok(self.append_to(channel, publication));
         }
-        if self.channels.load(Ordering::Relaxed) >= self.config.channels_max {
-            let detail = format!("this server keeps at most {} channels", self.config.channels_max);
-            return Err(Error::new(Code::TooMany, detail));
+        if self.channels.load(Ordering::Relaxed) >= self.channels_max {
+            drop(stripe);
+            if !self.forget_channels() {
+                return Err(self.too_many());
+            }
+            return self.append_to_any(name, publication);
         }
         self.channels.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(channel_bytes(name), Ordering::Relaxed);
         let channel = Channel {
             name: name.clone(),
             route: self.deliver.route(name),
             bounds: self.bounds_of(name),
-            history: History::new(self.epoch),
+            history: self.empty(),
         };
         let rehash = |channel: &Channel<D::Route>| self.hasher.hash_one(&channel.name);
         let mut entry = stripe.insert_unique(hash, channel, rehash);
         Ok(self.append_to(entry.get_mut(), publication))
+    }
+
+    fn too_many(&self) -> Error {
+        let detail = format!("this server keeps at most {} channels", self.channels_max);
+        Error::new(Code::TooMany, detail)
     }
 }
 
@@ -189,6 +231,10 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         (self.channels.load(Ordering::Relaxed), bytes)
     }
 
+    fn make_room(&self, bytes: usize) {
+        self.evict_to(self.bytes.load(Ordering::Relaxed).saturating_sub(bytes));
+    }
+
     fn sweep(&self) {
         let now_ms = self.now_ms();
         for stripe in &self.stripes {
@@ -197,6 +243,11 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
             }
         }
     }
+}
+
+/// What a channel takes besides its history: its place and its name here, and its way to the shards.
+fn channel_bytes(name: &ChannelName) -> usize {
+    CHANNEL_BYTES + 2 * name.as_str().len()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -2,16 +2,33 @@ use super::{
     BINARY, Broken, CLOSE, CLOSE_NOT_UTF8, CLOSE_PROTOCOL, CLOSE_TOO_LARGE, Message, PING, PONG, RSV1, TEXT, deflate,
 };
 
-/// Most fragments of one message, empty ones included: far above what any client library makes. Autobahn's case 9.3.1 sends 65,537.
-const FRAGMENTS_MAX: u32 = 131_072;
+/// Up to here no ratio is asked for.
+const INFLATED_BYTES_FREE: usize = 4096;
 
 /// What a decoder takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Accept {
     /// Over all fragments, and again after decompression; in bytes.
     pub message_bytes_max: usize,
+    /// Of one message, empty ones included. Autobahn's case 9.3.1 sends 65,537.
+    pub fragments_max: u32,
+    /// How many times as large as what has come a compressed message may become.
+    pub inflate_ratio_max: usize,
     /// Compressed messages were agreed on: see [`super::Deflate`].
     pub deflate: bool,
+}
+
+impl Accept {
+    /// With the usual bounds for the rest.
+    pub fn new(message_bytes_max: usize, deflate: bool) -> Self {
+        Self { message_bytes_max, fragments_max: 131_072, inflate_ratio_max: 200, deflate }
+    }
+
+    /// Most bytes that may come of so many compressed ones. Short messages may become what they like: they cost little.
+    pub(super) fn inflated_bytes_max(&self, compressed_bytes: usize) -> usize {
+        let by_ratio = compressed_bytes.saturating_mul(self.inflate_ratio_max).max(INFLATED_BYTES_FREE);
+        self.message_bytes_max.min(by_ratio)
+    }
 }
 
 /// Turns the bytes of a client into messages.
@@ -163,7 +180,7 @@ impl Head {
         }
         let before = partial.message.as_ref().map_or(0, |message| message.payload.len());
         if before.saturating_add(self.payload_len) > accept.message_bytes_max {
-            return Err(Broken { code: CLOSE_TOO_LARGE, reason: "message larger than the limit" });
+            return Err(Broken { code: CLOSE_TOO_LARGE, reason: super::TOO_LARGE });
         }
         match (self.opcode, partial.message.is_some()) {
             (0, false) => Err(Broken { code: CLOSE_PROTOCOL, reason: "a continuation of nothing" }),
@@ -199,8 +216,8 @@ impl Head {
             count: 0,
         });
         message.count += 1;
-        if message.count > FRAGMENTS_MAX {
-            return Err(Broken { code: CLOSE_PROTOCOL, reason: "too many fragments" });
+        if message.count > accept.fragments_max {
+            return Err(Broken { code: CLOSE_TOO_LARGE, reason: super::TOO_MANY_FRAGMENTS });
         }
         message.payload.extend_from_slice(payload);
         if !self.fin {
@@ -220,7 +237,7 @@ fn whole(
     on: &mut impl FnMut(Message<'_>) -> bool,
 ) -> Result<bool, Broken> {
     if compressed {
-        return deflate::inflated(payload, accept.message_bytes_max, |payload| Ok(on(message(opcode, payload)?)));
+        return deflate::inflated(payload, accept, |payload| Ok(on(message(opcode, payload)?)));
     }
     Ok(on(message(opcode, payload)?))
 }
@@ -289,7 +306,7 @@ mod tests {
     }
 
     fn plain(message_bytes_max: usize) -> Accept {
-        Accept { message_bytes_max, deflate: false }
+        Accept::new(message_bytes_max, false)
     }
 
     fn decode_accepting(bytes: &[u8], step: usize, accept: Accept) -> Result<Vec<String>, Broken> {
@@ -366,6 +383,35 @@ mod tests {
     }
 
     #[test]
+    fn a_message_has_so_many_fragments_and_no_more() {
+        let of = |count: usize| {
+            let first = masked(0x02, b"x");
+            [first, masked(0x00, b"").repeat(count - 2), masked(0x80, b"")].concat()
+        };
+        let accept = Accept { fragments_max: 10, ..plain(100) };
+        assert_eq!(decode_accepting(&of(10), 5, accept).unwrap().len(), 1);
+        let broken = decode_accepting(&of(11), 5, accept).unwrap_err();
+        assert_eq!((broken.code, broken.reason), (CLOSE_TOO_LARGE, super::super::TOO_MANY_FRAGMENTS));
+    }
+
+    #[test]
+    fn what_blows_up_too_much_is_refused_before_it_has() {
+        let message = |text: &str| {
+            let mut frame = Vec::new();
+            Deflate::negotiate("permessage-deflate").unwrap().0.encode(&mut frame, TEXT, text.as_bytes());
+            let head = if frame[1] == 126 { 4 } else { 2 };
+            masked(0xc1, &frame[head..])
+        };
+        let bomb = message(&"x".repeat(900_000));
+        assert!(bomb.len() < 5000, "{}", bomb.len());
+        let broken = decode_accepting(&bomb, bomb.len(), Accept::new(1 << 20, true)).unwrap_err();
+        assert_eq!((broken.code, broken.reason), (CLOSE_TOO_LARGE, super::super::BLOWS_UP));
+        let all = Accept { inflate_ratio_max: 2000, ..Accept::new(1 << 20, true) };
+        assert_eq!(decode_accepting(&bomb, bomb.len(), all).unwrap().len(), 1);
+        assert_eq!(decode_accepting(&message(&"x".repeat(4000)), 7, Accept::new(1 << 20, true)).unwrap().len(), 1);
+    }
+
+    #[test]
     fn compressed_messages_arrive_however_they_are_cut() {
         let text = "wheel of a mill, ".repeat(20);
         let mut frame = Vec::new();
@@ -377,20 +423,20 @@ mod tests {
         bytes.extend(masked(0x89, b"ping in between"));
         bytes.extend(masked(0x80, two));
         bytes.extend(masked(0x81, b"as it is"));
-        let accept = Accept { message_bytes_max: text.len(), deflate: true };
+        let accept = Accept::new(text.len(), true);
         let whole = decode_accepting(&bytes, bytes.len(), accept).unwrap();
         let expected = format!("Text({text:?})");
         assert_eq!([&whole[0], &whole[2], &whole[3]], [&expected, &expected, "Text(\"as it is\")"]);
         for step in 1..bytes.len() {
             assert_eq!(decode_accepting(&bytes, step, accept).unwrap(), whole, "step {step}");
         }
-        let small = Accept { message_bytes_max: text.len() - 1, deflate: true };
+        let small = Accept::new(text.len() - 1, true);
         assert_eq!(decode_accepting(&bytes, bytes.len(), small).unwrap_err().code, CLOSE_TOO_LARGE);
     }
 
     #[test]
     fn only_the_first_frame_of_an_agreed_compressed_message_has_the_bit() {
-        let deflate = Accept { message_bytes_max: 100, deflate: true };
+        let deflate = Accept::new(100, true);
         let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
         assert_eq!(decode_accepting(&masked(0xc1, &hello), 1, deflate).unwrap(), ["Text(\"Hello\")"]);
         let cases = [

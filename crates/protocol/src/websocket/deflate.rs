@@ -2,7 +2,7 @@ use std::cell::RefCell;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-use super::{Broken, CLOSE_NOT_UTF8, CLOSE_TOO_LARGE, RSV1, encode_frame};
+use super::{Accept, BLOWS_UP, Broken, CLOSE_NOT_UTF8, CLOSE_TOO_LARGE, RSV1, TOO_LARGE, encode_frame};
 
 /// Payloads shorter than this are sent as they are: what is saved does not pay for its processor time.
 const PAYLOAD_BYTES_MIN: usize = 64;
@@ -127,16 +127,16 @@ impl Deflater {
 
 /// Decompresses a message and hands it over.
 ///
-/// Errors: [`CLOSE_TOO_LARGE`] as soon as it has more than `bytes_max`, [`CLOSE_NOT_UTF8`] ("inconsistent with the type of the message") for
-/// what is no compressed message, and those of `on`. Memory: `bytes_max`, while `on` runs.
+/// Errors: [`CLOSE_TOO_LARGE`] as soon as it has more bytes than are accepted, [`CLOSE_NOT_UTF8`] ("inconsistent with the type of the message") for
+/// what is no compressed message, and those of `on`. Memory: as many, while `on` runs.
 pub(super) fn inflated<T>(
     payload: &[u8],
-    bytes_max: usize,
+    accept: Accept,
     on: impl FnOnce(&[u8]) -> Result<T, Broken>,
 ) -> Result<T, Broken> {
     // Taken, not borrowed: what `on` does is its own matter.
     let (mut decompressor, mut out) = INFLATER.take().unwrap_or_else(|| (Decompress::new(false), Vec::new()));
-    let result = inflate(&mut decompressor, payload, bytes_max, &mut out).and_then(|()| on(&out));
+    let result = inflate(&mut decompressor, payload, accept, &mut out).and_then(|()| on(&out));
     out.clear();
     if out.capacity() > KEPT_BYTES_MAX {
         out = Vec::new();
@@ -145,7 +145,8 @@ pub(super) fn inflated<T>(
     result
 }
 
-fn inflate(decompressor: &mut Decompress, payload: &[u8], bytes_max: usize, out: &mut Vec<u8>) -> Result<(), Broken> {
+fn inflate(decompressor: &mut Decompress, payload: &[u8], accept: Accept, out: &mut Vec<u8>) -> Result<(), Broken> {
+    let bytes_max = accept.inflated_bytes_max(payload.len());
     const BAD: Broken = Broken { code: CLOSE_NOT_UTF8, reason: "not a compressed message" };
     decompressor.reset(false);
     let mut ended = false;
@@ -163,7 +164,8 @@ fn inflate(decompressor: &mut Decompress, payload: &[u8], bytes_max: usize, out:
             let status = decompressor.decompress_vec(rest, out, FlushDecompress::None).map_err(|_| BAD)?;
             rest = &rest[(decompressor.total_in() - taken) as usize..];
             if out.len() > bytes_max {
-                return Err(Broken { code: CLOSE_TOO_LARGE, reason: "message larger than the limit" });
+                let reason = if bytes_max < accept.message_bytes_max { BLOWS_UP } else { TOO_LARGE };
+                return Err(Broken { code: CLOSE_TOO_LARGE, reason });
             }
             ended = status == Status::StreamEnd;
             let stuck = !ended && taken == decompressor.total_in() && made == out.len();
@@ -203,7 +205,12 @@ mod tests {
     }
 
     fn inflated_whole(payload: &[u8], bytes_max: usize) -> Result<Vec<u8>, u16> {
-        inflated(payload, bytes_max, |whole| Ok(whole.to_vec())).map_err(|broken| broken.code)
+        inflated(
+            payload,
+            Accept { inflate_ratio_max: 2000, ..Accept::new(bytes_max, true) },
+            |whole| Ok(whole.to_vec()),
+        )
+        .map_err(|broken| broken.code)
     }
 
     #[test]

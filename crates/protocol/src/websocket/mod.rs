@@ -14,6 +14,11 @@ pub const CLOSE: u8 = 8;
 pub const PING: u8 = 9;
 pub const PONG: u8 = 10;
 
+/// Reasons of closing that are limits.
+pub const TOO_LARGE: &str = "message larger than the limit";
+pub const TOO_MANY_FRAGMENTS: &str = "too many fragments";
+pub const BLOWS_UP: &str = "message too compressible";
+
 /// Set on the first frame of a compressed message. Source: RFC 7692, section 6.
 const RSV1: u8 = 0x40;
 

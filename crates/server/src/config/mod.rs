@@ -232,6 +232,9 @@ impl Config {
         if let Err((key, what)) = self.tls.check() {
             return bad(key, what);
         }
+        if (1..crate::memory::BYTES_MIN).contains(&self.limits.memory_bytes_max) {
+            return bad("limits.memory_bytes_max", "is 0, or at least 50331648 bytes (48 MiB)");
+        }
         if !(1..=1 << 30).contains(&self.limits.message_bytes_max) {
             return bad("limits.message_bytes_max", "is 1 to 1073741824 bytes");
         }

@@ -90,7 +90,7 @@ pub fn problem(error: &Error) -> Response {
     let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = text(status, "application/problem+json", error.to_problem().to_string());
     if error.code.may_retry() {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(error.retry_s.unwrap_or(1)));
     }
     // Source: RFC 6750, section 3.
     if status == StatusCode::UNAUTHORIZED {

@@ -204,7 +204,7 @@ impl Wanted {
 
 /// Reads a body whole.
 ///
-/// Errors: [`Code::TooLarge`] as soon as it is known, [`Code::Timeout`], [`Code::BadRequest`] when the connection breaks.
+/// Errors: [`Code::TooLarge`] as soon as it is known, [`Code::Timeout`], [`Code::Unavailable`] if too much is being read already, [`Code::BadRequest`] when the connection breaks.
 pub async fn read_body(
     context: &Context,
     headers: &HeaderMap,
@@ -218,12 +218,14 @@ pub async fn read_body(
     }
     let read = async {
         let mut whole = BytesMut::new();
+        let mut pending = context.limits.pend(0)?;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Error::new(Code::BadRequest, "the body broke off"))?;
             let Ok(data) = frame.into_data() else { continue };
             if whole.len() + data.len() > bytes_max {
                 return Err(too_large());
             }
+            pending.resize(whole.len() + data.len())?;
             whole.extend_from_slice(&data);
         }
         Ok(whole.freeze())

@@ -16,8 +16,9 @@ use millrace_protocol::{Error, ticket::TicketKey};
 use tokio::sync::watch;
 
 use crate::{
-    Config, Drain, Shard,
+    Config, Drain, Limits, Shard,
     access::{Access, Caller},
+    limits::{Guest, Seat},
 };
 
 /// Answers what is no channel: health, metrics, pages. `None` means that there is no such path.
@@ -33,6 +34,7 @@ pub struct Context {
     pub draining: watch::Receiver<Option<Drain>>,
     pub tickets: Arc<TicketKey>,
     pub access: Arc<Access>,
+    pub limits: Arc<Limits>,
     config: RefCell<Rc<Config>>,
 }
 
@@ -44,8 +46,10 @@ impl Context {
         draining: watch::Receiver<Option<Drain>>,
         tickets: Arc<TicketKey>,
         access: Arc<Access>,
+        limits: Arc<Limits>,
     ) -> Rc<Self> {
-        Rc::new(Self { shard, pages, draining, tickets, access, config: RefCell::new(Rc::new(config)) })
+        shard.set_patterns_max(config.patterns_max);
+        Rc::new(Self { shard, pages, draining, tickets, access, limits, config: RefCell::new(Rc::new(config)) })
     }
 
     /// The limits that hold now; whoever keeps them goes on with them.
@@ -56,6 +60,8 @@ impl Context {
     /// Other limits, from now on: of new connections and requests, and of what all of the shard's connections share.
     pub fn set_config(&self, config: Config) {
         self.shard.configure(config.hub());
+        self.shard.set_patterns_max(config.patterns_max);
+        self.limits.configure(&config);
         *self.config.borrow_mut() = Rc::new(config);
     }
 
@@ -65,6 +71,36 @@ impl Context {
     pub(crate) async fn caller(&self, parts: &Parts) -> Result<Caller, Error> {
         let config = self.config();
         self.access.caller(parts, &config.allowed_origins).await
+    }
+
+    /// Lets a caller begin to read what goes on.
+    ///
+    /// Errors: as [`Limits::admit`].
+    pub(crate) fn admit(&self, caller: &Caller) -> Result<Option<Seat>, Error> {
+        self.limits.admit(caller.grant.subject.as_ref(), None)
+    }
+
+    /// May what this request brings be published now?
+    ///
+    /// Errors: as [`Limits::check_publish`].
+    pub(crate) fn check_publish(&self, parts: &Parts, caller: &Caller, bytes: usize) -> Result<(), Error> {
+        let subject = caller.grant.subject.as_ref();
+        match parts.extensions.get::<Arc<Guest>>() {
+            Some(guest) => guest.check_publish(&self.limits, subject, bytes),
+            None => self.limits.check_publish(None, subject, bytes),
+        }
+    }
+
+    /// Counts what an answer makes wait for its client.
+    ///
+    /// Errors: as [`Limits::pend`].
+    pub(crate) fn charge(&self, response: Response) -> Result<Response, Error> {
+        let (head, body) = response.into_parts();
+        let body = match body {
+            Body::Whole(Some(bytes)) => Body::Whole(Some(self.limits.charge(bytes)?)),
+            body => body,
+        };
+        Ok(Response::from_parts(head, body))
     }
 
     pub(crate) fn is_draining(&self) -> bool {

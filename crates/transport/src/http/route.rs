@@ -32,7 +32,10 @@ pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Ro
     let (parts, mut body) = request.into_parts();
     let (mut response, handover) = match answer(&context, &parts, &mut body).await {
         Ok(routed) => routed,
-        Err(error) => (problem(&error), None),
+        Err(error) => {
+            context.limits.count_error(&error);
+            (problem(&error), None)
+        }
     };
     if response.status().is_client_error() || response.status().is_server_error() {
         Metrics::add(&metrics.http_errors, 1);
@@ -91,7 +94,7 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
             let caller = context.caller(parts).await?;
             caller.may_anything()?;
             check_stays(context)?;
-            websocket::accept_session(parts, caller, context.config().compression).map(with_upgrade)
+            with_upgrade(context, websocket::accept_session(parts, caller, context.config().compression)?)
         }
         "/v1/connect" => Ok(plain(method_not_allowed("GET"))),
         "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
@@ -122,14 +125,15 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, ask: Ask) -> Res
             let stream = if wanted == Wanted::Sse { sse::stream(caller, ask) } else { stream::stream(caller, ask) };
             match until {
                 Some(until) => replay::answer(context, stream, until).await.map(plain),
-                None => Ok(with_stream(stream)),
+                None => with_stream(context, stream),
             }
         }
         (Wanted::Xml, _) if ask.many => Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML")),
         (Wanted::Json | Wanted::Xml, Some(wait)) => {
-            long_polling::answer(context, &caller, &ask, wanted, wait).await.map(plain)
+            let _seat = context.admit(&caller)?;
+            context.charge(long_polling::answer(context, &caller, &ask, wanted, wait).await?).map(plain)
         }
-        (Wanted::Json | Wanted::Xml, None) => polling::answer(context, &ask, wanted).await.map(plain),
+        (Wanted::Json | Wanted::Xml, None) => context.charge(polling::answer(context, &ask, wanted).await?).map(plain),
     }
 }
 
@@ -141,7 +145,7 @@ fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelNam
         false => caller.may(Right::Publish, &ask.channels[0].0)?,
     }
     check_stays(context)?;
-    websocket::accept_channel(parts, caller, ask, context.config().compression).map(with_upgrade)
+    with_upgrade(context, websocket::accept_channel(parts, caller, ask, context.config().compression)?)
 }
 
 /// Nothing that goes on is begun on a server that goes down.
@@ -174,12 +178,14 @@ fn plain(response: Response) -> Routed {
     (response, None)
 }
 
-fn with_upgrade((response, upgrade): (Response, Upgrade)) -> Routed {
-    (response, Some(Handover::WebSocket(upgrade)))
+fn with_upgrade(context: &Context, (response, mut upgrade): (Response, Upgrade)) -> Result<Routed, Error> {
+    upgrade.seat = context.admit(&upgrade.caller)?;
+    Ok((response, Some(Handover::WebSocket(upgrade))))
 }
 
-fn with_stream(stream: Stream) -> Routed {
-    (stream.head(), Some(Handover::Stream(stream)))
+fn with_stream(context: &Context, mut stream: Stream) -> Result<Routed, Error> {
+    stream.seat = context.admit(&stream.caller)?;
+    Ok((stream.head(), Some(Handover::Stream(stream))))
 }
 
 fn method_not_allowed(allow: &'static str) -> Response {

@@ -1,5 +1,5 @@
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::HashSet,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
@@ -28,6 +28,7 @@ use crate::{
     Shard,
     access::Caller,
     http::{Body, Context, Response},
+    limits::{Member, Permit, Way},
     stream::{Stream, encode_head},
     tls::{Received, Session},
 };
@@ -38,8 +39,10 @@ const READ_BYTES: usize = 64 * 1024;
 const EVENTS: usize = 1024;
 /// Turns before other tasks get their turn.
 const TURNS: usize = 4;
+/// So much is read from all before other tasks get their turn.
+const TURN_BYTES: usize = 4 * READ_BYTES;
 /// A connection for which more than this waits is not read from: whoever does not take replies gets no more of them.
-const OUT_BYTES_MAX: usize = 64 * 1024;
+pub(super) const OUT_BYTES_MAX: usize = 64 * 1024;
 /// While readers are served too late, their publishers are not read from: how often to look whether that is over, and how many times at
 /// most. A publisher's pongs wait, too, so all of it is far below any grace.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -53,8 +56,13 @@ pub struct EventLoop {
     scratch: RefCell<Vec<u8>>,
     /// What was read through TLS, for the same reason.
     plain: RefCell<BytesMut>,
-    /// Publishers that are not read from.
+    /// In this turn.
+    read_bytes: Cell<usize>,
+    /// Publishers that are not read from, because readers are served too late, or because they themselves come too fast.
     paused: RefCell<HashSet<ConnId>>,
+    pub(super) slowed: RefCell<HashSet<ConnId>>,
+    /// Answers to the pings of one read: they leave together.
+    pub(super) pongs: RefCell<Vec<u8>>,
 }
 
 struct Source(Rc<OwnedFd>);
@@ -69,7 +77,8 @@ impl EventLoop {
     pub fn new(context: Rc<Context>) -> Rc<Self> {
         let epoll = context.shard.sockets().epoll();
         let scratch = RefCell::new(vec![0; READ_BYTES]);
-        Rc::new(Self { context, epoll, scratch, plain: RefCell::default(), paused: RefCell::default() })
+        let (plain, read_bytes, paused, slowed, pongs) = Default::default();
+        Rc::new(Self { context, epoll, scratch, plain, read_bytes, paused, slowed, pongs })
     }
 
     /// Serves until the task is dropped.
@@ -99,7 +108,16 @@ impl EventLoop {
                 for event in &events {
                     let token = event.data.u64();
                     self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
+                    if self.read_bytes.get() > TURN_BYTES {
+                        // Those who send much do not keep the others waiting.
+                        self.read_bytes.set(0);
+                        self.context.shard.turn();
+                        mailbox.leave();
+                        tokio::task::yield_now().await;
+                        mailbox.attend();
+                    }
                 }
+                self.read_bytes.set(0);
                 // Everything that was published within this turn leaves in one write per reader.
                 self.context.shard.turn();
                 mailbox.leave();
@@ -119,17 +137,24 @@ impl EventLoop {
     }
 
     /// Makes an upgraded connection one of this loop's. `rest` is what the client has sent after its handshake.
-    pub async fn adopt(self: &Rc<Self>, fd: OwnedFd, tls: Option<Box<Session>>, rest: Bytes, upgrade: Upgrade) {
+    pub async fn adopt(
+        self: &Rc<Self>,
+        fd: OwnedFd,
+        tls: Option<Box<Session>>,
+        rest: Bytes,
+        upgrade: Upgrade,
+        permit: Permit,
+    ) {
         let shard = &self.context.shard;
         let form = upgrade.form();
-        let Upgrade { caller, ask, session, ticket, deflate } = upgrade;
+        let Upgrade { caller, seat, ask, session, ticket, deflate } = upgrade;
         let talk = match (&ask, session) {
             (Some(ask), false) => Talk::Bare(ask.channels[0].0.clone()),
             _ => Talk::Session,
         };
         let id = shard.with(|hub, sockets| {
             let id = hub.connect(form);
-            sockets.add_socket(id, fd, tls, talk, deflate.is_some());
+            sockets.add_socket(id, fd, tls, talk, deflate.is_some(), Member::new(permit, seat));
             sockets.grants.put(id, caller.clone());
             id
         });
@@ -188,11 +213,19 @@ impl EventLoop {
     }
 
     /// Makes a connection that was asked for a stream one of this loop's: `head` is its answer as far as known.
-    pub async fn adopt_stream(self: &Rc<Self>, fd: OwnedFd, tls: Option<Box<Session>>, stream: Stream, head: Response) {
+    pub async fn adopt_stream(
+        self: &Rc<Self>,
+        fd: OwnedFd,
+        tls: Option<Box<Session>>,
+        mut stream: Stream,
+        head: Response,
+        permit: Permit,
+    ) {
         let shard = &self.context.shard;
         let id = shard.with(|hub, sockets| {
             let id = hub.connect(stream.form);
-            sockets.add_socket(id, fd, tls, Talk::Stream(stream.transport), false);
+            let member = Member::new(permit, stream.seat.take());
+            sockets.add_socket(id, fd, tls, Talk::Stream(stream.transport), false, member);
             sockets.grants.put(id, stream.caller.clone());
             id
         });
@@ -210,7 +243,8 @@ impl EventLoop {
     pub(super) fn watch(&self, id: ConnId) {
         self.context.shard.with(|hub, sockets| {
             let Some(socket) = sockets.socket(id) else { return };
-            let busy = socket.waiting.is_some() || self.paused.borrow().contains(&id);
+            let busy =
+                socket.waiting.is_some() || self.paused.borrow().contains(&id) || self.slowed.borrow().contains(&id);
             sockets.watch(id, !busy && hub.out_bytes(id) <= OUT_BYTES_MAX);
         });
     }
@@ -225,6 +259,8 @@ impl EventLoop {
                     hub.writable(id, sockets);
                 }
             });
+            self.weigh(id, Way::Out);
+            session::go_on(self, id);
             self.watch(id);
         }
         let ends = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
@@ -249,6 +285,7 @@ impl EventLoop {
         match received {
             Ok((1.., length)) => {
                 Metrics::add(&self.context.shard.metrics.received_bytes, length as u64);
+                self.read_bytes.set(self.read_bytes.get() + length);
                 self.decode(id, &mut scratch[..length]);
                 length == READ_BYTES
             }
@@ -313,12 +350,27 @@ impl EventLoop {
         let max = self.context.config().message_bytes_max.max(1);
         // A session's envelope needs room around the largest payload, which may be base64.
         let message_bytes_max = if matches!(talk, Talk::Session) { max.saturating_mul(2) } else { max };
-        let accept = Accept { message_bytes_max, deflate };
-        let decoded = decoder.decode(bytes, accept, |message| self.handle_message(id, &talk, message));
+        let config = self.context.config();
+        let (fragments_max, inflate_ratio_max) = (config.fragments_max, config.inflate_ratio_max);
+        let accept = Accept { message_bytes_max, fragments_max, inflate_ratio_max, deflate };
+        let held = decoder.buffered_bytes();
+        let mut messages = 0;
+        let decoded = decoder.decode(bytes, accept, |message| {
+            messages += 1;
+            self.handle_message(id, &talk, message)
+        });
+        self.send_pongs(id);
+        let holds = decoder.buffered_bytes();
         if let Some(socket) = shard.sockets().socket(id) {
             socket.decoder = decoder;
         }
+        if held != holds {
+            self.weigh(id, Way::In);
+        }
+        self.weigh(id, Way::Out);
+        self.pace(id, messages);
         if let Err(broken) = decoded {
+            self.context.limits.count_broken(broken);
             // What came before the broken frame is delivered, to this reader, too.
             shard.turn();
             self.close(id, broken);
@@ -327,6 +379,9 @@ impl EventLoop {
 
     /// False if nothing more shall be decoded.
     fn handle_message(self: &Rc<Self>, id: ConnId, talk: &Talk, message: Message<'_>) -> bool {
+        if !matches!(message, Message::Ping(_)) {
+            self.send_pongs(id);
+        }
         match (message, talk) {
             (Message::Text(text), Talk::Session) => session::handle(self, id, text),
             (Message::Binary(_), Talk::Session) => {
@@ -342,9 +397,7 @@ impl EventLoop {
             }
             (Message::Text(_) | Message::Binary(_), Talk::Stream(_)) => return false,
             (Message::Ping(payload), _) => {
-                let mut pong = Vec::with_capacity(payload.len() + 2);
-                websocket::encode(&mut pong, websocket::PONG, payload);
-                self.context.shard.with(|hub, sockets| hub.send(id, &pong, sockets));
+                websocket::encode(&mut self.pongs.borrow_mut(), websocket::PONG, payload);
             }
             (Message::Pong, _) => {}
             (Message::Close(code), _) => {
@@ -359,6 +412,9 @@ impl EventLoop {
     fn publish(self: &Rc<Self>, id: ConnId, channel: &ChannelName, publication: NewPublication) {
         if let Err(error) = self.shard().sockets().grants.may(id, Right::Publish, channel) {
             return self.close(id, Broken { code: websocket::CLOSE_FORBIDDEN, reason: error.code.name() });
+        }
+        if let Err(error) = self.owe(id, publication.data.len()) {
+            return self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
         }
         let answer = self.context.shard.accept(channel, publication);
         self.slow_down(id, channel);
@@ -413,7 +469,7 @@ impl EventLoop {
         &self.context
     }
 
-    fn close(&self, id: ConnId, broken: Broken) {
+    pub(super) fn close(&self, id: ConnId, broken: Broken) {
         let mut frame = Vec::new();
         websocket::encode_close(&mut frame, broken.code, broken.reason);
         self.context.shard.with(|hub, sockets| hub.close(id, &frame, sockets));

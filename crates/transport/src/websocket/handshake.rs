@@ -6,6 +6,7 @@ use sha1::{Digest, Sha1};
 use crate::{
     access::Caller,
     http::{Ask, Body, Query, Response},
+    limits::Seat,
 };
 
 /// Source: RFC 6455, section 1.3.
@@ -20,6 +21,8 @@ const BARE: &str = "millrace.bare";
 #[derive(Debug)]
 pub struct Upgrade {
     pub caller: Caller,
+    /// Its place among those of its subject; nobody has asked for one yet.
+    pub seat: Option<Seat>,
     /// What to read from the beginning, if anything.
     pub ask: Option<Ask>,
     pub session: bool,
@@ -65,7 +68,12 @@ pub fn accept_channel(
         return Err(Error::new(Code::BadRequest, detail));
     }
     let session = subprotocol == Some(SUBPROTOCOL);
-    accept(parts, Upgrade { caller, ask: Some(ask), session, ticket: None, deflate: None }, subprotocol, compression)
+    accept(
+        parts,
+        Upgrade { caller, seat: None, ask: Some(ask), session, ticket: None, deflate: None },
+        subprotocol,
+        compression,
+    )
 }
 
 /// On `/v1/connect`: a session. A resume ticket is offered beside the subprotocol: in a header, because URLs are logged on the way, and in
@@ -79,7 +87,7 @@ pub fn accept_session(parts: &Parts, caller: Caller, compression: bool) -> Resul
         return Err(Error::new(Code::BadRequest, detail));
     }
     let ticket = offered(&parts.headers).find_map(|item| item.strip_prefix(RESUME)).map(str::to_owned);
-    let upgrade = Upgrade { caller, ask: None, session: true, ticket, deflate: None };
+    let upgrade = Upgrade { caller, seat: None, ask: None, session: true, ticket, deflate: None };
     accept(parts, upgrade, Some(SUBPROTOCOL), compression)
 }
 

@@ -2,6 +2,7 @@
 //! read: replies and effects keep the order of the commands.
 
 use std::{
+    collections::VecDeque,
     future::Future,
     pin::Pin,
     rc::Rc,
@@ -17,31 +18,74 @@ use millrace_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::event_loop::{EventLoop, frame};
-use crate::{Shard, access::Caller, publish::check_size, range};
+use super::event_loop::{EventLoop, OUT_BYTES_MAX, frame};
+use crate::{Shard, access::Caller, limits::Way, publish::check_size, range};
 
 /// Bytes of publications in one `history` reply.
 const HISTORY_BYTES_MAX: usize = 4 << 20;
 
+/// Commands that wait: behind one that the engine has not answered yet, or for their client to take its replies.
+#[derive(Debug)]
+pub struct Waiting {
+    texts: VecDeque<String>,
+    /// Somebody goes on with them.
+    is_running: bool,
+}
+
 /// Runs a command now, or behind those that wait.
 pub fn handle(event_loop: &Rc<EventLoop>, id: ConnId, text: &str) {
     if let Some(waiting) = event_loop.shard().sockets().socket(id).and_then(|socket| socket.waiting.as_mut()) {
-        waiting.push_back(text.to_owned());
+        waiting.texts.push_back(text.to_owned());
         return;
+    }
+    if takes_nothing(event_loop, id) {
+        let texts = [text.to_owned()].into();
+        return set_waiting(event_loop, id, Some(Waiting { texts, is_running: false }));
     }
     let mut running = Box::pin(run(event_loop.clone(), id, text.to_owned()));
     if is_done(running.as_mut()) {
         return;
     }
-    set_waiting(event_loop, id, true);
+    set_waiting(event_loop, id, Some(Waiting { texts: VecDeque::new(), is_running: true }));
     let event_loop = event_loop.clone();
     tokio::task::spawn_local(async move {
         running.await;
-        while let Some(text) = next_waiting(&event_loop, id) {
-            run(event_loop.clone(), id, text).await;
-        }
-        set_waiting(&event_loop, id, false);
+        run_waiting(event_loop, id).await;
     });
+}
+
+/// Runs the commands that wait because their client has not taken its replies, if it has now.
+pub fn go_on(event_loop: &Rc<EventLoop>, id: ConnId) {
+    let waits = |waiting: &&mut Box<Waiting>| !waiting.is_running;
+    let mut sockets = event_loop.shard().sockets();
+    let waiting = sockets.socket(id).and_then(|socket| socket.waiting.as_mut()).filter(waits);
+    if let Some(waiting) = waiting {
+        waiting.is_running = true;
+        tokio::task::spawn_local(run_waiting(event_loop.clone(), id));
+    }
+}
+
+async fn run_waiting(event_loop: Rc<EventLoop>, id: ConnId) {
+    loop {
+        if takes_nothing(&event_loop, id) {
+            if let Some(waiting) = event_loop.shard().sockets().socket(id).and_then(|socket| socket.waiting.as_mut()) {
+                waiting.is_running = false;
+            }
+            return;
+        }
+        match next_waiting(&event_loop, id) {
+            Some(text) => {
+                run(event_loop.clone(), id, text).await;
+                event_loop.weigh(id, Way::Out);
+            }
+            None => return set_waiting(&event_loop, id, None),
+        }
+    }
+}
+
+/// Whoever does not take its replies is given no more of them.
+fn takes_nothing(event_loop: &Rc<EventLoop>, id: ConnId) -> bool {
+    event_loop.shard().with(|hub, _| hub.out_bytes(id)) > OUT_BYTES_MAX
 }
 
 /// Makes the session a reader; the reply leaves before the first publication.
@@ -83,7 +127,10 @@ async fn run(event_loop: Rc<EventLoop>, id: ConnId, text: String) {
         (Some(command_id), Ok(command)) => match execute(&event_loop, id, command_id, command).await {
             Ok(Some(reply)) => reply,
             Ok(None) => return,
-            Err(error) => encode_reply(command_id, &Err(error)),
+            Err(error) => {
+                event_loop.context().limits.count_error(&error);
+                encode_reply(command_id, &Err(error))
+            }
         },
         (Some(command_id), Err(error)) => encode_reply(command_id, &Err(error)),
         (None, Err(error)) => encode_error_push(&error),
@@ -112,6 +159,7 @@ async fn execute(
         Command::Publish { channel, publication } => {
             shard.sockets().grants.may(id, Right::Publish, &channel)?;
             check_size(event_loop.context(), &publication)?;
+            event_loop.check_publish(id, publication.data.len())?;
             let answer = shard.accept(&channel, publication);
             event_loop.slow_down(id, &channel);
             let position = answer.await?;
@@ -176,13 +224,13 @@ fn is_done(running: Pin<&mut impl Future<Output = ()>>) -> bool {
     matches!(running.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()))
 }
 
-fn set_waiting(event_loop: &Rc<EventLoop>, id: ConnId, waiting: bool) {
+fn set_waiting(event_loop: &Rc<EventLoop>, id: ConnId, waiting: Option<Waiting>) {
     if let Some(socket) = event_loop.shard().sockets().socket(id) {
-        socket.waiting = waiting.then(Default::default);
+        socket.waiting = waiting.map(Box::new);
     }
     event_loop.watch(id);
 }
 
 fn next_waiting(event_loop: &Rc<EventLoop>, id: ConnId) -> Option<String> {
-    event_loop.shard().sockets().socket(id)?.waiting.as_mut()?.pop_front()
+    event_loop.shard().sockets().socket(id)?.waiting.as_mut()?.texts.pop_front()
 }

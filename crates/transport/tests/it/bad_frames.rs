@@ -151,7 +151,7 @@ fn nearly_frames(chance: &mut Pcg64Mcg) -> Vec<u8> {
 
 /// What a decoder makes of these bytes, given in pieces of this size.
 fn decode(stream: &[u8], piece: usize) -> (Vec<String>, Option<Broken>) {
-    let accept = Accept { message_bytes_max: 150, deflate: true };
+    let accept = Accept::new(150, true);
     let (mut decoder, mut messages, mut closed) = (Decoder::default(), Vec::new(), false);
     for piece in stream.to_vec().chunks_mut(piece) {
         let result = decoder.decode(piece, accept, |message| {

@@ -66,7 +66,8 @@ impl Half {
                 let (_never, draining) = watch::channel(None);
                 let tickets = Arc::new(TicketKey::new(b"secret"));
                 let access = Arc::new(Access::from(Everyone::default()));
-                let context = Context::new(shard, config, Arc::new(NoPages), draining, tickets, access);
+                let limits = millrace_transport::Limits::new(&config, 1024);
+                let context = Context::new(shard, config, Arc::new(NoPages), draining, tickets, access, limits);
                 let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
                 serve(context, listener, None, stop).await.unwrap();
             });

@@ -12,6 +12,7 @@ mod devices;
 mod drain;
 mod http;
 mod life;
+mod limits;
 mod many;
 mod ranges;
 mod server;

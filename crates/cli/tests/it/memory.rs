@@ -1,0 +1,109 @@
+//! A server with little memory, and clients who want all of it.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use crate::support::Server;
+
+const BOUND_BYTES: usize = 64 << 20;
+const FLOOD: Duration = Duration::from_secs(6);
+
+/// Resident memory that is not a file's, as the server counts it. Source: proc(5), `/proc/pid/statm`.
+fn used(pid: u32) -> usize {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs");
+    let pages: Vec<usize> = text.split_whitespace().map(|pages| pages.parse().expect("a number")).collect();
+    (pages[1] - pages[2]) * rustix::param::page_size()
+}
+
+/// Publishes to names that nobody has heard of, as fast as it is answered, on one connection after the other.
+fn flood(address: &str, id: usize, end: &AtomicBool, refused: &AtomicUsize) {
+    let body = "x".repeat(20_000);
+    let mut i = 0;
+    while !end.load(Relaxed) {
+        let Ok(mut stream) = TcpStream::connect(address) else { continue };
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+        for _ in 0..1000 {
+            i += 1;
+            let head =
+                format!("POST /v1/channels/random/{id}/{i} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n", body.len());
+            let mut answer = [0; 1024];
+            if stream.write_all(format!("{head}\r\n{body}").as_bytes()).is_err() {
+                break;
+            }
+            match stream.read(&mut answer) {
+                Ok(n @ 1..) if !answer[..n].starts_with(b"HTTP/1.1 200") => refused.fetch_add(1, Relaxed),
+                Ok(1..) => 0,
+                _ => break,
+            };
+            if end.load(Relaxed) {
+                return;
+            }
+        }
+    }
+}
+
+/// Sends most of a body on connection after connection, and keeps them.
+fn hoard(address: &str, end: &AtomicBool) {
+    let part =
+        [b"POST /v1/channels/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n".as_slice(), &[b'x'; 900_000]];
+    let mut held = Vec::new();
+    while !end.load(Relaxed) {
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            let _ = stream.set_write_timeout(Some(Duration::from_millis(200)));
+            let _ = stream.write_all(&part.concat());
+            held.push(stream);
+        }
+        if held.len() > 500 {
+            held.clear();
+        }
+    }
+}
+
+#[test]
+fn a_flood_stays_within_a_small_bound() {
+    let bound = format!("limits.memory_bytes_max={BOUND_BYTES}");
+    let server = Server::start(&["--shards", "2", "--set", &bound]);
+    let pid = server.process.id();
+    let mut reader = server.open("/v1/channels/honest", "text/event-stream");
+    reader.wait_for("id: ");
+    let (end, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (mut most, mut heard) = (0, 0);
+    std::thread::scope(|scope| {
+        for id in 0..4 {
+            let (address, end, refused) = (&server.address, &end, &refused);
+            scope.spawn(move || flood(address, id, end, refused));
+        }
+        scope.spawn(|| hoard(&server.address, &end));
+        let began = Instant::now();
+        while began.elapsed() < FLOOD {
+            // An honest publisher, who tries again when asked to, and a reader who has been there all the time.
+            let body = format!("\"{heard}\"");
+            if server.try_post("/v1/channels/honest", &body).is_some_and(|status| status == 200) {
+                reader.wait_for(&format!("data: {body}"));
+                heard += 1;
+            }
+            most = most.max(used(pid));
+        }
+        end.store(true, Relaxed);
+    });
+    let metrics = server.get_until("/metrics", |answer| answer.status == 200).body;
+    let line = |name: &str| metrics.lines().filter(|line| line.starts_with(name)).collect::<Vec<_>>().join("; ");
+    eprintln!(
+        "at most {} MiB; {heard} heard; {} refused; {}",
+        most >> 20,
+        refused.load(Relaxed),
+        line("millrace_refused_total{limit=\"p") + &line("millrace_engine_channels ")
+    );
+    assert!(most <= BOUND_BYTES, "{} MiB", most >> 20);
+    assert!(heard >= 10, "the honest were heard {heard} times");
+    assert!(
+        refused.load(Relaxed) > 0 || line("millrace_refused_total{limit=\"pending_bytes_max\"}") != "",
+        "{metrics}"
+    );
+    server.get_until("/healthz", |answer| answer.status == 200);
+}

@@ -1,0 +1,147 @@
+//! Memory of the whole process: how much there may be, and what gives way as that is approached.
+//!
+//! ```text
+//!   used, of limits.memory_bytes_max
+//!   ──────── 75 % ───────────── 85 % ───────────── 92 % ─────────────►
+//!    normal   │ shrink           │ and refuse       │ and refuse
+//!             │ histories, spare │ publications     │ connections
+//! ```
+//!
+//! Each step is left again 5 % below where it was entered. What can grow within a blink (histories, logs, what waits for clients) has a
+//! share of its own that it never exceeds; this is for all the rest, and for what an allocator keeps.
+
+use std::{
+    fs,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
+
+use millrace_engine::Engine;
+use millrace_transport::{Limits, limits::Pressure};
+
+use crate::Config;
+
+/// Between two looks: one small file is read.
+const LOOK: Duration = Duration::from_millis(100);
+/// What was freed is given back to the system after a while only: sooner, it would be freed twice.
+const SETTLE: Duration = Duration::from_secs(10);
+/// The program itself, its threads and their buffers.
+const BASE_BYTES: usize = 24 << 20;
+/// Less than this is no bound that a server could keep.
+pub const BYTES_MIN: usize = 48 << 20;
+/// Where each pressure begins, in hundredths of what there may be, and how far below it ends.
+const BEGINS: [(Pressure, usize); 3] =
+    [(Pressure::Shrink, 75), (Pressure::RefusePublications, 85), (Pressure::RefuseConnections, 92)];
+const ENDS_BELOW: usize = 5;
+/// What shrinking aims at.
+const GOAL: usize = 70;
+
+/// Fills in the bound, and gives what grows fast its share of it.
+pub fn apportion(config: &mut Config) {
+    if config.limits.memory_bytes_max == 0 {
+        config.limits.memory_bytes_max = (available() / 4 * 3).max(BYTES_MIN);
+    }
+    let shared = config.limits.memory_bytes_max.saturating_sub(BASE_BYTES);
+    config.engine.history_bytes_max = config.engine.history_bytes_max.min(shared / 2);
+    config.limits.logs_bytes_max = config.limits.logs_bytes_max.min(shared / 8);
+    if config.limits.pending_bytes_max == 0 {
+        config.limits.pending_bytes_max = shared / 8;
+    }
+}
+
+/// Looks at the memory until `stop` says so, or nobody is left who could.
+pub fn watch(bytes_max: usize, limits: &Limits, engine: &Arc<dyn Engine>, stop: &Receiver<()>) {
+    let mut freed: Option<Instant> = None;
+    while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(LOOK) {
+        let Some(used) = used() else { return };
+        let was = limits.pressure();
+        let pressure = next(was, used, bytes_max);
+        if pressure != was {
+            limits.set_pressure(pressure);
+            tracing::warn!(used, bytes_max, pressure = ?pressure, "memory");
+        }
+        let settled = freed.is_none_or(|at| at.elapsed() > SETTLE);
+        if pressure >= Pressure::Shrink && settled {
+            engine.make_room(used - bytes_max / 100 * GOAL);
+            freed = Some(Instant::now());
+        }
+    }
+}
+
+/// Up at once, down with a distance.
+fn next(was: Pressure, used: usize, bytes_max: usize) -> Pressure {
+    let percent = used / (bytes_max / 100).max(1);
+    let holds = |(pressure, begins): &&(Pressure, usize)| {
+        percent >= if was >= *pressure { begins - ENDS_BELOW } else { *begins }
+    };
+    BEGINS.iter().rev().find(holds).map_or(Pressure::None, |(pressure, _)| *pressure)
+}
+
+/// Memory of this process that is not a file's. Source: proc(5), `/proc/pid/statm`.
+fn used() -> Option<usize> {
+    let text = fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = text.split(' ').skip(1).map(|pages| pages.parse::<usize>().ok());
+    let (resident, shared) = (pages.next()??, pages.next()??);
+    Some(resident.saturating_sub(shared) * rustix::param::page_size())
+}
+
+/// What this process may have: the machine's memory, or less if its control group says so.
+fn available() -> usize {
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text)).unwrap_or(1 << 30);
+    let group = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
+    // In a container its own group is the root of what it sees. Versions 2 and 1.
+    let group = group("/sys/fs/cgroup/memory.max").or_else(|| group("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+    group.map_or(machine, |group| group.min(machine))
+}
+
+fn total(meminfo: &str) -> Option<usize> {
+    let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix(" kB")?;
+    Some(kib.trim().parse::<usize>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_begins_and_ends_at_its_own_mark() {
+        let steps = |percents: &[usize]| {
+            let mut pressure = Pressure::None;
+            let step = |percent: &usize| {
+                pressure = next(pressure, percent * 1_000_000, 100_000_000);
+                pressure as usize
+            };
+            percents.iter().map(step).collect::<Vec<_>>()
+        };
+        assert_eq!(steps(&[74, 75, 74, 70, 69, 74]), [0, 1, 1, 1, 0, 0]);
+        assert_eq!(steps(&[85, 84, 80, 79, 92, 87, 86, 60]), [2, 2, 2, 1, 3, 3, 2, 0]);
+        assert_eq!(steps(&[99, 0]), [3, 0]);
+    }
+
+    #[test]
+    fn what_grows_fast_has_its_share() {
+        let mut config = Config::default();
+        config.limits.memory_bytes_max = 64 << 20;
+        apportion(&mut config);
+        let parts = [config.engine.history_bytes_max, config.limits.logs_bytes_max, config.limits.pending_bytes_max];
+        assert_eq!(parts, [20 << 20, 5 << 20, 5 << 20]);
+        let mut config = Config::default();
+        config.limits.memory_bytes_max = 64 << 30;
+        let set = config.clone();
+        apportion(&mut config);
+        assert_eq!(config.engine, set.engine, "where there is enough, the settings hold");
+        assert_eq!(config.limits.logs_bytes_max, set.limits.logs_bytes_max);
+        let mut config = Config::default();
+        apportion(&mut config);
+        assert!(config.limits.memory_bytes_max >= BYTES_MIN);
+    }
+
+    #[test]
+    fn memory_is_read_where_it_stands() {
+        assert!((100_000..1 << 40).contains(&used().unwrap()));
+        assert_eq!(total("MemFree: 1 kB\nMemTotal:       2048 kB\n"), Some(2 << 20));
+    }
+}

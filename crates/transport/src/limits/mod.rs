@@ -1,0 +1,627 @@
+//! What one client may take of a node: counted for all shards together, where connections begin and end and where publications come in,
+//! never where they go out.
+//!
+//! An address is one IPv4 address, or the /64 of an IPv6 address: whoever has one of those has all of it.
+//! Every refusal is counted by the limit that was reached: `millrace_refused_total{limit=".."}`. docs/limits.md lists them all.
+
+mod bucket;
+mod member;
+mod network;
+mod patient;
+mod refusals;
+mod table;
+
+use std::{
+    net::IpAddr,
+    num::NonZeroU64,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{AcqRel, Relaxed},
+        },
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use millrace_protocol::{
+    Code, Error,
+    websocket::{self, Broken},
+};
+
+pub use bucket::{Bucket, Rate};
+pub use member::{Guest, Member, Way};
+pub use network::{BadNetwork, Network};
+pub(crate) use patient::Patient;
+pub(crate) use refusals::Refusals;
+use table::Table;
+
+use crate::Config;
+
+/// Connections come in crowds: after a restart, or when an office's link is back.
+const CONNECTS_BURST: Duration = Duration::from_secs(10);
+const BURST: Duration = Duration::from_secs(1);
+
+/// The limits whose refusals are counted, by the setting or the constant that they are named after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    Connections,
+    ConnectionsPerAddress,
+    ConnectionsPerSubject,
+    Connects,
+    ConnectsPerAddress,
+    RequestsPerConnection,
+    Publishes,
+    PublishBytes,
+    SubjectPublishes,
+    SubjectPublishBytes,
+    Messages,
+    Datagrams,
+    Pending,
+    WriteTimeout,
+    HeaderTimeout,
+    BodyTimeout,
+    MessageBytes,
+    Fragments,
+    InflateRatio,
+    TooMany,
+    MemoryPublications,
+    MemoryConnections,
+}
+
+impl Limit {
+    pub const ALL: [(Limit, &'static str); 22] = [
+        (Limit::Connections, "connections_max"),
+        (Limit::ConnectionsPerAddress, "connections_per_address_max"),
+        (Limit::ConnectionsPerSubject, "connections_per_subject_max"),
+        (Limit::Connects, "connects_per_s"),
+        (Limit::ConnectsPerAddress, "connects_per_address_per_s"),
+        (Limit::RequestsPerConnection, "requests_per_connection_max"),
+        (Limit::Publishes, "publishes_per_s"),
+        (Limit::PublishBytes, "publish_bytes_per_s"),
+        (Limit::SubjectPublishes, "subject_publishes_per_s"),
+        (Limit::SubjectPublishBytes, "subject_publish_bytes_per_s"),
+        (Limit::Messages, "messages_per_s"),
+        (Limit::Datagrams, "datagrams_per_s"),
+        (Limit::Pending, "pending_bytes_max"),
+        (Limit::WriteTimeout, "write_timeout"),
+        (Limit::HeaderTimeout, "header_timeout"),
+        (Limit::BodyTimeout, "body_timeout"),
+        (Limit::MessageBytes, "message_bytes_max"),
+        (Limit::Fragments, "fragments_max"),
+        (Limit::InflateRatio, "inflate_ratio_max"),
+        (Limit::TooMany, "too_many"),
+        (Limit::MemoryPublications, "memory_publications"),
+        (Limit::MemoryConnections, "memory_connections"),
+    ];
+}
+
+/// One of a node.
+pub struct Limits {
+    rules: RwLock<Rules>,
+    /// Spares whoever publishes the look at rules that there are not.
+    counts_publishes: AtomicBool,
+    counts_messages: AtomicBool,
+    connections: AtomicUsize,
+    connects: Mutex<Bucket>,
+    addresses: Table<NonZeroU64, Address>,
+    subjects: Table<Arc<str>, Subject>,
+    pending_bytes: AtomicUsize,
+    pending_bytes_max: AtomicUsize,
+    pressure: AtomicUsize,
+    refused: [AtomicU64; Limit::ALL.len()],
+    started: Instant,
+    /// What a connection costs most of: the system lets us have so many.
+    descriptors: usize,
+}
+
+/// The settings, as they are asked for.
+struct Rules {
+    connections_max: usize,
+    connections_per_address_max: usize,
+    connections_per_subject_max: usize,
+    connects: Option<Rate>,
+    connects_per_address: Option<Rate>,
+    datagrams: Option<Rate>,
+    publishes: PublishRates,
+    subject_publishes: PublishRates,
+    messages: Option<Rate>,
+    exempt: Vec<Network>,
+}
+
+/// How often, and how much.
+#[derive(Clone, Copy, Default)]
+struct PublishRates {
+    count: Option<Rate>,
+    bytes: Option<Rate>,
+}
+
+#[derive(Default)]
+struct Address {
+    connections: usize,
+    connects: Bucket,
+    datagrams: Bucket,
+}
+
+#[derive(Default)]
+struct Subject {
+    connections: usize,
+    publishes: Publishes,
+}
+
+/// What somebody has published lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Publishes {
+    count: Bucket,
+    bytes: Bucket,
+}
+
+/// How much of the memory that the server may have is in use, and so what has to give way. See docs/limits.md, "Memory".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressure {
+    None,
+    /// What can be spared is given back, and the oldest idle channels are forgotten.
+    Shrink,
+    /// As well, nothing more is published.
+    RefusePublications,
+    /// As well, nobody more is let in.
+    RefuseConnections,
+}
+
+impl Pressure {
+    pub const ALL: [Pressure; 4] =
+        [Pressure::None, Pressure::Shrink, Pressure::RefusePublications, Pressure::RefuseConnections];
+}
+
+/// A connection that was let in, until this is dropped.
+pub struct Permit {
+    limits: Arc<Limits>,
+    /// `None` for those whose addresses are exempt.
+    address: Option<NonZeroU64>,
+}
+
+/// A reader that counts for its subject, or for the address behind a proxy, until this is dropped.
+pub struct Seat {
+    limits: Arc<Limits>,
+    subject: Option<Arc<str>>,
+    address: Option<NonZeroU64>,
+}
+
+/// Bytes that wait for one client, or for the rest of what it sends; given back when this is dropped.
+pub struct Pending {
+    limits: Arc<Limits>,
+    bytes: usize,
+}
+
+struct Charged {
+    bytes: Bytes,
+    _pending: Pending,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Limits {
+    /// `descriptors`: how many the system lets this process have.
+    pub fn new(config: &Config, descriptors: usize) -> Arc<Self> {
+        let limits = Self {
+            rules: RwLock::new(Rules::of(config, descriptors)),
+            counts_publishes: AtomicBool::default(),
+            counts_messages: AtomicBool::default(),
+            connections: AtomicUsize::default(),
+            connects: Mutex::default(),
+            addresses: Table::default(),
+            subjects: Table::default(),
+            pending_bytes: AtomicUsize::default(),
+            pending_bytes_max: AtomicUsize::new(usize::MAX),
+            pressure: AtomicUsize::default(),
+            refused: Default::default(),
+            started: Instant::now(),
+            descriptors,
+        };
+        limits.configure(config);
+        Arc::new(limits)
+    }
+
+    /// Other limits, from now on; who is in stays.
+    pub fn configure(&self, config: &Config) {
+        let rules = Rules::of(config, self.descriptors);
+        let any = |rates: PublishRates| rates.count.or(rates.bytes).is_some();
+        self.counts_publishes.store(any(rules.publishes) || any(rules.subject_publishes), Relaxed);
+        self.counts_messages.store(rules.messages.is_some(), Relaxed);
+        self.pending_bytes_max.store(config.pending_bytes_max(), Relaxed);
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
+    /// Lets a connection in.
+    ///
+    /// Errors: `too_many` connections of this address, `rate_limited` (they come too fast), `unavailable` (there is room for nobody).
+    pub fn connect(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Error> {
+        self.connect_at(address, self.now_ns())
+    }
+
+    fn connect_at(self: &Arc<Self>, address: IpAddr, now_ns: u64) -> Result<Permit, Error> {
+        if self.pressure() >= Pressure::RefuseConnections {
+            let detail = "this server is short of memory; try again, or another one";
+            return Err(self.refuse(Limit::MemoryConnections, Error::new(Code::Unavailable, detail)));
+        }
+        let rules = self.rules();
+        let address = (!rules.is_exempt(address)).then(|| key(address));
+        if let Some(address) = address {
+            self.addresses.with(&address, |entry| {
+                self.check_connections(entry.connections, rules.connections_per_address_max)?;
+                let late =
+                    |limit| move |wait| self.too_fast(limit, "connections come faster than they are taken", wait);
+                if let Some(rate) = rules.connects_per_address {
+                    entry.connects.take(1, rate, now_ns).map_err(late(Limit::ConnectsPerAddress))?;
+                }
+                // Last: what one address is refused takes nothing from the others.
+                if let Some(rate) = rules.connects {
+                    let mut connects = self.connects.lock().unwrap_or_else(PoisonError::into_inner);
+                    connects.take(1, rate, now_ns).map_err(late(Limit::Connects))?;
+                }
+                entry.connections += 1;
+                Ok::<(), Error>(())
+            })?;
+        }
+        // Counted from here on: dropping it takes it back.
+        let permit = Permit { limits: self.clone(), address };
+        if self.connections.fetch_add(1, Relaxed) >= rules.connections_max {
+            let detail = "this server has as many connections as it may; try again, or another one";
+            return Err(self.refuse(Limit::Connections, Error::new(Code::Unavailable, detail)));
+        }
+        Ok(permit)
+    }
+
+    /// Lets somebody begin to read: a session, a stream, a long poll. `address` where a proxy is between, so that the connection says
+    /// nothing about it.
+    ///
+    /// Errors: `too_many`.
+    pub fn admit(self: &Arc<Self>, subject: Option<&Arc<str>>, address: Option<IpAddr>) -> Result<Option<Seat>, Error> {
+        if subject.is_none() && address.is_none() {
+            return Ok(None);
+        }
+        let rules = self.rules();
+        let mut seat = Seat { limits: self.clone(), subject: None, address: None };
+        if let Some(address) = address.filter(|address| !rules.is_exempt(*address)) {
+            self.addresses.with(&key(address), |entry| {
+                self.check_connections(entry.connections, rules.connections_per_address_max)?;
+                entry.connections += 1;
+                seat.address = Some(key(address));
+                Ok::<(), Error>(())
+            })?;
+        }
+        if let Some(subject) = subject {
+            self.subjects.with(subject, |entry| {
+                if over(entry.connections, rules.connections_per_subject_max) {
+                    let detail = format!("this subject has {} connections already", rules.connections_per_subject_max);
+                    return Err(self.refuse(Limit::ConnectionsPerSubject, Error::new(Code::TooMany, detail)));
+                }
+                entry.connections += 1;
+                seat.subject = Some(subject.clone());
+                Ok(())
+            })?;
+        }
+        Ok(Some(seat))
+    }
+
+    fn check_connections(&self, connections: usize, max: usize) -> Result<(), Error> {
+        if over(connections, max) {
+            let detail = format!("this address has {max} connections already");
+            return Err(self.refuse(Limit::ConnectionsPerAddress, Error::new(Code::TooMany, detail)));
+        }
+        Ok(())
+    }
+
+    /// May this publication come in? `own` is what its connection has published.
+    ///
+    /// Errors: `rate_limited`, and when to try again; `unavailable` while memory is short.
+    pub fn check_publish(
+        &self,
+        own: Option<&mut Publishes>,
+        subject: Option<&Arc<str>>,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        if self.pressure() >= Pressure::RefusePublications {
+            let detail = "this server is short of memory; try again";
+            let error = Error::new(Code::Unavailable, detail).retry_after(Duration::from_secs(1));
+            return Err(self.refuse(Limit::MemoryPublications, error));
+        }
+        match self.counts_publishes.load(Relaxed) {
+            true => self.check_publish_at(own, subject, bytes as u64, self.now_ns()),
+            false => Ok(()),
+        }
+    }
+
+    fn check_publish_at(
+        &self,
+        own: Option<&mut Publishes>,
+        subject: Option<&Arc<str>>,
+        bytes: u64,
+        now_ns: u64,
+    ) -> Result<(), Error> {
+        let rules = self.rules();
+        let late = |(limit, wait)| self.too_fast(limit, "publications come faster than they are taken", wait);
+        if let Some(own) = own {
+            let limits = (Limit::Publishes, Limit::PublishBytes);
+            own.take(rules.publishes, limits, bytes, now_ns).map_err(late)?;
+        }
+        if let Some(subject) = subject {
+            let limits = (Limit::SubjectPublishes, Limit::SubjectPublishBytes);
+            let take = |entry: &mut Subject| entry.publishes.take(rules.subject_publishes, limits, bytes, now_ns);
+            self.subjects.with(subject, take).map_err(late)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Limits::check_publish`], for what cannot be refused any more. Gives how long its connection is not to be read from.
+    pub fn owe_publish(&self, own: &mut Publishes, subject: Option<&Arc<str>>, bytes: usize) -> Duration {
+        if !self.counts_publishes.load(Relaxed) {
+            return Duration::ZERO;
+        }
+        let (rules, now_ns, bytes) = (self.rules(), self.now_ns(), bytes as u64);
+        let mut wait = own.owe(rules.publishes, bytes, now_ns);
+        let mut limit = Limit::Publishes;
+        if let Some(subject) = subject {
+            let owe = |entry: &mut Subject| entry.publishes.owe(rules.subject_publishes, bytes, now_ns);
+            let subject_wait = self.subjects.with(subject, owe);
+            if subject_wait > wait {
+                (wait, limit) = (subject_wait, Limit::SubjectPublishes);
+            }
+        }
+        if wait > Duration::ZERO {
+            self.count(limit);
+        }
+        wait
+    }
+
+    /// So many messages have come on a WebSocket. Gives how long it is not to be read from.
+    pub fn owe_messages(&self, own: &mut Bucket, messages: u64) -> Duration {
+        let rate = if self.counts_messages.load(Relaxed) { self.rules().messages } else { None };
+        let wait = rate.map_or(Duration::ZERO, |rate| own.owe(messages, rate, self.now_ns()));
+        if wait > Duration::ZERO {
+            self.count(Limit::Messages);
+        }
+        wait
+    }
+
+    /// Does anybody count what comes on a WebSocket?
+    pub fn counts_incoming(&self) -> bool {
+        self.counts_publishes.load(Relaxed) || self.counts_messages.load(Relaxed)
+    }
+
+    /// May this datagram be looked at? Whose source has too many is dropped.
+    pub fn take_datagram(&self, address: IpAddr) -> bool {
+        let rules = self.rules();
+        let Some(rate) = rules.datagrams.filter(|_| !rules.is_exempt(address)) else { return true };
+        let now_ns = self.now_ns();
+        // A source can be made up: those that are met when the table is full share one place.
+        let taken = self.addresses.with_room(&key(address), |entry| entry.datagrams.take(1, rate, now_ns).is_ok());
+        if !taken {
+            self.count(Limit::Datagrams);
+        }
+        taken
+    }
+
+    /// Room for bytes that wait for a client.
+    ///
+    /// Errors: `unavailable`: too much waits already.
+    pub fn pend(self: &Arc<Self>, bytes: usize) -> Result<Pending, Error> {
+        let mut pending = Pending { limits: self.clone(), bytes: 0 };
+        pending.resize(bytes)?;
+        Ok(pending)
+    }
+
+    /// Bytes that are counted as waiting until they have left.
+    ///
+    /// Errors: as [`Limits::pend`].
+    pub fn charge(self: &Arc<Self>, bytes: Bytes) -> Result<Bytes, Error> {
+        let _pending = self.pend(bytes.len())?;
+        Ok(Bytes::from_owner(Charged { bytes, _pending }))
+    }
+
+    pub fn pending_bytes(&self) -> usize {
+        self.pending_bytes.load(Relaxed)
+    }
+
+    pub fn pressure(&self) -> Pressure {
+        Pressure::ALL[self.pressure.load(Relaxed).min(Pressure::ALL.len() - 1)]
+    }
+
+    pub fn set_pressure(&self, pressure: Pressure) {
+        self.pressure.store(pressure as usize, Relaxed);
+    }
+
+    /// Open connections of all kinds, idle and unfinished ones, too.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Relaxed)
+    }
+
+    /// One more was refused, cut off or slowed down.
+    pub fn count(&self, limit: Limit) {
+        self.refused[limit as usize].fetch_add(1, Relaxed);
+    }
+
+    /// A client's frames have met one of these.
+    pub fn count_broken(&self, broken: Broken) {
+        match broken.reason {
+            websocket::TOO_LARGE => self.count(Limit::MessageBytes),
+            websocket::TOO_MANY_FRAGMENTS => self.count(Limit::Fragments),
+            websocket::BLOWS_UP => self.count(Limit::InflateRatio),
+            _ => {}
+        }
+    }
+
+    /// A request, or a command, was refused for one of these.
+    pub fn count_error(&self, error: &Error) {
+        match error.code {
+            Code::TooLarge => self.count(Limit::MessageBytes),
+            Code::Timeout => self.count(Limit::BodyTimeout),
+            Code::TooMany => self.count(Limit::TooMany),
+            _ => {}
+        }
+    }
+
+    /// The limit's name and how often it was reached.
+    pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Limit::ALL.iter().map(|(limit, name)| (*name, self.refused[*limit as usize].load(Relaxed)))
+    }
+
+    /// Forgets addresses and subjects that have nothing here any more. Cost: O(addresses), every few seconds.
+    pub fn sweep(&self) {
+        self.sweep_at(self.now_ns());
+    }
+
+    fn sweep_at(&self, now_ns: u64) {
+        let idle = |a: &Address| a.connections == 0 && a.connects.is_full(now_ns) && a.datagrams.is_full(now_ns);
+        self.addresses.retain(|address| !idle(address));
+        let idle =
+            |s: &Subject| s.connections == 0 && s.publishes.count.is_full(now_ns) && s.publishes.bytes.is_full(now_ns);
+        self.subjects.retain(|subject| !idle(subject));
+    }
+
+    fn refuse(&self, limit: Limit, error: Error) -> Error {
+        self.count(limit);
+        error
+    }
+
+    fn too_fast(&self, limit: Limit, detail: &str, wait: Duration) -> Error {
+        let error = Error::new(Code::RateLimited, format!("{detail}; try again in {wait:.0?}"));
+        self.refuse(limit, error.retry_after(wait))
+    }
+
+    fn rules(&self) -> std::sync::RwLockReadGuard<'_, Rules> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Rules {
+    fn of(config: &Config, descriptors: usize) -> Self {
+        let publishes = |count, bytes| PublishRates { count: Rate::of(count, BURST), bytes: Rate::of(bytes, BURST) };
+        Self {
+            connections_max: match config.connections_max {
+                // A reserve for engines, files and those who are being told that there is no room.
+                0 => descriptors.saturating_sub(64 + descriptors / 32),
+                max => max,
+            },
+            connections_per_address_max: config.connections_per_address_max,
+            connections_per_subject_max: config.connections_per_subject_max,
+            connects: Rate::of(config.connects_per_s, CONNECTS_BURST),
+            connects_per_address: Rate::of(config.connects_per_address_per_s, CONNECTS_BURST),
+            datagrams: Rate::of(config.datagrams_per_s, BURST),
+            publishes: publishes(config.publishes_per_s, config.publish_bytes_per_s),
+            subject_publishes: publishes(config.subject_publishes_per_s, config.subject_publish_bytes_per_s),
+            messages: Rate::of(config.messages_per_s, BURST),
+            exempt: config.exempt.clone(),
+        }
+    }
+
+    fn is_exempt(&self, address: IpAddr) -> bool {
+        self.exempt.iter().any(|network| network.contains(address))
+    }
+}
+
+impl Publishes {
+    fn take(
+        &mut self,
+        rates: PublishRates,
+        (count, size): (Limit, Limit),
+        bytes: u64,
+        now_ns: u64,
+    ) -> Result<(), (Limit, Duration)> {
+        if let Some(rate) = rates.bytes {
+            self.bytes.check(bytes, rate, now_ns).map_err(|wait| (size, wait))?;
+        }
+        if let Some(rate) = rates.count {
+            self.count.take(1, rate, now_ns).map_err(|wait| (count, wait))?;
+        }
+        if let Some(rate) = rates.bytes {
+            self.bytes.owe(bytes, rate, now_ns);
+        }
+        Ok(())
+    }
+
+    fn owe(&mut self, rates: PublishRates, bytes: u64, now_ns: u64) -> Duration {
+        let count = rates.count.map_or(Duration::ZERO, |rate| self.count.owe(1, rate, now_ns));
+        count.max(rates.bytes.map_or(Duration::ZERO, |rate| self.bytes.owe(bytes, rate, now_ns)))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.limits.connections.fetch_sub(1, Relaxed);
+        if let Some(address) = self.address {
+            self.limits.addresses.with(&address, |entry| entry.connections -= 1);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(address) = self.address {
+            self.limits.addresses.with(&address, |entry| entry.connections -= 1);
+        }
+        if let Some(subject) = &self.subject {
+            self.limits.subjects.with(subject, |entry| entry.connections -= 1);
+        }
+    }
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat").field("subject", &self.subject).finish_non_exhaustive()
+    }
+}
+
+impl Pending {
+    /// Another size, if there is room for it; otherwise it stays.
+    ///
+    /// Errors: `unavailable`.
+    pub fn resize(&mut self, bytes: usize) -> Result<(), Error> {
+        let limits = &self.limits;
+        if bytes <= self.bytes {
+            limits.pending_bytes.fetch_sub(self.bytes - bytes, Relaxed);
+            self.bytes = bytes;
+            return Ok(());
+        }
+        let (more, max) = (bytes - self.bytes, limits.pending_bytes_max.load(Relaxed));
+        let add = |pending: usize| pending.checked_add(more).filter(|pending| *pending <= max);
+        if limits.pending_bytes.fetch_update(AcqRel, Relaxed, add).is_err() {
+            let detail = "too much waits for other clients; try again";
+            return Err(limits.refuse(Limit::Pending, Error::new(Code::Unavailable, detail)));
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.limits.pending_bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// An IPv4 address as it is, of an IPv6 address its /64: no global one begins with 32 zeros, so they never meet.
+fn key(address: IpAddr) -> NonZeroU64 {
+    let key = match address.to_canonical() {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+    };
+    NonZeroU64::new(key).unwrap_or(NonZeroU64::MIN)
+}
+
+/// 0 is no limit.
+fn over(count: usize, max: usize) -> bool {
+    max > 0 && count >= max
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// Addresses that begin with the same bits, such as `10.0.0.0/8`, or a single one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no network: give one such as `10.0.0.0/8`, `2001:db8::/32` or `192.0.2.1`")]
+pub struct BadNetwork(String);
+
+impl Network {
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let differs = match (self.address, address.to_canonical()) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => (network.to_bits() ^ address.to_bits()).leading_zeros(),
+            (IpAddr::V6(network), IpAddr::V6(address)) => (network.to_bits() ^ address.to_bits()).leading_zeros(),
+            _ => return false,
+        };
+        differs >= u32::from(self.bits)
+    }
+}
+
+impl FromStr for Network {
+    type Err = BadNetwork;
+
+    fn from_str(text: &str) -> Result<Self, BadNetwork> {
+        let bad = || BadNetwork(text.into());
+        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let address: IpAddr = address.parse().map_err(|_| bad())?;
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(width), str::parse).map_err(|_| bad())?;
+        if bits > width { Err(bad()) } else { Ok(Self { address, bits }) }
+    }
+}
+
+impl TryFrom<String> for Network {
+    type Error = BadNetwork;
+
+    fn try_from(text: String) -> Result<Self, BadNetwork> {
+        text.parse()
+    }
+}
+
+impl From<Network> for String {
+    fn from(network: Network) -> Self {
+        network.to_string()
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_holds_what_begins_as_it_does() {
+        let holds =
+            |network: &str, address: &str| network.parse::<Network>().unwrap().contains(address.parse().unwrap());
+        for (network, inside, outside) in [
+            ("127.0.0.0/8", "127.255.0.1", "128.0.0.1"),
+            ("192.0.2.1", "192.0.2.1", "192.0.2.0"),
+            ("10.0.0.0/31", "10.0.0.1", "10.0.0.2"),
+            ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::1"),
+            ("::1", "::1", "::2"),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", "::10.1.2.3"),
+        ] {
+            assert!(holds(network, inside) && !holds(network, outside), "{network}");
+        }
+        assert!(holds("0.0.0.0/0", "255.0.0.1") && holds("::/0", "ffff::"));
+        assert!(!holds("0.0.0.0/0", "::1"));
+    }
+
+    #[test]
+    fn what_is_no_network_is_named() {
+        for text in ["", "10.0.0.0/33", "10.0.0/8", "10.0.0.0/", "host", "::/129", "10.0.0.0/-1"] {
+            assert!(text.parse::<Network>().unwrap_err().to_string().contains(text), "{text}");
+        }
+        assert_eq!("10.0.0.0/8".parse::<Network>().unwrap().to_string(), "10.0.0.0/8");
+    }
+}

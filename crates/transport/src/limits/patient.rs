@@ -1,0 +1,124 @@
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, Sleep},
+};
+
+use super::{Limit, Limits};
+
+/// A connection that is given up once its client has taken nothing of what waits for it for too long.
+pub struct Patient<S> {
+    stream: S,
+    limits: Arc<Limits>,
+    timeout: Duration,
+    /// Made when the client first lets something wait.
+    stalled: Option<Pin<Box<Sleep>>>,
+    is_stalled: bool,
+}
+
+impl<S> Patient<S> {
+    pub fn new(stream: S, limits: Arc<Limits>, timeout: Duration) -> Self {
+        Self { stream, limits, timeout, stalled: None, is_stalled: false }
+    }
+
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
+    /// What a write has come to, unless the client has let it wait for too long.
+    fn bear<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.is_stalled = false;
+            return written;
+        }
+        if !std::mem::replace(&mut self.is_stalled, true) {
+            let end = Instant::now() + self.timeout;
+            match &mut self.stalled {
+                Some(sleep) => sleep.as_mut().reset(end),
+                None => self.stalled = Some(Box::pin(tokio::time::sleep_until(end))),
+            }
+        }
+        if let Some(sleep) = &mut self.stalled {
+            ready!(sleep.as_mut().poll(cx));
+            self.limits.count(Limit::WriteTimeout);
+        }
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(cx, buf);
+        this.bear(cx, written)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.stream).poll_flush(cx);
+        this.bear(cx, flushed)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let shut = Pin::new(&mut this.stream).poll_shutdown(cx);
+        this.bear(cx, shut)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
+        this.bear(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::Config;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_who_takes_nothing_for_the_whole_time_is_given_up() {
+        let limits = Limits::new(&Config::default(), 1024);
+        let refused = || limits.refused().find(|(name, _)| *name == "write_timeout").unwrap().1;
+        let (near, mut far) = tokio::io::duplex(10);
+        let mut patient = Patient::new(near, limits.clone(), Duration::from_secs(30));
+        let slow = tokio::spawn(async move {
+            let mut byte = [0; 10];
+            for _ in 0..10 {
+                tokio::time::sleep(Duration::from_secs(29)).await;
+                far.read_exact(&mut byte).await.unwrap();
+            }
+            far
+        });
+        patient.write_all(&[0; 100]).await.unwrap();
+        let _far = slow.await.unwrap();
+        assert_eq!(refused(), 0);
+        let began = Instant::now();
+        let error = patient.write_all(&[0; 100]).await.unwrap_err();
+        assert_eq!((error.kind(), began.elapsed().as_secs(), refused()), (io::ErrorKind::TimedOut, 30, 1));
+    }
+}

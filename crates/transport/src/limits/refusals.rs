@@ -1,0 +1,49 @@
+use std::{cell::Cell, rc::Rc, time::Duration};
+
+use millrace_protocol::Error;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{http::problem, stream::encode_head};
+
+/// Connections of one shard that are told why they are refused, at the same time; further ones are just closed.
+const TELLING_MAX: usize = 64;
+/// How long that may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The first byte of a TLS record of a handshake: no words of ours could be read there. Source: RFC 8446, section 5.1.
+const TLS_HANDSHAKE: u8 = 22;
+
+/// Says to connections that are not let in why.
+#[derive(Default)]
+pub struct Refusals {
+    telling: Rc<Cell<usize>>,
+}
+
+impl Refusals {
+    pub fn say(&self, mut stream: TcpStream, error: &Error) {
+        if self.telling.get() >= TELLING_MAX {
+            return;
+        }
+        self.telling.set(self.telling.get() + 1);
+        let telling = self.telling.clone();
+        let (head, body) = problem(error).into_parts();
+        let mut answer = encode_head(&http::Response::from_parts(head, crate::http::Body::Whole(None)));
+        answer.extend(body.into_whole());
+        tokio::task::spawn_local(async move {
+            let tell = async {
+                // Closing with its request unread would reset the connection, and the answer with it.
+                let mut request = [0; 4096];
+                if !matches!(stream.read(&mut request).await, Ok(1..)) || request[0] == TLS_HANDSHAKE {
+                    return;
+                }
+                let _ = stream.write_all(&answer).await;
+                let _ = stream.shutdown().await;
+                while matches!(stream.read(&mut request).await, Ok(1..)) {}
+            };
+            let _ = tokio::time::timeout(PATIENCE, tell).await;
+            telling.set(telling.get() - 1);
+        });
+    }
+}

@@ -1,0 +1,70 @@
+use std::{
+    borrow::Borrow,
+    collections::HashMap,
+    hash::{BuildHasher, Hash, RandomState},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Locks, so that shards seldom meet.
+const STRIPES: usize = 16;
+/// Entries of one stripe beyond which what anybody could make up gets no place of its own.
+const ROOM: usize = 4096;
+
+/// What is counted per address or subject, by all shards.
+pub struct Table<K, V> {
+    stripes: [Mutex<HashMap<K, V>>; STRIPES],
+    /// For those that get no place of their own.
+    others: Mutex<V>,
+    hasher: RandomState,
+}
+
+impl<K, V: Default> Default for Table<K, V> {
+    fn default() -> Self {
+        Self { stripes: Default::default(), others: Mutex::default(), hasher: RandomState::new() }
+    }
+}
+
+impl<K: Hash + Eq + Clone, V: Default> Table<K, V> {
+    pub fn with<T>(&self, key: &K, work: impl FnOnce(&mut V) -> T) -> T {
+        let mut stripe = self.stripe(key);
+        match stripe.get_mut(key) {
+            Some(value) => work(value),
+            None => work(stripe.entry(key.clone()).or_default()),
+        }
+    }
+
+    /// As [`Table::with`], for keys that cost nobody anything to make up: the table does not grow without end.
+    pub fn with_room<T>(&self, key: &K, work: impl FnOnce(&mut V) -> T) -> T {
+        let mut stripe = self.stripe(key);
+        if stripe.len() >= ROOM && !stripe.contains_key(key) {
+            return work(&mut lock(&self.others));
+        }
+        work(stripe.entry(key.clone()).or_default())
+    }
+
+    pub fn retain(&self, wanted: impl Fn(&V) -> bool) {
+        for stripe in &self.stripes {
+            let mut stripe = lock(stripe);
+            stripe.retain(|_, value| wanted(value));
+            if stripe.len() < stripe.capacity() / 8 {
+                stripe.shrink_to_fit();
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.stripes.iter().map(|stripe| lock(stripe).len()).sum()
+    }
+
+    fn stripe<Q: Hash + ?Sized>(&self, key: &Q) -> MutexGuard<'_, HashMap<K, V>>
+    where
+        K: Borrow<Q>,
+    {
+        lock(&self.stripes[self.hasher.hash_one(key) as usize % STRIPES])
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,452 @@
+//! Each limit that is reached gives the answer that docs/limits.md names, is counted, and the server serves on.
+
+use std::time::{Duration, Instant};
+
+use millrace_protocol::websocket::Deflate;
+use serde_json::json;
+use tokio::net::TcpSocket;
+
+use crate::{
+    client::{
+        Session,
+        raw::{Raw, masked},
+    },
+    server::{Answer, Server, client, until, within},
+};
+
+async fn refused(server: &Server, limit: &str) -> u64 {
+    server.metric(&format!("millrace_refused_total{{limit=\"{limit}\"}}")).await
+}
+
+/// Asks once on a connection of its own; the status line and the head.
+async fn ask(server: &Server) -> String {
+    let mut raw = Raw::connect(server).await;
+    raw.send("GET /v1/channels/a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await;
+    String::from_utf8(raw.read_to_end().await).expect("text").to_ascii_lowercase()
+}
+
+fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap_or("none")
+}
+
+#[tokio::test]
+async fn an_address_has_so_many_connections() {
+    let server = Server::with(|config| {
+        config.limits.exempt = Vec::new();
+        config.limits.connections_per_address_max = 3;
+    });
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(Raw::upgrade(&server, "/v1/channels/a", None).await);
+    }
+    // One is left, and is free again each time.
+    for _ in 0..3 {
+        until("there is room", async || status(&ask(&server).await) == "204").await;
+    }
+    held.push(Raw::upgrade(&server, "/v1/channels/a", None).await);
+    let answer = ask(&server).await;
+    assert_eq!(status(&answer), "429", "{answer}");
+    assert!(answer.contains("\"code\":\"too_many\"") && answer.contains("retry-after: 1"), "{answer}");
+    held.pop();
+    until("there is room again", async || status(&ask(&server).await) == "204").await;
+    drop(held);
+    until("all is counted", async || refused(&server, "connections_per_address_max").await > 0).await;
+    server.assert_well().await;
+}
+
+#[tokio::test]
+async fn a_server_has_so_many_connections() {
+    let server = Server::with(|config| config.limits.connections_max = 4);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(Raw::upgrade(&server, "/v1/connect", Some("millrace.v1+json")).await);
+    }
+    let answer = ask(&server).await;
+    assert_eq!(status(&answer), "503", "{answer}");
+    assert!(answer.contains("\"code\":\"unavailable\"") && answer.contains("retry-after: 1"), "{answer}");
+    held.clear();
+    until("they have gone", async || status(&ask(&server).await) == "204").await;
+    server.assert_well().await;
+    assert!(refused(&server, "connections_max").await > 0);
+}
+
+#[tokio::test]
+async fn an_address_connects_so_often() {
+    let server = Server::with(|config| {
+        config.limits.exempt = Vec::new();
+        config.limits.connects_per_address_per_s = 1;
+    });
+    let mut statuses = Vec::new();
+    for _ in 0..13 {
+        statuses.push(status(&ask(&server).await).to_owned());
+    }
+    assert!(statuses[..10].iter().all(|status| status == "204"), "{statuses:?}");
+    assert!(statuses[10..].iter().any(|status| status == "429"), "{statuses:?}");
+    until("a second has passed", async || status(&ask(&server).await) == "204").await;
+    until("it is counted", async || {
+        // Asking for it takes a connection, too.
+        let Ok(answer) = server.http.get(server.url("/metrics")).send().await else { return false };
+        let text = answer.text().await.unwrap_or_default();
+        text.contains("limit=\"connects_per_address_per_s\"} ")
+            && !text.contains("limit=\"connects_per_address_per_s\"} 0")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_publishes_so_often() {
+    let server = Server::with(|config| config.limits.publishes_per_s = 5);
+    let mut answers = Vec::new();
+    for i in 0..8 {
+        answers.push(server.post("/v1/channels/a", &[], format!("{i}")).await);
+    }
+    assert!(answers[..5].iter().all(|answer| answer.status == 200));
+    let late: Vec<_> = answers.iter().filter(|answer| answer.status != 200).collect();
+    assert!(!late.is_empty());
+    for answer in late {
+        assert!(answer.assert_problem(429, "rate_limited").contains("try again in"));
+        assert_eq!(answer.header("retry-after"), "1");
+    }
+    // A batch has a result for each line, and this connection has nothing left.
+    let other = client(false);
+    let lines = "{\"channel\":\"a\",\"data\":1}\n".repeat(9);
+    let batch = within(other.post(server.url("/v1/publish")).body(lines).send()).await.unwrap();
+    let results = Answer::read(batch).await.json()["results"].as_array().unwrap().clone();
+    let codes: Vec<_> = results.iter().map(|result| result["error"]["code"].as_str().unwrap_or("good")).collect();
+    assert_eq!(codes[..5], ["good"; 5]);
+    assert_eq!(codes[6..], ["rate_limited"; 3]);
+    let mut session = Session::open(&server).await;
+    let mut refusals = Vec::new();
+    for i in 0..9 {
+        refusals.extend(session.command("publish", json!({ "channel": "a", "data": i })).await.err());
+    }
+    assert!(refusals.len() >= 3, "{refusals:?}");
+    assert!(refusals.iter().all(|error| error["code"] == "rate_limited" && error["retry"] == true), "{refusals:?}");
+    assert!(refusals.iter().all(|error| error["retry_s"] == 1), "{refusals:?}");
+    assert!(refused(&server, "publishes_per_s").await >= 6);
+}
+
+#[tokio::test]
+async fn a_bare_websocket_that_publishes_too_fast_is_read_later_and_loses_nothing() {
+    let server = Server::with(|config| config.limits.publishes_per_s = 20);
+    let mut publisher = Raw::upgrade(&server, "/v1/channels/a?subscribe=no", None).await;
+    let mut reader = Raw::upgrade(&server, "/v1/channels/a", None).await;
+    server.await_presence("a", 1).await;
+    publisher.send((0..50).flat_map(|i| masked(0x81, format!("{i}").as_bytes())).collect::<Vec<u8>>()).await;
+    for i in 0..50 {
+        assert_eq!(reader.frame().await.expect("a message").payload, format!("{i}").as_bytes());
+    }
+    // Thirty more than it may: a second and a half of silence.
+    let began = Instant::now();
+    publisher.send(masked(0x81, b"late")).await;
+    assert_eq!(reader.frame().await.expect("a message").payload, b"late");
+    assert!(began.elapsed() > Duration::from_millis(700), "{:?}", began.elapsed());
+    assert!(refused(&server, "publishes_per_s").await > 0);
+}
+
+#[tokio::test]
+async fn messages_of_any_kind_are_read_so_fast() {
+    let server = Server::with(|config| config.limits.messages_per_s = 20);
+    let mut raw = Raw::upgrade(&server, "/v1/connect", Some("millrace.v1+json")).await;
+    assert_eq!(raw.frame().await.expect("connected").opcode, 1);
+    raw.send(masked(0x89, b"p").repeat(50)).await;
+    for _ in 0..50 {
+        assert_eq!(raw.frame().await.expect("a pong").opcode, 10);
+    }
+    let began = Instant::now();
+    raw.send(masked(0x89, b"late")).await;
+    assert_eq!(raw.frame().await.expect("a pong").payload, b"late");
+    assert!(began.elapsed() > Duration::from_millis(700), "{:?}", began.elapsed());
+    assert!(refused(&server, "messages_per_s").await > 0);
+}
+
+#[tokio::test]
+async fn thousands_of_pings_cost_a_few_writes() {
+    let server = Server::with(|config| config.server.shards = 1);
+    let mut raw = Raw::upgrade(&server, "/v1/channels/a", None).await;
+    let before = server.metric("millrace_writes_total").await;
+    let pings: Vec<u8> = (0..5000u16).flat_map(|i| masked(0x89, &i.to_be_bytes())).collect();
+    raw.send(pings).await;
+    for i in 0..5000u16 {
+        let pong = raw.frame().await.expect("a pong");
+        assert_eq!((pong.opcode, pong.payload.as_slice()), (10, i.to_be_bytes().as_slice()));
+    }
+    let writes = server.metric("millrace_writes_total").await - before;
+    assert!(writes < 500, "{writes}");
+}
+
+#[tokio::test]
+async fn a_message_of_too_many_fragments_is_1009() {
+    let server = Server::with(|config| config.limits.fragments_max = 10);
+    let fragments = |count: usize| {
+        let all = [masked(0x01, b"x"), masked(0x00, b"").repeat(count - 2), masked(0x80, b"")];
+        all.concat()
+    };
+    let mut raw = Raw::upgrade(&server, "/v1/channels/a", None).await;
+    server.await_presence("a", 1).await;
+    raw.send(fragments(10)).await;
+    assert_eq!(raw.frame().await.expect("its echo").payload, b"x");
+    raw.send(fragments(11)).await;
+    assert_eq!(raw.close_code().await, Some(1009));
+    assert_eq!(refused(&server, "fragments_max").await, 1);
+    server.assert_well().await;
+}
+
+#[tokio::test]
+async fn a_message_that_blows_up_is_1009() {
+    let server = Server::with(|config| config.limits.compression = true);
+    let mut bomb = Vec::new();
+    Deflate::negotiate("permessage-deflate").unwrap().0.encode(&mut bomb, 1, &vec![b'x'; 900_000]);
+    // An unmasked frame: two bytes of head, two of length.
+    let payload = &bomb[4..];
+    let (mut raw, agreed) = Raw::upgrade_offering(&server, "/v1/channels/a", None, "permessage-deflate").await;
+    assert!(agreed.is_some());
+    raw.send(masked(0xc1, payload)).await;
+    assert_eq!(raw.close_code().await, Some(1009));
+    assert_eq!(refused(&server, "inflate_ratio_max").await, 1);
+    server.assert_well().await;
+}
+
+#[tokio::test]
+async fn what_arrives_in_parts_is_bounded_for_all_together() {
+    let server = Server::with(|config| config.limits.pending_bytes_max = 100_000);
+    // Over HTTP: most of a body, and nothing more.
+    let head = "POST /v1/channels/a HTTP/1.1\r\nHost: test\r\nContent-Length: 90000\r\n\r\n";
+    let mut first = Raw::connect(&server).await;
+    first.send([head.as_bytes(), &[b'x'; 80_000]].concat()).await;
+    until("it waits", async || server.metric("millrace_pending_bytes").await == 80_000).await;
+    let mut second = Raw::connect(&server).await;
+    second.send([head.as_bytes(), &[b'x'; 80_000]].concat()).await;
+    assert!(second.head().await.starts_with("HTTP/1.1 503 "));
+    drop(first);
+    until("it has gone", async || server.metric("millrace_pending_bytes").await == 0).await;
+    // Over WebSocket: most of a frame.
+    let frame = &masked(0x82, &[b'x'; 90_000])[..80_000];
+    let mut first = Raw::upgrade(&server, "/v1/channels/a", None).await;
+    first.send(frame).await;
+    until("it waits", async || server.metric("millrace_pending_bytes").await >= 80_000).await;
+    let mut second = Raw::upgrade(&server, "/v1/channels/a", None).await;
+    second.send(frame).await;
+    assert_eq!(second.close_code().await, Some(1013));
+    first.send(&masked(0x82, &[b'x'; 90_000])[80_000..]).await;
+    until("it is whole", async || server.metric("millrace_pending_bytes").await == 0).await;
+    assert_eq!(refused(&server, "pending_bytes_max").await, 2);
+    server.assert_well().await;
+}
+
+/// A connection whose client takes next to nothing at once.
+async fn narrow(server: &Server) -> tokio::net::TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(2048).unwrap();
+    within(socket.connect(server.address)).await.expect("a connection")
+}
+
+#[tokio::test]
+async fn who_takes_nothing_of_an_answer_is_cut_off() {
+    let server = Server::with(|config| config.limits.write_timeout = Duration::from_secs(1));
+    for _ in 0..3 {
+        server.publish("a", vec![b'x'; 1_000_000]).await;
+    }
+    let mut stream = narrow(&server).await;
+    let request = b"GET /v1/channels/a?since=earliest HTTP/1.1\r\nHost: test\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request).await.unwrap();
+    until("the answer waits", async || server.metric("millrace_pending_bytes").await > 2_000_000).await;
+    until("it is given up", async || server.metric("millrace_pending_bytes").await == 0).await;
+    assert_eq!(refused(&server, "write_timeout").await, 1);
+    server.assert_well().await;
+}
+
+#[tokio::test]
+async fn who_asks_for_replies_and_does_not_take_them_gets_no_more_until_it_does() {
+    let server = Server::with(|config| config.server.shards = 1);
+    server.publish("a", vec![b'x'; 100_000]).await;
+    let mut raw = Raw::upgrade(&server, "/v1/connect", Some("millrace.v1+json")).await;
+    assert_eq!(raw.frame().await.expect("connected").opcode, 1);
+    let ask = |id: usize| masked(0x81, format!("{{\"id\":{id},\"history\":{{\"channel\":\"a\"}}}}").as_bytes());
+    raw.send((1..=500).flat_map(ask).collect::<Vec<u8>>()).await;
+    // Fifty megabytes of replies are asked for; what waits stays small.
+    until("a reply waits", async || server.metric("millrace_pending_bytes").await > 0).await;
+    server.assert_well().await;
+    let waits = server.metric("millrace_pending_bytes").await;
+    assert!(waits < 400_000, "{waits}");
+    for id in 1..=500 {
+        let reply = raw.frame().await.expect("a reply").payload;
+        assert!(reply.starts_with(format!("{{\"id\":{id},").as_bytes()), "{id}");
+    }
+    until("nothing waits", async || server.metric("millrace_pending_bytes").await == 0).await;
+}
+
+#[tokio::test]
+async fn a_node_listens_to_so_many_patterns() {
+    let server = Server::with(|config| config.limits.patterns_max = 2);
+    let mut session = Session::open(&server).await;
+    for pattern in ["a/#", "b/+"] {
+        session.command("subscribe", json!({ "pattern": pattern })).await.expect("room");
+    }
+    let error = session.command("subscribe", json!({ "pattern": "c/+" })).await.expect_err("no room");
+    assert_eq!(error["code"], "too_many");
+    // Who listens to what somebody listens to already costs nothing more.
+    let mut other = Session::open(&server).await;
+    other.command("subscribe", json!({ "pattern": "a/#" })).await.expect("it is there");
+    session.command("unsubscribe", json!({ "pattern": "b/+" })).await.expect("gone");
+    other.command("subscribe", json!({ "pattern": "c/+" })).await.expect("room again");
+    assert!(refused(&server, "too_many").await >= 1);
+}
+
+#[tokio::test]
+async fn a_connection_asks_so_often() {
+    let server = Server::with(|config| config.limits.requests_per_connection_max = 3);
+    let mut raw = Raw::connect(&server).await;
+    for i in 1..=3 {
+        raw.send("GET /v1/channels/a HTTP/1.1\r\nHost: test\r\n\r\n").await;
+        let head = raw.head().await.to_ascii_lowercase();
+        assert_eq!(head.contains("connection: close"), i == 3, "{head}");
+    }
+    assert!(raw.read_to_end().await.is_empty());
+    let http2 = client(true);
+    for _ in 0..10 {
+        let answer = within(http2.get(server.url("/v1/channels/a")).send()).await.expect("an answer");
+        assert_eq!(answer.status(), 204);
+    }
+    assert!(refused(&server, "requests_per_connection_max").await >= 4);
+}
+
+#[tokio::test]
+async fn slow_heads_and_bodies_are_counted() {
+    let server = Server::with(|config| {
+        config.limits.header_timeout = Duration::from_millis(300);
+        config.limits.body_timeout = Duration::from_millis(300);
+    });
+    let mut silent = Raw::connect(&server).await;
+    let mut slow = Raw::connect(&server).await;
+    slow.send("GET /v1/channels/a HTTP/1.1\r\nHost:").await;
+    let mut body = Raw::connect(&server).await;
+    body.send("POST /v1/channels/a HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nx").await;
+    assert!(body.head().await.starts_with("HTTP/1.1 408 "));
+    (silent.read_to_end().await, slow.read_to_end().await);
+    until("all are counted", async || {
+        refused(&server, "header_timeout").await == 2 && refused(&server, "body_timeout").await == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn datagrams_of_one_address_are_looked_at_so_often() {
+    let server = Server::with(|config| {
+        config.server.udp = "127.0.0.1:0".into();
+        config.limits.exempt = Vec::new();
+        config.limits.datagrams_per_s = 10;
+    });
+    let to = server.get("/v1/info").await.json()["udp"].as_str().expect("an address").to_owned();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..30 {
+        socket.send_to(b"{\"channel\":\"a\",\"data\":1}", &to).unwrap();
+    }
+    until("all have come", async || server.metric("millrace_udp_received_total").await == 30).await;
+    let dropped = refused(&server, "datagrams_per_s").await;
+    assert!((15..=20).contains(&dropped), "{dropped}");
+    assert_eq!(server.metric("millrace_publications_total").await, 30 - dropped);
+}
+
+/// One HTTP/2 frame. Source: RFC 9113, section 4.1.
+fn http2(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// A connection that has said its preface and settings.
+async fn http2_connection(server: &Server) -> Raw {
+    let mut raw = Raw::connect(server).await;
+    raw.send([b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &http2(4, 0, 0, &[])].concat()).await;
+    raw
+}
+
+/// The error code of the last GOAWAY among these frames.
+fn goaway(mut bytes: &[u8]) -> Option<u32> {
+    let mut found = None;
+    while bytes.len() >= 9 {
+        let length = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]) as usize;
+        if bytes[3] == 7 && bytes.len() >= 9 + 8 {
+            found = Some(u32::from_be_bytes(bytes[13..17].try_into().expect("four bytes")));
+        }
+        bytes = bytes.get(9 + length..)?;
+    }
+    found
+}
+
+/// GET, http, /, and an authority, from the static table. Source: RFC 7541, appendix A.
+const REQUEST: &[u8] = &[0x82, 0x86, 0x84, 0x01, 4, b't', b'e', b's', b't'];
+const ENHANCE_YOUR_CALM: u32 = 11;
+
+#[tokio::test]
+async fn streams_that_are_opened_and_reset_at_once_end_their_connection() {
+    let server = Server::start();
+    let mut raw = http2_connection(&server).await;
+    let pair = |i: u32| [http2(1, 5, 2 * i + 1, REQUEST), http2(3, 0, 2 * i + 1, &8u32.to_be_bytes())].concat();
+    raw.send((0..3000).flat_map(pair).collect::<Vec<u8>>()).await;
+    assert_eq!(goaway(&raw.read_to_end().await), Some(ENHANCE_YOUR_CALM));
+    server.assert_well().await;
+}
+
+#[tokio::test]
+async fn a_head_of_endless_continuations_ends_its_connection() {
+    let server = Server::start();
+    let mut raw = http2_connection(&server).await;
+    let literal = [[0x00, 1, b'x', 0x7f, 0x81, 0x7d].as_slice(), &[b'y'; 16_000]].concat();
+    raw.send(http2(1, 1, 1, REQUEST)).await;
+    for _ in 0..200 {
+        raw.send(http2(9, 0, 1, &literal)).await;
+    }
+    raw.read_to_end().await;
+    server.assert_well().await;
+}
+
+#[tokio::test]
+async fn pings_and_settings_at_rate_harm_nobody() {
+    let server = Server::with(|config| config.limits.write_timeout = Duration::from_secs(1));
+    for frame in [http2(6, 0, 0, &[0; 8]), http2(4, 0, 0, &[0, 3, 0, 0, 0, 1])] {
+        let mut raw = http2_connection(&server).await;
+        let flood = tokio::spawn(async move {
+            // Nothing is read: in the end the server reads nothing either, and then gives up.
+            for _ in 0..1000 {
+                raw.send(frame.repeat(1000)).await;
+            }
+        });
+        for _ in 0..5 {
+            let began = Instant::now();
+            server.assert_well().await;
+            assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        }
+        flood.abort();
+    }
+}
+
+#[tokio::test]
+async fn heads_are_bounded() {
+    let server = Server::start();
+    let long = "x".repeat(70_000);
+    let many = "X: y\r\n".repeat(101);
+    for (request, status) in [
+        (format!("GET /v1/channels/a HTTP/1.1\r\nHost: test\r\nX: {long}\r\n\r\n"), "431"),
+        (format!("GET /v1/channels/a HTTP/1.1\r\nHost: test\r\n{many}\r\n"), "431"),
+        (format!("GET /{long} HTTP/1.1\r\nHost: test\r\n\r\n"), "4"),
+    ] {
+        let mut raw = Raw::connect(&server).await;
+        raw.send(request).await;
+        let head = raw.head().await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{head}");
+    }
+    server.assert_well().await;
+}
+
+#[tokio::test]
+async fn a_batch_has_so_many_lines() {
+    let server = Server::with(|config| config.limits.batch_lines_max = 2);
+    let lines = |count| "{\"channel\":\"a\",\"data\":1}\n".repeat(count);
+    assert_eq!(server.post("/v1/publish", &[], lines(2)).await.status, 200);
+    server.post("/v1/publish", &[], lines(3)).await.assert_problem(429, "too_many");
+    assert_eq!(refused(&server, "too_many").await, 1);
+}
