@@ -186,7 +186,7 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
 }
 
 fn client() -> Result<reqwest::Client, SubscriptionError> {
-    let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).connect_timeout(Duration::from_secs(10));
+    let client = crate::wire::client().connect_timeout(Duration::from_secs(10));
     client.build().map_err(|error| SubscriptionError::Options(error.to_string()))
 }
 

@@ -43,7 +43,7 @@ impl Cluster {
         let nodes: Vec<Node> = (0..count).map(|i| Node::new(i, &broker.url(), settings, &folder)).collect();
         let balancer =
             Balancer::start(&folder, &nodes.iter().map(|node| (node.port, node.agent)).collect::<Vec<_>>()).await;
-        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build().expect("a client");
+        let http = millrace_edge::wire::client().timeout(Duration::from_secs(5)).build().expect("a client");
         let mut cluster = Self { balancer, nodes, broker, http, _folder: folder };
         for i in 0..up {
             cluster.begin(i);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::PostError;
 use crate::backoff::Backoff;
 use crate::chance::Chance;
-use crate::wire::{Problem, body, cause};
+use crate::wire::{Problem, body, cause, client};
 
 /// Attempts before a request is given up: at the longest after about 40 s of waiting, on average 20 s.
 const ATTEMPTS_MAX: u32 = 12;
@@ -45,7 +45,7 @@ impl From<Problem> for Failure {
 
 impl Poster {
     pub fn new(on_retry: fn(&str)) -> Result<Self, PostError> {
-        let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(ANSWER_TIME).build();
+        let client = client().timeout(ANSWER_TIME).build();
         let client = client.map_err(|error| PostError::Address(cause(&error)))?;
         let mut chance = Chance::from_system();
         let run = chance.bits();

@@ -222,6 +222,7 @@ async fn the_longest_names_fit_into_a_request_and_its_resumption() {
     let last = server.publish(&name(7), "1").await;
     let list: Vec<_> = (0..CHANNELS).map(|i| format!("{}@{}", name(i), last.replace(":1", ":0"))).collect();
     for http2 in [false, true] {
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = reqwest::Client::builder().no_proxy().http2_max_header_list_size(1 << 20);
         let http = if http2 { builder.http2_prior_knowledge() } else { builder.http1_only() }.build().unwrap();
         let request = http.get(server.url(&format!("/v1/stream?{query}"))).header("last-event-id", list.join(","));

@@ -185,6 +185,7 @@ impl Answer {
 
 /// A client of its own connections; `http2`: HTTP/2 with prior knowledge.
 pub fn client(http2: bool) -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder().no_proxy();
     let builder = if http2 { builder.http2_prior_knowledge() } else { builder.http1_only() };
     builder.build().expect("a client")
