@@ -1,4 +1,5 @@
 // The client against the real server.
+import { createHmac } from 'node:crypto';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { WebSocket } from 'ws';
 import { millrace, type ConnectOptions, type Event, type Subscription, type TransportName } from '../src/index.js';
@@ -286,4 +287,48 @@ test('Node 20 without a WebSocket goes on over HTTP streaming', async () => {
   clients.push(mr);
   await mr.ready();
   expect(mr.state).toMatchObject({ transport: 'http-stream' });
+});
+
+describe('a server that asks for tokens', () => {
+  const secret = 'a secret of thirty-two bytes or more';
+  const part = (value: object): string => Buffer.from(JSON.stringify(value)).toString('base64url');
+  /** Good for so many seconds. */
+  const sign = (seconds: number): string => {
+    const granted = { subscribe: ['#'], publish: ['#'], history: ['#'] };
+    const message = `${part({ alg: 'HS256' })}.${part({ sub: 'ann', exp: Math.floor(Date.now() / 1000) + seconds, millrace: granted })}`;
+    return `${message}.${createHmac('sha256', secret).update(message).digest('base64url')}`;
+  };
+  let asking: RunningServer;
+
+  beforeAll(async () => {
+    asking = await startMillrace([`auth.secret=${secret}`, 'auth.leeway=0s']);
+  });
+  afterAll(() => asking?.stop());
+
+  test.each(ALL)('%s shows its token, and gets a new one before or when it ends', async (transport) => {
+    const reasons: string[] = [];
+    const token = ({ reason }: { reason: string }): string => (reasons.push(reason), sign(reasons.length > 1 ? 60 : 4));
+    const mr = millrace(asking.url, { WebSocket, pollMs: 20, transports: [transport], retry: { min: 10 }, token });
+    clients.push(mr);
+    const channel = fresh();
+    const subscription = mr.subscribe(channel);
+    const got = gather(subscription);
+    await subscription.ready;
+    await mr.publish(channel, 1);
+    await until(() => reasons.length > 1, 'another token', 15_000);
+    await mr.publish(channel, 2);
+    await until(() => got.length === 2, 'both');
+    expect(data(got)).toEqual([1, 2]);
+    // A session lives on; a request is made anew.
+    if (transport === 'websocket') expect([reasons, mr.stats().reconnects]).toEqual([['connect', 'expired'], 0]);
+  }, 30_000);
+
+  // A refused handshake tells a browser nothing: it may as well be the network.
+  test.each(ALL.slice(1))('%s without a token is refused', async (transport) => {
+    const mr = millrace(asking.url, { WebSocket, pollMs: 20, transports: [transport] });
+    clients.push(mr);
+    mr.subscribe(fresh());
+    await until(() => mr.state.name === 'closed', 'the end');
+    expect(mr.state).toMatchObject({ cause: { code: 'auth', reason: 'unauthorized' } });
+  });
 });

@@ -188,7 +188,8 @@ mod tests {
             if let Some(pattern) = patterns.get(gone) {
                 assert_eq!(map.get(pattern), Some(&gone));
                 assert_eq!(map.remove(pattern), Some(gone));
-                assert_eq!((map.get(pattern), map.remove(pattern)), (None, None));
+                assert_eq!(map.get(pattern), None);
+                assert_eq!(map.remove(pattern), None);
             }
         }
         assert!(map.is_empty() && map.root.is_empty(), "nothing is left behind");

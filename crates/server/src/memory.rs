@@ -80,26 +80,25 @@ fn next(was: Pressure, used: usize, bytes_max: usize) -> Pressure {
     BEGINS.iter().rev().find(holds).map_or(Pressure::None, |(pressure, _)| *pressure)
 }
 
-/// Memory of this process that is not a file's. Source: proc(5), `/proc/pid/statm`.
+/// Resident memory of this process that is not a file's. Source: proc(5), `/proc/pid/status`.
 fn used() -> Option<usize> {
-    let text = fs::read_to_string("/proc/self/statm").ok()?;
-    let mut pages = text.split(' ').skip(1).map(|pages| pages.parse::<usize>().ok());
-    let (resident, shared) = (pages.next()??, pages.next()??);
-    Some(resident.saturating_sub(shared) * rustix::param::page_size())
+    fs::read_to_string("/proc/self/status").ok().and_then(|text| bytes(&text, "RssAnon:"))
 }
 
 /// What this process may have: the machine's memory, or less if its control group says so.
 fn available() -> usize {
-    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text)).unwrap_or(1 << 30);
+    let machine =
+        fs::read_to_string("/proc/meminfo").ok().and_then(|text| bytes(&text, "MemTotal:")).unwrap_or(1 << 30);
     let group = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
     // In a container its own group is the root of what it sees. Versions 2 and 1.
     let group = group("/sys/fs/cgroup/memory.max").or_else(|| group("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
     group.map_or(machine, |group| group.min(machine))
 }
 
-fn total(meminfo: &str) -> Option<usize> {
-    let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix(" kB")?;
-    Some(kib.trim().parse::<usize>().ok()? * 1024)
+/// Of a line such as `MemTotal:   2048 kB`.
+fn bytes(text: &str, name: &str) -> Option<usize> {
+    let kib = text.lines().find_map(|line| line.strip_prefix(name))?.trim().strip_suffix(" kB")?;
+    Some(kib.parse::<usize>().ok()? * 1024)
 }
 
 #[cfg(test)]
@@ -142,6 +141,6 @@ mod tests {
     #[test]
     fn memory_is_read_where_it_stands() {
         assert!((100_000..1 << 40).contains(&used().unwrap()));
-        assert_eq!(total("MemFree: 1 kB\nMemTotal:       2048 kB\n"), Some(2 << 20));
+        assert_eq!(bytes("MemFree: 1 kB\nMemTotal:       2048 kB\n", "MemTotal:"), Some(2 << 20));
     }
 }

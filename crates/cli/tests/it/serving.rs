@@ -1,11 +1,17 @@
 //! From "listening on" to the exit status.
 
-use std::{io::Read, net::TcpStream};
+use std::{
+    io::Read,
+    net::TcpStream,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
+use millrace_server::auth::SigningKey;
 use rustix::process::Signal;
+use serde_json::json;
 use tokio_tungstenite::tungstenite::{self, Message, client::IntoClientRequest, protocol::frame::coding::CloseCode};
 
-use crate::support::{BOUND, Server, file, free_port, run};
+use crate::support::{BOUND, Process, Server, ask, file, free_port, millrace, run};
 
 #[test]
 fn a_server_tells_how_it_is() {
@@ -173,4 +179,60 @@ fn close_code(websocket: &mut tungstenite::WebSocket<TcpStream>) -> Option<Close
             Err(error) => panic!("no close frame: {error}"),
         }
     }
+}
+
+#[test]
+fn beyond_this_machine_it_serves_only_what_is_secured_or_waived_by_name() {
+    let everywhere = ["serve", "--listen", "0.0.0.0:0", "--shards", "1"];
+    let (no_tls, no_auth) = ("--insecure-no-tls", "--insecure-no-auth");
+    let start = |flags: &[&str]| run(&[&everywhere, flags].concat());
+    for (flags, named, unnamed) in [
+        (&[][..], &[no_tls, no_auth, "--behind-proxy", "127.0.0.1"][..], &[][..]),
+        (&[no_tls], &[no_auth], &[no_tls]),
+        (&[no_auth], &[no_tls, "--behind-proxy"], &[no_auth]),
+        (&["--behind-proxy"], &[no_auth], &[no_tls]),
+    ] {
+        let refused = start(flags);
+        assert_eq!(refused.code, Some(1), "{flags:?}: {refused:?}");
+        assert!(refused.err.contains("refusing to start"), "{flags:?}: {refused:?}");
+        assert!(named.iter().all(|word| refused.err.contains(word)), "{flags:?}: {refused:?}");
+        assert!(!unnamed.iter().any(|word| refused.err.contains(word)), "{flags:?}: {refused:?}");
+    }
+    let waived = Server::start_from(&mut millrace(&[&everywhere[..], &[no_tls, no_auth]].concat()));
+    let address = waived.address.replace("0.0.0.0", "127.0.0.1");
+    assert_eq!(ask(&address, "GET", "/healthz", &[], "").status, 200);
+    let kept = ask(&address, "GET", "/metrics", &[], "");
+    assert_eq!(kept.status, 404, "figures are for the admin listener: {kept:?}");
+}
+
+#[test]
+fn clients_show_their_token_and_say_it_to_nobody() {
+    const SECRET: &str = "a secret of thirty-two bytes or more";
+    let secret = format!("auth.secret={SECRET}");
+    let server = Server::start(&["--shards", "1", "--set", &secret]);
+    let publish = |token: Option<&str>| {
+        let mut command = millrace(&["pub", "chat", "1", "--to", &server.url]);
+        if let Some(token) = token {
+            command.env("MILLRACE_TOKEN", token);
+        }
+        Process::start(&mut command).finish()
+    };
+    let refused = publish(None);
+    assert!(refused.code == Some(1) && refused.err.contains("unauthorized"), "{refused:?}");
+    let bad = publish(Some("not.a.token"));
+    assert!(bad.code == Some(1) && !bad.err.contains("not.a.token"), "{bad:?}");
+    let until_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() + 60;
+    let claims = json!({ "sub": "ann", "exp": until_s, "millrace": { "publish": ["chat"], "subscribe": ["chat"] } });
+    let token = SigningKey::parse(SECRET.as_bytes()).expect("a secret").sign(&claims, None).expect("a token");
+    let published = publish(Some(&token));
+    assert!(published.code == Some(0) && !published.out.is_empty(), "{published:?}");
+    for transport in ["websocket", "stream", "sse", "long-polling"] {
+        let position = published.out.trim().replace(":1", ":0");
+        let read = ["sub", "chat", "--to", &server.url, "--limit", "1", "--since", &position, "--transport", transport];
+        let read = Process::start(millrace(&read).env("MILLRACE_TOKEN", &token)).finish();
+        assert_eq!((read.code, read.out.trim()), (Some(0), "1"), "{transport}: {read:?}");
+    }
+    server.process.signal(Signal::TERM);
+    let shown = server.process.finish();
+    assert!(!shown.err.contains(&token), "the token is in the log");
 }

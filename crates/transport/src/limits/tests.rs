@@ -116,7 +116,7 @@ fn publications_are_counted_and_weighed_by_connection_and_by_subject() {
     });
     let ann: Arc<str> = "ann".into();
     let (mut one, mut other) = (Publishes::default(), Publishes::default());
-    let mut publish = |own: &mut Publishes, bytes| limits.check_publish_at(Some(own), Some(&ann), bytes, 0);
+    let publish = |own: &mut Publishes, bytes| limits.check_publish_at(Some(own), Some(&ann), bytes, 0);
     assert!((0..10).all(|_| publish(&mut one, 1).is_ok()));
     assert_eq!(publish(&mut one, 1).unwrap_err().code, Code::RateLimited);
     assert_eq!(refused(&limits, "publishes_per_s"), 1);

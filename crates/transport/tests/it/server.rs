@@ -252,6 +252,7 @@ fn builder(
 
 /// A client of its own connections; `http2`: HTTP/2, in the clear with prior knowledge.
 pub fn client(http2: bool) -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder().no_proxy();
     let builder = match http2 {
         true => builder.http2_prior_knowledge().tls_backend_preconfigured(trusting(&["h2"])),
