@@ -1,9 +1,12 @@
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Code, Error, Pattern, session::Target};
 
 /// What may be done with a channel.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Right {
     Subscribe,
     Publish,
@@ -38,7 +41,8 @@ pub struct Grant {
     pub expires_s: Option<u64>,
     /// Made then, in seconds since 1970: what a subject was given earlier can be revoked as a whole.
     pub issued_s: Option<u64>,
-    rules: Vec<(Right, Pattern)>,
+    /// A plain name is a pattern that matches itself.
+    pub rules: Vec<(Right, Pattern)>,
 }
 
 impl Grant {
@@ -51,7 +55,7 @@ impl Grant {
         Self::default()
     }
 
-    /// Allows one thing more, with all channels that match; a plain name matches itself.
+    /// Allows one thing more, with all channels that match.
     pub fn allow(&mut self, right: Right, pattern: Pattern) {
         self.rules.push((right, pattern));
     }

@@ -1,8 +1,9 @@
-//! The server around the transports: configuration, health, metrics, pages, and threads from start to drain.
+//! The server around the transports: configuration, tokens, health, metrics, pages, and threads from start to drain.
 //!
 //! It decides nothing about delivery. Read first: [`Config`], [`run`].
 
 mod agent;
+pub mod auth;
 pub mod config;
 mod pages;
 mod reload;

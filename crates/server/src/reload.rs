@@ -17,7 +17,9 @@ pub struct Reload {
 pub type SetLogLevel = Box<dyn Fn(&str) -> anyhow::Result<()>>;
 
 /// Sections, and single keys, that hold at once. All others are read when something is made: a socket, a thread, a history.
-const AT_ONCE: &[&str] = &["limits", "drain", "log.level"];
+const AT_ONCE: &[&str] = &["auth", "limits", "drain", "log.level"];
+/// The key of any namespace that does, too.
+const ANONYMOUS: &str = "anonymous";
 
 /// `section.key` of everything that differs, and whether it holds at once. Values are not named: some are secret.
 pub fn changes(old: &Config, new: &Config) -> Vec<(String, bool)> {
@@ -30,10 +32,18 @@ pub fn changes(old: &Config, new: &Config) -> Vec<(String, bool)> {
         for key in keys.into_iter().filter(|key| old.get(*key) != new.get(*key)) {
             let full = format!("{name}.{key}");
             let at_once = AT_ONCE.iter().any(|entry| *entry == name || *entry == full);
-            changes.push((full, at_once));
+            let is_anonymous = name == "namespaces" && without(&old, key, ANONYMOUS) == without(&new, key, ANONYMOUS);
+            changes.push((full, at_once || is_anonymous));
         }
     }
     changes
+}
+
+/// One entry of a section, without one of its keys.
+fn without(section: &Table, entry: &str, key: &str) -> Table {
+    let mut entry = section.get(entry).and_then(|entry| entry.as_table()).cloned().unwrap_or_default();
+    entry.remove(key);
+    entry
 }
 
 fn sections(config: &Config) -> Table {
@@ -42,7 +52,10 @@ fn sections(config: &Config) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use millrace_protocol::Right;
+
     use super::*;
+    use crate::config::Namespace;
 
     #[test]
     fn every_change_is_named_with_what_it_takes() {
@@ -51,12 +64,16 @@ mod tests {
         new.log.level = "debug".into();
         new.limits.subscriptions_max = 7;
         new.server.shards = 3;
-        new.namespaces.insert("cars".into(), Default::default());
+        new.namespaces.insert("cars".into(), Namespace { count_max: Some(7), ..Namespace::default() });
+        new.namespaces.insert("news".into(), Namespace { anonymous: vec![Right::Subscribe], ..Namespace::default() });
+        new.auth.issuer = "https://id.example".into();
         let named: Vec<_> = changes(&old, &new);
         let expected = [
+            ("auth.issuer", true),
             ("limits.subscriptions_max", true),
             ("log.level", true),
             ("namespaces.cars", false),
+            ("namespaces.news", true),
             ("server.shards", false),
         ];
         assert_eq!(named, expected.map(|(key, at_once)| (key.to_owned(), at_once)));

@@ -34,6 +34,7 @@ use tokio::{
 
 use crate::{
     Config, agent,
+    auth::Auth,
     pages::Site,
     reload::{Reload, changes},
 };
@@ -51,6 +52,7 @@ pub struct Running {
     limits: watch::Sender<millrace_transport::Config>,
     engine: Arc<dyn Engine>,
     metrics: Vec<Arc<Metrics>>,
+    auth: Arc<Auth>,
     config: Config,
 }
 
@@ -84,7 +86,9 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
     let name = millrace_engine::shown_url(&config.engine.url);
     let site = Arc::new(Site::new(urls(address), udp, name, engine.clone(), metrics.clone(), ready.clone()));
     let tickets = Arc::new(ticket_key(&config)?);
-    let access = Arc::new(Access::from(Everyone::default()));
+    let auth = Auth::new(&config.auth, &config.anonymous(), unix_s).map_err(anyhow::Error::msg).context("`[auth]`")?;
+    let auth = Arc::new(auth);
+    let access = Arc::new(Access { authority: auth.clone(), ..Access::from(Everyone::default()) });
     let (draining, drains) = watch::channel(None);
     let (stop, stops) = watch::channel(false);
     let (limits, changing) = watch::channel(config.limits.clone());
@@ -126,7 +130,7 @@ pub fn start(config: Config) -> anyhow::Result<Running> {
         })?);
     }
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
-    Ok(Running { address, ready, draining, stop, threads, limits, engine, metrics, config })
+    Ok(Running { address, ready, draining, stop, threads, limits, engine, metrics, auth, config })
 }
 
 impl Running {
@@ -134,6 +138,7 @@ impl Running {
     fn reload(&mut self, reload: &Reload) {
         let loaded = (reload.load)().and_then(|config| {
             (reload.set_log_level)(&config.log.level)?;
+            self.auth.reload(&config.auth, &config.anonymous()).map_err(anyhow::Error::msg).context("`[auth]`")?;
             Ok(config)
         });
         let config = match loaded {
@@ -154,6 +159,10 @@ impl Running {
         }
         self.limits.send_replace(config.limits.clone());
         // What waits for a restart is named again next time.
+        self.config.auth = config.auth;
+        for (name, namespace) in config.namespaces {
+            self.config.namespaces.entry(name).or_default().anonymous = namespace.anonymous;
+        }
         self.config.limits = config.limits;
         self.config.drain = config.drain;
         self.config.log.level = config.log.level;
@@ -253,6 +262,10 @@ fn urls(address: SocketAddr) -> Vec<String> {
     let reachable = own.iter().map(|interface| interface.ip()).filter(|ip| ip.is_ipv4() && !ip.is_loopback());
     urls.extend(reachable.map(|ip| format!("http://{}", SocketAddr::new(ip, address.port()))));
     urls
+}
+
+fn unix_s() -> u64 {
+    unix_ms() / 1000
 }
 
 fn unix_ms() -> u64 {

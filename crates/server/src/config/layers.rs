@@ -6,8 +6,8 @@ use super::Config;
 
 /// Prefix of environment variables; `__` separates section and key.
 const ENV_PREFIX: &str = "MILLRACE_";
-/// The key whose value is text whatever it looks like, and is never shown.
-const SECRET: &str = "server.secret";
+/// Keys whose values are text whatever they look like, and are never shown.
+const SECRETS: &[&str] = &["server.secret", "auth.secret"];
 
 /// What is wrong with a configuration, in words for whoever wrote it.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +93,8 @@ impl Sources {
             out.push_str(&format!("[{section}]\n"));
             for (key, value) in values.as_table().into_iter().flatten() {
                 let source = self.from.get(&format!("{section}.{key}")).map_or("default", String::as_str);
-                let is_hidden = format!("{section}.{key}") == SECRET && value.as_str() != Some("");
+                let is_secret = SECRETS.contains(&format!("{section}.{key}").as_str());
+                let is_hidden = is_secret && value.as_str() != Some("");
                 let value = if is_hidden { "(hidden)".into() } else { value.to_string() };
                 out.push_str(&format!("{:<46} # {source}\n", format!("{key} = {value}")));
             }
@@ -120,7 +121,7 @@ fn set(table: &mut Table, value: &Value) -> Result<(), ConfigError> {
         let entry = at.entry(section.to_owned()).or_insert_with(|| Table::new().into());
         at = entry.as_table_mut().ok_or_else(unknown)?;
     }
-    let parsed = parsed.filter(|_| value.key != SECRET);
+    let parsed = parsed.filter(|_| !SECRETS.contains(&value.key.as_str()));
     at.insert(last.to_owned(), parsed.unwrap_or_else(|| value.text.clone().into()));
     Ok(())
 }
@@ -162,7 +163,7 @@ mod tests {
         let sources = Sources::load(Some(file.path()), env, [flag("server.shards", "9")]).unwrap();
         let config = &sources.config;
         assert_eq!((config.limits.heartbeat, config.limits.grace), (Duration::from_secs(5), Duration::from_secs(4)));
-        assert_eq!((config.server.shards, config.namespaces["cars"].count_max), (9, 7));
+        assert_eq!((config.server.shards, config.namespaces["cars"].count_max), (9, Some(7)));
         assert_eq!(config.limits.hold_max, Duration::from_secs(60));
         assert!(sources.effective().lines().any(|line| line.starts_with("shards = 9") && line.ends_with("# --set")));
         assert!(sources.effective().contains("# env MILLRACE_LIMITS__GRACE"));

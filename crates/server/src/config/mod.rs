@@ -1,13 +1,16 @@
 //! Configuration: defaults < file < environment < flags. An unknown key is an error, wherever it stands.
 
 mod layers;
+mod namespace;
 mod secret;
 
 pub use layers::{ConfigError, Sources, Value};
+pub use namespace::Namespace;
 pub use secret::Secret;
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
+use millrace_protocol::ChannelName;
 use serde::{Deserialize, Serialize};
 
 /// A secret that is shorter can be guessed.
@@ -19,10 +22,11 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub server: Server,
+    pub auth: crate::auth::Config,
     pub limits: millrace_transport::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
-    pub namespaces: BTreeMap<String, millrace_engine::HistoryConfig>,
+    pub namespaces: BTreeMap<String, Namespace>,
     pub drain: Drain,
     pub log: Log,
 }
@@ -172,6 +176,11 @@ impl Config {
         if !self.server.secret.is_empty() && self.server.secret.as_bytes().len() < SECRET_BYTES_MIN {
             return bad("server.secret", "has 16 bytes at least, such as `openssl rand -hex 32` prints, or is empty");
         }
+        self.auth.check()?;
+        if let Some(name) = self.namespaces.keys().find(|name| name.contains('/') || ChannelName::parse(name).is_err())
+        {
+            return bad(&format!("namespaces.{name}"), "is no first level of a channel name");
+        }
         if [self.drain.announce, self.drain.window, self.drain.window_max, self.drain.ticket].iter().any(|d| *d > DAY) {
             return bad("drain", "takes at most a day for each of its times");
         }
@@ -187,12 +196,17 @@ impl Config {
     pub fn engine(&self) -> millrace_engine::Config {
         millrace_engine::Config {
             history: self.history,
-            namespaces: self.namespaces.clone(),
+            namespaces: self.namespaces.iter().map(|(name, own)| (name.clone(), own.history(self.history))).collect(),
             channels_max: self.engine.channels_max,
             history_bytes_max: self.engine.history_bytes_max,
             wait: self.engine.wait,
             prefix: self.engine.prefix.clone(),
         }
+    }
+
+    /// What each namespace lets everybody do.
+    pub fn anonymous(&self) -> crate::auth::Anonymous {
+        self.namespaces.iter().map(|(name, own)| (name.clone(), own.anonymous.clone())).collect()
     }
 
     /// One per core, unless set.

@@ -1,0 +1,69 @@
+//! Keys of back ends: 32 random bytes, of which the configuration holds only the hash.
+
+use std::fmt::Write as _;
+
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+pub type Hash = [u8; 32];
+
+/// What a key begins with, so that people and scanners for lost secrets know what they see.
+const PREFIX: &str = "mrk_";
+
+/// A new key. It has so much entropy that its hash needs neither salt nor cost.
+///
+/// Errors: the system has no randomness to give.
+pub fn generate() -> Result<String, getrandom::Error> {
+    let mut chance = [0; 32];
+    getrandom::fill(&mut chance)?;
+    Ok(format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(chance)))
+}
+
+pub fn hash(text: &str) -> Hash {
+    Sha256::digest(text).into()
+}
+
+pub fn encode_hash(hash: &Hash) -> String {
+    hash.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+pub fn decode_hash(text: &str) -> Option<Hash> {
+    let mut hash = [0; 32];
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (place, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * place..2 * place + 2], 16).ok()?;
+    }
+    Some(hash)
+}
+
+/// The one with this hash. All are compared, each in constant time.
+pub fn find<'a, T>(keys: &'a [(Hash, T)], presented: &str) -> Option<&'a T> {
+    let presented = hash(presented);
+    let found = keys.iter().fold(None, |found, (hash, value)| match bool::from(hash.ct_eq(&presented)) {
+        true => Some(value),
+        false => found,
+    });
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_by_its_hash_alone() {
+        let [first, second] = [(); 2].map(|()| generate().unwrap());
+        assert!(first.starts_with(PREFIX) && first != second);
+        let printed = [&first, &second].map(|key| decode_hash(&encode_hash(&hash(key))).unwrap());
+        let keys = [(printed[0], 1), (printed[1], 2)];
+        assert_eq!((find(&keys, &first), find(&keys, &second), find(&keys, "mrk_other")), (Some(&1), Some(&2), None));
+        assert_eq!(find(&keys, &encode_hash(&printed[0])), None, "the hash is no key");
+        assert!(decode_hash("00").is_none() && decode_hash(&"+0".repeat(32)).is_none());
+    }
+}

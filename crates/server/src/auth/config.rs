@@ -1,0 +1,260 @@
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use millrace_protocol::{Code, Error, Grant, Pattern, Right};
+use serde::{Deserialize, Serialize};
+
+use super::api_key;
+use crate::config::{ConfigError, Secret};
+
+/// Most patterns that one token, or one API key, may have.
+const RULES_MAX: usize = 100;
+/// Stands for the token's subject in a pattern.
+const SUBJECT: &str = "{sub}";
+/// Source: RFC 7518, section 3.2.
+pub const SECRET_BYTES_MIN: usize = 32;
+const YEARS: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+
+/// `[auth]`: whose tokens are good, and what they must say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// What tokens are signed with by HS256; empty: by none.
+    pub secret: Secret,
+    /// Files with public keys (PEM: RSA, P-256, Ed25519), or with a JSON Web Key Set.
+    pub keys: Vec<PathBuf>,
+    /// Where a key set is fetched; empty: nowhere.
+    pub jwks: String,
+    #[serde(with = "humantime_serde")]
+    pub jwks_refresh: Duration,
+    /// At least so long between two fetches, whatever keys tokens name.
+    #[serde(with = "humantime_serde")]
+    pub jwks_pause: Duration,
+    /// What a token's `iss` must be; empty: anything.
+    pub issuer: String,
+    /// What a token's `aud` must have; empty: anything.
+    pub audience: String,
+    /// How far clocks may differ.
+    #[serde(with = "humantime_serde")]
+    pub leeway: Duration,
+    /// A token that ends later is refused: so revocations need not be kept longer.
+    #[serde(with = "humantime_serde")]
+    pub lifetime_max: Duration,
+    pub token_bytes_max: usize,
+    /// Most tokens that are remembered, so that each request does not check a signature.
+    pub cached_max: usize,
+    /// Most tokens and subjects that are revoked at once.
+    pub revoked_max: usize,
+    /// File that lists what is revoked; empty: none.
+    pub revoked: PathBuf,
+    /// What a token grants that has no `millrace` claim.
+    pub default: Rights,
+    /// Keys of back ends by name.
+    pub api_keys: BTreeMap<String, ApiKey>,
+}
+
+/// Channel patterns by right. In those of tokens, `{sub}` stands for the subject.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rights {
+    pub subscribe: Vec<String>,
+    pub publish: Vec<String>,
+    pub presence: Vec<String>,
+    pub history: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ApiKey {
+    /// Of the key, in hexadecimal.
+    pub sha256: String,
+    pub grants: Rights,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            secret: Secret::default(),
+            keys: Vec::new(),
+            jwks: String::new(),
+            jwks_refresh: Duration::from_secs(15 * 60),
+            jwks_pause: Duration::from_secs(10),
+            issuer: String::new(),
+            audience: String::new(),
+            leeway: Duration::from_secs(10),
+            lifetime_max: Duration::from_secs(30 * 24 * 60 * 60),
+            token_bytes_max: 8192,
+            cached_max: 10_000,
+            revoked_max: 100_000,
+            revoked: PathBuf::new(),
+            default: Rights::default(),
+            api_keys: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// True if anybody can have a token or a key: whoever has none is then granted only what namespaces say.
+    pub fn is_configured(&self) -> bool {
+        !self.secret.is_empty() || !self.keys.is_empty() || !self.jwks.is_empty() || !self.api_keys.is_empty()
+    }
+
+    /// Checks what types cannot. Files are read when the server starts.
+    ///
+    /// Errors: one sentence that names the key and what it may be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let bad = |key: &str, what: &str| Err(ConfigError::Value { key: format!("auth.{key}"), what: what.into() });
+        if !self.secret.is_empty() && self.secret.as_bytes().len() < SECRET_BYTES_MIN {
+            return bad(
+                "secret",
+                "has 32 bytes at least, such as `millrace token key --alg HS256` prints, or is empty",
+            );
+        }
+        if let Err(what) = check_url(&self.jwks) {
+            return bad("jwks", what);
+        }
+        if self.jwks_pause.is_zero() || self.jwks_refresh < self.jwks_pause {
+            return bad("jwks_refresh", "is not shorter than `auth.jwks_pause`, and that is not zero");
+        }
+        if self.leeway > Duration::from_secs(300) {
+            return bad("leeway", "is at most five minutes");
+        }
+        if self.lifetime_max > YEARS || self.lifetime_max.is_zero() {
+            return bad("lifetime_max", "is at most ten years, and not zero");
+        }
+        if !(256..=64 * 1024).contains(&self.token_bytes_max) {
+            return bad("token_bytes_max", "is 256 to 65536 bytes");
+        }
+        if let Err(error) = self.default.check() {
+            return bad("default", &format!("has a bad pattern: {}", error.detail));
+        }
+        for (name, key) in &self.api_keys {
+            if api_key::decode_hash(&key.sha256).is_none() {
+                return bad(
+                    &format!("api_keys.{name}.sha256"),
+                    "has 64 hexadecimal digits: `millrace token api-key` prints them",
+                );
+            }
+            if let Err(error) = key.grants.grant(&mut Grant::nothing()) {
+                return bad(&format!("api_keys.{name}.grants"), &format!("has a bad pattern: {}", error.detail));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Errors: what the URL should be.
+fn check_url(url: &str) -> Result<(), &'static str> {
+    const WHAT: &str = "is https://HOST/PATH without a password, http:// only for this machine itself, or empty";
+    if url.is_empty() {
+        return Ok(());
+    }
+    let uri: http::Uri = url.parse().map_err(|_| WHAT)?;
+    let authority = uri.authority().ok_or(WHAT)?;
+    let is_here = matches!(authority.host(), "localhost" | "127.0.0.1" | "[::1]");
+    match uri.scheme_str() {
+        _ if authority.as_str().contains('@') => Err(WHAT),
+        Some("https") => Ok(()),
+        Some("http") if is_here => Ok(()),
+        _ => Err(WHAT),
+    }
+}
+
+impl Rights {
+    pub fn by_right(&self) -> [(Right, &[String]); 4] {
+        [
+            (Right::Subscribe, &self.subscribe),
+            (Right::Publish, &self.publish),
+            (Right::Presence, &self.presence),
+            (Right::History, &self.history),
+        ]
+    }
+
+    /// Adds these rights to the grant, `{sub}` filled with its subject.
+    ///
+    /// Errors: [`Code::Unauthorized`] for a bad pattern, too many of them, or a subject that cannot be a part of a channel's name.
+    pub fn grant(&self, grant: &mut Grant) -> Result<(), Error> {
+        let rights = self.by_right();
+        if rights.iter().map(|(_, patterns)| patterns.len()).sum::<usize>() > RULES_MAX {
+            return Err(refused(format!("more than {RULES_MAX} channel patterns")));
+        }
+        for (right, patterns) in rights {
+            for pattern in patterns {
+                grant.allow(right, fill(pattern, grant.subject.as_deref())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Errors: as [`Self::grant`] for any good subject.
+    fn check(&self) -> Result<(), Error> {
+        self.grant(&mut Grant { subject: Some("subject".into()), ..Grant::nothing() })
+    }
+}
+
+fn fill(template: &str, subject: Option<&str>) -> Result<Pattern, Error> {
+    let bad = |error: Error| refused(format!("a channel pattern is bad: {}", error.detail));
+    if !template.contains(SUBJECT) {
+        return Pattern::parse(template).map_err(bad);
+    }
+    let subject = subject.ok_or_else(|| refused("a channel pattern has `{sub}`, and there is no subject (`sub`)"))?;
+    let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':');
+    if subject.is_empty() || !subject.bytes().all(good) {
+        return Err(refused(
+            "the subject (`sub`) cannot stand for `{sub}`: a channel's level is made of A-Z a-z 0-9 _ - . :",
+        ));
+    }
+    Pattern::parse(&template.replace(SUBJECT, subject)).map_err(bad)
+}
+
+pub(super) fn refused(detail: impl Into<String>) -> Error {
+    Error::new(Code::Unauthorized, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_protocol::session::Target;
+
+    use super::*;
+
+    fn publish(patterns: &[&str], subject: Option<&str>) -> Result<Grant, Error> {
+        let rights = Rights { publish: patterns.iter().map(|p| (*p).to_owned()).collect(), ..Rights::default() };
+        let mut grant = Grant { subject: subject.map(Into::into), ..Grant::nothing() };
+        rights.grant(&mut grant).map(|()| grant)
+    }
+
+    #[test]
+    fn a_device_publishes_only_where_its_name_stands() {
+        let grant = publish(&["cars/{sub}/#"], Some("car-7")).unwrap();
+        let may = |target: &str| grant.check(Right::Publish, &Target::parse(target).unwrap()).is_ok();
+        assert!(
+            may("cars/car-7/telemetry") && !may("cars/car-8/telemetry") && !may("cars/car-70/x") && !may("cars/+/x")
+        );
+    }
+
+    #[test]
+    fn no_subject_widens_a_pattern() {
+        for subject in ["+", "#", "a/b", "", "../x", "a b", "ä", "{sub}"] {
+            assert_eq!(publish(&["cars/{sub}/#"], Some(subject)).unwrap_err().code, Code::Unauthorized, "{subject}");
+            assert!(publish(&["cars/#"], Some(subject)).is_ok(), "it is not used: {subject}");
+        }
+        assert!(publish(&["{sub}"], None).is_err());
+        assert!(publish(&["a/#/b"], None).is_err() && publish(&["{sup}"], None).is_err());
+        assert!(publish(&["a"; RULES_MAX + 1], None).is_err());
+    }
+
+    #[test]
+    fn key_sets_come_over_tls() {
+        for good in ["", "https://id.example/keys.json", "http://127.0.0.1:9000/keys", "http://[::1]:1/k"] {
+            assert!(check_url(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "http://id.example/keys",
+            "https://user:word@id.example/keys",
+            "file:///etc/passwd",
+            "id.example",
+            "http://",
+        ] {
+            assert!(check_url(bad).is_err(), "{bad}");
+        }
+    }
+}

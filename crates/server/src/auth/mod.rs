@@ -1,0 +1,247 @@
+//! Who is let in: tokens, API keys, and whoever has neither.
+//!
+//! It decides nothing about channels beyond what a grant says, and logs no token. Read first: [`Auth`], [`Config`], `jwt`.
+
+mod api_key;
+mod cache;
+mod config;
+mod jwt;
+mod key;
+mod remote;
+mod revocations;
+mod sign;
+
+pub use api_key::{encode_hash, generate as generate_api_key, hash as hash_api_key};
+pub use config::{ApiKey, Config, Rights};
+pub use key::Algorithm;
+pub use revocations::Revoked;
+pub use sign::{Pair, SigningKey, generate};
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use millrace_protocol::{Code, Error, Grant, Pattern, Right};
+use millrace_transport::access::{Authority, Verdict};
+use tokio::sync::watch;
+
+use self::{
+    api_key::Hash,
+    cache::Cache,
+    config::refused,
+    jwt::Token,
+    key::Key,
+    remote::RemoteKeys,
+    revocations::{List, Revocations},
+};
+
+/// Rights of whoever shows nothing, by namespace.
+pub type Anonymous = BTreeMap<String, Vec<Right>>;
+/// Gives seconds since 1970.
+pub type Clock = fn() -> u64;
+
+/// Says what a token, an API key, or neither grants. One for all shards; its keys may change while it works.
+pub struct Auth {
+    rules: RwLock<Arc<Rules>>,
+    revocations: Revocations,
+    clock: Clock,
+}
+
+/// What one configuration makes.
+struct Rules {
+    config: Config,
+    keys: Vec<Key>,
+    remote: Option<Arc<RemoteKeys>>,
+    api_keys: Vec<(Hash, Arc<Grant>)>,
+    anonymous: Arc<Grant>,
+    cache: Cache,
+}
+
+/// A token that is good, and why.
+pub struct Verified {
+    pub grant: Arc<Grant>,
+    /// Where its key is from, in words for people.
+    pub by: String,
+}
+
+impl Auth {
+    /// Errors: a file that cannot be read or holds no key; each names it.
+    pub fn new(config: &Config, anonymous: &Anonymous, clock: Clock) -> Result<Self, String> {
+        let revocations = Revocations::new(config.revoked_max);
+        revocations.set_file(read_revoked(config)?, config.revoked_max);
+        let rules = Rules::new(config, anonymous, None)?;
+        Ok(Self { rules: RwLock::new(rules.into()), revocations, clock })
+    }
+
+    /// Takes another configuration, and reads all files again even if it is the same. Tokens that were good are checked again.
+    ///
+    /// Errors: as [`Self::new`]; then all stays as it was.
+    pub fn reload(&self, config: &Config, anonymous: &Anonymous) -> Result<(), String> {
+        let revoked = read_revoked(config)?;
+        let rules = Rules::new(config, anonymous, Some(&self.rules()))?;
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules.into();
+        self.revocations.set_file(revoked, config.revoked_max);
+        Ok(())
+    }
+
+    /// What a token or API key grants.
+    ///
+    /// Cost: a look-up for a token that was seen before, else a signature; waits only while a key set is fetched.
+    /// Errors: [`Code::Unauthorized`], without the token in it; [`Code::Unavailable`] while there is no key set yet.
+    async fn grant(&self, credential: &str) -> Result<Arc<Grant>, Error> {
+        let rules = self.rules();
+        if credential.len() <= rules.config.token_bytes_max {
+            let version = rules.remote.as_ref().map_or(0, |remote| remote.keys().1);
+            if let Some(grant) = rules.cache.get(credential, version, (self.clock)()) {
+                return self.unless_revoked(grant);
+            }
+        }
+        self.check(&rules, credential).await.map(|verified| verified.grant)
+    }
+
+    /// As [`Authority::verify`], without memory, and with the key that signed.
+    pub async fn explain(&self, credential: &str) -> Result<Verified, Error> {
+        self.check(&self.rules(), credential).await
+    }
+
+    async fn check(&self, rules: &Rules, credential: &str) -> Result<Verified, Error> {
+        if !credential.contains('.') {
+            let grant =
+                api_key::find(&rules.api_keys, credential).ok_or_else(|| refused("there is no such API key"))?;
+            return self.unless_revoked(grant.clone()).map(|grant| Verified { grant, by: "auth.api_keys".into() });
+        }
+        let token = Token::parse(credential, rules.config.token_bytes_max)?;
+        let (key, version) = rules.key(&token).await?;
+        let grant = Arc::new(token.claims()?.grant(&rules.config, (self.clock)())?);
+        rules.cache.insert(credential, version, grant.clone());
+        self.unless_revoked(grant).map(|grant| Verified { grant, by: key.from })
+    }
+
+    fn unless_revoked(&self, grant: Arc<Grant>) -> Result<Arc<Grant>, Error> {
+        match self.is_revoked(&grant) {
+            true => Err(refused("it was revoked")),
+            false => Ok(grant),
+        }
+    }
+
+    /// Revokes for as long as any token may live. On this node: the others are told by whoever tells this one, or by their files.
+    ///
+    /// Errors: [`Code::TooMany`].
+    pub fn revoke(&self, revoked: Revoked) -> Result<(), Error> {
+        let now_s = (self.clock)();
+        let config = &self.rules().config;
+        let until_s = now_s.saturating_add(config.lifetime_max.as_secs()).saturating_add(2 * config.leeway.as_secs());
+        self.revocations.add(revoked, until_s, now_s)
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Authority for Auth {
+    fn verify<'a>(&'a self, credential: &'a str) -> Verdict<'a> {
+        Box::pin(self.grant(credential))
+    }
+
+    /// Everything, as long as nothing about tokens is configured.
+    fn anonymous(&self) -> Arc<Grant> {
+        self.rules().anonymous.clone()
+    }
+
+    fn revocations(&self) -> watch::Receiver<u64> {
+        self.revocations.changes()
+    }
+
+    fn is_revoked(&self, grant: &Grant) -> bool {
+        self.revocations.contain(grant)
+    }
+}
+
+impl Rules {
+    fn new(config: &Config, anonymous: &Anonymous, old: Option<&Rules>) -> Result<Self, String> {
+        let mut keys = Vec::new();
+        if !config.secret.is_empty() {
+            keys.push(Key::from_secret(config.secret.as_bytes(), "auth.secret")?);
+        }
+        for path in &config.keys {
+            keys.extend(Key::from_file(path)?);
+        }
+        let api_key = |(name, key): (&String, &ApiKey)| {
+            let mut grant = Grant { id: Some(name.as_str().into()), ..Grant::nothing() };
+            key.grants.grant(&mut grant).map_err(|error| error.detail)?;
+            let hash = api_key::decode_hash(&key.sha256).ok_or("an API key's `sha256` has 64 hexadecimal digits")?;
+            Ok::<_, String>((hash, Arc::new(grant)))
+        };
+        Ok(Self {
+            keys,
+            remote: remote(config, old)?,
+            api_keys: config.api_keys.iter().map(api_key).collect::<Result<_, _>>()?,
+            anonymous: Arc::new(anonymous_grant(config, anonymous)?),
+            cache: Cache::new(config.cached_max),
+            config: config.clone(),
+        })
+    }
+
+    /// The key that signed the token, and the version of the key set that was looked into.
+    async fn key(&self, token: &Token<'_>) -> Result<(Key, u64), Error> {
+        let unknown = || refused("no key that is configured here has signed the token");
+        let Some(remote) = &self.remote else {
+            let found = token.key(self.keys.iter()).unwrap_or_else(|| Err(unknown()));
+            return found.map(|key| (key.clone(), 0));
+        };
+        for is_last in [false, true] {
+            let (set, version) = remote.keys();
+            if let Some(found) = token.key(self.keys.iter().chain(set.iter())) {
+                return found.map(|key| (key.clone(), version));
+            }
+            if !is_last {
+                remote.newer().await;
+            } else if version == 0 {
+                return Err(Error::new(
+                    Code::Unavailable,
+                    "the keys that tokens are checked with could not be fetched yet",
+                ));
+            }
+        }
+        Err(unknown())
+    }
+}
+
+/// The fetcher of before if it is the same: it has keys.
+fn remote(config: &Config, old: Option<&Rules>) -> Result<Option<Arc<RemoteKeys>>, String> {
+    if config.jwks.is_empty() {
+        return Ok(None);
+    }
+    let is_same = |old: &&Rules| {
+        let times = |config: &Config| (config.jwks_refresh, config.jwks_pause);
+        old.config.jwks == config.jwks && times(&old.config) == times(config)
+    };
+    if let Some(remote) = old.filter(is_same).and_then(|old| old.remote.clone()) {
+        remote.refresh();
+        return Ok(Some(remote));
+    }
+    let started = RemoteKeys::start(config.jwks.clone(), config.jwks_refresh, config.jwks_pause);
+    started.map(|remote| Some(Arc::new(remote))).map_err(|error| format!("the system refuses a thread: {error}"))
+}
+
+fn anonymous_grant(config: &Config, anonymous: &Anonymous) -> Result<Grant, String> {
+    if !config.is_configured() && anonymous.values().all(Vec::is_empty) {
+        return Ok(Grant::everything());
+    }
+    let mut grant = Grant::nothing();
+    for (namespace, rights) in anonymous {
+        let pattern =
+            Pattern::parse(&format!("{namespace}/#")).map_err(|error| format!("namespaces.{namespace}: {error}"))?;
+        rights.iter().for_each(|right| grant.allow(*right, pattern.clone()));
+    }
+    Ok(grant)
+}
+
+fn read_revoked(config: &Config) -> Result<List, String> {
+    match config.revoked.as_os_str().is_empty() {
+        true => Ok(List::default()),
+        false => List::read(&config.revoked, config.revoked_max),
+    }
+}

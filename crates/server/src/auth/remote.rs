@@ -1,0 +1,169 @@
+//! A key set that is fetched: again from time to time, and when a token names a key that it lacks. What was fetched last stays while the
+//! URL cannot be reached.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
+
+use super::key::{Key, Secrets, from_set};
+
+/// Longest time for one fetch, and what a token waits for it.
+const FETCH: Duration = Duration::from_secs(5);
+/// Largest key set, in bytes.
+const SET_BYTES_MAX: usize = 1 << 20;
+
+/// Fetched by a thread of its own, which ends when this is dropped.
+pub struct RemoteKeys {
+    state: watch::Receiver<State>,
+    wanted: Arc<Notify>,
+    pause: Duration,
+}
+
+#[derive(Clone)]
+struct State {
+    keys: Arc<[Key]>,
+    /// Rises with every set that differs from the one before; 0: there was none yet.
+    version: u64,
+    is_fetching: bool,
+    /// Fetches that have ended, well or not.
+    ended: u64,
+    began: Option<Instant>,
+}
+
+impl RemoteKeys {
+    /// Begins to fetch.
+    ///
+    /// Units: `refresh` from one fetch to the next, `pause` at least so. Errors: the system refuses a thread.
+    pub fn start(url: String, refresh: Duration, pause: Duration) -> std::io::Result<Self> {
+        let state = State { keys: Arc::new([]), version: 0, is_fetching: true, ended: 0, began: None };
+        let (sender, state) = watch::channel(state);
+        let wanted = Arc::new(Notify::new());
+        let fetcher = Fetcher { url, refresh, pause, state: sender, wanted: wanted.clone() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("key-set".into()).spawn(move || runtime.block_on(fetcher.run()))?;
+        Ok(Self { state, wanted, pause })
+    }
+
+    /// The keys, and the version of their set.
+    pub fn keys(&self) -> (Arc<[Key]>, u64) {
+        let state = self.state.borrow();
+        (state.keys.clone(), state.version)
+    }
+
+    /// Waits for a newer set, if one may be fetched now: not before the pause after the last fetch is over. A fetch serves all who wait.
+    pub async fn newer(&self) {
+        let mut state = self.state.clone();
+        let ended = {
+            let now = state.borrow();
+            let may_ask = now.began.is_none_or(|began| began.elapsed() >= self.pause);
+            if !now.is_fetching && !may_ask {
+                return;
+            }
+            now.ended
+        };
+        self.wanted.notify_one();
+        let _ = timeout(FETCH, state.wait_for(|state| state.ended > ended)).await;
+    }
+
+    /// Fetches soon, but no sooner than the pause allows.
+    pub fn refresh(&self) {
+        self.wanted.notify_one();
+    }
+}
+
+struct Fetcher {
+    url: String,
+    refresh: Duration,
+    pause: Duration,
+    state: watch::Sender<State>,
+    wanted: Arc<Notify>,
+}
+
+impl Fetcher {
+    async fn run(self) {
+        let client = match client() {
+            Ok(client) => client,
+            Err(error) => return tracing::error!(error, "no key set can be fetched"),
+        };
+        // Its query may be a secret.
+        let shown = self.url.split('?').next().unwrap_or_default();
+        let mut last: Vec<u8> = Vec::new();
+        let mut failures = 0;
+        loop {
+            self.state.send_modify(|state| (state.is_fetching, state.began) = (true, Some(Instant::now())));
+            let fetched = match timeout(FETCH, fetch(&client, &self.url)).await {
+                Ok(Ok(json)) => from_set(&json, &format!("key set {shown}"), Secrets::Refused).map(|keys| (json, keys)),
+                Ok(Err(error)) => Err(error),
+                Err(_) => Err(format!("no answer within {} s", FETCH.as_secs())),
+            };
+            failures = if fetched.is_ok() { 0 } else { failures + 1 };
+            match &fetched {
+                Ok((json, keys)) if *json != last => {
+                    tracing::info!(url = shown, keys = keys.len(), "the key set has changed")
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(url = shown, error, "the key set cannot be fetched: the last one stays"),
+            }
+            self.state.send_modify(|state| {
+                if let Ok((json, keys)) = fetched
+                    && json != last
+                {
+                    (state.keys, state.version) = (keys.into(), state.version + 1);
+                    last = json;
+                }
+                (state.is_fetching, state.ended) = (false, state.ended + 1);
+            });
+            let next = match failures {
+                0 => self.refresh,
+                failures => self.pause.saturating_mul(1 << failures.min(10)).min(self.refresh),
+            };
+            tokio::select! {
+                () = tokio::time::sleep(self.pause) => {}
+                () = self.state.closed() => return,
+            }
+            tokio::select! {
+                () = tokio::time::sleep(next.saturating_sub(self.pause)) => {}
+                () = self.wanted.notified() => {}
+                () = self.state.closed() => return,
+            }
+        }
+    }
+}
+
+fn client() -> Result<reqwest::Client, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    // reqwest takes the provider of the process; whoever was first is as good.
+    let _ = rustls::crypto::CryptoProvider::install_default((*provider).clone());
+    // A redirect could lead away from TLS, or to what only this machine may reach.
+    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(FETCH);
+    client.build().map_err(|error| error.to_string())
+}
+
+/// Errors: why there is no set, without the URL.
+async fn fetch(client: &reqwest::Client, url: &str) -> Result<Vec<u8>, String> {
+    let words = |error: reqwest::Error| {
+        let error = error.without_url();
+        std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source())
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(": ")
+    };
+    let mut response = client.get(url).header("accept", "application/json").send().await.map_err(words)?;
+    if response.status() != reqwest::StatusCode::OK {
+        return Err(format!("the answer is {}", response.status()));
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(words)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > SET_BYTES_MAX {
+            return Err(format!("it is larger than {SET_BYTES_MAX} bytes"));
+        }
+    }
+    Ok(body)
+}

@@ -1,0 +1,205 @@
+//! What was revoked before its time: single tokens and API keys by id, and all that a subject was given before a moment.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{PoisonError, RwLock},
+    time::UNIX_EPOCH,
+};
+
+use millrace_protocol::{Code, Error, Grant};
+use tokio::sync::watch;
+
+/// Kept in memory for as long as a token may live; what the file lists, for as long as it does.
+pub struct Revocations {
+    lists: RwLock<Lists>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Lists {
+    told: List,
+    file: List,
+    entries_max: usize,
+}
+
+#[derive(Default, Debug, PartialEq)]
+pub struct List {
+    /// Until when each is worth keeping, in seconds since 1970.
+    ids: HashMap<String, u64>,
+    /// What each was given before this moment; and until when that is worth keeping.
+    subjects: HashMap<String, (u64, u64)>,
+}
+
+/// What is revoked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Revoked {
+    /// The token with this `jti`, or the API key of this name.
+    Id(String),
+    /// Every token of the subject whose `iat` is before this moment, in seconds since 1970, or that has none.
+    Subject { subject: String, before_s: u64 },
+}
+
+impl Revocations {
+    pub fn new(entries_max: usize) -> Self {
+        Self { lists: RwLock::new(Lists { entries_max, ..Lists::default() }), changes: watch::Sender::new(0) }
+    }
+
+    /// Units: `until_s`, by when all tokens that it can concern have expired, and `now_s` in seconds since 1970.
+    /// Errors: [`Code::TooMany`] when no more can be remembered; nothing that is remembered makes room.
+    pub fn add(&self, revoked: Revoked, until_s: u64, now_s: u64) -> Result<(), Error> {
+        {
+            let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
+            let max = lists.entries_max;
+            if lists.told.len() >= max {
+                lists.told.forget(now_s);
+            }
+            if lists.told.len() >= max {
+                return Err(Error::new(
+                    Code::TooMany,
+                    format!("{max} are revoked already (`auth.revoked_max`): take the key out of use that signed them"),
+                ));
+            }
+            lists.told.add(revoked, until_s);
+        }
+        self.changes.send_modify(|changes| *changes += 1);
+        Ok(())
+    }
+
+    /// Takes what the file lists now; what it listed before and does not any more is good again.
+    pub fn set_file(&self, file: List, entries_max: usize) {
+        let has_changed = {
+            let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
+            lists.entries_max = entries_max;
+            std::mem::replace(&mut lists.file, file) != lists.file
+        };
+        if has_changed {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    pub fn contain(&self, grant: &Grant) -> bool {
+        let lists = self.lists.read().unwrap_or_else(PoisonError::into_inner);
+        lists.told.contains(grant) || lists.file.contains(grant)
+    }
+}
+
+impl List {
+    /// Reads lines of `id ID` and `sub SUBJECT TIME` (RFC 3339); `#` begins a comment.
+    ///
+    /// Errors: the line that is neither, or one more than `entries_max`.
+    pub fn read(path: &Path, entries_max: usize) -> Result<Self, String> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+        let mut list = Self::default();
+        for (number, line) in text.lines().enumerate() {
+            let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+            let before = |time: &str| humantime::parse_rfc3339(time).ok()?.duration_since(UNIX_EPOCH).ok();
+            match words[..] {
+                [] => continue,
+                ["id", id] => list.add(Revoked::Id(id.into()), u64::MAX),
+                ["sub", subject, time] if before(time).is_some() => {
+                    let before_s = before(time).unwrap_or_default().as_secs();
+                    list.add(Revoked::Subject { subject: subject.into(), before_s }, u64::MAX);
+                }
+                _ => {
+                    return Err(format!(
+                        "{shown}, line {}: use `id ID` or `sub SUBJECT 2026-11-20T10:00:00Z`",
+                        number + 1
+                    ));
+                }
+            }
+            if list.len() > entries_max {
+                return Err(format!("{shown} lists more than {entries_max} (`auth.revoked_max`)"));
+            }
+        }
+        Ok(list)
+    }
+
+    fn add(&mut self, revoked: Revoked, until_s: u64) {
+        match revoked {
+            Revoked::Id(id) => {
+                let until = self.ids.entry(id).or_default();
+                *until = until_s.max(*until);
+            }
+            Revoked::Subject { subject, before_s } => {
+                let entry = self.subjects.entry(subject).or_default();
+                *entry = (before_s.max(entry.0), until_s.max(entry.1));
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.ids.len() + self.subjects.len()
+    }
+
+    fn forget(&mut self, now_s: u64) {
+        self.ids.retain(|_, until| *until > now_s);
+        self.subjects.retain(|_, (_, until)| *until > now_s);
+    }
+
+    fn contains(&self, grant: &Grant) -> bool {
+        let by_id = || grant.id.as_deref().is_some_and(|id| self.ids.contains_key(id));
+        let is_early = |subject: &str| {
+            self.subjects.get(subject).is_some_and(|(before, _)| grant.issued_s.is_none_or(|issued| issued < *before))
+        };
+        by_id() || grant.subject.as_deref().is_some_and(is_early)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn grant(subject: &str, id: &str, issued_s: Option<u64>) -> Grant {
+        Grant { subject: Some(subject.into()), id: Some(id.into()), issued_s, ..Grant::nothing() }
+    }
+
+    #[test]
+    fn ids_and_what_a_subject_was_given_before() {
+        let revocations = Revocations::new(10);
+        let changes = revocations.changes();
+        revocations.add(Revoked::Id("a".into()), 500, 0).unwrap();
+        revocations.add(Revoked::Subject { subject: "bob".into(), before_s: 100 }, 500, 0).unwrap();
+        assert_eq!(*changes.borrow(), 2);
+        assert!(revocations.contain(&grant("x", "a", Some(1000))));
+        assert!(revocations.contain(&grant("bob", "b", Some(99))) && revocations.contain(&grant("bob", "b", None)));
+        assert!(
+            !revocations.contain(&grant("bob", "b", Some(100))) && !revocations.contain(&grant("eve", "b", Some(1)))
+        );
+        assert!(!revocations.contain(&Grant::everything()));
+    }
+
+    #[test]
+    fn a_full_list_forgets_only_what_has_ended() {
+        let revocations = Revocations::new(2);
+        let add = |id: &str, until_s, now_s| revocations.add(Revoked::Id(id.into()), until_s, now_s);
+        add("a", 100, 0).unwrap();
+        add("b", 200, 0).unwrap();
+        assert_eq!(add("c", 300, 99).unwrap_err().code, Code::TooMany);
+        assert!(revocations.contain(&grant("", "a", None)), "nobody is let in again by many revocations");
+        add("c", 300, 100).unwrap();
+        assert!(!revocations.contain(&grant("", "a", None)) && revocations.contain(&grant("", "c", None)));
+    }
+
+    #[test]
+    fn a_file_lists_more() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"# lost phones\nid a1 # hers\n\nsub bob 1970-01-01T00:01:40Z\n").unwrap();
+        let revocations = Revocations::new(10);
+        revocations.set_file(List::read(file.path(), 10).unwrap(), 10);
+        assert!(revocations.contain(&grant("x", "a1", None)) && revocations.contain(&grant("bob", "x", Some(99))));
+        revocations.set_file(List::default(), 10);
+        assert!(!revocations.contain(&grant("x", "a1", None)));
+        assert_eq!(*revocations.changes().borrow(), 2);
+        assert!(List::read(file.path(), 1).unwrap_err().contains("revoked_max"));
+        file.write_all(b"sub eve yesterday\n").unwrap();
+        assert!(List::read(file.path(), 10).unwrap_err().contains("line 5"));
+    }
+}

@@ -1,0 +1,156 @@
+//! Makes tokens, and the keys for them: what `millrace token` does, the server never.
+
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD, Engine as _};
+use ring::{
+    hmac,
+    rand::SystemRandom,
+    signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RsaKeyPair},
+};
+use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
+use serde_json::{Value, json};
+
+use super::{
+    config::SECRET_BYTES_MIN,
+    key::{Algorithm, ED25519_SPKI, P256_SPKI},
+};
+
+/// Before the 32 bytes of a private key; without the public one, which some readers do not expect. Source: RFC 8410, section 7.
+const ED25519_PKCS8: &[u8] = &[0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
+/// Signs tokens.
+pub enum SigningKey {
+    Secret(hmac::Key),
+    Rsa(Box<RsaKeyPair>),
+    P256(EcdsaKeyPair),
+    Ed25519(Ed25519KeyPair),
+}
+
+/// A new pair, both in PEM.
+pub struct Pair {
+    pub private: String,
+    pub public: String,
+}
+
+impl SigningKey {
+    /// A private key in PEM, or else a secret for HS256.
+    ///
+    /// Errors: what is wrong with it, and what to do.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        if text.windows(11).any(|word| word == b"-----BEGIN ") {
+            return Self::from_pem(text);
+        }
+        let secret = text.trim_ascii();
+        if secret.len() < SECRET_BYTES_MIN {
+            return Err(format!(
+                "a secret for HS256 has {SECRET_BYTES_MIN} bytes at least: `millrace token key --alg HS256` makes one"
+            ));
+        }
+        Ok(Self::Secret(hmac::Key::new(hmac::HMAC_SHA256, secret)))
+    }
+
+    fn from_pem(pem: &[u8]) -> Result<Self, String> {
+        let der = PrivatePkcs8KeyDer::from_pem_slice(pem).map_err(|_| {
+            "this is no private key in PEM that begins with `-----BEGIN PRIVATE KEY-----`; `openssl pkcs8 -topk8 -nodes` makes one of others"
+        })?;
+        let der = der.secret_pkcs8_der();
+        if let Ok(pair) = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der) {
+            return Ok(Self::Ed25519(pair));
+        }
+        let p256 = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
+        if let Ok(pair) = EcdsaKeyPair::from_pkcs8(p256, der, &SystemRandom::new()) {
+            return Ok(Self::P256(pair));
+        }
+        let pair = RsaKeyPair::from_pkcs8(der);
+        pair.map(|pair| Self::Rsa(pair.into()))
+            .map_err(|_| "this private key is none of RSA (2048 bits or more), P-256, Ed25519".into())
+    }
+
+    pub fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::Secret(_) => Algorithm::Hs256,
+            Self::Rsa(_) => Algorithm::Rs256,
+            Self::P256(_) => Algorithm::Es256,
+            Self::Ed25519(_) => Algorithm::EdDsa,
+        }
+    }
+
+    /// A token with these claims; `kid` tells the server which key it is, where there are several.
+    ///
+    /// Errors: the system has no randomness to give.
+    pub fn sign(&self, claims: &Value, kid: Option<&str>) -> Result<String, String> {
+        let mut header = json!({ "alg": self.algorithm().name(), "typ": "JWT" });
+        if let Some(kid) = kid {
+            header["kid"] = kid.into();
+        }
+        let part = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
+        let message = format!("{}.{}", part(&header), part(claims));
+        let signed = self.sign_bytes(message.as_bytes()).map_err(|_| "the system has no randomness to give")?;
+        Ok(format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(signed)))
+    }
+
+    fn sign_bytes(&self, message: &[u8]) -> Result<Vec<u8>, ring::error::Unspecified> {
+        let random = SystemRandom::new();
+        Ok(match self {
+            Self::Secret(key) => hmac::sign(key, message).as_ref().to_vec(),
+            Self::P256(pair) => pair.sign(&random, message)?.as_ref().to_vec(),
+            Self::Ed25519(pair) => pair.sign(message).as_ref().to_vec(),
+            Self::Rsa(pair) => {
+                let mut signed = vec![0; pair.public().modulus_len()];
+                pair.sign(&signature::RSA_PKCS1_SHA256, &random, message, &mut signed)?;
+                signed
+            }
+        })
+    }
+}
+
+/// A new pair for EdDSA or ES256; others are made by `openssl genpkey`.
+///
+/// Errors: another algorithm, or the system has no randomness to give.
+pub fn generate(algorithm: Algorithm) -> Result<Pair, String> {
+    let no_chance = |_| "the system has no randomness to give".to_owned();
+    let (private, public) = match algorithm {
+        Algorithm::EdDsa => {
+            let mut seed = [0; 32];
+            getrandom::fill(&mut seed).map_err(|error| error.to_string())?;
+            let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|error| error.to_string())?;
+            ([ED25519_PKCS8, &seed].concat(), [ED25519_SPKI, pair.public_key().as_ref()].concat())
+        }
+        Algorithm::Es256 => {
+            let (p256, random) = (&signature::ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+            let private = EcdsaKeyPair::generate_pkcs8(p256, &random).map_err(no_chance)?;
+            let pair = EcdsaKeyPair::from_pkcs8(p256, private.as_ref(), &random).map_err(|error| error.to_string())?;
+            (private.as_ref().to_vec(), [P256_SPKI, pair.public_key().as_ref()].concat())
+        }
+        other => return Err(format!("a pair for {} is made by `openssl genpkey`", other.name())),
+    };
+    Ok(Pair { private: pem("PRIVATE KEY", &private), public: pem("PUBLIC KEY", &public) })
+}
+
+/// Source: RFC 7468, section 3.
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = BASE64_STANDARD.encode(der);
+    let lines: Vec<&str> =
+        text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap_or_default()).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::key::Key;
+
+    #[test]
+    fn what_a_pair_signs_its_public_half_knows() {
+        for algorithm in [Algorithm::EdDsa, Algorithm::Es256] {
+            let (pair, other) = (generate(algorithm).unwrap(), generate(algorithm).unwrap());
+            let signing = SigningKey::parse(pair.private.as_bytes()).unwrap();
+            assert_eq!(signing.algorithm(), algorithm);
+            let signed = signing.sign_bytes(b"text").unwrap();
+            let key = |pair: &Pair| Key::from_pem(pair.public.as_bytes(), "").unwrap();
+            assert!(key(&pair).verify(b"text", &signed) && !key(&pair).verify(b"test", &signed));
+            assert!(!key(&other).verify(b"text", &signed));
+        }
+        assert!(generate(Algorithm::Rs256).is_err() && SigningKey::parse(b"short").is_err());
+        assert!(SigningKey::parse(b"-----BEGIN RSA PRIVATE KEY-----\n").is_err());
+    }
+}

@@ -1,0 +1,29 @@
+use std::time::Duration;
+
+use millrace_engine::HistoryConfig;
+use millrace_protocol::Right;
+use serde::{Deserialize, Serialize};
+
+/// What is other for the channels of one first level; what is not said is as for all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Namespace {
+    pub count_max: Option<usize>,
+    pub bytes_max: Option<usize>,
+    #[serde(with = "humantime_serde")]
+    pub age_max: Option<Duration>,
+    pub durable: Option<bool>,
+    /// What is granted without a token.
+    pub anonymous: Vec<Right>,
+}
+
+impl Namespace {
+    pub fn history(&self, all: HistoryConfig) -> HistoryConfig {
+        HistoryConfig {
+            count_max: self.count_max.unwrap_or(all.count_max),
+            bytes_max: self.bytes_max.unwrap_or(all.bytes_max),
+            age_max: self.age_max.unwrap_or(all.age_max),
+            durable: self.durable.unwrap_or(all.durable),
+        }
+    }
+}
