@@ -7,6 +7,7 @@ mod publish;
 mod serve;
 mod simulate;
 mod subscribe;
+mod token;
 
 use std::process::ExitCode;
 
@@ -60,6 +61,9 @@ enum Command {
     Sub(subscribe::Args),
     /// Read a range of a channel's past, then end
     History(history::Args),
+    /// Make keys, sign tokens, and say what a token is worth
+    #[command(subcommand, after_help = token::EXAMPLES)]
+    Token(token::Command),
     /// Print or check the configuration
     #[command(subcommand, after_help = "Example: what can be set, and what it is set to\n  millrace config default")]
     Config(config::Command),
@@ -88,6 +92,7 @@ fn main() -> ExitCode {
                     Command::Pub(args) => publish::run(args).await,
                     Command::Sub(args) => subscribe::run(args).await,
                     Command::History(args) => history::run(args).await,
+                    Command::Token(command) => token::run(command).await,
                     Command::Config(command) => config::run(command),
                     Command::Lab(_) => unreachable!("it has returned above"),
                 }
