@@ -9,3 +9,4 @@ mod restart;
 mod serving;
 mod support;
 mod talking;
+mod token;

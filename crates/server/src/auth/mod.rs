@@ -31,7 +31,6 @@ use self::{
     api_key::Hash,
     cache::Cache,
     config::refused,
-    jwt::Token,
     key::Key,
     remote::RemoteKeys,
     revocations::{List, Revocations},

@@ -130,7 +130,8 @@ async fn what_is_no_good_token_is_refused() {
         format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(&signed[..signed.len() - 1]))
     };
     let other = BASE64_URL_SAFE_NO_PAD.encode(but(json!({ "sub": "car-8" })).to_string());
-    let swapped = sign(&good).split('.').enumerate().map(|(n, part)| if n == 1 { other.clone() } else { part.into() });
+    let signed = sign(&good);
+    let swapped = signed.split('.').enumerate().map(|(n, part)| if n == 1 { other.clone() } else { part.into() });
     let swapped = swapped.collect::<Vec<String>>().join(".");
     let table: Vec<(&str, String, &str)> = vec![
         ("nothing", ".".into(), "no token"),
