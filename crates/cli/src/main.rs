@@ -9,6 +9,7 @@ mod publish;
 mod serve;
 mod simulate;
 mod subscribe;
+mod token;
 mod trust;
 
 use std::process::ExitCode;
@@ -66,6 +67,9 @@ enum Command {
     /// Make certificates to begin with
     #[command(subcommand, after_help = "Example: for this machine and the phones in its network\n  millrace cert dev")]
     Cert(cert::Command),
+    /// Make keys, sign tokens, and say what a token is worth
+    #[command(subcommand, after_help = token::EXAMPLES)]
+    Token(token::Command),
     /// Print or check the configuration
     #[command(subcommand, after_help = "Example: what can be set, and what it is set to\n  millrace config default")]
     Config(config::Command),
@@ -95,6 +99,7 @@ fn main() -> ExitCode {
                     Command::Sub(args) => subscribe::run(args).await,
                     Command::History(args) => history::run(args).await,
                     Command::Cert(command) => cert::run(command),
+                    Command::Token(command) => token::run(command).await,
                     Command::Config(command) => config::run(command),
                     Command::Lab(_) => unreachable!("it has returned above"),
                 }

@@ -48,6 +48,11 @@ pub struct Args {
 }
 
 impl Args {
+    /// What the file and the environment say, without any flag.
+    pub fn of_file(config: Option<PathBuf>) -> Self {
+        Self { config, ..Self::default() }
+    }
+
     /// Errors: a bad file, an unknown key, a bad value; each says where it stands.
     pub fn load(self) -> anyhow::Result<Sources> {
         let quoted = |text: String| format!("{text:?}");

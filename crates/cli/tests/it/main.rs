@@ -11,3 +11,4 @@ mod serving;
 mod support;
 mod talking;
 mod tls;
+mod token;

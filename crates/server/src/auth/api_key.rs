@@ -15,9 +15,16 @@ const PREFIX: &str = "mrk_";
 ///
 /// Errors: the system has no randomness to give.
 pub fn generate() -> Result<String, getrandom::Error> {
-    let mut chance = [0; 32];
+    Ok(format!("{PREFIX}{}", random_text(32)?))
+}
+
+/// So many random bytes in base64url: a secret for HS256, the id of a token.
+///
+/// Errors: the system has no randomness to give.
+pub fn random_text(bytes: usize) -> Result<String, getrandom::Error> {
+    let mut chance = vec![0; bytes];
     getrandom::fill(&mut chance)?;
-    Ok(format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(chance)))
+    Ok(BASE64_URL_SAFE_NO_PAD.encode(chance))
 }
 
 pub fn hash(text: &str) -> Hash {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use millrace_protocol::{Error, Grant};
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
     config::{Config, Rights, refused},
@@ -66,8 +66,8 @@ impl<'a> Token<'a> {
             message.split_once('.').filter(|(_, payload)| !payload.contains('.')).ok_or_else(none)?;
         let decode = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).map_err(|_| none());
         let (header, payload, signed) = (decode(header)?, decode(payload)?, decode(signed)?);
-        let header: Header = serde_json::from_slice(&header)
-            .map_err(|_| refused("the token's header is not `{\"alg\": \"..\", \"kid\"?: \"..\"}`"))?;
+        let header: Header = object(&header)
+            .ok_or_else(|| refused("the token's header is not `{\"alg\": \"..\", \"kid\"?: \"..\"}`"))?;
         let algorithm = Algorithm::parse(&header.alg)
             .ok_or_else(|| refused("the token's algorithm is none of HS256, RS256, ES256, EdDSA"))?;
         if header.crit.is_some() {
@@ -111,8 +111,8 @@ impl<'a> Token<'a> {
 
     /// Errors: they are no JSON object, one is of the wrong kind, or twice there.
     pub fn claims(&self) -> Result<Claims, Error> {
-        serde_json::from_slice(&self.payload)
-            .map_err(|_| refused("the token's claims cannot be read: one is of the wrong kind, or there twice"))
+        object(&self.payload)
+            .ok_or_else(|| refused("the token's claims cannot be read: one is of the wrong kind, or there twice"))
     }
 }
 
@@ -162,6 +162,11 @@ impl Claims {
         self.millrace.as_ref().unwrap_or(&config.default).grant(&mut grant)?;
         Ok(grant)
     }
+}
+
+/// A list would be read, too, as the members in their order.
+fn object<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
+    serde_json::from_slice(json).ok().filter(|_: &T| json.trim_ascii_start().starts_with(b"{"))
 }
 
 /// Whole seconds since 1970; `None` for what is no such time.

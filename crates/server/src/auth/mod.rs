@@ -11,8 +11,9 @@ mod remote;
 mod revocations;
 mod sign;
 
-pub use api_key::{encode_hash, generate as generate_api_key, hash as hash_api_key};
+pub use api_key::{encode_hash, generate as generate_api_key, hash as hash_api_key, random_text};
 pub use config::{ApiKey, Config, Rights};
+pub use jwt::{Claims, Token};
 pub use key::Algorithm;
 pub use revocations::Revoked;
 pub use sign::{Pair, SigningKey, generate};
@@ -30,7 +31,6 @@ use self::{
     api_key::Hash,
     cache::Cache,
     config::refused,
-    jwt::Token,
     key::Key,
     remote::RemoteKeys,
     revocations::{List, Revocations},

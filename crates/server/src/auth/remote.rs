@@ -33,7 +33,7 @@ struct State {
     is_fetching: bool,
     /// Fetches that have ended, well or not.
     ended: u64,
-    began: Option<Instant>,
+    last: Option<Instant>,
 }
 
 impl RemoteKeys {
@@ -41,7 +41,7 @@ impl RemoteKeys {
     ///
     /// Units: `refresh` from one fetch to the next, `pause` at least so. Errors: the system refuses a thread.
     pub fn start(url: String, refresh: Duration, pause: Duration) -> std::io::Result<Self> {
-        let state = State { keys: Arc::new([]), version: 0, is_fetching: true, ended: 0, began: None };
+        let state = State { keys: Arc::new([]), version: 0, is_fetching: true, ended: 0, last: None };
         let (sender, state) = watch::channel(state);
         let wanted = Arc::new(Notify::new());
         let fetcher = Fetcher { url, refresh, pause, state: sender, wanted: wanted.clone() };
@@ -61,13 +61,15 @@ impl RemoteKeys {
         let mut state = self.state.clone();
         let ended = {
             let now = state.borrow();
-            let may_ask = now.began.is_none_or(|began| began.elapsed() >= self.pause);
+            let may_ask = now.last.is_none_or(|last| last.elapsed() >= self.pause);
             if !now.is_fetching && !may_ask {
                 return;
             }
+            if !now.is_fetching {
+                self.wanted.notify_one();
+            }
             now.ended
         };
-        self.wanted.notify_one();
         let _ = timeout(FETCH, state.wait_for(|state| state.ended > ended)).await;
     }
 
@@ -96,7 +98,7 @@ impl Fetcher {
         let mut last: Vec<u8> = Vec::new();
         let mut failures = 0;
         loop {
-            self.state.send_modify(|state| (state.is_fetching, state.began) = (true, Some(Instant::now())));
+            self.state.send_modify(|state| state.is_fetching = true);
             let fetched = match timeout(FETCH, fetch(&client, &self.url)).await {
                 Ok(Ok(json)) => from_set(&json, &format!("key set {shown}"), Secrets::Refused).map(|keys| (json, keys)),
                 Ok(Err(error)) => Err(error),
@@ -117,7 +119,7 @@ impl Fetcher {
                     (state.keys, state.version) = (keys.into(), state.version + 1);
                     last = json;
                 }
-                (state.is_fetching, state.ended) = (false, state.ended + 1);
+                (state.is_fetching, state.ended, state.last) = (false, state.ended + 1, Some(Instant::now()));
             });
             let next = match failures {
                 0 => self.refresh,

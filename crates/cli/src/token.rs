@@ -1,0 +1,341 @@
+//! `millrace token`: makes keys, signs tokens, and says in plain words what a token is worth here.
+
+use std::{
+    fs::OpenOptions,
+    io::{IsTerminal as _, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use millrace_server::{
+    Config,
+    auth::{self, Algorithm, Auth, Rights, SigningKey, Token},
+};
+use serde_json::json;
+
+use crate::serve;
+
+/// What a token that is read may have at most.
+const INPUT_BYTES_MAX: u64 = 64 * 1024;
+
+pub const EXAMPLES: &str = "\
+Example: a first token, and a server that takes it
+  millrace token key --out millrace.key
+  millrace --set 'auth.keys=[\"millrace.key.pub\"]' &
+  millrace token create --key millrace.key --sub alice --subscribe 'chat/#' --publish 'chat/{sub}'";
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Make a key that signs tokens
+    #[command(after_help = "Example: millrace.key signs, millrace.key.pub belongs into the server's `auth.keys`\n  \
+        millrace token key --out millrace.key\nExample: a secret that both know, for `auth.secret`\n  millrace token key --alg HS256")]
+    Key(KeyArgs),
+    /// Sign a token and print it
+    #[command(after_help = "Example: a car that publishes only its own data, and reads the news\n  \
+        millrace token create --key millrace.key --sub car-7 --publish 'cars/{sub}/#' --subscribe news --expires 30days\n\
+        Without --key, the configuration's auth.secret signs. Without any right, the server's [auth.default] says what it grants.")]
+    Create(CreateArgs),
+    /// Say what a token grants here, and until when; exit code 1 if it is no good
+    #[command(
+        after_help = "Example: with the keys that the server has; a token in an argument is seen by others on this machine\n  \
+        millrace token inspect --config millrace.toml < token\nExample: what does it say, whoever signed it?\n  \
+        echo \"$TOKEN\" | millrace token inspect"
+    )]
+    Inspect(InspectArgs),
+    /// Make an API key for a back end; the server's configuration gets only its hash
+    #[command(
+        after_help = "Example: may publish orders and nothing else\n  millrace token api-key --name billing --publish 'orders/#'"
+    )]
+    ApiKey(ApiKeyArgs),
+}
+
+#[derive(Args)]
+pub struct KeyArgs {
+    /// What it signs by; for RS256: `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048`
+    #[arg(long, value_enum, ignore_case = true, default_value = "EdDSA")]
+    alg: Made,
+    /// Write it here, and its public half to FILE.pub, instead of printing both
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Made {
+    #[value(name = "EdDSA")]
+    EdDsa,
+    #[value(name = "ES256")]
+    Es256,
+    #[value(name = "HS256")]
+    Hs256,
+}
+
+#[derive(Args)]
+struct RightArgs {
+    /// Channel or pattern that may be read; may be repeated, as all of these
+    #[arg(long, value_name = "PATTERN")]
+    subscribe: Vec<String>,
+    /// .. that may be published to
+    #[arg(long, value_name = "PATTERN")]
+    publish: Vec<String>,
+    /// .. whose readers may be counted
+    #[arg(long, value_name = "PATTERN")]
+    presence: Vec<String>,
+    /// .. whose past may be read
+    #[arg(long, value_name = "PATTERN")]
+    history: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct CreateArgs {
+    /// Whose it is; `{sub}` in a pattern stands for it
+    #[arg(long)]
+    sub: Option<String>,
+    #[command(flatten)]
+    rights: RightArgs,
+    /// How long it is good
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = humantime::parse_duration)]
+    expires: Duration,
+    /// What it can be revoked by [default: random]
+    #[arg(long, value_name = "JTI")]
+    id: Option<String>,
+    /// Private key (PEM), or a file with a secret for HS256
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Which of the server's keys this is, where those have names
+    #[arg(long, value_name = "NAME")]
+    kid: Option<String>,
+    /// Configuration file: its issuer, audience and secret are taken
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct InspectArgs {
+    /// The token or API key [default: standard input]
+    token: Option<String>,
+    /// Configuration file: whose keys are asked
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct ApiKeyArgs {
+    /// What it is called, and revoked by
+    #[arg(long)]
+    name: String,
+    #[command(flatten)]
+    rights: RightArgs,
+}
+
+impl From<RightArgs> for Rights {
+    fn from(RightArgs { subscribe, publish, presence, history }: RightArgs) -> Self {
+        Self { subscribe, publish, presence, history }
+    }
+}
+
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Key(args) => key(&args),
+        Command::Create(args) => create(args),
+        Command::Inspect(args) => inspect(args).await,
+        Command::ApiKey(args) => api_key(args),
+    }
+}
+
+fn key(args: &KeyArgs) -> anyhow::Result<()> {
+    let algorithm = match args.alg {
+        Made::EdDsa => Algorithm::EdDsa,
+        Made::Es256 => Algorithm::Es256,
+        Made::Hs256 => {
+            let secret = format!("{}\n", auth::random_text(32).map_err(|error| anyhow!(error.to_string()))?);
+            return match &args.out {
+                Some(path) => write_private(path, &secret),
+                None => Ok(print!("{secret}")),
+            };
+        }
+    };
+    let pair = auth::generate(algorithm).map_err(anyhow::Error::msg)?;
+    let Some(path) = &args.out else {
+        print!("{}{}", pair.private, pair.public);
+        return Ok(());
+    };
+    let mut public = path.clone().into_os_string();
+    public.push(".pub");
+    write_private(path, &pair.private)?;
+    std::fs::write(&public, pair.public).with_context(|| format!("cannot write {}", public.display()))?;
+    println!(
+        "{} signs tokens: keep it to yourself\n{} belongs into the server's `auth.keys`",
+        path.display(),
+        public.display()
+    );
+    Ok(())
+}
+
+/// Only its owner can read it, and no key that is there already is lost.
+fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn create(args: CreateArgs) -> anyhow::Result<()> {
+    let config = load(args.config)?;
+    let key = match &args.key {
+        Some(path) => {
+            let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            SigningKey::parse(&text).map_err(|what| anyhow!("{}: {what}", path.display()))?
+        }
+        None if !config.auth.secret.is_empty() => {
+            SigningKey::parse(config.auth.secret.as_bytes()).map_err(anyhow::Error::msg)?
+        }
+        None => bail!(
+            "there is nothing to sign with: give --key FILE (`millrace token key --out FILE` makes one), or a --config with auth.secret"
+        ),
+    };
+    if args.expires > config.auth.lifetime_max {
+        let max = humantime::format_duration(config.auth.lifetime_max);
+        bail!("the server takes no token that is good for longer than {max} (`auth.lifetime_max`)");
+    }
+    let (now_s, rights) = (unix_s(), Rights::from(args.rights));
+    let id = match args.id {
+        Some(id) => id,
+        None => auth::random_text(12).map_err(|error| anyhow!(error.to_string()))?,
+    };
+    let mut claims = json!({ "jti": id, "iat": now_s, "exp": now_s + args.expires.as_secs() });
+    if let Some(sub) = args.sub {
+        claims["sub"] = sub.into();
+    }
+    if !config.auth.issuer.is_empty() {
+        claims["iss"] = config.auth.issuer.clone().into();
+    }
+    if !config.auth.audience.is_empty() {
+        claims["aud"] = config.auth.audience.clone().into();
+    }
+    if rights != Rights::default() {
+        let all = rights.by_right().into_iter().filter(|(_, patterns)| !patterns.is_empty());
+        claims["millrace"] = all.map(|(right, patterns)| (right.name().to_owned(), json!(patterns))).collect();
+    }
+    let token = key.sign(&claims, args.kid.as_deref()).map_err(anyhow::Error::msg)?;
+    // As the server will: a pattern or subject that it refuses is found here.
+    let read =
+        Token::parse(&token, config.auth.token_bytes_max).and_then(|token| token.claims()?.grant(&config.auth, now_s));
+    read.map_err(|error| anyhow!("the server would not take this token: {}", error.detail))?;
+    println!("{token}");
+    Ok(())
+}
+
+async fn inspect(args: InspectArgs) -> anyhow::Result<()> {
+    let text = match args.token {
+        Some(token) => token,
+        None => {
+            if std::io::stdin().is_terminal() {
+                eprintln!("Paste the token, then Enter and Ctrl-D:");
+            }
+            let mut text = String::new();
+            std::io::stdin().take(INPUT_BYTES_MAX).read_to_string(&mut text)?;
+            text
+        }
+    };
+    let (config, text) = (load(args.config)?, text.trim());
+    let text = text.strip_prefix("Bearer ").unwrap_or(text);
+    match Token::parse(text, usize::MAX) {
+        Ok(token) => println!("{}", describe(&token)),
+        Err(_) if !text.contains('.') => println!("An API key, or no token at all."),
+        Err(error) => println!("No token that could be good anywhere: {}.", error.detail),
+    }
+    if !config.auth.is_configured() {
+        println!("Not checked: no key is configured here. Give --config FILE, or set MILLRACE_AUTH__SECRET.");
+        bail!("not checked");
+    }
+    let auth = Auth::new(&config.auth, &config.anonymous(), unix_s).map_err(|what| anyhow!("`[auth]`: {what}"))?;
+    match auth.explain(text).await {
+        Ok(verified) => {
+            println!("Good: its key is {}. It grants:", verified.by);
+            for (right, pattern) in verified.grant.rules() {
+                println!("  {:<10} {}", right.name(), pattern.as_str());
+            }
+            if verified.grant.rules().is_empty() {
+                println!("  nothing");
+            }
+            Ok(())
+        }
+        Err(error) => bail!("not good: {}", error.detail),
+    }
+}
+
+/// What a token says of itself.
+fn describe(token: &Token<'_>) -> String {
+    let mut lines = vec![format!("A token, signed by {}, it says.", token.algorithm.name())];
+    let mut line =
+        |name: &str, value: Option<String>| lines.extend(value.map(|value| format!("  {name:<10} {}", shown(&value))));
+    line("key", token.header.kid.clone());
+    match token.claims() {
+        Ok(claims) => {
+            line("subject", claims.sub);
+            line("id", claims.jti);
+            line("issuer", claims.iss);
+            line("made", claims.iat.map(moment));
+            line("good from", claims.nbf.map(moment));
+            line("ends", claims.exp.map(moment));
+            match claims.millrace {
+                Some(rights) => {
+                    for (right, patterns) in rights.by_right() {
+                        line(right.name(), (!patterns.is_empty()).then(|| patterns.join(" ")));
+                    }
+                }
+                None => line("rights", Some("none of its own: the server's [auth.default] says them".into())),
+            }
+        }
+        Err(error) => lines.push(format!("  {}", error.detail)),
+    }
+    lines.join("\n")
+}
+
+/// Nobody writes to our terminal by a token.
+fn shown(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn moment(seconds: f64) -> String {
+    let now_s = unix_s();
+    if !(0.0..=1e11).contains(&seconds) {
+        return "at no time".into();
+    }
+    let at = seconds as u64;
+    let distance = humantime::format_duration(Duration::from_secs(at.abs_diff(now_s)));
+    let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(at));
+    if at > now_s { format!("{time}, in {distance}") } else { format!("{time}, {distance} ago") }
+}
+
+fn api_key(args: ApiKeyArgs) -> anyhow::Result<()> {
+    let key = auth::generate_api_key().map_err(|error| anyhow!(error.to_string()))?;
+    let rights = Rights::from(args.rights);
+    let config = auth::ApiKey { sha256: auth::encode_hash(&auth::hash_api_key(&key)), grants: rights.clone() };
+    let named = auth::Config { api_keys: [(args.name.clone(), config.clone())].into(), ..auth::Config::default() };
+    named.check()?;
+    println!(
+        "{key}\n\n# The line above is for the back end, and shown only now. The lines below are for the server's configuration."
+    );
+    println!("[auth.api_keys.{}]\nsha256 = {:?}", toml_key(&args.name), config.sha256);
+    for (right, patterns) in rights.by_right().into_iter().filter(|(_, patterns)| !patterns.is_empty()) {
+        println!("grants.{} = {}", right.name(), json!(patterns));
+    }
+    Ok(())
+}
+
+/// Bare where TOML allows it.
+fn toml_key(name: &str) -> String {
+    let is_bare = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if is_bare { name.to_owned() } else { json!(name).to_string() }
+}
+
+fn load(file: Option<PathBuf>) -> anyhow::Result<Config> {
+    Ok(serve::Args::of_file(file).load()?.config)
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

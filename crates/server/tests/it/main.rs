@@ -1,0 +1,51 @@
+//! Tokens from outside: made by other libraries (`tokens.json`: PyJWT 2.15 and jose 6.2; its clock stands still), by hand, and with keys
+//! from a real HTTP server.
+
+mod key_sets;
+mod tokens;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use millrace_protocol::{Error, Grant, Right, session::Target};
+use millrace_server::auth::{Algorithm, Anonymous, Auth, Config, SigningKey, generate};
+use millrace_transport::access::Authority as _;
+use serde_json::{Value, json};
+
+pub const NOW: u64 = 1_800_000_000;
+
+pub fn made_elsewhere() -> Value {
+    serde_json::from_str(include_str!("tokens.json")).expect("it is JSON")
+}
+
+pub fn auth(config: &Config) -> Auth {
+    Auth::new(config, &Anonymous::new(), || NOW).expect("the configuration is good")
+}
+
+/// A private key, and the file with its public half.
+pub fn pair(algorithm: Algorithm) -> (SigningKey, tempfile::NamedTempFile) {
+    let pair = generate(algorithm).expect("there is randomness");
+    (SigningKey::parse(pair.private.as_bytes()).expect("it was just made"), file(&pair.public))
+}
+
+pub fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), text).expect("it is ours");
+    file
+}
+
+/// Good for an hour.
+pub fn claims() -> Value {
+    json!({ "sub": "car-7", "jti": "t-1", "iat": NOW, "exp": NOW + 3600, "millrace": { "publish": ["cars/{sub}/#"] } })
+}
+
+pub async fn verify(auth: &Auth, token: &str) -> Result<Arc<Grant>, Error> {
+    auth.verify(token).await
+}
+
+pub fn may(grant: &Grant, right: Right, target: &str) -> bool {
+    grant.check(right, &Target::parse(target).expect("it is a name")).is_ok()
+}
+
+pub fn rights(namespace: &str, rights: &[Right]) -> Anonymous {
+    BTreeMap::from([(namespace.to_owned(), rights.to_vec())])
+}
