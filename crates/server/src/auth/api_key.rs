@@ -52,11 +52,10 @@ pub fn decode_hash(text: &str) -> Option<Hash> {
 /// The one with this hash. All are compared, each in constant time.
 pub fn find<'a, T>(keys: &'a [(Hash, T)], presented: &str) -> Option<&'a T> {
     let presented = hash(presented);
-    let found = keys.iter().fold(None, |found, (hash, value)| match bool::from(hash.ct_eq(&presented)) {
+    keys.iter().fold(None, |found, (hash, value)| match bool::from(hash.ct_eq(&presented)) {
         true => Some(value),
         false => found,
-    });
-    found
+    })
 }
 
 #[cfg(test)]

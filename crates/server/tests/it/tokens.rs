@@ -19,7 +19,7 @@ use crate::{NOW, auth, claims, file, made_elsewhere, may, pair, rights, verify};
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 fn hs256() -> SigningKey {
-    SigningKey::parse(SECRET.as_bytes()).unwrap()
+    SigningKey::parse(SECRET.as_bytes()).expect("it is long enough")
 }
 
 fn secret() -> Config {
@@ -40,7 +40,7 @@ fn by_secret(secret: &[u8]) -> impl Fn(&[u8]) -> Vec<u8> {
 /// The claims of a good token, changed.
 fn with(change: Value) -> Value {
     let mut claims = claims();
-    for (name, value) in change.as_object().unwrap() {
+    for (name, value) in change.as_object().expect("it is one") {
         claims[name] = value.clone();
     }
     claims
