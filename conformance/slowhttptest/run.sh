@@ -8,9 +8,7 @@ if [ "${1:-}" = --quick ]; then
     connections=100 rate=50 seconds=10 header_s=3 body_s=3 write_s=3
 fi
 
-# The limits per address would end these attacks sooner: what is asked here is what the timeouts do.
-serve --set limits.header_timeout=${header_s}s --set limits.body_timeout=${body_s}s --set limits.write_timeout=${write_s}s \
-    --set limits.connections_per_address_max=0 --set limits.connections_per_address_per_s_max=0
+serve --set limits.header_timeout=${header_s}s --set limits.body_timeout=${body_s}s --set limits.write_timeout=${write_s}s
 url=http://$authority/v1/channels/slow
 # An answer that no socket takes at once.
 head -c 1000000 /dev/zero | tr '\0' x | curl -fsS -o "$work/answer" -H 'content-type: text/plain' --data-binary @- "$url"
