@@ -26,8 +26,13 @@ attack body -B -i 1 -x 10 -s 8192 -f text/plain
 attack range -R -a 1 -b 3000 -t GET
 attack read -X -w 512 -y 1024 -n 2 -z 32 -k 3
 children+=("${attacks[@]}")
+# What the server still holds, once a second. A slow reader cannot see that it was given up: the kernel goes on sending what it has.
+{
+    while sleep 1; do awk -v at=":$(printf %04X "$port")\$" '$2 ~ at && $4 == "01"' /proc/net/tcp | wc -l; done >"$work/held"
+} &
+children+=($!)
 # It ends with 0 whatever it finds.
 for pid in "${attacks[@]}"; do wait "$pid" || true; done
 check_alive
-if [ -n "${REPORTS:-}" ]; then mkdir -p "$REPORTS" && cp "$work"/*.csv "$work"/*.html "$work"/*.txt "$REPORTS"; fi
+if [ -n "${REPORTS:-}" ]; then mkdir -p "$REPORTS" && cp "$work/held" "$work"/*.csv "$work"/*.html "$work"/*.txt "$REPORTS"; fi
 python3 "$conformance/slowhttptest/verdict.py" "$work" headers=$header_s body=$body_s read=$write_s range=

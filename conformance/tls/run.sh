@@ -34,8 +34,8 @@ refuses() {
 
 # Versions. Source: RFC 8996 (1.0 and 1.1 are not to be used).
 old='DEFAULT:@SECLEVEL=0'
-refuses 'TLS 1.0' 'alert protocol version' -tls1 -cipher "$old"
-refuses 'TLS 1.1' 'alert protocol version' -tls1_1 -cipher "$old"
+refuses 'TLS 1.0' 'alert (protocol version|handshake failure)' -tls1 -cipher "$old"
+refuses 'TLS 1.1' 'alert (protocol version|handshake failure)' -tls1_1 -cipher "$old"
 takes 'TLS 1.2' 'Protocol  : TLSv1.2' -tls1_2
 takes 'TLS 1.3' 'New, TLSv1.3' -tls1_3
 
@@ -47,23 +47,23 @@ for suite in TLS_AES_128_GCM_SHA256 TLS_AES_256_GCM_SHA384 TLS_CHACHA20_POLY1305
     takes "TLS 1.3, $suite" "Cipher is $suite" -tls1_3 -ciphersuites "$suite"
 done
 for weak in ECDHE-ECDSA-AES128-SHA ECDHE-ECDSA-AES256-SHA384 AES128-SHA AES128-GCM-SHA256 DHE-RSA-AES128-GCM-SHA256 CAMELLIA128-SHA NULL-SHA256 \
-    ECDHE-ECDSA-NULL-SHA aNULL kPSK ECDHE-ECDSA-AES128-CCM; do
+    ECDHE-ECDSA-NULL-SHA aNULL ECDHE-ECDSA-AES128-CCM; do
     refuses "TLS 1.2, $weak" 'alert handshake failure' -tls1_2 -cipher "$weak:@SECLEVEL=0"
 done
 # A signature or a curve that is too weak.
 refuses 'signatures with SHA-1 only' 'alert (handshake failure|decrypt error|illegal parameter)' -tls1_2 -sigalgs ECDSA+SHA1 -cipher "$old"
-refuses 'a small curve only' 'alert (handshake failure|illegal parameter)' -tls1_3 -curves secp224r1
+refuses 'a small curve only' 'alert (handshake failure|illegal parameter)' -tls1_2 -curves secp224r1
 
 # Source: RFC 7301, section 3.2: what is not spoken is refused with an alert, not passed over.
 takes 'ALPN h2' 'ALPN protocol: h2' -alpn h2,http/1.1
 takes 'ALPN http/1.1' 'ALPN protocol: http/1.1' -alpn http/1.1
 takes 'no ALPN' 'No ALPN negotiated' -servername localhost
-refuses 'ALPN of something else' 'no application protocol' -alpn smtp
+refuses 'ALPN of something else' 'alert no application protocol' -tls1_2 -alpn smtp
 
 # What has been turned against TLS before: compression (RFC 7457, section 2.6), renegotiation (2.10), early data (RFC 8446, section 8).
 takes 'no compression' 'Compression: NONE' -tls1_2 -comp
 takes 'secure renegotiation is known' 'Secure Renegotiation IS supported' -tls1_2
-heard=$( (echo R; timeout 3 cat <>/dev/zero >/dev/null; true) | client -tls1_2)
+heard=$( (echo R; sleep 1) | client -tls1_2)
 if grep -q RENEGOTIATING <<<"$heard" && [ "$(grep -c 'verify return:1' <<<"$heard")" -le 4 ] && ! grep -q 'HTTP/1.1 200' <<<"$heard"; then
     judge 'a client may not renegotiate' 0
 else
