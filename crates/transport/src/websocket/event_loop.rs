@@ -410,7 +410,8 @@ impl EventLoop {
 
     /// A bare WebSocket cannot be told that a publication was refused: it is closed instead, never left to believe.
     fn publish(self: &Rc<Self>, id: ConnId, channel: &ChannelName, publication: NewPublication) {
-        if let Err(error) = self.shard().sockets().grants.may(id, Right::Publish, channel) {
+        let allowed = self.shard().sockets().grants.may(id, Right::Publish, channel);
+        if let Err(error) = allowed {
             return self.close(id, Broken { code: websocket::CLOSE_FORBIDDEN, reason: error.code.name() });
         }
         if let Err(error) = self.owe(id, publication.data.len()) {
