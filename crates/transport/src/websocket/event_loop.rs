@@ -1,6 +1,6 @@
 use std::{
     cell::{Cell, RefCell},
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     rc::Rc,
@@ -60,7 +60,7 @@ pub struct EventLoop {
     read_bytes: Cell<usize>,
     /// Publishers that are not read from, because readers are served too late, or because they themselves come too fast.
     paused: RefCell<HashSet<ConnId>>,
-    pub(super) slowed: RefCell<HashSet<ConnId>>,
+    pub(super) slowed: RefCell<HashMap<ConnId, tokio::time::Instant>>,
     /// Answers to the pings of one read: they leave together.
     pub(super) pongs: RefCell<Vec<u8>>,
 }
@@ -243,8 +243,9 @@ impl EventLoop {
     pub(super) fn watch(&self, id: ConnId) {
         self.context.shard.with(|hub, sockets| {
             let Some(socket) = sockets.socket(id) else { return };
-            let busy =
-                socket.waiting.is_some() || self.paused.borrow().contains(&id) || self.slowed.borrow().contains(&id);
+            let busy = socket.waiting.is_some()
+                || self.paused.borrow().contains(&id)
+                || self.slowed.borrow().contains_key(&id);
             sockets.watch(id, !busy && hub.out_bytes(id) <= OUT_BYTES_MAX);
         });
     }

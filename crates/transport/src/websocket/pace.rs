@@ -7,6 +7,7 @@ use millrace_protocol::{
     Error,
     websocket::{self, Broken},
 };
+use tokio::time::Instant;
 
 use super::event_loop::{EventLoop, OUT_BYTES_MAX};
 use crate::limits::Way;
@@ -76,13 +77,26 @@ impl EventLoop {
 
     /// Does not read from this connection for so long, but no longer than it may owe a pong.
     fn pause(self: &Rc<Self>, id: ConnId, wait: Duration) {
-        if wait.is_zero() || !self.slowed.borrow_mut().insert(id) {
+        if wait.is_zero() {
             return;
         }
+        let until = Instant::now() + wait.min(self.context().config().grace / 2);
+        if let Some(end) = self.slowed.borrow_mut().get_mut(&id) {
+            *end = until.max(*end);
+            return;
+        }
+        self.slowed.borrow_mut().insert(id, until);
         self.watch(id);
-        let (this, wait) = (self.clone(), wait.min(self.context().config().grace / 2));
+        let this = self.clone();
         tokio::task::spawn_local(async move {
-            tokio::time::sleep(wait).await;
+            // What was read with the first that came too fast makes it longer.
+            loop {
+                let end = this.slowed.borrow().get(&id).copied();
+                match end.filter(|end| *end > Instant::now()) {
+                    Some(end) => tokio::time::sleep_until(end).await,
+                    None => break,
+                }
+            }
             this.slowed.borrow_mut().remove(&id);
             this.watch(id);
         });

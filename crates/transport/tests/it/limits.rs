@@ -209,14 +209,14 @@ async fn a_message_that_blows_up_is_1009() {
 
 #[tokio::test]
 async fn what_arrives_in_parts_is_bounded_for_all_together() {
-    let server = Server::with(|config| config.limits.pending_bytes_max = 100_000);
+    let server = Server::with(|config| config.limits.pending_bytes_max = 200_000);
     // Over HTTP: most of a body, and nothing more.
-    let head = "POST /v1/channels/a HTTP/1.1\r\nHost: test\r\nContent-Length: 90000\r\n\r\n";
+    let head = "POST /v1/channels/a HTTP/1.1\r\nHost: test\r\nContent-Length: 150000\r\n\r\n";
     let mut first = Raw::connect(&server).await;
-    first.send([head.as_bytes(), &[b'x'; 80_000]].concat()).await;
-    until("it waits", async || server.metric("millrace_pending_bytes").await == 80_000).await;
+    first.send([head.as_bytes(), &[b'x'; 140_000]].concat()).await;
+    until("it waits", async || server.metric("millrace_pending_bytes").await == 140_000).await;
     let mut second = Raw::connect(&server).await;
-    second.send([head.as_bytes(), &[b'x'; 80_000]].concat()).await;
+    second.send([head.as_bytes(), &[b'x'; 140_000]].concat()).await;
     assert!(second.head().await.starts_with("HTTP/1.1 503 "));
     drop(first);
     until("it has gone", async || server.metric("millrace_pending_bytes").await == 0).await;
@@ -281,15 +281,15 @@ async fn a_node_listens_to_so_many_patterns() {
     let server = Server::with(|config| config.limits.patterns_max = 2);
     let mut session = Session::open(&server).await;
     for pattern in ["a/#", "b/+"] {
-        session.command("subscribe", json!({ "pattern": pattern })).await.expect("room");
+        session.command("subscribe", json!({ "channel": pattern })).await.expect("room");
     }
-    let error = session.command("subscribe", json!({ "pattern": "c/+" })).await.expect_err("no room");
+    let error = session.command("subscribe", json!({ "channel": "c/+" })).await.expect_err("no room");
     assert_eq!(error["code"], "too_many");
     // Who listens to what somebody listens to already costs nothing more.
     let mut other = Session::open(&server).await;
-    other.command("subscribe", json!({ "pattern": "a/#" })).await.expect("it is there");
-    session.command("unsubscribe", json!({ "pattern": "b/+" })).await.expect("gone");
-    other.command("subscribe", json!({ "pattern": "c/+" })).await.expect("room again");
+    other.command("subscribe", json!({ "channel": "a/#" })).await.expect("it is there");
+    session.command("unsubscribe", json!({ "channel": "b/+" })).await.expect("gone");
+    other.command("subscribe", json!({ "channel": "c/+" })).await.expect("room again");
     assert!(refused(&server, "too_many").await >= 1);
 }
 
