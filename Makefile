@@ -21,12 +21,14 @@ test: setup ## everything: Rust, client in Node and Chromium, pages in Chromium,
 
 check: sdk/dist/.built web/node_modules/.installed ## formatting and lints of every language
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	npm --prefix sdk run check
 	npm --prefix web run check
 
 fmt: ## format the Rust code
 	cargo fmt --all
+	cargo fmt --manifest-path fuzz/Cargo.toml
 
 bench: web ## what a delivery costs on one core, beside Bun (uWebSockets) and ws (needs two cores)
 	cargo bench -p millrace-cli --bench rivals

@@ -12,6 +12,7 @@ node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.ex
 
 missing=()
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
+command -v c++ >/dev/null || missing+=(g++)
 command -v curl >/dev/null || missing+=(curl)
 command -v valgrind >/dev/null || missing+=(valgrind)
 [ -x /usr/bin/chromium ] || missing+=(chromium)

@@ -2,7 +2,9 @@
 
 mod cursors;
 mod http;
-mod lines;
+/// Public only so that it can be fuzzed by itself (`fuzz/`).
+#[doc(hidden)]
+pub mod lines;
 mod past;
 mod websocket;
 

@@ -1,0 +1,124 @@
+//! What a session's client says, and the lines of a batch: read, spelled again, and read again. Input: JSON, each line by itself.
+
+#![no_main]
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use libfuzzer_sys::fuzz_target;
+use millrace_protocol::{
+    KEY_BYTES_MAX, Kind, NewPublication, Since,
+    session::{Command, decode_command, decode_publish, encode_error_push, encode_reply},
+};
+use serde_json::{Value, json, value::RawValue};
+
+fuzz_target!(|text: &str| {
+    for line in text.split('\n').take(16) {
+        command(line);
+        publication(line);
+    }
+});
+
+fn command(text: &str) {
+    let (id, command) = decode_command(text);
+    let fields: Option<Value> = serde_json::from_str(text).ok();
+    match command {
+        Ok(command) => {
+            let id = id.expect("a command has an id");
+            assert_eq!(fields.and_then(|fields| fields["id"].as_u64()), Some(id));
+            let said = encode(id, &command);
+            let (same_id, same) = decode_command(&said);
+            assert_eq!((same_id, same.expect(&said)), (Some(id), command), "{said}");
+        }
+        Err(error) => {
+            assert!((400..500).contains(&error.code.status()), "{error}");
+            let said = match id {
+                Some(id) => encode_reply(id, &Err(error)),
+                None => encode_error_push(&error),
+            };
+            let said: Value = serde_json::from_str(&said).expect("JSON");
+            assert_eq!(said.get("id").and_then(Value::as_u64), id);
+            // Whoever gave an id, once, is answered with it.
+            if let Some(Value::Object(fields)) = fields
+                && text.matches("id").count() == 1
+                && !text.contains('\\')
+            {
+                assert_eq!(id, fields.get("id").and_then(Value::as_u64), "{text}");
+            }
+        }
+    }
+}
+
+/// One line of a batch is what follows `publish` in a session.
+fn publication(line: &str) {
+    let alone = decode_publish(line);
+    let (_, command) = decode_command(&format!("{{\"id\":1,\"publish\":{line}}}"));
+    match (alone, command) {
+        (Ok((channel, publication)), Ok(Command::Publish { channel: same_channel, publication: same })) => {
+            assert_eq!((&channel, &publication), (&same_channel, &same));
+            let keys = [&publication.key, &publication.idempotency_key];
+            assert!(keys.into_iter().flatten().all(|key| key.len() <= KEY_BYTES_MAX));
+            assert!(publication.data.len() <= line.len(), "a payload is no longer than its spelling");
+        }
+        (Err(_), Err(_)) => {}
+        // The line ends the command and brings more of it.
+        (Err(_), Ok(_)) => assert!(serde_json::from_str::<&RawValue>(line).is_err(), "{line}"),
+        (alone, command) => panic!("{alone:?} {command:?}"),
+    }
+}
+
+/// As a client spells it.
+fn encode(id: u64, command: &Command) -> String {
+    let command = match command {
+        Command::Subscribe(subscription) => json!({ "subscribe": subscription.to_json() }),
+        Command::Unsubscribe { target } => json!({ "unsubscribe": { "channel": target.as_str() } }),
+        Command::Presence { channel } => json!({ "presence": { "channel": channel.as_str() } }),
+        Command::Refresh { token } => json!({ "refresh": { "token": token.as_str() } }),
+        Command::Ping => json!({ "ping": {} }),
+        Command::History { channel, since, until, limit } => {
+            let mut body = json!({ "channel": channel.as_str(), "limit": limit, "since": place(*since) });
+            if let Some(until) = until {
+                body["until"] = place(*until);
+            }
+            json!({ "history": body })
+        }
+        // As it was written: through a `Value`, numbers would become others.
+        Command::Publish { channel, publication } => {
+            return format!("{{\"publish\":{},\"id\":{id}}}", encode_publication(channel.as_str(), publication));
+        }
+    };
+    let Value::Object(mut fields) = command else { unreachable!("all are objects") };
+    fields.insert("id".into(), id.into());
+    Value::from(fields).to_string()
+}
+
+fn place(since: Since) -> Value {
+    match since {
+        Since::Now => "now".into(),
+        Since::Earliest => "earliest".into(),
+        Since::Position(position) => position.to_string().into(),
+        Since::Time(ms) => ms.into(),
+    }
+}
+
+fn encode_publication(channel: &str, publication: &NewPublication) -> String {
+    let mut body = json!({ "channel": channel });
+    let text = || std::str::from_utf8(&publication.data).expect("text is UTF-8");
+    let data = match publication.kind {
+        Kind::Json => text().to_owned(),
+        Kind::Binary => {
+            body["encoding"] = "base64".into();
+            json!(BASE64_STANDARD.encode(&publication.data)).to_string()
+        }
+        Kind::Text | Kind::Utf8 => json!(text()).to_string(),
+    };
+    for (name, value) in [("key", &publication.key), ("idempotency_key", &publication.idempotency_key)] {
+        if let Some(value) = value {
+            body[name] = value.as_ref().into();
+        }
+    }
+    // Milliseconds as seconds: exact as far as a double is, and what is finer than a millisecond is cut off again.
+    if let Some(ms) = publication.ttl_ms {
+        body["ttl"] = ((ms as f64 + 0.5) / 1000.0).into();
+    }
+    let body = body.to_string();
+    format!("{},\"data\":{data}}}", &body[..body.len() - 1])
+}

@@ -1,0 +1,172 @@
+//! How a publication is spelled in every form, and what a reader makes of it: whatever the payload and its key hold, nothing of it becomes
+//! part of the framing, and all of it comes back. XML is judged by a strict reader.
+
+#![no_main]
+
+use std::sync::Arc;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use bytes::Bytes;
+use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
+use millrace_edge::subscription::lines::{Event, Events, Lines};
+use millrace_protocol::{ChannelName, Epoch, Form, Gap, Kind, Position, Publication, form::xml, websocket};
+use roxmltree::{Document, Node};
+use serde_json::{Value, value::RawValue};
+
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    epoch: u32,
+    offset: u64,
+    time_ms: u64,
+    key: Option<&'a str>,
+    is_looked_at: bool,
+    data: &'a [u8],
+}
+
+fuzz_target!(|input: Input<'_>| {
+    let Input { epoch, offset, time_ms, key, is_looked_at, data } = input;
+    let channel = ChannelName::parse("a/b").expect("a good name");
+    let found = Kind::detect(data);
+    let kind = if is_looked_at || found == Kind::Binary { found } else { Kind::Utf8 };
+    let data = Bytes::copy_from_slice(data);
+    let publication = Publication { offset, time_ms, key: key.map(Into::into), expires_ms: None, kind, data };
+    let encoded = |form: Form| {
+        let mut out = Vec::new();
+        form.encode(&mut out, &channel, Epoch(epoch), &publication);
+        out
+    };
+    let position = Position { epoch: Epoch(epoch), offset };
+    for form in [Form::Ndjson, Form::NdjsonMany] {
+        let line = encoded(form);
+        assert_eq!(lines(&line).len(), 1, "one line, whole: {line:?}");
+        envelope(&line, position, &publication);
+    }
+    sse(&encoded(Form::Sse), position, &publication);
+    let many = encoded(Form::SseMany);
+    let [event] = &events(&many)[..] else { panic!("one event: {many:?}") };
+    envelope(event.data.as_deref().unwrap_or_default().as_bytes(), position, &publication);
+
+    let bare = encoded(Form::Bare);
+    let mut expected = Vec::new();
+    let opcode = if kind == Kind::Binary { websocket::BINARY } else { websocket::TEXT };
+    websocket::encode(&mut expected, opcode, &publication.data);
+    assert_eq!(bare, expected);
+
+    let gap = Some(Gap { from: position, to: position });
+    let answer = xml::answer(position, true, gap, Epoch(epoch), &[Arc::new(publication.clone())]);
+    xml_answer(&answer, &publication);
+    if let Ok(value) = serde_json::from_slice::<Value>(&publication.data) {
+        let text = xml::document("root", &value);
+        xml_value(parse(&text).root_element(), "root", &value);
+    }
+});
+
+/// The lines of a stream, and nothing left over, however it is cut.
+fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let cut = |step: usize| {
+        let (mut lines, mut seen) = (Lines::default(), Vec::new());
+        for piece in bytes.chunks(step) {
+            lines.push(piece).expect("short lines");
+            while let Some(line) = lines.next_line() {
+                seen.push(line.to_vec());
+            }
+        }
+        seen
+    };
+    let whole = cut(bytes.len());
+    assert_eq!(cut(1), whole);
+    assert!(bytes.ends_with(b"\n"));
+    whole
+}
+
+fn events(bytes: &[u8]) -> Vec<Event> {
+    assert!(bytes.ends_with(b"\n\n"));
+    let mut events = Events::default();
+    lines(bytes).iter().filter_map(|line| events.take(line)).collect()
+}
+
+fn text(publication: &Publication) -> &str {
+    std::str::from_utf8(&publication.data).expect("neither text nor JSON is anything else")
+}
+
+/// Source: docs/protocol.md, "How one publication looks".
+fn envelope(json: &[u8], position: Position, publication: &Publication) {
+    #[derive(serde::Deserialize)]
+    struct Envelope<'a> {
+        position: String,
+        time: u64,
+        key: Option<String>,
+        #[serde(borrow)]
+        data: &'a RawValue,
+        encoding: Option<String>,
+    }
+    let envelope: Envelope<'_> = serde_json::from_slice(json).expect("an envelope");
+    assert_eq!((envelope.position, envelope.time), (position.to_string(), publication.time_ms));
+    assert_eq!(envelope.key.as_deref(), publication.key.as_deref());
+    let data = envelope.data.get();
+    let string = || serde_json::from_str::<String>(data).expect("a string");
+    match publication.kind() {
+        Kind::Json => assert_eq!(data, text(publication).replace(['\r', '\n'], " ").trim_matches([' ', '\t'])),
+        Kind::Text | Kind::Utf8 => assert_eq!(string(), text(publication)),
+        Kind::Binary => {
+            assert_eq!(BASE64_STANDARD.decode(string()).expect("base64"), publication.data);
+            assert_eq!(envelope.encoding.as_deref(), Some("base64"));
+        }
+    }
+    assert_eq!(envelope.encoding.is_some(), publication.kind() == Kind::Binary);
+}
+
+fn sse(frame: &[u8], position: Position, publication: &Publication) {
+    let events = events(frame);
+    let [event] = &events[..] else { panic!("one event: {frame:?}") };
+    let data = match publication.kind {
+        Kind::Binary => BASE64_STANDARD.encode(&publication.data),
+        _ => text(publication).replace("\r\n", "\n").replace('\r', "\n"),
+    };
+    assert_eq!(event, &Event { kind: String::new(), data: Some(data), id: Some(position.to_string()) });
+}
+
+fn parse(xml: &str) -> Document<'_> {
+    Document::parse(xml).unwrap_or_else(|error| panic!("{error}: {xml:?}"))
+}
+
+fn xml_answer(answer: &str, publication: &Publication) {
+    let document = parse(answer);
+    let message = document.descendants().find(|node| node.has_tag_name("message")).expect("a message");
+    assert_eq!(message.attribute("key").map(str::to_owned), publication.key.as_deref().map(in_xml));
+    let data = message.first_element_child().expect("data");
+    match publication.kind() {
+        Kind::Json => xml_value(data, "data", &serde_json::from_slice(&publication.data).expect("JSON")),
+        Kind::Text | Kind::Utf8 => assert_eq!(data.text().unwrap_or_default(), in_xml(text(publication))),
+        Kind::Binary => assert_eq!(data.text().unwrap_or_default(), BASE64_STANDARD.encode(&publication.data)),
+    }
+}
+
+/// One element per field; what is no name of XML is `entry` with the name as its key.
+fn xml_value(element: Node<'_, '_>, name: &str, value: &Value) {
+    match element.attribute("key") {
+        Some(key) => assert_eq!((element.tag_name().name(), key), ("entry", &*in_xml(name))),
+        None => assert_eq!(element.tag_name().name(), name),
+    }
+    let children = || element.children().filter(Node::is_element);
+    match value {
+        Value::Object(fields) => {
+            assert_eq!(children().count(), fields.len());
+            children().zip(fields).for_each(|(child, (name, value))| xml_value(child, name, value));
+        }
+        Value::Array(items) => {
+            assert_eq!(children().count(), items.len());
+            children().zip(items).for_each(|(child, value)| xml_value(child, "item", value));
+        }
+        Value::Null => assert_eq!(element.text(), None),
+        Value::String(text) => assert_eq!(element.text().unwrap_or_default(), in_xml(text)),
+        Value::Bool(_) | Value::Number(_) => assert_eq!(element.text(), Some(&*value.to_string())),
+    }
+}
+
+/// Source: XML 1.0, section 2.2: what no document can hold is replaced.
+fn in_xml(text: &str) -> String {
+    let is_char =
+        |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+    text.chars().map(|c| if is_char(c) { c } else { '\u{fffd}' }).collect()
+}

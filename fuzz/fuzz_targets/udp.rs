@@ -1,0 +1,49 @@
+//! Datagrams of devices, through a real socket of a real shard: one that is taken is a record or a publication, any other is counted and
+//! does no harm. Input: a datagram.
+
+#![no_main]
+
+mod world;
+
+use libfuzzer_sys::fuzz_target;
+use millrace_protocol::{
+    ChannelName, Grant, Right,
+    session::{Target, decode_publish},
+};
+use serde_json::Value;
+use world::{CHANNELS_MAX, MESSAGE_BYTES_MAX};
+
+/// Source: docs/protocol.md, "CarCare aliases".
+const DATAGRAM_BYTES_MAX: usize = 1472;
+
+fuzz_target!(|datagram: &[u8]| {
+    world::with(|world| {
+        let grant = world.context.access.authority.anonymous();
+        if world.send(datagram) {
+            assert!(is_good(datagram, &grant), "taken: {}", String::from_utf8_lossy(datagram));
+        } else {
+            // Or there are too many channels already.
+            let is_full = world.context.shard.engine.size().0 + 2 > CHANNELS_MAX;
+            assert!(is_full || !is_good(datagram, &grant), "dropped: {}", String::from_utf8_lossy(datagram));
+        }
+    });
+});
+
+fn is_good(datagram: &[u8], grant: &Grant) -> bool {
+    let Ok(text) = std::str::from_utf8(datagram) else { return false };
+    if datagram.len() > DATAGRAM_BYTES_MAX {
+        return false;
+    }
+    let may = |channel| grant.check(Right::Publish, &Target::Channel(channel)).is_ok();
+    if let Ok((channel, publication)) = decode_publish(text) {
+        return publication.data.len() <= MESSAGE_BYTES_MAX && may(channel);
+    }
+    let Ok(Value::Object(record)) = serde_json::from_str(text) else { return false };
+    let car = match record.get("carId") {
+        Some(Value::Number(id)) => id.to_string(),
+        Some(Value::String(id)) if !id.contains('/') => id.clone(),
+        _ => return false,
+    };
+    let is_record = record.get("channel").is_none_or(Value::is_null);
+    is_record && datagram.len() <= MESSAGE_BYTES_MAX && ChannelName::parse(&format!("cars/{car}/telemetry")).is_ok()
+}

@@ -1,0 +1,155 @@
+//! Frames of a client: the same messages however the bytes are cut, no more buffered than allowed, and what another implementation makes
+//! of them. Then what the server compresses, read by its own decoder.
+//!
+//! Input: a byte of choices, a byte that says how to cut, then what the client sends.
+
+#![no_main]
+
+use std::io::{self, Read, Write};
+
+use libfuzzer_sys::fuzz_target;
+use millrace_protocol::websocket::{Accept, BINARY, Broken, Decoder, Deflate, Message, encode};
+use tungstenite::protocol::{Role, WebSocket, WebSocketConfig};
+
+const LIMITS: [usize; 4] = [10, 200, 4096, 1 << 18];
+/// The longest head of a frame, and a whole control frame between the fragments of a message.
+const HEADS_BYTES: usize = 14 + 125 + 6;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Text(String),
+    Binary(Vec<u8>),
+    Ping(Vec<u8>),
+    Pong,
+    Close,
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [choices, cut, bytes @ ..] = data else { return };
+    let message_bytes_max = LIMITS[usize::from(choices >> 1) % LIMITS.len()];
+    let accept = Accept { message_bytes_max, deflate: choices & 1 == 1 };
+    let whole = hear(bytes, accept, |rest| rest);
+    let mut seed = u32::from(*cut);
+    let in_pieces = hear(bytes, accept, |rest| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        rest.min(1 + (seed >> 16) as usize % (1 + usize::from(*cut)))
+    });
+    assert_eq!(whole, in_pieces);
+    assert_eq!(whole, hear(bytes, accept, |_| 1));
+    if !accept.deflate {
+        compare(&whole, &tungstenite(bytes, message_bytes_max));
+    }
+    round_trip(bytes, 8 + cut % 8);
+});
+
+/// What the decoder makes of the bytes, fed in steps of which each is given what is left.
+fn hear(bytes: &[u8], accept: Accept, mut step: impl FnMut(usize) -> usize) -> (Vec<Heard>, Option<Broken>) {
+    let (mut decoder, mut heard) = (Decoder::default(), Vec::new());
+    let mut bytes = bytes.to_vec();
+    let mut rest = &mut bytes[..];
+    while !rest.is_empty() && !matches!(heard.last(), Some(Heard::Close)) {
+        let (now, later) = rest.split_at_mut(step(rest.len()));
+        let decoded = decoder.decode(now, accept, |message| {
+            heard.push(match message {
+                Message::Text(text) => Heard::Text(text.into()),
+                Message::Binary(data) => Heard::Binary(data.into()),
+                Message::Ping(data) => Heard::Ping(data.into()),
+                Message::Pong => Heard::Pong,
+                Message::Close(_) => Heard::Close,
+            });
+            let length = match heard.last() {
+                Some(Heard::Text(text)) => text.len(),
+                Some(Heard::Binary(data)) => data.len(),
+                _ => 0,
+            };
+            assert!(length <= accept.message_bytes_max, "{length} bytes in one message");
+            true
+        });
+        if let Err(broken) = decoded {
+            assert!(matches!(broken.code, 1002 | 1007 | 1009), "{broken:?}");
+            return (heard, Some(broken));
+        }
+        // Twice: buffers grow by doubling.
+        let bound = 2 * (accept.message_bytes_max + HEADS_BYTES);
+        assert!(decoder.buffered_bytes() <= bound, "{} bytes are buffered", decoder.buffered_bytes());
+        rest = later;
+    }
+    (heard, None)
+}
+
+/// What is sent to it is forgotten.
+struct Sent<'a>(&'a [u8]);
+
+impl Read for Sent<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Sent<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// True: it found a fault.
+fn tungstenite(bytes: &[u8], max: usize) -> (Vec<Heard>, bool) {
+    use tungstenite::{Error, Message, error::ProtocolError};
+    let config =
+        WebSocketConfig::default().read_buffer_size(4096).max_message_size(Some(max)).max_frame_size(Some(max));
+    let mut socket = WebSocket::from_raw_socket(Sent(bytes), Role::Server, Some(config));
+    let mut heard = Vec::new();
+    loop {
+        heard.push(match socket.read() {
+            Ok(Message::Text(text)) => Heard::Text(text.as_str().into()),
+            Ok(Message::Binary(data)) => Heard::Binary(data.to_vec()),
+            Ok(Message::Ping(data)) => Heard::Ping(data.to_vec()),
+            Ok(Message::Pong(_)) => Heard::Pong,
+            Ok(Message::Close(_)) => {
+                heard.push(Heard::Close);
+                return (heard, false);
+            }
+            Ok(Message::Frame(_)) => unreachable!("only ever sent"),
+            Err(Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) | Error::Io(_)) => return (heard, false),
+            Err(_) => return (heard, true),
+        });
+    }
+}
+
+/// They need not find a fault at the same byte, but what one takes as a message the other must not take as another, or as none.
+fn compare((ours, broken): &(Vec<Heard>, Option<Broken>), (theirs, faulty): &(Vec<Heard>, bool)) {
+    let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
+    let (ours_more, theirs_more) = (&ours[same..], &theirs[same..]);
+    let is_data = |heard: &Heard| matches!(heard, Heard::Text(_) | Heard::Binary(_));
+    match (broken, faulty) {
+        (None, false) => assert!(ours_more.is_empty() && theirs_more.is_empty(), "{ours:?} {theirs:?}"),
+        // It judges text fragment by fragment, ours as a whole: control frames may come between.
+        (_, true) => assert!(!ours_more.iter().any(is_data), "{ours:?} {theirs:?}"),
+        // It answers a close frame with a bad code or a bad reason, ours does not take it for one.
+        (Some(_), false) => assert!(ours_more.is_empty() && !theirs_more.iter().any(is_data), "{ours:?} {theirs:?}"),
+    }
+}
+
+/// What the server compresses for a window of so many bits is what a decoder reads.
+fn round_trip(payload: &[u8], bits: u8) {
+    let offer = format!("permessage-deflate; server_max_window_bits={bits}");
+    let (deflate, _) = Deflate::negotiate(&offer).expect("a good offer");
+    let (mut plain, mut frame) = (Vec::new(), Vec::new());
+    encode(&mut plain, BINARY, payload);
+    deflate.encode(&mut frame, BINARY, payload);
+    assert!(frame.len() <= plain.len(), "compressing has made it larger");
+    // Masked with zeros, as if a client had sent it.
+    let head = match frame[1] {
+        126 => 4,
+        127 => 10,
+        _ => 2,
+    };
+    frame[1] |= 0x80;
+    frame.splice(head..head, [0; 4]);
+    let (heard, broken) = hear(&frame, Accept { message_bytes_max: payload.len(), deflate: true }, |rest| rest);
+    assert_eq!((heard, broken), (vec![Heard::Binary(payload.into())], None));
+}
