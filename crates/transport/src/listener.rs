@@ -293,7 +293,7 @@ async fn http1(
     permit: Permit,
 ) -> hyper::Result<()> {
     let next = Rc::new(RefCell::new(None::<Next>));
-    let unsent = stream.unsent();
+    let (unsent, is_tls) = (stream.unsent(), stream.is_tls());
     let service = {
         let (context, next) = (context.clone(), next.clone());
         service_fn(move |mut request: Request<Incoming>| {
@@ -347,6 +347,12 @@ async fn http1(
         }
     }
     let next = next.borrow_mut().take();
+    if next.is_none() && is_tls {
+        // That nothing more comes is said in TLS, too: a connection that just ends could have been cut by anybody.
+        let mut stream = connection.into_parts().io.into_inner();
+        let _ = tokio::time::timeout(header_timeout, stream.shutdown()).await;
+        return Ok(());
+    }
     if let Some(next) = next {
         // Nothing of hyper stays with the connection: its buffers cost more than all the rest.
         let parts = connection.into_parts();

@@ -69,6 +69,10 @@ impl Stream {
         Parts { tcp: self.tcp, tls: self.tls, head: self.head }
     }
 
+    pub(crate) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     pub(crate) fn is_resumed(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_resumed())
     }
