@@ -366,7 +366,7 @@ async fn what_is_open_ends_when_its_token_is_revoked() {
     });
     let (ann, bob) = (token("ann", ALL, "#", 60), token("bob", ALL, "#", 60));
     let (of_ann, of_bob) = (open_all(&server, &ann).await, open_all(&server, &bob).await);
-    until("the long polls wait", async || server.metric("millrace_connections{transport=\"long-polling\"}").await == 2)
+    until("the long polls wait", async || server.metric("millrace_connections{transport=\"long_polling\"}").await == 2)
         .await;
     let admin = format!("http://{}/admin/revoke", server.admin());
     let request = client(false).post(&admin).body("{\"jti\": \"id-of-ann\"}");
