@@ -66,6 +66,17 @@ pub struct Running {
     metrics: Vec<Arc<Metrics>>,
     auth: Arc<Auth>,
     config: Config,
+    /// True once a shard has ended.
+    ended: watch::Receiver<bool>,
+}
+
+/// Says that a shard has ended, however that came.
+struct Ends(watch::Sender<bool>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
 }
 
 /// Starts all shards and returns once they listen.
@@ -125,6 +136,7 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
     let (questions, asked): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
     let (draining, drains) = watch::channel(None);
     let (stop, stops) = watch::channel(false);
+    let (ending, ended) = watch::channel(false);
     let (limits, changing) = watch::channel(config.limits.clone());
 
     let mut threads = Vec::with_capacity(shards);
@@ -139,7 +151,9 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
         let (access, counts) = (access.clone(), counts.clone());
         let agent = if id == 0 { agent.take() } else { None };
         let datagrams = if id == 0 { datagrams.take() } else { None };
+        let ends = Ends(ending.clone());
         let thread = move || -> io::Result<()> {
+            let _ends = ends;
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let local = LocalSet::new();
             local.block_on(&runtime, async move {
@@ -204,6 +218,7 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
         metrics,
         auth,
         config: configured,
+        ended,
     })
 }
 
@@ -300,10 +315,13 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
     if let Some(address) = running.admin {
         println!("admin on http://{address}");
     }
+    let mut ended = running.ended.clone();
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+            // Some clients would be served and others not, for ever: better to be started again.
+            _ = ended.wait_for(|ended| *ended) => anyhow::bail!("a shard has ended, which is a defect: the log says why"),
             _ = hangup.recv() => running.reload(&reload),
         }
     }
@@ -390,4 +408,19 @@ fn raise_descriptor_limit() -> usize {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_that_panics_is_noticed() {
+        let (ending, ended) = watch::channel(false);
+        let thread = std::thread::spawn(move || {
+            let _ends = Ends(ending);
+            panic!("a defect")
+        });
+        assert!(thread.join().is_err() && *ended.borrow());
+    }
 }

@@ -13,6 +13,7 @@ use millrace_protocol::{
     ChannelName, Code, Error, Kind, NewPublication, Position, Publication, Right, Since, form::xml,
 };
 use serde_json::Value;
+use tokio::task::coop::consume_budget;
 
 use crate::{
     access::Caller,
@@ -45,6 +46,7 @@ pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
         let data = read_body(context, &parts.headers, body, context.config().batch_bytes_max).await?;
         let mut results = Vec::new();
         for (i, line) in publish::lines(context, &data)?.into_iter().enumerate() {
+            consume_budget().await;
             let key = key.map(|key| format!("{key}/{}", i + 1));
             results.push(match context.check_publish(parts, &caller, line.len()) {
                 Ok(()) => record(context, &caller, Bytes::copy_from_slice(line), key).await,

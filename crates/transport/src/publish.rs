@@ -5,6 +5,7 @@ use http::{HeaderMap, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position, Right, session};
 use serde_json::{Value, json};
+use tokio::task::coop::consume_budget;
 
 use crate::{
     access::Caller,
@@ -40,6 +41,8 @@ pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
     let data = read_body(context, &parts.headers, body, context.config().batch_bytes_max).await?;
     let mut results = Vec::new();
     for line in lines(context, &data)? {
+        // A thousand lines are not published before anybody else has a turn.
+        consume_budget().await;
         results.push(match context.check_publish(parts, &caller, line.len()) {
             Ok(()) => publish_line(context, &caller, line).await,
             Err(error) => Err(error),

@@ -88,17 +88,19 @@ impl Ask {
     pub fn many(parts: &Parts) -> Result<Self, Error> {
         let query = Query::parse(parts, &["channel", "since", "until", "limit", "policy", "wait"])?;
         let default: Option<Since> = query.get("since").map(str::parse).transpose()?;
-        let mut channels: Vec<(ChannelName, Option<Since>)> = Vec::new();
+        let named = query.all("channel").count();
+        // Before they are compared with one another.
+        if named == 0 || named > CHANNELS_MAX {
+            let detail = format!("give 1 to {CHANNELS_MAX} channels, as `channel=a/b` or `channel=a/b@5f0c12ab:57`");
+            return Err(Error::new(if named == 0 { Code::BadRequest } else { Code::TooMany }, detail));
+        }
+        let mut channels: Vec<(ChannelName, Option<Since>)> = Vec::with_capacity(named);
         for text in query.all("channel") {
             let (name, since) = split_position(text, default)?;
             if channels.iter().any(|(other, _)| *other == name) {
                 return Err(Error::new(Code::BadRequest, format!("channel {name} is there twice")));
             }
             channels.push((name, since));
-        }
-        if channels.is_empty() || channels.len() > CHANNELS_MAX {
-            let detail = format!("give 1 to {CHANNELS_MAX} channels, as `channel=a/b` or `channel=a/b@5f0c12ab:57`");
-            return Err(Error::new(if channels.is_empty() { Code::BadRequest } else { Code::TooMany }, detail));
         }
         for text in last_event_id(&parts.headers)?.into_iter().flat_map(|list| list.split(',')) {
             let (name, since) = split_position(text, None)?;

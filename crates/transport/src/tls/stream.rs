@@ -10,12 +10,15 @@ use bytes::{Buf, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    task::coop,
 };
 
 use super::{PeerSubject, Received, Session, Settings};
 
 /// The first byte of a ClientHello's record. Source: RFC 8446, section 5.1.
 const HANDSHAKE: u8 = 22;
+/// What a read costs of the 128 steps after which the runtime lets other connections go first: in one there may be a thousand small frames.
+const READ_COST: usize = 16;
 
 /// A connection as hyper sees it: plain, or through TLS.
 pub(crate) struct Stream {
@@ -157,6 +160,9 @@ impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.head.is_empty() {
+            for _ in 1..READ_COST {
+                ready!(coop::poll_proceed(cx)).made_progress();
+            }
             if this.tls.is_none() {
                 return Pin::new(&mut this.tcp).poll_read(cx, buf);
             }
