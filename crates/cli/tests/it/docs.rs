@@ -89,19 +89,10 @@ fn every_limit_is_in_its_document_with_a_test_that_exists() {
     for key in keys.into_iter().filter(|key| !not_limits.contains(key)) {
         assert!(text.contains(&format!("`{key}`")), "limits.{key} is not in docs/limits.md");
     }
-    let mut sources = String::new();
-    let mut folders = vec![repository("crates")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder").map_while(Result::ok) {
-            match entry.path() {
-                path if path.is_dir() => folders.push(path),
-                path if path.extension().is_some_and(|extension| extension == "rs") => {
-                    sources.push_str(&fs::read_to_string(path).expect("it was just listed"));
-                }
-                _ => {}
-            }
-        }
-    }
+    let sources: String = files(repository("crates"), "rs")
+        .iter()
+        .map(|file| fs::read_to_string(file).expect("it was just listed"))
+        .collect();
     let rows = text.lines().filter(|line| line.starts_with("| ") && line.matches(" | ").count() == 4);
     let mut named = 0;
     for row in rows.skip_while(|row| !row.contains("`")) {
@@ -114,21 +105,59 @@ fn every_limit_is_in_its_document_with_a_test_that_exists() {
     assert!(named > 40, "only {named} tests are named");
 }
 
+/// A row without a test, or with one that is no more, is a promise that nobody keeps.
+#[test]
+fn every_threat_names_a_test_that_exists() {
+    let text = fs::read_to_string(repository("docs/security.md")).expect("the document is there");
+    let (_, threats) = text.split_once("## Threats").expect("the section is there");
+    let (threats, _) = threats.split_once("\n## ").expect("something follows");
+    let is_threat = |line: &&str| line.starts_with("| ") && !line.starts_with("| threat |");
+    let rows: Vec<Vec<&str>> = threats.lines().filter(is_threat).map(cells).collect();
+    assert!(rows.len() > 20, "only {} threats were found", rows.len());
+    for row in &rows {
+        let [threat, _, tests] = row[..] else { panic!("three columns: {row:?}") };
+        let commands: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!commands.is_empty(), "{threat}: no test");
+        for command in commands {
+            assert!(test_exists(command), "{threat}: there is no `{command}`");
+        }
+    }
+}
+
+/// `cargo test -p PACKAGE --test BINARY NAME`, with `--lib` for what is beside the code, or a script.
+fn test_exists(command: &str) -> bool {
+    let words: Vec<&str> = command.split(' ').collect();
+    let (package, folder, name) = match words[..] {
+        [script] => return repository(script).is_file(),
+        ["cargo", "test", "-p", package, "--lib", name] => (package, "src".to_owned(), name),
+        ["cargo", "test", "-p", package, "--test", binary, name] => (package, format!("tests/{binary}"), name),
+        _ => return false,
+    };
+    let Some(room) = package.strip_prefix("millrace-") else { return false };
+    let sources = files(repository(&format!("crates/{room}/{folder}")), "rs");
+    sources.iter().any(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(&format!("fn {name}("))))
+}
+
 fn documents() -> Vec<PathBuf> {
-    let mut documents = Vec::new();
-    let mut folders = vec![repository("").canonicalize().expect("it is here")];
+    files(repository("").canonicalize().expect("it is here"), "md")
+}
+
+/// All below a folder with this ending.
+fn files(folder: PathBuf, ending: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder").map_while(Result::ok) {
             let (path, name) = (entry.path(), entry.file_name());
             if path.is_dir() && !SKIPPED.iter().any(|skipped| name == *skipped) {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                documents.push(path);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                files.push(path);
             }
         }
     }
-    documents.sort();
-    documents
+    files.sort();
+    files
 }
 
 /// `[text](target)`, and `src="target"` of an image.

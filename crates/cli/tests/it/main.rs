@@ -3,6 +3,7 @@
 mod balancer;
 mod cli;
 mod docs;
+mod hygiene;
 mod lab;
 mod memory;
 mod readme;

@@ -6,7 +6,7 @@ mod cgroup;
 pub mod doctor;
 pub mod limits;
 pub mod machine;
-mod proc;
+pub mod proc;
 pub mod process;
 pub mod provenance;
 pub mod sampler;

@@ -1,0 +1,119 @@
+//! By names: channels, idempotency keys and patterns that nobody has seen before, and everything that can be asked about them.
+
+use std::{cell::Cell, io};
+
+use tokio::io::AsyncWriteExt;
+
+use super::{frame, get, post, upgrade};
+use crate::trial::Ground;
+
+const LINES: u64 = 500;
+/// Of one session.
+const SUBSCRIPTIONS: u64 = 1_000;
+
+/// A million channels that are written to, and read, once.
+pub async fn channels(on: &Ground) {
+    let (next, most) = (Cell::new(0), if on.full { 1_000_000 } else { 200_000 });
+    on.again(8, async |lane| {
+        let mut stream = on.connect(lane).await?;
+        if lane >= 4 {
+            return subscribe(on, stream, |i| format!("names/{lane}/{i:x}/{}", scramble(i))).await;
+        }
+        loop {
+            let first = next.replace(next.get() + LINES);
+            if first >= most {
+                return std::future::pending().await;
+            }
+            let line = |i: u64| format!("{{\"channel\":\"names/{}/{i:x}\",\"data\":{i}}}\n", scramble(i));
+            let body: String = (first..first + LINES).map(line).collect();
+            post(&mut stream, "/v1/publish", "", body.as_bytes()).await?;
+            on.done(LINES);
+        }
+    })
+    .await;
+}
+
+/// One key per publication, of the greatest length, over many channels.
+pub async fn idempotency_keys(on: &Ground) {
+    on.again(4, async |lane| {
+        let mut stream = on.connect(lane).await?;
+        for batch in 0u64.. {
+            let line = |i: u64| {
+                let (channel, key) = ((batch * LINES + i) % 50_000, "k".repeat(230));
+                format!(
+                    "{{\"channel\":\"keys/{channel}\",\"data\":0,\"idempotency_key\":\"{lane}/{batch}/{i}/{key}\"}}\n"
+                )
+            };
+            let body: String = (0..LINES).map(line).collect();
+            post(&mut stream, "/v1/publish", "", body.as_bytes()).await?;
+            on.done(LINES);
+        }
+        Ok(())
+    })
+    .await;
+}
+
+/// As many patterns as a session may have, on many sessions, and publications that have to be compared with all of them.
+pub async fn patterns(on: &Ground) {
+    let sessions = if on.full { 64 } else { 16 };
+    on.again(sessions + 2, async |lane| {
+        let mut stream = on.connect(lane).await?;
+        if lane < sessions {
+            return subscribe(on, stream, |i| format!("+/{}/+/p{lane}/+/{i}/#", scramble(i))).await;
+        }
+        for i in 0u64.. {
+            let path = format!("/v1/channels/a/{}/b/p1/c/{i}/d", scramble(i));
+            post(&mut stream, &path, "", b"0").await?;
+            on.done(1);
+        }
+        Ok(())
+    })
+    .await;
+}
+
+/// Everything that can be asked without being anybody.
+pub async fn scraping(on: &Ground) {
+    let line = |i: u64| format!("{{\"channel\":\"scraped\",\"data\":\"{i} {}\"}}\n", "x".repeat(100));
+    let body: String = (0..1000).map(line).collect();
+    on.again(16, async |lane| {
+        let mut stream = on.connect(lane).await?;
+        if lane == 0 {
+            post(&mut stream, "/v1/publish", "", body.as_bytes()).await?;
+        }
+        for i in 0u64.. {
+            let name = scramble(i);
+            let path = match (lane as u64 + i) % 6 {
+                0 => format!("/v1/presence/scraped/{name}"),
+                1 => "/v1/channels/scraped?since=earliest&limit=1000".to_owned(),
+                2 => format!("/v1/channels/scraped/{name}?since=earliest&limit=1000"),
+                3 => "/metrics".to_owned(),
+                4 => format!("/v1/stream?channel=scraped&channel=scraped/{name}&since=earliest"),
+                _ => "/v1/info".to_owned(),
+            };
+            get(&mut stream, &path, "").await?;
+            on.done(1);
+        }
+        Ok(())
+    })
+    .await;
+}
+
+/// A session that subscribes to as many names as it may, and then ends; what it is sent is not read.
+async fn subscribe(on: &Ground, mut stream: tokio::net::TcpStream, name: impl Fn(u64) -> String) -> io::Result<()> {
+    upgrade(&mut stream, "/v1/connect", "Sec-WebSocket-Protocol: millrace.v1+json\r\n").await?;
+    for first in (1..=SUBSCRIPTIONS).step_by(100) {
+        let command =
+            |id: u64| frame(0x81, format!("{{\"id\":{id},\"subscribe\":{{\"channel\":\"{}\"}}}}", name(id)).as_bytes());
+        let commands: Vec<u8> = (first..first + 100).flat_map(command).collect();
+        stream.write_all(&commands).await?;
+        let mut scratch = [0; 64 * 1024];
+        let _ = stream.try_read(&mut scratch);
+        on.done(100);
+    }
+    stream.readable().await
+}
+
+/// Another number for each number: names that share no beginning.
+fn scramble(i: u64) -> String {
+    format!("{:x}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}

@@ -1,0 +1,116 @@
+//! A hundred clients on every transport, and what they hear of a publisher who does not wait for the server: the generator of the lab.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use millrace_lab::{
+    histogram::Histogram,
+    load::{self, Dialect, Outcome, Plan, Role, Sample, Wire},
+    recording::{Counts, PhaseName},
+    targets::{Ask, Transport},
+};
+
+use crate::server::millrace;
+
+pub const CLIENTS: usize = 100;
+const PER_S: f64 = 40.0;
+/// Who polls waits half of this on average.
+const POLL_EVERY: Duration = Duration::from_millis(40);
+/// A generator that was later than this (p99) has measured itself, or a machine that others use. What it was late counts as latency, too.
+const LATE_MAX: Duration = Duration::from_millis(50);
+
+/// What came of one run.
+pub struct Heard {
+    outcome: Outcome,
+}
+
+/// Listens so long from now on; the first second is for connecting. Blocks.
+pub fn listen(server: SocketAddr, cpu: usize, lasts: Duration) -> anyhow::Result<Heard> {
+    let plan = Plan {
+        clients: CLIENTS,
+        rate: load::Rate::Open { per_s: PER_S, arrivals: load::Arrivals::Even },
+        test: lasts,
+        patience: Duration::from_secs(5),
+        probe: Duration::ZERO,
+        cpus: vec![cpu],
+        channel: "honest".into(),
+        ..Plan::default()
+    };
+    let wire = Everywhere { server, next: AtomicUsize::new(0) };
+    let outcome = load::run(&plan, &wire, &mut || Ok(Sample::default()))?;
+    Ok(Heard { outcome })
+}
+
+/// Each client by the next transport; the publisher by HTTP, where a refusal is told.
+struct Everywhere {
+    server: SocketAddr,
+    next: AtomicUsize,
+}
+
+impl Wire for Everywhere {
+    fn address(&self) -> SocketAddr {
+        self.server
+    }
+
+    fn is_duplex(&self) -> bool {
+        false
+    }
+
+    fn dialect(&self, role: Role, channel: &str) -> Box<dyn Dialect> {
+        let transport = match role {
+            Role::Publisher => Transport::Polling,
+            _ => Transport::ALL[self.next.fetch_add(1, Relaxed) % Transport::ALL.len()],
+        };
+        millrace().dialect(transport, &Ask { role, channel, poll_every: POLL_EVERY })
+    }
+}
+
+impl Heard {
+    /// How long deliveries took that came in these seconds of the run.
+    pub fn latency(&self, seconds: std::ops::Range<usize>) -> Histogram {
+        let mut sum = Histogram::default();
+        let within = |at_s: f64| seconds.contains(&(at_s as usize));
+        self.outcome.seconds.iter().filter(|second| within(second.at_s)).for_each(|second| sum.add(&second.latency_us));
+        sum
+    }
+
+    pub fn started(&self) -> Instant {
+        self.outcome.started
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.outcome.phase(PhaseName::Test).map(|phase| phase.counts).unwrap_or_default()
+    }
+
+    /// Everything that is wrong with what they heard.
+    pub fn losses(&self) -> Vec<String> {
+        let counts = self.counts();
+        let Counts { lost, duplicated, reordered, corrupt, gaps, refused, broken, .. } = counts;
+        [
+            (lost, "deliveries never came"),
+            (duplicated, "came again"),
+            (reordered, "came behind later ones"),
+            (corrupt, "were not what was published"),
+            (gaps, "gaps were told"),
+            (refused, "publications were refused"),
+            (broken, "connections broke"),
+            (counts.scheduled - counts.sent.min(counts.scheduled), "publications were not taken"),
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect()
+    }
+
+    /// Why nothing follows from this run, if so: it was not the server that was late.
+    pub fn is_invalid(&self) -> Option<String> {
+        let test = self.outcome.phase(PhaseName::Test)?;
+        let p99 = |what: &Histogram| Duration::from_micros(what.quantile_us(0.99).unwrap_or(0));
+        let (late, lag) = (p99(&test.lateness_us), p99(&test.lag_us));
+        (late.max(lag) > LATE_MAX)
+            .then(|| format!("who measures was late: publishing {late:.1?}, reading {lag:.1?} (p99)"))
+    }
+}

@@ -1,0 +1,286 @@
+//! One attack: before, during, after; and what is judged.
+
+use std::{
+    cell::Cell,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    thread,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use millrace_lab::host::limits;
+use rustix::{
+    process::setpriority_process,
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::{
+    honest::{self, Heard},
+    process::{say, turn},
+    report::{PHASES, Row},
+    server::Server,
+};
+
+/// What honest clients may wait, 99 of 100 times, in every phase.
+const P99_MAX_MS: f64 = 100.0;
+const BEFORE: Duration = Duration::from_secs(1);
+/// The first second of a run is for connecting.
+const SETTLE: Duration = Duration::from_secs(1);
+const MIB: f64 = 1024.0 * 1024.0;
+/// How long memory may take to come back: the allocator returns it after ten seconds.
+const BACK: Duration = Duration::from_secs(20);
+/// What may stay: warmed buffers of the allocator, tables that have grown.
+const STAYS_BYTES: u64 = 24 << 20;
+const TRIES: usize = 3;
+/// Connections from one address of the attacker: below the ports that Linux gives to one.
+const PER_SOURCE: usize = 2_000;
+const LOOK: Duration = Duration::from_millis(50);
+
+pub struct Trial {
+    name: &'static str,
+    arguments: Vec<String>,
+    /// How far the server may grow above what it took before.
+    memory_bytes: u64,
+    at_least: u64,
+}
+
+impl Trial {
+    pub fn new(name: &'static str) -> Self {
+        Self { name, arguments: Vec::new(), memory_bytes: 64 << 20, at_least: 1 }
+    }
+
+    pub fn set(mut self, settings: &[&str]) -> Self {
+        self.arguments.extend(settings.iter().flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]));
+        self
+    }
+
+    pub fn with(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        self
+    }
+
+    pub fn memory_mb(mut self, mb: u64) -> Self {
+        self.memory_bytes = mb << 20;
+        self
+    }
+
+    /// So often at least it must have been done, or it was no attack.
+    pub fn at_least(mut self, times: u64) -> Self {
+        self.at_least = times;
+        self
+    }
+
+    /// Runs it until a run is valid, [`TRIES`] times at most, and judges that one.
+    pub fn run(self, attack: impl AsyncFn(&Ground) + Clone + Send + 'static) {
+        let _turn = turn();
+        for _ in 0..TRIES {
+            match self.run_once(attack.clone()) {
+                Ok(wrong) => return assert!(wrong.is_empty(), "{}: {wrong:#?}", self.name),
+                Err(why) => say(&format!("  {}: INVALID, {why}; again", self.name)),
+            }
+        }
+        panic!("{}: {TRIES} runs and none was valid; this machine is too busy to judge a server on", self.name);
+    }
+
+    /// What is wrong.
+    ///
+    /// Errors: why nothing follows from it.
+    fn run_once(&self, attack: impl AsyncFn(&Ground) + Send + 'static) -> Result<Vec<String>, String> {
+        let full = std::env::var("MILLRACE_ABUSE").is_ok_and(|form| form == "full");
+        let (during, after) = if full { (30, 5) } else { (2, 1) };
+        let (during, after) = (Duration::from_secs(during), Duration::from_secs(after));
+        let cpus = Cpus::choose();
+        // Both sides' connections, and some more.
+        let descriptors = if full { 24_000 } else { 8_000 };
+        let descriptors = limits::raise_descriptors(descriptors).map_or(4_000, |()| descriptors);
+        let mut server = Server::start(cpus.server, &self.arguments, descriptors);
+
+        let (address, lasts) = (server.address, SETTLE + BEFORE + during + after);
+        let began = Instant::now();
+        let honest = thread::spawn(move || honest::listen(address, cpus.others, lasts));
+        sleep_until(began + SETTLE);
+        let mut watched = Watched::default();
+        watched.until(&mut server, began + SETTLE + BEFORE);
+        let memory_before = server.memory();
+
+        let end = Instant::now() + during;
+        let (udp, connections) = (server.udp, descriptors as usize * 2 / 5);
+        let attacker = thread::spawn(move || {
+            be_an_attacker(cpus.others);
+            let ground = Ground { server: address, udp, end, full, connections, done: Cell::new(0) };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let _ = tokio::time::timeout_at(end.into(), attack(&ground)).await;
+            });
+            ground.done.get()
+        });
+        watched.memory = 0;
+        watched.until(&mut server, end);
+        let told = server.memory_told();
+        let done = attacker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let lasted_s = during.as_secs_f64();
+        let memory_during = watched.memory;
+        watched.until(&mut server, end + after);
+        let heard = honest.join().expect("the lab does not panic").map_err(|error| format!("{error:#}"))?;
+        let memory_after = self.comes_back(&mut server, memory_before);
+
+        let second = |at: Instant| (at - heard.started()).as_secs_f64().round() as usize;
+        let marks = [began + SETTLE, end - during, end, end + after + SETTLE].map(second);
+        let p99_ms = [0, 1, 2].map(|phase| p99_ms(&heard, marks[phase]..marks[phase + 1]));
+        let row = Row {
+            name: self.name,
+            done,
+            lasted_s,
+            p99_ms,
+            deliveries: heard.counts().delivered,
+            memory_mb: [memory_before, memory_during, memory_after].map(|bytes| bytes as f64 / MIB),
+            told_mb: told as f64 / MIB,
+            bound_mb: (memory_before + self.memory_bytes) >> 20,
+            health_ms: watched.health.as_secs_f64() * 1e3,
+        };
+        row.print();
+        if let Some(why) = heard.is_invalid() {
+            return Err(why);
+        }
+        if p99_ms[0] >= P99_MAX_MS {
+            return Err(format!("nobody attacked yet, and honest clients waited {:.0} ms (p99)", p99_ms[0]));
+        }
+        let mut wrong = heard.losses();
+        wrong.extend(watched.unwell);
+        for (phase, p99_ms) in PHASES.into_iter().zip(p99_ms) {
+            if p99_ms >= P99_MAX_MS {
+                wrong.push(format!("{phase} the attack honest clients waited {p99_ms:.0} ms (p99)"));
+            }
+        }
+        if memory_during > memory_before + self.memory_bytes {
+            wrong.push(format!("the server took {} MiB", memory_during >> 20));
+        }
+        if memory_after > memory_before + self.memory_bytes.min(STAYS_BYTES.max(self.memory_bytes / 2)) {
+            wrong.push(format!("the server keeps {} MiB", memory_after >> 20));
+        }
+        if done < self.at_least {
+            wrong.push(format!("it was done {done} times, which is no attack"));
+        }
+        Ok(wrong)
+    }
+
+    /// The memory that stays, once it no longer falls or is near where it was.
+    fn comes_back(&self, server: &mut Server, before: u64) -> u64 {
+        let deadline = Instant::now() + BACK;
+        loop {
+            let memory = server.memory();
+            if memory <= before + STAYS_BYTES || Instant::now() > deadline {
+                return memory;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// What was seen of the server meanwhile.
+#[derive(Default)]
+struct Watched {
+    /// The most.
+    memory: u64,
+    health: Duration,
+    unwell: Vec<String>,
+}
+
+impl Watched {
+    fn until(&mut self, server: &mut Server, end: Instant) {
+        while Instant::now() < end {
+            self.memory = self.memory.max(server.memory());
+            let asked = Instant::now();
+            if let Err(why) = server.get("/healthz") {
+                self.unwell.push(why);
+            }
+            self.health = self.health.max(asked.elapsed());
+            sleep_until((Instant::now() + LOOK).min(end));
+        }
+    }
+}
+
+fn p99_ms(heard: &Heard, seconds: std::ops::Range<usize>) -> f64 {
+    heard.latency(seconds).quantile_us(0.99).map_or(f64::INFINITY, |us| us as f64 / 1e3)
+}
+
+fn sleep_until(at: Instant) {
+    thread::sleep(at.saturating_duration_since(Instant::now()));
+}
+
+/// The server has one for itself, so that attackers can bring it to its limit; those who measure go before attackers on the other.
+struct Cpus {
+    server: usize,
+    others: usize,
+}
+
+impl Cpus {
+    fn choose() -> Self {
+        let allowed = sched_getaffinity(None).expect("our own");
+        let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+        let server = cpus.next().expect("we run on one");
+        Self { server, others: cpus.next().unwrap_or(server) }
+    }
+}
+
+/// After everybody else who wants this CPU.
+fn be_an_attacker(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    let _ = sched_setaffinity(None, &set);
+    let _ = setpriority_process(None, 19);
+}
+
+/// What an attacker knows.
+pub struct Ground {
+    pub server: SocketAddr,
+    pub udp: Option<SocketAddr>,
+    end: Instant,
+    pub full: bool,
+    /// How many it may open at a time.
+    pub connections: usize,
+    done: Cell<u64>,
+}
+
+impl Ground {
+    pub fn done(&self, times: u64) {
+        self.done.set(self.done.get() + times);
+    }
+
+    /// A connection that nobody has used; lane by lane from other addresses of this machine.
+    pub async fn connect(&self, lane: usize) -> io::Result<TcpStream> {
+        self.connect_with(lane, |_| Ok(())).await
+    }
+
+    pub async fn connect_with(
+        &self,
+        lane: usize,
+        options: impl FnOnce(&TcpSocket) -> io::Result<()>,
+    ) -> io::Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        let source = Ipv4Addr::new(127, 0, 66, 1 + (lane / PER_SOURCE) as u8);
+        socket.bind(SocketAddr::from((source, 0)))?;
+        // Closed by a reset: no port waits a minute for another packet.
+        socket.set_zero_linger()?;
+        options(&socket)?;
+        let stream = socket.connect(self.server).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// So many at a time, each again and again until the end. What the server makes fail is begun anew.
+    pub async fn again(&self, lanes: usize, act: impl AsyncFn(usize) -> io::Result<()>) {
+        let act = &act;
+        let lane = async |lane: usize| {
+            while Instant::now() < self.end {
+                if act(lane).await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        join_all((0..lanes).map(lane)).await;
+    }
+}
