@@ -153,7 +153,10 @@ fn key(args: &KeyArgs) -> anyhow::Result<()> {
             let secret = format!("{}\n", auth::random_text(32).map_err(|error| anyhow!(error.to_string()))?);
             return match &args.out {
                 Some(path) => write_private(path, &secret),
-                None => Ok(print!("{secret}")),
+                None => {
+                    print!("{secret}");
+                    Ok(())
+                }
             };
         }
     };

@@ -50,6 +50,45 @@ fn the_tour_prints_what_it_promises() {
     }
 }
 
+/// A newcomer's way to a server that other machines reach: three commands, run as they stand but for the port and the address.
+#[test]
+fn three_commands_make_a_secured_server() {
+    let readme = std::fs::read_to_string(repository("README.md")).expect("the README is there");
+    let (_, rest) = readme.split_once("<!-- secure -->\n```sh\n").expect("the commands are marked");
+    let commands: Vec<&str> = rest.lines().take_while(|line| *line != "```").collect();
+    let [key, serve, link] = commands[..] else { panic!("three commands: {commands:?}") };
+    let home = tempfile::tempdir().expect("a folder");
+    let shell = |line: &str| {
+        let prelude = format!("millrace() {{ exec {} \"$@\"; }}\n", env!("CARGO_BIN_EXE_millrace"));
+        let mut command = Command::new("bash");
+        command.args(["-e", "-u", "-o", "pipefail", "-c", &(prelude + line)]);
+        command.current_dir(home.path()).env("HOME", home.path()).env_remove("XDG_DATA_HOME");
+        Process::start(&mut command)
+    };
+    assert_eq!(shell(key).finish().code, Some(0), "{key}");
+    // In the foreground of a shell of its own, so that it ends with this test.
+    let mut server = shell(&serve.replace(":8443", ":0").replace(" &", ""));
+    let url = server.out.wait_for("listening on ");
+    let port = url.rsplit(':').next().expect("a port");
+    let printed = shell(&link.replace(":8443", &format!(":{port}"))).finish();
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    let (page, token) = printed.out.trim().split_once("#token=").expect("a token behind the #");
+    assert!(page.starts_with("https://") && page.ends_with(&format!(":{port}/carcare")), "{page}");
+    let ca = home.path().join(".local/share/millrace/tls/ca.pem");
+    let status = |path: &str, header: &str| {
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", header, "--cacert"]).arg(&ca);
+        let ended = Process::start(curl.arg(format!("https://127.0.0.1:{port}{path}"))).finish();
+        assert_eq!(ended.code, Some(0), "curl trusts what the server shows: {ended:?}");
+        ended.out
+    };
+    assert_eq!(status("/carcare", "Accept: text/html"), "200");
+    assert_eq!(status("/v1/channels/fleet", "Accept: */*"), "401");
+    let bearer = format!("Authorization: Bearer {token}");
+    assert_eq!(status("/v1/channels/fleet?since=earliest", &bearer), "204");
+    assert_eq!(status("/metrics", &bearer), "404");
+}
+
 #[test]
 fn no_shell_block_of_the_tour_is_left_out() {
     let readme = std::fs::read_to_string(repository("README.md")).expect("the README is there");

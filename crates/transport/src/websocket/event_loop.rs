@@ -12,7 +12,7 @@ use millrace_delivery::ConnId;
 use millrace_engine::Answer;
 use millrace_node::Metrics;
 use millrace_protocol::{
-    ChannelName, Error, Kind, NewPublication, Right,
+    ChannelName, Code, Error, Kind, NewPublication, Right,
     session::{Subscription, encode_connected, encode_reply},
     websocket::{self, Accept, Broken, Message},
 };
@@ -149,7 +149,11 @@ impl EventLoop {
         let form = upgrade.form();
         let Upgrade { caller, seat, ask, session, ticket, deflate } = upgrade;
         let talk = match (&ask, session) {
-            (Some(ask), false) => Talk::Bare(ask.channels[0].0.clone()),
+            (Some(ask), false) => {
+                let channel = ask.channels[0].0.clone();
+                let may_publish = caller.may(Right::Publish, &channel).is_ok();
+                Talk::Bare { channel, may_publish }
+            }
             _ => Talk::Session,
         };
         let id = shard.with(|hub, sockets| {
@@ -368,7 +372,10 @@ impl EventLoop {
         if held != holds {
             self.weigh(id, Way::In);
         }
-        self.weigh(id, Way::Out);
+        // Its place in the hub is seldom still in the cache, and only commands are answered.
+        if matches!(talk, Talk::Session) {
+            self.weigh(id, Way::Out);
+        }
         self.pace(id, messages);
         if let Err(broken) = decoded {
             self.context.limits.count_broken(broken);
@@ -389,11 +396,15 @@ impl EventLoop {
                 self.close(id, Broken { code: websocket::CLOSE_UNSUPPORTED, reason: "a session speaks text" });
                 return false;
             }
-            (Message::Text(text), Talk::Bare(channel)) => {
+            (Message::Text(_) | Message::Binary(_), Talk::Bare { may_publish: false, .. }) => {
+                self.close(id, Broken { code: websocket::CLOSE_FORBIDDEN, reason: Code::Forbidden.name() });
+                return false;
+            }
+            (Message::Text(text), Talk::Bare { channel, .. }) => {
                 let data = Bytes::copy_from_slice(text.as_bytes());
                 self.publish(id, channel, NewPublication::new(Kind::Utf8, data));
             }
-            (Message::Binary(data), Talk::Bare(channel)) => {
+            (Message::Binary(data), Talk::Bare { channel, .. }) => {
                 self.publish(id, channel, NewPublication::new(Kind::Binary, Bytes::copy_from_slice(data)));
             }
             (Message::Text(_) | Message::Binary(_), Talk::Stream(_)) => return false,
@@ -411,10 +422,6 @@ impl EventLoop {
 
     /// A bare WebSocket cannot be told that a publication was refused: it is closed instead, never left to believe.
     fn publish(self: &Rc<Self>, id: ConnId, channel: &ChannelName, publication: NewPublication) {
-        let allowed = self.shard().sockets().grants.may(id, Right::Publish, channel);
-        if let Err(error) = allowed {
-            return self.close(id, Broken { code: websocket::CLOSE_FORBIDDEN, reason: error.code.name() });
-        }
         if let Err(error) = self.owe(id, publication.data.len()) {
             return self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
         }

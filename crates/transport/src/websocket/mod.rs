@@ -22,8 +22,8 @@ use millrace_protocol::ChannelName;
 /// How a WebSocket talks.
 #[derive(Clone, Debug)]
 pub enum Talk {
-    /// Payloads of one channel, both ways.
-    Bare(ChannelName),
+    /// Payloads of one channel, both ways if its client may publish: that stays so as long as it is open.
+    Bare { channel: ChannelName, may_publish: bool },
     /// Commands and pushes.
     Session,
     /// It is no WebSocket but an HTTP response that goes on: nothing more is expected from its client.
@@ -34,7 +34,7 @@ impl Talk {
     pub fn transport(&self) -> Transport {
         match self {
             Talk::Stream(transport) => *transport,
-            Talk::Bare(_) | Talk::Session => Transport::WebSocket,
+            Talk::Bare { .. } | Talk::Session => Transport::WebSocket,
         }
     }
 }

@@ -14,11 +14,13 @@ use crate::limits::Way;
 
 impl EventLoop {
     /// Answers the pings of one read at once, not each by itself: whoever sends thousands costs one write.
-    pub(super) fn send_pongs(&self, id: ConnId) {
+    pub(super) fn send_pongs(self: &Rc<Self>, id: ConnId) {
         let mut pongs = self.pongs.borrow_mut();
         if !pongs.is_empty() {
             self.shard().with(|hub, sockets| hub.send(id, &pongs, sockets));
             pongs.clear();
+            drop(pongs);
+            self.weigh(id, Way::Out);
         }
     }
 
@@ -47,6 +49,10 @@ impl EventLoop {
     ///
     /// Errors: `rate_limited`, `unavailable`.
     pub(super) fn check_publish(&self, id: ConnId, bytes: usize) -> Result<(), Error> {
+        let limits = &self.context().limits;
+        if !limits.counts_incoming() {
+            return limits.check_publish(None, None, bytes);
+        }
         let mut sockets = self.shard().sockets();
         let subject = sockets.grants.get(id).and_then(|caller| caller.grant.subject.clone());
         sockets.member(id).map_or(Ok(()), |member| member.check_publish(subject.as_ref(), bytes))
@@ -56,7 +62,11 @@ impl EventLoop {
     ///
     /// Errors: `unavailable`: it cannot be taken at all.
     pub(super) fn owe(self: &Rc<Self>, id: ConnId, bytes: usize) -> Result<(), Error> {
-        self.context().limits.check_publish(None, None, bytes)?;
+        let limits = &self.context().limits;
+        limits.check_publish(None, None, bytes)?;
+        if !limits.counts_incoming() {
+            return Ok(());
+        }
         let mut sockets = self.shard().sockets();
         let subject = sockets.grants.get(id).and_then(|caller| caller.grant.subject.clone());
         let wait = sockets.member(id).map_or(Duration::ZERO, |member| member.owe_publish(subject.as_ref(), bytes));

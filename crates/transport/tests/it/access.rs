@@ -28,7 +28,7 @@ fn start_with(change: impl FnOnce(&mut millrace_server::Config)) -> Server {
 }
 
 fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs()
 }
 
 /// A token of `subject` with these rights on what `pattern` matches, good for so many seconds.
@@ -38,7 +38,7 @@ fn token(subject: &str, rights: &[&str], pattern: &str, seconds: u64) -> String 
     let claims = json!({
         "sub": subject, "jti": format!("id-of-{subject}"), "iat": now_s(), "exp": now_s() + seconds, "millrace": granted,
     });
-    SigningKey::parse(SECRET.as_bytes()).unwrap().sign(&claims, None).unwrap()
+    SigningKey::parse(SECRET.as_bytes()).expect("a key").sign(&claims, None).expect("a token")
 }
 
 /// A request that no transport keeps open, and the right it takes.

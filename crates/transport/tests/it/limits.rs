@@ -236,8 +236,8 @@ async fn what_arrives_in_parts_is_bounded_for_all_together() {
 
 /// A connection whose client takes next to nothing at once.
 async fn narrow(server: &Server) -> tokio::net::TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(2048).unwrap();
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(2048).expect("an option");
     within(socket.connect(server.address)).await.expect("a connection")
 }
 
@@ -323,7 +323,8 @@ async fn slow_heads_and_bodies_are_counted() {
     let mut body = Raw::connect(&server).await;
     body.send("POST /v1/channels/a HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nx").await;
     assert!(body.head().await.starts_with("HTTP/1.1 408 "));
-    (silent.read_to_end().await, slow.read_to_end().await);
+    silent.read_to_end().await;
+    slow.read_to_end().await;
     until("all are counted", async || {
         refused(&server, "header_timeout").await == 2 && refused(&server, "body_timeout").await == 1
     })
