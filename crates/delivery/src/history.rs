@@ -436,7 +436,7 @@ mod tests {
         assert_eq!(read(&mut history, Since::Earliest), (None, vec![9]));
         assert_eq!(read(&mut history, Since::Time(51)), (None, vec![9]));
         assert_eq!(read(&mut history, Since::Time(50)), (Some((0, 8)), vec![9]));
-        assert_eq!(History::after_forgotten(at(1, 0), 0).covers(Since::Earliest), true);
+        assert!(History::after_forgotten(at(1, 0), 0).covers(Since::Earliest));
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
         query: config.auth.query,
         hosts: secure::is_open(&config).then(|| config.server.hosts.clone()),
     });
-    let (shown, settings) = watch::channel(config.without_secrets());
+    let (shown, settings) = watch::channel(shown(&config));
     let (questions, asked): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
     let (draining, drains) = watch::channel(None);
     let (stop, stops) = watch::channel(false);
@@ -268,7 +268,7 @@ impl Running {
         }
         self.config.drain = config.drain;
         self.config.log.level = config.log.level;
-        self.shown.send_replace(self.config.without_secrets());
+        self.shown.send_replace(shown(&self.config));
         tracing::info!("the configuration was read again");
     }
 
@@ -366,6 +366,11 @@ fn ticket_key(config: &Config) -> anyhow::Result<TicketKey> {
     let mut chance = [0; 32];
     getrandom::fill(&mut chance).map_err(io::Error::other)?;
     Ok(TicketKey::new(&chance))
+}
+
+/// For operators to look at.
+fn shown(config: &Config) -> Value {
+    serde_json::to_value(config.without_secrets()).unwrap_or_default()
 }
 
 /// The shards share one port, and the kernel would let a second server of the same user share it, too: half of its connections would

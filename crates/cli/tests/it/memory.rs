@@ -64,6 +64,14 @@ fn hoard(address: &str, end: &AtomicBool) {
     }
 }
 
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 #[test]
 fn a_flood_stays_within_a_small_bound() {
     let bound = format!("limits.memory_bytes_max={BOUND_BYTES}");
@@ -74,6 +82,8 @@ fn a_flood_stays_within_a_small_bound() {
     let (end, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (mut most, mut heard) = (0, 0);
     std::thread::scope(|scope| {
+        // Also if something fails: the others would go on for ever.
+        let _end = EndOnDrop(&end);
         for id in 0..4 {
             let (address, end, refused) = (&server.address, &end, &refused);
             scope.spawn(move || flood(address, id, end, refused));
@@ -89,7 +99,6 @@ fn a_flood_stays_within_a_small_bound() {
             }
             most = most.max(used(pid));
         }
-        end.store(true, Relaxed);
     });
     let metrics = server.get_until("/metrics", |answer| answer.status == 200).body;
     let line = |name: &str| metrics.lines().filter(|line| line.starts_with(name)).collect::<Vec<_>>().join("; ");

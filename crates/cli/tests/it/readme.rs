@@ -80,7 +80,7 @@ fn three_commands_make_a_secured_server() {
         curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", header, "--cacert"]).arg(&ca);
         let ended = Process::start(curl.arg(format!("https://127.0.0.1:{port}{path}"))).finish();
         assert_eq!(ended.code, Some(0), "curl trusts what the server shows: {ended:?}");
-        ended.out
+        ended.out.trim().to_owned()
     };
     assert_eq!(status("/carcare", "Accept: text/html"), "200");
     assert_eq!(status("/v1/channels/fleet", "Accept: */*"), "401");

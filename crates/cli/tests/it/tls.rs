@@ -49,7 +49,7 @@ fn a_developer_is_secured_by_two_commands() {
 
     let server = Server::start_from(&mut at(&home, &["serve", "--tls-dev", "--listen", "127.0.0.1:0"]));
     assert!(server.url.starts_with("https://127.0.0.1:"), "{}", server.url);
-    for transport in ["websocket", "sse", "ndjson", "long-polling", "polling"] {
+    for transport in ["websocket", "sse", "stream", "long-polling", "polling"] {
         let channel = format!("to/{transport}");
         let read =
             ["sub", &channel, "--to", &server.url, "--transport", transport, "--since", "earliest", "--limit", "1"];

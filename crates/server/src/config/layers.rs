@@ -87,15 +87,12 @@ impl Sources {
 
     /// Every value with where it comes from, as commented TOML.
     pub fn effective(&self) -> String {
-        let table = Table::try_from(&self.config).unwrap_or_default();
+        let table = Table::try_from(self.config.without_secrets()).unwrap_or_default();
         let mut out = String::new();
         for (section, values) in &table {
             out.push_str(&format!("[{section}]\n"));
             for (key, value) in values.as_table().into_iter().flatten() {
                 let source = self.from.get(&format!("{section}.{key}")).map_or("default", String::as_str);
-                let is_secret = SECRETS.contains(&format!("{section}.{key}").as_str());
-                let is_hidden = is_secret && value.as_str() != Some("");
-                let value = if is_hidden { "(hidden)".into() } else { value.to_string() };
                 out.push_str(&format!("{:<46} # {source}\n", format!("{key} = {value}")));
             }
             out.push('\n');
@@ -170,7 +167,7 @@ mod tests {
         let secret = "00000000000000001234";
         let sources = Sources::load(None, [("MILLRACE_SERVER__SECRET".into(), secret.into())].into_iter(), []).unwrap();
         assert_eq!(sources.config.server.secret.as_bytes(), secret.as_bytes(), "digits, too, are text");
-        assert!(sources.effective().contains("secret = (hidden)"), "{}", sources.effective());
+        assert!(sources.effective().contains("secret = \"(hidden)\""), "{}", sources.effective());
         assert!(!format!("{}{sources:?}", sources.effective()).contains(secret));
     }
 
