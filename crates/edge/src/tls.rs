@@ -71,16 +71,15 @@ pub fn http() -> reqwest::ClientBuilder {
 
 /// Why this error is one of trust, which does not come by trying again; and what to do about it.
 pub fn distrust(error: &(dyn std::error::Error + 'static)) -> Option<String> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let wrapped = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
-        let found = wrapped.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref::<rustls::Error>());
-        if let Some(rustls::Error::InvalidCertificate(why)) = found {
-            return Some(format!("the server's certificate is not trusted ({why}); name its authority: --ca FILE"));
-        }
-        next = error.source();
+    if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref() {
+        return Some(format!("the server's certificate is not trusted ({why}); name its authority: --ca FILE"));
     }
-    None
+    // The source of an error of I/O is that of the error which it wraps, not that error itself.
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
+    match wrapped {
+        Some(wrapped) => distrust(wrapped),
+        None => error.source().and_then(distrust),
+    }
 }
 
 /// Checks that the server has the key of its certificate, and nothing else about it.

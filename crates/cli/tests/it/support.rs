@@ -171,7 +171,7 @@ impl Server {
     /// The status, if there is an answer.
     pub fn try_post(&self, path: &str, body: &str) -> Option<u16> {
         let mut answer = String::new();
-        send(&self.address, "POST", path, &[], body).read_to_string(&mut answer).ok()?;
+        try_send(&self.address, "POST", path, &[], body).ok()?.read_to_string(&mut answer).ok()?;
         answer.split(' ').nth(1)?.parse().ok()
     }
 
@@ -211,12 +211,16 @@ pub fn ask(address: &str, method: &str, path: &str, headers: &[&str], body: &str
 }
 
 fn send(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(address).expect("the server listens");
+    try_send(address, method, path, headers, body).expect("the server listens and reads")
+}
+
+fn try_send(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(BOUND)).expect("a time that is not 0");
     let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
     let length = body.len();
-    write!(stream, "{method} {path} HTTP/1.0\r\n{headers}Content-Length: {length}\r\n\r\n{body}").expect("it is read");
-    stream
+    write!(stream, "{method} {path} HTTP/1.0\r\n{headers}Content-Length: {length}\r\n\r\n{body}")?;
+    Ok(stream)
 }
 
 /// A port that nobody has at this moment.
