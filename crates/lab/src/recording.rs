@@ -44,6 +44,27 @@ pub struct Recording<R = Run> {
     pub bill: Option<Bill>,
 }
 
+impl Recording {
+    /// The runs of one target, which is called so from now on: two targets that were measured in turns are compared as one.
+    pub fn of_target(&self, target: &str, called: &str) -> Recording {
+        let mut part = self.clone();
+        part.runs.retain(|run| run.target == target);
+        part.runs.iter_mut().for_each(|run| run.target = called.to_owned());
+        part
+    }
+
+    /// Those that were run, in the order of their first runs.
+    pub fn targets(&self) -> Vec<&str> {
+        let mut targets = Vec::new();
+        for run in &self.runs {
+            if !targets.contains(&run.target.as_str()) {
+                targets.push(run.target.as_str());
+            }
+        }
+        targets
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {

@@ -11,7 +11,7 @@ use millrace_lab::{
     scenarios::{self, Scenario, Settings},
     slo::Slo,
     sweep::{Request, Store},
-    targets::Transport,
+    targets::{self, Transport},
 };
 
 use super::{exit_code, stop_by_signal, view};
@@ -57,7 +57,8 @@ pub struct What {
     /// As the thesis did it, at its length
     #[arg(long, conflicts_with = "quick")]
     thesis: bool,
-    /// Servers, by name, or by name and program: millrace,ws,uws=/opt/uws
+    /// Servers, by name, or by name and program: millrace,ws,uws=/opt/uws. Two programs of one kind have labels:
+    /// millrace@old=PATH,millrace@new=PATH
     #[arg(long, value_name = "NAME[=PATH],..", value_delimiter = ',')]
     targets: Vec<String>,
     /// Transports: websocket, session, sse, ndjson, long-polling, polling
@@ -156,6 +157,8 @@ impl What {
         for target in &self.targets {
             let (name, path) =
                 target.split_once('=').map_or((target.as_str(), None), |(name, path)| (name, Some(path)));
+            let labelled = targets::kind(name) != name;
+            ensure!(!labelled || path.is_some(), "{name}: which program? --targets {name}=PATH");
             path.into_iter().for_each(|path| drop(binaries.insert(name.to_owned(), PathBuf::from(path))));
             names.push(name);
         }

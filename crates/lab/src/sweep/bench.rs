@@ -31,6 +31,8 @@ const NOISE: [&str; 4] = ["generator_bound", "steal", "others", "crowded"];
 pub struct Job {
     pub part: String,
     pub parameters: Arc<Parameters>,
+    /// As it was asked for, with its label.
+    pub name: String,
     pub target: &'static dyn Target,
     pub transport: Transport,
     pub factors: Factors,
@@ -49,7 +51,7 @@ pub struct Bench<'a> {
     pub(super) view: &'a mut dyn View,
     pub(super) stop: &'a AtomicBool,
     /// Servers that serve several runs.
-    pub(super) kept: Vec<(&'static str, u64, Server)>,
+    pub(super) kept: Vec<(String, u64, Server)>,
     pub(super) verdict: Verdict,
     pub(super) left_s: f64,
 }
@@ -149,8 +151,8 @@ impl Bench<'_> {
         check(self.stop)?;
         let p = &job.parameters;
         let placement = self.machine.place(job.factors.server_cpus as usize, p.threads);
-        let name = job.target.name();
-        let reused = self.kept.iter().position(|(of, cpus, _)| *of == name && *cpus == job.factors.server_cpus);
+        let name = &job.name;
+        let reused = self.kept.iter().position(|(of, cpus, _)| of == name && *cpus == job.factors.server_cpus);
         let mut server = match reused {
             Some(index) => self.kept.swap_remove(index).2,
             None => {
@@ -186,7 +188,7 @@ impl Bench<'_> {
             let finding = run.validity.iter_mut().find(|finding| finding.invalidates);
             finding.into_iter().for_each(|finding| finding.detail += &format!("; its log ends:\n{tail}"));
         } else if !p.fresh_server {
-            self.kept.push((name, job.factors.server_cpus, server));
+            self.kept.push((name.clone(), job.factors.server_cpus, server));
         }
         Ok(run)
     }
@@ -224,7 +226,7 @@ impl Job {
     pub fn run(&self) -> Run {
         Run {
             part: self.part.clone(),
-            target: self.target.name().into(),
+            target: self.name.clone(),
             transport: self.transport.name().into(),
             load: self.parameters.load(&self.factors),
             factors: self.factors,
@@ -240,7 +242,7 @@ impl Job {
             if self.parameters.server_cpus.len() > 1 { format!(", {} CPUs", f.server_cpus) } else { String::new() };
         format!(
             "{part}{} {}, {} clients x {}/s x {} B{cpus}, repeat {}",
-            self.target.name(),
+            self.name,
             self.transport,
             f.clients,
             f.each_per_s,

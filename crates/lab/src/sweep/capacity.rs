@@ -84,18 +84,18 @@ pub fn measure(
         );
         let mut done = Vec::new();
         for job in design.jobs.iter().filter(|job| job.part == *part) {
-            if done.contains(&(job.target.name(), job.transport)) {
+            if done.contains(&(job.name.clone(), job.transport)) {
                 continue;
             }
-            done.push((job.target.name(), job.transport));
+            done.push((job.name.clone(), job.transport));
             let unit = parameters.load(&job.factors).counts;
             let found = of(bench, parameters, job)?;
             let told = found.describe(unit);
-            bench.say(&format!("{} {}: {told}", job.target.name(), job.transport));
+            bench.say(&format!("{} {}: {told}", job.name, job.transport));
             let number = |value: Option<f64>| value.map_or(json!(null), |value| json!(value));
             rows.push(vec![
                 json!(part),
-                json!(job.target.name()),
+                json!(job.name),
                 json!(job.transport.name()),
                 number(found.kept),
                 number(found.missed),

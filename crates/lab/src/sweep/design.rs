@@ -89,7 +89,9 @@ impl Design {
         if let Kind::Experiment(experiment) = scenario.kind {
             design.experiment_s = settings.parts.values().map(|part| experiment.estimate_s(part)).sum();
             for name in settings.parts.values().filter_map(|part| part.get("targets")?.as_array()).flatten() {
-                design.targets.insert(target(name.as_str().unwrap_or_default())?.name().to_owned());
+                let name = name.as_str().unwrap_or_default();
+                target(name)?;
+                design.targets.insert(name.to_owned());
             }
             return Ok(design);
         }
@@ -97,9 +99,8 @@ impl Design {
         for (part, parameters) in settings.sweep()? {
             let parameters = Arc::new(design.fitting(&part, parameters, machine)?);
             for name in &parameters.targets {
-                let target = target(name)?;
                 design.targets.insert(name.clone());
-                design.combine(&part, &parameters, target, &mut blocks)?;
+                design.combine(&part, &parameters, name, &mut blocks)?;
             }
         }
         for (repeat, mut block) in blocks.into_iter().enumerate() {
@@ -137,19 +138,21 @@ impl Design {
         &mut self,
         part: &str,
         parameters: &Arc<Parameters>,
-        target: &'static dyn Target,
+        name: &str,
         blocks: &mut Vec<Vec<Job>>,
     ) -> anyhow::Result<()> {
+        let target = target(name)?;
         for transport in &parameters.transports {
             if !target.transports().contains(transport) {
-                self.left_out.push(format!("{} has no {transport}", target.name()));
+                self.left_out.push(format!("{name} has no {transport}"));
                 continue;
             }
             for factors in parameters.factors() {
                 parameters.plan(&factors).check().with_context(|| format!("{} clients", factors.clients))?;
                 for repeat in 0..parameters.repeats {
-                    let parameters = Arc::clone(parameters);
-                    let job = Job { part: part.into(), parameters, target, transport: *transport, factors, repeat };
+                    let (parameters, name) = (Arc::clone(parameters), name.to_owned());
+                    let job =
+                        Job { part: part.into(), parameters, name, target, transport: *transport, factors, repeat };
                     blocks.resize_with(blocks.len().max(repeat as usize + 1), Vec::new);
                     blocks[repeat as usize].push(job);
                 }
@@ -171,7 +174,8 @@ fn descriptors(plan: &Plan) -> u64 {
 /// Errors: there is none; with the nearest.
 fn target(name: &str) -> anyhow::Result<&'static dyn Target> {
     let names = TARGETS.iter().map(|target| target.name());
-    targets::find(name).with_context(|| format!("no target {name}{}", nearest(name, names)))
+    let kind = targets::kind(name);
+    targets::find(name).with_context(|| format!("no target {kind}{}", nearest(kind, names)))
 }
 
 impl Job {
@@ -256,6 +260,15 @@ mod tests {
             assert!(block.iter().all(|(.., of)| *of == repeat as u32), "{block:?}");
             assert_eq!(block.iter().collect::<BTreeSet<_>>().len(), 6);
         }
+    }
+
+    #[test]
+    fn programs_of_one_kind_take_turns() {
+        let design =
+            design(&[("targets", "millrace@old,millrace@new"), ("clients", "1"), ("repeats", "6")], 1).unwrap();
+        let names: Vec<&str> = design.jobs.iter().map(|job| job.name.as_str()).collect();
+        let firsts: BTreeSet<&str> = names.chunks(2).map(|pair| pair[0]).collect();
+        assert!(names.chunks(2).all(|pair| pair[0] != pair[1]) && firsts.len() == 2, "{names:?}");
     }
 
     #[test]

@@ -167,10 +167,16 @@ fn cache() -> PathBuf {
     base.unwrap_or_else(std::env::temp_dir).join("millrace/lab")
 }
 
-/// The target of this name.
+/// The kind of server that a target of this name is: `millrace`, or of several programs of one kind `millrace@LABEL`.
+pub fn kind(name: &str) -> &str {
+    name.split_once('@').map_or(name, |(kind, _)| kind)
+}
+
+/// The target of this name, with or without a label.
 ///
 /// Errors: there is none; with those there are.
 pub fn find(name: &str) -> anyhow::Result<&'static dyn Target> {
+    let name = kind(name);
     let all = || TARGETS.iter().map(|target| target.name()).collect::<Vec<_>>().join(", ");
     TARGETS
         .iter()

@@ -71,6 +71,23 @@ fn a_tenth_more_cpu_is_found() {
 }
 
 #[test]
+fn two_targets_of_one_recording_are_compared() {
+    let mut chance = Chance::new(3);
+    let named = |name: &str, mut recording: Recording| {
+        recording.runs.iter_mut().for_each(|run| run.target = name.into());
+        recording
+    };
+    let quiet = Noise { disturbed: 0.0, ..ASSUMED };
+    let mut both = named("millrace@old", recorded(&mut chance, quiet, 1.0, 5));
+    both.runs.extend(named("millrace@new", recorded(&mut chance, quiet, 1.1, 5)).runs);
+    assert_eq!(both.targets(), ["millrace@old", "millrace@new"]);
+    let side = |name: &str| both.of_target(name, "millrace");
+    let seen = compare(&side("millrace@old"), &side("millrace@new"), &Options::default());
+    assert_eq!(seen.verdict, Overall::Regressed, "{}", seen.sentence);
+    assert!(seen.sentence.contains("(millrace ") && seen.differences.is_empty() && seen.unpaired.is_empty());
+}
+
+#[test]
 fn it_says_where_and_how_much() {
     let mut chance = Chance::new(1);
     let quiet = Noise { cpu: 0.01, latency: 0.02, memory: 0.005, disturbed: 0.0 };
