@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(value_name = "B", required_unless_present = "targets")]
     b: Option<PathBuf>,
     /// Two targets of the one result A: what to compare with, and what is judged
-    #[arg(long, value_name = "OLD,NEW", value_delimiter = ',', num_args = 2, conflicts_with = "b")]
+    #[arg(long, value_name = "OLD,NEW", value_delimiter = ',', conflicts_with = "b")]
     targets: Vec<String>,
     /// A change by at most this much is none
     #[arg(long, value_name = "PERCENT", default_value = "3%", value_parser = percent)]
@@ -74,7 +74,7 @@ impl Args {
     fn sides(&self) -> anyhow::Result<(Recording, Recording, [String; 2])> {
         let a = Store::read(&self.a)?;
         let [old, new] = self.targets.as_slice() else {
-            let folder = self.b.as_ref().context("B is missing")?;
+            let folder = self.b.as_ref().context("--targets takes two: OLD,NEW")?;
             return Ok((a, Store::read(folder)?, [&self.a, folder].map(|folder| folder.display().to_string())));
         };
         let seen = a.targets().join(", ");
