@@ -27,7 +27,7 @@ lab=$out/lab a=$out/a b=$out/b
 cp "$program" "$lab" && cp "$program" "$a" && cp "$other" "$b"
 wrong=0
 for try in $(seq "$times"); do
-    $wrapper timeout 120 "$lab" lab run thorsen-broadcast --quick --repeats 5 --transports websocket --seed "$try" \
+    $wrapper timeout 120 "$lab" lab run thorsen-broadcast --quick --repeats 10 --transports websocket --seed "$try" \
         --targets "millrace@a=$a,millrace@b=$b" --set clients=100 --set idle=0s --set test=1500ms --set after=0s \
         --out "$out/$try" >"$out/$try.log" 2>&1 || true
     "$lab" lab compare "$out/$try" --targets millrace@a,millrace@b >"$out/$try.txt" || true

@@ -15,6 +15,7 @@ use millrace_lab::{
 #[derive(ClapArgs)]
 #[command(
     after_help = "Two builds, or two servers, are best measured in turns, by one run with two targets, so that what changes with time changes both. \
+    From 6 repeats on, each run is then compared with the one beside it. \
     Two folders were measured one after the other: what the machine did meanwhile is then taken for the build.\n\n\
     Judged by CPU per delivery, deliveries per second, p99 and memory, at each point that both have. A figure has changed if chance \
     explains it in less than one of 20 comparisons, all figures counted together, and if it changed by more than the band. That takes 4 \
@@ -23,7 +24,7 @@ use millrace_lab::{
     that runs the lab.\n\n\
     Exit codes: 0 no regression, 1 regression, 2 refused or no verdict, 3 error.\n\n\
     Example: is my change slower than the old build\n  \
-    millrace lab run thorsen-broadcast --repeats 5 --targets millrace@old=old/millrace,millrace@new=new/millrace --out change\n  \
+    millrace lab run thorsen-broadcast --repeats 10 --targets millrace@old=old/millrace,millrace@new=new/millrace --out change\n  \
     millrace lab compare change --targets millrace@old,millrace@new\n\
     Example: two results\n  millrace lab compare before after\n\
     Example: in spite of another kernel, and only what changed by more than 5 %\n  \
@@ -56,7 +57,8 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (a, b, labels) = args.sides()?;
-    let options = Options { band: args.band, despite: args.despite, ..Options::default() };
+    let in_turns = !args.targets.is_empty();
+    let options = Options { band: args.band, despite: args.despite.clone(), in_turns, ..Options::default() };
     let outcome = compare(&a, &b, &options);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&outcome)?);

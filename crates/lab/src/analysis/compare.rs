@@ -20,6 +20,7 @@ use crate::{
         self,
         compare::{Comparison, RUNS_MIN, Terms, Verdict, compare as compare_runs},
         max_t::{self, Question},
+        pairs::{self, PAIRS_MIN},
     },
 };
 
@@ -109,11 +110,14 @@ pub struct Options {
     pub alpha: f64,
     /// May differ, because the user says so.
     pub despite: Vec<Aspect>,
+    /// Both were measured in turns: runs of one repeat belong together ([`pairs`]).
+    #[serde(default)]
+    pub in_turns: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { band: 0.03, alpha: 0.05, despite: Vec::new() }
+        Options { band: 0.03, alpha: 0.05, despite: Vec::new(), in_turns: false }
     }
 }
 
@@ -201,6 +205,9 @@ pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
     }
     let mut questions = Vec::new();
     for (group, (a, b)) in of_a.iter().filter_map(|(key, a)| Some((a, of_b.get(key)?))).enumerate() {
+        let together = in_pairs(a, b);
+        let in_turns = options.in_turns && together.0.len() >= PAIRS_MIN;
+        let (a, b) = if in_turns { (&together.0, &together.1) } else { (a, b) };
         if a.len().min(b.len()) < RUNS_MIN {
             outcome.unpaired.push(format!("{} and {} valid runs: {}", a.len(), b.len(), place(a[0])));
         }
@@ -212,7 +219,9 @@ pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
                 continue;
             }
             let terms = Terms { band: options.band, alpha: options.alpha, ..Terms::new(better) };
-            let mut comparison = compare_runs(&values_a, &values_b, &terms);
+            let in_turns = in_turns && values_a.len() == a.len() && values_b.len() == b.len();
+            let compare_them = if in_turns { pairs::compare } else { compare_runs };
+            let mut comparison = compare_them(&values_a, &values_b, &terms);
             let change = (stats::median(&values_b) - stats::median(&values_a)).abs();
             if is_judged(comparison.verdict) && metric == Metric::LatencyP99Us && change <= lateness_us(a, b) {
                 comparison.verdict = Verdict::WithinNoise;
@@ -233,7 +242,7 @@ pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
                 // Where a run lacks a value, its runs are others, and change sides by themselves.
                 let is_whole = values_a.len() == a.len() && values_b.len() == b.len();
                 let group = if is_whole { group } else { of_a.len() + outcome.rows.len() };
-                questions.push((outcome.rows.len() - 1, Question { group, a: values_a, b: values_b }));
+                questions.push((outcome.rows.len() - 1, Question { group, in_turns, a: values_a, b: values_b }));
             }
         }
     }
@@ -248,6 +257,11 @@ pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
     outcome.rows.sort_by(|a, b| b.effect().total_cmp(&a.effect()));
     (outcome.verdict, outcome.sentence) = conclude(&outcome);
     outcome
+}
+
+/// Those of each side that the other has a run beside, in the order of the repeats.
+fn in_pairs<'a>(a: &[&'a Run], b: &[&'a Run]) -> (Vec<&'a Run>, Vec<&'a Run>) {
+    a.iter().filter_map(|of_a| Some((*of_a, *b.iter().find(|of_b| of_b.repeat == of_a.repeat)?))).unzip()
 }
 
 /// Latency counts from when a publication was due, so the generator's own lateness is in it: what is smaller than that says nothing about a

@@ -8,7 +8,7 @@
 //! Source: P. H. Westfall, S. S. Young, "Resampling-Based Multiple Testing", 1993, algorithm 4.1 (step-down maxT); Y. Ge, S. Dudoit,
 //! T. P. Speed, "Resampling-based multiple testing for microarray data analysis", TEST 12(1), 2003, box 2.
 
-use super::bootstrap::Resampler;
+use super::{bootstrap::Resampler, pairs};
 
 /// So many that a p of 5 % is known to within 0.4 %.
 const SHUFFLES: usize = 10_000;
@@ -21,6 +21,8 @@ const SCATTER_MIN: f64 = 0.001;
 pub struct Question {
     /// Questions of the same group are about the same runs, in the same order: they change sides together.
     pub group: usize,
+    /// `a[i]` and `b[i]` belong together ([`pairs`]), and change sides with each other only. Alike in all questions of a group.
+    pub in_turns: bool,
     /// Above zero: ratios are what counts.
     pub a: Vec<f64>,
     pub b: Vec<f64>,
@@ -35,7 +37,11 @@ pub fn adjusted_p(questions: &[Question], seed: u64) -> Vec<f64> {
         .iter()
         .map(|question| (question.a.len(), question.a.iter().chain(&question.b).map(|run| run.ln()).collect()))
         .collect();
-    let seen: Vec<f64> = logs.iter().map(|(a, logs)| statistic(logs, *a)).collect();
+    let statistic = |index: usize, logs: &[f64]| match (questions[index].in_turns, questions[index].a.len()) {
+        (true, pairs) => pairs::statistic(logs, pairs, SCATTER_MIN),
+        (false, a) => statistic(logs, a),
+    };
+    let seen: Vec<f64> = logs.iter().enumerate().map(|(index, (_, logs))| statistic(index, logs)).collect();
     // From the least significant to the most: the largest so far is what a question is held against.
     let mut order: Vec<usize> = (0..questions.len()).collect();
     order.sort_by(|a, b| seen[*a].total_cmp(&seen[*b]));
@@ -43,20 +49,25 @@ pub fn adjusted_p(questions: &[Question], seed: u64) -> Vec<f64> {
     let mut again = Resampler::new(seed);
     let groups = questions.iter().map(|question| question.group + 1).max().unwrap_or(0);
     let mut places: Vec<Vec<usize>> = vec![Vec::new(); groups];
+    let mut pairs = vec![0; groups];
     for (question, (_, logs)) in questions.iter().zip(&logs) {
         places[question.group] = (0..logs.len()).collect();
+        pairs[question.group] = if question.in_turns { question.a.len() } else { 0 };
     }
     let mut shuffled = Vec::new();
     for _ in 0..SHUFFLES {
-        for places in &mut places {
-            (1..places.len()).rev().for_each(|last| places.swap(last, again.index(last + 1)));
+        for (places, pairs) in places.iter_mut().zip(&pairs) {
+            match pairs {
+                0 => (1..places.len()).rev().for_each(|last| places.swap(last, again.index(last + 1))),
+                pairs => (0..*pairs).filter(|_| again.index(2) == 1).for_each(|pair| places.swap(pair, pair + pairs)),
+            }
         }
         let mut largest = 0.0f64;
         for &index in &order {
-            let (a, logs) = &logs[index];
+            let (_, logs) = &logs[index];
             shuffled.clear();
             shuffled.extend(places[questions[index].group].iter().map(|place| logs[*place]));
-            largest = largest.max(statistic(&shuffled, *a));
+            largest = largest.max(statistic(index, &shuffled));
             // The same sum in another order may differ in its last digit.
             reached[index] += usize::from(largest >= seen[index] * (1.0 - 1e-9));
         }
@@ -100,7 +111,7 @@ mod tests {
 
         fn question(&mut self, group: usize, sd: f64, factor: f64) -> Question {
             let mut runs = |mean: f64| (0..5).map(|_| mean * (sd * self.normal()).exp()).collect();
-            Question { group, a: runs(10.0), b: runs(10.0 * factor) }
+            Question { group, in_turns: false, a: runs(10.0), b: runs(10.0 * factor) }
         }
     }
 
@@ -133,7 +144,8 @@ mod tests {
     /// A single question is the plain permutation test: complete separation of 5 and 5 is 2 of 252 ways.
     #[test]
     fn one_question_is_a_permutation_test() {
-        let question = Question { group: 0, a: vec![1.0, 1.1, 1.2, 1.3, 1.4], b: vec![2.0, 2.1, 2.2, 2.3, 2.4] };
+        let question =
+            Question { group: 0, in_turns: false, a: vec![1.0, 1.1, 1.2, 1.3, 1.4], b: vec![2.0, 2.1, 2.2, 2.3, 2.4] };
         let p = adjusted_p(&[question], 1)[0];
         assert!((p - 2.0 / 252.0).abs() < 0.003, "{p}");
     }
@@ -148,7 +160,7 @@ mod tests {
 
     #[test]
     fn equal_runs_do_not_differ() {
-        let same = Question { group: 0, a: vec![3.0; 5], b: vec![3.0; 5] };
+        let same = Question { group: 0, in_turns: false, a: vec![3.0; 5], b: vec![3.0; 5] };
         assert_eq!(adjusted_p(&[same], 1), [1.0]);
         assert!(adjusted_p(&[], 1).is_empty());
     }

@@ -11,6 +11,7 @@ pub mod line;
 pub mod little;
 pub mod mann_whitney;
 pub mod max_t;
+pub mod pairs;
 pub mod usl;
 
 /// The middle value, or the mean of the two in the middle; `NaN` without values.

@@ -78,11 +78,12 @@ fn two_targets_of_one_recording_are_compared() {
         recording
     };
     let quiet = Noise { disturbed: 0.0, ..ASSUMED };
-    let mut both = named("millrace@old", recorded(&mut chance, quiet, 1.0, 5));
-    both.runs.extend(named("millrace@new", recorded(&mut chance, quiet, 1.1, 5)).runs);
+    let mut both = named("millrace@old", recorded(&mut chance, quiet, 1.0, 8));
+    both.runs.extend(named("millrace@new", recorded(&mut chance, quiet, 1.1, 8)).runs);
     assert_eq!(both.targets(), ["millrace@old", "millrace@new"]);
     let side = |name: &str| both.of_target(name, "millrace");
-    let seen = compare(&side("millrace@old"), &side("millrace@new"), &Options::default());
+    let in_turns = Options { in_turns: true, ..Options::default() };
+    let seen = compare(&side("millrace@old"), &side("millrace@new"), &in_turns);
     assert_eq!(seen.verdict, Overall::Regressed, "{}", seen.sentence);
     assert!(seen.sentence.contains("(millrace ") && seen.differences.is_empty() && seen.unpaired.is_empty());
 }
