@@ -264,8 +264,16 @@ mod tests {
 
     #[test]
     fn programs_of_one_kind_take_turns() {
-        let design =
-            design(&[("targets", "millrace@old,millrace@new"), ("clients", "1"), ("repeats", "6")], 1).unwrap();
+        let design = design(
+            &[
+                ("targets", "millrace@old,millrace@new"),
+                ("transports", "websocket"),
+                ("clients", "1"),
+                ("repeats", "6"),
+            ],
+            1,
+        )
+        .unwrap();
         let names: Vec<&str> = design.jobs.iter().map(|job| job.name.as_str()).collect();
         let firsts: BTreeSet<&str> = names.chunks(2).map(|pair| pair[0]).collect();
         assert!(names.chunks(2).all(|pair| pair[0] != pair[1]) && firsts.len() == 2, "{names:?}");
