@@ -37,6 +37,18 @@ impl Terms {
     pub fn new(better: Better) -> Self {
         Terms { better, band: 0.03, alpha: 0.05, seed: 1 }
     }
+
+    /// Of a ratio that chance alone explains in `p` of all cases.
+    pub(super) fn judge(&self, p: f64, ratio: Interval) -> Verdict {
+        let beyond_band = (ratio.estimate - 1.0).abs() > self.band;
+        if p > self.alpha || ratio.contains(1.0) || !beyond_band {
+            Verdict::WithinNoise
+        } else if (ratio.estimate < 1.0) == (self.better == Better::Lower) {
+            Verdict::Improved
+        } else {
+            Verdict::Regressed
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,16 +84,7 @@ pub fn compare(a: &[f64], b: &[f64], terms: &Terms) -> Comparison {
     let ratio = bootstrap::ratio_of_medians(a, b, terms.seed);
     let verdict = match (test, ratio) {
         _ if a.len().min(b.len()) < RUNS_MIN => Verdict::TooFewRuns,
-        (Some(test), Some(ratio)) => {
-            let beyond_band = (ratio.estimate - 1.0).abs() > terms.band;
-            if test.p > terms.alpha || ratio.contains(1.0) || !beyond_band {
-                Verdict::WithinNoise
-            } else if (ratio.estimate < 1.0) == (terms.better == Better::Lower) {
-                Verdict::Improved
-            } else {
-                Verdict::Regressed
-            }
-        }
+        (Some(test), Some(ratio)) => terms.judge(test.p, ratio),
         _ => Verdict::NoRatio,
     };
     Comparison {

@@ -5,7 +5,7 @@
 
 use super::{
     bootstrap::{self, Interval, Resampler},
-    compare::{Better, Comparison, Terms, Verdict},
+    compare::{Comparison, Terms, Verdict},
 };
 
 /// Five pairs cannot reach 5 %: if all of them agree, p is 2 / 32. Six reach 0.031.
@@ -23,16 +23,7 @@ pub fn compare(a: &[f64], b: &[f64], terms: &Terms) -> Comparison {
     let p = (is_whole && !ratios.is_empty()).then(|| sign_flips(&ratios, terms.seed));
     let verdict = match (ratio, p) {
         _ if a.len().min(b.len()) < PAIRS_MIN => Verdict::TooFewRuns,
-        (Some(ratio), Some(p)) => {
-            let beyond_band = (ratio.estimate - 1.0).abs() > terms.band;
-            if p > terms.alpha || ratio.contains(1.0) || !beyond_band {
-                Verdict::WithinNoise
-            } else if (ratio.estimate < 1.0) == (terms.better == Better::Lower) {
-                Verdict::Improved
-            } else {
-                Verdict::Regressed
-            }
-        }
+        (Some(ratio), Some(p)) => terms.judge(p, ratio),
         _ => Verdict::NoRatio,
     };
     let above = ratios.iter().map(|ratio| {
@@ -86,6 +77,7 @@ pub(super) fn statistic(logs: &[f64], pairs: usize, least: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::compare::Better;
 
     /// A machine that becomes slower and slower, and on which B takes a tenth more.
     fn drifting(factor: f64) -> ([f64; 8], [f64; 8]) {
