@@ -89,7 +89,10 @@ impl<V> PatternMap<V> {
 
     /// Calls `on` for each pattern that matches, in no order, until it returns false.
     pub fn matching<'a>(&'a self, name: &str, mut on: impl FnMut(&'a Pattern, &'a V) -> bool) {
-        self.root.matching(Some(name), &mut on);
+        // Most have none, and ask for every channel.
+        if !self.is_empty() {
+            self.root.matching(Some(name), &mut on);
+        }
     }
 
     /// Is there one that matches?
