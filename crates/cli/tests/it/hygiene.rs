@@ -23,7 +23,6 @@ fn secret(place: &str) -> String {
 }
 
 #[test]
-#[ignore = "has not been run yet"]
 fn secrets_and_payloads_are_in_no_log_metric_or_page() {
     let own = secret("server.secret");
     let setting = format!("server.secret={own}");
@@ -48,7 +47,6 @@ fn secrets_and_payloads_are_in_no_log_metric_or_page() {
 }
 
 #[test]
-#[ignore = "has not been run yet"]
 fn passwords_of_engines_and_secrets_are_shown_by_no_command_and_no_error() {
     let port = free_port();
     for scheme in ["redis", "nats"] {
