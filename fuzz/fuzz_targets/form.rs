@@ -136,7 +136,11 @@ fn xml_answer(answer: &str, publication: &Publication) {
     assert_eq!(message.attribute("key").map(str::to_owned), publication.key.as_deref().map(in_xml));
     let data = message.first_element_child().expect("data");
     match publication.kind() {
-        Kind::Json => xml_value(data, "data", &serde_json::from_slice(&publication.data).expect("JSON")),
+        Kind::Json => match serde_json::from_slice(&publication.data) {
+            Ok(value) => xml_value(data, "data", &value),
+            // A number is too large for a number.
+            Err(_) => assert_eq!(data.text().unwrap_or_default(), in_xml(text(publication))),
+        },
         Kind::Text | Kind::Utf8 => assert_eq!(data.text().unwrap_or_default(), in_xml(text(publication))),
         Kind::Binary => assert_eq!(data.text().unwrap_or_default(), BASE64_STANDARD.encode(&publication.data)),
     }

@@ -14,6 +14,8 @@ use tungstenite::protocol::{Role, WebSocket, WebSocketConfig};
 const LIMITS: [usize; 4] = [10, 200, 4096, 1 << 18];
 /// The longest head of a frame, and a whole control frame between the fragments of a message.
 const HEADS_BYTES: usize = 14 + 125 + 6;
+/// What a compressed message may always become. Source: docs/limits.md, "Messages of a WebSocket".
+const INFLATED_BYTES_FREE: usize = 4096;
 
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
@@ -27,7 +29,11 @@ enum Heard {
 fuzz_target!(|data: &[u8]| {
     let [choices, cut, bytes @ ..] = data else { return };
     let message_bytes_max = LIMITS[usize::from(choices >> 1) % LIMITS.len()];
-    let accept = Accept { message_bytes_max, deflate: choices & 1 == 1 };
+    let mut accept = Accept::new(message_bytes_max, choices & 1 == 1);
+    // What has more fragments, or blows up more, is refused; the judge of frames has no such bounds.
+    if accept.deflate && choices & 8 == 8 {
+        (accept.fragments_max, accept.inflate_ratio_max) = (3, 10);
+    }
     let whole = hear(bytes, accept, |rest| rest);
     let mut seed = u32::from(*cut);
     let in_pieces = hear(bytes, accept, |rest| {
@@ -45,6 +51,7 @@ fuzz_target!(|data: &[u8]| {
 /// What the decoder makes of the bytes, fed in steps of which each is given what is left.
 fn hear(bytes: &[u8], accept: Accept, mut step: impl FnMut(usize) -> usize) -> (Vec<Heard>, Option<Broken>) {
     let (mut decoder, mut heard) = (Decoder::default(), Vec::new());
+    let sent_bytes = bytes.len();
     let mut bytes = bytes.to_vec();
     let mut rest = &mut bytes[..];
     while !rest.is_empty() && !matches!(heard.last(), Some(Heard::Close)) {
@@ -62,7 +69,9 @@ fn hear(bytes: &[u8], accept: Accept, mut step: impl FnMut(usize) -> usize) -> (
                 Some(Heard::Binary(data)) => data.len(),
                 _ => 0,
             };
-            assert!(length <= accept.message_bytes_max, "{length} bytes in one message");
+            let inflated_bytes_max = accept.inflate_ratio_max.saturating_mul(sent_bytes).max(INFLATED_BYTES_FREE);
+            let bytes_max = accept.message_bytes_max.min(inflated_bytes_max);
+            assert!(length <= bytes_max, "{length} bytes in one message");
             true
         });
         if let Err(broken) = decoded {
@@ -150,6 +159,7 @@ fn round_trip(payload: &[u8], bits: u8) {
     };
     frame[1] |= 0x80;
     frame.splice(head..head, [0; 4]);
-    let (heard, broken) = hear(&frame, Accept { message_bytes_max: payload.len(), deflate: true }, |rest| rest);
+    let accept = Accept { inflate_ratio_max: usize::MAX, ..Accept::new(payload.len(), true) };
+    let (heard, broken) = hear(&frame, accept, |rest| rest);
     assert_eq!((heard, broken), (vec![Heard::Binary(payload.into())], None));
 }

@@ -26,7 +26,7 @@ export function client<M = Channels>(
   const usable = transports.filter((transport) => transport.usable?.(options) ?? true);
   const scope = globalThis as Partial<Window & typeof globalThis>;
   const base = new URL(url, scope.location?.href).href.replace(/\/*([?#].*)?$/, '');
-  const counts = { rtt: 0, bytesIn: 0, bytesOut: 0, messages: 0, reconnects: 0, gaps: 0 } as LinkHost['counts'];
+  const counts = { rtt: 0, bytesIn: 0, bytesOut: 0, messages: 0, reconnects: 0, gaps: 0, lost: 0 } as LinkHost['counts'];
   const listeners = new Set<(state: State) => void>();
   /** Ends what listens to the page. */
   const over = new AbortController();
@@ -44,7 +44,8 @@ export function client<M = Channels>(
     if (!found) throw new MillraceError('rejected', `no transport ${name} here`);
     return found;
   };
-  const orderOf = (names: 'auto' | readonly TransportName[]): TransportName[] => (names === 'auto' ? usable : names.map(named)).map(({ name }) => name);
+  const orderOf = (names: 'auto' | readonly TransportName[]): TransportName[] =>
+    (names === 'auto' ? usable.filter((transport) => !transport.byNameOnly) : names.map(named)).map(({ name }) => name);
 
   const decide = machine({ order: orderOf(chosen), random: Math.random, retry, pauseHidden: hidden === 'pause' });
   const changed = (): void => {

@@ -2,6 +2,7 @@
 import { client } from './client.js';
 import { history, pages, presence } from './extras.js';
 import type { Channels, Client, ConnectOptions, TransportName } from './types.js';
+import { dataChannel } from './transports/data-channel.js';
 import { longPoll } from './transports/long-poll.js';
 import { poll } from './transports/poll.js';
 import { sse } from './transports/sse.js';
@@ -16,8 +17,8 @@ const WINNER_FOR = 30 * 60_000;
 
 /** Connects on the first `subscribe`, `publish` or `ready`. `url` is the server's, with the path before `/v1` if there is one. */
 export function millrace<M = Channels>(url: string | URL, options: ConnectOptions = {}): Client<M> {
-  const transports = [websocket, httpStream, sse, longPoll, poll];
   const auto = !options.transports || options.transports === 'auto';
+  const transports = [websocket, httpStream, sse, longPoll, poll, dataChannel];
   const key = `millrace:${url}`;
   const [winner, time] = (auto && storage()?.getItem(key)?.split(' ')) || [];
   if (Date.now() - Number(time) < WINNER_FOR) transports.sort((a, b) => Number(b.name === winner) - Number(a.name === winner));

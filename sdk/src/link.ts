@@ -68,6 +68,8 @@ export interface Transport {
   readonly name: TransportName;
   /** Whether this runtime can do it; every one can if that is not said. */
   usable?(options: { readonly WebSocket?: unknown }): boolean;
+  /** Left out of `auto`. */
+  readonly byNameOnly?: true;
   open(host: LinkHost): Link;
 }
 

@@ -1,7 +1,7 @@
 // The public types. What each option means on the wire is in docs/protocol.md.
 import type { MillraceError } from './errors.js';
 
-export type TransportName = 'websocket' | 'http-stream' | 'sse' | 'long-poll' | 'poll';
+export type TransportName = 'websocket' | 'http-stream' | 'sse' | 'long-poll' | 'poll' | 'data-channel';
 
 /** Everything after `from` up to and including `to` is missing for this reader. Both are positions. */
 export interface Gap {
@@ -142,6 +142,8 @@ export interface Stats {
   readonly messages: number;
   readonly reconnects: number;
   readonly gaps: number;
+  /** Messages of policy `latest` that a data channel has lost: they are not sent again. */
+  readonly lost: number;
 }
 
 export type TokenReason = 'connect' | 'expired' | 'rejected';
@@ -155,7 +157,7 @@ export interface LogEntry {
 export interface ConnectOptions {
   /** Asked for every new connection (`connect`), before a session's token ends (`expired`), and once more when the server refuses what it gave. */
   readonly token?: string | ((context: { reason: TokenReason; signal: AbortSignal }) => string | Promise<string>);
-  /** Which to try, in this order. `auto`: websocket, http-stream, sse, long-poll, poll. */
+  /** Which to try, in this order. `auto`: websocket, http-stream, sse, long-poll, poll. `data-channel` is used only where it is named, here or by `use`. */
   readonly transports?: readonly TransportName[] | 'auto';
   /** Milliseconds. `giveUpAfter`: without a connection for that long, the client closes. */
   readonly retry?: { readonly min?: number; readonly max?: number; readonly factor?: number; readonly jitter?: 'full' | 'none'; readonly giveUpAfter?: number };

@@ -247,7 +247,7 @@ describe('through a relay that cuts', () => {
 
   test('a wildcard goes on with every channel where it was, also those it had not heard of', async () => {
     const relay = await startProxy(server.url);
-    const mr = millrace(relay.url, { WebSocket, transports: ['websocket'], retry: { min: 200, max: 200 } });
+    const mr = millrace(relay.url, { WebSocket, transports: ['websocket'], retry: { min: 200, max: 200, jitter: 'none' } });
     clients.push(mr, { close: async () => relay.stop() });
     const publisher = connect({ transports: ['websocket'] });
     const parent = fresh();

@@ -4,7 +4,7 @@ import type {} from '../src/pages/carcare/window';
 import { openCar, test, url } from './page.ts';
 import { serve, simulate } from './server.ts';
 
-const LABELS = { websocket: /WebSocket/, 'http-stream': /Streaming/, sse: /Server-sent/, 'long-poll': /Long polling/, poll: /^Polling/ };
+const LABELS = { websocket: /WebSocket/, 'http-stream': /Streaming/, sse: /Server-sent/, 'long-poll': /Long polling/, poll: /^Polling/, 'data-channel': /Data channel/ };
 type Name = keyof typeof LABELS;
 interface Received {
   readonly seq: number;
@@ -33,10 +33,10 @@ function expectUnbroken(all: Received[]): void {
   expect(all.map((r) => r.offset)).toEqual(all.map((_, i) => first.offset + i));
 }
 
-test('switches through all five transports: none lost, none doubled, in order', async ({ page, clean }) => {
+test('switches through all transports: none lost, none doubled, in order', async ({ page, clean }) => {
   await openCar(page, '/carcare?car=1&via=websocket');
   await heardOver(page, 'websocket');
-  for (const name of ['http-stream', 'sse', 'long-poll', 'poll', 'websocket', 'poll', 'sse', 'websocket'] as const) {
+  for (const name of ['http-stream', 'sse', 'long-poll', 'poll', 'websocket', 'data-channel', 'poll', 'sse', 'data-channel', 'websocket'] as const) {
     await switchTo(page, name);
     await heardOver(page, name);
   }

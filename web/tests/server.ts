@@ -20,9 +20,9 @@ export interface Server {
   stop(): Promise<void>;
 }
 
-/** `listen`: HOST:PORT; port 0 takes a free one. */
-export async function serve(listen = '127.0.0.1:0'): Promise<Server> {
-  const child = spawn(binary(), ['serve', '--listen', listen], { stdio: ['ignore', 'pipe', 'pipe'] });
+/** `listen`: HOST:PORT; port 0 takes a free one. `env`: beside this process' own. */
+export async function serve(listen = '127.0.0.1:0', args: string[] = [], env: NodeJS.ProcessEnv = {}): Promise<Server> {
+  const child = spawn(binary(), ['serve', '--listen', listen, ...args], { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } });
   let complaint = '';
   child.stderr.on('data', (chunk: Buffer) => (complaint = (complaint + chunk.toString()).slice(-4_000)));
   const url = await new Promise<string>((resolve, reject) => {
@@ -30,7 +30,7 @@ export async function serve(listen = '127.0.0.1:0'): Promise<Server> {
     child.once('error', reject);
     child.once('exit', (code) => reject(new Error(`the server ended with ${code}. ${complaint}`)));
     createInterface({ input: child.stdout }).on('line', (line) => {
-      const found = /listening on (http:\/\/\S+)/.exec(line);
+      const found = /listening on (https?:\/\/\S+)/.exec(line);
       if (!found?.[1]) return;
       clearTimeout(late);
       resolve(found[1]);
@@ -42,9 +42,10 @@ export async function serve(listen = '127.0.0.1:0'): Promise<Server> {
   return { url, stop: () => end(child) };
 }
 
-export function simulate(url: string, cars = 6): { stop(): Promise<void> } {
+export function simulate(url: string, cars = 6, env: NodeJS.ProcessEnv = {}): { stop(): Promise<void> } {
   const child = spawn(binary(), ['simulate', 'fleet', '--cars', String(cars), '--seed', '7', '--interval', '200ms', '--to', url], {
     stdio: 'ignore',
+    env: { ...process.env, ...env },
   });
   return { stop: () => end(child) };
 }

@@ -2,6 +2,7 @@
 
 mod cert;
 mod config;
+mod gateway;
 mod history;
 mod lab;
 mod login;
@@ -48,6 +49,8 @@ Prints `listening on URL` once it accepts connections. SIGTERM drains: readers a
 
 Example: for the phones in this network, with a certificate of this machine's own
   millrace serve --tls-dev --listen 0.0.0.0:8443
+Example: for everybody, with a certificate from Let's Encrypt (docs/tls.md)
+  millrace serve --listen 0.0.0.0:443 --tls-acme app.example --tls-acme-accept-terms --set 'auth.keys=[\"millrace.key.pub\"]'
 Example: two threads, datagrams from devices, a shorter heartbeat
   millrace serve --shards 2 --udp 127.0.0.1:5005 --set limits.heartbeat=10s";
 
@@ -64,6 +67,8 @@ enum Command {
     Sub(subscribe::Args),
     /// Read a range of a channel's past, then end
     History(history::Args),
+    /// Forward between the data channels of peers: one to one, many as one, one to many
+    Gateway(gateway::Args),
     /// Make certificates to begin with
     #[command(subcommand, after_help = "Example: for this machine and the phones in its network\n  millrace cert dev")]
     Cert(cert::Command),
@@ -98,6 +103,7 @@ fn main() -> ExitCode {
                     Command::Pub(args) => publish::run(args).await,
                     Command::Sub(args) => subscribe::run(args).await,
                     Command::History(args) => history::run(args).await,
+                    Command::Gateway(args) => gateway::run(args).await,
                     Command::Cert(command) => cert::run(command),
                     Command::Token(command) => token::run(command).await,
                     Command::Config(command) => config::run(command),

@@ -39,6 +39,12 @@ pub struct Args {
     /// Speak TLS with a certificate of this machine's own, which is made if it is missing (`millrace cert dev`)
     #[arg(long)]
     tls_dev: bool,
+    /// Speak TLS with a certificate for this name, got by ACME and renewed by itself; may be repeated
+    #[arg(long, value_name = "DOMAIN", conflicts_with = "tls_dev")]
+    tls_acme: Vec<String>,
+    /// Accept the terms of service of the ACME server (Let's Encrypt, unless tls.acme.directory says otherwise)
+    #[arg(long)]
+    tls_acme_accept_terms: bool,
     /// Configuration file (TOML); `millrace config default` prints one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -59,6 +65,7 @@ impl Args {
         let switch = |on: bool| on.then(|| "true".to_owned());
         let dev = Files::at(&dev::default_dir());
         let dev_file = |path: PathBuf| self.tls_dev.then(|| quoted(path.display().to_string()));
+        let domains = (!self.tls_acme.is_empty()).then(|| format!("{:?}", self.tls_acme));
         let flags = [
             ("server.behind_proxy", "--behind-proxy", switch(self.behind_proxy)),
             ("server.insecure_no_tls", "--insecure-no-tls", switch(self.insecure_no_tls)),
@@ -66,6 +73,8 @@ impl Args {
             ("tls.cert", "--tls-dev", dev_file(dev.cert)),
             ("tls.key", "--tls-dev", dev_file(dev.key)),
             ("tls.give_out_ca", "--tls-dev", dev_file(dev.ca)),
+            ("tls.acme.domains", "--tls-acme", domains),
+            ("tls.acme.accept_terms", "--tls-acme-accept-terms", switch(self.tls_acme_accept_terms)),
             ("server.listen", "--listen", self.listen.map(quoted)),
             ("server.shards", "--shards", self.shards.map(|shards| shards.to_string())),
             ("engine.url", "--engine", self.engine.map(quoted)),
@@ -75,7 +84,14 @@ impl Args {
             .into_iter()
             .filter_map(|(key, flag, text)| Some(Value { key: key.into(), text: text?, from: flag.into() }));
         let set = self.set.into_iter().map(|(key, text)| Value { key, text, from: "--set".into() });
-        Ok(Sources::load(self.config.as_deref(), std::env::vars(), named.chain(set))?)
+        // Other programs' variables may hold anything.
+        let env = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let env = env.filter(|(name, _)| name.starts_with("MILLRACE_")).map(|(name, value)| {
+            let text = value.into_string().map_err(|_| anyhow::anyhow!("{name} is not UTF-8"))?;
+            Ok((name, text))
+        });
+        let env: Vec<_> = env.collect::<anyhow::Result<_>>()?;
+        Ok(Sources::load(self.config.as_deref(), env.into_iter(), named.chain(set))?)
     }
 }
 

@@ -233,7 +233,7 @@ fn status(publisher: &Publisher) -> String {
 }
 
 /// Returns when the process is told to stop by SIGINT or SIGTERM.
-async fn stop_signal() -> anyhow::Result<()> {
+pub async fn stop_signal() -> anyhow::Result<()> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
         _ = interrupt.recv() => {}

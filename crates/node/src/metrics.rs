@@ -19,6 +19,11 @@ pub struct Metrics {
     pub http_errors: AtomicU64,
     pub udp_received: AtomicU64,
     pub udp_dropped: AtomicU64,
+    pub rtc_peers: AtomicU64,
+    pub rtc_failed: AtomicU64,
+    pub rtc_panicked: AtomicU64,
+    pub rtc_received: AtomicU64,
+    pub rtc_dropped: AtomicU64,
     pub tls_handshakes: AtomicU64,
     pub tls_resumed: AtomicU64,
     pub tls_failed: AtomicU64,
@@ -40,11 +45,18 @@ pub enum Transport {
     Sse,
     Stream,
     WebSocket,
+    DataChannel,
 }
 
 impl Transport {
-    pub const ALL: [Transport; 5] =
-        [Transport::Polling, Transport::LongPolling, Transport::Sse, Transport::Stream, Transport::WebSocket];
+    pub const ALL: [Transport; 6] = [
+        Transport::Polling,
+        Transport::LongPolling,
+        Transport::Sse,
+        Transport::Stream,
+        Transport::WebSocket,
+        Transport::DataChannel,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -53,6 +65,7 @@ impl Transport {
             Transport::Sse => "sse",
             Transport::Stream => "stream",
             Transport::WebSocket => "websocket",
+            Transport::DataChannel => "data_channel",
         }
     }
 }
@@ -142,6 +155,21 @@ const FAMILIES: &[(&str, &str, &str, Pick)] = &[
     ("millrace_http_errors_total", "counter", "HTTP requests answered 4xx or 5xx.", |m| &m.http_errors),
     ("millrace_udp_received_total", "counter", "Datagrams received.", |m| &m.udp_received),
     ("millrace_udp_dropped_total", "counter", "Datagrams dropped: malformed, or refused.", |m| &m.udp_dropped),
+    ("millrace_rtc_peers", "gauge", "Peers of data channels, unfinished ones, too.", |m| &m.rtc_peers),
+    ("millrace_rtc_failed_total", "counter", "Peers that ended before their channel was open.", |m| &m.rtc_failed),
+    (
+        "millrace_rtc_panicked_total",
+        "counter",
+        "Peers that ended because the library panicked over what they sent.",
+        |m| &m.rtc_panicked,
+    ),
+    ("millrace_rtc_received_total", "counter", "Datagrams received for data channels.", |m| &m.rtc_received),
+    (
+        "millrace_rtc_dropped_total",
+        "counter",
+        "Of those, dropped: from nobody known, malformed, or too many of one address.",
+        |m| &m.rtc_dropped,
+    ),
     ("millrace_tls_handshakes_total", "counter", "TLS handshakes done in full.", |m| &m.tls_handshakes),
     ("millrace_tls_resumed_total", "counter", "TLS handshakes that went on from an earlier one.", |m| &m.tls_resumed),
     ("millrace_tls_failed_total", "counter", "TLS handshakes that failed or took too long.", |m| &m.tls_failed),

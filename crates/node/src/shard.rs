@@ -13,7 +13,6 @@ use millrace_engine::{Answer, Engine};
 use millrace_protocol::{
     ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
     session::{Policy, Target, encode_error_push},
-    websocket,
 };
 
 use crate::{Delivery, Mailbox, Metrics, News, Router};
@@ -323,9 +322,11 @@ impl<S: Sockets> Shard<S> {
                 }
                 Output::Wake(waiter) => self.wake(waiter),
                 Output::Refuse { conn, error } => {
+                    let mut hub = self.hub.borrow_mut();
+                    let Some(form) = hub.form(conn) else { continue };
                     let mut frame = Vec::new();
-                    websocket::encode(&mut frame, websocket::TEXT, encode_error_push(&error).as_bytes());
-                    self.hub.borrow_mut().send(conn, &frame, &mut *self.sockets.borrow_mut());
+                    form.encode_text(&mut frame, &encode_error_push(&error));
+                    hub.send(conn, &frame, &mut *self.sockets.borrow_mut());
                 }
                 Output::Close(conn) => {
                     self.sockets.borrow_mut().close(conn);

@@ -366,6 +366,12 @@ pub fn encode_error_push(error: &Error) -> String {
     push.to_string()
 }
 
+/// `{"push": "close", "code", "reason"}`: the last word on a link that has no close frame; the codes are those of a WebSocket.
+pub fn encode_close_push(code: u16, reason: &str) -> String {
+    // Begins like this, so that it is known without being read.
+    format!("{{\"push\":\"close\",\"code\":{code},\"reason\":{}}}", Value::from(reason))
+}
+
 /// `{"push": "connected", ..}`: the first word of a session; `expires_ms` if its token does, `resumed` if it came with a ticket.
 pub fn encode_connected(
     ping_ms: u64,

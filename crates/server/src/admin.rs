@@ -10,6 +10,7 @@ use millrace_protocol::{Code, Error};
 use millrace_transport::{
     admin::{Connection, Place, Which},
     http::{Context, Response, problem, text},
+    rooms::Question,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -25,9 +26,6 @@ use crate::{
 const CONNECTIONS_MAX: usize = 1000;
 /// How long a shard may take to answer.
 const WAIT: Duration = Duration::from_secs(5);
-
-/// What a shard is asked, in its own thread.
-pub type Question = Box<dyn FnOnce(&Context) + Send>;
 
 pub struct Admin {
     pub token: Secret,

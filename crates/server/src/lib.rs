@@ -12,6 +12,7 @@ mod reload;
 mod run;
 mod secure;
 pub mod tls;
+pub mod turn;
 
 pub use config::{Config, Sources};
 pub use reload::{Reload, SetLogLevel};

@@ -17,8 +17,11 @@ use millrace_node::Metrics;
 use millrace_transport::{
     Limits,
     http::{Body, Pages, Response, text},
+    turn::Figures,
 };
 use serde::Deserialize;
+
+use crate::{tls::acme, turn};
 
 /// Only what this server sends may run or be loaded; the map draws in a worker, and styles are set by script.
 const POLICY: &str = "default-src 'self'; worker-src 'self' blob:; img-src 'self' data: blob:; \
@@ -64,6 +67,10 @@ pub struct Site {
     pub public_metrics: bool,
     /// A certificate that devices may be made to trust, as DER.
     pub ca: Option<Bytes>,
+    /// What became of getting certificates, where they are got.
+    pub acme: Option<Arc<acme::Figures>>,
+    /// Of the relay, where there is one.
+    pub turn: Option<Arc<Figures>>,
     assets: HashMap<String, Loaded>,
 }
 
@@ -78,8 +85,23 @@ impl Site {
         ready: Arc<AtomicBool>,
     ) -> Self {
         let shards = metrics.len();
-        let (started, public_metrics, ca, assets) = (Instant::now(), true, None, load());
-        Self { started, listen, udp, shards, engine_name, engine, metrics, limits, ready, public_metrics, ca, assets }
+        let (started, public_metrics, assets) = (Instant::now(), true, load());
+        Self {
+            started,
+            listen,
+            udp,
+            shards,
+            engine_name,
+            engine,
+            metrics,
+            limits,
+            ready,
+            public_metrics,
+            ca: None,
+            acme: None,
+            turn: None,
+            assets,
+        }
     }
 
     fn info(&self) -> Response {
@@ -121,6 +143,14 @@ impl Site {
         gauge("millrace_pending_bytes", "Bytes that wait for single clients.", self.limits.pending_bytes() as u64);
         gauge("millrace_memory_pressure", "0 to 3, see docs/limits.md.", self.limits.pressure() as u64);
         gauge("millrace_engine_up", "1 while the engine answers.", u64::from(self.engine.is_up()));
+        if let Some(acme) = &self.acme {
+            let expires_s = acme.expires_s.load(Relaxed);
+            gauge(
+                "millrace_acme_expires_seconds",
+                "When the certificate ends, since 1970; 0: there is none.",
+                expires_s,
+            );
+        }
         let refused = "millrace_refused_total";
         out.push_str(&format!(
             "# HELP {refused} Refused, cut off or slowed down, by limit.\n# TYPE {refused} counter\n"
@@ -128,9 +158,22 @@ impl Site {
         for (limit, count) in self.limits.refused() {
             out.push_str(&format!("{refused}{{limit=\"{limit}\"}} {count}\n"));
         }
-        for (name, help, value) in self.engine.counters() {
-            let name = format!("millrace_engine_{name}_total");
+        let mut counter = |name: &str, help: &str, value: u64| {
             out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n"));
+        };
+        for (name, help, value) in self.engine.counters() {
+            counter(&format!("millrace_engine_{name}_total"), help, value);
+        }
+        if let Some(acme) = &self.acme {
+            counter(
+                "millrace_acme_certificates_total",
+                "Certificates that were got from an ACME server.",
+                acme.certificates.load(Relaxed),
+            );
+            counter("millrace_acme_errors_total", "Attempts to get one that have failed.", acme.errors.load(Relaxed));
+        }
+        if let Some(figures) = &self.turn {
+            turn::render(figures, &mut out);
         }
         fresh(text(StatusCode::OK, "text/plain; version=0.0.4", out))
     }

@@ -19,7 +19,7 @@ pub type SetLogLevel = Box<dyn Fn(&str) -> anyhow::Result<()>>;
 /// Sections, and single keys, that hold at once. All others are read when something is made: a socket, a thread, a history.
 const AT_ONCE: &[&str] = &["auth", "limits", "drain", "log.level", "tls"];
 /// Single keys of these that do not.
-const LATER: &[&str] = &["auth.cookie", "auth.query"];
+const LATER: &[&str] = &["auth.cookie", "auth.query", "tls.acme"];
 /// The key of any namespace that does, too.
 const ANONYMOUS: &str = "anonymous";
 

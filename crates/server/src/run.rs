@@ -17,7 +17,13 @@ use millrace_delivery::Hub;
 use millrace_engine::Engine;
 use millrace_node::{Metrics, Router, Shard};
 use millrace_protocol::ticket::TicketKey;
-use millrace_transport::{Drain, Limits, Listener, MOVE, Sockets, access::Access, bind_udp, http, serve};
+use millrace_transport::{
+    Drain, Limits, Listener, MOVE, RtcPort, Sockets,
+    access::Access,
+    bind_udp, http,
+    rooms::{self, Question},
+    serve,
+};
 use rustix::{
     net::{self, AddressFamily, SocketType},
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -32,7 +38,7 @@ use tokio::{
 
 use crate::{
     Config,
-    admin::{Admin, Question},
+    admin::Admin,
     agent,
     auth::Auth,
     memory,
@@ -40,13 +46,14 @@ use crate::{
     reload::{Reload, changes},
     secure,
     tls::Tls,
+    turn::Turn,
 };
 
 /// After the drain's window: time for the last frames to leave.
 const LAST_FRAMES: Duration = Duration::from_millis(300);
 
-/// Questions of operators that a shard has not answered yet.
-const QUESTIONS_MAX: usize = 16;
+/// Questions of operators and of other shards that a shard has not looked at yet.
+const QUESTIONS_MAX: usize = 1024;
 
 /// A server whose shards run.
 pub struct Running {
@@ -101,6 +108,18 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
     }
     let udp = datagrams.as_ref().map(|socket| socket.local_addr()).transpose()?.map(|address| address.to_string());
 
+    let own: Vec<_> = if_addrs::get_if_addrs().unwrap_or_default().iter().map(|interface| interface.ip()).collect();
+    let own: Vec<_> = own.into_iter().filter(|ip| !ip.is_loopback()).collect();
+    let rtc = config.rtc.address(config.server.listen).map_err(|what| anyhow::anyhow!("`rtc.listen` {what}"))?;
+    let mut rtc: Vec<Option<RtcPort>> = match rtc {
+        Some(address) => RtcPort::bind(&config.rtc, address, shards, &own)
+            .with_context(|| format!("cannot receive data channels on {address}"))?
+            .into_iter()
+            .map(Some)
+            .collect(),
+        None => Vec::new(),
+    };
+
     let mut agent = match config.server.agent.as_str() {
         "" => None,
         address => Some(bind_agent(address).with_context(|| format!("cannot answer agent checks on {address}"))?),
@@ -117,11 +136,14 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
     let metrics: Vec<Arc<Metrics>> = (0..shards).map(|_| Arc::default()).collect();
     let ready = Arc::new(AtomicBool::new(true));
     let name = millrace_engine::shown_url(&config.engine.url);
-    let counts = Limits::new(&config.limits, descriptors);
+    let counts = Limits::behind(config.server.proxies(), &config.limits, descriptors);
+    let turn = Turn::open(&config, &own, tls.as_ref(), counts.clone())?;
     let urls = urls(scheme, address);
     let mut site = Site::new(urls, udp, name, engine.clone(), metrics.clone(), counts.clone(), ready.clone());
     site.public_metrics = config.server.public_metrics || secure::is_open(&config);
     site.ca = crate::tls::given_out(&config.tls)?;
+    site.acme = tls.as_ref().and_then(Tls::acme);
+    site.turn = turn.server.as_ref().map(|server| server.figures.clone());
     let site = Arc::new(site);
     let tickets = Arc::new(ticket_key(&config)?);
     let auth = Auth::new(&config.auth, &config.anonymous(), unix_s).map_err(anyhow::Error::msg).context("`[auth]`")?;
@@ -130,10 +152,11 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
         authority: auth.clone(),
         cookie: config.auth.cookie.clone(),
         query: config.auth.query,
-        hosts: secure::is_open(&config).then(|| config.server.hosts.clone()),
+        hosts: secure::is_open(&config).then(|| [&config.server.hosts[..], &config.tls.acme.domains].concat()),
     });
     let (shown, settings) = watch::channel(shown(&config));
     let (questions, asked): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
+    let rooms = rooms::Shared::new(config.rooms.clone(), questions.clone());
     let (draining, drains) = watch::channel(None);
     let (stop, stops) = watch::channel(false);
     let (ending, ended) = watch::channel(false);
@@ -148,9 +171,11 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
         let (router, engine, metrics, pages) = (router.clone(), engine.clone(), metrics[id].clone(), site.clone());
         let (draining, mut stopped) = (drains.clone(), stops.clone());
         let (mut changing, tickets, ready) = (changing.clone(), tickets.clone(), ready.clone());
-        let (access, counts) = (access.clone(), counts.clone());
+        let (access, counts, rooms) = (access.clone(), counts.clone(), rooms.clone());
         let agent = if id == 0 { agent.take() } else { None };
         let datagrams = if id == 0 { datagrams.take() } else { None };
+        let rtc = rtc.get_mut(id).and_then(Option::take);
+        let relays = turn.offer.clone();
         let ends = Ends(ending.clone());
         let thread = move || -> io::Result<()> {
             let _ends = ends;
@@ -164,6 +189,10 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
                 }
                 let shard = Shard::new(id, router, engine, hub, sockets, metrics);
                 let context = http::Context::new(shard, limits, pages, draining, tickets, access, counts);
+                context.rooms.open(rooms);
+                if let Some(offer) = relays {
+                    context.set_turn(offer);
+                }
                 let limited = context.clone();
                 spawn_local(async move {
                     while changing.changed().await.is_ok() {
@@ -177,13 +206,23 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
                     }
                 });
                 let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
-                serve(context, listener, datagrams, stop).await
+                serve(context, listener, datagrams, rtc, stop).await
             })
         };
         let named = std::thread::Builder::new().name(format!("shard-{id}"));
         threads.push(named.spawn(move || {
             if let Err(error) = thread() {
                 tracing::error!(id, %error, "a shard has ended");
+            }
+        })?);
+    }
+    if let Some(server) = turn.server {
+        let (ends, mut stopped) = (Ends(ending.clone()), stops.clone());
+        tracing::info!(address = %server.address, "relaying");
+        threads.push(std::thread::Builder::new().name("turn".into()).spawn(move || {
+            let _ends = ends;
+            if let Err(error) = server.run(async move { drop(stopped.wait_for(|stopped| *stopped).await) }) {
+                tracing::error!(%error, "the relay has ended");
             }
         })?);
     }
@@ -198,10 +237,19 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
             }
         })?);
     }
+    if let Some(tls) = &tls {
+        let mut stopped = stops.clone();
+        threads.extend(tls.keep_certified(async move { drop(stopped.wait_for(|stopped| *stopped).await) })?);
+    }
     let (watch, watched) = thread_mpsc::channel();
     let (bytes_max, of_node, of_engine) = (config.limits.memory_bytes_max, counts.clone(), engine.clone());
     let watching = move || memory::watch(bytes_max, &of_node, &of_engine, &watched);
     threads.push(std::thread::Builder::new().name("memory".into()).spawn(watching)?);
+    if config.server.behind_proxy && config.server.trusted_proxies.is_empty() && !address.ip().is_loopback() {
+        tracing::warn!(
+            "all clients of a proxy on another machine count as one address: name it in server.trusted_proxies (docs/limits.md)"
+        );
+    }
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
     Ok(Running {
         address,
@@ -241,15 +289,16 @@ impl Running {
             }
         };
         // Files may have changed where the configuration has not.
+        let is_same_source = config.tls.source() == self.config.tls.source();
         if let Some(tls) = &mut self.tls
-            && config.tls.is_on()
+            && is_same_source
             && let Err(error) = tls.reload(&config.tls)
         {
             let error = format!("{error:#}");
             return tracing::error!(error, "the new certificate is bad: nothing new is taken, the old one stays");
         }
         for (key, at_once) in changes(&self.config, &config) {
-            match at_once {
+            match at_once && (is_same_source || !key.starts_with("tls.")) {
                 true => tracing::info!(key, "changed"),
                 false => tracing::warn!(key, "changed in the configuration, but holds only after a restart"),
             }
@@ -263,8 +312,9 @@ impl Running {
             self.config.namespaces.entry(name).or_default().anonymous = namespace.anonymous;
         }
         self.config.limits = config.limits;
-        if self.config.tls.is_on() == config.tls.is_on() {
-            self.config.tls = config.tls;
+        if is_same_source {
+            let acme = std::mem::take(&mut self.config.tls.acme);
+            self.config.tls = crate::tls::Config { acme, ..config.tls };
         }
         self.config.drain = config.drain;
         self.config.log.level = config.log.level;

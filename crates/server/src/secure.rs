@@ -9,6 +9,7 @@ use crate::Config;
 const ENCRYPT: &str = "what is said is not encrypted. One of:
       --tls-dev                               with a certificate of this machine's own, for a network at home
       --set tls.cert=FILE --set tls.key=FILE  with a certificate that you have (docs/tls.md)
+      --tls-acme DOMAIN                       with one that Let's Encrypt signs, got and renewed by itself
       --behind-proxy                          a proxy in front of it does TLS
       --insecure-no-tls                       everybody on the way may read and change what is said";
 /// How to go on without asking who is there, and with it.

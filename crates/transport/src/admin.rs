@@ -1,6 +1,14 @@
 //! What operators ask: the connections of a shard, and a listener of its own to ask on.
 
-use std::{convert::Infallible, fmt, net::SocketAddr, rc::Rc, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, request::Parts};
@@ -34,6 +42,9 @@ pub struct Connection {
     /// Where it comes from; unknown for a stream over HTTP/2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
+    /// Whom a trusted proxy has said that it is for.
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    pub client: Option<IpAddr>,
     /// When its token ends, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
@@ -44,7 +55,7 @@ pub struct Connection {
 pub struct Which {
     pub id: Option<String>,
     pub subject: Option<String>,
-    pub address: Option<std::net::IpAddr>,
+    pub address: Option<IpAddr>,
 }
 
 /// Where a connection stands in the list of all: `SHARD-SLOT-GENERATION`.
@@ -96,7 +107,9 @@ impl Context {
         conns.into_iter().filter_map(|id| Some((id, self.connection(id)?))).filter(|(_, connection)| {
             which.id.as_ref().is_none_or(|id| *id == connection.id)
                 && (which.subject.is_none() || which.subject == connection.subject)
-                && which.address.is_none_or(|ip| connection.address.is_some_and(|address| address.ip() == ip))
+                && which.address.is_none_or(|ip| {
+                    connection.client == Some(ip) || connection.address.is_some_and(|address| address.ip() == ip)
+                })
         })
     }
 
@@ -112,6 +125,7 @@ impl Context {
             transport,
             subject: grant.subject.as_deref().map(str::to_owned),
             address: address.and_then(|address| SocketAddr::try_from(address).ok()),
+            client: sockets.member(id).and_then(|member| member.client()),
             expires_s: grant.expires_s,
         })
     }

@@ -109,7 +109,7 @@ pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result
     let policy = Default::default();
     let ask = Ask { channels, many: false, until: None, policy, limit: Some(1), wait: None, subscribe: true };
     caller.may_read(&ask)?;
-    let _seat = context.admit(&caller)?;
+    let _seat = context.admit(parts, &caller)?;
     let read = hold(context, &caller, &ask, HOLD).await?;
     let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
     if let Some((_, Some(Since::Position(end)))) = read.ends().first() {
@@ -135,8 +135,8 @@ fn sensor_data(record: &Publication, wanted: Wanted) -> Response {
     if wanted == Wanted::Json {
         return json(record.data.clone());
     }
-    let fields = serde_json::from_slice(&record.data).unwrap_or(Value::Null);
-    let mut response = text(StatusCode::OK, "application/xml", xml::document("sensorData", &fields));
+    let document = xml::document("sensorData", &xml::value(&record.data));
+    let mut response = text(StatusCode::OK, "application/xml", document);
     no_cache(&mut response);
     response
 }

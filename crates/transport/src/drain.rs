@@ -15,7 +15,7 @@ use millrace_delivery::{ConnId, WaiterId};
 use millrace_protocol::{Form, websocket};
 use tokio::time::Instant;
 
-use crate::http::Context;
+use crate::{http::Context, session};
 
 /// What a reader that was told has left, from its moment on, to take its subscriptions elsewhere before it is closed.
 pub const MOVE: Duration = Duration::from_secs(1);
@@ -41,20 +41,22 @@ pub async fn drain(context: &Context, drain: Drain) {
     let shard = &context.shard;
     let started = Instant::now();
     let polls = shard.waiters().into_iter().map(Leaves::Poll);
-    let conns: Vec<_> = shard.with(|hub, _| hub.conns().collect());
+    let conns: Vec<_> = shard.with(|hub, sockets| hub.conns().filter(|(id, _)| !sockets.is_side(*id)).collect());
     let all: Vec<_> = conns.into_iter().map(|(id, form)| Leaves::Conn(id, form)).chain(polls).collect();
     let slot = drain.window / all.len().max(1) as u32;
     let mut moments = Vec::with_capacity(all.len());
+    let mut gone = Duration::ZERO;
     for (i, leaves) in all.into_iter().enumerate() {
         if i > 0 && i.is_multiple_of(TOLD_AT_ONCE) {
             tokio::task::yield_now().await;
+            gone = started.elapsed();
         }
         let chance = f64::from(getrandom::u32().unwrap_or(0)) / 2f64.powi(32);
         let mut moment = slot * i as u32 + slot.mul_f64(chance);
         if let Leaves::Conn(id, form) = leaves
             && !form.gap_closes()
         {
-            tell(context, id, form, moment.saturating_sub(started.elapsed()), drain.ticket);
+            tell(context, id, form, moment.saturating_sub(gone), drain.ticket);
             moment += MOVE;
         }
         moments.push((moment, leaves));
@@ -79,17 +81,15 @@ fn tell(context: &Context, id: ConnId, form: Form, after: Duration, ticket_life:
     let shard = &context.shard;
     let until_ms = shard.engine.now_ms().saturating_add((after + ticket_life).as_millis() as u64);
     shard.with(|hub, sockets| {
-        let is_session = matches!(form, Form::Session | Form::SessionDeflate(_));
         let subject = sockets.grants.get(id).and_then(|caller| caller.grant.subject.as_deref());
-        let ticket = is_session.then(|| context.tickets.sign(&hub.subscriptions(id), subject, until_ms)).flatten();
+        let sign = || context.tickets.sign(&session::subscriptions(hub, sockets, id), subject, until_ms);
+        let ticket = form.is_session().then(sign).flatten();
         hub.tell_drain(id, after.as_millis() as u64, ticket.as_deref(), sockets);
     });
 }
 
 fn close(context: &Context, id: ConnId, form: Form) {
     let mut last = Vec::new();
-    if form.is_websocket() {
-        websocket::encode_close(&mut last, websocket::CLOSE_RESTART, "the server restarts");
-    }
+    form.encode_close(&mut last, websocket::CLOSE_RESTART, "the server restarts");
     context.shard.with(|hub, sockets| hub.close(id, &last, sockets));
 }

@@ -1,4 +1,4 @@
-//! Sockets. One channel URL, five ways to read it; each way is a folder.
+//! Sockets. One channel URL, six ways to read it; each way is a file or folder.
 //!
 //! A transport decides nothing about delivery: it reads bytes, asks the [`millrace_node::Shard`], and gives its hub somewhere to write.
 //! HTTP is hyper's; after an upgrade the descriptor leaves it for this crate's own event loop ([`websocket`]), inside the same thread.
@@ -9,26 +9,33 @@ pub mod access;
 pub mod admin;
 mod carcare;
 mod config;
+mod data_channel;
 mod drain;
 pub mod http;
 pub mod limits;
 mod listener;
 mod long_polling;
+pub mod media;
 mod polling;
 mod publish;
 mod range;
 mod replay;
+pub mod rooms;
+mod session;
 mod sockets;
 mod sse;
 mod stream;
 pub mod tls;
+pub mod turn;
 mod udp;
 mod websocket;
 
 pub use config::Config;
+pub use data_channel::{Config as RtcConfig, Port as RtcPort};
 pub use drain::{Drain, MOVE};
 pub use limits::Limits;
 pub use listener::{Listener, serve};
+pub use rooms::Config as RoomsConfig;
 pub use sockets::Sockets;
 pub use udp::bind as bind_udp;
 

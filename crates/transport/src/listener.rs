@@ -29,9 +29,10 @@ use tokio::{
 };
 
 use crate::{
-    Shard, access, drain,
+    Shard, access, data_channel, drain,
     http::{Context, Handover, Response, route},
-    limits::{Guest, Limit, Limits, Patient, Permit, Pressure, Refusals},
+    limits::{ForwardedFor, Guest, Limit, Limits, Patient, Permit, Pressure, Refusals},
+    rooms,
     sockets::linger,
     stream::Stream,
     tls, udp,
@@ -105,6 +106,7 @@ pub async fn serve(
     context: Rc<Context>,
     listener: Listener,
     datagrams: Option<std::net::UdpSocket>,
+    rtc: Option<data_channel::Port>,
     stop: impl Future<Output = ()> + 'static,
 ) -> io::Result<()> {
     let tls = listener.tls.map(|settings| Rc::new(tls::Acceptor::new(settings)));
@@ -116,6 +118,9 @@ pub async fn serve(
     if let Some(socket) = datagrams {
         let socket = tokio::net::UdpSocket::from_std(socket)?;
         tasks.push(spawn_local(udp::receive(context.clone(), socket)));
+    }
+    if let Some(port) = rtc {
+        tasks.push(spawn_local(data_channel::serve(event_loop.clone(), port)?));
     }
     let ticking = context.clone();
     tasks.push(spawn_local(async move { tick(&ticking).await }));
@@ -174,7 +179,7 @@ async fn accept(
 }
 
 /// Once a second: heartbeats, dead peers, and the figures that are too dear to keep current.
-async fn tick(context: &Context) {
+async fn tick(context: &Rc<Context>) {
     let started = tokio::time::Instant::now();
     let mut every_second = tokio::time::interval(Duration::from_secs(1));
     every_second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -183,6 +188,7 @@ async fn tick(context: &Context) {
         let shard = &context.shard;
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
         access::end_expired(context);
+        rooms::tick(context);
         if context.limits.pressure() >= Pressure::Shrink {
             let cut_off = shard.with(|hub, _| hub.give_back(STUCK_BYTES_MAX));
             (0..cut_off).for_each(|_| context.limits.count(Limit::WriteTimeout));
@@ -230,10 +236,11 @@ async fn secured(
     let outcome = tokio::time::timeout(settings.handshake_timeout, handshake).await;
     drop(handshaking);
     match outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-        Ok(Ok((stream, subject))) => {
+        Ok(Ok(tls::Accepted::Client(stream, subject))) => {
             Metrics::add(if stream.is_resumed() { &metrics.tls_resumed } else { &metrics.tls_handshakes }, 1);
             connection(context, event_loop, stream, address, subject, permit).await;
         }
+        Ok(Ok(tls::Accepted::Challenge)) => tracing::info!(%address, "an ACME server was shown whose name this is"),
         Ok(Err(stream)) => send_to_https(stream).await,
         Err(error) => {
             Metrics::add(&metrics.tls_failed, 1);
@@ -269,7 +276,7 @@ async fn connection(
     let Ok(first) = tokio::time::timeout(config.header_timeout, stream.starts_with(PREFACE)).await else {
         return limits.count(Limit::HeaderTimeout);
     };
-    let served = Rc::new(Served::new(address, subject, config.requests_per_connection_max));
+    let served = Rc::new(Served::new(address, subject, config.requests_per_connection_max, &limits));
     let result = match first {
         Ok(true) => http2(context, stream, served.clone()).await,
         Ok(false) => http1(context, event_loop, stream, config.header_timeout, served.clone(), permit).await,
@@ -432,18 +439,25 @@ struct Served {
     guest: Arc<Guest>,
     /// Who the client's certificate says it is.
     subject: Option<tls::PeerSubject>,
+    /// Each request says whom it is for.
+    is_proxy: bool,
     requests: Cell<u64>,
     requests_max: u64,
 }
 
 impl Served {
-    fn new(address: IpAddr, subject: Option<tls::PeerSubject>, requests_max: u64) -> Self {
-        Self { guest: Arc::new(Guest::new(address)), subject, requests: Cell::default(), requests_max }
+    fn new(address: IpAddr, subject: Option<tls::PeerSubject>, requests_max: u64, limits: &Limits) -> Self {
+        let (guest, is_proxy) = (Arc::new(Guest::new(address)), limits.proxies.trusts(address));
+        Self { guest, subject, is_proxy, requests: Cell::default(), requests_max }
     }
 
     /// One more request, which is told whose it is. True if it is the last.
     fn take(&self, request: &mut Request<Incoming>, limits: &Limits) -> bool {
         request.extensions_mut().insert(self.guest.clone());
+        if self.is_proxy {
+            let client = limits.proxies.client_of(self.guest.address, request.headers());
+            request.extensions_mut().insert(ForwardedFor(client));
+        }
         if let Some(subject) = &self.subject {
             request.extensions_mut().insert(subject.clone());
         }

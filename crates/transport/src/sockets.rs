@@ -1,5 +1,6 @@
 //! The one place that writes to readers. A hub knows connections by id; here an id becomes a descriptor (WebSocket, and SSE or NDJSON over
-//! HTTP/1.1) or the body of a hyper response (streams over HTTP/2), and "it took less than offered" becomes "tell the hub when it is writable".
+//! HTTP/1.1), the body of a hyper response (streams over HTTP/2) or a data channel of a peer, and "it took less than offered" becomes
+//! "tell the hub when it is writable".
 
 use std::{
     cell::RefCell,
@@ -16,6 +17,8 @@ use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use millrace_delivery::{ConnId, Wire};
 use millrace_node::{Metrics, Transport};
+use millrace_protocol::session::Policy;
+use millrace_rtc::Lane;
 use rustix::{
     event::epoll::{self, EventData, EventFlags},
     net::{RecvFlags, SendFlags, Shutdown},
@@ -25,9 +28,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::{
     Shard,
     access::Grants,
+    data_channel::{PeerId, Peers},
     limits::{Member, Seat},
+    session::Waiting,
     tls::{Received, Session},
-    websocket::{Talk, Waiting},
+    websocket::Talk,
 };
 
 /// Most bytes that a stream's body holds before its connection counts as blocked.
@@ -43,6 +48,8 @@ pub struct Sockets {
     pub(crate) grants: Grants,
     /// What they take of the node, beside them: it is seldom looked at.
     members: Vec<Option<Member>>,
+    /// The ends of data channels, where there are any.
+    pub(crate) peers: Option<Box<Peers>>,
     metrics: Arc<Metrics>,
 }
 
@@ -52,6 +59,7 @@ const _: () = assert!(size_of::<Option<Endpoint>>() <= 64);
 enum Endpoint {
     Socket(Socket),
     Pipe(u32, Rc<RefCell<Pipe>>),
+    Peer(u32, PeerId, Lane),
 }
 
 /// A descriptor and what has been read from it so far.
@@ -84,7 +92,7 @@ impl Sockets {
     pub fn new(metrics: Arc<Metrics>) -> io::Result<Self> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let (endpoints, grants, members) = Default::default();
-        Ok(Self { epoll, endpoints, grants, members, metrics })
+        Ok(Self { epoll, endpoints, grants, members, peers: None, metrics })
     }
 
     pub(crate) fn epoll(&self) -> Rc<OwnedFd> {
@@ -121,6 +129,19 @@ impl Sockets {
             tls,
         };
         self.put(id, Endpoint::Socket(socket));
+        self.admit(id, member);
+    }
+
+    /// Makes a channel of a peer a connection; `member` is there for the one that carries its session.
+    pub(crate) fn add_peer(&mut self, id: ConnId, peer: PeerId, lane: Lane, member: Option<Member>) {
+        self.put(id, Endpoint::Peer(id.generation, peer, lane));
+        if let Some(member) = member {
+            self.metrics.opened(Transport::DataChannel, 1);
+            self.admit(id, member);
+        }
+    }
+
+    fn admit(&mut self, id: ConnId, member: Member) {
         let slot = id.slot as usize;
         if self.members.len() <= slot {
             self.members.resize_with(slot + 1, || None);
@@ -128,9 +149,48 @@ impl Sockets {
         self.members[slot] = Some(member);
     }
 
-    /// What a descriptor's connection takes of the node.
+    fn peer(&self, id: ConnId) -> Option<(PeerId, Lane)> {
+        match self.endpoints.get(id.slot as usize) {
+            Some(Some(Endpoint::Peer(generation, peer, lane))) if *generation == id.generation => Some((*peer, *lane)),
+            _ => None,
+        }
+    }
+
+    /// Which connection tells a session what it reads by this policy: its own, or the one for what may get lost.
+    pub(crate) fn lane(&self, id: ConnId, policy: Policy) -> ConnId {
+        match (policy, self.peer(id), &self.peers) {
+            (Policy::Latest, Some((peer, Lane::Session)), Some(peers)) => peers.conn(peer, Lane::Latest).unwrap_or(id),
+            _ => id,
+        }
+    }
+
+    /// Is it a lane of a session that is another connection?
+    pub(crate) fn is_side(&self, id: ConnId) -> bool {
+        matches!(self.peer(id), Some((_, Lane::Latest)))
+    }
+
+    /// The commands that wait of a session, or `None` if there is no such connection.
+    pub(crate) fn waiting(&mut self, id: ConnId) -> Option<&mut Option<Box<Waiting>>> {
+        match self.peer(id) {
+            Some((peer, Lane::Session)) => self.peers.as_mut()?.waiting(peer),
+            Some((_, Lane::Latest)) => None,
+            None => Some(&mut self.socket(id)?.waiting),
+        }
+    }
+
+    /// What has been read and is not a whole message yet, or not to be looked at yet.
+    pub(crate) fn incoming_bytes(&mut self, id: ConnId) -> usize {
+        match (self.peer(id), &self.peers) {
+            (Some((peer, _)), Some(peers)) => peers.incoming_bytes(peer),
+            _ => self.socket(id).map_or(0, |socket| socket.decoder.buffered_bytes()),
+        }
+    }
+
+    /// What a connection of the event loop takes of the node.
     pub(crate) fn member(&mut self, id: ConnId) -> Option<&mut Member> {
-        self.socket(id)?;
+        if self.peer(id).is_none() {
+            self.socket(id)?;
+        }
         self.members.get_mut(id.slot as usize)?.as_mut()
     }
 
@@ -142,6 +202,9 @@ impl Sockets {
 
     /// Sets what the event loop shall report: `read` for new bytes; room to write is added while the connection is blocked.
     pub(crate) fn watch(&mut self, id: ConnId, read: bool) {
+        if let (Some((peer, _)), Some(peers)) = (self.peer(id), &mut self.peers) {
+            return peers.watch(peer, read);
+        }
         let epoll = self.epoll.clone();
         let Some(socket) = self.socket(id) else { return };
         let mut wanted = socket.watched();
@@ -170,7 +233,19 @@ impl Sockets {
                 self.leave(id);
             }
             Some(Endpoint::Pipe(generation, _)) if *generation == id.generation => *slot = None,
+            Some(Endpoint::Peer(generation, _, lane)) if *generation == id.generation => {
+                let lane = *lane;
+                *slot = None;
+                self.leave_peer(id, lane);
+            }
             _ => {}
+        }
+    }
+
+    fn leave_peer(&mut self, id: ConnId, lane: Lane) {
+        if lane == Lane::Session {
+            self.metrics.opened(Transport::DataChannel, -1);
+            self.leave(id);
         }
     }
 
@@ -181,7 +256,7 @@ impl Sockets {
                 socket.decoder.buffered_bytes() + socket.tls.as_ref().map_or(0, |tls| tls.bytes())
             }
             Some(Endpoint::Pipe(_, pipe)) => pipe.borrow().bytes.capacity(),
-            None => 0,
+            Some(Endpoint::Peer(..)) | None => 0,
         };
         let beside: usize = self.members.iter().flatten().map(Member::bytes).sum();
         self.endpoints.capacity() * size_of::<Option<Endpoint>>()
@@ -189,6 +264,7 @@ impl Sockets {
             + self.grants.bytes()
             + self.members.capacity() * size_of::<Option<Member>>()
             + beside
+            + self.peers.as_ref().map_or(0, |peers| peers.bytes())
     }
 
     fn put(&mut self, id: ConnId, endpoint: Endpoint) {
@@ -208,6 +284,12 @@ impl Wire for Sockets {
             }
             Some(Some(Endpoint::Pipe(generation, pipe))) if *generation == conn.generation => {
                 pipe.borrow_mut().write(bytes)
+            }
+            Some(Some(Endpoint::Peer(generation, peer, lane))) if *generation == conn.generation => {
+                match &mut self.peers {
+                    Some(peers) => peers.write(*peer, *lane, bytes),
+                    None => return bytes.len(),
+                }
             }
             _ => return bytes.len(),
         };
@@ -231,6 +313,12 @@ impl millrace_node::Sockets for Sockets {
                 self.leave(conn);
             }
             Some(Endpoint::Pipe(generation, pipe)) if generation == conn.generation => pipe.borrow_mut().close(),
+            Some(Endpoint::Peer(generation, peer, lane)) if generation == conn.generation => {
+                self.leave_peer(conn, lane);
+                if let Some(peers) = &mut self.peers {
+                    peers.end(peer, lane);
+                }
+            }
             other => *endpoint = other,
         }
     }

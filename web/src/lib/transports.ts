@@ -1,12 +1,13 @@
 import type { TransportName } from '@millrace/client';
 
-/** The transports a browser page can choose between, in the order in which the client would try them. */
+/** The transports a browser page can choose between, in the order in which the client would try them; the last only if it is chosen. */
 export const TRANSPORTS = [
   { name: 'websocket', label: 'WebSocket', how: 'One socket, both ways' },
   { name: 'http-stream', label: 'Streaming', how: 'One endless response' },
   { name: 'sse', label: 'Server-sent events', short: 'SSE', how: 'One event stream' },
   { name: 'long-poll', label: 'Long polling', how: 'Held until news' },
   { name: 'poll', label: 'Polling', how: 'Asks again and again' },
+  { name: 'data-channel', label: 'Data channel', how: 'WebRTC, over UDP' },
 ] as const satisfies readonly { name: TransportName; label: string; short?: string; how: string }[];
 
 export type PageTransport = (typeof TRANSPORTS)[number]['name'];

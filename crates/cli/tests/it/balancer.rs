@@ -105,6 +105,45 @@ fn http2_in_front_carries_every_http_transport() {
     held.out.wait_for("\"data\":\"two\"");
 }
 
+/// The balancer is believed, its clients are not: limits of an address hold for each of them.
+#[test]
+fn behind_a_balancer_each_client_is_an_address_of_its_own() {
+    let trusted = r#"server.trusted_proxies=["127.0.0.1"]"#;
+    let limits = ["--set", "limits.exempt=[]", "--set", "limits.connections_per_address_max=2"];
+    let admin = format!("127.0.0.1:{}", free_port());
+    let asking = ["--set", &format!("admin.listen={admin}"), "--set", "admin.token=a token of sixteen"];
+    let (node, agent) = node(&[&["--behind-proxy", "--set", trusted][..], &limits, &asking].concat());
+    let Some((front, _)) = balance(&[(&node, agent)]) else { return };
+    // Every address of 127/8 is this machine.
+    let read = |from: &str, to: &Server, said: &str| {
+        let mut command = Command::new("curl");
+        command.args(["-sNi", "--max-time", "20", "--interface", from, "-H", "Accept: text/event-stream", "-H", said]);
+        let mut process = Process::start(command.arg(format!("{}/v1/channels/news", to.url)));
+        let status = process.out.wait_for("HTTP/").split(' ').nth(1).expect("a status").to_owned();
+        (status, process)
+    };
+    let nothing = "X-Nothing: said";
+    let held = [read("127.0.0.2", &front, nothing), read("127.0.0.2", &front, "X-Forwarded-For: 192.0.2.1")];
+    assert!(held.iter().all(|(status, _)| status == "200"));
+    for said in [nothing, "X-Forwarded-For: 192.0.2.1", "Forwarded: for=192.0.2.1"] {
+        assert_eq!(read("127.0.0.2", &front, said).0, "429", "{said}");
+    }
+    let other = read("127.0.0.3", &front, nothing);
+    assert_eq!(other.0, "200");
+    // Past the balancer nobody is believed.
+    let direct = [
+        read("127.0.0.4", &node, "X-Forwarded-For: 192.0.2.1"),
+        read("127.0.0.4", &node, "X-Forwarded-For: 192.0.2.2"),
+    ];
+    assert!(direct.iter().all(|(status, _)| status == "200"));
+    assert_eq!(read("127.0.0.4", &node, "X-Forwarded-For: 192.0.2.3").0, "429");
+    let token = ["Authorization: Bearer a token of sixteen"];
+    let shown = ask(&admin, "GET", "/admin/connections?address=127.0.0.2", &token, "").body;
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    let connections = shown["connections"].as_array().expect("a list");
+    assert!(connections.len() == 2 && connections.iter().all(|one| one["for"] == "127.0.0.2"), "{shown}");
+}
+
 #[test]
 fn a_node_leaves_and_no_client_sees_an_error() {
     let drain = ["--set", "drain.announce=3s", "--set", "drain.window=1s"];

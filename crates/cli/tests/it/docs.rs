@@ -124,11 +124,12 @@ fn every_threat_names_a_test_that_exists() {
     }
 }
 
-/// `cargo test -p PACKAGE --test BINARY NAME`, with `--lib` for what is beside the code, or a script.
+/// `cargo test -p PACKAGE --test BINARY NAME`, with `--lib` for what is beside the code, or a script, with the name of an attack.
 fn test_exists(command: &str) -> bool {
     let words: Vec<&str> = command.split(' ').collect();
     let (package, folder, name) = match words[..] {
         [script] => return repository(script).is_file(),
+        ["scripts/abuse.sh", name] => ("millrace-cli", "tests/abuse".to_owned(), name),
         ["cargo", "test", "-p", package, "--lib", name] => (package, "src".to_owned(), name),
         ["cargo", "test", "-p", package, "--test", binary, name] => (package, format!("tests/{binary}"), name),
         _ => return false,

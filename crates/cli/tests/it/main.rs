@@ -1,8 +1,10 @@
 //! The binary as its users meet it: real processes, real sockets, and the documents that promise what they do.
 
+mod acme;
 mod balancer;
 mod cli;
 mod docs;
+mod gateway;
 mod hygiene;
 mod lab;
 mod memory;
@@ -13,3 +15,4 @@ mod support;
 mod talking;
 mod tls;
 mod token;
+mod turn;

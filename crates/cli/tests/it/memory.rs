@@ -73,7 +73,6 @@ impl Drop for EndOnDrop<'_> {
 }
 
 #[test]
-#[ignore = "open: 86 MiB were used for a moment (docs/limits.md, Memory)"]
 fn a_flood_stays_within_a_small_bound() {
     let bound = format!("limits.memory_bytes_max={BOUND_BYTES}");
     let server = Server::start(&["--shards", "2", "--set", &bound]);

@@ -315,13 +315,13 @@ impl Hub {
         id
     }
 
-    /// The connection has gone: forget it and what it read.
-    pub fn disconnect(&mut self, id: ConnId) {
-        if self.conn(id).is_none() {
-            return;
-        }
+    /// The connection has gone: forget it and what it read. Gives how many subscriptions that ended: they are what it costs.
+    pub fn disconnect(&mut self, id: ConnId) -> usize {
+        let Some(conn) = self.conn(id) else { return 0 };
+        let ended = conn.readers.len() + conn.patterns.len();
         self.drop_readers(id);
         self.conns.remove(id.slot as usize);
+        ended
     }
 
     /// Seconds since the hub began, as [`Hub::tick`] was told last.

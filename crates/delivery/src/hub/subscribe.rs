@@ -145,9 +145,8 @@ impl Hub {
                 self.hand_on(id, slot, heir);
             }
             Target::Pattern(pattern) => {
-                let is_it = |asked: &PatternRef| asked.pattern == *pattern;
-                let slot = conn.patterns.iter().position(|asked| asked.as_ref().is_some_and(is_it));
-                self.remove_pattern(id, slot.ok_or_else(missing)? as u32);
+                let slot = self.pattern_slot(id, pattern).ok_or_else(missing)?;
+                self.remove_pattern(id, slot);
             }
         }
         Ok(())
@@ -168,8 +167,8 @@ impl Hub {
         since_ms: u64,
     ) -> Result<(), Error> {
         let conn = self.conn(id).filter(|conn| !conn.closing);
-        let conn = conn.ok_or_else(|| Error::new(Code::Unavailable, "the connection has gone"))?;
-        if conn.patterns.iter().flatten().any(|asked| asked.pattern == *pattern) {
+        conn.ok_or_else(|| Error::new(Code::Unavailable, "the connection has gone"))?;
+        if self.pattern_slot(id, pattern).is_some() {
             return Err(Error::new(Code::AlreadySubscribed, "this connection has this pattern already"));
         }
         self.check_room(id, 0)?;
@@ -193,13 +192,13 @@ impl Hub {
         page: &Page,
         wire: &mut impl Wire,
     ) -> Result<(), Error> {
-        let slot = self.conn(id).and_then(|conn| conn.pattern(pattern));
-        let Some(slot) = slot else {
+        let Some(slot) = self.pattern_slot(id, pattern) else {
             self.release(name);
             return Err(Error::new(Code::NotSubscribed, "the pattern is gone"));
         };
-        let policy = self.conns[id.slot as usize].patterns[slot].as_ref().map_or(Policy::Every, |asked| asked.policy);
-        let slot = self.place(id, name, policy, page, Some(slot as u32))?;
+        let policy =
+            self.conns[id.slot as usize].patterns[slot as usize].as_ref().map_or(Policy::Every, |asked| asked.policy);
+        let slot = self.place(id, name, policy, page, Some(slot))?;
         self.write_page(id, slot, page, wire);
         self.catch_up(id, wire);
         Ok(())
@@ -208,8 +207,8 @@ impl Hub {
     /// Ends the opening of a pattern: it reads the channels that have spoken since [`Hub::subscribe_pattern`] from where they did, those
     /// that are open here from their heads, and all others from their next publication.
     pub fn attach_open_channels(&mut self, id: ConnId, pattern: &Pattern) {
-        let Some(slot) = self.conn(id).and_then(|conn| conn.pattern(pattern)) else { return };
-        let is_it = |opening: &Opening| (opening.conn, opening.slot) == (id, slot as u32);
+        let Some(slot) = self.pattern_slot(id, pattern) else { return };
+        let is_it = |opening: &Opening| (opening.conn, opening.slot) == (id, slot);
         let Some(opening) = self.opening.iter().position(is_it) else { return };
         for (name, at) in self.opening.swap_remove(opening).heard {
             let key = self.open(&name, None);
@@ -460,6 +459,17 @@ impl Hub {
         }
     }
 
+    /// Where this connection has this pattern. Cost: O(connections that have the pattern), or O(patterns of this one) if those are fewer.
+    fn pattern_slot(&self, id: ConnId, pattern: &Pattern) -> Option<u32> {
+        let listeners = self.patterns.get(pattern)?;
+        let own = &self.conn(id)?.patterns;
+        if listeners.len() <= own.len() {
+            return listeners.iter().find(|(listener, _)| *listener == id).map(|(_, slot)| *slot);
+        }
+        let is_it = |asked: &Option<PatternRef>| asked.as_ref().is_some_and(|asked| asked.pattern == *pattern);
+        own.iter().position(is_it).map(|slot| slot as u32)
+    }
+
     fn check_room(&self, id: ConnId, ahead: usize) -> Result<(), Error> {
         let max = self.config.subscriptions_max;
         let count =
@@ -472,10 +482,6 @@ impl Hub {
 }
 
 impl Conn {
-    fn pattern(&self, pattern: &Pattern) -> Option<usize> {
-        self.patterns.iter().position(|asked| asked.as_ref().is_some_and(|asked| asked.pattern == *pattern))
-    }
-
     /// The pattern that goes on reading a channel when another subscription to it ends.
     fn heir(&self, name: &str) -> Option<u32> {
         let matches = |asked: &Option<PatternRef>| asked.as_ref().is_some_and(|asked| asked.pattern.matches(name));

@@ -1,5 +1,7 @@
 //! What a client says and hears on one connection, without the connection: bytes in, bytes out.
 
+use std::net::SocketAddr;
+
 /// One connection's side of a conversation. A state machine without sockets or clocks.
 pub trait Dialect: Send {
     /// Appends what a fresh connection says first. True: it is ready at once, no [`Event::Ready`] follows. Called again after the
@@ -53,6 +55,15 @@ pub enum Event<'a> {
     Gap,
     /// The server has ended this connection; connect again.
     Closed,
+    /// From now on datagrams to and from there: each is fed whole, and said by [`say_datagram`]. The connection ends.
+    Datagrams(SocketAddr),
+}
+
+/// Appends a datagram to what is said, behind its length.
+pub fn say_datagram(datagram: &[u8], out: &mut Vec<u8>) {
+    let length = u16::try_from(datagram.len()).expect("a datagram is no longer");
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(datagram);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,10 +86,10 @@ impl Role {
 
 /// Where the load goes: a server, by one of its transports.
 pub trait Wire: Sync {
-    fn address(&self) -> std::net::SocketAddr;
+    fn address(&self) -> SocketAddr;
 
     /// Where a connection goes that only publishes.
-    fn publish_address(&self) -> std::net::SocketAddr {
+    fn publish_address(&self) -> SocketAddr {
         self.address()
     }
 

@@ -22,6 +22,8 @@ const SEND_BUFFER_BYTES: usize = 64 * 1024;
 ///      ▲                    └──────────────────────┴─────────────────┘ broken, or closed by the server
 ///      └── and again later: a timer, or the queue of a storm
 /// ```
+///
+/// While it opens it may go over to a socket for datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Closed,
@@ -34,6 +36,7 @@ pub struct Link {
     pub dialect: Box<dyn Dialect>,
     pub state: State,
     pub socket: Option<Socket>,
+    pub is_datagram: bool,
     /// Raised with every connection: what is heard of an earlier one is ignored.
     pub generation: u32,
     /// When this connection was due.
@@ -72,6 +75,7 @@ impl Link {
             dialect,
             state: State::Closed,
             socket: None,
+            is_datagram: false,
             generation: 0,
             due_ns: 0,
             failures: 0,
@@ -105,8 +109,19 @@ impl Link {
             Err(error) => return Err(error),
         }
         self.socket = Some(socket);
+        self.is_datagram = false;
         self.state = State::Connecting;
         self.generation = self.generation.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Goes over to datagrams, to and from there.
+    pub fn turn(&mut self, to: SocketAddr) -> io::Result<()> {
+        let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_nonblocking(true)?;
+        socket.connect(&to.into())?;
+        self.socket = Some(socket);
+        self.is_datagram = true;
         Ok(())
     }
 
@@ -135,16 +150,25 @@ impl Link {
     /// Offers what waits. True: nothing waits any more.
     pub fn flush(&mut self) -> io::Result<bool> {
         let Some(socket) = &self.socket else { return Ok(self.out.is_empty()) };
-        while !self.out.is_empty() {
-            match rustix::net::send(socket.as_fd(), &self.out, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(taken) if taken == self.out.len() => self.out.clear(),
-                Ok(taken) => drop(self.out.drain(..taken)),
-                Err(rustix::io::Errno::AGAIN) => return Ok(false),
+        let mut sent = 0;
+        let is_done = loop {
+            let rest = &self.out[sent..];
+            let (head, next) = match rest {
+                [] => break true,
+                [first, second, datagrams @ ..] if self.is_datagram => {
+                    (2, &datagrams[..usize::from(u16::from_be_bytes([*first, *second]))])
+                }
+                _ => (0, rest),
+            };
+            match rustix::net::send(socket.as_fd(), next, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(taken) => sent += head + taken,
+                Err(rustix::io::Errno::AGAIN) => break false,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-        }
-        Ok(true)
+        };
+        self.out.drain(..sent);
+        Ok(is_done)
     }
 }
 

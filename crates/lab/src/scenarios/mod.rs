@@ -29,6 +29,7 @@
 mod carcare_latency;
 mod carcare_reliability;
 pub mod carcare_wire;
+mod karadogan_gateway;
 mod parameters;
 mod settings;
 mod somogyi_tls;
@@ -48,6 +49,12 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario::sweep("thorsen-broadcast", include_str!("thorsen_broadcast/scenario.toml")),
     Scenario::sweep("thorsen-chat", include_str!("thorsen_chat/scenario.toml")),
     Scenario::sweep("karadogan-pairs", include_str!("karadogan_pairs/scenario.toml")),
+    Scenario::experiment(
+        "karadogan-gateway",
+        include_str!("karadogan_gateway/scenario.toml"),
+        &karadogan_gateway::KaradoganGateway,
+    ),
+    Scenario::sweep("karadogan-arm-probe", include_str!("karadogan_arm_probe/scenario.toml")),
     Scenario::sweep("carcare-latency", include_str!("carcare_latency/scenario.toml")).with(carcare_latency::tables),
     Scenario::experiment("carcare-wire", include_str!("carcare_wire/scenario.toml"), &carcare_wire::CarcareWire),
     Scenario::experiment(

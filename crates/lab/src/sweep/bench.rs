@@ -67,6 +67,12 @@ impl Bench<'_> {
         check(self.stop)
     }
 
+    /// The same, for another thread.
+    pub fn go_on_elsewhere(&self) -> impl Fn() -> anyhow::Result<()> + Send + '_ {
+        let stop = self.stop;
+        move || check(stop)
+    }
+
     /// The program and the CPUs of a target.
     pub fn options(&self, target: &str, cpus: &[usize]) -> Options {
         Options { cpus: cpus.to_vec(), binary: self.binaries.get(target).cloned(), ..Options::default() }

@@ -21,11 +21,12 @@ mod ws;
 
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::load::{Dialect, Role, Wire};
 
+pub use millrace::start_gateway;
 pub use process::Server;
 
 /// All there are, in the order in which they are listed.
@@ -70,7 +71,7 @@ pub trait Target: Sync {
 
     /// True if one connection of this transport can publish and subscribe.
     fn is_duplex(&self, transport: Transport) -> bool {
-        matches!(transport, Transport::WebSocket | Transport::Session)
+        matches!(transport, Transport::WebSocket | Transport::Session | Transport::DataChannel)
     }
 
     /// A client. Only for a transport of [`Target::transports`].
@@ -97,17 +98,30 @@ pub enum Transport {
     Ndjson,
     LongPolling,
     Polling,
+    /// A session over WebRTC: an offer by HTTP, then datagrams.
+    DataChannel,
 }
 
 impl Transport {
-    pub const ALL: [Transport; 6] = [
+    pub const ALL: [Transport; 7] = [
         Transport::WebSocket,
         Transport::Session,
         Transport::Sse,
         Transport::Ndjson,
         Transport::LongPolling,
         Transport::Polling,
+        Transport::DataChannel,
     ];
+    /// Those whose bytes all go over the connection that they begin with.
+    pub const OVER_TCP: &[Transport] = <[Transport]>::split_at(&Transport::ALL, 6).0;
+
+    /// Errors: one that leaves its TCP connection, for a scenario that looks at those.
+    pub fn check_over_tcp(all: &[Transport]) -> anyhow::Result<()> {
+        match all.iter().find(|transport| !Transport::OVER_TCP.contains(transport)) {
+            Some(transport) => bail!("transports: {transport} does not stay on TCP, which is what is looked at here"),
+            None => Ok(()),
+        }
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -117,6 +131,7 @@ impl Transport {
             Transport::Ndjson => "ndjson",
             Transport::LongPolling => "long-polling",
             Transport::Polling => "polling",
+            Transport::DataChannel => "data-channel",
         }
     }
 }

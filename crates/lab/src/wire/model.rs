@@ -250,6 +250,7 @@ impl Terms {
                 acks_up: 1,
                 ..Exchange::default()
             },
+            Transport::DataChannel => Exchange::default(),
         }
     }
 
@@ -269,6 +270,7 @@ impl Terms {
             Transport::Ndjson => beat(text("\n")),
             Transport::LongPolling => Exchange { up: request, down: empty, acks_down: 1, ..Exchange::default() },
             Transport::Polling => Exchange { up: request, down: empty, acks_up: 1, ..Exchange::default() },
+            Transport::DataChannel => Exchange::default(),
         }
     }
 
@@ -279,7 +281,7 @@ impl Terms {
             Exchange { up: vec![plain(opening)], down: vec![plain(opened)], acks_up: 1, acks_down: 1, opens: true };
         let nothing = self.position(0);
         match self.transport {
-            Transport::WebSocket | Transport::Ndjson | Transport::Polling => {}
+            Transport::WebSocket | Transport::Ndjson | Transport::Polling | Transport::DataChannel => {}
             Transport::Sse => exchange.down[0].bytes += text("retry: 2000\nid: \n\n") + nothing,
             Transport::LongPolling => {
                 exchange.up.push(plain(request + nothing));

@@ -130,7 +130,7 @@ impl Tap {
             }
             Event::Accepted => heard.accepted += 1,
             Event::Closed => {}
-            Event::Refused | Event::Gap => refused = true,
+            Event::Refused | Event::Gap | Event::Datagrams(_) => refused = true,
         })?;
         ensure!(!refused, "refused, or a gap: {}", String::from_utf8_lossy(&self.partial));
         self.partial.drain(..used);

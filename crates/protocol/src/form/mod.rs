@@ -11,6 +11,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use crate::{
     ChannelName, Epoch, Error, Gap, Kind, Position, Publication,
+    session::encode_close_push,
     websocket::{self, Deflate},
 };
 
@@ -29,6 +30,8 @@ pub enum Form {
     /// As [`Form::Bare`] and [`Form::Session`], compressed: clients that agreed on the same are sent the same bytes.
     BareDeflate(Deflate),
     SessionDeflate(Deflate),
+    /// Data channel, `millrace.v1+json` pushes: one line each.
+    Lines,
     /// Server-sent events of one channel: the payload, with the position as `id`.
     Sse,
     /// Server-sent events of several channels: envelopes; each reader's `id` goes before them, see [`Form::has_reader_head`].
@@ -52,6 +55,10 @@ impl Form {
                 let mut body = Vec::with_capacity(publication.data.len() + 160);
                 envelope(&mut body, true, Some(channel));
                 self.encode_message(out, websocket::TEXT, &body);
+            }
+            Form::Lines => {
+                envelope(out, true, Some(channel));
+                out.push(b'\n');
             }
             Form::Sse => {
                 out.extend_from_slice(b"id: ");
@@ -85,6 +92,10 @@ impl Form {
                 write_gap(&mut body, true, named, gap);
                 websocket::encode(out, websocket::TEXT, &body);
             }
+            Form::Lines => {
+                write_gap(out, true, named, gap);
+                out.push(b'\n');
+            }
             Form::Sse | Form::SseMany => {
                 out.extend_from_slice(b"event: gap\n");
                 if self == Form::Sse {
@@ -116,10 +127,9 @@ impl Form {
     pub fn encode_drain(self, out: &mut Vec<u8>, after_ms: u64, resume: Option<&str>) {
         let _ = match self {
             Form::Bare | Form::BareDeflate(_) => Ok(()),
-            Form::Session | Form::SessionDeflate(_) => {
+            Form::Session | Form::SessionDeflate(_) | Form::Lines => {
                 let resume = resume.map_or_else(String::new, |ticket| format!(",\"resume\":\"{ticket}\""));
-                let push = format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}{resume}}}");
-                websocket::encode(out, websocket::TEXT, push.as_bytes());
+                self.encode_text(out, &format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}{resume}}}"));
                 Ok(())
             }
             Form::Sse | Form::SseMany => {
@@ -135,10 +145,35 @@ impl Form {
             Form::Sse | Form::SseMany => write!(out, "event: denied\ndata: {}\n\n", error.to_json()),
             Form::Ndjson | Form::NdjsonMany => writeln!(out, "{{\"denied\":{}}}", error.to_json()),
             _ => {
-                websocket::encode_close(out, close_code, &error.detail);
+                self.encode_close(out, close_code, &error.detail);
                 Ok(())
             }
         };
+    }
+
+    /// Appends one word of a session: a reply, or a push. Of no meaning to forms that carry none.
+    pub fn encode_text(self, out: &mut Vec<u8>, text: &str) {
+        match self {
+            Form::Lines => {
+                out.extend_from_slice(text.as_bytes());
+                out.push(b'\n');
+            }
+            _ => websocket::encode(out, websocket::TEXT, text.as_bytes()),
+        }
+    }
+
+    /// Appends the last word of a WebSocket or a data channel, with the code that says whether to come again; other forms have none.
+    pub fn encode_close(self, out: &mut Vec<u8>, code: u16, reason: &str) {
+        match self {
+            Form::Lines => self.encode_text(out, &encode_close_push(code, reason)),
+            _ if self.is_websocket() => websocket::encode_close(out, code, reason),
+            _ => {}
+        }
+    }
+
+    /// True if commands come on it, and replies go.
+    pub fn is_session(self) -> bool {
+        matches!(self, Form::Session | Form::SessionDeflate(_) | Form::Lines)
     }
 
     /// True if every frame needs bytes of its own for every reader: the list of all its positions.
@@ -224,7 +259,7 @@ mod tests {
         let gap = Gap { from: position(3), to: position(9) };
         let (deflate, _) = Deflate::negotiate("permessage-deflate").unwrap();
         let compressed = [Form::BareDeflate(deflate), Form::SessionDeflate(deflate)];
-        let plain = [Form::Bare, Form::Session, Form::Sse, Form::SseMany, Form::Ndjson, Form::NdjsonMany];
+        let plain = [Form::Bare, Form::Session, Form::Lines, Form::Sse, Form::SseMany, Form::Ndjson, Form::NdjsonMany];
         for form in compressed.into_iter().chain(plain) {
             let mut out = Vec::new();
             form.encode_gap(&mut out, &ChannelName::parse("c").unwrap(), gap);

@@ -34,7 +34,7 @@ pub fn answer(
         match publication.kind() {
             Kind::Json => {
                 out.push('>');
-                write_element(&mut out, "data", &serde_json::from_slice(&publication.data).unwrap_or(Value::Null));
+                write_element(&mut out, "data", &value(&publication.data));
             }
             Kind::Text | Kind::Utf8 => {
                 let _ = write!(out, "><data>{}</data>", escape(&String::from_utf8_lossy(&publication.data)));
@@ -47,6 +47,11 @@ pub fn answer(
     }
     out.push_str("</answer>");
     out
+}
+
+/// What a JSON payload says. One with a number that nothing here can hold, such as `1e999`, stays the text that it is.
+pub fn value(json: &[u8]) -> Value {
+    serde_json::from_slice(json).unwrap_or_else(|_| String::from_utf8_lossy(json).into())
 }
 
 /// One JSON value as a document of its own: `<root>` with one element per field.
@@ -113,6 +118,14 @@ mod tests {
         let xml = document("sensorData", &record);
         assert!(xml.ends_with("</sensorData>") && xml.contains("<carId>1</carId>"));
         assert!((270..=295).contains(&xml.len()), "{} bytes, the thesis has about 281", xml.len());
+    }
+
+    #[test]
+    fn a_number_that_nothing_can_hold_does_not_vanish() {
+        for json in ["1e999", "{\"a\": [-1e999]}"] {
+            let xml = document("data", &value(json.as_bytes()));
+            assert!(xml.contains(&escape(json)), "{xml}");
+        }
     }
 
     #[test]

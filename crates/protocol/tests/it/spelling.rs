@@ -23,7 +23,7 @@ fn every_form_is_spelled_as_the_simple_way_does() {
     for round in 0..ROUNDS {
         let (channel, epoch, publication) = (dice.channel(), Epoch(dice.number() as u32), dice.publication());
         let gap = Gap { from: dice.position(), to: dice.position() };
-        for form in [Form::Bare, Form::Session, Form::Sse, Form::SseMany, Form::Ndjson, Form::NdjsonMany] {
+        for form in [Form::Bare, Form::Session, Form::Lines, Form::Sse, Form::SseMany, Form::Ndjson, Form::NdjsonMany] {
             let mut out = b"what is there stays".to_vec();
             let mut expected = out.clone();
             form.encode(&mut out, &channel, epoch, &publication);
@@ -78,6 +78,7 @@ fn message(form: Form, channel: &ChannelName, epoch: Epoch, publication: &Public
         Form::Bare if publication.kind == Kind::Binary => frame(BINARY, &publication.data),
         Form::Bare => frame(TEXT, &publication.data),
         Form::Session => frame(TEXT, words("message", Some(channel)).as_bytes()),
+        Form::Lines => (words("message", Some(channel)) + "\n").into_bytes(),
         Form::SseMany => format!("data: {}\n\n", words("", Some(channel))).into_bytes(),
         Form::Ndjson => (words("", None) + "\n").into_bytes(),
         Form::NdjsonMany => (words("", Some(channel)) + "\n").into_bytes(),
@@ -96,6 +97,7 @@ fn gap_message(form: Form, channel: &ChannelName, gap: Gap) -> Vec<u8> {
     match form {
         Form::Bare => frame(8, &[&4000u16.to_be_bytes(), spelled(gap.to).as_bytes()].concat()),
         Form::Session => frame(TEXT, gap_words("gap", Some(channel), gap).as_bytes()),
+        Form::Lines => (gap_words("gap", Some(channel), gap) + "\n").into_bytes(),
         Form::SseMany => format!("event: gap\ndata: {}\n\n", gap_words("", Some(channel), gap)).into_bytes(),
         Form::Ndjson => format!("{{\"gap\":{}}}\n", gap_words("", None, gap)).into_bytes(),
         Form::NdjsonMany => format!("{{\"gap\":{}}}\n", gap_words("", Some(channel), gap)).into_bytes(),

@@ -52,7 +52,7 @@ impl Sources {
             let text =
                 std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: shown.clone(), error })?;
             // Once on its own, so that an error points at its line.
-            let parse = |error: toml::de::Error| ConfigError::Parse { from: shown.clone(), message: error.to_string() };
+            let parse = |error| ConfigError::Parse { from: shown.clone(), message: located(&error, &text) };
             toml::from_str::<Config>(&text).map_err(parse)?;
             table = toml::from_str(&text).map_err(parse)?;
             for key in leaves(&table, "") {
@@ -92,12 +92,23 @@ impl Sources {
         for (section, values) in &table {
             out.push_str(&format!("[{section}]\n"));
             for (key, value) in values.as_table().into_iter().flatten() {
-                let source = self.from.get(&format!("{section}.{key}")).map_or("default", String::as_str);
-                out.push_str(&format!("{:<46} # {source}\n", format!("{key} = {value}")));
+                out.push_str(&format!("{:<46} # {}\n", format!("{key} = {value}"), self.source(section, key)));
             }
             out.push('\n');
         }
         out
+    }
+}
+
+impl Sources {
+    /// Where a value comes from; one with keys of its own, from everywhere that these come from.
+    fn source(&self, section: &str, key: &str) -> String {
+        let own = format!("{section}.{key}");
+        let is_part = |name: &str| name.strip_prefix(&own).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let mut sources: Vec<&str> =
+            self.from.iter().filter(|(name, _)| is_part(name)).map(|(_, from)| from.as_str()).collect();
+        sources.dedup();
+        if sources.is_empty() { "default".into() } else { sources.join(", ") }
     }
 }
 
@@ -121,6 +132,17 @@ fn set(table: &mut Table, value: &Value) -> Result<(), ConfigError> {
     let parsed = parsed.filter(|_| !SECRETS.contains(&value.key.as_str()));
     at.insert(last.to_owned(), parsed.unwrap_or_else(|| value.text.clone().into()));
     Ok(())
+}
+
+/// What is wrong and where. Not the line itself, as the parser would show it: a secret may stand there.
+fn located(error: &toml::de::Error, text: &str) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let place = before.map(|before| {
+        let (line, column) =
+            (before.matches('\n').count() + 1, before.chars().rev().take_while(|c| *c != '\n').count() + 1);
+        format!("line {line}, column {column}: ")
+    });
+    format!("{}{}", place.unwrap_or_default(), error.message())
 }
 
 fn leaves(table: &Table, prefix: &str) -> Vec<String> {
@@ -164,11 +186,29 @@ mod tests {
         assert_eq!(config.limits.hold_max, Duration::from_secs(60));
         assert!(sources.effective().lines().any(|line| line.starts_with("shards = 9") && line.ends_with("# --set")));
         assert!(sources.effective().contains("# env MILLRACE_LIMITS__GRACE"));
+        let acme = [flag("tls.acme.domains", "[\"app.example\"]"), flag("tls.acme.accept_terms", "true")];
+        let acme = Sources::load(None, std::iter::empty(), acme).unwrap().effective();
+        assert!(acme.lines().any(|line| line.starts_with("acme = ") && line.ends_with("# --set")), "{acme}");
         let secret = "00000000000000001234";
         let sources = Sources::load(None, [("MILLRACE_SERVER__SECRET".into(), secret.into())].into_iter(), []).unwrap();
         assert_eq!(sources.config.server.secret.as_bytes(), secret.as_bytes(), "digits, too, are text");
         assert!(sources.effective().contains("secret = \"(hidden)\""), "{}", sources.effective());
         assert!(!format!("{}{sources:?}", sources.effective()).contains(secret));
+    }
+
+    #[test]
+    fn an_error_says_where_and_shows_no_secret() {
+        for line in [
+            "secret = 7341902586173420",
+            "secret = 73419025861734207341902586173420",
+            "secret = s7341902586173420",
+            "secret = \"7341902586173420",
+            "secret = [7341902586173420]",
+        ] {
+            let file = file(&format!("[server]\nshards = 1\n{line}\n"));
+            let error = Sources::load(Some(file.path()), env(&[]), []).unwrap_err().to_string();
+            assert!(error.contains("line 3, column") && !error.contains("7341902586173420"), "{line}: {error}");
+        }
     }
 
     #[test]

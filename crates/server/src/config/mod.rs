@@ -11,6 +11,7 @@ pub use secret::Secret;
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use millrace_protocol::ChannelName;
+use millrace_transport::limits::{ForwardedHeader, Network, Proxies};
 use serde::{Deserialize, Serialize};
 
 /// A secret that is shorter can be guessed.
@@ -26,6 +27,9 @@ pub struct Config {
     pub auth: crate::auth::Config,
     pub tls: crate::tls::Config,
     pub limits: millrace_transport::Config,
+    pub rtc: millrace_transport::RtcConfig,
+    pub rooms: millrace_transport::RoomsConfig,
+    pub turn: crate::turn::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,
     pub namespaces: BTreeMap<String, Namespace>,
@@ -44,8 +48,12 @@ pub struct Server {
     pub udp: String,
     /// Where HAProxy's agent check is answered; empty: nowhere.
     pub agent: String,
-    /// A proxy in front of it speaks TLS, and says whose requests it brings.
+    /// A proxy in front of it speaks TLS.
     pub behind_proxy: bool,
+    /// Who is believed about whose requests they bring. Empty with `behind_proxy`: whoever is on this machine.
+    pub trusted_proxies: Vec<Network>,
+    /// Where they say it.
+    pub forwarded_header: ForwardedHeader,
     /// Other names, besides those of loopback, under which an open server on loopback may be asked.
     pub hosts: Vec<String>,
     /// `/metrics` is answered to everybody, not only by the admin listener and on an open server on loopback.
@@ -112,6 +120,17 @@ pub struct Log {
     pub format: String,
 }
 
+impl Server {
+    /// Beyond this machine nobody is believed who is not named.
+    pub fn proxies(&self) -> Proxies {
+        let mut trusted = self.trusted_proxies.clone();
+        if self.behind_proxy && trusted.is_empty() {
+            trusted = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().expect("a network")).into();
+        }
+        Proxies { trusted, header: self.forwarded_header }
+    }
+}
+
 impl Default for Server {
     fn default() -> Self {
         Self {
@@ -120,6 +139,8 @@ impl Default for Server {
             udp: String::new(),
             agent: String::new(),
             behind_proxy: false,
+            trusted_proxies: Vec::new(),
+            forwarded_header: ForwardedHeader::default(),
             hosts: Vec::new(),
             public_metrics: false,
             insecure_no_tls: false,
@@ -200,6 +221,21 @@ impl Config {
         if !self.server.agent.is_empty() && self.server.agent.parse::<SocketAddr>().is_err() {
             return bad("server.agent", "is HOST:PORT such as `127.0.0.1:8081`, or empty");
         }
+        if let Err(what) = self.rtc.address(self.server.listen) {
+            return bad("rtc.listen", what);
+        }
+        if !(1..=1000).contains(&self.rooms.participants_max) || !(1..=100).contains(&self.rooms.children_max) {
+            return bad("rooms", "has `participants_max` of 1 to 1000, and `children_max` of 1 to 100");
+        }
+        if !(Duration::from_secs(1)..=DAY).contains(&self.rooms.silence_max) {
+            return bad("rooms.silence_max", "is a second to a day");
+        }
+        if !(1024..=1 << 20).contains(&self.rooms.signal_bytes_max) {
+            return bad("rooms.signal_bytes_max", "is 1024 to 1048576 bytes");
+        }
+        if let Err((key, what)) = self.turn.check(self.server.listen) {
+            return bad(key, what);
+        }
         match self.admin.listen.parse::<SocketAddr>() {
             Err(_) if self.admin.listen.is_empty() => {}
             Err(_) => return bad("admin.listen", "is HOST:PORT such as `127.0.0.1:8082`, or empty"),
@@ -261,7 +297,12 @@ impl Config {
     pub fn without_secrets(&self) -> Self {
         let mut config = self.clone();
         config.engine.url = millrace_engine::shown_url(&config.engine.url);
-        for secret in [&mut config.server.secret, &mut config.auth.secret, &mut config.admin.token] {
+        // As where it is fetched, its query may be one.
+        if let Some((url, _)) = config.auth.jwks.split_once('?') {
+            config.auth.jwks = format!("{url}?(hidden)");
+        }
+        let (own, turn) = (&mut config.server.secret, &mut config.turn.secret);
+        for secret in [own, turn, &mut config.auth.secret, &mut config.admin.token] {
             if !secret.is_empty() {
                 *secret = Secret::from("(hidden)");
             }
@@ -302,6 +343,13 @@ mod tests {
         assert_eq!(ms(Drain { per_s_max: 0, ..drain.clone() }, 1_000_000), 2000);
         let long = Drain { window: Duration::from_secs(60), announce: Duration::from_secs(5), ..drain };
         assert_eq!((ms(long.clone(), 5), long.longest().as_secs()), (60_000, 65));
+    }
+
+    #[test]
+    fn the_query_of_a_key_set_is_not_shown() {
+        let auth = crate::auth::Config { jwks: "https://id.example/keys?key=s3cr3t".into(), ..Default::default() };
+        let shown = Config { auth, ..Config::default() }.without_secrets();
+        assert_eq!(shown.auth.jwks, "https://id.example/keys?(hidden)");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error, IgnoredAny},
+};
 
 /// A value that no log, page or message shows.
-#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
@@ -20,6 +23,22 @@ impl Secret {
 impl From<&str> for Secret {
     fn from(text: &str) -> Self {
         Self(text.to_owned())
+    }
+}
+
+/// By hand: an error of the derived one shows the number that stands where text should.
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Value {
+            Text(String),
+            Other(IgnoredAny),
+        }
+        match Value::deserialize(deserializer) {
+            Ok(Value::Text(text)) => Ok(Self(text)),
+            _ => Err(D::Error::custom("a secret is text, in quotes")),
+        }
     }
 }
 

@@ -2,6 +2,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::acme;
+
 /// How connections are secured; without a certificate they are not. Paths are relative to where the server is started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -23,6 +25,8 @@ pub struct Config {
     pub handshake_timeout: Duration,
     /// Most handshakes at the same time; who comes then is turned away.
     pub handshakes_max: usize,
+    /// Certificates that are got from an ACME server, instead of files.
+    pub acme: acme::Config,
     /// A certificate that is given out at `/ca.crt`, so that devices can be made to trust it (PEM); empty: none.
     pub give_out_ca: String,
 }
@@ -34,6 +38,15 @@ pub enum ClientAuth {
     Optional,
     #[default]
     Required,
+}
+
+/// Where the server's certificate comes from; another place waits for a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// There is none, and no TLS.
+    Nowhere,
+    Files,
+    Acme,
 }
 
 impl Default for Config {
@@ -48,19 +61,35 @@ impl Default for Config {
             handshake_timeout: Duration::from_secs(10),
             handshakes_max: 4096,
             give_out_ca: String::new(),
+            acme: acme::Config::default(),
         }
     }
 }
 
 impl Config {
     pub fn is_on(&self) -> bool {
-        !self.cert.is_empty()
+        self.source() != Source::Nowhere
+    }
+
+    pub fn source(&self) -> Source {
+        match (self.acme.is_on(), self.cert.is_empty()) {
+            (true, _) => Source::Acme,
+            (false, false) => Source::Files,
+            (false, true) => Source::Nowhere,
+        }
     }
 
     /// Checks what types cannot.
     ///
     /// Errors: the key, and what it may be.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        if self.acme.is_on() && !(self.cert.is_empty() && self.key.is_empty()) {
+            return Err((
+                "tls",
+                "takes certificates from `cert` and `key`, or by `acme`, not both; --tls-dev is the former",
+            ));
+        }
+        self.acme.check()?;
         if self.cert.is_empty() != self.key.is_empty() {
             return Err(("tls", "needs `cert` and `key`, both of them; `millrace cert dev` makes some to begin with"));
         }
@@ -74,5 +103,22 @@ impl Config {
             return Err(("tls", "lets nobody in with `handshakes_max` or `handshake_timeout` of zero"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_come_from_one_place() {
+        let mut config = Config::default();
+        assert_eq!((config.source(), config.check()), (Source::Nowhere, Ok(())));
+        (config.cert, config.key) = ("cert.pem".into(), "key.pem".into());
+        assert_eq!((config.source(), config.check()), (Source::Files, Ok(())));
+        config.acme = acme::Config { domains: vec!["app.example".into()], accept_terms: true, ..config.acme };
+        assert!(config.check().is_err_and(|(key, what)| key == "tls" && what.contains("not both")));
+        (config.cert, config.key) = Default::default();
+        assert_eq!((config.source(), config.check()), (Source::Acme, Ok(())));
     }
 }

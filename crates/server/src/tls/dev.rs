@@ -4,9 +4,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    io::Write as _,
     net::{IpAddr, Ipv6Addr},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -22,6 +20,8 @@ use x509_parser::{
     extensions::GeneralName,
     prelude::{FromDer, X509Certificate},
 };
+
+use super::files::{self, certificates, write};
 
 /// Longest that phones accept from an authority that their owner has installed is 825 days. Source: Apple, HT210176.
 const CERT_DAYS: i64 = 397;
@@ -61,11 +61,9 @@ pub struct Made {
     pub fingerprint: String,
 }
 
-/// Where it all lies unless said otherwise: `$XDG_DATA_HOME/millrace/tls`, or the same below the home directory.
+/// Where it all lies unless said otherwise.
 pub fn default_dir() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")));
-    data.map_or_else(|| "millrace-tls".into(), |data| data.join("millrace/tls"))
+    files::data_dir("tls")
 }
 
 impl Files {
@@ -79,11 +77,7 @@ impl Files {
 ///
 /// Errors: a directory that cannot be written; a name that is none, or that the authority may not sign for.
 pub fn make(dir: &Path, names: &[String], keep: bool) -> anyhow::Result<Made> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .with_context(|| format!("{} cannot be made", dir.display()))?;
+    files::make_private_dir(dir)?;
     let files = Files::at(dir);
     let ca_key = dir.join("ca.key");
     let new_ca = !files.ca.exists();
@@ -261,8 +255,7 @@ fn certificate_der(path: &Path) -> Option<CertificateDer<'static>> {
 }
 
 fn certificate(pem: &str, path: &Path) -> anyhow::Result<CertificateDer<'static>> {
-    let all = super::files::certificates(pem.as_bytes())
-        .with_context(|| format!("{} is no certificate in PEM", path.display()))?;
+    let all = certificates(pem.as_bytes()).with_context(|| format!("{} is no certificate in PEM", path.display()))?;
     match all.into_iter().next() {
         Some(first) => Ok(first),
         None => bail!("{} is empty", path.display()),
@@ -276,15 +269,4 @@ fn fingerprint(der: &CertificateDer<'_>) -> String {
 
 fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
-}
-
-/// Whole or not at all, so that a server that reads it meanwhile finds the old one.
-fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
-    let temporary = path.with_extension("new");
-    let unwritable = || format!("{} cannot be written", path.display());
-    let _ = fs::remove_file(&temporary);
-    let mut file =
-        fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).with_context(unwritable)?;
-    file.write_all(text.as_bytes()).with_context(unwritable)?;
-    fs::rename(&temporary, path).with_context(unwritable)
 }

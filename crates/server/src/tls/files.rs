@@ -1,4 +1,9 @@
-use std::path::Path;
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use rustls::{
@@ -12,10 +17,13 @@ use super::Config;
 /// Warned of at start and reload.
 const EXPIRES_SOON_DAYS: i64 = 14;
 
+/// A certificate with those that it follows from, and its key.
+pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
 /// Certificate chain and key.
 ///
 /// Errors: say which file, and what is wrong with it.
-pub fn identity(config: &Config) -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+pub fn identity(config: &Config) -> anyhow::Result<Identity> {
     let chain = certificates(&std::fs::read(&config.cert).with_context(|| unreadable("tls.cert", &config.cert))?)
         .with_context(|| format!("`tls.cert`: {} has no certificates in PEM", config.cert))?;
     let key =
@@ -47,6 +55,30 @@ pub fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> 
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
     anyhow::ensure!(!all.is_empty(), "there is none");
     Ok(all)
+}
+
+/// `$XDG_DATA_HOME/millrace/NAME`, or the same below the home directory.
+pub fn data_dir(name: &str) -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")));
+    data.map_or_else(|| format!("millrace-{name}").into(), |data| data.join("millrace").join(name))
+}
+
+/// For its owner alone, if it is not there already.
+pub fn make_private_dir(dir: &Path) -> anyhow::Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.with_context(|| format!("{} cannot be made", dir.display()))
+}
+
+/// Whole or not at all, so that a server that reads it meanwhile finds the old one.
+pub fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
+    let temporary = path.with_extension("new");
+    let unwritable = || format!("{} cannot be written", path.display());
+    let _ = fs::remove_file(&temporary);
+    let mut file =
+        fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).with_context(unwritable)?;
+    file.write_all(text.as_bytes()).with_context(unwritable)?;
+    fs::rename(&temporary, path).with_context(unwritable)
 }
 
 fn unreadable(key: &str, path: &str) -> String {

@@ -1,35 +1,58 @@
 //! Certificates and keys: from files, made for a developer, or from an ACME server. What is done with them is the transport's business.
 
+pub mod acme;
 mod config;
 pub mod dev;
 mod files;
 
-pub use config::{ClientAuth, Config};
+pub use config::{ClientAuth, Config, Source};
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+};
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use files::Identity;
 use millrace_transport::tls::{ClientSubject, Settings};
 use rustls::{
     ServerConfig,
     crypto::{CryptoProvider, ring},
     server::{ProducesTickets, WebPkiClientVerifier, danger::ClientCertVerifier},
+    sign::{CertifiedKey, SingleCertAndKey},
 };
 use tokio::sync::watch;
+
+use acme::Acme;
 
 /// What is offered for the connection after the handshake; the client's first choice of these counts.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// What all shards speak TLS with, until a reload.
+/// What all shards speak TLS with, until a reload or another certificate.
 pub struct Tls {
+    spoken: Arc<Spoken>,
+    acme: Option<Acme>,
+}
+
+/// Shared with whoever gets certificates meanwhile.
+struct Spoken {
     settings: watch::Sender<Settings>,
-    tickets: Tickets,
+    made_of: Mutex<MadeOf>,
     shards: usize,
+}
+
+#[derive(Clone)]
+struct MadeOf {
+    config: Config,
+    tickets: Tickets,
+    /// `None` until there is one: then every handshake fails.
+    identity: Option<Arc<CertifiedKey>>,
 }
 
 /// One for all shards, so that a client resumes on any of them. A ticket stands for the certificate that its client has shown, so another
 /// `client_ca` begins anew.
+#[derive(Clone)]
 struct Tickets {
     producer: Arc<dyn ProducesTickets>,
     client_ca: Vec<u8>,
@@ -38,32 +61,86 @@ struct Tickets {
 impl Tls {
     /// `None` if nothing of it is configured.
     ///
-    /// Errors: a file that is missing, no PEM, or does not belong to the other; each with its path.
+    /// Errors: a file that is missing, no PEM, or does not belong to the other; a cache that cannot be written; each with its path.
     pub fn load(config: &Config, shards: usize) -> anyhow::Result<Option<Self>> {
         if !config.is_on() {
             return Ok(None);
         }
-        let tickets = Tickets::new(files::client_ca(config)?)?;
-        let settings = settings(config, shards, &tickets)?;
-        Ok(Some(Self { settings: watch::Sender::new(settings), tickets, shards }))
+        let (acme, identity) = match config.source() {
+            Source::Acme => {
+                let (acme, identity) = Acme::open(&config.acme).context("`tls.acme`")?;
+                (Some(acme), identity)
+            }
+            _ => (None, Some(identity_of_files(config)?)),
+        };
+        let made_of = MadeOf { tickets: Tickets::new(files::client_ca(config)?)?, config: config.clone(), identity };
+        let settings = watch::Sender::new(made_of.settings(shards)?);
+        Ok(Some(Self { spoken: Arc::new(Spoken { settings, made_of: Mutex::new(made_of), shards }), acme }))
     }
 
-    /// Reads the files again, for connections from now on.
+    /// Gets certificates in a thread of its own, until `stop` is there; `None` where they are files.
+    ///
+    /// Errors: the system refuses a thread.
+    pub fn keep_certified(
+        &self,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<Option<JoinHandle<()>>> {
+        self.acme.as_ref().map(|acme| acme.start(self.spoken.clone(), stop)).transpose()
+    }
+
+    /// What became of getting certificates, where they are got.
+    pub fn acme(&self) -> Option<Arc<acme::Figures>> {
+        self.acme.as_ref().map(|acme| acme.figures.clone())
+    }
+
+    /// Reads the files again, for connections from now on; where a certificate could not be got, it is tried again.
     ///
     /// Errors: as [`Self::load`]; then all stays as it was.
     pub fn reload(&mut self, config: &Config) -> anyhow::Result<()> {
         let client_ca = files::client_ca(config)?;
-        let fresh = (client_ca != self.tickets.client_ca).then(|| Tickets::new(client_ca)).transpose()?;
-        let settings = settings(config, self.shards, fresh.as_ref().unwrap_or(&self.tickets))?;
-        if let Some(fresh) = fresh {
-            self.tickets = fresh;
+        let identity = if self.acme.is_some() { None } else { Some(identity_of_files(config)?) };
+        self.spoken.change(|made_of| {
+            if client_ca != made_of.tickets.client_ca {
+                made_of.tickets = Tickets::new(client_ca)?;
+            }
+            made_of.config = config.clone();
+            made_of.identity = identity.or(made_of.identity.take());
+            Ok(())
+        })?;
+        if let Some(acme) = &self.acme {
+            acme.try_again();
         }
-        self.settings.send_replace(settings);
         Ok(())
     }
 
     pub fn subscribe(&self) -> watch::Receiver<Settings> {
-        self.settings.subscribe()
+        self.spoken.settings.subscribe()
+    }
+}
+
+impl Spoken {
+    /// Another certificate, for connections from now on.
+    fn certify(&self, identity: Arc<CertifiedKey>) -> anyhow::Result<()> {
+        self.change(|made_of| {
+            made_of.identity = Some(identity);
+            Ok(())
+        })
+    }
+
+    /// How an ACME server is met that asks whose names lead here; `None`: as anybody else.
+    fn answer(&self, challenge: Option<Arc<ServerConfig>>) {
+        self.settings.send_modify(|settings| settings.challenge = challenge);
+    }
+
+    /// All of it, or nothing.
+    fn change(&self, change: impl FnOnce(&mut MadeOf) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let mut made_of = self.made_of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = made_of.clone();
+        change(&mut changed)?;
+        let settings = changed.settings(self.shards)?;
+        *made_of = changed;
+        self.settings.send_modify(|old| *old = Settings { challenge: old.challenge.take(), ..settings });
+        Ok(())
     }
 }
 
@@ -86,33 +163,47 @@ impl Tickets {
     }
 }
 
-fn settings(config: &Config, shards: usize, tickets: &Tickets) -> anyhow::Result<Settings> {
-    let provider = Arc::new(ring::default_provider());
-    let versions: &[_] = match config.min_version.as_str() {
-        "1.3" => &[&rustls::version::TLS13],
-        _ => &[&rustls::version::TLS13, &rustls::version::TLS12],
-    };
-    let builder = ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions)?;
-    let builder = match tickets.client_ca.as_slice() {
-        [] => builder.with_no_client_auth(),
-        pem => builder.with_client_cert_verifier(client_verifier(config, pem, provider)?),
-    };
-    let (chain, key) = files::identity(config)?;
-    let mut server = builder
-        .with_single_cert(chain, key)
-        .with_context(|| format!("{} and {} do not belong together, or cannot be used", config.cert, config.key))?;
-    server.alpn_protocols = ALPN.map(<[u8]>::to_vec).into();
-    server.ticketer = tickets.producer.clone();
-    Ok(Settings {
-        config: Arc::new(server),
-        handshake_timeout: config.handshake_timeout,
-        handshakes_max: config.handshakes_max.div_ceil(shards),
-        client_subject: match config.client_subject.as_str() {
-            "cn" => ClientSubject::CommonName,
-            "san" => ClientSubject::AlternativeName,
-            _ => ClientSubject::Nothing,
-        },
-    })
+impl MadeOf {
+    fn settings(&self, shards: usize) -> anyhow::Result<Settings> {
+        let config = &self.config;
+        let provider = Arc::new(ring::default_provider());
+        let versions: &[_] = match config.min_version.as_str() {
+            "1.3" => &[&rustls::version::TLS13],
+            _ => &[&rustls::version::TLS13, &rustls::version::TLS12],
+        };
+        let builder = ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions)?;
+        let builder = match self.tickets.client_ca.as_slice() {
+            [] => builder.with_no_client_auth(),
+            pem => builder.with_client_cert_verifier(client_verifier(config, pem, provider)?),
+        };
+        let mut server = match &self.identity {
+            Some(identity) => builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity.clone()))),
+            None => builder.with_cert_resolver(Arc::new(acme::NoneYet::default())),
+        };
+        server.alpn_protocols = ALPN.map(<[u8]>::to_vec).into();
+        server.ticketer = self.tickets.producer.clone();
+        Ok(Settings {
+            config: Arc::new(server),
+            challenge: None,
+            handshake_timeout: config.handshake_timeout,
+            handshakes_max: config.handshakes_max.div_ceil(shards),
+            client_subject: match config.client_subject.as_str() {
+                "cn" => ClientSubject::CommonName,
+                "san" => ClientSubject::AlternativeName,
+                _ => ClientSubject::Nothing,
+            },
+        })
+    }
+}
+
+fn identity_of_files(config: &Config) -> anyhow::Result<Arc<CertifiedKey>> {
+    certified(files::identity(config)?)
+        .with_context(|| format!("{} and {} do not belong together, or cannot be used", config.cert, config.key))
+}
+
+/// Errors: the key is not the certificate's, or of a kind that is not spoken.
+fn certified((chain, key): Identity) -> anyhow::Result<Arc<CertifiedKey>> {
+    Ok(Arc::new(CertifiedKey::from_der(chain, key, &ring::default_provider())?))
 }
 
 fn client_verifier(

@@ -25,7 +25,7 @@ use millrace_protocol::{
 };
 use tokio::sync::watch;
 
-use crate::http::Ask;
+use crate::{http::Ask, rooms::is_reserved};
 
 pub(crate) use live::{Grants, end, end_expired, end_revoked};
 pub(crate) use origin::shown_to;
@@ -110,6 +110,9 @@ impl From<Everyone> for Access {
 impl Caller {
     /// Errors: [`Code::Forbidden`], or [`Code::Unauthorized`] for somebody who has not said who they are.
     pub fn check(&self, right: Right, target: &Target) -> Result<(), Error> {
+        if right == Right::Publish && is_reserved(target.as_str()) {
+            return Err(Error::new(Code::Forbidden, "only the server publishes the state and the inboxes of a room"));
+        }
         self.grant.check(right, target).map_err(|error| match self.anonymous {
             true => Error::new(Code::Unauthorized, format!("{}; {HOW}", error.detail)),
             false => error,

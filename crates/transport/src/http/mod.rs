@@ -9,7 +9,11 @@ pub(crate) use answer::{json, no_cache, no_content, position_header};
 pub(crate) use ask::{Ask, Query, Wanted, discard, read_body};
 pub(crate) use route::{Handover, route};
 
-use std::{cell::RefCell, rc::Rc, sync::Arc};
+use std::{
+    cell::{OnceCell, RefCell},
+    rc::Rc,
+    sync::Arc,
+};
 
 use http::request::Parts;
 use millrace_protocol::{Error, ticket::TicketKey};
@@ -18,7 +22,10 @@ use tokio::sync::watch;
 use crate::{
     Config, Drain, Limits, Shard,
     access::{Access, Caller},
-    limits::{Guest, Seat},
+    limits::{ForwardedFor, Guest, Seat},
+    media::Media,
+    rooms::Rooms,
+    turn,
 };
 
 /// Answers what is no channel: health, metrics, pages. `None` means that there is no such path.
@@ -35,7 +42,12 @@ pub struct Context {
     pub tickets: Arc<TicketKey>,
     pub access: Arc<Access>,
     pub limits: Arc<Limits>,
+    /// None until they are opened.
+    pub rooms: Rooms,
+    /// Who is behind the members of the shard's switching unit.
+    pub media: Media,
     config: RefCell<Rc<Config>>,
+    turn: OnceCell<Arc<turn::Offer>>,
 }
 
 impl Context {
@@ -49,7 +61,9 @@ impl Context {
         limits: Arc<Limits>,
     ) -> Rc<Self> {
         shard.set_patterns_max(config.patterns_max);
-        Rc::new(Self { shard, pages, draining, tickets, access, limits, config: RefCell::new(Rc::new(config)) })
+        let (rooms, media) = (Rooms::default(), Media::default());
+        let config = RefCell::new(Rc::new(config));
+        Rc::new(Self { shard, pages, draining, tickets, access, limits, rooms, media, config, turn: OnceCell::new() })
     }
 
     /// The limits that hold now; whoever keeps them goes on with them.
@@ -65,6 +79,16 @@ impl Context {
         *self.config.borrow_mut() = Rc::new(config);
     }
 
+    /// Says where relays are had. Once, before anybody asks.
+    pub fn set_turn(&self, offer: Arc<turn::Offer>) {
+        let _ = self.turn.set(offer);
+    }
+
+    /// Where relays are had, and credentials for them: what a peer needs that cannot be reached directly.
+    pub fn turn(&self) -> Option<&turn::Offer> {
+        self.turn.get().map(|offer| &**offer)
+    }
+
     /// Whom this request comes from.
     ///
     /// Errors: as [`Access::caller`].
@@ -76,8 +100,9 @@ impl Context {
     /// Lets a caller begin to read what goes on.
     ///
     /// Errors: as [`Limits::admit`].
-    pub(crate) fn admit(&self, caller: &Caller) -> Result<Option<Seat>, Error> {
-        self.limits.admit(caller.grant.subject.as_ref(), None)
+    pub(crate) fn admit(&self, parts: &Parts, caller: &Caller) -> Result<Option<Seat>, Error> {
+        let forwarded = parts.extensions.get().map(|ForwardedFor(address)| *address);
+        self.limits.admit(caller.grant.subject.as_ref(), forwarded)
     }
 
     /// May what this request brings be published now?
@@ -85,6 +110,9 @@ impl Context {
     /// Errors: as [`Limits::check_publish`].
     pub(crate) fn check_publish(&self, parts: &Parts, caller: &Caller, bytes: usize) -> Result<(), Error> {
         let subject = caller.grant.subject.as_ref();
+        if let Some(ForwardedFor(address)) = parts.extensions.get() {
+            return self.limits.check_forwarded_publish(*address, subject, bytes);
+        }
         match parts.extensions.get::<Arc<Guest>>() {
             Some(guest) => guest.check_publish(&self.limits, subject, bytes),
             None => self.limits.check_publish(None, subject, bytes),

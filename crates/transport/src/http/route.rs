@@ -11,8 +11,9 @@ use percent_encoding::percent_decode_str;
 use super::{Ask, Body, Context, Query, Response, Wanted, discard, json, problem};
 use crate::{
     access::{Caller, shown_to},
-    carcare, long_polling, polling, publish, replay, sse,
+    carcare, data_channel, long_polling, media, polling, publish, replay, rooms, sse,
     stream::{self, Stream},
+    turn,
     websocket::{self, Upgrade},
 };
 
@@ -47,7 +48,7 @@ pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Ro
     (response, handover)
 }
 
-async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
+async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
     let path = parts.uri.path();
     if parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok((preflight(), None));
@@ -64,6 +65,16 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
             Method::GET => read(context, parts, caller, Ask::one(parts, channel)?).await,
             Method::POST => publish::one(context, parts, body, &caller, channel).await.map(plain),
             _ => Ok(plain(method_not_allowed("GET, POST"))),
+        };
+    }
+    if let Some(path) = media::Path::parse(path) {
+        return media::answer(context, parts, body, path).await.map(plain);
+    }
+    if let Some(path) = rooms::Path::parse(path) {
+        let allowed = path.allowed();
+        return match parts.method.as_str() == allowed {
+            true => rooms::answer(context, parts, body, path).await.map(plain),
+            false => Ok(plain(method_not_allowed(allowed))),
         };
     }
     let rest_car = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("/sensordata");
@@ -94,9 +105,21 @@ async fn answer(context: &Context, parts: &Parts, body: &mut Incoming) -> Result
             let caller = context.caller(parts).await?;
             caller.may_anything()?;
             check_stays(context)?;
-            with_upgrade(context, websocket::accept_session(parts, caller, context.config().compression)?)
+            with_upgrade(context, parts, websocket::accept_session(parts, caller, context.config().compression)?)
         }
-        "/v1/connect" => Ok(plain(method_not_allowed("GET"))),
+        "/v1/connect" if parts.method == Method::POST => {
+            let caller = context.caller(parts).await?;
+            caller.may_anything()?;
+            check_stays(context)?;
+            data_channel::answer(context, parts, body, caller).await.map(plain)
+        }
+        "/v1/connect" => Ok(plain(method_not_allowed("GET, POST"))),
+        "/v1/turn" if parts.method == Method::POST => {
+            let caller = context.caller(parts).await?;
+            caller.may_anything()?;
+            turn::answer(context, parts, &caller).map(plain)
+        }
+        "/v1/turn" => Ok(plain(method_not_allowed("POST"))),
         "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
         "/rest/input" => only(parts, Method::POST, carcare::input(context, parts, body)).await,
         _ => match context.pages.answer(parts) {
@@ -125,12 +148,12 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, ask: Ask) -> Res
             let stream = if wanted == Wanted::Sse { sse::stream(caller, ask) } else { stream::stream(caller, ask) };
             match until {
                 Some(until) => replay::answer(context, stream, until).await.map(plain),
-                None => with_stream(context, stream),
+                None => with_stream(context, parts, stream),
             }
         }
         (Wanted::Xml, _) if ask.many => Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML")),
         (Wanted::Json | Wanted::Xml, Some(wait)) => {
-            let _seat = context.admit(&caller)?;
+            let _seat = context.admit(parts, &caller)?;
             context.charge(long_polling::answer(context, &caller, &ask, wanted, wait).await?).map(plain)
         }
         (Wanted::Json | Wanted::Xml, None) => context.charge(polling::answer(context, &ask, wanted).await?).map(plain),
@@ -145,7 +168,7 @@ fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelNam
         false => caller.may(Right::Publish, &ask.channels[0].0)?,
     }
     check_stays(context)?;
-    with_upgrade(context, websocket::accept_channel(parts, caller, ask, context.config().compression)?)
+    with_upgrade(context, parts, websocket::accept_channel(parts, caller, ask, context.config().compression)?)
 }
 
 /// Nothing that goes on is begun on a server that goes down.
@@ -178,13 +201,17 @@ fn plain(response: Response) -> Routed {
     (response, None)
 }
 
-fn with_upgrade(context: &Context, (response, mut upgrade): (Response, Upgrade)) -> Result<Routed, Error> {
-    upgrade.seat = context.admit(&upgrade.caller)?;
+fn with_upgrade(
+    context: &Context,
+    parts: &Parts,
+    (response, mut upgrade): (Response, Upgrade),
+) -> Result<Routed, Error> {
+    upgrade.seat = context.admit(parts, &upgrade.caller)?;
     Ok((response, Some(Handover::WebSocket(upgrade))))
 }
 
-fn with_stream(context: &Context, mut stream: Stream) -> Result<Routed, Error> {
-    stream.seat = context.admit(&stream.caller)?;
+fn with_stream(context: &Context, parts: &Parts, mut stream: Stream) -> Result<Routed, Error> {
+    stream.seat = context.admit(parts, &stream.caller)?;
     Ok((stream.head(), Some(Handover::Stream(stream))))
 }
 
@@ -203,12 +230,16 @@ fn preflight() -> Response {
     let mut response = http::Response::new(Body::Whole(None));
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
-    let allowed = "authorization, content-type, idempotency-key, last-event-id, millrace-key, millrace-ttl";
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, PATCH, DELETE"));
+    let allowed = "authorization, content-type, idempotency-key, if-match, last-event-id, millrace-key, \
+         millrace-participant, millrace-resume, millrace-ttl";
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     response
 }
+
+/// What scripts of other origins may see of an answer, besides what all may.
+const EXPOSED: &str = "etag, link, location, millrace-position, retry-after";
 
 /// Source: Fetch Standard, "CORS protocol". Only origins that the configuration names are told that they may read.
 fn allow_origin(context: &Context, parts: &Parts, response: &mut Response) {
@@ -218,8 +249,7 @@ fn allow_origin(context: &Context, parts: &Parts, response: &mut Response) {
     if shown {
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-        headers
-            .insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("millrace-position, retry-after"));
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
         if with_cookies && !context.access.cookie.is_empty() {
             headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
         }

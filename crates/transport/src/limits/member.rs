@@ -5,7 +5,7 @@ use millrace_protocol::Error;
 use super::{Bucket, Limits, Pending, Permit, Publishes, Seat};
 
 /// Less than this is held without being counted: an idle or ordinary connection touches no counter of the node.
-const UNCOUNTED_BYTES: usize = 16 * 1024;
+pub(super) const UNCOUNTED_BYTES: usize = 16 * 1024;
 
 /// What a request knows of the connection that it comes on: an extension of each.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ const _: () = assert!(size_of::<Option<Member>>() <= 24);
 
 #[derive(Default)]
 struct More {
-    _seat: Option<Seat>,
+    seat: Option<Seat>,
     publishes: Publishes,
     messages: Bucket,
     /// For the rest of a message.
@@ -60,8 +60,13 @@ pub enum Way {
 
 impl Member {
     pub fn new(permit: Permit, seat: Option<Seat>) -> Self {
-        let more = seat.map(|seat| Box::new(More { _seat: Some(seat), ..More::default() }));
+        let more = seat.map(|seat| Box::new(More { seat: Some(seat), ..More::default() }));
         Self { permit, more }
+    }
+
+    /// Where its client is, if a proxy between them has said so.
+    pub fn client(&self) -> Option<IpAddr> {
+        self.more.as_ref()?.seat.as_ref()?.address
     }
 
     /// Is anything counted that waits?

@@ -1,13 +1,19 @@
 //! What one client may take of a node: counted for all shards together, where connections begin and end and where publications come in,
 //! never where they go out.
 //!
+//! The connections of a proxy that is trusted say nothing about its clients: there, readers and publications are counted for the address
+//! that the proxy names ([`Proxies`]).
+//!
 //! An address is one IPv4 address, or the /64 of an IPv6 address: whoever has one of those has all of it.
 //! Every refusal is counted by the limit that was reached: `millrace_refused_total{limit=".."}`. docs/limits.md lists them all.
 
 mod bucket;
+mod forwarded;
+mod held;
 mod member;
 mod network;
 mod patient;
+mod pending;
 mod refusals;
 mod table;
 
@@ -16,24 +22,24 @@ use std::{
     num::NonZeroU64,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{
-            AtomicBool, AtomicU64, AtomicUsize,
-            Ordering::{AcqRel, Relaxed},
-        },
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use millrace_protocol::{
     Code, Error,
     websocket::{self, Broken},
 };
 
 pub use bucket::{Bucket, Rate};
+pub(crate) use forwarded::ForwardedFor;
+pub use forwarded::{ForwardedHeader, Proxies};
+pub use held::{Permit, Seat};
 pub use member::{Guest, Member, Way};
 pub use network::{BadNetwork, Network};
 pub(crate) use patient::Patient;
+pub use pending::Pending;
 pub(crate) use refusals::Refusals;
 use table::Table;
 
@@ -100,6 +106,8 @@ impl Limit {
 /// One of a node.
 pub struct Limits {
     rules: RwLock<Rules>,
+    /// Who is believed about where requests come from.
+    pub proxies: Proxies,
     /// Spares whoever publishes the look at rules that there are not.
     counts_publishes: AtomicBool,
     counts_messages: AtomicBool,
@@ -142,6 +150,8 @@ struct Address {
     connections: usize,
     connects: Bucket,
     datagrams: Bucket,
+    /// Through a proxy: what comes on its connections is of many.
+    publishes: Publishes,
 }
 
 #[derive(Default)]
@@ -174,41 +184,16 @@ impl Pressure {
         [Pressure::None, Pressure::Shrink, Pressure::RefusePublications, Pressure::RefuseConnections];
 }
 
-/// A connection that was let in, until this is dropped.
-pub struct Permit {
-    limits: Arc<Limits>,
-    /// `None` for those whose addresses are exempt.
-    address: Option<NonZeroU64>,
-}
-
-/// A reader that counts for its subject, or for the address behind a proxy, until this is dropped.
-pub struct Seat {
-    limits: Arc<Limits>,
-    subject: Option<Arc<str>>,
-    address: Option<NonZeroU64>,
-}
-
-/// Bytes that wait for one client, or for the rest of what it sends; given back when this is dropped.
-pub struct Pending {
-    limits: Arc<Limits>,
-    bytes: usize,
-}
-
-struct Charged {
-    bytes: Bytes,
-    _pending: Pending,
-}
-
-impl AsRef<[u8]> for Charged {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 impl Limits {
     /// `descriptors`: how many the system lets this process have.
     pub fn new(config: &Config, descriptors: usize) -> Arc<Self> {
+        Self::behind(Proxies::default(), config, descriptors)
+    }
+
+    /// As [`Limits::new`], with proxies that are believed.
+    pub fn behind(proxies: Proxies, config: &Config, descriptors: usize) -> Arc<Self> {
         let limits = Self {
+            proxies,
             rules: RwLock::new(Rules::of(config, descriptors)),
             counts_publishes: AtomicBool::default(),
             counts_messages: AtomicBool::default(),
@@ -250,7 +235,8 @@ impl Limits {
             return Err(self.refuse(Limit::MemoryConnections, Error::new(Code::Unavailable, detail)));
         }
         let rules = self.rules();
-        let address = (!rules.is_exempt(address)).then(|| key(address));
+        let is_own = !rules.is_exempt(address) && !self.proxies.trusts(address);
+        let address = is_own.then(|| key(address));
         if let Some(address) = address {
             self.addresses.with(&address, |entry| {
                 self.check_connections(entry.connections, rules.connections_per_address_max)?;
@@ -286,12 +272,12 @@ impl Limits {
             return Ok(None);
         }
         let rules = self.rules();
-        let mut seat = Seat { limits: self.clone(), subject: None, address: None };
+        let mut seat = Seat { limits: self.clone(), subject: None, address, is_counted: false };
         if let Some(address) = address.filter(|address| !rules.is_exempt(*address)) {
             self.addresses.with(&key(address), |entry| {
                 self.check_connections(entry.connections, rules.connections_per_address_max)?;
                 entry.connections += 1;
-                seat.address = Some(key(address));
+                seat.is_counted = true;
                 Ok::<(), Error>(())
             })?;
         }
@@ -358,6 +344,21 @@ impl Limits {
         Ok(())
     }
 
+    /// As [`Limits::check_publish`], through a proxy that says where it comes from.
+    pub fn check_forwarded_publish(
+        &self,
+        address: IpAddr,
+        subject: Option<&Arc<str>>,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        match self.counts_publishes.load(Relaxed) && !self.rules().is_exempt(address) {
+            true => self
+                .addresses
+                .with(&key(address), |entry| self.check_publish(Some(&mut entry.publishes), subject, bytes)),
+            false => self.check_publish(None, subject, bytes),
+        }
+    }
+
     /// As [`Limits::check_publish`], for what cannot be refused any more. Gives how long its connection is not to be read from.
     pub fn owe_publish(&self, own: &mut Publishes, subject: Option<&Arc<str>>, bytes: usize) -> Duration {
         if !self.counts_publishes.load(Relaxed) {
@@ -405,27 +406,6 @@ impl Limits {
             self.count(Limit::Datagrams);
         }
         taken
-    }
-
-    /// Room for bytes that wait for a client.
-    ///
-    /// Errors: `unavailable`: too much waits already.
-    pub fn pend(self: &Arc<Self>, bytes: usize) -> Result<Pending, Error> {
-        let mut pending = Pending { limits: self.clone(), bytes: 0 };
-        pending.resize(bytes)?;
-        Ok(pending)
-    }
-
-    /// Bytes that are counted as waiting until they have left.
-    ///
-    /// Errors: as [`Limits::pend`].
-    pub fn charge(self: &Arc<Self>, bytes: Bytes) -> Result<Bytes, Error> {
-        let _pending = self.pend(bytes.len())?;
-        Ok(Bytes::from_owner(Charged { bytes, _pending }))
-    }
-
-    pub fn pending_bytes(&self) -> usize {
-        self.pending_bytes.load(Relaxed)
     }
 
     pub fn pressure(&self) -> Pressure {
@@ -477,11 +457,14 @@ impl Limits {
     }
 
     fn sweep_at(&self, now_ns: u64) {
-        let idle = |a: &Address| a.connections == 0 && a.connects.is_full(now_ns) && a.datagrams.is_full(now_ns);
+        let idle = |a: &Address| {
+            a.connections == 0
+                && a.connects.is_full(now_ns)
+                && a.datagrams.is_full(now_ns)
+                && a.publishes.is_full(now_ns)
+        };
         self.addresses.retain(|address| !idle(address));
-        let idle =
-            |s: &Subject| s.connections == 0 && s.publishes.count.is_full(now_ns) && s.publishes.bytes.is_full(now_ns);
-        self.subjects.retain(|subject| !idle(subject));
+        self.subjects.retain(|subject| subject.connections > 0 || !subject.publishes.is_full(now_ns));
     }
 
     fn refuse(&self, limit: Limit, error: Error) -> Error {
@@ -549,63 +532,13 @@ impl Publishes {
         Ok(())
     }
 
+    fn is_full(&self, now_ns: u64) -> bool {
+        self.count.is_full(now_ns) && self.bytes.is_full(now_ns)
+    }
+
     fn owe(&mut self, rates: PublishRates, bytes: u64, now_ns: u64) -> Duration {
         let count = rates.count.map_or(Duration::ZERO, |rate| self.count.owe(1, rate, now_ns));
         count.max(rates.bytes.map_or(Duration::ZERO, |rate| self.bytes.owe(bytes, rate, now_ns)))
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.limits.connections.fetch_sub(1, Relaxed);
-        if let Some(address) = self.address {
-            self.limits.addresses.with(&address, |entry| entry.connections -= 1);
-        }
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        if let Some(address) = self.address {
-            self.limits.addresses.with(&address, |entry| entry.connections -= 1);
-        }
-        if let Some(subject) = &self.subject {
-            self.limits.subjects.with(subject, |entry| entry.connections -= 1);
-        }
-    }
-}
-
-impl std::fmt::Debug for Seat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat").field("subject", &self.subject).finish_non_exhaustive()
-    }
-}
-
-impl Pending {
-    /// Another size, if there is room for it; otherwise it stays.
-    ///
-    /// Errors: `unavailable`.
-    pub fn resize(&mut self, bytes: usize) -> Result<(), Error> {
-        let limits = &self.limits;
-        if bytes <= self.bytes {
-            limits.pending_bytes.fetch_sub(self.bytes - bytes, Relaxed);
-            self.bytes = bytes;
-            return Ok(());
-        }
-        let (more, max) = (bytes - self.bytes, limits.pending_bytes_max.load(Relaxed));
-        let add = |pending: usize| pending.checked_add(more).filter(|pending| *pending <= max);
-        if limits.pending_bytes.fetch_update(AcqRel, Relaxed, add).is_err() {
-            let detail = "too much waits for other clients; try again";
-            return Err(limits.refuse(Limit::Pending, Error::new(Code::Unavailable, detail)));
-        }
-        self.bytes = bytes;
-        Ok(())
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.limits.pending_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 

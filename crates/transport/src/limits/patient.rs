@@ -11,13 +11,17 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-use super::{Limit, Limits};
+use super::{Limit, Limits, Pending, member::UNCOUNTED_BYTES};
 
-/// A connection that is given up once its client has taken nothing of what waits for it for too long.
+/// A connection that is given up once its client has taken nothing of what waits for it for too long, and whose buffer for what comes in counts
+/// as pending as soon as it is a large one.
 pub struct Patient<S> {
     stream: S,
     limits: Arc<Limits>,
     timeout: Duration,
+    /// For the buffer that is read into: whoever reads keeps it as long as the connection.
+    buffer: Option<Pending>,
+    buffer_bytes: usize,
     /// Made when the client first lets something wait.
     stalled: Option<Pin<Box<Sleep>>>,
     is_stalled: bool,
@@ -25,11 +29,24 @@ pub struct Patient<S> {
 
 impl<S> Patient<S> {
     pub fn new(stream: S, limits: Arc<Limits>, timeout: Duration) -> Self {
-        Self { stream, limits, timeout, stalled: None, is_stalled: false }
+        Self { stream, limits, timeout, buffer: None, buffer_bytes: UNCOUNTED_BYTES, stalled: None, is_stalled: false }
     }
 
     pub fn into_inner(self) -> S {
         self.stream
+    }
+
+    /// Counts a buffer of so many bytes.
+    fn hold(&mut self, bytes: usize) -> io::Result<()> {
+        if bytes > self.buffer_bytes {
+            let counted = match &mut self.buffer {
+                Some(pending) => pending.resize(bytes),
+                None => self.limits.pend(bytes).map(|pending| self.buffer = Some(pending)),
+            };
+            counted.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error.detail))?;
+            self.buffer_bytes = bytes;
+        }
+        Ok(())
     }
 
     /// What a write has come to, unless the client has let it wait for too long.
@@ -55,7 +72,9 @@ impl<S> Patient<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+        let this = self.get_mut();
+        this.hold(buf.capacity())?;
+        Pin::new(&mut this.stream).poll_read(cx, buf)
     }
 }
 
@@ -99,6 +118,25 @@ mod tests {
 
     use super::*;
     use crate::Config;
+
+    #[tokio::test]
+    async fn a_large_buffer_counts_as_long_as_its_connection() {
+        let config = Config { pending_bytes_max: 100_000, ..Config::default() };
+        let limits = Limits::new(&config, 1024);
+        let (near, mut far) = tokio::io::duplex(10);
+        let mut patient = Patient::new(near, limits.clone(), PATIENCE);
+        far.write_all(b"abcdef").await.unwrap();
+        for (bytes, counted) in [(8 * 1024, 0), (64 * 1024, 64 * 1024), (1, 64 * 1024)] {
+            assert_eq!(patient.read(&mut vec![0; bytes][..bytes]).await.unwrap().min(1), 1);
+            assert_eq!(limits.pending_bytes(), counted);
+            far.write_all(b"g").await.unwrap();
+        }
+        let (near, _far) = tokio::io::duplex(10);
+        let error = Patient::new(near, limits.clone(), PATIENCE).read(&mut vec![0; 64 * 1024]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        drop(patient);
+        assert_eq!(limits.pending_bytes(), 0);
+    }
 
     const PATIENCE: Duration = Duration::from_millis(400);
 

@@ -2,15 +2,18 @@
 //!
 //! ```text
 //!   accepted ── first byte ─┬─ 22 ──► handshake ──► hyper ──► a socket of the event loop
-//!                           │            [`Session`] goes along, from one owner to the next
+//!                           │  │         [`Session`] goes along, from one owner to the next
+//!                           │  └─ to prove whose name this is: answered, and no more
 //!                           └─ a letter: it is plain HTTP, and is told so
 //! ```
 //!
 //! - [`session`]: one connection's records, without sockets
 //! - [`stream`]: what hyper reads from and writes to
+//! - [`challenge`]: telling an ACME server that asks for proof from a client
 //!
 //! rustls does the cryptography; its unbuffered interface lets all connections of a thread share one buffer.
 
+mod challenge;
 mod session;
 mod stream;
 
@@ -20,13 +23,16 @@ use rustls::{ServerConfig, pki_types::CertificateDer};
 use tokio::sync::watch;
 use x509_parser::{extensions::GeneralName, prelude::FromDer, x509::X509Name};
 
+pub use challenge::ACME_TLS;
 pub(crate) use session::{Received, Session};
-pub(crate) use stream::{Parts, Stream, accept, is_tls};
+pub(crate) use stream::{Accepted, Parts, Stream, accept, is_tls};
 
 /// What every new connection of a listener is met with.
 #[derive(Clone)]
 pub struct Settings {
     pub config: Arc<ServerConfig>,
+    /// While an ACME server wants proof that a name leads here (TLS-ALPN-01): what it is met with. Never a client.
+    pub challenge: Option<Arc<ServerConfig>>,
     /// From the first byte to the end of the handshake.
     pub handshake_timeout: Duration,
     /// Most handshakes of one shard at the same time; who comes then is turned away.

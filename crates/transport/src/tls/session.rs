@@ -13,7 +13,7 @@ const RECORD_BYTES: usize = 16 * 1024;
 /// What is received at once, together with what was left from before.
 const SCRATCH_BYTES: usize = 64 * 1024;
 /// An incomplete record, or an incomplete message of a handshake: a chain of certificates fits.
-const KEPT_BYTES_MAX: usize = SCRATCH_BYTES / 2;
+pub(super) const KEPT_BYTES_MAX: usize = SCRATCH_BYTES / 2;
 /// Answers that wait: whoever asks for them and does not read them is cut off.
 const ANSWERS_BYTES_MAX: usize = 64 * 1024;
 
@@ -29,6 +29,8 @@ pub(crate) struct Session {
     kept: Vec<u8>,
     /// Ciphertext that the socket has not taken. It is sent before anything else: its number in the sequence is spent.
     pending: Vec<u8>,
+    /// The peer has made a mistake: rustls is asked nothing more, it may look for bytes that are gone.
+    broken: bool,
 }
 
 /// How reading ended.
@@ -44,7 +46,8 @@ pub(crate) enum Received {
 
 impl Session {
     pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, rustls::Error> {
-        Ok(Self { conn: UnbufferedServerConnection::new(config)?, kept: Vec::new(), pending: Vec::new() })
+        let conn = UnbufferedServerConnection::new(config)?;
+        Ok(Self { conn, kept: Vec::new(), pending: Vec::new(), broken: false })
     }
 
     pub(crate) fn is_handshaking(&self) -> bool {
@@ -78,6 +81,7 @@ impl Session {
         plain: &mut BytesMut,
         recv: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<Received> {
+        self.check()?;
         SCRATCH.with_borrow_mut(|scratch| {
             let kept = self.kept.len();
             scratch[..kept].copy_from_slice(&self.kept);
@@ -87,7 +91,9 @@ impl Session {
             }
             self.kept = Vec::new();
             let filled = &mut scratch[..kept + received];
-            let Some(used) = self.decrypt(filled, plain)? else { return Ok(Received::End) };
+            let decrypted = self.decrypt(filled, plain);
+            self.broken = decrypted.is_err();
+            let Some(used) = decrypted? else { return Ok(Received::End) };
             let rest = &filled[used..];
             if rest.len() > KEPT_BYTES_MAX {
                 return Err(invalid("a message of the handshake is too long"));
@@ -121,8 +127,11 @@ impl Session {
                 Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => return Ok(None),
                 Ok(_) => return Ok(Some(used)),
                 Err(error) => {
-                    // What rustls wants to be said about it.
-                    while let Ok(ConnectionState::EncodeTlsData(alert)) = self.conn.process_tls_records(&mut []).state {
+                    // What rustls wants to be said about it, and not a call more: it may keep places of messages that it has not come to,
+                    // and would look for them in these bytes, or find the same mistake again.
+                    while self.conn.wants_write()
+                        && let Ok(ConnectionState::EncodeTlsData(alert)) = self.conn.process_tls_records(&mut []).state
+                    {
                         encode(alert, &mut self.pending)?;
                     }
                     return Err(invalid(error));
@@ -187,6 +196,10 @@ impl Session {
         self.pending
     }
 
+    fn check(&self) -> io::Result<()> {
+        if self.broken { Err(invalid("the peer has made a mistake before")) } else { Ok(()) }
+    }
+
     fn encrypt(&mut self, plain: &[u8], out: &mut [u8]) -> io::Result<usize> {
         self.process(out, |traffic, out| traffic.encrypt(plain, out))
     }
@@ -197,6 +210,7 @@ impl Session {
         out: &mut [u8],
         say: impl Fn(&mut WriteTraffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
     ) -> io::Result<usize> {
+        self.check()?;
         let mut length = 0;
         loop {
             match self.conn.process_tls_records(&mut self.kept).state.map_err(invalid)? {
@@ -239,4 +253,44 @@ fn send_all(bytes: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> i
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use rustls::{ClientConnection, pki_types::ServerName};
+
+    use super::*;
+    use crate::tls::stream::tests::{settings, trusting};
+
+    /// A client that shows no certificate where it has to: its mistake comes first in a flight of several messages.
+    #[test]
+    fn after_a_mistake_an_alert_is_said_and_nothing_more() {
+        let (settings, ca) = settings();
+        let mut session = Session::new(settings.config).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut client = ClientConnection::new(Arc::new(trusting(&ca, &[])), name).unwrap();
+        let mut plain = BytesMut::new();
+        let error = loop {
+            let mut flight = Vec::new();
+            client.write_tls(&mut flight).unwrap();
+            assert!(!flight.is_empty(), "the client waits");
+            let read = session.read(&mut plain, |buffer| {
+                buffer[..flight.len()].copy_from_slice(&flight);
+                Ok(flight.len())
+            });
+            let mut answer = Vec::new();
+            session.flush(|bytes| Ok(answer.write(bytes).unwrap())).unwrap();
+            let told = client.read_tls(&mut answer.as_slice()).map(|_| client.process_new_packets().map(drop));
+            if let Err(error) = read {
+                assert!(matches!(told, Ok(Err(rustls::Error::AlertReceived(_)))), "{told:?}");
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        session.end();
+        assert!(session.write(b"more", |bytes| Ok(bytes.len())).is_err() && !session.is_pending());
+        assert!(session.read(&mut plain, |_| Ok(1)).is_err());
+    }
 }

@@ -3,17 +3,19 @@ use std::{
     io,
     pin::Pin,
     rc::Rc,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, BytesMut};
+use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     task::coop,
 };
 
-use super::{PeerSubject, Received, Session, Settings};
+use super::{PeerSubject, Received, Session, Settings, challenge::read_hello};
 
 /// The first byte of a ClientHello's record. Source: RFC 8446, section 5.1.
 const HANDSHAKE: u8 = 22;
@@ -38,16 +40,35 @@ pub(crate) struct Parts {
     pub(crate) head: BytesMut,
 }
 
+/// What came out of a handshake.
+pub(crate) enum Accepted {
+    Client(Stream, Option<PeerSubject>),
+    /// An ACME server has seen what it asked for, and wants no more.
+    Challenge,
+}
+
 /// Does the server's part of the handshake.
 ///
 /// Errors: the client's mistakes, which it was told by an alert; its silence is the caller's business.
-pub(crate) async fn accept(tcp: TcpStream, settings: &Settings) -> io::Result<(Stream, Option<PeerSubject>)> {
-    let session = Session::new(settings.config.clone()).map_err(io::Error::other)?;
-    let mut stream = Stream { tls: Some(Box::new(session)), ..Stream::plain(tcp) };
+pub(crate) async fn accept(tcp: TcpStream, settings: &Settings) -> io::Result<Accepted> {
+    let Some(challenge) = &settings.challenge else {
+        let mut stream = Stream::secured(tcp, settings.config.clone())?;
+        std::future::poll_fn(|cx| stream.poll_handshake(cx)).await?;
+        return Ok(stream.into_client(settings));
+    };
+    // Two ways to be met, told apart by what is said first: who wants proof has no certificate of a device, and gets no session ticket.
+    let hello = read_hello(&tcp).await?;
+    let config = if hello.is_challenge { challenge } else { &settings.config };
+    let mut stream = Stream::secured(tcp, config.clone())?;
+    let taken = stream.take_tls(&hello.bytes);
+    std::future::poll_fn(|cx| stream.poll_flush_tls(cx)).await?;
+    taken?;
     std::future::poll_fn(|cx| stream.poll_handshake(cx)).await?;
-    let certificate = stream.tls.as_ref().and_then(|tls| tls.peer_certificate());
-    let subject = certificate.and_then(|certificate| settings.client_subject.of(certificate));
-    Ok((stream, subject))
+    if !hello.is_challenge {
+        return Ok(stream.into_client(settings));
+    }
+    std::future::poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await?;
+    Ok(Accepted::Challenge)
 }
 
 /// Is this the beginning of a handshake? Nothing is taken from the stream.
@@ -62,6 +83,17 @@ pub(crate) async fn is_tls(tcp: &TcpStream) -> io::Result<bool> {
 impl Stream {
     pub(crate) fn plain(tcp: TcpStream) -> Self {
         Self { tcp, tls: None, head: BytesMut::new(), unsent: Rc::default() }
+    }
+
+    fn secured(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
+        let session = Session::new(config).map_err(io::Error::other)?;
+        Ok(Self { tls: Some(Box::new(session)), ..Self::plain(tcp) })
+    }
+
+    fn into_client(self, settings: &Settings) -> Accepted {
+        let certificate = self.tls.as_ref().and_then(|tls| tls.peer_certificate());
+        let subject = certificate.and_then(|certificate| settings.client_subject.of(certificate));
+        Accepted::Client(self, subject)
     }
 
     pub(crate) fn unsent(&self) -> Rc<Cell<bool>> {
@@ -134,6 +166,17 @@ impl Stream {
                 received => return Poll::Ready(received),
             }
         }
+    }
+
+    /// What was read from the socket before there was a session.
+    fn take_tls(&mut self, received: &[u8]) -> io::Result<()> {
+        let Self { tls: Some(tls), head, .. } = self else { return Ok(()) };
+        let copy = |buffer: &mut [u8]| {
+            let room = buffer.get_mut(..received.len()).ok_or(io::ErrorKind::InvalidData)?;
+            room.copy_from_slice(received);
+            Ok(received.len())
+        };
+        tls.read(head, copy).map(drop)
     }
 
     fn poll_flush_tls(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -225,5 +268,108 @@ impl AsyncWrite for Stream {
     /// Not through TLS: hyper then puts head and body together, into one record.
     fn is_write_vectored(&self) -> bool {
         self.tls.is_none() && self.tcp.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use rustls::{
+        ClientConfig, RootCertStore,
+        pki_types::{CertificateDer, PrivateKeyDer},
+        server::WebPkiClientVerifier,
+    };
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::tls::{ACME_TLS, ClientSubject};
+
+    /// Of a server whose clients have to show a certificate, while an ACME server is awaited.
+    pub fn settings() -> (Settings, CertificateDer<'static>) {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key = || PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+        let builder =
+            || ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(cert.der().clone()).unwrap();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().unwrap();
+        let config =
+            builder().with_client_cert_verifier(verifier).with_single_cert(vec![cert.der().clone()], key()).unwrap();
+        let mut challenge = builder().with_no_client_auth().with_single_cert(vec![cert.der().clone()], key()).unwrap();
+        challenge.alpn_protocols = vec![ACME_TLS.to_vec()];
+        let settings = Settings {
+            config: Arc::new(config),
+            challenge: Some(Arc::new(challenge)),
+            handshake_timeout: Duration::from_secs(10),
+            handshakes_max: 1,
+            client_subject: ClientSubject::Nothing,
+        };
+        (settings, cert.der().clone())
+    }
+
+    pub fn trusting(ca: &CertificateDer<'static>, alpn: &[&[u8]]) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        config
+    }
+
+    /// What becomes of a client that offers these, in pieces of so many bytes, and what it reads.
+    async fn meets(
+        settings: &Settings,
+        ca: &CertificateDer<'static>,
+        alpn: &[&[u8]],
+        piece: usize,
+    ) -> (bool, io::Result<Vec<u8>>) {
+        let config = trusting(ca, alpn);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = async {
+            let (near, far) = tokio::io::duplex(piece);
+            let tcp = TcpStream::connect(address).await.unwrap();
+            tcp.set_nodelay(true).unwrap();
+            let (mut tcp, mut far) = (tcp, far);
+            let copying = tokio::spawn(async move { tokio::io::copy_bidirectional(&mut tcp, &mut far).await });
+            let talk = async {
+                let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+                let mut stream = connector.connect("localhost".try_into().unwrap(), near).await?;
+                let _ = stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+                let mut read = Vec::new();
+                stream.read_to_end(&mut read).await?;
+                Ok(read)
+            };
+            let said = talk.await;
+            copying.abort();
+            said
+        };
+        let server = async {
+            let (tcp, _) = listener.accept().await.unwrap();
+            matches!(accept(tcp, settings).await, Ok(Accepted::Challenge))
+        };
+        let both = async { tokio::join!(server, client) };
+        tokio::time::timeout(Duration::from_secs(10), both).await.expect("both come to an end")
+    }
+
+    #[tokio::test]
+    async fn only_an_acme_server_is_shown_a_proof_and_nothing_else() {
+        let (mut settings, ca) = settings();
+        for piece in [1 << 16, 7] {
+            let (is_challenge, read) = meets(&settings, &ca, &[ACME_TLS], piece).await;
+            assert!(is_challenge && read.as_ref().is_ok_and(Vec::is_empty), "{piece} {read:?}");
+        }
+        // Whoever offers more, or other things, is a client: here one without the certificate that it has to show.
+        for alpn in [&[ACME_TLS, b"http/1.1"][..], &[b"http/1.1", ACME_TLS], &[b"h2"], &[]] {
+            let (is_challenge, read) = meets(&settings, &ca, alpn, 1 << 16).await;
+            assert!(!is_challenge && read.is_err(), "{alpn:?} {read:?}");
+        }
+        settings.challenge = None;
+        let (is_challenge, read) = meets(&settings, &ca, &[ACME_TLS], 1 << 16).await;
+        assert!(!is_challenge && read.is_err(), "{read:?}");
     }
 }

@@ -23,26 +23,31 @@ use rustix::{
 };
 use tokio::io::unix::AsyncFd;
 
-use super::{Talk, Upgrade, session};
+use super::{Talk, Upgrade};
 use crate::{
     Shard,
     access::Caller,
     http::{Body, Context, Response},
     limits::{Member, Permit, Way},
+    session,
     stream::{Stream, encode_head},
     tls::{Received, Session},
 };
 
 /// One read takes at most so much; this is also the back-pressure on publishers.
 const READ_BYTES: usize = 64 * 1024;
+/// Of a session, unless it is in the middle of a message: a command of a few bytes can cost as much as a publication of many.
+const READ_COMMANDS_BYTES: usize = 4 * 1024;
 /// Events taken at once.
 const EVENTS: usize = 1024;
 /// Turns before other tasks get their turn.
 const TURNS: usize = 4;
-/// So much is read from all before other tasks get their turn.
+/// So much is read from all before other tasks get their turn; a read of commands weighs as much as any other.
 const TURN_BYTES: usize = 4 * READ_BYTES;
+/// To end a subscription costs as much as to read so many bytes.
+const ENDED_BYTES: usize = 1024;
 /// A connection for which more than this waits is not read from: whoever does not take replies gets no more of them.
-pub(super) const OUT_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;
 /// While readers are served too late, their publishers are not read from: how often to look whether that is over, and how many times at
 /// most. A publisher's pongs wait, too, so all of it is far below any grace.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -56,7 +61,7 @@ pub struct EventLoop {
     scratch: RefCell<Vec<u8>>,
     /// What was read through TLS, for the same reason.
     plain: RefCell<BytesMut>,
-    /// In this turn.
+    /// In this turn, and what else was done, by what it costs.
     read_bytes: Cell<usize>,
     /// Publishers that are not read from, because readers are served too late, or because they themselves come too fast.
     paused: RefCell<HashSet<ConnId>>,
@@ -163,21 +168,12 @@ impl EventLoop {
             id
         });
         if session {
-            let config = self.context.config();
-            let (ping_ms, now_ms) = (config.heartbeat.as_millis() as u64, shard.engine.now_ms());
-            let verified = ticket.map(|ticket| self.verify_ticket(&ticket, &caller));
-            let resumed = verified.as_ref().map(|verified| verified.as_deref().unwrap_or_default());
-            self.say(id, &encode_connected(ping_ms, config.message_bytes_max, now_ms, caller.expires_ms(), resumed));
-            match verified {
-                Some(Ok(subscriptions)) => self.resume_session(id, subscriptions).await,
-                Some(Err(error)) => self.say(id, &encode_reply(0, &Err(error))),
-                None => {}
-            }
+            self.begin_session(id, &caller, ticket.as_deref()).await;
         }
         if let Some(ask) = ask.filter(|ask| ask.subscribe) {
             let now_ms = shard.engine.now_ms();
             let preamble = |starts: &[millrace_node::Start]| match session {
-                true => frame(&session::subscribed(0, &starts[0], now_ms)),
+                true => session::frame(shard, id, &session::subscribed(0, &starts[0], now_ms)),
                 false => Vec::new(),
             };
             if let Err(error) = shard.subscribe(id, &ask.starts(), ask.policy, preamble).await {
@@ -193,6 +189,20 @@ impl EventLoop {
         }
         self.watch(id);
         shard.turn();
+    }
+
+    /// Says the first words of a session, and takes up what its ticket says.
+    pub(crate) async fn begin_session(&self, id: ConnId, caller: &Caller, ticket: Option<&str>) {
+        let config = self.context.config();
+        let (ping_ms, now_ms) = (config.heartbeat.as_millis() as u64, self.context.shard.engine.now_ms());
+        let verified = ticket.map(|ticket| self.verify_ticket(ticket, caller));
+        let resumed = verified.as_ref().map(|verified| verified.as_deref().unwrap_or_default());
+        self.say(id, &encode_connected(ping_ms, config.message_bytes_max, now_ms, caller.expires_ms(), resumed));
+        match verified {
+            Some(Ok(subscriptions)) => self.resume_session(id, subscriptions).await,
+            Some(Err(error)) => self.say(id, &encode_reply(0, &Err(error))),
+            None => {}
+        }
     }
 
     /// What a ticket lets its bearer go on with: what it says, as far as the caller may read it. It opens nothing by itself.
@@ -244,12 +254,11 @@ impl EventLoop {
     }
 
     /// Reads from this connection unless it is busy, takes no replies, or publishes more than can be served.
-    pub(super) fn watch(&self, id: ConnId) {
+    pub(crate) fn watch(&self, id: ConnId) {
         self.context.shard.with(|hub, sockets| {
-            let Some(socket) = sockets.socket(id) else { return };
-            let busy = socket.waiting.is_some()
-                || self.paused.borrow().contains(&id)
-                || self.slowed.borrow().contains_key(&id);
+            let Some(waiting) = sockets.waiting(id) else { return };
+            let busy =
+                waiting.is_some() || self.paused.borrow().contains(&id) || self.slowed.borrow().contains_key(&id);
             sockets.watch(id, !busy && hub.out_bytes(id) <= OUT_BYTES_MAX);
         });
     }
@@ -278,6 +287,7 @@ impl EventLoop {
     /// True if there may be more to read.
     fn read(self: &Rc<Self>, id: ConnId) -> bool {
         let mut scratch = self.scratch.borrow_mut();
+        let mut most = READ_BYTES;
         let received = {
             let mut sockets = self.context.shard.sockets();
             let Some(socket) = sockets.socket(id) else { return false };
@@ -285,14 +295,17 @@ impl EventLoop {
                 drop((sockets, scratch));
                 return self.read_tls(id);
             }
-            rustix::net::recv(socket.fd.as_fd(), &mut scratch[..], RecvFlags::DONTWAIT)
+            if matches!(socket.talk, Talk::Session) && socket.decoder.buffered_bytes() == 0 {
+                most = READ_COMMANDS_BYTES;
+            }
+            rustix::net::recv(socket.fd.as_fd(), &mut scratch[..most], RecvFlags::DONTWAIT)
         };
         match received {
             Ok((1.., length)) => {
                 Metrics::add(&self.context.shard.metrics.received_bytes, length as u64);
-                self.read_bytes.set(self.read_bytes.get() + length);
+                self.read_bytes.set(self.read_bytes.get() + length * (READ_BYTES / most));
                 self.decode(id, &mut scratch[..length]);
-                length == READ_BYTES
+                length == most
             }
             Err(Errno::INTR) => true,
             Err(Errno::AGAIN) => false,
@@ -307,13 +320,18 @@ impl EventLoop {
     fn read_tls(self: &Rc<Self>, id: ConnId) -> bool {
         let mut plain = self.plain.borrow_mut();
         plain.clear();
+        let mut weight = 1;
         let received = {
             let mut sockets = self.context.shard.sockets();
             let Some(socket) = sockets.socket(id) else { return false };
+            if matches!(socket.talk, Talk::Session) {
+                weight = READ_BYTES / READ_COMMANDS_BYTES;
+            }
             socket.read_tls(id, &mut plain, &self.epoll)
         };
         if !plain.is_empty() {
             Metrics::add(&self.context.shard.metrics.received_bytes, plain.len() as u64);
+            self.read_bytes.set(self.read_bytes.get() + plain.len() * weight);
             self.decode(id, &mut plain);
         }
         match received {
@@ -330,10 +348,12 @@ impl EventLoop {
 
     /// Its peer has gone.
     fn remove(&self, id: ConnId) {
-        self.context.shard.with(|hub, sockets| {
-            hub.disconnect(id);
+        let ended = self.context.shard.with(|hub, sockets| {
+            let ended = hub.disconnect(id);
             sockets.remove(id);
+            ended
         });
+        self.read_bytes.set(self.read_bytes.get() + ended * ENDED_BYTES);
     }
 
     /// Hands what was read to the decoder, and its messages on.
@@ -442,7 +462,7 @@ impl EventLoop {
 
     /// Does not read from this publisher for a moment if the readers of its channel are served too late. What it has sent already waits in
     /// its socket, and soon in itself.
-    pub(super) fn slow_down(self: &Rc<Self>, id: ConnId, channel: &ChannelName) {
+    pub(crate) fn slow_down(self: &Rc<Self>, id: ConnId, channel: &ChannelName) {
         if !self.context.shard.is_congested(channel) || !self.paused.borrow_mut().insert(id) {
             return;
         }
@@ -466,28 +486,24 @@ impl EventLoop {
     }
 
     /// Sends a text message.
-    pub(super) fn say(&self, id: ConnId, text: &str) {
-        self.context.shard.with(|hub, sockets| hub.send(id, &frame(text), sockets));
+    pub(crate) fn say(&self, id: ConnId, text: &str) {
+        session::say(&self.context.shard, id, text);
     }
 
-    pub(super) fn shard(&self) -> &Rc<Shard> {
+    pub(crate) fn shard(&self) -> &Rc<Shard> {
         &self.context.shard
     }
 
-    pub(super) fn context(&self) -> &Rc<Context> {
+    pub(crate) fn context(&self) -> &Rc<Context> {
         &self.context
     }
 
-    pub(super) fn close(&self, id: ConnId, broken: Broken) {
-        let mut frame = Vec::new();
-        websocket::encode_close(&mut frame, broken.code, broken.reason);
-        self.context.shard.with(|hub, sockets| hub.close(id, &frame, sockets));
+    pub(crate) fn close(&self, id: ConnId, broken: Broken) {
+        self.context.shard.with(|hub, sockets| {
+            let Some(form) = hub.form(id) else { return };
+            let mut last = Vec::new();
+            form.encode_close(&mut last, broken.code, broken.reason);
+            hub.close(id, &last, sockets);
+        });
     }
-}
-
-/// One text message as a frame.
-pub(super) fn frame(text: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len() + 10);
-    websocket::encode(&mut out, websocket::TEXT, text.as_bytes());
-    out
 }

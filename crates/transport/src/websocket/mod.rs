@@ -3,18 +3,17 @@
 //! - [`handshake`]: what is checked before `101`
 //! - [`event_loop`]: reads descriptors, decodes frames, ends connections; writing is [`crate::sockets`]'
 //! - [`pace`]: what one of them may take
-//! - [`session`]: commands of `millrace.v1+json`
+//! - [`crate::session`]: commands of `millrace.v1+json`
 //!
 //! Source: RFC 6455; docs/adr/0003, "Own the socket after the upgrade".
 
 mod event_loop;
 mod handshake;
 mod pace;
-mod session;
 
 pub use event_loop::EventLoop;
+pub(crate) use event_loop::OUT_BYTES_MAX;
 pub use handshake::{Upgrade, accept_channel, accept_session, is_upgrade, offered};
-pub(crate) use session::Waiting;
 
 use millrace_node::Transport;
 use millrace_protocol::ChannelName;

@@ -26,10 +26,10 @@ impl EventLoop {
 
     /// Counts what waits for this client, or for the rest of what it sends; if that is too much for the node, the connection ends. Whoever
     /// does not take its replies is not read from.
-    pub(super) fn weigh(self: &Rc<Self>, id: ConnId, way: Way) {
+    pub(crate) fn weigh(self: &Rc<Self>, id: ConnId, way: Way) {
         let weighed = self.shard().with(|hub, sockets| {
             let bytes = match way {
-                Way::In => sockets.socket(id).map_or(0, |socket| socket.decoder.buffered_bytes()),
+                Way::In => sockets.incoming_bytes(id),
                 Way::Out => hub.out_bytes(id),
             };
             let member = match bytes > OUT_BYTES_MAX || matches!(way, Way::In) {
@@ -48,7 +48,7 @@ impl EventLoop {
     /// May this connection publish so much now?
     ///
     /// Errors: `rate_limited`, `unavailable`.
-    pub(super) fn check_publish(&self, id: ConnId, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn check_publish(&self, id: ConnId, bytes: usize) -> Result<(), Error> {
         let limits = &self.context().limits;
         if !limits.counts_incoming() {
             return limits.check_publish(None, None, bytes);
@@ -76,7 +76,7 @@ impl EventLoop {
     }
 
     /// So many messages have been read.
-    pub(super) fn pace(self: &Rc<Self>, id: ConnId, messages: u64) {
+    pub(crate) fn pace(self: &Rc<Self>, id: ConnId, messages: u64) {
         if messages > 0 && self.context().limits.counts_incoming() {
             let mut sockets = self.shard().sockets();
             let wait = sockets.member(id).map_or(Duration::ZERO, |member| member.owe_messages(messages));

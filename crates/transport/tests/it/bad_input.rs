@@ -81,7 +81,7 @@ async fn other_methods_are_told_which_are_allowed() {
         ("PUT", "/v1/channels/a", "GET, POST"),
         ("DELETE", "/v1/channels/a", "GET, POST"),
         ("POST", "/v1/stream", "GET"),
-        ("POST", "/v1/connect", "GET"),
+        ("PUT", "/v1/connect", "GET, POST"),
         ("GET", "/v1/publish", "POST"),
         ("POST", "/v1/presence/a", "GET"),
         ("GET", "/rest/input", "POST"),

@@ -69,7 +69,7 @@ impl Half {
                 let limits = millrace_transport::Limits::new(&config, 1024);
                 let context = Context::new(shard, config, Arc::new(NoPages), draining, tickets, access, limits);
                 let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
-                serve(context, listener, None, stop).await.unwrap();
+                serve(context, listener, None, None, stop).await.unwrap();
             });
         });
         Self { server: Server::at(address), router, metrics, stop, thread: Some(thread) }

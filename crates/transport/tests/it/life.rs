@@ -200,7 +200,7 @@ async fn a_drain_tells_everyone_and_ends_in_time() {
         if reader.way != Way::Bare {
             assert_eq!(reader.next().await, Item::Drain, "{:?}", reader.way);
         }
-        let code = matches!(reader.way, Way::Bare | Way::Session).then_some(1012);
+        let code = matches!(reader.way, Way::Bare | Way::Session | Way::DataChannel).then_some(1012);
         assert_eq!(reader.next().await, Item::End(code), "{:?}", reader.way);
     }
     within(drained).await.unwrap();

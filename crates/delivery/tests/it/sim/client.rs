@@ -276,7 +276,9 @@ impl World {
     /// For good.
     pub fn hang_up(&mut self, index: usize) -> Check {
         match self.clients[index].link.take().map(|link| link.kind) {
-            Some(LinkKind::Conn(conn, ..)) => self.hub.disconnect(conn),
+            Some(LinkKind::Conn(conn, ..)) => {
+                self.hub.disconnect(conn);
+            }
             Some(LinkKind::Poll(poll)) => self.forget_poll(poll)?,
             None => {}
         }

@@ -1,6 +1,6 @@
 //! The connections of a thread: opened, read, opened again.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, net::SocketAddr};
 
 use anyhow::Context;
 use rustix::event::epoll;
@@ -110,7 +110,7 @@ impl Worker<'_> {
         loop {
             let Some((at, length)) = self.read(index, scratch) else { return now };
             now = at;
-            if length < scratch.len() && !flags.intersects(ended) {
+            if length < scratch.len() && !self.links[index].is_datagram && !flags.intersects(ended) {
                 return now;
             }
         }
@@ -171,11 +171,12 @@ impl Worker<'_> {
         };
         let Link { dialect, partial, out, receiver, .. } = link;
         let (books, receiver) = (&mut self.books, *receiver);
-        let (mut is_ready, mut is_closed, mut answered) = (false, false, false);
+        let (mut is_ready, mut is_closed, mut answered, mut turn_to) = (false, false, false, None);
         let mut hear = |event: Event<'_>| match event {
             Event::Message(payload) => books.message(receiver, payload, now),
             Event::Ready => is_ready = true,
             Event::Closed => is_closed = true,
+            Event::Datagrams(to) => turn_to = Some(to),
             Event::Gap => books.counts.gaps += 1,
             Event::Accepted => answered = true,
             Event::Refused => {
@@ -205,6 +206,12 @@ impl Worker<'_> {
             self.broken(index, now, "ended by the server".into());
             return None;
         }
+        if let Some(to) = turn_to
+            && let Err(error) = self.turn(index, to)
+        {
+            self.broken(index, now, format!("{to}: {error}"));
+            return None;
+        }
         if !self.links[index].out.is_empty() {
             self.flush(index, now);
         }
@@ -216,6 +223,16 @@ impl Worker<'_> {
         }
         self.arm(index);
         Some((now, length))
+    }
+
+    /// From now on this link is a socket for datagrams.
+    fn turn(&mut self, index: usize, to: SocketAddr) -> std::io::Result<()> {
+        let link = &mut self.links[index];
+        link.turn(to)?;
+        let key = u64::from(link.generation) << 32 | index as u64;
+        let socket = link.socket.as_ref().expect("just opened");
+        epoll::add(&self.epoll, socket, epoll::EventData::new_u64(key), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        Ok(())
     }
 
     /// The connection is no more. It is opened again, a little later each time.

@@ -126,7 +126,7 @@ fn ms(us: Option<f64>) -> Value {
     us.map_or(Value::Null, |us| json!(us / 1000.0))
 }
 
-fn mean_and_sd(of: &Histogram) -> (Option<f64>, Option<f64>) {
+pub fn mean_and_sd(of: &Histogram) -> (Option<f64>, Option<f64>) {
     let Some(mean) = of.mean_us() else { return (None, None) };
     let (mut count, mut squares) = (0.0, 0.0);
     for (us, times) in of.cells() {

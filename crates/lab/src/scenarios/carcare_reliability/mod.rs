@@ -44,6 +44,7 @@ impl Choice {
         let choice: Choice = parameters.clone().try_into()?;
         ensure!(choice.targets == ["millrace"], "targets: millrace alone, which resumes by positions");
         ensure!(!choice.transports.is_empty(), "transports: one at least");
+        Transport::check_over_tcp(&choice.transports)?;
         ensure!((1..=1000).contains(&choice.messages), "messages: 1 to 1,000");
         // Millrace looks once a second who needs a heartbeat.
         let lasts = Duration::from_secs(4)..=Duration::from_secs(60);

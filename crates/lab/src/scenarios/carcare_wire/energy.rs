@@ -68,14 +68,14 @@ pub fn add(bill: &mut Bill, radios: &Radios, battery_wh: f64) {
 /// By which intervals each transport is compared. Polls are no rarer than messages, so that each answer carries one at most.
 fn ways(drive: Drive) -> Vec<(Transport, Way, f64)> {
     let mut ways = Vec::new();
-    for transport in Transport::ALL {
+    for transport in Transport::OVER_TCP.iter().copied() {
         match transport {
             Transport::Polling => {
                 let polls = POLLS_S.into_iter().filter(|every_s| drive.messages == 0 || *every_s <= drive.every_s);
                 ways.extend(polls.map(|every_s| (transport, Way::Poll { every_s }, every_s)));
             }
             Transport::LongPolling => ways.push((transport, Way::Hold { hold_s: HOLD_S }, HOLD_S)),
-            Transport::WebSocket | Transport::Session => {
+            Transport::WebSocket | Transport::Session | Transport::DataChannel => {
                 ways.extend(HEARTBEATS_S.map(|heartbeat_s| (transport, Way::PushAndAsk { heartbeat_s }, heartbeat_s)));
             }
             Transport::Sse | Transport::Ndjson => {

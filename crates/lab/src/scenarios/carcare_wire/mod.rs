@@ -89,6 +89,7 @@ impl Choice {
         let choice: Choice = parameters.clone().try_into()?;
         ensure!(choice.targets == [TARGET], "targets: {TARGET} alone, whose envelopes the model knows");
         ensure!(!choice.transports.is_empty(), "transports: one at least");
+        Transport::check_over_tcp(&choice.transports)?;
         ensure!((1..=10_000).contains(&choice.messages), "messages: 1 to 10,000");
         let of_one_segment = (BYTES_MIN..=BYTES_MAX).contains(&choice.bytes);
         ensure!(of_one_segment, "bytes: {BYTES_MIN} to {BYTES_MAX}, so that a message is one segment");
@@ -280,6 +281,7 @@ mod tests {
             ("targets", r#"["ws"]"#, "millrace alone"),
             ("transports", "[]", "one at least"),
             ("transports", r#"["pigeon"]"#, "pigeon"),
+            ("transports", r#"["data-channel"]"#, "TCP"),
             ("battery_wh", "0.0", "more than 0"),
             ("radios", r#""/nowhere/radios.toml""#, "/nowhere/radios.toml"),
             ("message", "5", "message"),

@@ -1,5 +1,6 @@
 //! Millrace itself, from outside: `docs/protocol.md` is all that is known of it here.
 
+mod data_channel;
 mod lines;
 mod poll;
 mod secured;
@@ -51,6 +52,7 @@ impl Target for Millrace {
             Transport::WebSocket if ask.role.subscribes() => Box::new(Bare::new(path)),
             Transport::WebSocket => Box::new(Bare::new(format!("{path}?subscribe=no"))),
             Transport::Session => Box::new(session::Session::over_websocket(ask)),
+            Transport::DataChannel => Box::new(data_channel::DataChannel::new(ask)),
             _ if ask.role.publishes() => Box::new(Poster::new(&path, "Content-Type: application/json\r\n")),
             Transport::Sse => Box::new(EventSource::new(&path)),
             Transport::Ndjson => Box::new(lines::Lines::new(&path)),
@@ -65,6 +67,15 @@ fn command(options: &Options) -> anyhow::Result<Command> {
     let shards = options.cpus.len().max(1).to_string();
     command.args(["serve", "--listen", "127.0.0.1:0", "--shards", &shards]);
     Ok(command)
+}
+
+/// A `millrace gateway` on a free port of loopback.
+///
+/// Errors: it does not start, with the end of its log.
+pub fn start_gateway(options: &Options) -> anyhow::Result<Server> {
+    let mut command = Command::new(binary(options)?);
+    command.args(["gateway", "--listen", "127.0.0.1:0"]);
+    Server::start(command, Ready::Says("listening on http://"), tempfile::tempdir()?, options)
 }
 
 /// The one that was named, or the one beside this program (a test lies one folder deeper).

@@ -47,7 +47,7 @@ impl Target for Secured {
     }
 
     fn transports(&self) -> &'static [Transport] {
-        Millrace.transports()
+        Transport::OVER_TCP
     }
 
     fn start(&self, options: &Options) -> anyhow::Result<Server> {

@@ -1,4 +1,4 @@
-//! A session: commands with replies on one WebSocket.
+//! A session: commands with replies, on one WebSocket or whatever else carries texts.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use crate::{
     load::{
         Event, Role,
         payload::payloads,
-        websocket::{OverWebSocket, Subprotocol, TEXT, WebSocket, between, frame_into, frame_of},
+        websocket::{OverWebSocket, Subprotocol, TEXT, WebSocket, between, frame_of},
     },
     targets::Ask,
 };
@@ -21,13 +21,21 @@ pub struct Session {
     /// Of the last command. The first one subscribes.
     id: u64,
     command: Vec<u8>,
+    say: Say,
 }
 
+/// Appends a text, which is given in parts, as what carries the session wants it.
+type Say = fn(parts: &[&[u8]], out: &mut Vec<u8>);
+
 impl Session {
+    pub fn new(ask: &Ask<'_>, say: Say) -> Self {
+        let (position, command) = Default::default();
+        Self { role: ask.role, channel: ask.channel.into(), position, id: 0, command, say }
+    }
+
     pub fn over_websocket(ask: &Ask<'_>) -> OverWebSocket<Session> {
         let socket = WebSocket::new("/v1/connect", Some("millrace.v1+json"));
-        let (position, command) = Default::default();
-        OverWebSocket::new(socket, Self { role: ask.role, channel: ask.channel.into(), position, id: 0, command })
+        OverWebSocket::new(socket, Self::new(ask, |parts, out| frame_of(TEXT, parts, out)))
     }
 }
 
@@ -50,7 +58,7 @@ impl Subprotocol for Session {
                 let since = String::from_utf8_lossy(position);
                 let since = if since.is_empty() { String::new() } else { format!(r#","since":"{since}""#) };
                 let subscribe = format!(r#"{{"id":1,"subscribe":{{"channel":"{channel}"{since}}}}}"#);
-                frame_into(TEXT, subscribe.as_bytes(), out);
+                (self.say)(&[subscribe.as_bytes()], out);
             } else {
                 hear(Event::Ready);
             }
@@ -72,7 +80,7 @@ impl Subprotocol for Session {
         self.command.clear();
         write!(self.command, r#"{{"id":{},"publish":{{"channel":"{}","data":"#, self.id, self.channel)
             .expect("memory takes it");
-        frame_of(TEXT, &[&self.command, payload, b"}}"], out);
+        (self.say)(&[&self.command, payload, b"}}"], out);
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Way {
     /// WebSocket with payloads only: its messages have no positions, so the reader counts from where it began.
     Bare,
     Session,
+    /// A session over data channels.
+    DataChannel,
 }
 
 /// What a reader wants.
@@ -103,7 +105,7 @@ pub struct Reader {
 enum Link {
     Poll(poll::Poll),
     Lines(lines::Lines),
-    Bare(websocket::Bare),
+    Bare(Box<websocket::Bare>),
     Session(Session),
 }
 
@@ -116,6 +118,7 @@ impl Way {
             Transport::Sse => &[Way::Sse(Http::One), Way::Sse(Http::Two)],
             Transport::Stream => &[Way::Stream(Http::One), Way::Stream(Http::Two)],
             Transport::WebSocket => &[Way::Bare, Way::Session],
+            Transport::DataChannel => &[Way::DataChannel],
         }
     }
 
@@ -194,8 +197,9 @@ impl Reader {
                 Way::LongPolling(http) => Link::Poll(poll::Poll::open(server, ask, http, true).await),
                 Way::Sse(http) => Link::Lines(lines::Lines::open(server, ask, http, lines::Format::Sse).await),
                 Way::Stream(http) => Link::Lines(lines::Lines::open(server, ask, http, lines::Format::Ndjson).await),
-                Way::Bare => Link::Bare(websocket::Bare::open(server, ask).await),
+                Way::Bare => Link::Bare(Box::new(websocket::Bare::open(server, ask).await)),
                 Way::Session => Link::Session(Session::open(server).await),
+                Way::DataChannel => Link::Session(Session::open_data_channel(server, None).await),
             }
         };
         let mut link = bounded(way, "an open stream", link).await;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use millrace_edge::data_channel::Connection;
 use serde_json::{Value, json};
 
 use super::{
@@ -13,11 +14,16 @@ use crate::server::{Server, within};
 pub const SUBPROTOCOL: &str = "millrace.v1+json";
 
 pub struct Session {
-    socket: Socket,
+    link: Link,
     /// The first push.
     pub connected: Value,
     heard: VecDeque<Heard>,
     last_id: u64,
+}
+
+enum Link {
+    WebSocket(Box<Socket>),
+    DataChannel(Box<Connection>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -38,10 +44,19 @@ impl Session {
     }
 
     pub async fn open_offering(server: &Server, path: &str, subprotocols: &str) -> Self {
-        let mut socket = connect(server, path, Some(subprotocols)).await;
-        let Heard::Push(connected) = read(&mut socket).await else { panic!("the first word is a push") };
+        Self::begin(Link::WebSocket(Box::new(connect(server, path, Some(subprotocols)).await))).await
+    }
+
+    pub async fn open_data_channel(server: &Server, ticket: Option<&str>) -> Self {
+        let request = server.http.post(server.url("/v1/connect"));
+        let request = ticket.into_iter().fold(request, |request, ticket| request.header("millrace-resume", ticket));
+        Self::begin(Link::DataChannel(Box::new(Connection::open(request).await.expect("data channels")))).await
+    }
+
+    async fn begin(mut link: Link) -> Self {
+        let Heard::Push(connected) = read(&mut link).await else { panic!("the first word is a push") };
         assert_eq!(connected["push"], "connected", "{connected}");
-        Self { socket, connected, heard: VecDeque::new(), last_id: 0 }
+        Self { link, connected, heard: VecDeque::new(), last_id: 0 }
     }
 
     /// Sends a command and waits for its reply: `ok`, or `error`.
@@ -55,7 +70,7 @@ impl Session {
     /// Waits for the reply to a command; what else comes is kept.
     pub async fn reply(&mut self, id: u64) -> Result<Value, Value> {
         loop {
-            match within(read(&mut self.socket)).await {
+            match within(read(&mut self.link)).await {
                 Heard::Reply(mut reply) => {
                     assert_eq!(reply["id"], id, "a reply to another command: {reply}");
                     return match reply.get("error") {
@@ -79,19 +94,23 @@ impl Session {
     }
 
     pub async fn say(&mut self, text: &str) {
-        say(&mut self.socket, text).await;
+        match &mut self.link {
+            Link::WebSocket(socket) => say(socket, text).await,
+            Link::DataChannel(connection) => connection.say(text).await,
+        }
     }
 
     pub async fn say_binary(&mut self, data: Vec<u8>) {
         use futures_util::SinkExt;
-        self.socket.send(tokio_tungstenite::tungstenite::Message::binary(data)).await.expect("an open socket");
+        let Link::WebSocket(socket) = &mut self.link else { panic!("lines are text") };
+        socket.send(tokio_tungstenite::tungstenite::Message::binary(data)).await.expect("an open socket");
     }
 
     /// The next thing said, whatever it is.
     pub async fn hear(&mut self) -> Heard {
         match self.heard.pop_front() {
             Some(heard) => heard,
-            None => read(&mut self.socket).await,
+            None => read(&mut self.link).await,
         }
     }
 
@@ -121,13 +140,25 @@ impl Session {
     }
 }
 
-async fn read(socket: &mut Socket) -> Heard {
-    let text = match hear(socket).await {
-        Said::Text(text) => text,
-        Said::Ping => return Heard::Ping,
-        Said::Closed(close) => return Heard::Closed(close.map(|(code, _)| code)),
-        Said::Binary(data) => panic!("a session speaks text, not {data:?}"),
+async fn read(link: &mut Link) -> Heard {
+    let text = match link {
+        Link::WebSocket(socket) => match hear(socket).await {
+            Said::Text(text) => text,
+            Said::Ping => return Heard::Ping,
+            Said::Closed(close) => return Heard::Closed(close.map(|(code, _)| code)),
+            Said::Binary(data) => panic!("a session speaks text, not {data:?}"),
+        },
+        Link::DataChannel(connection) => match connection.next().await {
+            Some(heard) if heard.line.is_empty() => return Heard::Ping,
+            Some(heard) => heard.line,
+            None => return Heard::Closed(None),
+        },
     };
     let json: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}"));
-    if json.get("push").is_some() { Heard::Push(json) } else { Heard::Reply(json) }
+    match json["push"].as_str() {
+        // What a WebSocket says by its close frame.
+        Some("close") => Heard::Closed(json["code"].as_u64().map(|code| code as u16)),
+        Some(_) => Heard::Push(json),
+        None => Heard::Reply(json),
+    }
 }

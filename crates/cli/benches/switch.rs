@@ -1,0 +1,263 @@
+//! What the switching unit costs on one core: packets passed on, and how late they come, with native publishers and viewers on the other
+//! core. Figures of different machines cannot be compared; docs/performance.md has those of one.
+//!
+//! The server is pinned to CPU 0; all clients are one thread on CPU 1, each with a socket of its own. One publisher in each room sends
+//! packets of VP8, 1,100 bytes each (115 a second are 1 Mbit/s), and whatever a viewer is sent is opened, counted and timed.
+
+#[path = "common/offer.rs"]
+mod offer;
+#[path = "common/server.rs"]
+#[expect(dead_code, reason = "shared with others that use more of it")]
+mod server;
+#[path = "common/wire.rs"]
+#[expect(dead_code, reason = "shared with others that use more of it")]
+mod wire;
+
+use std::{
+    net::{SocketAddr, TcpStream, UdpSocket},
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use clap::Parser;
+use millrace_rtc::{MediaClient, MediaEvent, MediaKind, MediaOutput};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use server::Server;
+
+/// For the handshakes of all, and for what is late.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PACKET_BYTES: usize = 1100;
+/// Packets of one picture; the time of RTP moves on with each.
+const PICTURE_PACKETS: u64 = 4;
+/// The descriptor of VP8, the first byte of the picture, the number, and when it was sent in microseconds.
+const HEAD_BYTES: usize = 2 + 4 + 8;
+
+#[derive(Parser)]
+struct Args {
+    /// Rooms x viewers of each x packets per second of each publisher, such as 1x100x1000
+    #[arg(long, value_delimiter = ',', default_value = "1x100x115,1x100x1000,13x100x115")]
+    loads: Vec<String>,
+    /// Seconds of each load
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Given by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+struct Client {
+    socket: UdpSocket,
+    local: SocketAddr,
+    end: MediaClient,
+    out: Out,
+    is_connected: bool,
+    due: Instant,
+}
+
+#[derive(Default)]
+struct Out {
+    datagrams: Vec<(SocketAddr, Vec<u8>)>,
+    events: Vec<MediaEvent>,
+}
+
+impl MediaOutput for Out {
+    fn send(&mut self, to: SocketAddr, datagram: Vec<u8>) {
+        self.datagrams.push((to, datagram));
+    }
+    fn event(&mut self, event: MediaEvent) {
+        self.events.push(event);
+    }
+}
+
+struct Crowd {
+    /// The publishers first.
+    clients: Vec<Client>,
+    epoll: std::os::fd::OwnedFd,
+    began: Instant,
+    connected: usize,
+    delays_us: Vec<u64>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    println!("rooms x viewers x packets/s   forwards/s  us each  core   came      delay p50 / p99 ms");
+    for load in &args.loads {
+        let numbers: Vec<u64> = load.split('x').map(str::parse).collect::<Result<_, _>>()?;
+        let [rooms, viewers, rate] = numbers[..] else {
+            anyhow::bail!("a load is ROOMSxVIEWERSxRATE, such as 1x100x115")
+        };
+        run(rooms as usize, viewers as usize, rate, args.seconds)?;
+    }
+    Ok(())
+}
+
+fn run(rooms: usize, viewers: usize, rate: u64, seconds: f64) -> anyhow::Result<()> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--shards", "1", "--set", "limits.connects_per_s=0"]);
+    let server = Server::start(command, &[0])?;
+    let mut crowd = Crowd::join(&server, rooms, viewers)?;
+    crowd.connect()?;
+    // One picture of each, so that every viewer has begun.
+    let start = Instant::now();
+    while crowd.delays_us.len() < rooms * viewers {
+        (0..rooms).try_for_each(|room| crowd.publish(room, 0))?;
+        crowd.serve(Instant::now() + Duration::from_millis(100))?;
+        ensure!(start.elapsed() < PATIENCE, "{} viewers have seen something", crowd.delays_us.len());
+    }
+    crowd.serve(Instant::now() + Duration::from_millis(500))?;
+    crowd.delays_us.clear();
+
+    let (before, start) = (server.cpu_ns()?, Instant::now());
+    let count = (rate as f64 * seconds) as u64 * rooms as u64;
+    for n in 0..count {
+        // The rooms one after the other.
+        let at = start + Duration::from_nanos(n * 1_000_000_000 / (rate * rooms as u64));
+        crowd.serve(at)?;
+        crowd.publish(n as usize % rooms, 1 + n / rooms as u64)?;
+    }
+    let sending = start.elapsed();
+    let expected = count as usize * viewers;
+    let late = Instant::now() + PATIENCE;
+    while crowd.delays_us.len() < expected && Instant::now() < late {
+        let before = crowd.delays_us.len();
+        crowd.serve(Instant::now() + Duration::from_secs(1))?;
+        if crowd.delays_us.len() == before {
+            break;
+        }
+    }
+    let cpu_ns = (server.cpu_ns()? - before) as f64;
+    let came = crowd.delays_us.len();
+    crowd.delays_us.sort_unstable();
+    let at = |part: f64| crowd.delays_us.get((came as f64 * part) as usize).map_or(0.0, |us| *us as f64 / 1000.0);
+    println!(
+        "{:>27}   {:>10.0}  {:>7.2}  {:>3.0} %  {:>6.2} %  {:.2} / {:.2}",
+        format!("{rooms} x {viewers} x {rate}"),
+        came as f64 / sending.as_secs_f64(),
+        cpu_ns / 1000.0 / came.max(1) as f64,
+        cpu_ns / 1e7 / sending.as_secs_f64(),
+        100.0 * came as f64 / expected as f64,
+        at(0.5),
+        at(0.99),
+    );
+    Ok(())
+}
+
+impl Crowd {
+    fn join(server: &Server, rooms: usize, viewers: usize) -> anyhow::Result<Self> {
+        let mut http = TcpStream::connect(server.address)?;
+        http.set_nodelay(true)?;
+        let mut crowd = Self {
+            clients: Vec::with_capacity(rooms * (viewers + 1)),
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            began: Instant::now(),
+            connected: 0,
+            delays_us: Vec::new(),
+        };
+        let video = [MediaKind::Video].as_slice();
+        for room in 0..rooms {
+            crowd.add(&mut http, &format!("/v1/rooms/r{room}/whip"), video, &[])?;
+        }
+        for viewer in 0..rooms * viewers {
+            crowd.add(&mut http, &format!("/v1/rooms/r{}/whep", viewer % rooms), &[], video)?;
+        }
+        Ok(crowd)
+    }
+
+    fn add(
+        &mut self,
+        http: &mut TcpStream,
+        path: &str,
+        sends: &[MediaKind],
+        receives: &[MediaKind],
+    ) -> anyhow::Result<()> {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.set_nonblocking(true)?;
+        let (local, now) = (socket.local_addr()?, Instant::now());
+        epoll::add(&self.epoll, &socket, EventData::new_u64(self.clients.len() as u64), EventFlags::IN)?;
+        let (mut end, sdp) = MediaClient::offer(local, sends, receives, now);
+        end.accept(&offer::post(http, path, &sdp)?)?;
+        self.clients.push(Client { socket, local, end, out: Out::default(), is_connected: false, due: now });
+        Ok(())
+    }
+
+    fn connect(&mut self) -> anyhow::Result<()> {
+        let start = Instant::now();
+        while self.connected < self.clients.len() {
+            self.serve(Instant::now() + Duration::from_millis(20))?;
+            ensure!(start.elapsed() < PATIENCE, "{} of {} are connected", self.connected, self.clients.len());
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, room: usize, n: u64) -> anyhow::Result<()> {
+        let mut payload = vec![7; PACKET_BYTES];
+        // A picture begins with the first of its packets, and every one can be a viewer's first.
+        let is_first = n.is_multiple_of(PICTURE_PACKETS);
+        payload[..2].copy_from_slice(&[if is_first { 0x10 } else { 0 }, 0]);
+        payload[2..6].copy_from_slice(&(n as u32).to_be_bytes());
+        payload[6..HEAD_BYTES].copy_from_slice(&(self.began.elapsed().as_micros() as u64).to_be_bytes());
+        let (time, is_last) = ((n / PICTURE_PACKETS * 3000) as u32, n % PICTURE_PACKETS == PICTURE_PACKETS - 1);
+        let client = &mut self.clients[room];
+        client.end.send(0, (time, is_last, Arc::from(payload)), Instant::now(), &mut client.out)?;
+        client.flush();
+        Ok(())
+    }
+
+    /// Takes what comes until then.
+    fn serve(&mut self, until: Instant) -> anyhow::Result<()> {
+        let mut events = Vec::with_capacity(256);
+        let mut buffer = [0; 2048];
+        loop {
+            let now = Instant::now();
+            for client in self.clients.iter_mut().filter(|client| client.due <= now) {
+                client.end.handle_timeout(now, &mut client.out)?;
+                client.flush();
+            }
+            let left = until.saturating_duration_since(now).min(Duration::from_millis(5));
+            events.clear();
+            let wait = left.try_into().context("a short time")?;
+            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait))?;
+            for event in &events {
+                let client = &mut self.clients[event.data.u64() as usize];
+                while let Ok((length, from)) = client.socket.recv_from(&mut buffer) {
+                    let way = (from, client.local);
+                    client.end.handle_datagram(Instant::now(), way, &buffer[..length], &mut client.out)?;
+                }
+                client.flush();
+                client.hear(self.began, &mut self.delays_us, &mut self.connected)?;
+            }
+            if Instant::now() >= until {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Client {
+    fn flush(&mut self) {
+        for (to, datagram) in self.out.datagrams.drain(..) {
+            // A full socket loses it, as any path may.
+            let _ = self.socket.send_to(&datagram, to);
+        }
+        self.due = self.end.timeout();
+    }
+
+    fn hear(&mut self, began: Instant, delays_us: &mut Vec<u64>, connected: &mut usize) -> anyhow::Result<()> {
+        let now_us = began.elapsed().as_micros() as u64;
+        for event in self.out.events.drain(..) {
+            match event {
+                MediaEvent::Connected => *connected += usize::from(!std::mem::replace(&mut self.is_connected, true)),
+                MediaEvent::Packet { payload, .. } => {
+                    let at_us = payload.get(6..HEAD_BYTES).context("a packet of ours")?.try_into()?;
+                    delays_us.push(now_us.saturating_sub(u64::from_be_bytes(at_us)));
+                }
+                MediaEvent::Closed => anyhow::bail!("the server has closed a client"),
+                // Every picture is a key frame.
+                MediaEvent::KeyframeWanted { .. } => {}
+            }
+        }
+        Ok(())
+    }
+}

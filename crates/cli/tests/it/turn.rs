@@ -1,0 +1,230 @@
+//! The relay as coturn's own client and echo peer meet it.
+
+use std::{
+    io::Write,
+    net::UdpSocket,
+    process::{Command, Stdio},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use crate::support::{BOUND, Ended, Process, Server, millrace};
+
+const SECRET: &str = "a secret that coturn may have, too";
+
+/// Where the relay is, and what it takes.
+struct Relay {
+    server: Server,
+    port: String,
+    username: String,
+    password: String,
+}
+
+/// An echo on this machine.
+struct Peer {
+    _process: Process,
+    port: String,
+}
+
+/// False, said loudly, without coturn.
+fn has_coturn() -> bool {
+    let is_there =
+        |program: &str| Command::new(program).arg("-?").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    let found = ["turnutils_uclient", "turnutils_peer"].into_iter().all(is_there);
+    if !found {
+        eprintln!("skipped: turnutils_uclient and turnutils_peer are not here; scripts/setup.sh installs coturn");
+    }
+    found
+}
+
+impl Relay {
+    fn start(args: &[&str]) -> Self {
+        let secret = format!("turn.secret={SECRET}");
+        Self::of(Server::start(&[&["--set", &secret], args].concat()))
+    }
+
+    fn of(server: Server) -> Self {
+        let answer = server.post("/v1/turn", "");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(answer.head.contains("cache-control: no-store"), "{answer:?}");
+        let told: serde_json::Value = serde_json::from_str(&answer.body).expect("JSON");
+        let first = &told["ice_servers"][0];
+        let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+        let url = text(&first["urls"][0]);
+        let port = url.trim_end_matches("?transport=udp").rsplit(':').next().expect("a port").to_owned();
+        Self { server, port, username: text(&first["username"]), password: text(&first["credential"]) }
+    }
+
+    /// Twenty messages for each client by the relay to the peer and back, in five seconds.
+    fn client(&self, peer: &Peer, flags: &[&str], username: &str, password: &str) -> Ended {
+        let mut command = Command::new("turnutils_uclient");
+        command.args(flags).args(["-n", "20", "-e", "127.0.0.1", "-r", &peer.port, "-p", &self.port]);
+        let (name, value) = if password.is_empty() { ("-W", SECRET) } else { ("-w", password) };
+        Process::start(command.args(["-u", username, name, value, "127.0.0.1"])).finish()
+    }
+
+    fn own_client(&self, peer: &Peer, flags: &[&str]) -> Ended {
+        self.client(peer, flags, &self.username, &self.password)
+    }
+
+    fn metric(&self, name: &str) -> u64 {
+        let metrics = self.server.get("/metrics").body;
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {metrics}"))
+    }
+}
+
+impl Peer {
+    fn start() -> Self {
+        let port = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
+        let text = port.to_string();
+        let process = Process::start(Command::new("turnutils_peer").args(["-L", "127.0.0.1", "-p", &text]));
+        let deadline = Instant::now() + BOUND;
+        // Once it is there, nobody else gets its port.
+        while UdpSocket::bind(("127.0.0.1", port)).is_ok() {
+            assert!(Instant::now() < deadline, "the peer does not listen");
+            std::thread::yield_now();
+        }
+        Self { _process: process, port: text }
+    }
+}
+
+#[track_caller]
+fn assert_all_came_back(ended: &Ended) {
+    assert!(ended.code == Some(0) && ended.out.contains("Total lost packets 0 "), "{ended:#?}");
+}
+
+#[test]
+fn coturns_client_reaches_its_peer_by_datagrams_and_by_tcp() {
+    if !has_coturn() {
+        return;
+    }
+    let (relay, peer) = (Relay::start(&[]), Peer::start());
+    let ways: [&[&str]; 8] = [
+        // Channels and a pair of ports each; without the second; indications instead of channels.
+        &[],
+        &["-c"],
+        &["-c", "-s"],
+        &["-c", "-t"],
+        &["-c", "-t", "-s"],
+        // From relay to relay, instead of the peer.
+        &["-c", "-y"],
+        &["-c", "-y", "-t"],
+        &["-c", "-m", "10", "-l", "1200", "-G"],
+    ];
+    for flags in ways {
+        let before = relay.metric("millrace_turn_datagrams_total{to=\"peers\"}");
+        assert_all_came_back(&relay.own_client(&peer, flags));
+        let sent = relay.metric("millrace_turn_datagrams_total{to=\"peers\"}") - before;
+        assert!(sent >= 20, "{flags:?}: {sent}");
+    }
+    // As `turnserver --use-auth-secret` and its clients do: whoever has the secret makes names of its own.
+    assert_all_came_back(&relay.client(&peer, &["-c"], "alice", ""));
+}
+
+#[test]
+fn coturns_client_reaches_its_peer_through_tls() {
+    if !has_coturn() {
+        return;
+    }
+    let home = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("turn-tls");
+    let mut serve = millrace(&["serve", "--tls-dev", "--listen", "127.0.0.1:0", "--set", "turn.listen=127.0.0.1:0"]);
+    let server = Server::start_from(serve.env("XDG_DATA_HOME", &home));
+    // Credentials come by https; coturn's way makes them of the secret.
+    let told =
+        Process::start(Command::new("curl").args(["-sk", "-X", "POST", &format!("{}/v1/turn", server.url)])).finish();
+    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    let first = &told["ice_servers"][0];
+    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+    let url = text(&first["urls"][2]);
+    assert!(url.starts_with("turns:127.0.0.1:") && url.ends_with("?transport=tcp"), "{url}");
+    let port = url.trim_end_matches("?transport=tcp").rsplit(':').next().expect("a port").to_owned();
+    let relay = Relay { server, port, username: text(&first["username"]), password: text(&first["credential"]) };
+    let peer = Peer::start();
+    assert_all_came_back(&relay.own_client(&peer, &["-c", "-t", "-S"]));
+    // The same port without.
+    assert_all_came_back(&relay.own_client(&peer, &["-c", "-t"]));
+}
+
+#[test]
+fn wrong_and_expired_credentials_get_no_relay() {
+    if !has_coturn() {
+        return;
+    }
+    let (relay, peer) = (Relay::start(&[]), Peer::start());
+    let refused = |username: &str, password: &str| {
+        let ended = relay.client(&peer, &["-c"], username, password);
+        assert!(ended.code != Some(0) && ended.out.contains("Cannot complete Allocation"), "{username}: {ended:#?}");
+    };
+    refused(&relay.username, "wrong");
+    refused("4102444800:mallory", &relay.password);
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs();
+    let expired = format!("{}:alice", now_s - 1);
+    refused(&expired, &password(&expired));
+    assert_eq!(relay.metric("millrace_turn_allocated_total"), 0);
+    // The same a little later is good: it is the time that was wrong.
+    let good = format!("{}:alice", now_s + 600);
+    assert_all_came_back(&relay.client(&peer, &["-c"], &good, &password(&good)));
+}
+
+/// As another program makes it.
+fn password(username: &str) -> String {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("openssl dgst -sha1 -hmac '{SECRET}' -binary | base64")]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
+    child.stdin.take().expect("it is piped").write_all(username.as_bytes()).expect("it reads");
+    let out = child.wait_with_output().expect("it ends");
+    String::from_utf8(out.stdout).expect("base64").trim().to_owned()
+}
+
+#[test]
+fn a_relay_reaches_no_private_network_unless_it_is_named() {
+    if !has_coturn() {
+        return;
+    }
+    let peer = Peer::start();
+    for (allowed, is_reached) in
+        [("[\"public\"]", false), ("[\"10.0.0.0/8\"]", false), ("[\"public\", \"127.0.0.0/8\"]", true)]
+    {
+        let relay = Relay::start(&["--set", &format!("turn.peers_allowed={allowed}")]);
+        for flags in [&["-c"][..], &["-c", "-s"]] {
+            let ended = relay.own_client(&peer, flags);
+            assert_eq!(ended.code == Some(0), is_reached, "{allowed}: {ended:#?}");
+        }
+        assert_eq!(relay.metric("millrace_turn_forbidden_total") > 0, !is_reached);
+        assert_eq!(relay.metric("millrace_turn_datagrams_total{to=\"peers\"}") > 0, is_reached);
+    }
+}
+
+#[test]
+fn a_user_has_so_many_relays_and_sends_so_much() {
+    if !has_coturn() {
+        return;
+    }
+    let peer = Peer::start();
+    let relay = Relay::start(&["--set", "turn.allocations_per_user_max=2"]);
+    let ended = relay.own_client(&peer, &["-c", "-m", "3"]);
+    assert!(ended.code != Some(0) && ended.out.contains("486"), "{ended:#?}");
+    assert_eq!(relay.metric("millrace_turn_allocated_total"), 2);
+    let relay = Relay::start(&["--set", "turn.allocations_max=1"]);
+    let ended = relay.own_client(&peer, &["-c", "-m", "2"]);
+    assert!(ended.code != Some(0) && ended.out.contains("508"), "{ended:#?}");
+    let relay = Relay::start(&["--set", "turn.bytes_per_s_max=1000"]);
+    let ended = relay.own_client(&peer, &["-c", "-l", "1000"]);
+    assert!(!ended.out.contains("Total lost packets 0 "), "{ended:#?}");
+    assert!(relay.metric("millrace_turn_over_quota_total") > 0);
+}
+
+#[test]
+fn credentials_are_for_whoever_may_do_something() {
+    let auth = ["--set", "auth.secret=01234567890123456789012345678901"];
+    let server = Server::start(&auth);
+    let answer = server.post("/v1/turn", "");
+    assert!(answer.status == 401 && !answer.body.contains("credential"), "{answer:?}");
+    assert_eq!(server.get("/v1/turn").status, 405);
+    let off = Server::start(&["--set", "turn.listen=off"]).post("/v1/turn", "");
+    assert!(off.status == 404 && off.body.contains("turn.listen"), "{off:?}");
+    // One of somebody else's, with the same secret.
+    let urls = "turn.urls=[\"turns:turn.example:443?transport=tcp\"]";
+    let others = Relay::of(Server::start(&["--set", "turn.listen=off", "--set", urls]));
+    assert!(others.server.post("/v1/turn", "").body.contains("turns:turn.example:443"));
+}

@@ -1,0 +1,180 @@
+//! A peer with a socket of its own: it needs nobody to sort datagrams for it.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use millrace_rtc::{BadOffer, Event, Lane, Outputs, Peer};
+use tokio::net::UdpSocket;
+
+use super::OpenError;
+use crate::wire::{Problem, body, cause};
+
+pub const SDP: &str = "application/sdp";
+/// From the answer to the open channels.
+pub const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+const DATAGRAM_BYTES_MAX: usize = 2048;
+/// When there is nothing to wait for.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// One end of a connection. Dropped, it says good-bye.
+pub struct PeerSocket {
+    socket: UdpSocket,
+    local: SocketAddr,
+    peer: Peer,
+    mouth: Outputs,
+    heard: Instant,
+    is_over: bool,
+}
+
+/// Why an offer was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    #[error("{0}")]
+    Offer(#[from] BadOffer),
+    #[error("no socket: {0}")]
+    Socket(#[from] std::io::Error),
+}
+
+impl PeerSocket {
+    /// Opens one, with both channels. `request`: a `POST` of the offer, with whatever it shows to be let in.
+    ///
+    /// Errors: what the other end has said, or that it does not answer.
+    pub async fn open(request: reqwest::RequestBuilder) -> Result<Self, OpenError> {
+        let lost = |error: &dyn std::error::Error| OpenError::Lost(cause(error));
+        let (client, request) = request.build_split();
+        let mut request = request.map_err(|error| lost(&error))?;
+        let url = request.url().clone();
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let port = url.port_or_known_default().unwrap_or_default();
+        let server = tokio::net::lookup_host((host, port)).await.map_err(|error| lost(&error))?.next();
+        let server = server.ok_or_else(|| OpenError::Lost("the server's name has no address".into()))?;
+        let socket = bind_towards(server).await.map_err(|error| lost(&error))?;
+        let local = socket.local_addr().map_err(|error| lost(&error))?;
+        let offer = Peer::offer(local, Instant::now());
+        request.headers_mut().insert(reqwest::header::CONTENT_TYPE, reqwest::header::HeaderValue::from_static(SDP));
+        *request.body_mut() = Some(offer.sdp.clone().into());
+        let response = client.execute(request).await.map_err(|error| lost(&error))?;
+        let status = response.status().as_u16();
+        let answer = body(response).await.map_err(OpenError::Lost)?;
+        if status != 201 {
+            return Err(OpenError::Refused(Problem::of(status, &answer)));
+        }
+        let peer = offer.accept(&String::from_utf8_lossy(&answer)).map_err(|error| lost(&error))?;
+        let mut opening = Self::new(socket, local, peer);
+        opening.handle(|peer, mouth| peer.handle_timeout(Instant::now(), mouth));
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, async {
+            let has = |socket: &Self, event: &Event| socket.mouth.events.contains(event);
+            while !Lane::ALL.iter().all(|lane| has(&opening, &Event::Open(*lane))) && !opening.is_over {
+                opening.is_over |= has(&opening, &Event::Closed);
+                opening.wait().await;
+            }
+        });
+        match opened.await.is_err() || opening.is_over {
+            true => Err(OpenError::Lost("no datagram gets through to the server, or back".into())),
+            false => Ok(opening),
+        }
+    }
+
+    /// The end that answers an offer, and its answer. `ip`: where it is reached by `public`, which is the same unless there is a NAT.
+    ///
+    /// Errors: it is no offer, or there is no socket.
+    pub async fn answer(offer: &str, ip: IpAddr, public: IpAddr) -> Result<(Self, String), AnswerError> {
+        let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).await?;
+        let local = SocketAddr::new(public, socket.local_addr()?.port());
+        let (peer, answer) = Peer::answer(offer, &[local], Instant::now())?;
+        let mut socket = Self::new(socket, local, peer);
+        socket.handle(|peer, mouth| peer.handle_timeout(Instant::now(), mouth));
+        Ok((socket, answer))
+    }
+
+    fn new(socket: UdpSocket, local: SocketAddr, peer: Peer) -> Self {
+        Self { socket, local, peer, mouth: Outputs::default(), heard: Instant::now(), is_over: false }
+    }
+
+    /// What has happened next.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.mouth.events.pop_front()
+    }
+
+    /// The peer is of no use any more.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// When it was heard last, its ICE included.
+    pub fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// Bytes that were written and have not been acknowledged.
+    pub fn buffered(&mut self, lane: Lane) -> usize {
+        self.peer.buffered(lane)
+    }
+
+    /// Takes one message, which leaves with the next [`PeerSocket::flush`]. False if there is no room, or no such channel.
+    pub fn write(&mut self, lane: Lane, is_text: bool, message: &[u8]) -> bool {
+        let mut has_room = false;
+        self.handle(|peer, mouth| {
+            has_room = peer.write(lane, is_text, message, mouth)?;
+            Ok(())
+        });
+        has_room
+    }
+
+    /// Waits for a datagram or a timer, and takes it. Nothing is lost by not waiting to its end.
+    pub async fn wait(&mut self) {
+        self.flush().await;
+        let mut buffer = [0; DATAGRAM_BYTES_MAX];
+        let timeout = self.peer.timeout().min(Instant::now() + LONG);
+        tokio::select! {
+            received = self.socket.recv_from(&mut buffer) => {
+                // That nobody is there is found out by silence.
+                let Ok((length, from)) = received else { return };
+                let (local, now) = (self.local, Instant::now());
+                let mut is_its_own = false;
+                self.handle(|peer, mouth| {
+                    is_its_own = peer.handle_datagram(now, from, local, &buffer[..length], mouth)?;
+                    Ok(())
+                });
+                if is_its_own {
+                    self.heard = now;
+                }
+            }
+            () = tokio::time::sleep_until(timeout.into()) => {
+                self.handle(|peer, mouth| peer.handle_timeout(Instant::now(), mouth));
+            }
+        }
+        self.flush().await;
+    }
+
+    pub async fn flush(&mut self) {
+        while let Some((to, datagram)) = self.mouth.datagrams.front() {
+            let _ = self.socket.send_to(datagram, to).await;
+            self.mouth.datagrams.pop_front();
+        }
+    }
+
+    fn handle(&mut self, work: impl FnOnce(&mut Peer, &mut Outputs) -> Result<(), millrace_rtc::Broken>) {
+        self.is_over |= work(&mut self.peer, &mut self.mouth).is_err();
+    }
+}
+
+impl Drop for PeerSocket {
+    fn drop(&mut self) {
+        self.peer.close(&mut self.mouth);
+        for (to, datagram) in &self.mouth.datagrams {
+            let _ = self.socket.try_send_to(datagram, *to);
+        }
+    }
+}
+
+/// A socket with the address that the server sees.
+async fn bind_towards(server: SocketAddr) -> std::io::Result<UdpSocket> {
+    let any = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let probe = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
+    // Sends nothing: it only finds the way.
+    probe.connect(server).await?;
+    UdpSocket::bind(SocketAddr::new(probe.local_addr()?.ip(), 0)).await
+}

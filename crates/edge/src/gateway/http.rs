@@ -1,0 +1,203 @@
+//! How peers come: `POST /v1/connect` with an offer, as to a server of Millrace.
+
+use std::{convert::Infallible, net::IpAddr, rc::Rc, time::Duration};
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    header::{self, HeaderMap, HeaderValue},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use millrace_rtc::forward::{Refused, Ticket};
+use serde_json::json;
+use subtle::ConstantTimeEq;
+use tokio::net::TcpStream;
+
+use super::{Hall, JoinError};
+use crate::data_channel::{AnswerError, SDP};
+
+/// Served at the same time; others wait to be accepted.
+pub const CONNECTIONS_MAX: usize = 256;
+/// The longest that one connection is served.
+const CONNECTION_MAX: Duration = Duration::from_secs(60);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest offer: that of a browser with a camera, a microphone and every codec has about ten.
+const OFFER_BYTES_MAX: usize = 64 * 1024;
+/// Of the beginning of urgent messages.
+const URGENT_BYTES_MAX: usize = 256;
+
+type Answer = Response<Full<Bytes>>;
+
+/// Says no: status, code and what to do, as the server does (docs/protocol.md, "Errors").
+struct Problem(StatusCode, &'static str, String);
+
+pub async fn serve(hall: Rc<Hall>, stream: TcpStream) {
+    let Ok(local) = stream.local_addr() else { return };
+    let service = service_fn(|request| {
+        let hall = hall.clone();
+        async move { Ok::<_, Infallible>(answer(&hall, request, local.ip().to_canonical()).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    // Whoever hangs up or takes too long has had its chance.
+    let _ = tokio::time::timeout(CONNECTION_MAX, connection).await;
+}
+
+async fn answer(hall: &Rc<Hall>, request: Request<Incoming>, local: IpAddr) -> Answer {
+    let origin = request.headers().get(header::ORIGIN).cloned();
+    let origin =
+        origin.filter(|origin| hall.config.origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()));
+    let mut answer = route(hall, request, local, origin.is_some()).await.unwrap_or_else(Problem::answer);
+    let headers = answer.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Source: Fetch Standard, "CORS protocol".
+    headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    if let Some(origin) = origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    }
+    answer
+}
+
+async fn route(
+    hall: &Rc<Hall>,
+    request: Request<Incoming>,
+    local: IpAddr,
+    is_allowed: bool,
+) -> Result<Answer, Problem> {
+    match (request.method(), request.uri().path()) {
+        (&Method::OPTIONS, "/v1/connect" | "/v1/stats") if is_allowed => {
+            let mut answer = Answer::default();
+            *answer.status_mut() = StatusCode::NO_CONTENT;
+            let headers = answer.headers_mut();
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+            let allowed = HeaderValue::from_static("authorization, content-type");
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+            headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+            Ok(answer)
+        }
+        (&Method::POST, "/v1/connect") => {
+            authorize(hall, request.headers())?;
+            connect(hall, request, local).await
+        }
+        (&Method::GET, "/v1/stats") => {
+            authorize(hall, request.headers())?;
+            let (peers, stats) = hall.stats();
+            let mut told = json!(stats);
+            told["peers"] = json!(peers);
+            Ok(whole(StatusCode::OK, "application/json", told.to_string()))
+        }
+        (_, path @ ("/v1/connect" | "/v1/stats")) => {
+            let allowed = if path == "/v1/stats" { "GET" } else { "POST" };
+            Err(Problem(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", format!("allowed here: {allowed}")))
+        }
+        _ => {
+            let detail = "a gateway has `POST /v1/connect?name=NAME&to=NAME` and `GET /v1/stats`";
+            Err(Problem(StatusCode::NOT_FOUND, "not_found", detail.into()))
+        }
+    }
+}
+
+fn authorize(hall: &Hall, headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(secret) = &hall.config.secret else { return Ok(()) };
+    let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    let shown = shown.strip_prefix(b"Bearer ").unwrap_or_default();
+    match bool::from(shown.ct_eq(secret.as_bytes())) {
+        true => Ok(()),
+        false => {
+            let detail = "show the gateway's secret, as `Authorization: Bearer SECRET`";
+            Err(Problem(StatusCode::UNAUTHORIZED, "unauthorized", detail.into()))
+        }
+    }
+}
+
+async fn connect(hall: &Rc<Hall>, request: Request<Incoming>, local: IpAddr) -> Result<Answer, Problem> {
+    let bad = |detail: String| Problem(StatusCode::BAD_REQUEST, "bad_request", detail);
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(SDP) {
+        return Err(bad("a POST brings an offer for data channels, as `Content-Type: application/sdp`".into()));
+    }
+    let ticket = ticket(request.uri().query().unwrap_or_default()).map_err(bad)?;
+    let offer = Limited::new(request.into_body(), OFFER_BYTES_MAX).collect().await;
+    let offer =
+        offer.map_err(|_| bad(format!("the offer has not come whole, or has more than {OFFER_BYTES_MAX} bytes")))?;
+    let offer = String::from_utf8(offer.to_bytes().into()).map_err(|_| bad("the offer is not UTF-8".into()))?;
+    match hall.join(ticket, &offer, local).await {
+        Ok(answer) => Ok(whole(StatusCode::CREATED, SDP, answer)),
+        Err(error) => {
+            let (status, code) = match &error {
+                JoinError::Refused(Refused::Taken) => (StatusCode::CONFLICT, "name_taken"),
+                JoinError::Refused(Refused::Full) | JoinError::Answer(AnswerError::Socket(_)) => {
+                    (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+                }
+                JoinError::Refused(Refused::BadName) | JoinError::Answer(AnswerError::Offer(_)) => {
+                    (StatusCode::BAD_REQUEST, "bad_request")
+                }
+            };
+            Err(Problem(status, code, error.to_string()))
+        }
+    }
+}
+
+/// Errors: what is wrong with the query.
+fn ticket(query: &str) -> Result<Ticket, String> {
+    let mut ticket = Ticket::default();
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*key {
+            "name" => ticket.name = value.into_owned(),
+            "to" => ticket.to = Some(value.into_owned()),
+            "urgent" if value.len() <= URGENT_BYTES_MAX => ticket.urgent = Some(value.into_owned().into_bytes()),
+            "urgent" => return Err(format!("`urgent` has {URGENT_BYTES_MAX} bytes at most")),
+            _ => return Err(format!("no parameter `{key}`; there are name, to and urgent")),
+        }
+    }
+    match ticket.name.is_empty() {
+        true => Err("say who comes: `/v1/connect?name=NAME`".into()),
+        false => Ok(ticket),
+    }
+}
+
+fn whole(status: StatusCode, kind: &'static str, text: String) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(text)));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}
+
+impl Problem {
+    fn answer(self) -> Answer {
+        let Problem(status, code, detail) = self;
+        let retry = status == StatusCode::SERVICE_UNAVAILABLE;
+        let body = json!({
+            "type": format!("urn:millrace:error:{code}"),
+            "title": status.canonical_reason().unwrap_or_default(),
+            "status": status.as_u16(),
+            "detail": detail,
+            "code": code,
+            "retry": retry,
+        });
+        let mut answer = whole(status, "application/problem+json", body.to_string());
+        if status == StatusCode::UNAUTHORIZED {
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_says_who_comes_and_whom_for() {
+        let read = ticket("name=arm%201&to=up&urgent=%21").expect("a ticket");
+        assert_eq!(read, Ticket { name: "arm 1".into(), to: Some("up".into()), urgent: Some(b"!".to_vec()) });
+        assert_eq!(ticket("name=a&urgent=").expect("a ticket").urgent.as_deref(), Some(&b""[..]));
+        for bad in ["", "to=up", "name=", "name=a&fro=b", &format!("name=a&urgent={}", "x".repeat(257))] {
+            assert!(ticket(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What Karadogan's phone did in its browser, done by `millrace gateway` (rows K-10 to K-12, K-16): forwarding between data channels, gathering
+//! many messages into one, splitting one into many, both.
+//!
+//! A table per part for delays, one for the CPU, one for bytes where he has them; his figures beside ours.
+//!
+//! - this file: parameters, one gateway per part
+//! - [`traffic`]: who sends what, step by step
+//! - [`crowd`]: native peers
+//! - [`tables`]: his figures and ours
+
+mod crowd;
+mod tables;
+mod traffic;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::Deserialize;
+
+use crate::{
+    host::{Root, Sampler, Series, Settings},
+    recording::{Form, Placement},
+    scenarios::Experiment,
+    sweep::Bench,
+    targets,
+};
+
+use traffic::{BYTES_MIN, Plan, Step, Traffic};
+
+/// In the list of scenarios.
+pub struct KaradoganGateway;
+
+/// Native peers on one machine, each with a socket.
+const PEERS_MAX: usize = 1000;
+/// What joining, and the first bytes of a step, take.
+const STEP_S: f64 = 1.2;
+const CPU_SAMPLES_MIN: u32 = 5;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Choice {
+    /// Millrace alone: no other has a gateway.
+    targets: Vec<String>,
+    mode: Mode,
+    peers: Vec<usize>,
+    #[serde(with = "humantime_serde")]
+    test: Duration,
+    each_per_s: f64,
+    bytes: usize,
+    #[serde(with = "humantime_serde")]
+    window: Duration,
+    fan_out: usize,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum Mode {
+    Forward,
+    Multiplex,
+    Demultiplex,
+    Both,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Forward => "forward",
+            Mode::Multiplex => "multiplex",
+            Mode::Demultiplex => "demultiplex",
+            Mode::Both => "both",
+        }
+    }
+}
+
+impl Choice {
+    fn read(parameters: &toml::Table) -> anyhow::Result<Choice> {
+        let choice: Choice = parameters.clone().try_into()?;
+        ensure!(choice.targets == ["millrace"], "targets: millrace alone, which has a gateway");
+        let rising = choice.peers.windows(2).all(|pair| pair[0] < pair[1]);
+        ensure!(rising && !choice.peers.is_empty(), "peers: one at least, each more than the one before");
+        let in_bounds = choice.peers.iter().all(|peers| (1..=PEERS_MAX).contains(peers));
+        ensure!(in_bounds, "peers: 1 to {PEERS_MAX}");
+        ensure!((Duration::from_millis(500)..=Duration::from_secs(3600)).contains(&choice.test), "test: 500ms to 1h");
+        ensure!((0.1..=1000.0).contains(&choice.each_per_s), "each_per_s: 0.1 to 1,000");
+        ensure!((BYTES_MIN..=8192).contains(&choice.bytes), "bytes: {BYTES_MIN} to 8,192");
+        ensure!((1..=100).contains(&choice.fan_out), "fan_out: 1 to 100");
+        let windows = Duration::from_millis(1)..=Duration::from_secs(10);
+        ensure!(windows.contains(&choice.window), "window: 1ms to 10s");
+        Ok(choice)
+    }
+}
+
+impl Experiment for KaradoganGateway {
+    fn check(&self, parameters: &toml::Table) -> anyhow::Result<()> {
+        Choice::read(parameters).map(drop)
+    }
+
+    fn estimate_s(&self, parameters: &toml::Table) -> f64 {
+        let of = |choice: Choice| choice.peers.len() as f64 * (choice.test.as_secs_f64() + STEP_S);
+        Choice::read(parameters).map_or(0.0, of)
+    }
+
+    fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
+        let choice = Choice::read(parameters)?;
+        if bench.has_table(tables::delay_name(choice.mode)) {
+            return Ok(());
+        }
+        bench.go_on()?;
+        let placement = bench.machine.place(1, 1);
+        let mut options = bench.options("millrace", &placement.server_cpus);
+        let window = format!("{}ms", choice.window.as_millis());
+        let arguments = ["--mode", choice.mode.name(), "--window", &window, "--peers", "10000"];
+        options.arguments = arguments.map(str::to_owned).to_vec();
+        let gateway = targets::start_gateway(&options)?;
+        let began = Instant::now();
+        let interval = (choice.test / CPU_SAMPLES_MIN).min(Duration::from_secs(1));
+        let settings = Settings { interval, ..Settings::default() };
+        let root = Root { name: "gateway".into(), pid: gateway.root_pids()[0] };
+        let sampler = Sampler::start(&[root], settings, move || began.elapsed())?;
+        let plan = Plan {
+            gateway: gateway.address,
+            mode: choice.mode,
+            period: Duration::from_secs_f64(1.0 / choice.each_per_s),
+            bytes: choice.bytes,
+            window: choice.window,
+            fan_out: choice.fan_out,
+        };
+        let steps = load(plan, &choice, &placement, began, bench);
+        let steps = steps
+            .with_context(|| format!("{}; the gateway's log ends:\n{}", choice.mode.name(), gateway.log_tail()))?;
+        let series = sampler.finish();
+        for step in &steps {
+            bench.say(&tables::say(choice.mode, step, &cpu_percent(&series, step)));
+        }
+        let judges = bench.form != Form::Quick && !placement.is_shared;
+        tables::tables(choice.mode, &steps, &series, judges).into_iter().try_for_each(|table| bench.table(table))
+    }
+}
+
+/// All steps, by a thread on CPUs of its own.
+fn load(
+    plan: Plan,
+    choice: &Choice,
+    placement: &Placement,
+    began: Instant,
+    bench: &Bench<'_>,
+) -> anyhow::Result<Vec<Step>> {
+    let go_on = bench.go_on_elsewhere();
+    thread::scope(|scope| {
+        let work = move || -> anyhow::Result<Vec<Step>> {
+            let mut set = CpuSet::new();
+            placement.generator_cpus.iter().for_each(|cpu| set.set(*cpu));
+            if !placement.generator_cpus.is_empty() {
+                sched_setaffinity(None, &set).context("no such CPU")?;
+            }
+            let mut traffic = Traffic::new(plan, began)?;
+            choice.peers.iter().map(|peers| traffic.step(*peers, choice.test, &go_on)).collect()
+        };
+        let thread = thread::Builder::new().name("lab-peers".into()).spawn_scoped(scope, work)?;
+        thread.join().expect("it does not panic")
+    })
+}
+
+/// CPU of the gateway in percent of one core, of each interval of a step.
+fn cpu_percent(series: &Series, step: &Step) -> Vec<f64> {
+    let of_step = |at_s: f64| (step.from_s..=step.to_s).contains(&at_s);
+    let samples: Vec<(f64, f64)> = series
+        .samples
+        .iter()
+        .filter(|sample| of_step(sample.at_s))
+        .map(|sample| (sample.at_s, sample.trees.iter().map(|tree| tree.cpu.total_s()).sum()))
+        .collect();
+    samples.windows(2).map(|pair| (pair[1].1 - pair[0].1) / (pair[1].0 - pair[0].0) * 100.0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_cannot_do_is_refused() {
+        let parameters = |text: &str| {
+            let given: toml::Table = text.parse().expect("a table");
+            let all: toml::Table = include_str!("scenario.toml").parse().expect("a table");
+            let mut all = all["parameters"].as_table().expect("parameters").clone();
+            all.extend(given);
+            Choice::read(&all)
+        };
+        assert!(parameters("").is_ok());
+        for refused in [
+            "targets = [\"ws\"]",
+            "mode = \"mixed\"",
+            "peers = []",
+            "peers = [10, 5]",
+            "peers = [0]",
+            "test = \"1ms\"",
+            "bytes = 5",
+            "fan_out = 0",
+            "window = \"0s\"",
+            "other = 1",
+        ] {
+            assert!(parameters(refused).is_err(), "{refused}");
+        }
+    }
+}

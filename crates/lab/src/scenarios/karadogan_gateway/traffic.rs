@@ -1,0 +1,373 @@
+//! Who sends what to whom, step by step, and what came of it.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    net::SocketAddr,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use millrace_rtc::forward::{Bundle, parts};
+
+use super::{
+    Mode,
+    crowd::{Crowd, Native},
+};
+use crate::histogram::Histogram;
+
+/// For the handshakes of a step, and for what is late.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Of `flow number due`, before a message is filled up.
+pub const BYTES_MIN: usize = 5 + 1 + 8 + 1 + 12;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub gateway: SocketAddr,
+    pub mode: Mode,
+    pub period: Duration,
+    pub bytes: usize,
+    pub window: Duration,
+    pub fan_out: usize,
+}
+
+/// What came of one step.
+#[derive(Default)]
+pub struct Step {
+    pub peers: usize,
+    /// From the clock of the load.
+    pub from_s: f64,
+    pub to_s: f64,
+    /// From when a message was due until it came, of those that go as they are, and of the parts of split bundles.
+    pub delay: Histogram,
+    /// The same of those that were gathered, with what they waited.
+    pub gathered: Histogram,
+    /// From the first message of a bundle, less the window: what gathering takes beside waiting.
+    pub beyond: Histogram,
+    /// Delay, or what gathering takes, while the newcomers of this step joined.
+    pub joining: Histogram,
+    /// From when a message was due until it was sent.
+    pub late: Histogram,
+    pub sent: u64,
+    pub came: u64,
+    /// Bytes per second at the level of IP: of all datagrams to the gateway of those that send, from it to those that receive.
+    pub received_bytes_per_s: f64,
+    pub sent_bytes_per_s: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Sends,
+    Receives,
+    SendsAndReceives,
+}
+
+/// A stream of messages with numbers of its own.
+struct Flow {
+    next: u64,
+    is_gathered: bool,
+}
+
+/// Something that sends once per period.
+enum Source {
+    /// A message of this flow.
+    One { peer: usize, flow: usize },
+    /// A bundle: a message of each of these flows, for these peers.
+    Bundle { peer: usize, flows: Vec<(usize, String)> },
+}
+
+pub struct Traffic {
+    plan: Plan,
+    crowd: Crowd,
+    roles: Vec<Role>,
+    began: Instant,
+    sources: Vec<Source>,
+    /// When which source sends next.
+    schedule: BinaryHeap<Reverse<(Instant, usize)>>,
+    books: Books,
+}
+
+/// What is counted.
+struct Books {
+    flows: Vec<Flow>,
+    began: Instant,
+    window: Duration,
+    /// Numbers that were sent, by flow.
+    sent: Vec<u64>,
+    /// Messages that were due from then on are the step's; those before are of the joining.
+    from: Instant,
+    to: Instant,
+    step: Step,
+}
+
+impl Traffic {
+    /// `began`: zero of the clock.
+    pub fn new(plan: Plan, began: Instant) -> anyhow::Result<Traffic> {
+        ensure!(plan.bytes >= BYTES_MIN, "bytes: {BYTES_MIN} at least");
+        let books = Books {
+            flows: Vec::new(),
+            began,
+            window: plan.window,
+            sent: Vec::new(),
+            from: began,
+            to: began,
+            step: Step::default(),
+        };
+        let (roles, sources, schedule) = Default::default();
+        Ok(Traffic { plan, crowd: Crowd::new()?, roles, began, sources, schedule, books })
+    }
+
+    /// Lets so many be there, and sends for so long; those who are there go on meanwhile.
+    ///
+    /// Errors: somebody cannot join, loses its connection, or hears something twice or in a wrong order. `go_on` says that it is enough.
+    pub fn step(
+        &mut self,
+        peers: usize,
+        test: Duration,
+        go_on: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Step> {
+        self.books.step = Step { peers, ..Step::default() };
+        let far = Instant::now() + Duration::from_secs(86_400);
+        (self.books.from, self.books.to) = (far, far);
+        self.grow(peers, go_on)?;
+        let from = Instant::now() + self.plan.period;
+        let to = from + test;
+        (self.books.from, self.books.to) = (from, to);
+        self.run(from, go_on)?;
+        let before = self.bytes();
+        self.run(to, go_on)?;
+        let after = self.bytes();
+        // What is still on its way, gathered perhaps.
+        let late = Instant::now() + PATIENCE;
+        while self.books.step.came < self.books.step.sent && Instant::now() < late {
+            self.run(Instant::now() + Duration::from_millis(20), go_on)?;
+        }
+        let mut step = std::mem::take(&mut self.books.step);
+        let seconds = test.as_secs_f64();
+        step.received_bytes_per_s = (after.0 - before.0) as f64 / seconds;
+        step.sent_bytes_per_s = (after.1 - before.1) as f64 / seconds;
+        let at_s = |at: Instant| (at - self.began).as_secs_f64();
+        (step.from_s, step.to_s) = (at_s(from), at_s(to));
+        Ok(step)
+    }
+
+    /// Bytes to the gateway of those that send, from it to those that receive.
+    fn bytes(&self) -> (u64, u64) {
+        let sum = |wanted: Role, of: fn(&Native) -> u64| {
+            let all = self.crowd.peers.iter().zip(&self.roles);
+            all.filter(|(_, role)| **role == wanted || **role == Role::SendsAndReceives).map(|(peer, _)| of(peer)).sum()
+        };
+        (sum(Role::Sends, |peer| peer.sent_bytes), sum(Role::Receives, |peer| peer.received_bytes))
+    }
+
+    /// Newcomers join one after the other, and begin to send once all of them are there.
+    fn grow(&mut self, peers: usize, go_on: &dyn Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let (first, began) = (self.devices(), Instant::now());
+        let (mut queries, mut sources) = (Vec::new(), Vec::new());
+        let Plan { mode, fan_out, .. } = self.plan;
+        let mut add = |role: Role, query: String| {
+            self.roles.push(role);
+            queries.push(query);
+            self.roles.len() - 1
+        };
+        if first == 0 {
+            let hubs = match mode {
+                Mode::Forward => Vec::new(),
+                Mode::Multiplex => vec![(Role::Receives, "name=up".to_owned())],
+                Mode::Both => vec![(Role::SendsAndReceives, "name=up".to_owned())],
+                Mode::Demultiplex => (0..fan_out).map(|n| (Role::Receives, format!("name=to-{n}"))).collect(),
+            };
+            for (role, query) in hubs {
+                add(role, query);
+            }
+        }
+        let books = &mut self.books;
+        let mut flow = |is_gathered| {
+            books.flows.push(Flow { next: 0, is_gathered });
+            books.sent.push(0);
+            books.flows.len() - 1
+        };
+        let mut arms = Vec::new();
+        for n in first..peers {
+            match mode {
+                Mode::Forward => {
+                    add(Role::Receives, format!("name=to-{n}"));
+                    let peer = add(Role::Sends, format!("name=from-{n}&to=to-{n}"));
+                    sources.push(Source::One { peer, flow: flow(false) });
+                }
+                Mode::Multiplex => {
+                    let peer = add(Role::Sends, format!("name=from-{n}&to=up"));
+                    sources.push(Source::One { peer, flow: flow(true) });
+                }
+                Mode::Demultiplex => {
+                    let peer = add(Role::Sends, format!("name=from-{n}"));
+                    let flows = (0..fan_out).map(|k| (flow(false), format!("to-{k}"))).collect();
+                    sources.push(Source::Bundle { peer, flows });
+                }
+                Mode::Both => {
+                    let peer = add(Role::SendsAndReceives, format!("name=arm-{n}&to=up"));
+                    sources.push(Source::One { peer, flow: flow(true) });
+                    arms.push((flow(false), format!("arm-{n}")));
+                }
+            }
+        }
+        // Down from the one uplink, which was the first to come.
+        sources.extend(arms.chunks(fan_out).map(|flows| Source::Bundle { peer: 0, flows: flows.to_vec() }));
+        let all = self.roles.len();
+        self.join(queries, all, began, go_on)?;
+        // Spread over the period, as those of many devices are.
+        let (start, count) = (Instant::now(), sources.len() as u32);
+        for (n, source) in sources.into_iter().enumerate() {
+            self.schedule.push(Reverse((start + self.plan.period * n as u32 / count, self.sources.len())));
+            self.sources.push(source);
+        }
+        Ok(())
+    }
+
+    /// Devices that are there, however many peers stand for one.
+    fn devices(&self) -> usize {
+        self.sources
+            .iter()
+            .filter(|source| self.plan.mode != Mode::Both || matches!(source, Source::One { .. }))
+            .count()
+    }
+
+    fn join(
+        &mut self,
+        queries: Vec<String>,
+        all: usize,
+        began: Instant,
+        go_on: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let (sender, joined) = mpsc::channel();
+        let gateway = self.plan.gateway;
+        // Answers are waited for by another thread, so that those who are there go on in time.
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for query in queries {
+                    let native = Native::join(gateway, &query);
+                    let is_good = native.is_ok();
+                    if sender.send(native).is_err() || !is_good {
+                        return;
+                    }
+                }
+            });
+            let joined = joined;
+            while self.crowd.peers.iter().filter(|peer| peer.is_open).count() < all {
+                while let Ok(native) = joined.try_recv() {
+                    self.crowd.add(native?)?;
+                }
+                self.turn(Instant::now() + Duration::from_millis(5))?;
+                go_on()?;
+                ensure!(began.elapsed() < PATIENCE, "not all of {all} peers have opened within {PATIENCE:?}");
+            }
+            Ok(())
+        })
+    }
+
+    fn run(&mut self, until: Instant, go_on: &dyn Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        while Instant::now() < until {
+            go_on()?;
+            self.turn(until)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what is due, and takes what has come.
+    fn turn(&mut self, until: Instant) -> anyhow::Result<()> {
+        let mut next = until;
+        while let Some(Reverse((due, index))) = self.schedule.peek().copied() {
+            let now = Instant::now();
+            if due > now {
+                next = next.min(due);
+                break;
+            }
+            self.schedule.pop();
+            self.schedule.push(Reverse((due + self.plan.period, index)));
+            self.send(index, due, now)?;
+        }
+        let Self { crowd, books, .. } = self;
+        crowd.serve(next, |now, message| books.hear(now, message))
+    }
+
+    fn send(&mut self, index: usize, due: Instant, now: Instant) -> anyhow::Result<()> {
+        let (books, bytes) = (&mut self.books, self.plan.bytes);
+        if books.is_of_step(due) {
+            books.step.late.record_us((now - due).as_micros() as u64);
+        }
+        match &self.sources[index] {
+            Source::One { peer, flow } => {
+                let message = books.message(*flow, due, bytes);
+                self.crowd.write(*peer, message.as_bytes())
+            }
+            Source::Bundle { peer, flows } => {
+                let mut bundle = Bundle::default();
+                for (flow, to) in flows {
+                    bundle.push(to, books.message(*flow, due, bytes).as_bytes());
+                }
+                self.crowd.write(*peer, &bundle.take())
+            }
+        }
+    }
+}
+
+impl Books {
+    fn is_of_step(&self, due: Instant) -> bool {
+        (self.from..self.to).contains(&due)
+    }
+
+    /// The next one of a flow, filled up.
+    fn message(&mut self, flow: usize, due: Instant, bytes: usize) -> String {
+        let number = self.sent[flow];
+        self.sent[flow] += 1;
+        self.step.sent += u64::from(self.is_of_step(due));
+        let at_us = (due - self.began).as_micros();
+        format!("{:x<bytes$}", format!("{flow:05} {number:08} {at_us:012}"))
+    }
+
+    /// What came: one message, or a bundle of them.
+    fn hear(&mut self, now: Instant, message: &[u8]) -> anyhow::Result<()> {
+        if message.first() != Some(&b'[') {
+            return self.count(now, message).map(drop);
+        }
+        let parts = parts(message).context("what came is no bundle")?;
+        let mut first = None;
+        for part in &parts {
+            let due = self.count(now, &part.message)?;
+            first = first.or(Some(due));
+        }
+        let first = first.context("an empty bundle came")?;
+        let beyond_us = now.saturating_duration_since(first).saturating_sub(self.window).as_micros() as u64;
+        if self.is_of_step(first) {
+            self.step.beyond.record_us(beyond_us);
+        } else if first < self.from {
+            self.step.joining.record_us(beyond_us);
+        }
+        Ok(())
+    }
+
+    /// Gives when it was due.
+    fn count(&mut self, now: Instant, message: &[u8]) -> anyhow::Result<Instant> {
+        let head =
+            message.get(..BYTES_MIN).and_then(|head| std::str::from_utf8(head).ok()).context("half a message")?;
+        let mut words = head.split(' ');
+        let mut next = || words.next().and_then(|word| word.parse::<u64>().ok()).context("not a message of ours");
+        let (flow, number, at_us) = (next()? as usize, next()?, next()?);
+        let known = self.flows.get_mut(flow).context("a message of nobody")?;
+        ensure!(number >= known.next, "message {number} of {flow} came again, or behind a newer one");
+        known.next = number + 1;
+        let due = self.began + Duration::from_micros(at_us);
+        let delay_us = now.saturating_duration_since(due).as_micros() as u64;
+        let is_gathered = known.is_gathered;
+        if self.is_of_step(due) {
+            self.step.came += 1;
+            let histogram = if is_gathered { &mut self.step.gathered } else { &mut self.step.delay };
+            histogram.record_us(delay_us);
+        } else if due < self.from && !is_gathered {
+            self.step.joining.record_us(delay_us);
+        }
+        Ok(due)
+    }
+}

@@ -1,0 +1,176 @@
+//! A session over WebRTC: an offer by `POST`, then a peer of its own, whose reliable channel is a stream of lines.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use memchr::memchr_iter;
+use millrace_rtc::{Lane, Offer, Outputs, Peer};
+
+use super::session::Session;
+use crate::{
+    load::{
+        Dialect, Event,
+        dialect::say_datagram,
+        http::{Answer, post},
+        websocket::Subprotocol,
+    },
+    targets::Ask,
+};
+
+/// Bytes that wait for the server's acknowledgement before the next publication has to.
+const BUFFERED_MAX: usize = 64 * 1024;
+/// Where it says it is: the server sees where it really is.
+const SOMEWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
+
+pub struct DataChannel {
+    session: Session,
+    /// What stands for nought on the generator's clock, and what that said last.
+    begin: Instant,
+    now_ns: u64,
+    /// Where its datagrams come from.
+    server: SocketAddr,
+    stage: Stage,
+    mouth: Outputs,
+    /// Lines of the session: what it says, and what it has not been given yet.
+    said: Vec<u8>,
+    heard: Vec<u8>,
+    has_room: bool,
+}
+
+enum Stage {
+    New,
+    Offered(Box<Offer>),
+    Open(Box<Peer>),
+}
+
+impl DataChannel {
+    pub fn new(ask: &Ask<'_>) -> Self {
+        let session = Session::new(ask, |parts, out| {
+            parts.iter().for_each(|part| out.extend_from_slice(part));
+            out.push(b'\n');
+        });
+        let (mouth, said, heard) = Default::default();
+        let begin = Instant::now();
+        Self { session, begin, now_ns: 0, server: SOMEWHERE, stage: Stage::New, mouth, said, heard, has_room: true }
+    }
+
+    fn at(&self, now_ns: u64) -> Instant {
+        self.begin + Duration::from_nanos(now_ns)
+    }
+
+    /// The answer to the offer has come.
+    fn accept(&mut self, answer: &str, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+        let Stage::Offered(offer) = std::mem::replace(&mut self.stage, Stage::New) else {
+            bail!("nothing was offered")
+        };
+        let mut peer = offer.accept(answer)?;
+        peer.handle_timeout(self.at(self.now_ns), &mut self.mouth)?;
+        self.stage = Stage::Open(Box::new(peer));
+        self.server = self.mouth.datagrams.front().context("the answer says no address")?.0;
+        hear(Event::Datagrams(self.server));
+        Ok(())
+    }
+
+    /// What the peer has told is brought to the session, and what that says to the peer.
+    fn work(&mut self, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+        for event in std::mem::take(&mut self.mouth.events) {
+            match event {
+                millrace_rtc::Event::Open(Lane::Session) => self.session.opened(&mut self.said, hear),
+                millrace_rtc::Event::Data(Lane::Session, data) => {
+                    self.heard.extend_from_slice(&data);
+                    let mut from = 0;
+                    for end in memchr_iter(b'\n', &self.heard) {
+                        self.session.message(&self.heard[from..end], &mut self.said, hear)?;
+                        from = end + 1;
+                    }
+                    self.heard.drain(..from);
+                }
+                millrace_rtc::Event::Closed => hear(Event::Closed),
+                _ => {}
+            }
+        }
+        self.write()
+    }
+
+    fn write(&mut self) -> anyhow::Result<()> {
+        let Stage::Open(peer) = &mut self.stage else { return Ok(()) };
+        if !self.said.is_empty() {
+            if !peer.write(Lane::Session, true, &self.said, &mut self.mouth)? {
+                bail!("the channel takes nothing");
+            }
+            self.said.clear();
+        }
+        self.has_room = peer.buffered(Lane::Session) < BUFFERED_MAX;
+        Ok(())
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) {
+        self.mouth.datagrams.drain(..).for_each(|(_, datagram)| say_datagram(&datagram, out));
+    }
+}
+
+impl Dialect for DataChannel {
+    fn open(&mut self, out: &mut Vec<u8>) -> bool {
+        (self.mouth, self.said, self.heard, self.has_room) = (Outputs::default(), Vec::new(), Vec::new(), true);
+        let offer = Peer::offer(SOMEWHERE, self.at(self.now_ns));
+        post("/v1/connect", "Content-Type: application/sdp\r\n", offer.sdp.as_bytes(), out);
+        self.stage = Stage::Offered(Box::new(offer));
+        false
+    }
+
+    fn feed(
+        &mut self,
+        bytes: &[u8],
+        now_ns: u64,
+        out: &mut Vec<u8>,
+        hear: &mut dyn FnMut(Event<'_>),
+    ) -> anyhow::Result<usize> {
+        self.now_ns = now_ns;
+        let now = self.at(now_ns);
+        let used = match &mut self.stage {
+            Stage::New => 0,
+            Stage::Offered(_) => {
+                let Some(answer) = Answer::read(bytes)? else { return Ok(0) };
+                answer.check()?;
+                self.accept(std::str::from_utf8(&answer.body)?, hear)?;
+                answer.used
+            }
+            Stage::Open(peer) => {
+                let server = self.server;
+                peer.handle_datagram(now, server, SOMEWHERE, bytes, &mut self.mouth)?;
+                self.work(hear)?;
+                bytes.len()
+            }
+        };
+        self.flush(out);
+        Ok(used)
+    }
+
+    fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        self.session.publish(payload, &mut self.said);
+        // A peer that takes no more is found out by what does not come.
+        let _ = self.write();
+        self.flush(out);
+    }
+
+    fn can_publish(&self) -> bool {
+        self.has_room
+    }
+
+    fn wake_at_ns(&self) -> Option<u64> {
+        let Stage::Open(peer) = &self.stage else { return None };
+        Some(peer.timeout().saturating_duration_since(self.begin).as_nanos() as u64)
+    }
+
+    fn wake(&mut self, now_ns: u64, out: &mut Vec<u8>) {
+        self.now_ns = now_ns;
+        let now = self.at(now_ns);
+        if let Stage::Open(peer) = &mut self.stage {
+            let _ = peer.handle_timeout(now, &mut self.mouth);
+        }
+        self.flush(out);
+    }
+}

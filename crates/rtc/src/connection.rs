@@ -1,0 +1,172 @@
+use std::{
+    net::SocketAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
+
+use str0m::{
+    Candidate, IceCreds, Input, Output, Rtc, RtcConfig, RtcError,
+    net::{Protocol, Receive},
+};
+
+use crate::crypto;
+
+/// The library, kept to its rule: after anything was done to it, all that it asks for is done before it is touched again. What it panics
+/// about is an error, after which it is not touched any more.
+pub(crate) struct Connection {
+    pub rtc: Rtc,
+    /// Where its clock and ours are the same.
+    born: Instant,
+    /// So much faster does time pass for the library.
+    haste: u32,
+    ufrag: String,
+    timeout: Instant,
+    is_over: bool,
+}
+
+/// What the library asks for, or tells.
+#[expect(clippy::large_enum_variant, reason = "a packet of media is an event, and is not to be allocated")]
+pub(crate) enum Said {
+    Datagram(SocketAddr, Vec<u8>),
+    Event(str0m::Event),
+}
+
+/// The peer is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    #[error("{0}")]
+    Failed(#[from] RtcError),
+    #[error("the library has panicked")]
+    Panicked,
+    #[error("it is over")]
+    Over,
+}
+
+impl Connection {
+    /// `candidates`: where it can be reached. `configure` says what it is for.
+    pub fn new(
+        is_lite: bool,
+        candidates: &[SocketAddr],
+        haste: u32,
+        now: Instant,
+        configure: impl FnOnce(RtcConfig) -> RtcConfig,
+    ) -> Self {
+        let creds = IceCreds { ufrag: random::<6>(), pass: random::<16>() };
+        let ufrag = creds.ufrag.clone();
+        let mut rtc = configure(RtcConfig::new())
+            .set_crypto_provider(crypto::provider())
+            .set_dtls_cert(crypto::certificate())
+            .set_ice_lite(is_lite)
+            .set_local_ice_credentials(creds)
+            .build(now);
+        for address in candidates {
+            if let Ok(candidate) = Candidate::host(*address, "udp") {
+                rtc.add_local_candidate(candidate);
+            }
+        }
+        Self { rtc, born: now, haste, ufrag, timeout: now, is_over: false }
+    }
+
+    /// What the other end calls this one in its STUN requests.
+    pub fn ufrag(&self) -> &str {
+        &self.ufrag
+    }
+
+    /// When [`Connection::handle_timeout`] wants to be called.
+    pub fn timeout(&self) -> Instant {
+        self.timeout
+    }
+
+    /// True if it was one of this peer's: a STUN message with its password, or from an address that has shown it.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        to: SocketAddr,
+        datagram: &[u8],
+        tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+    ) -> Result<bool, Broken> {
+        let now = self.hasten(now);
+        let work = |rtc: &mut Rtc| {
+            // What is no STUN, DTLS or RTP is nobody's.
+            let Ok(receive) = Receive::new(Protocol::Udp, from, to, datagram) else { return Ok(false) };
+            let input = Input::Receive(now, receive);
+            if !rtc.accepts(&input) {
+                return Ok(false);
+            }
+            rtc.handle_input(input)?;
+            Ok(true)
+        };
+        self.run(work, tell)
+    }
+
+    pub fn handle_timeout(
+        &mut self,
+        now: Instant,
+        tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+    ) -> Result<(), Broken> {
+        let now = self.hasten(now);
+        self.run(|rtc| Ok(rtc.handle_input(Input::Timeout(now))?), tell)
+    }
+
+    /// Says good-bye; nothing comes after it.
+    pub fn close(&mut self, tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) {
+        let _ = self.run(|rtc| Ok(rtc.close()?), tell);
+        self.is_over = true;
+    }
+
+    /// Does something to the library, and then all that it asks for.
+    ///
+    /// Errors: the connection is to be forgotten.
+    pub fn run<T>(
+        &mut self,
+        work: impl FnOnce(&mut Rtc) -> Result<T, Broken>,
+        mut tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+    ) -> Result<T, Broken> {
+        if self.is_over {
+            return Err(Broken::Over);
+        }
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let done = work(&mut self.rtc)?;
+            self.drain(&mut tell)?;
+            Ok(done)
+        }));
+        let done = done.unwrap_or(Err(Broken::Panicked));
+        self.is_over |= done.is_err();
+        done
+    }
+
+    fn hasten(&self, now: Instant) -> Instant {
+        self.born + now.saturating_duration_since(self.born) * self.haste
+    }
+
+    fn drain(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
+        loop {
+            match self.rtc.poll_output()? {
+                Output::Timeout(at) => {
+                    // A little later rather than a little too soon, which would be for nothing.
+                    let left = at.saturating_duration_since(self.born) / self.haste;
+                    self.timeout = self.born + left + Duration::from_micros(1);
+                    return Ok(());
+                }
+                Output::Transmit(transmit) => {
+                    tell(&mut self.rtc, Said::Datagram(transmit.destination, transmit.contents.into()))?;
+                }
+                Output::Event(event) => tell(&mut self.rtc, Said::Event(event))?,
+            }
+        }
+    }
+}
+
+/// An end that is lite answers to whoever knows its password, so what a description says of where its sender may be is not looked at.
+pub(crate) fn without_candidates(description: &str) -> String {
+    let lines = description.lines().filter(|line| !line.starts_with("a=candidate:"));
+    lines.flat_map(|line| [line, "\r\n"]).collect()
+}
+
+/// So many random bytes in hexadecimal digits, which ICE lets stand in names and passwords.
+fn random<const BYTES: usize>() -> String {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes).expect("the system has random bytes");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

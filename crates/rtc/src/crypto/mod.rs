@@ -1,0 +1,73 @@
+//! What WebRTC needs of cryptography, by ring: what the rest of this program uses, and it builds with a C compiler alone. See
+//! docs/adr/0006.
+//!
+//! - [`dtls`]: the handshake and its records
+//! - [`srtp`]: keys and ciphers of media, which the handshake prepares in any case
+
+mod dtls;
+mod srtp;
+
+use std::sync::{Arc, OnceLock};
+
+use ring::{digest, hmac};
+use str0m::{
+    config::{CryptoProvider, DtlsCert},
+    crypto::{Sha1HmacProvider, Sha1Provider, Sha256Provider},
+};
+
+pub use dtls::generate_certificate;
+
+/// All of it, made once.
+pub fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    let make = || {
+        Arc::new(CryptoProvider {
+            srtp_provider: &srtp::Srtp,
+            sha1_hmac_provider: &Hash,
+            sha1_provider: &Hash,
+            sha256_provider: &Hash,
+            dtls_provider: &dtls::Provider,
+        })
+    };
+    PROVIDER.get_or_init(make).clone()
+}
+
+/// The certificate of all peers of this process: a peer is known by it only through the fingerprint in its description.
+pub fn certificate() -> DtlsCert {
+    static CERTIFICATE: OnceLock<DtlsCert> = OnceLock::new();
+    CERTIFICATE.get_or_init(|| generate_certificate().expect("the system has random bytes")).clone()
+}
+
+#[derive(Debug)]
+struct Hash;
+
+impl Sha1HmacProvider for Hash {
+    fn sha1_hmac(&self, key: &[u8], payloads: &[&[u8]]) -> [u8; 20] {
+        let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key);
+        let mut context = hmac::Context::with_key(&key);
+        payloads.iter().for_each(|payload| context.update(payload));
+        context.sign().as_ref().try_into().expect("SHA-1 has 20 bytes")
+    }
+}
+
+impl Sha1Provider for Hash {
+    fn sha1(&self, data: &[u8]) -> [u8; 20] {
+        let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, data);
+        hash.as_ref().try_into().expect("SHA-1 has 20 bytes")
+    }
+}
+
+impl Sha256Provider for Hash {
+    fn sha256(&self, data: &[u8]) -> [u8; 32] {
+        digest::digest(&digest::SHA256, data).as_ref().try_into().expect("SHA-256 has 32 bytes")
+    }
+}
+
+/// One block through AES, which ring does not show by itself.
+fn aes_block<C: aes::cipher::KeyInit + aes::cipher::BlockCipherEncrypt>(key: &[u8], block: &[u8; 16]) -> [u8; 16] {
+    let cipher = C::new_from_slice(key).expect("the caller has a key of this cipher's length");
+    let mut out = aes::cipher::Block::<C>::default();
+    out.copy_from_slice(block);
+    cipher.encrypt_block(&mut out);
+    out[..].try_into().expect("a block has 16 bytes")
+}

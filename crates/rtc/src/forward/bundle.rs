@@ -1,0 +1,146 @@
+//! Many messages as one: a JSON array, an object for each.
+//!
+//! ```json
+//! [{"peer":"arm-1","data":"text, as it was sent"},{"peer":"arm-2","data":"AP8=","encoding":"base64"},{"lost":3}]
+//! ```
+//!
+//! Source: docs/gateway.md, "Bundles".
+
+use std::borrow::Cow;
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde::{Deserialize, Serialize};
+
+const BASE64: &str = "base64";
+
+/// A message in a bundle.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Whom it is from, in a bundle that was gathered; whom it is for, in one that is to be split.
+    pub peer: String,
+    pub message: Vec<u8>,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    peer: &'a str,
+    data: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<&'static str>,
+}
+
+/// What stands in an array: a message, or how many there were that could not be kept.
+#[derive(Deserialize)]
+struct Item {
+    peer: Option<String>,
+    data: Option<String>,
+    encoding: Option<String>,
+    lost: Option<u64>,
+}
+
+/// A bundle that grows.
+#[derive(Debug, Default)]
+pub struct Bundle {
+    text: Vec<u8>,
+    count: u64,
+    lost: u64,
+}
+
+impl Bundle {
+    pub fn push(&mut self, peer: &str, message: &[u8]) {
+        let written = match std::str::from_utf8(message) {
+            Ok(text) => Written { peer, data: text.into(), encoding: None },
+            Err(_) => Written { peer, data: BASE64_STANDARD.encode(message).into(), encoding: Some(BASE64) },
+        };
+        self.begin_item();
+        serde_json::to_writer(&mut self.text, &written).expect("strings are JSON, and memory takes them");
+        self.count += 1;
+    }
+
+    /// Says that so many messages before these could not be kept.
+    pub fn push_lost(&mut self, lost: u64) {
+        self.begin_item();
+        self.text.extend_from_slice(format!("{{\"lost\":{lost}}}").as_bytes());
+        self.lost += lost;
+    }
+
+    fn begin_item(&mut self) {
+        self.text.push(if self.text.is_empty() { b'[' } else { b',' });
+    }
+
+    /// Of its text, without the last bracket.
+    pub fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Messages in it.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Messages that it says were lost.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Its text; it is empty afterwards.
+    pub fn take(&mut self) -> Vec<u8> {
+        let Bundle { mut text, .. } = std::mem::take(self);
+        text.push(b']');
+        text
+    }
+}
+
+/// The messages of a bundle, in their order. `None`: it is none.
+pub fn parts(text: &[u8]) -> Option<Vec<Part>> {
+    let items: Vec<Item> = serde_json::from_slice(text).ok()?;
+    let mut parts = Vec::with_capacity(items.len());
+    for item in items {
+        let message = match (item.peer, item.data, item.encoding.as_deref(), item.lost) {
+            (Some(peer), Some(data), None, _) => Part { peer, message: data.into_bytes() },
+            (Some(peer), Some(data), Some(BASE64), _) => Part { peer, message: BASE64_STANDARD.decode(data).ok()? },
+            (None, None, None, Some(_)) => continue,
+            _ => return None,
+        };
+        parts.push(message);
+    }
+    Some(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_comes_out() {
+        let messages: [(&str, &[u8]); 4] =
+            [("a", b"text"), ("\"b\"", "\u{1}\n\u{e9}\"".as_bytes()), ("c", &[0, 255]), ("a", b"")];
+        let mut bundle = Bundle::default();
+        bundle.push_lost(3);
+        messages.iter().for_each(|(peer, message)| bundle.push(peer, message));
+        assert_eq!(bundle.count(), 4);
+        let (bytes, text) = (bundle.bytes(), bundle.take());
+        assert_eq!((text.len(), bundle.bytes(), bundle.count()), (bytes + 1, 0, 0));
+        let wanted = messages.map(|(peer, message)| Part { peer: peer.into(), message: message.into() });
+        assert_eq!(parts(&text).expect("a bundle"), wanted);
+        assert!(text.starts_with(br#"[{"lost":3},{"peer":"a","data":"text"},"#), "{}", String::from_utf8_lossy(&text));
+    }
+
+    #[test]
+    fn what_is_no_bundle_is_none() {
+        assert_eq!(parts(b"[]"), Some(Vec::new()));
+        for bad in [
+            &b""[..],
+            b"hello",
+            b"{}",
+            b"[1]",
+            br#"[{"peer":"a"}]"#,
+            br#"[{"peer":"a","data":"!","encoding":"base64"}]"#,
+            b"[\xff]",
+        ] {
+            assert_eq!(parts(bad), None, "{}", String::from_utf8_lossy(bad));
+        }
+        let other = br#"[{"peer":"a","data":"x","encoding":"rot13"}]"#;
+        assert_eq!(parts(other), None, "an encoding that nobody knows");
+    }
+}

@@ -1,0 +1,24 @@
+//! One WebRTC peer, as bytes in and bytes out: ICE, DTLS, SCTP and the data channels of a session. Beside it what a gateway does with
+//! the messages of its peers ([`forward`]), who is connected with whom in a room ([`room`]), and a relay for those who cannot reach each
+//! other ([`turn`]).
+//!
+//! No sockets, no clock, no threads: datagrams and the time are inputs. What the library below panics about ends one [`Peer`] and
+//! nothing else.
+//!
+//! Read first: [`Peer`], [`Lane`], [`ufrag`] (which peer a stranger's datagram is for).
+
+mod connection;
+mod crypto;
+pub mod forward;
+mod media;
+mod peer;
+pub mod room;
+mod stun;
+pub mod switch;
+pub mod turn;
+
+pub use connection::Broken;
+pub use media::{MediaClient, MediaEvent, MediaOutput};
+pub use peer::{BadOffer, Event, Lane, Offer, Output, Outputs, Peer};
+pub use str0m::media::MediaKind;
+pub use stun::ufrag;

@@ -1,0 +1,203 @@
+use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+use str0m::{
+    IceConnectionState, Rtc,
+    change::{SdpAnswer, SdpOffer, SdpPendingOffer},
+    format::Codec,
+    media::{Direction, KeyframeRequestKind, MediaKind, Mid},
+    rtp::RtpWrite,
+};
+
+use crate::{
+    BadOffer, Broken,
+    connection::{Connection, Said},
+};
+
+/// A client's end of a connection that media go over, packet by packet: what a load generator and the tests send and are sent. It encodes and
+/// decodes nothing.
+pub struct MediaClient {
+    connection: Connection,
+    pending: Option<SdpPendingOffer>,
+    lines: Vec<Line>,
+}
+
+/// One line of the description.
+struct Line {
+    mid: Mid,
+    kind: MediaKind,
+    sequence: u64,
+}
+
+/// What a client is told.
+#[derive(Debug, PartialEq)]
+pub enum MediaEvent {
+    Connected,
+    /// A packet on this line.
+    Packet {
+        line: usize,
+        sequence: u64,
+        time: u32,
+        marker: bool,
+        payload: Arc<[u8]>,
+    },
+    /// Whoever is sent this line wants a key frame.
+    KeyframeWanted {
+        line: usize,
+    },
+    Closed,
+}
+
+/// Where what it says goes.
+pub trait MediaOutput {
+    fn send(&mut self, to: SocketAddr, datagram: Vec<u8>);
+    fn event(&mut self, event: MediaEvent);
+}
+
+impl MediaClient {
+    /// A client that can be reached at `local`, and its offer: these lines it sends, those it wants to be sent.
+    pub fn offer(local: SocketAddr, sends: &[MediaKind], receives: &[MediaKind], now: Instant) -> (Self, String) {
+        let connection = Connection::new(false, &[local], 1, now, |config| {
+            config.clear_codecs().enable_opus(true, false).enable_vp8(true).set_rtp_mode(true)
+        });
+        let mut client = Self { connection, pending: None, lines: Vec::new() };
+        let mut api = client.connection.rtc.sdp_api();
+        for (kinds, direction) in [(sends, Direction::SendOnly), (receives, Direction::RecvOnly)] {
+            for kind in kinds {
+                let mid = api.add_media(*kind, direction, None, None, None);
+                client.lines.push(Line { mid, kind: *kind, sequence: 1 });
+            }
+        }
+        let (offer, pending) = api.apply().expect("a client has a line at least");
+        client.pending = Some(pending);
+        (client, offer.to_sdp_string())
+    }
+
+    /// Another offer, with one more line that it sends.
+    pub fn offer_more(&mut self, kind: MediaKind) -> String {
+        let mut api = self.connection.rtc.sdp_api();
+        let mid = api.add_media(kind, Direction::SendOnly, None, None, None);
+        let (offer, pending) = api.apply().expect("a line more is negotiated");
+        self.lines.push(Line { mid, kind, sequence: 1 });
+        self.pending = Some(pending);
+        offer.to_sdp_string()
+    }
+
+    /// Errors: what is wrong with the answer.
+    pub fn accept(&mut self, answer: &str) -> Result<(), BadOffer> {
+        let answer = SdpAnswer::from_sdp_string(answer).map_err(|error| BadOffer::new(&error))?;
+        let Some(pending) = self.pending.take() else { return Ok(()) };
+        self.connection.rtc.sdp_api().accept_answer(pending, answer).map_err(|error| BadOffer::new(&error))
+    }
+
+    /// The answer to an offer of the other end, whose new lines come behind those that there are.
+    ///
+    /// Errors: what is wrong with the offer.
+    pub fn answer(&mut self, offer: &str) -> Result<String, BadOffer> {
+        let offer = SdpOffer::from_sdp_string(offer).map_err(|error| BadOffer::new(&error))?;
+        let answer = self.connection.rtc.sdp_api().accept_offer(offer).map_err(|error| BadOffer::new(&error))?;
+        Ok(answer.to_sdp_string())
+    }
+
+    pub fn timeout(&self) -> Instant {
+        self.connection.timeout()
+    }
+
+    /// True if it was for this client.
+    ///
+    /// Errors: it has ended; as with every call below.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        (from, to): (SocketAddr, SocketAddr),
+        datagram: &[u8],
+        out: &mut impl MediaOutput,
+    ) -> Result<bool, Broken> {
+        let Self { connection, lines, .. } = self;
+        connection.handle_datagram(now, from, to, datagram, |rtc, said| tell(rtc, lines, said, out))
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut impl MediaOutput) -> Result<(), Broken> {
+        let Self { connection, lines, .. } = self;
+        connection.handle_timeout(now, |rtc, said| tell(rtc, lines, said, out))
+    }
+
+    /// Sends one packet on a line that it has offered to send.
+    pub fn send(
+        &mut self,
+        line: usize,
+        (time, marker, payload): (u32, bool, Arc<[u8]>),
+        now: Instant,
+        out: &mut impl MediaOutput,
+    ) -> Result<(), Broken> {
+        let Self { connection, lines, .. } = self;
+        let Line { mid, kind, sequence } = &mut lines[line];
+        let codec = if *kind == MediaKind::Video { Codec::Vp8 } else { Codec::Opus };
+        let Some(params) = connection.rtc.codec_config().find(|params| params.spec().codec == codec) else {
+            return Ok(());
+        };
+        let write = RtpWrite::new(params.pt(), (*sequence).into(), time, now, payload)
+            .marker(marker)
+            .nackable(*kind == MediaKind::Video);
+        *sequence += 1;
+        let mid = *mid;
+        let work = |rtc: &mut Rtc| {
+            if let Some(stream) = rtc.direct_api().stream_tx_by_mid(mid, None) {
+                stream.write_rtp(write);
+            }
+            Ok(())
+        };
+        connection.run(work, |rtc, said| tell(rtc, lines, said, out))
+    }
+
+    /// Asks whoever sends this line for a key frame.
+    pub fn want_keyframe(&mut self, line: usize, out: &mut impl MediaOutput) -> Result<(), Broken> {
+        let Self { connection, lines, .. } = self;
+        let Some(mid) = lines.get(line).map(|line| line.mid) else { return Ok(()) };
+        let work = |rtc: &mut Rtc| {
+            if let Some(stream) = rtc.direct_api().stream_rx_by_mid(mid, None) {
+                stream.request_keyframe(KeyframeRequestKind::Pli);
+            }
+            Ok(())
+        };
+        connection.run(work, |rtc, said| tell(rtc, lines, said, out))
+    }
+
+    pub fn close(&mut self, out: &mut impl MediaOutput) {
+        let Self { connection, lines, .. } = self;
+        connection.close(|rtc, said| tell(rtc, lines, said, out));
+    }
+}
+
+fn tell(rtc: &mut Rtc, lines: &mut Vec<Line>, said: Said, out: &mut impl MediaOutput) -> Result<(), Broken> {
+    let event = match said {
+        Said::Datagram(to, datagram) => {
+            out.send(to, datagram);
+            return Ok(());
+        }
+        Said::Event(event) => event,
+    };
+    let line_of = |lines: &[Line], mid: Mid| lines.iter().position(|line| line.mid == mid);
+    match event {
+        str0m::Event::Connected => out.event(MediaEvent::Connected),
+        str0m::Event::MediaAdded(added) if line_of(lines, added.mid).is_none() => {
+            lines.push(Line { mid: added.mid, kind: added.kind, sequence: 1 });
+        }
+        str0m::Event::RtpPacket(packet) => {
+            let mid = rtc.direct_api().stream_rx(&packet.header.ssrc).map(|stream| stream.mid());
+            if let Some(line) = mid.and_then(|mid| line_of(lines, mid)) {
+                let (sequence, time, marker) = (*packet.seq_no, packet.header.timestamp, packet.header.marker);
+                out.event(MediaEvent::Packet { line, sequence, time, marker, payload: packet.payload });
+            }
+        }
+        str0m::Event::KeyframeRequest(request) => {
+            if let Some(line) = line_of(lines, request.mid) {
+                out.event(MediaEvent::KeyframeWanted { line });
+            }
+        }
+        str0m::Event::Closed | str0m::Event::IceConnectionStateChange(IceConnectionState::Disconnected) => {
+            out.event(MediaEvent::Closed);
+        }
+        _ => {}
+    }
+    Ok(())
+}

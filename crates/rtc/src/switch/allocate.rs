@@ -1,0 +1,82 @@
+//! Which layer of each picture a member is sent, of what its way can carry.
+
+/// One picture that a member is sent: the rates of its layers, in bits per second, 0 for one that does not come.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    pub rates: Vec<u64>,
+    /// What is sent now.
+    pub current: usize,
+}
+
+/// A better layer is begun only if it leaves this much unused: an estimate that moves up and down a little switches nothing.
+const HEADROOM: f64 = 1.15;
+
+/// The layer of each picture. Everyone gets the least first; then each in turn the next better one that still fits.
+///
+/// `estimate`: bits per second, sound taken off already.
+pub fn allocate(wishes: &[Wish], estimate: u64) -> Vec<usize> {
+    let ranked: Vec<Vec<usize>> = wishes.iter().map(|wish| by_rate(&wish.rates)).collect();
+    let mut chosen = vec![0; wishes.len()];
+    let rate = |picture: usize, rank: usize| ranked[picture].get(rank).map_or(0, |layer| wishes[picture].rates[*layer]);
+    let mut used: u64 = (0..wishes.len()).map(|picture| rate(picture, 0)).sum();
+    loop {
+        let mut moved = false;
+        for picture in 0..wishes.len() {
+            let next = chosen[picture] + 1;
+            if next >= ranked[picture].len() {
+                continue;
+            }
+            let wanted = used - rate(picture, chosen[picture]) + rate(picture, next);
+            let had = ranked[picture].iter().position(|layer| *layer == wishes[picture].current);
+            let is_kept = had.is_some_and(|had| next <= had);
+            let needed = if is_kept { wanted } else { (wanted as f64 * HEADROOM) as u64 };
+            if needed <= estimate {
+                (chosen[picture], used, moved) = (next, wanted, true);
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    let layer = |(picture, rank): (usize, usize)| ranked[picture].get(rank).copied().unwrap_or(wishes[picture].current);
+    chosen.into_iter().enumerate().map(layer).collect()
+}
+
+/// Those that come, the least first.
+fn by_rate(rates: &[u64]) -> Vec<usize> {
+    let mut layers: Vec<usize> = (0..rates.len()).filter(|layer| rates[*layer] > 0).collect();
+    layers.sort_by_key(|layer| rates[*layer]);
+    layers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(rates: &[u64], current: usize) -> Wish {
+        Wish { rates: rates.to_vec(), current }
+    }
+
+    #[test]
+    fn each_gets_the_least_before_anyone_gets_more() {
+        let wishes = [wish(&[900, 300, 100], 2), wish(&[100, 300, 900], 0)];
+        assert_eq!(allocate(&wishes, 0), [2, 0], "the least in any case");
+        assert_eq!(allocate(&wishes, 500), [1, 0]);
+        assert_eq!(allocate(&wishes, 700), [1, 1]);
+        assert_eq!(allocate(&wishes, 10_000), [0, 2]);
+    }
+
+    #[test]
+    fn what_is_sent_is_kept_until_it_does_not_fit() {
+        assert_eq!(allocate(&[wish(&[100, 900], 0)], 1000), [0], "too little room to begin");
+        assert_eq!(allocate(&[wish(&[100, 900], 1)], 1000), [1], "and enough to go on");
+        assert_eq!(allocate(&[wish(&[100, 900], 1)], 899), [0]);
+    }
+
+    #[test]
+    fn what_does_not_come_is_not_chosen() {
+        assert_eq!(allocate(&[wish(&[0, 300], 0)], 10), [1]);
+        assert_eq!(allocate(&[wish(&[0, 0], 1)], 10), [1], "nothing comes: as it was");
+        assert_eq!(allocate(&[wish(&[], 0)], 10), [0]);
+    }
+}

@@ -1,0 +1,208 @@
+use std::time::{Duration, Instant};
+
+use str0m::rtp::{Vp8Descriptor, Vp8Patch};
+
+/// What one receiver is sent of one track: one stream with numbers and times that go on, whichever layer they come from.
+///
+/// ```text
+///   (nothing) ── key frame of the wanted layer ──► layer a ── wanted: b, key frame of b ──► layer b ..
+/// ```
+///
+/// Whatever is lost or comes late between its sender and here keeps its number, so that a receiver asks for it; what was lost is not hidden.
+#[derive(Debug, Default)]
+pub struct Feed {
+    layer: Option<usize>,
+    pub wanted: usize,
+    /// What the numbers of the layer and of the stream were when it began.
+    base: Numbers,
+    start: Numbers,
+    /// The highest that was sent.
+    last: Numbers,
+    sent_at: Option<Instant>,
+    /// How often another layer began.
+    pub switches: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Numbers {
+    sequence: u64,
+    time: u64,
+    picture: u16,
+    first_layer: u8,
+}
+
+/// One packet of a layer, looked at once for all of its receivers.
+pub struct Packet<'a> {
+    pub layer: usize,
+    /// Extended: it does not wrap.
+    pub sequence: u64,
+    /// In units of the clock; extended, too.
+    pub time: u64,
+    pub clock_hz: u32,
+    /// A picture begins here that can be decoded by itself; or every packet can, as with sound.
+    pub is_key: bool,
+    pub vp8: Option<&'a Vp8Descriptor>,
+}
+
+/// What a packet is called in a receiver's stream.
+#[derive(Debug, PartialEq)]
+pub struct Renumbered {
+    pub sequence: u64,
+    pub time: u32,
+    pub patch: Option<Vp8Patch>,
+}
+
+/// First number of a stream: far enough from 0 for what comes before the first packet, and below 65,536, because how often it has wrapped is
+/// told to nobody.
+const FIRST_SEQUENCE: u64 = 1000;
+const PICTURE_MASK: u16 = 0x7fff;
+
+impl Feed {
+    /// What is sent now.
+    pub fn layer(&self) -> Option<usize> {
+        self.layer
+    }
+
+    /// A key frame is waited for.
+    pub fn is_waiting(&self) -> bool {
+        self.layer != Some(self.wanted)
+    }
+
+    /// Its source has gone: what comes next is another one's, of which a key frame is waited for.
+    pub fn detach(&mut self) {
+        self.layer = None;
+        self.wanted = 0;
+    }
+
+    /// `None`: this receiver is not sent it.
+    pub fn pass(&mut self, packet: &Packet<'_>, now: Instant) -> Option<Renumbered> {
+        if packet.layer == self.wanted && self.is_waiting() && packet.is_key {
+            self.begin(packet, now);
+        }
+        if self.layer != Some(packet.layer) {
+            return None;
+        }
+        // From before the key frame it began with: of no use, and its number was another one's.
+        let ahead = packet.sequence.checked_sub(self.base.sequence)?;
+        let sequence = self.start.sequence + ahead;
+        let time = self.start.time.wrapping_add(packet.time.wrapping_sub(self.base.time));
+        let patch = packet.vp8.and_then(|descriptor| self.patch(descriptor));
+        if sequence > self.last.sequence {
+            (self.last.sequence, self.last.time) = (sequence, time);
+            self.sent_at = Some(now);
+        }
+        Some(Renumbered { sequence, time: time as u32, patch })
+    }
+
+    fn begin(&mut self, packet: &Packet<'_>, now: Instant) {
+        self.base = Numbers {
+            sequence: packet.sequence,
+            time: packet.time,
+            picture: packet.vp8.and_then(Vp8Descriptor::picture_id).unwrap_or(0),
+            first_layer: packet.vp8.and_then(Vp8Descriptor::tl0_pic_idx).unwrap_or(0),
+        };
+        self.start = match self.sent_at {
+            None => Numbers { sequence: FIRST_SEQUENCE, ..self.base },
+            Some(sent_at) => {
+                self.switches += 1;
+                let pause = now.saturating_duration_since(sent_at).max(Duration::from_millis(1));
+                Numbers {
+                    sequence: self.last.sequence + 1,
+                    time: self.last.time.wrapping_add((pause.as_secs_f64() * f64::from(packet.clock_hz)) as u64),
+                    picture: self.last.picture.wrapping_add(1) & PICTURE_MASK,
+                    first_layer: self.last.first_layer.wrapping_add(1),
+                }
+            }
+        };
+        (self.last.picture, self.last.first_layer) = (self.start.picture, self.start.first_layer);
+        self.layer = Some(packet.layer);
+    }
+
+    /// The numbers inside VP8 go on as well.
+    fn patch(&mut self, descriptor: &Vp8Descriptor) -> Option<Vp8Patch> {
+        let picture = descriptor.picture_id()?;
+        let ahead = picture.wrapping_sub(self.base.picture) & PICTURE_MASK;
+        let ours = self.start.picture.wrapping_add(ahead) & PICTURE_MASK;
+        // Half of all numbers ahead is behind.
+        if ours.wrapping_sub(self.last.picture) & PICTURE_MASK < PICTURE_MASK / 2 {
+            self.last.picture = ours;
+        }
+        let mut patch = descriptor.patch().picture_id(ours);
+        let mut is_same = ours == picture;
+        if let Some(index) = descriptor.tl0_pic_idx() {
+            let ours = self.start.first_layer.wrapping_add(index.wrapping_sub(self.base.first_layer));
+            if ours.wrapping_sub(self.last.first_layer) < u8::MAX / 2 {
+                self.last.first_layer = ours;
+            }
+            patch = patch.tl0_pic_idx(ours);
+            is_same &= ours == index;
+        }
+        if is_same { None } else { patch.build().ok() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    fn packet(layer: usize, sequence: u64, time: u64, is_key: bool) -> Packet<'static> {
+        Packet { layer, sequence, time, clock_hz: 90_000, is_key, vp8: None }
+    }
+
+    #[test]
+    fn nothing_is_sent_before_a_key_frame_and_losses_keep_their_place() {
+        let (mut feed, now) = (Feed::default(), start());
+        assert_eq!(feed.pass(&packet(0, 70_000, 5, false), now), None);
+        let sequences = [(70_001, true), (70_002, false), (70_005, false), (70_003, false), (70_000, false)]
+            .map(|(sequence, is_key)| feed.pass(&packet(0, sequence, 9, is_key), now).map(|sent| sent.sequence));
+        assert_eq!(sequences, [Some(1000), Some(1001), Some(1004), Some(1002), None]);
+    }
+
+    #[test]
+    fn another_layer_begins_with_its_key_frame_and_the_stream_goes_on() {
+        let (mut feed, now) = (Feed::default(), start());
+        feed.pass(&packet(0, 10, 1000, true), now).unwrap();
+        feed.pass(&packet(0, 11, 1000 + 3000, false), now + Duration::from_millis(33)).unwrap();
+        feed.wanted = 1;
+        assert!(feed.is_waiting());
+        let later = now + Duration::from_millis(66);
+        assert_eq!(feed.pass(&packet(1, 500_000, 77, false), later), None, "no key frame");
+        assert_eq!(feed.pass(&packet(0, 12, 7000, false), later).unwrap().sequence, 1002, "until then the old one");
+        let later = later + Duration::from_millis(33);
+        let first = feed.pass(&packet(1, 500_009, 99, true), later).unwrap();
+        assert_eq!((first.sequence, first.time), (1003, 7000 + 2970));
+        assert_eq!(feed.pass(&packet(0, 13, 10_000, false), later), None, "the old one has ended");
+        assert_eq!((feed.layer(), feed.switches), (Some(1), 1));
+    }
+
+    #[test]
+    fn pictures_of_vp8_are_counted_on() {
+        let (mut feed, now) = (Feed::default(), start());
+        // Extended, picture 0x7ffe in 15 bits; partition 0 begins, a key frame.
+        let payload = |picture: u16| [0x90, 0x80, 0x80 | (picture >> 8) as u8, picture as u8, 0, 0];
+        let mut pass = |layer, sequence, picture: u16| {
+            let payload = payload(picture);
+            let descriptor = Vp8Descriptor::parse(&payload).unwrap();
+            feed.wanted = layer;
+            let packet = Packet { vp8: Some(&descriptor), ..packet(layer, sequence, 0, true) };
+            let sent = feed.pass(&packet, now).unwrap();
+            let mut ours = payload;
+            if let Some(patch) = sent.patch {
+                // What the library will write in place of the payload's bytes.
+                let text = format!("{patch:?}");
+                assert!(text.contains("len: 2"), "{text}");
+                ours[2..4].copy_from_slice(&(0x8000 | feed.last.picture).to_be_bytes());
+            }
+            u16::from_be_bytes([ours[2] & 0x7f, ours[3]])
+        };
+        assert_eq!(pass(0, 1, 0x7ffe), 0x7ffe);
+        assert_eq!(pass(0, 2, 0x7fff), 0x7fff);
+        assert_eq!(pass(1, 900, 40), 0, "the next of the stream, not of the layer");
+        assert_eq!(pass(1, 901, 41), 1);
+    }
+}

@@ -1,0 +1,141 @@
+use std::time::Instant;
+
+use str0m::media::Direction;
+
+use super::{
+    Event, MemberId, Role, Send, Source, Switch, TRACKS_MAX,
+    member::{Missing, Slot},
+    track::Track,
+};
+
+/// Whose tracks go over which lines of whose description.
+impl Switch {
+    /// A line of a member's description, in its own offer.
+    pub(super) fn add_line(
+        &mut self,
+        id: MemberId,
+        added: str0m::media::MediaAdded,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) {
+        let Some(member) = self.member(id) else { return };
+        let (mid, kind) = (added.mid, added.kind);
+        let is_known =
+            member.slots.iter().any(|slot| slot.mid == mid) || member.tracks.iter().any(|track| track.mid == mid);
+        if is_known {
+            return;
+        }
+        let is_sent = matches!(added.direction, Direction::SendOnly | Direction::SendRecv);
+        if is_sent && member.role == Role::Viewer && member.slots.len() < TRACKS_MAX {
+            member.slots.push(Slot::new(mid, kind));
+            self.fill(id, now, send);
+        }
+        let is_heard = matches!(added.direction, Direction::RecvOnly | Direction::SendRecv);
+        let Some(member) = self.member(id) else { return };
+        if is_heard && member.role != Role::Viewer && member.tracks.len() < TRACKS_MAX {
+            member.tracks.push(Track { mid, kind, layers: Vec::new(), receivers: Vec::new() });
+            let room = member.room;
+            for other in self.rooms[room as usize].members.clone() {
+                if other != id {
+                    self.wish(other, now, send);
+                }
+            }
+        }
+    }
+
+    /// There is something new in the room of a member that is sent what the others send.
+    pub(super) fn wish(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
+        match self.member(id).map(|member| member.role) {
+            Some(Role::Member) => self.offer(id, now, send),
+            Some(Role::Viewer) => self.fill(id, now, send),
+            Some(Role::Publisher) | None => {}
+        }
+    }
+
+    /// The tracks of a room that a member does not send itself, and is not sent yet.
+    fn missing(&self, id: MemberId) -> Vec<Missing> {
+        let Some(member) = self.members.get(id.slot as usize).filter(|member| member.id == id) else {
+            return Vec::new();
+        };
+        let others = self.rooms[member.room as usize].members.iter().filter(|other| **other != id);
+        let all = others.filter_map(|other| self.members.get(other.slot as usize)).flat_map(|other| {
+            let track = |(at, track): (usize, &Track)| Missing {
+                kind: track.kind,
+                source: Source { member: other.id, track: at },
+                name: other.name.to_string(),
+            };
+            other.tracks.iter().enumerate().map(track)
+        });
+        all.filter(|track| !member.slots.iter().any(|slot| slot.source == Some(track.source))).collect()
+    }
+
+    /// Offers a member what it is not sent yet, and takes back what has gone.
+    pub(super) fn offer(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let missing = self.missing(id);
+        let Some(member) = self.member(id) else { return };
+        if member.role != Role::Member {
+            return;
+        }
+        let room = TRACKS_MAX.pow(2).saturating_sub(member.slots.len());
+        let wanted = &missing[..missing.len().min(room)];
+        if wanted.is_empty() && !member.wants_offer && member.slots.iter().all(|slot| slot.source.is_some()) {
+            return;
+        }
+        member.wants_offer = true;
+        // Before that its own offer may not have been answered yet.
+        if member.pending.is_some() || !member.is_connected {
+            return;
+        }
+        let made = self.work(id, now, send, |member, brought| member.make_offer(wanted, brought));
+        if let Some(Some(sdp)) = made {
+            // Slots that were taken back have moved the others.
+            self.find_receivers(id);
+            self.events.push_back(Event::Offer(id, sdp));
+        }
+    }
+
+    /// Gives a viewer's free lines what there is.
+    pub(super) fn fill(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
+        for Missing { kind, source, .. } in self.missing(id) {
+            let Some(member) = self.member(id) else { return };
+            let free = member.slots.iter().position(|slot| slot.source.is_none() && slot.kind == kind);
+            if let Some(slot) = free {
+                self.attach(id, slot, source, now, send);
+            }
+        }
+    }
+
+    /// From now on a slot is sent this track.
+    pub(super) fn attach(
+        &mut self,
+        id: MemberId,
+        slot: usize,
+        source: Source,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) {
+        let Some(member) = self.member(id) else { return };
+        member.slots[slot].attach(Some(source));
+        if let Some(track) = self.track(source) {
+            track.receivers.push((id, slot));
+        }
+        self.choose_layers(id, now, send);
+    }
+
+    /// Where its slots are now, for those who send to them.
+    pub(super) fn find_receivers(&mut self, id: MemberId) {
+        let Some(member) = self.member(id) else { return };
+        let slots: Vec<_> = member.slots.iter().enumerate().filter_map(|(at, slot)| Some((slot.source?, at))).collect();
+        let room = member.room;
+        for other in self.rooms[room as usize].members.clone() {
+            if let Some(other) = self.member(other) {
+                other.tracks.iter_mut().for_each(|track| track.receivers.retain(|(receiver, _)| *receiver != id));
+            }
+        }
+        for (source, at) in slots {
+            if let Some(track) = self.track(source) {
+                track.receivers.push((id, at));
+            }
+        }
+    }
+}

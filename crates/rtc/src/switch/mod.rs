@@ -1,0 +1,560 @@
+//! The switching unit (SFU): what each member of a room sends is passed on to the others, as it comes, and nothing is decoded.
+//!
+//! - this file: rooms and members, how they come, are found and go
+//! - [`lines`]: whose tracks go over which lines of whose description
+//! - [`relay`]: packets and requests for key frames, on their way through
+//! - [`member`]: one connection; offers and answers
+//! - [`feed`]: the one stream that a receiver sees, whichever layer it comes from
+//! - [`track`]: what is sent, in how many layers, and how much it is
+//! - [`allocate`]: which layer of each picture fits on the way to a member
+//!
+//! The sender is asked by the switch alone, once for all that want a key frame, and each receiver's way is measured by itself: what one
+//! receiver reports changes nothing for another.
+
+mod allocate;
+mod feed;
+mod lines;
+mod member;
+mod relay;
+mod track;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, VecDeque},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use slab::Slab;
+use str0m::media::MediaKind;
+
+use crate::{BadOffer, Broken, ufrag};
+use member::{Brought, Line, Member};
+use track::Track;
+
+/// From the answer to the first sign of life.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+/// Source: RFC 7675, section 5.1.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How long a member whose way is lost has to find another.
+const RESTART_MAX: Duration = Duration::from_secs(15);
+/// Addresses that one member may come from: of those that have shown its password the last.
+const ADDRESSES_MAX: usize = 4;
+/// How often layers are chosen, besides whenever an estimate changes.
+const TICK: Duration = Duration::from_secs(1);
+/// Lines of a description: what one member sends and is sent.
+const TRACKS_MAX: usize = 8;
+
+/// Names a member, and never another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemberId {
+    slot: u32,
+    serial: u32,
+}
+
+/// One of a member's tracks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Source {
+    member: MemberId,
+    track: usize,
+}
+
+/// What a member is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sends, and is offered what the others send, by [`Event::Offer`].
+    Member,
+    /// Sends only (WHIP).
+    Publisher,
+    /// Is sent what its own offer has lines for (WHEP).
+    Viewer,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Media can flow.
+    Connected(MemberId),
+    /// To be answered by [`Switch::accept_answer`].
+    Offer(MemberId, String),
+    /// It is no more; `panicked`: by a defect of the library.
+    Left { id: MemberId, panicked: bool },
+}
+
+/// The switching unit of one shard: all its rooms.
+pub struct Switch {
+    candidates: Vec<SocketAddr>,
+    members_max: usize,
+    room_members_max: usize,
+    members: Slab<Box<Member>>,
+    serial: u32,
+    rooms: Slab<Room>,
+    rooms_by_name: HashMap<Box<str>, u32>,
+    by_address: HashMap<SocketAddr, u32>,
+    by_ufrag: HashMap<Box<str>, u32>,
+    timers: BinaryHeap<Reverse<(Instant, MemberId)>>,
+    events: VecDeque<Event>,
+    /// When layers are chosen anew; `None` while nobody is there.
+    next_tick: Option<Instant>,
+    /// Lent to whatever is done to a member, so that nothing is allocated for a packet.
+    brought: Brought,
+    forwarded: u64,
+}
+
+struct Room {
+    name: Box<str>,
+    members: Vec<MemberId>,
+}
+
+/// Why somebody cannot join.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error(transparent)]
+    Offer(#[from] BadOffer),
+    #[error("the room has as many members as it may")]
+    RoomFull,
+    #[error("the switching unit has as many members as it may")]
+    Full,
+    #[error("there is no such member")]
+    Gone,
+}
+
+/// What there is to know about one member's connection.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Report {
+    pub name: String,
+    pub is_connected: bool,
+    /// What its way carries, as estimated, in kbit/s.
+    pub estimate_kbps: Option<u64>,
+    pub sends: Vec<Sends>,
+    pub receives: Vec<Receives>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Sends {
+    pub kind: &'static str,
+    /// Of each layer, in the order of their first packets.
+    pub layers_kbps: Vec<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Receives {
+    pub from: String,
+    pub kind: &'static str,
+    /// Which of the source's layers.
+    pub layer: Option<usize>,
+    pub layer_switches: u64,
+    /// It is waited for a key frame.
+    pub is_waiting: bool,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// Where datagrams go.
+pub trait Send: FnMut(SocketAddr, Vec<u8>) {}
+impl<F: FnMut(SocketAddr, Vec<u8>) + ?Sized> Send for F {}
+
+impl Switch {
+    /// `candidates`: where its socket can be reached, the first of each family being the one that datagrams are said to come in on.
+    pub fn new(candidates: Vec<SocketAddr>, members_max: usize, room_members_max: usize) -> Self {
+        Self {
+            candidates,
+            members_max,
+            room_members_max,
+            members: Slab::new(),
+            serial: 0,
+            rooms: Slab::new(),
+            rooms_by_name: HashMap::new(),
+            by_address: HashMap::new(),
+            by_ufrag: HashMap::new(),
+            timers: BinaryHeap::new(),
+            events: VecDeque::new(),
+            next_tick: None,
+            brought: Brought::default(),
+            forwarded: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Somebody has shown that they are behind this address.
+    pub fn knows(&self, address: &SocketAddr) -> bool {
+        self.by_address.contains_key(address)
+    }
+
+    /// Packets passed on to a receiver, all in all.
+    pub fn forwarded(&self) -> u64 {
+        self.forwarded
+    }
+
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// A member for this offer, and the answer. `name`: whose tracks these are, to the others.
+    ///
+    /// Errors: what is wrong with the offer; `Full`, `RoomFull`.
+    pub fn join(
+        &mut self,
+        room: &str,
+        (name, role): (&str, Role),
+        offer: &str,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) -> Result<(MemberId, String), Refused> {
+        if self.members.len() >= self.members_max {
+            return Err(Refused::Full);
+        }
+        let known = self.rooms_by_name.get(room).copied();
+        if known.is_some_and(|room| self.rooms[room as usize].members.len() >= self.room_members_max) {
+            return Err(Refused::RoomFull);
+        }
+        let room_at = known.unwrap_or_else(|| self.rooms.vacant_key() as u32);
+        self.serial = self.serial.wrapping_add(1);
+        let id = MemberId { slot: self.members.vacant_key() as u32, serial: self.serial };
+        let mut brought = std::mem::take(&mut self.brought);
+        let who = (id, room_at, name, role);
+        let made = Member::answer(who, offer, &self.candidates, now, &mut brought);
+        self.brought = brought;
+        let (member, answer) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                self.brought.events.clear();
+                return Err(error.into());
+            }
+        };
+        self.by_ufrag.insert(member.ufrag.clone(), id.slot);
+        self.members.insert(Box::new(member));
+        self.next_tick.get_or_insert(now + TICK);
+        if known.is_none() {
+            self.rooms.insert(Room { name: room.into(), members: Vec::new() });
+            self.rooms_by_name.insert(room.into(), room_at);
+        }
+        self.rooms[room_at as usize].members.push(id);
+        self.settle(id, now, send);
+        self.work(id, now, send, |member, brought| {
+            member.connection.handle_timeout(now, |_, said| {
+                brought.tell(said);
+                Ok(())
+            })
+        });
+        Ok((id, answer))
+    }
+
+    /// Another offer of a member: it sends something else, or has lost its way and begins anew.
+    ///
+    /// Errors: what is wrong with the offer; `Gone`.
+    pub fn accept_offer(
+        &mut self,
+        id: MemberId,
+        offer: &str,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) -> Result<String, Refused> {
+        let mut brought = std::mem::take(&mut self.brought);
+        let Some(member) = self.member(id) else { return Err(Refused::Gone) };
+        let before = member.ufrag.clone();
+        let answer = member.accept_offer(offer, &mut brought);
+        let after = member.ufrag.clone();
+        self.brought = brought;
+        self.by_ufrag.remove(&before);
+        self.by_ufrag.insert(after, id.slot);
+        self.settle(id, now, send);
+        // One of ours that was under way has been taken back by it.
+        self.offer(id, now, send);
+        Ok(answer?)
+    }
+
+    /// A member that has sent no other offer than its first begins anew with these names of its ICE, `(ufrag, password)`; gives what its other
+    /// end needs to know of the server's: its names and candidates, as a fragment of a description.
+    ///
+    /// Errors: `Gone`; what is wrong with them.
+    pub fn restart(
+        &mut self,
+        id: MemberId,
+        (ufrag, password): (&str, &str),
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) -> Result<String, Refused> {
+        let Some(offer) = self.member(id).and_then(|member| member.offer.clone()) else { return Err(Refused::Gone) };
+        let renamed = offer.lines().map(|line| match line {
+            _ if line.starts_with("a=ice-ufrag:") => format!("a=ice-ufrag:{ufrag}\r\n"),
+            _ if line.starts_with("a=ice-pwd:") => format!("a=ice-pwd:{password}\r\n"),
+            _ => format!("{line}\r\n"),
+        });
+        let answer = self.accept_offer(id, &renamed.collect::<String>(), now, send)?;
+        // One line stands for all: they are bundled.
+        let line = answer.split_inclusive("\r\n").skip_while(|line| !line.starts_with("m="));
+        let line = line.enumerate().take_while(|(at, line)| *at == 0 || !line.starts_with("m="));
+        let told = ["m=", "a=mid:", "a=ice-ufrag:", "a=ice-pwd:", "a=candidate:", "a=end-of-candidates"];
+        let line = line.map(|(_, line)| line).filter(|line| told.iter().any(|name| line.starts_with(name)));
+        Ok(std::iter::once("a=ice-lite\r\n").chain(line).collect())
+    }
+
+    /// The answer to an [`Event::Offer`].
+    ///
+    /// Errors: what is wrong with it; `Gone`.
+    pub fn accept_answer(
+        &mut self,
+        id: MemberId,
+        answer: &str,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) -> Result<(), Refused> {
+        let mut brought = std::mem::take(&mut self.brought);
+        let Some(member) = self.member(id) else { return Err(Refused::Gone) };
+        let made = member.accept_answer(answer, &mut brought);
+        self.brought = brought;
+        self.settle(id, now, send);
+        let lines = made?;
+        let first = self.member(id).map_or(0, |member| member.slots.len() - lines.len());
+        for (at, Line { kind, source, .. }) in lines.into_iter().enumerate() {
+            if self.track(source).is_some_and(|track| track.kind == kind) {
+                self.attach(id, first + at, source, now, send);
+            } else if let Some(member) = self.member(id) {
+                // It has gone while the offer was under way.
+                member.wants_offer = true;
+            }
+        }
+        self.offer(id, now, send);
+        Ok(())
+    }
+
+    /// It goes; its other end is told.
+    pub fn leave(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
+        if let Some(member) = self.member(id) {
+            member.connection.close(|_, said| {
+                if let crate::connection::Said::Datagram(to, datagram) = said {
+                    send(to, datagram);
+                }
+                Ok(())
+            });
+            self.remove(id, false, now, send);
+        }
+    }
+
+    /// True if it was one of a member's.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        datagram: &[u8],
+        send: &mut (impl Send + ?Sized),
+    ) -> bool {
+        let known = self.by_address.get(&from).copied();
+        let slot = match ufrag(datagram) {
+            Some(name) => self.by_ufrag.get(name).copied(),
+            None => known,
+        };
+        let Some(id) = slot.and_then(|slot| self.members.get(slot as usize)).map(|member| member.id) else {
+            return false;
+        };
+        let to = self.candidates.iter().find(|candidate| candidate.is_ipv4() == from.is_ipv4());
+        let Some(to) = to.copied() else { return false };
+        let is_good = self.work(id, now, send, |member, brought| {
+            member.connection.handle_datagram(now, from, to, datagram, |_, said| {
+                brought.tell(said);
+                Ok(())
+            })
+        });
+        if is_good != Some(true) {
+            return false;
+        }
+        if let Some(member) = self.member(id) {
+            member.heard = now;
+            if known != Some(id.slot) {
+                if member.addresses.len() >= ADDRESSES_MAX {
+                    let oldest = member.addresses.remove(0);
+                    self.by_address.remove(&oldest);
+                }
+                if let Some(member) = self.member(id) {
+                    member.addresses.push(from);
+                }
+                self.by_address.insert(from, id.slot);
+            }
+        }
+        true
+    }
+
+    /// When [`Switch::handle_timeouts`] wants to be called.
+    pub fn timeout(&self) -> Option<Instant> {
+        let first = self.timers.peek().map(|Reverse((at, _))| *at);
+        first.into_iter().chain(self.next_tick).min()
+    }
+
+    pub fn handle_timeouts(&mut self, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let mut due = Vec::new();
+        while let Some(Reverse((at, id))) = self.timers.peek().copied().filter(|Reverse((at, _))| *at <= now) {
+            self.timers.pop();
+            if let Some(member) = self.member(id).filter(|member| member.queued == Some(at)) {
+                member.queued = None;
+                due.push(id);
+            }
+        }
+        if self.next_tick.is_some_and(|at| at <= now) {
+            self.next_tick = (!self.members.is_empty()).then_some(now + TICK);
+            self.tick(now, send);
+        }
+        for id in due {
+            let Some(member) = self.member(id) else { continue };
+            if member.deadline(SILENCE_MAX) <= now {
+                self.leave(id, now, send);
+            } else if member.connection.timeout() <= now {
+                self.work(id, now, send, |member, brought| {
+                    member.connection.handle_timeout(now, |_, said| {
+                        brought.tell(said);
+                        Ok(())
+                    })
+                });
+            } else {
+                self.queue(id);
+            }
+        }
+    }
+
+    /// Everybody in a room, in the order of joining.
+    pub fn reports(&self, room: &str, now: Instant) -> Vec<Report> {
+        let Some(room) = self.rooms_by_name.get(room) else { return Vec::new() };
+        let members = self.rooms[*room as usize].members.iter().filter_map(|id| self.members.get(id.slot as usize));
+        members.map(|member| self.report(member, now)).collect()
+    }
+
+    fn report(&self, member: &Member, now: Instant) -> Report {
+        let sends = member.tracks.iter().map(|track| Sends {
+            kind: kind_name(track.kind),
+            layers_kbps: track.layers.iter().map(|layer| layer.bits_per_s(now) / 1000).collect(),
+        });
+        let receives = member.slots.iter().filter_map(|slot| {
+            let from = slot.source?.member;
+            Some(Receives {
+                from: self.members.get(from.slot as usize)?.name.to_string(),
+                kind: kind_name(slot.kind),
+                layer: slot.feed.layer(),
+                layer_switches: slot.feed.switches,
+                is_waiting: slot.feed.is_waiting(),
+                packets: slot.sent_packets,
+                bytes: slot.sent_bytes,
+            })
+        });
+        Report {
+            name: member.name.to_string(),
+            is_connected: member.is_connected,
+            estimate_kbps: member.estimate.map(|estimate| estimate / 1000),
+            sends: sends.collect(),
+            receives: receives.collect(),
+        }
+    }
+
+    /// Does something to a member, and all that follows from it; `None`: it has gone, or goes now.
+    fn work<T>(
+        &mut self,
+        id: MemberId,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+        work: impl FnOnce(&mut Member, &mut Brought) -> Result<T, Broken>,
+    ) -> Option<T> {
+        let mut brought = std::mem::take(&mut self.brought);
+        let done = self.member(id).map(|member| work(member, &mut brought));
+        self.brought = brought;
+        match done? {
+            Ok(done) => {
+                self.settle(id, now, send);
+                Some(done)
+            }
+            Err(error) => {
+                self.brought.datagrams.clear();
+                self.brought.events.clear();
+                self.remove(id, matches!(error, Broken::Panicked), now, send);
+                None
+            }
+        }
+    }
+
+    /// A member has been worked on: what it has to send goes, and what it has told is looked at.
+    fn settle(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
+        for (to, datagram) in self.brought.datagrams.drain(..) {
+            send(to, datagram);
+        }
+        if !self.brought.events.is_empty() {
+            let mut events = std::mem::take(&mut self.brought.events);
+            for event in events.drain(..) {
+                self.handle_event(id, event, now, send);
+            }
+            if self.brought.events.is_empty() {
+                self.brought.events = events;
+            }
+        }
+        self.queue(id);
+    }
+
+    fn queue(&mut self, id: MemberId) {
+        let Self { members, timers, .. } = self;
+        let Some(member) = members.get_mut(id.slot as usize).filter(|member| member.id == id) else { return };
+        let wanted = member.connection.timeout().min(member.deadline(SILENCE_MAX));
+        if member.queued.is_none_or(|queued| wanted < queued) {
+            member.queued = Some(wanted);
+            timers.push(Reverse((wanted, id)));
+        }
+    }
+
+    fn track(&mut self, source: Source) -> Option<&mut Track> {
+        self.member(source.member)?.tracks.get_mut(source.track)
+    }
+
+    fn remove(&mut self, id: MemberId, panicked: bool, now: Instant, send: &mut (impl Send + ?Sized)) {
+        if self.member(id).is_none() {
+            return;
+        }
+        let member = self.members.remove(id.slot as usize);
+        self.by_ufrag.remove(&member.ufrag);
+        for address in &member.addresses {
+            if self.by_address.get(address) == Some(&id.slot) {
+                self.by_address.remove(address);
+            }
+        }
+        self.events.push_back(Event::Left { id, panicked });
+        let room = &mut self.rooms[member.room as usize];
+        room.members.retain(|other| *other != id);
+        if room.members.is_empty() {
+            self.rooms_by_name.remove(&room.name);
+            self.rooms.remove(member.room as usize);
+            return;
+        }
+        for other in room.members.clone() {
+            let Some(other_member) = self.member(other) else { continue };
+            for track in &mut other_member.tracks {
+                track.receivers.retain(|(receiver, _)| *receiver != id);
+            }
+            let mut lost = false;
+            for slot in &mut other_member.slots {
+                if slot.source.is_some_and(|source| source.member == id) {
+                    slot.attach(None);
+                    lost = true;
+                }
+            }
+            if lost {
+                other_member.wants_offer = true;
+                self.wish(other, now, send);
+            }
+        }
+    }
+
+    fn member(&mut self, id: MemberId) -> Option<&mut Member> {
+        Some(self.members.get_mut(id.slot as usize).filter(|member| member.id == id)?)
+    }
+}
+
+fn kind_name(kind: MediaKind) -> &'static str {
+    match kind {
+        MediaKind::Audio => "audio",
+        MediaKind::Video => "video",
+    }
+}

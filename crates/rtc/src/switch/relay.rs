@@ -1,0 +1,224 @@
+use std::time::Instant;
+
+use str0m::{
+    IceConnectionState,
+    bwe::{Bitrate, BweKind},
+    format::PayloadParams,
+    media::{KeyframeRequestKind, MediaKind},
+    rtp::{RtpPacket, Vp8Descriptor},
+};
+
+use super::{
+    Event, MemberId, RESTART_MAX, Role, Send, Source, Switch,
+    allocate::{Wish, allocate},
+    feed::Packet,
+    member::Slot,
+    track::{LAYERS_MAX, Layer, is_key},
+};
+
+/// What sound takes on a way, in bits per second for each sender.
+const SOUND: u64 = 50_000;
+/// Until the layers of a picture have been measured: that there is more to send than nothing.
+const UNKNOWN: u64 = 1_500_000;
+
+impl Switch {
+    pub(super) fn handle_event(
+        &mut self,
+        id: MemberId,
+        event: str0m::Event,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) {
+        match event {
+            str0m::Event::RtpPacket(packet) => self.forward(id, &packet, now, send),
+            str0m::Event::MediaAdded(added) => self.add_line(id, added, now, send),
+            str0m::Event::KeyframeRequest(request) => {
+                let Some(member) = self.member(id) else { return };
+                let slot = member.slots.iter().find(|slot| slot.mid == request.mid);
+                if let Some((source, layer)) = slot.and_then(|slot| Some((slot.source?, slot.feed.layer()))) {
+                    self.ask_key(source, layer, now, send);
+                }
+            }
+            str0m::Event::EgressBitrateEstimate(BweKind::Twcc { estimate, .. } | BweKind::Remb { estimate, .. }) => {
+                if let Some(member) = self.member(id) {
+                    member.estimate = Some(estimate.as_u64());
+                    self.choose_layers(id, now, send);
+                }
+            }
+            str0m::Event::Connected => {
+                let Some(member) = self.member(id) else { return };
+                member.ends = None;
+                if !std::mem::replace(&mut member.is_connected, true) {
+                    let sources: Vec<_> = member.slots.iter().filter_map(|slot| slot.source).collect();
+                    self.events.push_back(Event::Connected(id));
+                    for source in sources {
+                        self.ask_key(source, None, now, send);
+                    }
+                    self.wish(id, now, send);
+                }
+            }
+            str0m::Event::IceConnectionStateChange(state) => {
+                let Some(member) = self.member(id) else { return };
+                match state {
+                    IceConnectionState::Disconnected => member.ends = Some(now + RESTART_MAX),
+                    IceConnectionState::Connected | IceConnectionState::Completed => member.ends = None,
+                    _ => {}
+                }
+            }
+            str0m::Event::Closed => self.remove(id, false, now, send),
+            _ => {}
+        }
+    }
+
+    /// One packet, to everybody who is sent this layer.
+    fn forward(&mut self, id: MemberId, packet: &RtpPacket, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let Some((track_at, layer)) = self.layer(id, packet, now) else { return };
+        let Some(member) = self.member(id) else { return };
+        let find = |params: &&PayloadParams| params.pt() == packet.header.payload_type;
+        let Some(params) = member.connection.rtc.codec_config().params().iter().find(find).copied() else { return };
+        let track = &mut member.tracks[track_at];
+        let (kind, receivers) = (track.kind, std::mem::take(&mut track.receivers));
+        let vp8 = match params.spec().codec {
+            str0m::format::Codec::Vp8 => Vp8Descriptor::parse(&packet.payload).ok(),
+            _ => None,
+        };
+        let passed = Packet {
+            layer,
+            sequence: *packet.seq_no,
+            time: packet.time.numer(),
+            clock_hz: packet.time.denom(),
+            is_key: kind == MediaKind::Audio || is_key(params.spec().codec, &packet.payload, vp8.as_ref()),
+            vp8: vp8.as_ref(),
+        };
+        let source = Source { member: id, track: track_at };
+        for (receiver, slot) in &receivers {
+            let Some(member) = self.member(*receiver) else { continue };
+            let Some(line) = member.slots.get_mut(*slot).filter(|line| line.source == Some(source)) else {
+                continue;
+            };
+            let Some(sent) = line.feed.pass(&passed, now) else { continue };
+            self.forwarded += 1;
+            self.work(*receiver, now, send, |member, brought| {
+                member.send(*slot, (packet, &params, sent), now, brought)
+            });
+        }
+        if let Some(track) = self.track(source) {
+            // Whoever has broken meanwhile has made others look for something else.
+            let added = std::mem::replace(&mut track.receivers, receivers);
+            for (receiver, slot) in added {
+                track.receivers.retain(|(known, _)| *known != receiver);
+                track.receivers.push((receiver, slot));
+            }
+        }
+    }
+
+    /// Which of a member's tracks and layers a packet is of; a layer is known from its first packet on.
+    fn layer(&mut self, id: MemberId, packet: &RtpPacket, now: Instant) -> Option<(usize, usize)> {
+        let member = self.member(id)?;
+        let ssrc = packet.header.ssrc;
+        for (at, track) in member.tracks.iter_mut().enumerate() {
+            if let Some(layer) = track.layers.iter().position(|layer| layer.ssrc == ssrc) {
+                track.layers[layer].count(packet.payload.len(), now);
+                return Some((at, layer));
+            }
+        }
+        let mut api = member.connection.rtc.direct_api();
+        let stream = api.stream_rx(&ssrc)?;
+        let (mid, rid) = (stream.mid(), stream.rid());
+        let at = member.tracks.iter().position(|track| track.mid == mid)?;
+        let layers = &mut member.tracks[at].layers;
+        // The same layer under another name: its sender has begun anew.
+        let layer = match layers.iter().position(|layer| layer.rid == rid) {
+            Some(layer) => {
+                layers[layer].ssrc = ssrc;
+                layer
+            }
+            None if layers.len() < LAYERS_MAX => {
+                layers.push(Layer::new(ssrc, rid));
+                layers.len() - 1
+            }
+            None => return None,
+        };
+        Some((at, layer))
+    }
+
+    /// Asks the sender of a track for a key frame: of this layer, or of those that somebody waits for.
+    pub(super) fn ask_key(
+        &mut self,
+        source: Source,
+        layer: Option<usize>,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) {
+        let Some(track) = self.track(source).filter(|track| track.kind == MediaKind::Video) else { return };
+        let (mid, receivers) = (track.mid, track.receivers.clone());
+        let mut wanted: Vec<usize> = layer.into_iter().collect();
+        if layer.is_none() {
+            for (receiver, slot) in receivers {
+                let slot = self.member(receiver).and_then(|member| member.slots.get(slot));
+                wanted.extend(slot.filter(|slot| slot.feed.is_waiting()).map(|slot| slot.feed.wanted));
+            }
+            wanted.sort_unstable();
+            wanted.dedup();
+        }
+        for layer in wanted {
+            let Some(track) = self.track(source) else { return };
+            let Some(layer) = track.layers.get_mut(layer) else { continue };
+            if !layer.ask(now) {
+                continue;
+            }
+            let rid = layer.rid;
+            self.work(source.member, now, send, |member, brought| {
+                member.run(brought, |rtc| {
+                    if let Some(stream) = rtc.direct_api().stream_rx_by_mid(mid, rid) {
+                        stream.request_keyframe(KeyframeRequestKind::Pli);
+                    }
+                    Ok(())
+                })
+            });
+        }
+    }
+
+    /// Which layer of each picture a member is to be sent, and what is to be measured of its way.
+    pub(super) fn choose_layers(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let Some(member) = self.member(id).filter(|member| member.role != Role::Publisher) else { return };
+        let estimate = member.estimate;
+        let sounds = member.slots.iter().filter(|slot| slot.kind == MediaKind::Audio && slot.source.is_some()).count();
+        let is_picture = |(_, slot): &(usize, &Slot)| slot.kind == MediaKind::Video;
+        let picture = |(at, slot): (usize, &Slot)| Some((at, slot.source?, slot.feed.wanted));
+        let pictures: Vec<_> = member.slots.iter().enumerate().filter(is_picture).filter_map(picture).collect();
+        let mut wish = |(_, source, current): &(usize, Source, usize)| {
+            let rates = self
+                .track(*source)
+                .map_or_else(Vec::new, |track| track.layers.iter().map(|layer| layer.bits_per_s(now)).collect());
+            Wish { rates, current: *current }
+        };
+        let wishes: Vec<Wish> = pictures.iter().map(&mut wish).collect();
+        let sound = sounds as u64 * SOUND;
+        let best = |wish: &Wish| wish.rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(UNKNOWN);
+        let desired = sound + wishes.iter().map(best).sum::<u64>();
+        let chosen = allocate(&wishes, estimate.map_or(u64::MAX / 4, |estimate| estimate.saturating_sub(sound)));
+        self.work(id, now, send, |member, brought| {
+            for ((at, ..), layer) in pictures.iter().zip(&chosen) {
+                member.slots[*at].feed.wanted = *layer;
+            }
+            // A little more than is sent, so that a better layer can be seen to fit.
+            let desired = Bitrate::from(desired + desired / 4);
+            member.run(brought, |rtc| {
+                rtc.bwe().set_bitrate(Bitrate::ZERO, desired);
+                Ok(())
+            })
+        });
+        for (_, source, _) in pictures {
+            self.ask_key(source, None, now, send);
+        }
+    }
+
+    /// Once a second: layers have been measured, and a key frame that was asked for may have been lost.
+    pub(super) fn tick(&mut self, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let all: Vec<MemberId> = self.members.iter().map(|(_, member)| member.id).collect();
+        for id in all {
+            self.choose_layers(id, now, send);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use super::*;
+use crate::{MediaClient, MediaEvent, MediaOutput};
+
+/// Clients around a switch, with time that is an input; every `lose`th datagram from the switch is lost (0: none).
+struct Net {
+    switch: Switch,
+    clients: Vec<Client>,
+    now: Instant,
+    lose: usize,
+    sent: usize,
+    waiting: Vec<(SocketAddr, Vec<u8>)>,
+    /// Does not look at what it is offered.
+    deaf: Option<MemberId>,
+}
+
+struct Client {
+    id: MemberId,
+    end: MediaClient,
+    address: SocketAddr,
+    out: Out,
+}
+
+#[derive(Default)]
+struct Out {
+    datagrams: VecDeque<Vec<u8>>,
+    events: Vec<MediaEvent>,
+}
+
+impl MediaOutput for Out {
+    fn send(&mut self, _: SocketAddr, datagram: Vec<u8>) {
+        self.datagrams.push_back(datagram);
+    }
+    fn event(&mut self, event: MediaEvent) {
+        self.events.push(event);
+    }
+}
+
+impl Net {
+    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+    fn new() -> Self {
+        let switch = Switch::new(vec![switch_address()], 100, 20);
+        Self { switch, clients: Vec::new(), now: Instant::now(), lose: 0, sent: 0, waiting: Vec::new(), deaf: None }
+    }
+
+    fn join(&mut self, name: &str, role: Role, sends: &[MediaKind], receives: &[MediaKind]) -> usize {
+        let address = format!("127.0.0.1:{}", 2000 + self.clients.len()).parse().unwrap();
+        let (mut end, offer) = MediaClient::offer(address, sends, receives, self.now);
+        let Self { switch, waiting, now, .. } = self;
+        let (id, answer) =
+            switch.join("room", (name, role), &offer, *now, &mut |to, datagram| waiting.push((to, datagram))).unwrap();
+        end.accept(&answer).unwrap();
+        self.clients.push(Client { id, end, address, out: Out::default() });
+        self.clients.len() - 1
+    }
+
+    /// Lets `span` pass, and answers the switch's offers.
+    fn run(&mut self, span: Duration) {
+        let end = self.now + span;
+        while self.now < end {
+            loop {
+                let mut moved = false;
+                for at in 0..self.clients.len() {
+                    while let Some(datagram) = self.clients[at].out.datagrams.pop_front() {
+                        moved = true;
+                        let Self { switch, waiting, now, clients, .. } = self;
+                        let send = &mut |to, datagram| waiting.push((to, datagram));
+                        switch.handle_datagram(*now, clients[at].address, &datagram, send);
+                    }
+                }
+                for (to, datagram) in std::mem::take(&mut self.waiting) {
+                    moved = true;
+                    self.sent += 1;
+                    if self.lose > 0 && self.sent.is_multiple_of(self.lose) {
+                        continue;
+                    }
+                    if let Some(client) = self.clients.iter_mut().find(|client| client.address == to) {
+                        let way = (switch_address(), client.address);
+                        let _ = client.end.handle_datagram(self.now, way, &datagram, &mut client.out);
+                    }
+                }
+                while let Some(event) = self.switch.poll_event() {
+                    if let Event::Offer(id, offer) = event
+                        && self.deaf != Some(id)
+                    {
+                        moved = true;
+                        let client = self.clients.iter_mut().find(|client| client.id == id).unwrap();
+                        let answer = client.end.answer(&offer).unwrap();
+                        let Self { switch, waiting, now, .. } = self;
+                        let send = &mut |to, datagram| waiting.push((to, datagram));
+                        switch.accept_answer(id, &answer, *now, send).unwrap();
+                    }
+                }
+                if !moved {
+                    break;
+                }
+            }
+            self.now += Duration::from_millis(5);
+            let Self { switch, waiting, now, clients, .. } = self;
+            switch.handle_timeouts(*now, &mut |to, datagram| waiting.push((to, datagram)));
+            for client in clients {
+                if client.end.timeout() <= *now {
+                    let _ = client.end.handle_timeout(*now, &mut client.out);
+                }
+            }
+        }
+    }
+
+    /// So many pictures of one packet each, 20 ms apart; the first, and each that was asked for, is a key frame.
+    fn talk(&mut self, from: usize, pictures: usize) {
+        let mut key = true;
+        for n in 0..pictures {
+            key |= self.clients[from].out.events.iter().any(|event| matches!(event, MediaEvent::KeyframeWanted { .. }));
+            self.clients[from].out.events.retain(|event| !matches!(event, MediaEvent::KeyframeWanted { .. }));
+            let client = &mut self.clients[from];
+            // A descriptor without extension, and the picture's own head: its lowest bit is 0 for a key frame.
+            let payload: Arc<[u8]> =
+                [&[0x10, u8::from(!key)], (n as u32).to_be_bytes().as_slice(), &[7; 500]].concat().into();
+            client.end.send(0, (n as u32 * 1800, true, payload), self.now, &mut client.out).unwrap();
+            key = false;
+            self.run(Duration::from_millis(20));
+        }
+    }
+
+    /// The numbers of the pictures that a client was sent, and how often it was sent a key frame.
+    fn seen(&self, at: usize) -> (Vec<u32>, usize) {
+        let packets = self.clients[at].out.events.iter().filter_map(|event| match event {
+            MediaEvent::Packet { payload, .. } => Some(payload),
+            _ => None,
+        });
+        let (mut numbers, mut keys) = (Vec::new(), 0);
+        for payload in packets {
+            numbers.push(u32::from_be_bytes(payload[2..6].try_into().unwrap()));
+            keys += usize::from(payload[1] == 0);
+        }
+        (numbers, keys)
+    }
+}
+
+fn switch_address() -> SocketAddr {
+    "127.0.0.1:1000".parse().unwrap()
+}
+
+const VIDEO: &[MediaKind] = &[MediaKind::Video];
+const SETTLED: Duration = Duration::from_secs(1);
+
+#[test]
+fn what_a_publisher_sends_comes_to_every_viewer_once_and_in_order() {
+    let mut net = Net::new();
+    let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
+    let viewers = [net.join("b", Role::Viewer, &[], VIDEO), net.join("c", Role::Viewer, &[], VIDEO)];
+    net.run(SETTLED);
+    net.talk(publisher, 100);
+    for viewer in viewers {
+        let (numbers, _) = net.seen(viewer);
+        assert_eq!(numbers, (0..100).collect::<Vec<u32>>());
+    }
+    assert_eq!(net.switch.forwarded(), 200);
+    let reports = net.switch.reports("room", net.now);
+    assert_eq!(reports.iter().map(|report| report.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert!(reports.iter().all(|report| report.is_connected), "{reports:?}");
+    assert!(reports[0].sends[0].layers_kbps[0] > 150, "{reports:?}");
+    assert_eq!((reports[1].receives[0].from.as_str(), reports[1].receives[0].packets), ("a", 100));
+}
+
+#[test]
+fn who_comes_later_begins_with_a_key_frame_that_is_asked_for_once() {
+    let mut net = Net::new();
+    let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
+    net.run(SETTLED);
+    net.talk(publisher, 10);
+    let viewers = [net.join("b", Role::Viewer, &[], VIDEO), net.join("c", Role::Viewer, &[], VIDEO)];
+    net.run(SETTLED);
+    net.talk(publisher, 20);
+    for viewer in viewers {
+        let (numbers, keys) = net.seen(viewer);
+        assert_eq!(numbers.last(), Some(&19));
+        assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+        assert!((1..=2).contains(&keys), "{keys} key frames for two who came at once");
+    }
+}
+
+#[test]
+fn members_are_offered_each_others_tracks_and_lose_them_with_their_owner() {
+    let mut net = Net::new();
+    let (a, b) = (net.join("a", Role::Member, VIDEO, &[]), net.join("b", Role::Member, VIDEO, &[]));
+    net.run(SETTLED);
+    let c = net.join("c", Role::Member, VIDEO, &[]);
+    net.run(SETTLED);
+    net.talk(a, 30);
+    for other in [b, c] {
+        assert_eq!(net.seen(other).0, (0..30).collect::<Vec<u32>>());
+    }
+    assert_eq!(net.seen(a).0, [0; 0], "nobody is sent their own");
+    let id = net.clients[a].id;
+    let Net { switch, waiting, now, .. } = &mut net;
+    switch.leave(id, *now, &mut |to, datagram| waiting.push((to, datagram)));
+    net.run(SETTLED);
+    let reports = net.switch.reports("room", net.now);
+    let froms: Vec<Vec<&str>> =
+        reports.iter().map(|report| report.receives.iter().map(|track| track.from.as_str()).collect()).collect();
+    assert_eq!(froms, [["c"], ["b"]]);
+    net.clients.iter_mut().for_each(|client| client.out.events.clear());
+    net.talk(b, 10);
+    assert_eq!(net.seen(c).0, (0..10).collect::<Vec<u32>>());
+}
+
+#[test]
+fn an_offer_that_a_member_has_crossed_with_its_own_is_made_again() {
+    let mut net = Net::new();
+    let a = net.join("a", Role::Member, VIDEO, &[]);
+    net.run(SETTLED);
+    // What it is offered of b is on its way when it offers something itself.
+    let id = net.clients[a].id;
+    net.deaf = Some(id);
+    let b = net.join("b", Role::Member, VIDEO, &[]);
+    net.run(SETTLED);
+    net.deaf = None;
+    let Net { switch, waiting, clients, now, .. } = &mut net;
+    let crossed = clients[a].end.offer_more(MediaKind::Video);
+    let is_pending = |switch: &mut Switch| switch.member(id).unwrap().pending.is_some();
+    let send = &mut |to, datagram| waiting.push((to, datagram));
+    assert!(is_pending(switch), "of what b sends");
+    let answer = switch.accept_offer(id, &crossed, *now, send).unwrap();
+    assert!(is_pending(switch), "made again");
+    clients[a].end.accept(&answer).unwrap();
+    net.run(SETTLED);
+    net.clients[a].out.events.clear();
+    net.talk(b, 10);
+    assert_eq!(net.seen(a).0, (0..10).collect::<Vec<u32>>());
+}
+
+#[test]
+fn what_is_lost_on_the_last_way_is_sent_again() {
+    let mut net = Net::new();
+    let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
+    let viewer = net.join("b", Role::Viewer, &[], VIDEO);
+    net.run(SETTLED);
+    net.lose = 10;
+    net.talk(publisher, 200);
+    net.lose = 0;
+    net.run(SETTLED);
+    let mut numbers = net.seen(viewer).0;
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert!(numbers.len() >= 195, "{} of 200", numbers.len());
+}
+
+#[test]
+fn a_room_has_so_many_members_and_a_name_is_free_when_the_last_has_left() {
+    let mut net = Net::new();
+    net.switch.room_members_max = 2;
+    let a = net.join("a", Role::Publisher, VIDEO, &[]);
+    net.join("b", Role::Viewer, &[], VIDEO);
+    let (_, offer) = MediaClient::offer("127.0.0.1:9".parse().unwrap(), &[], VIDEO, net.now);
+    let now = net.now;
+    let third = net.switch.join("room", ("c", Role::Viewer), &offer, now, &mut |_, _| {});
+    assert!(matches!(third, Err(Refused::RoomFull)));
+    assert!(matches!(
+        net.switch.join("other", ("c", Role::Viewer), "v=0", now, &mut |_, _| {}),
+        Err(Refused::Offer(_))
+    ));
+    let id = net.clients[a].id;
+    net.switch.leave(id, now, &mut |_, _| {});
+    assert!(matches!(net.switch.accept_offer(id, &offer, now, &mut |_, _| {}), Err(Refused::Gone)));
+    // Nobody is heard of any more: both are forgotten, with all that was known of them.
+    net.clients.clear();
+    for _ in 0..100 {
+        net.now += Duration::from_secs(1);
+        let now = net.now;
+        net.switch.handle_timeouts(now, &mut |_, _| {});
+    }
+    assert!(net.switch.is_empty() && net.switch.rooms.is_empty() && net.switch.rooms_by_name.is_empty());
+    assert!(net.switch.by_ufrag.is_empty() && net.switch.by_address.is_empty());
+}
+
+#[test]
+fn a_viewer_that_has_lost_its_way_begins_anew_without_leaving() {
+    let mut net = Net::new();
+    let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
+    let viewer = net.join("b", Role::Viewer, &[], VIDEO);
+    net.run(SETTLED);
+    let id = net.clients[viewer].id;
+    let now = net.now;
+    let before = net.switch.member(id).unwrap().ufrag.clone();
+    let fragment = net.switch.restart(id, ("abcd", "0123456789012345678901"), now, &mut |_, _| {}).unwrap();
+    let after = fragment.lines().find_map(|line| line.strip_prefix("a=ice-ufrag:")).unwrap();
+    assert!(fragment.contains("a=ice-pwd:") && fragment.contains("a=candidate:") && fragment.starts_with("a=ice-lite"));
+    assert!(after != &*before && fragment.matches("m=").count() == 1, "{fragment}");
+    assert!(!net.switch.by_ufrag.contains_key(&before) && net.switch.by_ufrag.contains_key(after));
+    net.talk(publisher, 5);
+    assert_eq!(net.seen(viewer).0.len(), 5, "until then the old way is good");
+}

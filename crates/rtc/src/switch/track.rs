@@ -1,0 +1,142 @@
+use std::time::{Duration, Instant};
+
+use str0m::{
+    format::Codec,
+    media::{MediaKind, Mid, Rid},
+    rtp::{Ssrc, Vp8Descriptor},
+};
+
+use super::MemberId;
+
+/// What one member sends of one source: in one stream, or in several of different quality.
+#[derive(Debug)]
+pub struct Track {
+    pub mid: Mid,
+    pub kind: MediaKind,
+    /// In the order in which they were first heard.
+    pub layers: Vec<Layer>,
+    /// Who is sent it, and which of that member's slots it fills.
+    pub receivers: Vec<(MemberId, usize)>,
+}
+
+/// One of the streams.
+#[derive(Debug)]
+pub struct Layer {
+    pub ssrc: Ssrc,
+    pub rid: Option<Rid>,
+    rate: Rate,
+    asked: Option<Instant>,
+}
+
+/// Bits per second over the last whole second.
+#[derive(Debug, Default)]
+struct Rate {
+    since: Option<Instant>,
+    bytes: usize,
+    bits_per_s: u64,
+}
+
+/// Streams of one source: a page can ask for three.
+pub const LAYERS_MAX: usize = 4;
+/// A key frame costs its sender ten times any other; whoever asks within this time after another gets the one that was asked for.
+const ASK_AGAIN: Duration = Duration::from_millis(300);
+const RATE_WINDOW: Duration = Duration::from_secs(1);
+
+impl Layer {
+    pub fn new(ssrc: Ssrc, rid: Option<Rid>) -> Self {
+        Self { ssrc, rid, rate: Rate::default(), asked: None }
+    }
+
+    pub fn count(&mut self, bytes: usize, now: Instant) {
+        self.rate.count(bytes, now);
+    }
+
+    /// What it takes; 0 where nothing has come of it for two seconds.
+    pub fn bits_per_s(&self, now: Instant) -> u64 {
+        let is_fresh = |since: Instant| now.saturating_duration_since(since) < 2 * RATE_WINDOW;
+        if self.rate.since.is_some_and(is_fresh) { self.rate.bits_per_s.max(1) } else { 0 }
+    }
+
+    /// Whether its sender is to be asked for a key frame now.
+    pub fn ask(&mut self, now: Instant) -> bool {
+        let is_due = self.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= ASK_AGAIN);
+        if is_due {
+            self.asked = Some(now);
+        }
+        is_due
+    }
+}
+
+impl Rate {
+    fn count(&mut self, bytes: usize, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        self.bytes += bytes;
+        let elapsed = now.saturating_duration_since(since);
+        if elapsed >= RATE_WINDOW {
+            self.bits_per_s = (self.bytes as f64 * 8.0 / elapsed.as_secs_f64()) as u64;
+            (self.since, self.bytes) = (Some(now), 0);
+        }
+    }
+}
+
+/// Whether a picture that needs no other one begins with this packet.
+pub fn is_key(codec: Codec, payload: &[u8], vp8: Option<&Vp8Descriptor>) -> bool {
+    match codec {
+        Codec::Vp8 => vp8.is_some_and(|descriptor| descriptor.starts_keyframe(payload)),
+        Codec::H264 => begins_with_parameters(payload),
+        // Sound: each packet is whole.
+        _ => true,
+    }
+}
+
+/// Of H.264: a picture that needs no other one comes with its parameter sets before it.
+///
+/// Source: RFC 6184, sections 5.2, 5.7.1 and 5.8.
+fn begins_with_parameters(payload: &[u8]) -> bool {
+    const SLICE: u8 = 5;
+    const PARAMETERS: u8 = 7;
+    const AGGREGATE: u8 = 24;
+    const FRAGMENT: u8 = 28;
+    let kind = |byte: &u8| byte & 0x1f;
+    match payload.first().map(kind) {
+        Some(SLICE | PARAMETERS) => true,
+        Some(AGGREGATE) => payload.get(3).map(kind) == Some(PARAMETERS),
+        Some(FRAGMENT) => payload.get(1).is_some_and(|head| head & 0x80 != 0 && kind(head) == SLICE),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_frames_are_told_from_others() {
+        for (key, payload) in [
+            (true, &[0x67, 1][..]),
+            (true, &[0x78, 0, 9, 0x67]),
+            (true, &[0x7c, 0x85]),
+            (false, &[0x7c, 0x05]),
+            (false, &[0x41]),
+            (false, &[0x78]),
+            (false, &[]),
+        ] {
+            assert_eq!(is_key(Codec::H264, payload, None), key, "{payload:x?}");
+        }
+        let vp8 = |payload: &[u8]| is_key(Codec::Vp8, payload, Vp8Descriptor::parse(payload).ok().as_ref());
+        assert!(vp8(&[0x10, 0x00]) && !vp8(&[0x10, 0x01]) && !vp8(&[0x00, 0x00]) && !vp8(&[]));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+    fn a_rate_is_that_of_the_last_second_and_ends() {
+        let (mut layer, now) = (Layer::new(1.into(), None), Instant::now());
+        for i in 0..=100 {
+            layer.count(1250, now + Duration::from_millis(10 * i));
+        }
+        let last = now + Duration::from_secs(1);
+        assert_eq!(layer.bits_per_s(last), 101 * 1250 * 8);
+        assert_eq!(layer.bits_per_s(last + Duration::from_secs(2)), 0);
+        assert!(layer.ask(now) && !layer.ask(now + Duration::from_millis(299)) && layer.ask(last));
+    }
+}

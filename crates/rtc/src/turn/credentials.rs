@@ -1,0 +1,106 @@
+//! Names and passwords that are good for a while, and that nobody has to keep.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use md5::{Digest as _, Md5};
+use ring::{digest, hmac};
+
+/// Longest name of somebody within a username; beyond, what identifies it stands there instead.
+const SUBJECT_BYTES_MAX: usize = 128;
+/// Longest realm: an answer to a stranger stays below twice its request.
+pub const REALM_BYTES_MAX: usize = 32;
+/// Longest username. Source: RFC 8489, section 14.3.
+const USERNAME_BYTES_MAX: usize = 508;
+
+/// Makes passwords of names by a secret: `EXPIRY:SUBJECT`, and base64 of the HMAC-SHA1 of that. Whoever has the secret can check them,
+/// which may be another machine's coturn (`--use-auth-secret`).
+pub struct Credentials {
+    secret: hmac::Key,
+    realm: String,
+}
+
+/// What a client is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Login {
+    pub username: String,
+    pub password: String,
+}
+
+/// What a username says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<'a> {
+    /// Seconds since 1970.
+    pub expires_s: u64,
+    /// Whose it is; may be empty.
+    pub subject: &'a str,
+}
+
+impl Credentials {
+    pub fn new(secret: &[u8], realm: &str) -> Self {
+        Self { secret: hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret), realm: realm.to_owned() }
+    }
+
+    pub fn realm(&self) -> &str {
+        &self.realm
+    }
+
+    /// Good until then. `subject`: whose allocations and bytes are counted together.
+    pub fn login(&self, subject: &str, expires_s: u64) -> Login {
+        let short = match subject.len() > SUBJECT_BYTES_MAX {
+            true => STANDARD.encode(digest::digest(&digest::SHA256, subject.as_bytes())),
+            false => subject.to_owned(),
+        };
+        let username = format!("{expires_s}:{short}");
+        let password = self.password(&username);
+        Login { username, password }
+    }
+
+    /// What messages in this name are signed with, whether or not it has expired. `None`: it is no name of ours.
+    pub(super) fn key<'a>(&self, username: &'a [u8]) -> Option<(&'a str, Named<'a>, [u8; 16])> {
+        let username = std::str::from_utf8(username).ok().filter(|name| name.len() <= USERNAME_BYTES_MAX)?;
+        let (expires_s, subject) = username.split_once(':').unwrap_or((username, ""));
+        let named = Named { expires_s: expires_s.parse().ok()?, subject };
+        Some((username, named, long_term_key(username, &self.realm, &self.password(username))))
+    }
+
+    fn password(&self, username: &str) -> String {
+        STANDARD.encode(hmac::sign(&self.secret, username.as_bytes()))
+    }
+}
+
+/// Source: RFC 8489, section 9.2.2.
+pub(super) fn long_term_key(username: &str, realm: &str, password: &str) -> [u8; 16] {
+    Md5::digest(format!("{username}:{realm}:{password}")).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `printf 1795208191:alice | openssl dgst -sha1 -hmac north -binary | base64` says, and `turnutils_uclient -W north` does.
+    #[test]
+    fn a_password_is_what_coturn_makes_of_the_same_secret() {
+        let login = Credentials::new(b"north", "millrace").login("alice", 1_795_208_191);
+        assert_eq!(login.username, "1795208191:alice");
+        assert_eq!(login.password, "FfEg94KwKiO4xzXNod40MdbVQx4=");
+    }
+
+    #[test]
+    fn a_name_says_until_when_it_is_good_and_whose_it_is() {
+        let credentials = Credentials::new(b"north", "millrace");
+        let named = |username: &'static str| credentials.key(username.as_bytes()).map(|(_, named, _)| named);
+        assert_eq!(named("12:car:7"), Some(Named { expires_s: 12, subject: "car:7" }));
+        assert_eq!(named("12"), Some(Named { expires_s: 12, subject: "" }));
+        for wrong in ["", ":", "alice", "-1:alice", "99999999999999999999999:alice"] {
+            assert_eq!(named(wrong), None, "{wrong}");
+        }
+        assert!(credentials.key(&[0xff, b':']).is_none());
+    }
+
+    #[test]
+    fn a_long_subject_is_another_one_for_each_and_fits() {
+        let credentials = Credentials::new(b"north", "millrace");
+        let username = |subject: String| credentials.login(&subject, u64::MAX).username;
+        let (long, longer) = (username("x".repeat(10_000)), username("x".repeat(10_001)));
+        assert!(long != longer && long.len() < 100);
+    }
+}

@@ -1,0 +1,402 @@
+mod world;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use super::{
+    message::{
+        ALLOCATE, BINDING, CHANNEL_BIND, CHANNEL_NUMBER, CREATE_PERMISSION, Class, DATA, DATA_INDICATION, EVEN_PORT,
+        LIFETIME, Message, NONCE, REALM, REFRESH, REQUESTED_ADDRESS_FAMILY, REQUESTED_TRANSPORT, RESERVATION_TOKEN,
+        SEND, UNKNOWN_ATTRIBUTES, USERNAME, Writer, XOR_MAPPED_ADDRESS, XOR_PEER_ADDRESS, XOR_RELAYED_ADDRESS,
+    },
+    *,
+};
+use world::*;
+
+#[test]
+fn a_stranger_is_told_its_own_address() {
+    let mut world = World::new();
+    for address in ["192.0.2.1:5000", "[2001:db8::1]:5000"] {
+        let mut guest = world.guest(address, "");
+        let answer = world.ask(&mut guest, BINDING, &[]);
+        assert_eq!((answer.class, answer.address(XOR_MAPPED_ADDRESS)), (Class::Success, address.parse().unwrap()));
+    }
+    let mut guest = world.guest("192.0.2.1:5000", "");
+    let answer = world.ask(&mut guest, BINDING, &[(0x7777, &EMPTY)]);
+    assert_eq!((answer.code, &answer.attributes[&UNKNOWN_ATTRIBUTES][..]), (420, &[0x77, 0x77][..]));
+}
+
+#[test]
+fn who_shows_a_good_name_gets_a_relay_once() {
+    let mut world = World::new();
+    let mut guest = world.guest("192.0.2.1:5000", "alice");
+    let asked = world.ask_once(&mut guest, ALLOCATE, &[UDP]);
+    assert_eq!((asked.code, &asked.attributes[&REALM][..]), (401, &b"millrace"[..]));
+    assert!(world.ports.open.is_empty(), "nothing is opened for a stranger");
+    let answer = world.ask_once(&mut guest, ALLOCATE, &[UDP]);
+    assert_eq!((answer.class, answer.lifetime_s()), (Class::Success, 600));
+    assert_eq!(answer.address(XOR_RELAYED_ADDRESS), "198.51.100.1:50001".parse().unwrap());
+    assert_eq!(answer.address(XOR_MAPPED_ADDRESS), guest.client.address());
+    // The answer was lost, and the request comes again.
+    assert_eq!(world.ask_once(&mut guest, ALLOCATE, &[UDP]).bytes, answer.bytes);
+    guest.next();
+    assert_eq!(world.ask_once(&mut guest, ALLOCATE, &[UDP]).code, 437);
+    assert_eq!(world.ports.open.len(), 1);
+    assert_eq!(world.figures.allocations.load(Relaxed), 1);
+}
+
+#[test]
+fn wrong_expired_and_foreign_names_get_nothing() {
+    let mut world = World::new();
+    let mut refused = |change: &dyn Fn(&mut Login)| {
+        let mut guest = world.guest("192.0.2.1:5000", "alice");
+        change(guest.login.as_mut().unwrap());
+        (0..3).map(|_| world.ask_once(&mut guest, ALLOCATE, &[UDP]).code).collect::<Vec<_>>()
+    };
+    assert_eq!(refused(&|login| login.password.push('x')), [401, 401, 401]);
+    assert_eq!(refused(&|login| login.username.push('x')), [401, 401, 401]);
+    assert_eq!(refused(&|login| login.username = "alice".into()), [401, 401, 401]);
+    let expired = Credentials::new(b"a secret", "millrace").login("alice", START_MS / 1000);
+    assert_eq!(refused(&|login| *login = expired.clone()), [401, 401, 401]);
+    let foreign = Credentials::new(b"another secret", "millrace").login("alice", START_MS);
+    assert_eq!(refused(&|login| *login = foreign.clone()), [401, 401, 401]);
+    assert!(world.ports.open.is_empty() && world.figures.allocated.load(Relaxed) == 0);
+    assert_eq!(world.figures.unauthorized.load(Relaxed), 15);
+}
+
+#[test]
+fn a_name_that_expires_keeps_what_it_has_and_gets_nothing_new() {
+    let mut world = World::new();
+    let mut guest = world.guest("192.0.2.1:5000", "alice");
+    guest.login = Some(world.credentials.login("alice", START_MS / 1000 + 60));
+    assert_eq!(world.ask(&mut guest, ALLOCATE, &[UDP]).code, 0);
+    world.wait(61);
+    guest.next();
+    assert_eq!(world.ask(&mut guest, REFRESH, &[]).code, 0);
+    let mut again = Guest { client: Client::Datagram("192.0.2.1:5001".parse().unwrap()), ..guest };
+    again.nonce.clear();
+    assert_eq!(world.ask(&mut again, ALLOCATE, &[UDP]).code, 401);
+}
+
+#[test]
+fn an_old_nonce_is_replaced_and_a_foreign_one_is_none() {
+    let mut world = World::new();
+    let mut guest = world.allocated("192.0.2.1:5000", "alice");
+    let old = guest.nonce.clone();
+    for _ in 0..7 {
+        world.wait(590);
+        guest.next();
+        assert_eq!(world.ask(&mut guest, REFRESH, &[]).code, 0);
+    }
+    assert_ne!(guest.nonce, old);
+    guest.nonce = old;
+    assert_eq!(world.ask_once(&mut guest, REFRESH, &[]).code, 438);
+    let mut thief = Guest { client: Client::Datagram("192.0.2.66:5000".parse().unwrap()), ..guest };
+    assert_eq!(world.ask_once(&mut thief, ALLOCATE, &[UDP]).code, 438);
+}
+
+#[test]
+fn an_allocation_lasts_as_long_as_it_is_asked_for() {
+    let mut world = World::with(|rules| rules.lifetime_max_s = 1800);
+    let mut guest = world.allocated("192.0.2.1:5000", "alice");
+    world.wait(599);
+    assert_eq!(world.ports.open.len(), 1);
+    guest.next();
+    let mut asked = |world: &mut World, seconds: u32| {
+        guest.next();
+        world.ask(&mut guest, REFRESH, &[(LIFETIME, &seconds.to_be_bytes())]).lifetime_s()
+    };
+    assert_eq!([60, 900, 100_000].map(|seconds| asked(&mut world, seconds)), [600, 900, 1800]);
+    world.wait(1799);
+    assert_eq!(world.ports.open.len(), 1);
+    world.wait(1);
+    assert_eq!((world.ports.open.len(), world.figures.allocations.load(Relaxed)), (0, 0));
+
+    let mut guest = world.allocated("192.0.2.1:5000", "alice");
+    guest.next();
+    assert_eq!(world.ask(&mut guest, REFRESH, &[(LIFETIME, &[0; 4])]).lifetime_s(), 0);
+    guest.next();
+    assert_eq!(world.ask(&mut guest, REFRESH, &[]).code, 437);
+    world.wait(0);
+    assert!(world.ports.open.is_empty());
+}
+
+#[test]
+fn a_stream_that_ends_takes_its_relay_along() {
+    let mut world = World::new();
+    let mut guest = world.guest("192.0.2.1:5000", "alice");
+    guest.client = Client::Stream(1, guest.client.address());
+    assert_eq!(world.ask(&mut guest, ALLOCATE, &[UDP]).code, 0);
+    world.server.disconnect(Client::Stream(2, guest.client.address()));
+    world.wait(0);
+    assert_eq!(world.ports.open.len(), 1);
+    world.server.disconnect(guest.client);
+    world.wait(0);
+    assert!(world.ports.open.is_empty());
+}
+
+#[test]
+fn only_who_was_permitted_gets_through_and_only_for_a_while() {
+    let mut world = World::new();
+    let mut guest = world.allocated("192.0.2.1:5000", "alice");
+    assert!(world.hear(50_001, PEER, b"hello").is_none());
+    guest.next();
+    let peer = guest.hide(PEER.parse().unwrap());
+    let indication = |guest: &Guest| {
+        let mut out = Vec::new();
+        let writer = Writer::new(&mut out, Class::Indication, SEND, guest.transaction());
+        writer.attribute(XOR_PEER_ADDRESS, &peer).attribute(DATA, b"ping").end();
+        out
+    };
+    let ping = indication(&guest);
+    assert_eq!(world.handle(guest.client, &ping).0, Step::Nothing);
+    assert_eq!(world.permit(&mut guest, &[PEER]).code, 0);
+    let relayed = Step::Relay { relay: world.relay_of(50_001), peer: PEER.parse().unwrap(), payload: b"ping" };
+    assert_eq!(world.handle(guest.client, &ping).0, relayed);
+    // From another port of the same peer, too: permissions are of addresses.
+    let (client, bytes) = world.hear(50_001, "192.0.2.50:1", b"pong").unwrap();
+    let message = Message::parse(&bytes).unwrap();
+    assert_eq!((client, message.class, message.method), (guest.client, Class::Indication, DATA_INDICATION));
+    assert_eq!(message.get(DATA), Some(&b"pong"[..]));
+    assert_eq!(message.address(message.get(XOR_PEER_ADDRESS).unwrap()), Some("192.0.2.50:1".parse().unwrap()));
+    assert!(world.hear(50_001, "192.0.2.51:9000", b"x").is_none());
+    world.wait(301);
+    assert_eq!(world.handle(guest.client, &ping).0, Step::Nothing);
+    assert!(world.hear(50_001, PEER, b"late").is_none());
+    let sent = [&world.figures.bytes_to_peers, &world.figures.bytes_to_clients, &world.figures.dropped]
+        .map(|n| n.load(Relaxed));
+    assert_eq!(sent, [4, 4, 5]);
+}
+
+#[test]
+fn a_channel_spares_the_address_both_ways() {
+    let mut world = World::new();
+    let mut guest = world.allocated("192.0.2.1:5000", "alice");
+    guest.next();
+    assert_eq!(world.bind(&mut guest, 0x4001, PEER).code, 0);
+    let relayed = Step::Relay { relay: world.relay_of(50_001), peer: PEER.parse().unwrap(), payload: b"ping!" };
+    assert_eq!(world.handle(guest.client, b"\x40\x01\0\x05ping!").0, relayed);
+    // Padded as on a stream, or cut off.
+    assert_eq!(world.handle(guest.client, b"\x40\x01\0\x05ping!\0\0\0").0, relayed);
+    assert_eq!(world.handle(guest.client, b"\x40\x01\0\x06ping!").0, Step::Nothing);
+    assert_eq!(world.handle(guest.client, b"\x40\x02\0\x05ping!").0, Step::Nothing);
+    assert_eq!(world.hear(50_001, PEER, b"pong!"), Some((guest.client, b"\x40\x01\0\x05pong!".to_vec())));
+    for (number, peer) in
+        [(0x4001, "192.0.2.51:9000"), (0x4002, PEER), (0x3fff, "192.0.2.52:1"), (0x7fff, "192.0.2.52:1")]
+    {
+        guest.next();
+        assert_eq!(world.bind(&mut guest, number, peer).code, 400, "{number:x} {peer}");
+    }
+    world.wait(299);
+    guest.next();
+    assert_eq!(world.bind(&mut guest, 0x4001, PEER).code, 0, "the same again keeps it");
+    world.wait(299);
+    assert!(world.hear(50_001, PEER, b"pong!").is_some());
+    guest.next();
+    assert_eq!(world.ask(&mut guest, REFRESH, &[]).code, 0);
+    world.wait(302);
+    assert_eq!(world.handle(guest.client, b"\x40\x01\0\x05ping!").0, Step::Nothing);
+}
+
+#[test]
+fn channel_data_on_a_stream_is_padded() {
+    let mut world = World::new();
+    let mut guest = world.guest("192.0.2.1:5000", "alice");
+    guest.client = Client::Stream(1, guest.client.address());
+    assert_eq!(world.ask(&mut guest, ALLOCATE, &[UDP]).code, 0);
+    guest.next();
+    assert_eq!(world.bind(&mut guest, 0x4001, PEER).code, 0);
+    let (_, bytes) = world.hear(50_001, PEER, b"pong!").unwrap();
+    assert_eq!(bytes, b"\x40\x01\0\x05pong!\0\0\0");
+    assert_eq!(framed_bytes(bytes[..4].try_into().unwrap()), Some(bytes.len()));
+}
+
+#[test]
+fn nobody_is_reached_whom_the_policy_excludes() {
+    let mut world = World::new();
+    let mut guest = world.allocated("192.0.2.1:5000", "alice");
+    for peer in ["10.0.0.1:80", "224.0.0.1:80", "255.255.255.255:80", "0.0.0.0:80"] {
+        guest.next();
+        assert_eq!(world.permit(&mut guest, &[peer]).code, 403, "{peer}");
+        guest.next();
+        assert_eq!(world.bind(&mut guest, 0x4001, peer).code, 403, "{peer}");
+    }
+    guest.next();
+    assert_eq!(world.permit(&mut guest, &[PEER, "10.0.0.1:80"]).code, 403);
+    assert!(world.hear(50_001, PEER, b"x").is_none(), "all of them, or none");
+    guest.next();
+    assert_eq!(world.permit(&mut guest, &["[2001:db8::1]:80"]).code, 443);
+    guest.next();
+    assert_eq!(world.permit(&mut guest, &["[::ffff:10.0.0.1]:80"]).code, 443);
+    guest.next();
+    assert_eq!(world.permit(&mut guest, &[]).code, 400);
+}
+
+#[test]
+fn a_user_and_the_server_have_so_many_relays() {
+    let mut world = World::with(|rules| rules.allocations_max = 5);
+    for port in 5000..5003 {
+        world.allocated(&format!("192.0.2.1:{port}"), "alice");
+    }
+    let mut fourth = world.guest("192.0.2.9:5003", "alice");
+    assert_eq!(world.ask(&mut fourth, ALLOCATE, &[UDP]).code, 486, "from anywhere");
+    world.allocated("192.0.2.2:5000", "bob");
+    // Without names they count by address, whatever their credentials say.
+    let mut unnamed = world.allocated("192.0.2.3:5000", "");
+    let mut late = world.guest("192.0.2.4:5000", "carol");
+    assert_eq!(world.ask(&mut late, ALLOCATE, &[UDP]).code, 508);
+    unnamed.next();
+    world.ask(&mut unnamed, REFRESH, &[(LIFETIME, &[0; 4])]);
+    assert_eq!(world.ask(&mut late, ALLOCATE, &[UDP]).code, 0, "there is room again");
+    world.wait(601);
+    assert!(world.ports.open.is_empty());
+    world.ports.last = 50_000;
+    world.allocated("192.0.2.1:5000", "alice");
+}
+
+#[test]
+fn a_user_sends_so_much_over_all_relays_and_directions() {
+    let mut world = World::with(|rules| rules.bytes_per_s_max = 1000);
+    for port in [5000, 5001] {
+        let mut guest = world.allocated(&format!("192.0.2.1:{port}"), "alice");
+        guest.next();
+        assert_eq!(world.bind(&mut guest, 0x4001, PEER).code, 0);
+    }
+    let message = [&b"\x40\x01\0\xfa"[..], &[0; 250]].concat();
+    let client = |port| Client::Datagram(SocketAddr::new("192.0.2.1".parse().unwrap(), port));
+    let out = |world: &mut World, port| matches!(world.handle(client(port), &message).0, Step::Relay { .. });
+    assert!(out(&mut world, 5000) && out(&mut world, 5001));
+    assert!(world.hear(50_001, PEER, &[0; 250]).is_some() && world.hear(50_002, PEER, &[0; 250]).is_some());
+    assert!(!out(&mut world, 5000) && world.hear(50_001, PEER, &[0; 250]).is_none());
+    assert_eq!(world.figures.over_quota.load(Relaxed), 2);
+    world.now_ms += 250;
+    assert!(out(&mut world, 5001) && !out(&mut world, 5001));
+}
+
+#[test]
+fn what_cannot_be_given_is_named() {
+    let mut world = World::new();
+    let cases: [(&[Attribute<'_>], u16); 8] = [
+        (&[(LIFETIME, &[0, 0, 2, 0])], 400),
+        (&[(REQUESTED_TRANSPORT, &[6, 0, 0, 0])], 442),
+        (&[(REQUESTED_TRANSPORT, &[17])], 400),
+        (&[UDP, (REQUESTED_ADDRESS_FAMILY, &[2, 0, 0, 0])], 440),
+        (&[UDP, (REQUESTED_ADDRESS_FAMILY, &[3, 0, 0, 0])], 440),
+        (&[UDP, (0x1a, &EMPTY)], 420),
+        (&[UDP, (RESERVATION_TOKEN, &[1; 8])], 508),
+        (&[UDP, (RESERVATION_TOKEN, &[1; 8]), (EVEN_PORT, &[0])], 400),
+    ];
+    for (attributes, code) in cases {
+        let mut guest = world.guest("192.0.2.1:5000", "alice");
+        assert_eq!(world.ask(&mut guest, ALLOCATE, attributes).code, code, "{attributes:x?}");
+    }
+    assert!(world.ports.open.is_empty());
+}
+
+#[test]
+fn a_pair_of_ports_is_kept_for_who_has_the_token() {
+    let mut world = World::new();
+    let mut guest = world.guest("192.0.2.1:5000", "alice");
+    let answer = world.ask(&mut guest, ALLOCATE, &[UDP, (EVEN_PORT, &[0x80])]);
+    let (port, token) = (answer.address(XOR_RELAYED_ADDRESS).port(), answer.attributes[&RESERVATION_TOKEN].clone());
+    assert_eq!((port, world.ports.open.len()), (50_002, 2));
+    let mut other = world.guest("192.0.2.2:5000", "bob");
+    assert_eq!(world.ask(&mut other, ALLOCATE, &[UDP, (RESERVATION_TOKEN, &token)]).code, 508, "it is another one's");
+    let mut second = world.guest("192.0.2.1:5001", "alice");
+    let answer = world.ask(&mut second, ALLOCATE, &[UDP, (RESERVATION_TOKEN, &token)]);
+    assert_eq!(answer.address(XOR_RELAYED_ADDRESS).port(), 50_003);
+    // One that nobody asks for is closed after half a minute, and counts until then.
+    let mut third = world.guest("192.0.2.1:5002", "alice");
+    assert_eq!(world.ask(&mut third, ALLOCATE, &[UDP, (EVEN_PORT, &[0x80])]).code, 486);
+    let mut pair = world.guest("192.0.2.2:5000", "bob");
+    assert_eq!(world.ask(&mut pair, ALLOCATE, &[UDP, (EVEN_PORT, &[0x80])]).code, 0);
+    world.wait(29);
+    assert_eq!(world.ports.open.len(), 4);
+    world.wait(1);
+    assert_eq!(world.ports.open.len(), 3);
+}
+
+#[test]
+fn a_relay_is_nobodys_but_whose_name_opened_it() {
+    let mut world = World::new();
+    let guest = world.allocated("192.0.2.1:5000", "alice");
+    let mut thief = world.guest("192.0.2.1:5000", "mallory");
+    thief.nonce = guest.nonce;
+    thief.next();
+    for (method, attributes) in [(REFRESH, &[][..]), (ALLOCATE, &[UDP])] {
+        let code = world.ask(&mut thief, method, attributes).code;
+        assert!([437, 441].contains(&code), "{method} {code}");
+    }
+    assert_eq!(world.permit(&mut thief, &[PEER]).code, 441);
+    assert_eq!(world.bind(&mut thief, 0x4001, PEER).code, 441);
+}
+
+/// Whoever makes up a sender sends somebody else at most this.
+#[test]
+fn a_stranger_gets_back_less_than_twice_what_it_sent() {
+    const UDP_AND_IPV4_BYTES: usize = 28;
+    const UDP_AND_IPV6_BYTES: usize = 48;
+    let mut world = World::new();
+    // The longest answer that there can be.
+    let credentials = Arc::new(Credentials::new(b"a secret", &"r".repeat(REALM_BYTES_MAX)));
+    world.server = Server::new(rules(), credentials, world.figures.clone(), [7; 32]);
+    for (address, around) in [("192.0.2.1:5000", UDP_AND_IPV4_BYTES), ("[2001:db8::1]:5000", UDP_AND_IPV6_BYTES)] {
+        let mut guest = world.guest(address, "");
+        let methods = [BINDING, ALLOCATE, REFRESH, CREATE_PERMISSION, CHANNEL_BIND, 0x123];
+        let attributes: [&[(u16, &[u8])]; 6] = [
+            &[],
+            &[UDP],
+            &[(0x7777, &EMPTY)],
+            &[(0x7777, &EMPTY), (0x7778, &EMPTY), (0x7779, &EMPTY), (0x777a, &EMPTY)],
+            &[(USERNAME, &EMPTY), (REALM, &EMPTY), (NONCE, &EMPTY), (8, &[0; 20])],
+            &[(8, &[0; 20])],
+        ];
+        for method in methods {
+            for attributes in attributes {
+                guest.nonce.clear();
+                let request = guest.request("", method, attributes);
+                let (_, answer) = world.handle(guest.client, &request);
+                let (asked, told) = (request.len() + around, answer.len() + around);
+                assert!(told < asked * 2, "{method} {attributes:x?}: {asked} {told}");
+            }
+        }
+    }
+}
+
+/// Every message of a whole conversation, with every byte changed: nothing panics, and what was signed is refused.
+#[test]
+fn nothing_that_is_changed_on_the_way_is_believed() {
+    let mut world = World::new();
+    let mut guest = world.allocated("192.0.2.1:5000", "alice");
+    guest.next();
+    let peer = guest.hide(PEER.parse().unwrap());
+    let number = [0x40, 1, 0, 0];
+    let requests = [
+        guest.request("millrace", CHANNEL_BIND, &[(CHANNEL_NUMBER, &number), (XOR_PEER_ADDRESS, &peer)]),
+        guest.request("millrace", CREATE_PERMISSION, &[(XOR_PEER_ADDRESS, &peer)]),
+        guest.request("millrace", REFRESH, &[(LIFETIME, &[0; 4])]),
+    ];
+    for request in &requests {
+        for at in 0..request.len() {
+            for value in [0, 0xff, request[at] ^ 1, request[at] ^ 0x80] {
+                let mut changed = request.clone();
+                changed[at] = value;
+                if changed == *request {
+                    continue;
+                }
+                let (step, answer) = world.handle(guest.client, &changed);
+                if step == Step::Answer {
+                    let answer = Answer::of(&answer, &changed);
+                    // A binding request needs no signature.
+                    let is_binding = Message::parse(&changed).unwrap().method == BINDING;
+                    assert!(is_binding || answer.class == Class::Error, "{at} {value:x}");
+                }
+            }
+            world.handle(guest.client, &request[..at]);
+        }
+    }
+    assert!(world.server.is_known(guest.client));
+    assert!(world.hear(50_001, PEER, b"x").is_none());
+}

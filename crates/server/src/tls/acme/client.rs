@@ -1,0 +1,65 @@
+use std::{iter::successors, pin::Pin, time::Duration};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+
+/// For one answer of the ACME server.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Largest one: a chain of certificates is a few kilobytes.
+const ANSWER_BYTES_MAX: usize = 256 * 1024;
+
+/// How the ACME server is asked: nothing that it answers takes memory or time without end.
+#[derive(Clone)]
+pub struct Client(reqwest::Client);
+
+impl Client {
+    /// `ca`: a file with whom to trust (PEM); empty: whom this machine trusts.
+    ///
+    /// Errors: a file that is missing or no PEM.
+    pub fn new(ca: &str) -> anyhow::Result<Self> {
+        // reqwest takes the provider of the process; whoever was first is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut client =
+            reqwest::Client::builder().https_only(true).redirect(reqwest::redirect::Policy::none()).timeout(ANSWER);
+        if !ca.is_empty() {
+            let pem = std::fs::read(ca).with_context(|| format!("`ca`: {ca} cannot be read"))?;
+            let all = reqwest::Certificate::from_pem_bundle(&pem).ok().filter(|all| !all.is_empty());
+            client = client.tls_certs_only(all.with_context(|| format!("`ca`: {ca} has no certificate in PEM"))?);
+        }
+        Ok(Self(client.build()?))
+    }
+}
+
+impl HttpClient for Client {
+    fn request(
+        &self,
+        request: http::Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let client = self.0.clone();
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            let Ok(body) = body.collect().await;
+            let request = http::Request::from_parts(head, body.to_bytes()).try_into().map_err(told)?;
+            let mut response = client.execute(request).await.map_err(told)?;
+            let mut body = Vec::new();
+            while let Some(chunk) = response.chunk().await.map_err(told)? {
+                body.extend_from_slice(&chunk);
+                if body.len() > ANSWER_BYTES_MAX {
+                    return Err(Error::Other("the answer is too long".into()));
+                }
+            }
+            let mut answer = http::Response::new(Full::new(Bytes::from(body)));
+            *answer.status_mut() = response.status();
+            *answer.headers_mut() = std::mem::take(response.headers_mut());
+            Ok(answer.into())
+        })
+    }
+}
+
+/// All that is known of it, not only that something went wrong.
+fn told(error: reqwest::Error) -> Error {
+    let causes = successors(Some(&error as &dyn std::error::Error), |error| error.source());
+    Error::Other(causes.map(ToString::to_string).collect::<Vec<_>>().join(": ").into())
+}

@@ -1,0 +1,128 @@
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::tls::files;
+
+/// Most names of one certificate. Source: Let's Encrypt, "Rate Limits".
+const DOMAINS_MAX: usize = 100;
+
+/// Certificates that the server gets by itself (RFC 8555), each challenge answered on its own port (RFC 8737).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Names that lead here; empty: none are got.
+    pub domains: Vec<String>,
+    /// The operator accepts the terms of service of whoever signs.
+    pub accept_terms: bool,
+    /// Mail addresses that may be told of trouble.
+    pub contact: Vec<String>,
+    /// URL of the directory of whoever signs.
+    pub directory: String,
+    /// Whom to trust as its server (PEM); empty: whom this machine trusts.
+    pub ca: String,
+    /// Folder for the account's key and the certificates; empty: one of the user's data.
+    pub cache: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            domains: Vec::new(),
+            accept_terms: false,
+            contact: Vec::new(),
+            directory: "https://acme-v02.api.letsencrypt.org/directory".into(),
+            ca: String::new(),
+            cache: String::new(),
+        }
+    }
+}
+
+impl Config {
+    pub fn is_on(&self) -> bool {
+        !self.domains.is_empty()
+    }
+
+    /// What there is no default for is the folder of the user's data.
+    pub fn cache(&self) -> PathBuf {
+        match self.cache.as_str() {
+            "" => files::data_dir("acme"),
+            path => path.into(),
+        }
+    }
+
+    /// Checks what types cannot.
+    ///
+    /// Errors: the key, and what it may be.
+    pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        if !self.is_on() {
+            return Ok(());
+        }
+        if !self.accept_terms {
+            let what = "has to be true (--tls-acme-accept-terms) before certificates are got: whoever signs them has terms of service. \
+                Let's Encrypt's are at https://letsencrypt.org/repository/";
+            return Err(("tls.acme.accept_terms", what));
+        }
+        if self.domains.len() > DOMAINS_MAX || !self.domains.iter().all(|domain| is_domain(domain)) {
+            let what = "are up to 100 names such as `app.example`, in lower case (`xn--..` for what is not ASCII); \
+                TLS-ALPN-01 has no wildcards, and no addresses";
+            return Err(("tls.acme.domains", what));
+        }
+        if !self.contact.iter().all(|mail| is_mail(mail)) {
+            return Err(("tls.acme.contact", "are mail addresses such as `ops@app.example`"));
+        }
+        if !self.directory.starts_with("https://") {
+            return Err(("tls.acme.directory", "is a URL that begins with `https://`"));
+        }
+        Ok(())
+    }
+}
+
+/// Source: RFC 1123, section 2.1; RFC 1035, section 2.3.4.
+fn is_domain(name: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        (1..=63).contains(&label.len())
+            && label.bytes().all(is_good)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= 253
+        && name.split('.').all(is_label)
+        && !name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}
+
+fn is_mail(address: &str) -> bool {
+    let parts = address.split_once('@');
+    parts.is_some_and(|(name, host)| !name.is_empty() && is_domain(host))
+        && address.bytes().all(|byte| byte.is_ascii_graphic() && !b"?,:".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Config)) -> Option<&'static str> {
+        let mut config = Config { domains: vec!["app.example".into()], accept_terms: true, ..Config::default() };
+        change(&mut config);
+        config.check().err().map(|(key, _)| key)
+    }
+
+    #[test]
+    fn what_cannot_be_got_is_named() {
+        assert_eq!(Config::default().check(), Ok(()));
+        assert_eq!(refused(|_| {}), None);
+        assert_eq!(refused(|config| config.accept_terms = false), Some("tls.acme.accept_terms"));
+        for domain in ["", "*.app.example", "App.example", "192.0.2.1", "a..b", "-a.b", "a.b.", "[::1]", "a_b.c", "a/b"]
+        {
+            assert_eq!(refused(|config| config.domains.push(domain.into())), Some("tls.acme.domains"), "{domain}");
+        }
+        assert_eq!(refused(|config| config.domains = vec!["a.example".into(); 101]), Some("tls.acme.domains"));
+        for (mail, key) in
+            [("ops@app.example", None), ("ops", Some("tls.acme.contact")), ("mailto:a@b.c", Some("tls.acme.contact"))]
+        {
+            assert_eq!(refused(|config| config.contact.push(mail.into())), key, "{mail}");
+        }
+        assert_eq!(refused(|config| config.directory = "http://ca.test/dir".into()), Some("tls.acme.directory"));
+    }
+}

@@ -1,0 +1,346 @@
+//! Certificates from an ACME server (RFC 8555), got at start and renewed when two thirds of their life are over.
+//!
+//! ```text
+//!   start ── the cache has one ──► resting ── two thirds are over ──► ordering ◄───── SIGHUP, or it was long enough ───┐
+//!     │                               ▲                                ▲  │  │                                        │
+//!     └── it has none ────────────────┼────────────────────────────────┘  │  └── an error, counted and told ──► pausing ┘
+//!                                     └── signed, kept, shown from now on ┘
+//! ```
+//!
+//! The protocol is `instant-acme`'s; when to order, what is kept and how a challenge is answered stands here. What an ACME server says is
+//! bounded, and may go to the log; keys never do.
+
+mod challenge;
+mod client;
+mod config;
+mod store;
+
+pub use config::Config;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use instant_acme::{
+    Account, AuthorizationStatus, ChallengeType, Error, Identifier, NewAccount, NewOrder, Order, OrderStatus,
+    RetryPolicy,
+};
+use rustls::{
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
+
+use self::{
+    challenge::Proofs,
+    client::Client,
+    store::{Issued, Store},
+};
+use super::Spoken;
+
+/// For an order, from the first request to the certificate.
+const ORDER: Duration = Duration::from_secs(5 * 60);
+/// For what the ACME server does between two requests of ours.
+const STEP: Duration = Duration::from_secs(90);
+/// After an error; doubled with each that follows. Let's Encrypt allows five failures per name and hour.
+const PAUSE: Duration = Duration::from_secs(60);
+const PAUSE_MAX: Duration = Duration::from_secs(6 * 60 * 60);
+/// Longest time without a look at the clock: it may be set, and a machine may sleep.
+const LOOK: Duration = Duration::from_secs(60 * 60);
+/// Most of an error that is logged, in characters.
+const TOLD_MAX: usize = 1000;
+
+/// An account, its cache and what became of its orders.
+pub struct Acme {
+    config: Config,
+    store: Arc<Store>,
+    client: Client,
+    issued: Option<Issued>,
+    again: Arc<Notify>,
+    pub figures: Arc<Figures>,
+}
+
+/// For `/metrics`.
+#[derive(Default)]
+pub struct Figures {
+    pub certificates: AtomicU64,
+    pub errors: AtomicU64,
+    /// When the certificate that is shown ends, in seconds since 1970; 0: there is none.
+    pub expires_s: AtomicU64,
+}
+
+/// Stands where a certificate is missing: every handshake fails, and the first one is told of.
+#[derive(Debug, Default)]
+pub struct NoneYet(AtomicBool);
+
+impl ResolvesServerCert for NoneYet {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if !self.0.swap(true, Relaxed) {
+            tracing::warn!("there is no certificate yet: handshakes fail until an ACME server has signed one");
+        }
+        None
+    }
+}
+
+impl Acme {
+    /// Also gives what the cache holds, if it is for these names and has not expired.
+    ///
+    /// Errors: a cache that cannot be written, a `ca` that is none.
+    pub fn open(config: &Config) -> anyhow::Result<(Self, Option<Arc<CertifiedKey>>)> {
+        let store = Store::open(&config.cache(), &config.directory)?;
+        let issued = store.certificate(&config.domains).unwrap_or_else(|error| {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "the certificate of the cache is not used");
+            None
+        });
+        let issued = issued.filter(|issued| issued.until > SystemTime::now());
+        let identity = issued.as_ref().map(|issued| issued.identity.clone());
+        let (client, again, figures) = (Client::new(&config.ca)?, Arc::default(), Arc::<Figures>::default());
+        if let Some(issued) = &issued {
+            figures.show(issued);
+        }
+        Ok((Self { config: config.clone(), store: Arc::new(store), client, issued, again, figures }, identity))
+    }
+
+    /// Whoever waits for the end of a pause waits no longer.
+    pub fn try_again(&self) {
+        self.again.notify_one();
+    }
+
+    /// Keeps what is spoken certified, until `stop` is there.
+    ///
+    /// Errors: the system refuses a thread.
+    pub(super) fn start(
+        &self,
+        spoken: Arc<Spoken>,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let keeper = Keeper {
+            config: self.config.clone(),
+            store: self.store.clone(),
+            client: self.client.clone(),
+            spoken,
+            again: self.again.clone(),
+            figures: self.figures.clone(),
+        };
+        let issued = self.issued.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("acme".into()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = keeper.keep(issued) => {}
+                    () = stop => {}
+                }
+            });
+            // Somebody may still wait for a name server that does not answer.
+            runtime.shutdown_background();
+        })
+    }
+}
+
+impl Figures {
+    fn show(&self, issued: &Issued) {
+        self.expires_s.store(issued.until.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(), Relaxed);
+    }
+}
+
+struct Keeper {
+    config: Config,
+    store: Arc<Store>,
+    client: Client,
+    spoken: Arc<Spoken>,
+    again: Arc<Notify>,
+    figures: Arc<Figures>,
+}
+
+impl Keeper {
+    async fn keep(&self, mut issued: Option<Issued>) {
+        let domains = self.config.domains.join(" ");
+        match &issued {
+            Some(_) => tracing::info!(domains, "the certificate comes from the cache"),
+            None => tracing::info!(
+                domains,
+                "getting a certificate: the ACME server will connect to port 443 of each name, which has to lead here"
+            ),
+        }
+        let mut failures = 0;
+        loop {
+            if let Some(issued) = &issued {
+                self.rest(issued.renew_at()).await;
+            }
+            let ordered = timeout(ORDER, self.order()).await.unwrap_or_else(|_| bail!("nothing within {ORDER:?}"));
+            match ordered {
+                Ok(new) => {
+                    failures = 0;
+                    self.figures.certificates.fetch_add(1, Relaxed);
+                    self.figures.show(&new);
+                    let lasts_s = new.until.duration_since(SystemTime::now()).unwrap_or_default().as_secs();
+                    tracing::info!(domains, lasts_s, "there is a new certificate");
+                    issued = Some(new);
+                }
+                Err(error) => {
+                    failures += 1;
+                    self.figures.errors.fetch_add(1, Relaxed);
+                    self.pause(failures, &error, issued.as_ref()).await;
+                }
+            }
+        }
+    }
+
+    async fn rest(&self, until: SystemTime) {
+        while let Ok(left) = until.duration_since(SystemTime::now()) {
+            // A little more: what is over to the second is over.
+            sleep(left.min(LOOK) + Duration::from_millis(10)).await;
+        }
+        // Asked for while there was nothing to repeat.
+        let _ = timeout(Duration::ZERO, self.again.notified()).await;
+    }
+
+    async fn pause(&self, failures: u32, error: &anyhow::Error, shown: Option<&Issued>) {
+        let pause = pause_after(failures, rand_unit());
+        let error: String = format!("{error:#}").chars().take(TOLD_MAX).collect();
+        let again_in_s = pause.as_secs();
+        match shown.is_some_and(|issued| issued.until > SystemTime::now()) {
+            true => tracing::warn!(error, again_in_s, "the certificate cannot be renewed yet: the last one is shown"),
+            false => tracing::error!(
+                error,
+                again_in_s,
+                "no certificate can be got: handshakes fail (SIGHUP tries again now)"
+            ),
+        }
+        let _ = timeout(pause, self.again.notified()).await;
+    }
+
+    /// Errors: words for the operator, those of the ACME server among them.
+    async fn order(&self) -> anyhow::Result<Issued> {
+        let account = self.account().await?;
+        let names: Vec<_> = self.config.domains.iter().cloned().map(Identifier::Dns).collect();
+        let mut order = match account.new_order(&NewOrder::new(&names)).await {
+            Err(Error::Api(problem)) if problem.r#type.as_deref() == Some(UNKNOWN_ACCOUNT) => {
+                self.store.forget_account();
+                bail!("the ACME server does not know our account any more: there will be a new one");
+            }
+            order => order.context("the order is refused")?,
+        };
+        let _answering = Answering(&self.spoken);
+        self.prove(&mut order).await?;
+        let retries = RetryPolicy::new().timeout(STEP);
+        match order.poll_ready(&retries).await {
+            Ok(OrderStatus::Ready) => {}
+            Err(error @ Error::Timeout(_)) => return Err(error).context("the proofs were not looked at in time"),
+            _ => bail!("the ACME server has not found what it looked for: {}", objections(&mut order).await),
+        }
+        let key = order.finalize().await.context("the certificate is refused")?;
+        let chain = order.poll_certificate(&retries).await.context("the certificate is not given out")?;
+        let pem = format!("{key}\n{chain}");
+        let issued = Issued::of(&pem, &self.config.domains).context("the certificate cannot be used")?;
+        ensure!(issued.renew_at() > SystemTime::now(), "the certificate is over by our clock: is that right?");
+        self.spoken.certify(issued.identity.clone())?;
+        // Shown all the same where the disk is full: without one there would be no service.
+        if let Err(error) = self.store.keep_certificate(&pem) {
+            let error = format!("{error:#}");
+            tracing::error!(error, "the new certificate is used, but cannot be kept for the next start");
+        }
+        Ok(issued)
+    }
+
+    async fn account(&self) -> anyhow::Result<Account> {
+        let builder = Account::builder_with_http(Box::new(self.client.clone()));
+        if let Some(kept) = self.store.account()? {
+            return builder.from_credentials(kept).await.context("the ACME server cannot be asked");
+        }
+        let contact: Vec<String> = self.config.contact.iter().map(|mail| format!("mailto:{mail}")).collect();
+        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+        let new = NewAccount {
+            contact: &contact,
+            terms_of_service_agreed: self.config.accept_terms,
+            only_return_existing: false,
+        };
+        let created = builder.create(&new, self.config.directory.clone(), None).await;
+        let (account, credentials) = created.context("the ACME server gives us no account")?;
+        self.store.keep_account(&credentials)?;
+        Ok(account)
+    }
+
+    /// Shows for every name that it leads here.
+    async fn prove(&self, order: &mut Order) -> anyhow::Result<()> {
+        let mut proofs = Proofs::default();
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization.context("a proof is wanted, but not which")?;
+            match authorization.status {
+                AuthorizationStatus::Valid => continue,
+                AuthorizationStatus::Pending => {}
+                status => bail!("the proof for {} is {status:?}", authorization.identifier()),
+            }
+            let challenge = authorization.challenge(ChallengeType::TlsAlpn01);
+            let mut challenge = challenge.context("the ACME server does not offer TLS-ALPN-01")?;
+            let domain = challenge.identifier().to_string();
+            proofs.add(&domain, challenge.key_authorization().digest().as_ref())?;
+            self.spoken.answer(Some(proofs.config()?));
+            challenge.set_ready().await.with_context(|| format!("the proof for {domain} is refused"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Source: RFC 8555, section 6.7.
+const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+
+/// While an order is under way, however that ends.
+struct Answering<'a>(&'a Spoken);
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.0.answer(None);
+    }
+}
+
+/// What the ACME server says against each name.
+async fn objections(order: &mut Order) -> String {
+    let mut told = Vec::new();
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(mut authorization)) = authorizations.next().await {
+        if authorization.refresh().await.is_ok() {
+            let errors = authorization.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
+            let name = authorization.identifier().to_string();
+            told.extend(errors.map(|error| format!("{name}: {error}")));
+        }
+    }
+    told.join("; ")
+}
+
+/// Doubled with each failure, and a quarter more or less by `chance` (0 to 1), so that nodes that fail together do not come back together.
+fn pause_after(failures: u32, chance: f64) -> Duration {
+    let doubled = PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(PAUSE_MAX);
+    doubled.mul_f64(0.75 + chance / 2.0)
+}
+
+fn rand_unit() -> f64 {
+    let mut bytes = [0; 4];
+    // Without chance it is the middle.
+    getrandom::fill(&mut bytes).map_or(0.5, |()| f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        let pauses: Vec<_> = (1..=12).map(|failures| pause_after(failures, 0.5).as_secs()).collect();
+        assert_eq!(pauses[..4], [60, 120, 240, 480]);
+        assert_eq!(pauses[11], 6 * 60 * 60);
+        assert_eq!((pause_after(1, 0.0).as_secs(), pause_after(1, 1.0).as_secs()), (45, 75));
+        assert_eq!(pause_after(u32::MAX, 0.5), PAUSE_MAX);
+    }
+}

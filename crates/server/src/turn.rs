@@ -1,0 +1,297 @@
+//! The relay of our own: what is configured, and its thread.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use millrace_transport::{
+    Limits,
+    turn::{Credentials, Figures, Offer, Peers, Port, REALM_BYTES_MAX, Settings, serve},
+};
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+use tokio::task::LocalSet;
+
+use crate::{config::Secret, tls::Tls};
+
+/// As `server.secret`: a shorter one can be guessed.
+const SECRET_BYTES_MIN: usize = 16;
+/// Source: RFC 8656, section 3.2: what a client gets that asks for no time.
+const LIFETIME_MIN: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Where peers find a relay that cannot reach each other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// HOST:PORT for datagrams, TCP and (where the server has a certificate) TLS; port 0: a free one. Empty: a free one beside a server that
+    /// only its own machine can reach, else nowhere. `off`: nowhere.
+    pub listen: String,
+    /// Addresses that clients and peers are told instead of the sockets' own: those that a NAT in front of the server passes on.
+    pub public: Vec<IpAddr>,
+    /// A name that leads here, for the URLs; TLS needs the certificate's. Empty: the addresses.
+    pub host: String,
+    /// Other servers that are given out instead, such as a coturn with the same secret.
+    pub urls: Vec<String>,
+    /// FIRST-LAST
+    pub relay_ports: String,
+    pub realm: String,
+    /// What credentials are made of; empty: made of `server.secret`, or of chance.
+    pub secret: Secret,
+    /// How long credentials are good.
+    #[serde(with = "humantime_serde")]
+    pub ttl: Duration,
+    pub allocations_max: usize,
+    pub allocations_per_user_max: usize,
+    /// Longest time until a client has to ask again for its relay.
+    #[serde(with = "humantime_serde")]
+    pub lifetime_max: Duration,
+    /// Payload of one user, both ways; 0: no limit.
+    pub bytes_per_s_max: u64,
+    /// Whom relays may speak to: `public`, and networks. Empty: `public`; of a relay on loopback, loopback, too.
+    pub peers_allowed: Vec<Peers>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: String::new(),
+            public: Vec::new(),
+            host: String::new(),
+            urls: Vec::new(),
+            relay_ports: "49152-65535".into(),
+            realm: "millrace".into(),
+            secret: Secret::default(),
+            ttl: Duration::from_secs(12 * 60 * 60),
+            allocations_max: 1000,
+            allocations_per_user_max: 100,
+            lifetime_max: Duration::from_secs(60 * 60),
+            bytes_per_s_max: 12_500_000,
+            peers_allowed: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Errors: which key is wrong, and what it may be.
+    pub fn check(&self, server: SocketAddr) -> Result<(), (&'static str, &'static str)> {
+        self.address(server).map_err(|what| ("turn.listen", what))?;
+        if self.ports().is_none() {
+            return Err(("turn.relay_ports", "is FIRST-LAST such as `49152-65535`, 1024 or higher"));
+        }
+        if self.realm.is_empty() || self.realm.len() > REALM_BYTES_MAX || self.realm.contains(['"', '\\', ':']) {
+            return Err(("turn.realm", "is a name of 1 to 32 bytes such as `millrace`"));
+        }
+        if !self.secret.is_empty() && self.secret.as_bytes().len() < SECRET_BYTES_MIN {
+            return Err(("turn.secret", "has 16 bytes at least, such as `openssl rand -hex 32` prints, or is empty"));
+        }
+        if !(LIFETIME_MIN..=DAY).contains(&self.ttl) || !(LIFETIME_MIN..=DAY).contains(&self.lifetime_max) {
+            return Err(("turn.ttl and turn.lifetime_max", "are one minute to one day"));
+        }
+        let is_url = |url: &String| ["turn:", "turns:", "stun:", "stuns:"].iter().any(|scheme| url.starts_with(scheme));
+        if !self.urls.iter().all(is_url) {
+            return Err(("turn.urls", "has URLs such as `turn:turn.example:3478?transport=udp`"));
+        }
+        Ok(())
+    }
+
+    /// Where it listens, beside a server that listens there; `None`: nowhere.
+    fn address(&self, server: SocketAddr) -> Result<Option<SocketAddr>, &'static str> {
+        match self.listen.as_str() {
+            "off" => Ok(None),
+            "" if server.ip().to_canonical().is_loopback() => Ok(Some(SocketAddr::new(server.ip(), 0))),
+            "" => Ok(None),
+            address => address.parse().map(Some).map_err(|_| "is HOST:PORT such as `0.0.0.0:3478`, `off`, or empty"),
+        }
+    }
+
+    fn ports(&self) -> Option<RangeInclusive<u16>> {
+        let (first, last) = self.relay_ports.split_once('-')?;
+        let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (1024 <= first && first <= last).then_some(first..=last)
+    }
+
+    /// Nodes that share `server.secret` take each other's credentials without more.
+    fn credentials(&self, server_secret: &Secret) -> io::Result<Credentials> {
+        let mut made = [0; 32];
+        let secret = match (self.secret.is_empty(), server_secret.is_empty()) {
+            (false, _) => self.secret.as_bytes(),
+            (true, false) => {
+                let key = hmac::Key::new(hmac::HMAC_SHA256, server_secret.as_bytes());
+                made.copy_from_slice(hmac::sign(&key, b"turn").as_ref());
+                &made
+            }
+            (true, true) => {
+                getrandom::fill(&mut made).map_err(io::Error::other)?;
+                &made
+            }
+        };
+        Ok(Credentials::new(secret, &self.realm))
+    }
+}
+
+/// What requests are told, and the server itself unless there is none.
+#[derive(Default)]
+pub struct Turn {
+    pub offer: Option<Arc<Offer>>,
+    pub server: Option<Opened>,
+}
+
+/// A server whose port is taken, but not served yet.
+pub struct Opened {
+    pub figures: Arc<Figures>,
+    pub address: SocketAddr,
+    port: Port,
+    own: Vec<IpAddr>,
+    settings: Settings,
+}
+
+impl Turn {
+    /// Takes the port. `own`: the addresses of this machine.
+    ///
+    /// Errors: an address that is taken, or not ours.
+    pub fn open(
+        config: &crate::Config,
+        own: &[IpAddr],
+        tls: Option<&Tls>,
+        limits: Arc<Limits>,
+    ) -> anyhow::Result<Self> {
+        let turn = &config.turn;
+        let address = turn.address(config.server.listen).map_err(|what| anyhow::anyhow!("`turn.listen` {what}"))?;
+        let credentials = Arc::new(turn.credentials(&config.server.secret)?);
+        let offer = |urls| Some(Arc::new(Offer { credentials: credentials.clone(), urls, ttl: turn.ttl }));
+        let Some(address) = address else {
+            return Ok(Self {
+                offer: if turn.urls.is_empty() { None } else { offer(turn.urls.clone()) },
+                server: None,
+            });
+        };
+        let port = Port::bind(address).with_context(|| format!("cannot relay on {address} (`turn.listen`)"))?;
+        let address = port.address();
+        let told: Vec<IpAddr> =
+            [false, true].iter().filter_map(|is_ipv6| port.told(&turn.public, own, *is_ipv6)).collect();
+        let urls = match turn.urls.is_empty() {
+            true => Offer::urls(&turn.host, &told, address.port(), tls.is_some()),
+            false => turn.urls.clone(),
+        };
+        let figures = Arc::<Figures>::default();
+        let settings = Settings {
+            public: turn.public.clone(),
+            relay_ports: turn.ports().context("`turn.relay_ports` is no range")?,
+            allocations_max: turn.allocations_max,
+            allocations_per_user_max: turn.allocations_per_user_max,
+            lifetime_max: turn.lifetime_max,
+            bytes_per_s_max: turn.bytes_per_s_max,
+            peers_allowed: turn.peers_allowed.clone(),
+            write_timeout: config.limits.write_timeout,
+            credentials: credentials.clone(),
+            limits,
+            figures: figures.clone(),
+            tls: tls.map(Tls::subscribe),
+        };
+        Ok(Self { offer: offer(urls), server: Some(Opened { figures, address, port, own: own.to_vec(), settings }) })
+    }
+}
+
+impl Opened {
+    /// Serves until `stop` is there.
+    ///
+    /// Errors: the runtime cannot be made, or cannot watch the sockets.
+    pub fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        LocalSet::new().block_on(&runtime, serve(self.port, &self.own, self.settings, stop))
+    }
+}
+
+/// As Prometheus text.
+pub fn render(figures: &Figures, out: &mut String) {
+    use std::sync::atomic::Ordering::Relaxed;
+    let families = [
+        ("allocations", "gauge", "Relays that clients have.", &figures.allocations),
+        ("allocated_total", "counter", "Relays that clients were given.", &figures.allocated),
+        (
+            "unauthorized_total",
+            "counter",
+            "Requests without good credentials; each client's first is one.",
+            &figures.unauthorized,
+        ),
+        ("refused_total", "counter", "Other requests refused: quotas, no room, malformed.", &figures.refused),
+        ("forbidden_total", "counter", "Requests for peers that turn.peers_allowed excludes.", &figures.forbidden),
+        (
+            "over_quota_total",
+            "counter",
+            "Datagrams dropped: more than turn.bytes_per_s_max of one user.",
+            &figures.over_quota,
+        ),
+        ("dropped_total", "counter", "Datagrams dropped: from or for nobody, malformed, or no room.", &figures.dropped),
+    ];
+    for (name, kind, help, value) in families {
+        let value = value.load(Relaxed);
+        out.push_str(&format!(
+            "# HELP millrace_turn_{name} {help}\n# TYPE millrace_turn_{name} {kind}\nmillrace_turn_{name} {value}\n"
+        ));
+    }
+    let both = [
+        ("datagrams", "Datagrams relayed.", &figures.datagrams_to_peers, &figures.datagrams_to_clients),
+        ("bytes", "Payload bytes relayed.", &figures.bytes_to_peers, &figures.bytes_to_clients),
+    ];
+    for (name, help, to_peers, to_clients) in both {
+        let name = format!("millrace_turn_{name}_total");
+        out.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n"));
+        for (to, value) in [("peers", to_peers), ("clients", to_clients)] {
+            out.push_str(&format!("{name}{{to=\"{to}\"}} {}\n", value.load(Relaxed)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_setting_only_a_private_server_relays() {
+        let at = |listen: &str, server: &str| {
+            Config { listen: listen.into(), ..Config::default() }.address(server.parse().unwrap())
+        };
+        assert_eq!(at("", "127.0.0.1:8080"), Ok(Some("127.0.0.1:0".parse().unwrap())));
+        assert_eq!((at("", "0.0.0.0:8080"), at("off", "127.0.0.1:8080")), (Ok(None), Ok(None)));
+        assert_eq!(at("0.0.0.0:3478", "127.0.0.1:8080"), Ok(Some("0.0.0.0:3478".parse().unwrap())));
+        assert!(at("3478", "127.0.0.1:8080").is_err());
+    }
+
+    #[test]
+    fn bad_values_are_named() {
+        let wrong = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check("127.0.0.1:1".parse().unwrap()).map_err(|(key, _)| key)
+        };
+        assert_eq!(wrong(|_| {}), Ok(()));
+        for ports in ["", "1-2", "5000", "5000-4000", "1024-70000"] {
+            let config = Config { relay_ports: ports.into(), ..Config::default() };
+            assert!(config.ports().is_none(), "{ports}");
+        }
+        assert_eq!(wrong(|config| config.relay_ports = "80-90".into()), Err("turn.relay_ports"));
+        assert_eq!(wrong(|config| config.realm = "x".repeat(33)), Err("turn.realm"));
+        assert_eq!(wrong(|config| config.secret = Secret::from("short")), Err("turn.secret"));
+        assert_eq!(wrong(|config| config.urls = vec!["https://turn.example".into()]), Err("turn.urls"));
+        assert_eq!(wrong(|config| config.ttl = Duration::ZERO), Err("turn.ttl and turn.lifetime_max"));
+    }
+
+    #[test]
+    fn nodes_with_one_secret_take_each_others_credentials() {
+        let password = |own: &str, shared: &str| {
+            let config = Config { secret: Secret::from(own), ..Config::default() };
+            config.credentials(&Secret::from(shared)).unwrap().login("alice", 1).password
+        };
+        assert_eq!(password("", "what all nodes share"), password("", "what all nodes share"));
+        assert_ne!(password("", "what all nodes share"), password("", "what others share"));
+        assert_eq!(password("a secret of its own", "x"), password("a secret of its own", "y"));
+        assert_ne!(password("", ""), password("", ""), "else of chance");
+    }
+}

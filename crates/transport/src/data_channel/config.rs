@@ -1,0 +1,112 @@
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// Room of a socket for what has come and for what is to go: the datagrams of one turn, thousands of peers wide.
+const SOCKET_BYTES: usize = 8 << 20;
+
+/// Where data channels come in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// HOST:PORT (UDP), each shard one port further; port 0: free ones. Empty: free ones beside a server that only its own machine can
+    /// reach, else nowhere. `off`: nowhere.
+    pub listen: String,
+    /// Addresses that clients are told instead of the sockets' own: those that a NAT in front of the server passes on.
+    pub public: Vec<IpAddr>,
+    /// Most peers of a node, unfinished ones, too.
+    pub peers_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { listen: String::new(), public: Vec::new(), peers_max: 10_000 }
+    }
+}
+
+impl Config {
+    /// Where it listens, beside a server that listens there; `None`: nowhere.
+    ///
+    /// Errors: what the value is not.
+    pub fn address(&self, server: SocketAddr) -> Result<Option<SocketAddr>, &'static str> {
+        match self.listen.as_str() {
+            "off" => Ok(None),
+            "" if server.ip().to_canonical().is_loopback() => Ok(Some(SocketAddr::new(server.ip(), 0))),
+            "" => Ok(None),
+            address => address.parse().map(Some).map_err(|_| "is HOST:PORT such as `0.0.0.0:7000`, `off`, or empty"),
+        }
+    }
+}
+
+/// One shard's socket, and where clients find it.
+pub struct Port {
+    pub(super) socket: UdpSocket,
+    pub(super) candidates: Vec<SocketAddr>,
+    pub(super) peers_max: usize,
+}
+
+impl Port {
+    /// One for each shard. `own`: the addresses of this machine, for a socket that listens on all of them.
+    ///
+    /// Errors: an address that is taken, or not ours.
+    pub fn bind(config: &Config, address: SocketAddr, shards: usize, own: &[IpAddr]) -> io::Result<Vec<Port>> {
+        (0..shards)
+            .map(|shard| {
+                let mut address = address;
+                if address.port() != 0 {
+                    let port = usize::from(address.port()) + shard;
+                    address.set_port(u16::try_from(port).map_err(|_| io::ErrorKind::AddrNotAvailable)?);
+                }
+                let socket = UdpSocket::bind(address)?;
+                socket.set_nonblocking(true)?;
+                let options = socket2::SockRef::from(&socket);
+                // As much as the system allows is enough.
+                let _ = options.set_recv_buffer_size(SOCKET_BYTES);
+                let _ = options.set_send_buffer_size(SOCKET_BYTES);
+                let local = socket.local_addr()?;
+                let is_usable = |ip: &&IpAddr| local.is_ipv6() || ip.is_ipv4();
+                let ips: Vec<IpAddr> = match (config.public.is_empty(), local.ip().is_unspecified()) {
+                    (false, _) => config.public.clone(),
+                    (true, true) => own.iter().filter(is_usable).copied().collect(),
+                    (true, false) => vec![local.ip()],
+                };
+                let candidates = ips.into_iter().map(|ip| SocketAddr::new(ip.to_canonical(), local.port())).collect();
+                Ok(Port { socket, candidates, peers_max: config.peers_max.div_ceil(shards) })
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_setting_only_a_private_server_has_a_port() {
+        let at = |listen: &str, server: &str| {
+            Config { listen: listen.into(), ..Config::default() }.address(server.parse().unwrap())
+        };
+        assert_eq!(at("", "127.0.0.1:8080"), Ok(Some("127.0.0.1:0".parse().unwrap())));
+        assert_eq!(at("", "[::1]:8080"), Ok(Some("[::1]:0".parse().unwrap())));
+        assert_eq!((at("", "0.0.0.0:8080"), at("off", "127.0.0.1:8080")), (Ok(None), Ok(None)));
+        assert_eq!(at("0.0.0.0:7000", "127.0.0.1:8080"), Ok(Some("0.0.0.0:7000".parse().unwrap())));
+        assert!(at("7000", "127.0.0.1:8080").is_err());
+    }
+
+    #[test]
+    fn clients_are_told_what_reaches_the_socket() {
+        let own = ["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
+        let told = |config: &Config, address: &str| {
+            let ports = Port::bind(config, address.parse().unwrap(), 2, &own).unwrap();
+            ports.into_iter().map(|port| port.candidates.iter().map(SocketAddr::ip).collect()).collect::<Vec<Vec<_>>>()
+        };
+        let config = Config::default();
+        assert_eq!(told(&config, "127.0.0.1:0"), vec![vec!["127.0.0.1".parse::<IpAddr>().unwrap()]; 2]);
+        assert_eq!(told(&config, "0.0.0.0:0"), vec![own[..1].to_vec(); 2]);
+        let public = Config { public: vec!["198.51.100.1".parse().unwrap()], ..config };
+        assert_eq!(told(&public, "127.0.0.1:0"), vec![public.public.clone(); 2]);
+    }
+}

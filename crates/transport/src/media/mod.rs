@@ -1,0 +1,180 @@
+//! The switching unit of a shard, seen from outside: who is behind each of its members.
+//!
+//! - this file: participants of rooms, who signal; and what the unit tells
+//! - [`whip`]: publishers and viewers that only speak HTTP
+//!
+//! The unit itself is [`millrace_rtc::switch`], and lives with the data channels: it has their socket.
+
+mod whip;
+
+use std::{cell::RefCell, collections::HashMap, rc::Rc, time::Instant};
+
+use millrace_node::Metrics;
+use millrace_protocol::{Code, Error};
+use millrace_rtc::switch::{Event, MemberId, Refused, Report, Role, Switch as Unit};
+use serde_json::{Map, Value, json};
+
+pub(crate) use whip::{Path, answer};
+
+use crate::{
+    data_channel::Datagram,
+    http::Context,
+    rooms::{RoomName, Switch, signal_from_switch},
+};
+
+/// Who is behind the members of a shard's switching unit.
+#[derive(Default)]
+pub struct Media {
+    members: RefCell<HashMap<MemberId, Who>>,
+    participants: RefCell<HashMap<(RoomName, Box<str>), Participant>>,
+    sessions: RefCell<HashMap<Box<str>, whip::Session>>,
+}
+
+enum Who {
+    Participant(RoomName, Box<str>),
+    /// By the secret part of its URL.
+    Session(Box<str>),
+}
+
+struct Participant {
+    member: MemberId,
+    /// Of its first offer: another one is of another connection.
+    origin: Box<str>,
+}
+
+/// Participants of a room come to the unit by their signals.
+pub struct Participants;
+
+impl Switch for Participants {
+    fn joined(&self, _: &Rc<Context>, _: &RoomName, _: &str) {}
+
+    fn left(&self, context: &Rc<Context>, room: &RoomName, id: &str) {
+        leave(context, room, id);
+    }
+
+    fn handle_signal(&self, context: &Rc<Context>, room: &RoomName, from: &str, signal: Map<String, Value>) {
+        if signal.contains_key("bye") {
+            return leave(context, room, from);
+        }
+        // Nothing else is looked at: the unit answers to whoever shows the password, wherever they are.
+        let Some(description) = signal.get("description") else { return };
+        let text = |name: &str| description.get(name).and_then(Value::as_str);
+        let said = match (text("type"), text("sdp")) {
+            (Some("offer"), Some(offer)) => take_offer(context, room, from, offer).map(Some),
+            (Some("answer"), Some(answer)) => take_answer(context, room, from, answer).map(|()| None),
+            _ => Err("a description is an offer or an answer, with its SDP".to_owned()),
+        };
+        let said = match said {
+            Ok(None) => return,
+            Ok(Some(answer)) => json!({ "description": { "type": "answer", "sdp": answer } }),
+            Err(error) => json!({ "error": error }),
+        };
+        let Value::Object(said) = said else { return };
+        signal_from_switch(context, room, from, said);
+    }
+}
+
+fn take_offer(context: &Rc<Context>, room: &RoomName, id: &str, offer: &str) -> Result<String, String> {
+    let key = (room.clone(), Box::from(id));
+    let origin: Box<str> = offer.lines().find(|line| line.starts_with("o=")).map(origin_of).unwrap_or_default().into();
+    let media = &context.media;
+    let known = media.participants.borrow().get(&key).map(|known| (known.member, known.origin == origin));
+    if let Some((member, true)) = known {
+        return with_unit(context, |unit, send| unit.accept_offer(member, offer, Instant::now(), send))
+            .unwrap_or(Err(Refused::Gone))
+            .map_err(|error| error.to_string());
+    }
+    if known.is_some() {
+        leave(context, room, id);
+    }
+    let joined =
+        with_unit(context, |unit, send| unit.join(room.as_str(), (id, Role::Member), offer, Instant::now(), send));
+    let (member, answer) = joined.unwrap_or(Err(Refused::Gone)).map_err(|error| error.to_string())?;
+    media.members.borrow_mut().insert(member, Who::Participant(room.clone(), id.into()));
+    media.participants.borrow_mut().insert(key, Participant { member, origin });
+    Ok(answer)
+}
+
+/// The session of an origin line; its version rises with each description.
+///
+/// Source: RFC 8866, section 5.2: `o=<username> <sess-id> <sess-version> ..`.
+fn origin_of(line: &str) -> &str {
+    line.split(' ').nth(1).unwrap_or_default()
+}
+
+fn take_answer(context: &Rc<Context>, room: &RoomName, id: &str, answer: &str) -> Result<(), String> {
+    let key = (room.clone(), Box::from(id));
+    let Some(member) = context.media.participants.borrow().get(&key).map(|known| known.member) else { return Ok(()) };
+    with_unit(context, |unit, send| unit.accept_answer(member, answer, Instant::now(), send))
+        .unwrap_or(Ok(()))
+        .map_err(|error| error.to_string())
+}
+
+fn leave(context: &Rc<Context>, room: &RoomName, id: &str) {
+    let known = context.media.participants.borrow_mut().remove(&(room.clone(), Box::from(id)));
+    if let Some(Participant { member, .. }) = known {
+        context.media.members.borrow_mut().remove(&member);
+        with_unit(context, |unit, send| unit.leave(member, Instant::now(), send));
+    }
+}
+
+/// What the unit has told since the last time.
+pub(crate) fn handle_events(context: &Rc<Context>) {
+    while let Some(Some(event)) = poll(context) {
+        match event {
+            Event::Connected(_) => {}
+            Event::Offer(member, sdp) => {
+                let who = match context.media.members.borrow().get(&member) {
+                    Some(Who::Participant(room, id)) => Some((room.clone(), id.clone())),
+                    _ => None,
+                };
+                if let Some((room, id)) = who {
+                    let said = Map::from_iter([("description".to_owned(), json!({ "type": "offer", "sdp": sdp }))]);
+                    signal_from_switch(context, &room, &id, said);
+                }
+            }
+            Event::Left { id, panicked } => {
+                if panicked {
+                    Metrics::add(&context.shard.metrics.rtc_panicked, 1);
+                    tracing::error!("a member's library has panicked; the member is ended");
+                }
+                let who = context.media.members.borrow_mut().remove(&id);
+                match who {
+                    Some(Who::Participant(room, id)) => {
+                        context.media.participants.borrow_mut().remove(&(room.clone(), id.clone()));
+                        // It may still be there, and come again.
+                        signal_from_switch(context, &room, &id, Map::from_iter([("bye".to_owned(), json!(true))]));
+                    }
+                    Some(Who::Session(secret)) => drop(context.media.sessions.borrow_mut().remove(&secret)),
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+fn poll(context: &Context) -> Option<Option<Event>> {
+    Some(context.shard.sockets().peers.as_mut()?.poll_switch())
+}
+
+/// Works on the shard's unit; `None` where there is no port for it.
+fn with_unit<T>(context: &Context, work: impl FnOnce(&mut Unit, &mut Datagram<'_>) -> T) -> Option<T> {
+    let mut sockets = context.shard.sockets();
+    let done = sockets.peers.as_mut()?.with_switch(work);
+    Some(done)
+}
+
+/// What the unit sees of a room's members.
+pub(crate) fn reports(context: &Context, room: &RoomName) -> Vec<Report> {
+    with_unit(context, |unit, _| unit.reports(room.as_str(), Instant::now())).unwrap_or_default()
+}
+
+fn refused(refused: &Refused) -> Error {
+    let code = match refused {
+        Refused::Offer(_) => Code::BadRequest,
+        Refused::RoomFull => Code::TooMany,
+        Refused::Full => Code::Unavailable,
+        Refused::Gone => Code::NotFound,
+    };
+    Error::new(code, refused.to_string())
+}

@@ -1,0 +1,315 @@
+//! What participants ask for over HTTP. Source: docs/protocol.md, "Rooms".
+
+use std::rc::Rc;
+
+use ::http::{HeaderValue, StatusCode, header, request::Parts};
+use hyper::body::Incoming;
+use millrace_protocol::{Code, Error, Right};
+use millrace_rtc::room::{Join, Role, SWITCH, Topology};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{RoomName, see_to, signal, welcome};
+use crate::{
+    access::Caller,
+    http::{Context, Query, Response, json as json_answer, no_content, read_body},
+    media, turn,
+};
+
+/// Shows who a participant is.
+const SECRET: &str = "millrace-participant";
+/// Of a request to join.
+const JOIN_BYTES_MAX: usize = 4096;
+
+/// What is asked for below `/v1/rooms/`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Path<'a> {
+    room: &'a str,
+    rest: Rest<'a>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Rest<'a> {
+    Room,
+    Participants,
+    Participant(&'a str),
+    Signals(&'a str),
+    Reports(&'a str),
+}
+
+impl<'a> Path<'a> {
+    /// `None`: there is no such path.
+    pub fn parse(path: &'a str) -> Option<Self> {
+        let mut levels = path.strip_prefix("/v1/rooms/")?.split('/');
+        let room = levels.next()?;
+        let rest = match (levels.next(), levels.next(), levels.next(), levels.next()) {
+            (None, ..) => Rest::Room,
+            (Some("participants"), None, ..) => Rest::Participants,
+            (Some("participants"), Some(id), None, _) => Rest::Participant(id),
+            (Some("participants"), Some(id), Some("signals"), None) => Rest::Signals(id),
+            (Some("participants"), Some(id), Some("reports"), None) => Rest::Reports(id),
+            _ => return None,
+        };
+        Some(Self { room, rest })
+    }
+
+    pub fn allowed(&self) -> &'static str {
+        match self.rest {
+            Rest::Room => "GET",
+            Rest::Participants | Rest::Signals(_) | Rest::Reports(_) => "POST",
+            Rest::Participant(_) => "DELETE",
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Asked {
+    name: String,
+    topology: Option<Topology>,
+    role: Role,
+}
+
+/// Errors: `not_found`, `forbidden`, `conflict`, `too_many`, `rate_limited`, `too_large`, `bad_json`, and the engine's.
+pub(crate) async fn answer(
+    context: &Rc<Context>,
+    parts: &Parts,
+    body: &mut Incoming,
+    path: Path<'_>,
+) -> Result<Response, Error> {
+    debug_assert_eq!(parts.method.as_str(), path.allowed());
+    Query::parse(parts, &[])?;
+    let caller = context.caller(parts).await?;
+    let room = RoomName::parse(path.room)?;
+    match path.rest {
+        Rest::Room => {
+            caller.may(Right::Subscribe, &room.state())?;
+            shown(context, room).await
+        }
+        Rest::Participants => join(context, parts, body, &caller, room).await,
+        Rest::Participant(id) => {
+            let (id, secret) = (id.to_owned(), secret(parts)?);
+            leave(context, room, id, secret).await
+        }
+        Rest::Signals(id) => {
+            may_take_part(&caller, &room)?;
+            signals(context, parts, body, room, id.to_owned()).await
+        }
+        Rest::Reports(id) => {
+            may_take_part(&caller, &room)?;
+            reports(context, parts, body, room, id.to_owned()).await
+        }
+    }
+}
+
+async fn shown(context: &Rc<Context>, room: RoomName) -> Result<Response, Error> {
+    let shared = context.rooms.shared()?;
+    let name = room.clone();
+    let ask = move |context: Rc<Context>| async move {
+        let switched = media::reports(&context, &name);
+        context.rooms.with(&name, |room| {
+            let mut shown = room.state();
+            shown["reports"] = room.reports();
+            shown["switch"] = json!(switched);
+            Ok(shown)
+        })
+    };
+    Ok(json_answer(shared.ask(context, &room, ask).await?.to_string()))
+}
+
+async fn join(
+    context: &Rc<Context>,
+    parts: &Parts,
+    body: &mut Incoming,
+    caller: &Caller,
+    room: RoomName,
+) -> Result<Response, Error> {
+    let shared = context.rooms.shared()?;
+    let is_viewer = may_take_part(caller, &room)?;
+    let asked = read_object(context, parts, body, JOIN_BYTES_MAX).await?;
+    let Asked { name, topology, role } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
+    let role = if is_viewer { Role::Viewer } else { role };
+    let mut chance = [[0; 16]; 2];
+    for bytes in &mut chance {
+        getrandom::fill(bytes).map_err(|error| Error::new(Code::Internal, error.to_string()))?;
+    }
+    let join = Join { name, topology, role, since_ms: context.shard.engine.now_ms(), chance };
+    let asked = room.clone();
+    let mut entered = shared.ask(context, &room, move |context| enter(context, asked, join)).await?;
+    entered["ice_servers"] = json!(turn::for_caller(context, caller));
+    let id = entered["participant"].as_str().unwrap_or_default();
+    let location = HeaderValue::from_str(&format!("/v1/rooms/{}/participants/{id}", room.as_str()));
+    let mut response = json_answer(entered.to_string());
+    *response.status_mut() = StatusCode::CREATED;
+    if let Ok(location) = location {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// On the room's own shard.
+async fn enter(context: Rc<Context>, room: RoomName, join: Join) -> Result<Value, Error> {
+    let shared = context.rooms.shared()?;
+    // What is said from here on is after these.
+    let chat = context.shard.engine.newest(&room.chat()).await?.top;
+    let data = context.shard.engine.newest(&room.data()).await?.top;
+    let joined = context.rooms.join(&shared, &room, join)?;
+    let id = joined.id.as_str();
+    let inbox = signal(&context, &room, "server", id, welcome(), None);
+    let state = context.rooms.with(&room, |room| Ok(room.state()))?;
+    let published = context.rooms.carry_out(&context, &room);
+    let at = async {
+        let inbox = inbox.await?;
+        let state = published.ok_or_else(|| Error::new(Code::Internal, "a join has changed nothing"))?.await?;
+        Ok::<_, Error>([(room.state(), state), (room.inbox(id), inbox), (room.chat(), chat), (room.data(), data)])
+    };
+    match at.await {
+        Ok(positions) => {
+            let positions = positions.map(|(channel, at)| (channel.to_string(), at.to_string().into()));
+            Ok(json!({
+                "participant": id, "secret": joined.secret, "state": state,
+                "positions": Map::from_iter(positions),
+            }))
+        }
+        Err(error) => {
+            // Nobody has been told of it: it is not there.
+            let _ = context.rooms.with(&room, |room| {
+                room.leave(super::now(), id);
+                Ok(())
+            });
+            if let Some(published) = context.rooms.carry_out(&context, &room) {
+                see_to(published);
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn leave(context: &Rc<Context>, room: RoomName, id: String, secret: String) -> Result<Response, Error> {
+    let shared = context.rooms.shared()?;
+    let name = room.clone();
+    let ask = move |context: Rc<Context>| async move {
+        context.rooms.with(&name, |room| {
+            room.check_secret(&id, &secret)?;
+            room.leave(super::now(), &id);
+            Ok(())
+        })?;
+        match context.rooms.carry_out(&context, &name) {
+            Some(published) => published.await.map(drop),
+            None => Ok(()),
+        }
+    };
+    shared.ask(context, &room, ask).await.map(|()| no_content())
+}
+
+async fn signals(
+    context: &Rc<Context>,
+    parts: &Parts,
+    body: &mut Incoming,
+    room: RoomName,
+    from: String,
+) -> Result<Response, Error> {
+    let shared = context.rooms.shared()?;
+    let secret = secret(parts)?;
+    let key = parts.headers.get("idempotency-key").map(HeaderValue::to_str).transpose();
+    let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
+    if key.is_some_and(|key| key.len() > 64) {
+        return Err(Error::new(Code::TooLarge, "here an idempotency key has at most 64 bytes"));
+    }
+    let key = key.map(|key| format!("{from}/{key}").into_boxed_str());
+    let mut said = read_object(context, parts, body, shared.config.signal_bytes_max).await?;
+    let Some(Value::String(to)) = said.remove("to") else {
+        return Err(Error::new(Code::BadRequest, "`to` says whom a signal is for"));
+    };
+    if ["description", "candidate", "bye"].iter().filter(|kind| said.contains_key(**kind)).count() != 1 {
+        return Err(Error::new(Code::BadRequest, "a signal has a `description`, a `candidate` or a `bye`"));
+    }
+    let name = room.clone();
+    let ask = move |context: Rc<Context>| async move {
+        context.rooms.with(&name, |room| room.check_signal(super::now(), &from, &secret, &to))?;
+        if to == SWITCH {
+            let switch = context.rooms.switch.borrow().clone();
+            if let Some(switch) = switch {
+                switch.handle_signal(&context, &name, &from, said);
+            }
+            return Ok(());
+        }
+        signal(&context, &name, &from, &to, said, key).await.map(drop)
+    };
+    shared.ask(context, &room, ask).await.map(|()| no_content())
+}
+
+async fn reports(
+    context: &Rc<Context>,
+    parts: &Parts,
+    body: &mut Incoming,
+    room: RoomName,
+    from: String,
+) -> Result<Response, Error> {
+    let shared = context.rooms.shared()?;
+    let secret = secret(parts)?;
+    let report = read_object(context, parts, body, shared.config.signal_bytes_max / 4).await?;
+    let name = room.clone();
+    let ask = move |context: Rc<Context>| async move {
+        context.rooms.with(&name, |room| room.report(super::now(), &from, &secret, report))?;
+        match context.rooms.carry_out(&context, &name) {
+            Some(published) => published.await.map(drop),
+            None => Ok(()),
+        }
+    };
+    shared.ask(context, &room, ask).await.map(|()| no_content())
+}
+
+/// Whoever may publish in the chat may join; who may only read it joins as a viewer. True for such a one.
+///
+/// Errors: as [`Caller::may`].
+fn may_take_part(caller: &Caller, room: &RoomName) -> Result<bool, Error> {
+    match caller.may(Right::Publish, &room.chat()) {
+        Ok(()) => Ok(false),
+        Err(error) => caller.may(Right::Subscribe, &room.chat()).map(|()| true).map_err(|_| error),
+    }
+}
+
+fn secret(parts: &Parts) -> Result<String, Error> {
+    let secret = parts.headers.get(SECRET).and_then(|secret| secret.to_str().ok());
+    secret.map(str::to_owned).ok_or_else(|| {
+        Error::new(Code::Forbidden, "show the secret that joining has given you, as `Millrace-Participant: ..`")
+    })
+}
+
+async fn read_object(
+    context: &Context,
+    parts: &Parts,
+    body: &mut Incoming,
+    bytes_max: usize,
+) -> Result<Map<String, Value>, Error> {
+    let body = read_body(context, &parts.headers, body, bytes_max).await?;
+    if body.is_empty() {
+        return Ok(Map::new());
+    }
+    serde_json::from_slice(&body).map_err(bad_json)
+}
+
+fn bad_json(error: serde_json::Error) -> Error {
+    Error::new(Code::BadJson, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_taken_apart() {
+        let rest = |path| Path::parse(path).map(|path| (path.room, path.rest));
+        assert_eq!(rest("/v1/rooms/a"), Some(("a", Rest::Room)));
+        assert_eq!(rest("/v1/rooms/a/participants"), Some(("a", Rest::Participants)));
+        assert_eq!(rest("/v1/rooms/a/participants/7"), Some(("a", Rest::Participant("7"))));
+        assert_eq!(rest("/v1/rooms/a/participants/7/signals"), Some(("a", Rest::Signals("7"))));
+        assert_eq!(rest("/v1/rooms/a/participants/7/reports"), Some(("a", Rest::Reports("7"))));
+        for path in
+            ["/v1/rooms", "/v1/rooms/a/b", "/v1/rooms/a/participants/7/x", "/v1/rooms/a/participants/7/signals/x"]
+        {
+            assert_eq!(rest(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The channels of a room.
+
+use millrace_protocol::{ChannelName, Code, Error};
+
+/// A room's name: one level of a channel name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RoomName(String);
+
+impl RoomName {
+    /// Errors: [`Code::BadChannel`].
+    pub fn parse(name: &str) -> Result<Self, Error> {
+        if name.contains('/') {
+            return Err(Error::new(Code::BadChannel, "a room's name has no `/`"));
+        }
+        let name = Self(name.to_owned());
+        // The longest of them.
+        ChannelName::parse(&format!("rooms/{}/inbox/{}", name.0, "0".repeat(32)))?;
+        Ok(name)
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The same for every node and start: which shard a room is of.
+    pub(super) fn hash(&self) -> u64 {
+        // FNV-1a, which is enough for names. Source: http://www.isthe.com/chongo/tech/comp/fnv/
+        self.0.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    }
+
+    pub fn state(&self) -> ChannelName {
+        self.channel("state")
+    }
+
+    pub fn chat(&self) -> ChannelName {
+        self.channel("chat")
+    }
+
+    pub fn data(&self) -> ChannelName {
+        self.channel("data")
+    }
+
+    pub fn inbox(&self, id: &str) -> ChannelName {
+        self.channel(&format!("inbox/{id}"))
+    }
+
+    fn channel(&self, rest: &str) -> ChannelName {
+        ChannelName::parse(&format!("rooms/{}/{rest}", self.0)).expect("a room's name is a good level")
+    }
+}
+
+/// Is it one that only the server publishes to?
+pub(crate) fn is_reserved(channel: &str) -> bool {
+    let Some((_, rest)) = channel.strip_prefix("rooms/").and_then(|rest| rest.split_once('/')) else { return false };
+    rest == "state" || rest == "inbox" || rest.starts_with("inbox/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_state_and_inboxes_are_the_servers() {
+        for (channel, reserved) in [
+            ("rooms/a/state", true),
+            ("rooms/a/inbox/1", true),
+            ("rooms/a/inbox", true),
+            ("rooms/a/chat", false),
+            ("rooms/a/data", false),
+            ("rooms/a/state/x", false),
+            ("rooms/state", false),
+            ("room/a/state", false),
+        ] {
+            assert_eq!(is_reserved(channel), reserved, "{channel}");
+        }
+    }
+
+    #[test]
+    fn a_room_has_a_name_of_one_level() {
+        assert_eq!(RoomName::parse("a").map(|name| name.inbox("7").to_string()), Ok("rooms/a/inbox/7".into()));
+        for name in ["", "a/b", "+", "#", "a\nb", &"x".repeat(250)] {
+            assert!(RoomName::parse(name).is_err(), "{name}");
+        }
+    }
+}

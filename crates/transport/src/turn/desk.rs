@@ -1,0 +1,221 @@
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use millrace_rtc::turn::{Client, Figures, NoRelay, RelayId, Relays, Rules, Server, Step};
+use tokio::{
+    net::UdpSocket,
+    sync::watch,
+    task::{JoinHandle, spawn_local},
+};
+
+use super::{
+    Settings, TURN_DATAGRAMS,
+    relays::Ports,
+    stream::{Fullness, Outgoing},
+};
+use crate::{limits::Limits, tls};
+
+/// The largest datagram that there is.
+const DATAGRAM_BYTES_MAX: usize = 1 << 16;
+
+/// Where everything comes by: all in one thread.
+pub struct Desk {
+    server: RefCell<Server>,
+    ports: RefCell<Ports>,
+    relays: RefCell<HashMap<RelayId, Relay>>,
+    streams: RefCell<HashMap<u64, Rc<Outgoing>>>,
+    last_stream: Cell<u64>,
+    pub datagrams: UdpSocket,
+    is_ipv6: bool,
+    /// What was received last, and what is said of it. Nobody keeps them.
+    pub buffer: RefCell<Vec<u8>>,
+    answer: RefCell<Vec<u8>>,
+    pub limits: Arc<Limits>,
+    figures: Arc<Figures>,
+    pub tls: Option<watch::Receiver<tls::Settings>>,
+    pub write_timeout: Duration,
+    started: Instant,
+    started_ms: u64,
+}
+
+struct Relay {
+    socket: Rc<UdpSocket>,
+    task: JoinHandle<()>,
+}
+
+/// Opens what the server asks for.
+struct Opener<'a>(&'a Rc<Desk>);
+
+impl Desk {
+    /// Errors: the system gives no chance.
+    pub fn new(rules: Rules, ports: Ports, datagrams: UdpSocket, settings: Settings) -> io::Result<Rc<Self>> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(io::Error::other)?;
+        let server = Server::new(rules, settings.credentials, settings.figures.clone(), seed);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Rc::new(Self {
+            server: RefCell::new(server),
+            ports: RefCell::new(ports),
+            relays: RefCell::default(),
+            streams: RefCell::default(),
+            last_stream: Cell::default(),
+            is_ipv6: datagrams.local_addr()?.is_ipv6(),
+            datagrams,
+            buffer: RefCell::new(vec![0; DATAGRAM_BYTES_MAX]),
+            answer: RefCell::default(),
+            limits: settings.limits,
+            figures: settings.figures,
+            tls: settings.tls,
+            write_timeout: settings.write_timeout,
+            started: Instant::now(),
+            started_ms: since.as_millis() as u64,
+        }))
+    }
+
+    pub fn handle_datagram(self: &Rc<Self>, client: Client, datagram: &[u8]) {
+        // Who has a relay has said who it is, and has a rate of its own.
+        if self.is_known(client) || self.limits.take_datagram(client.address().ip()) {
+            self.handle(client, datagram);
+        } else {
+            Figures::add(&self.figures.dropped, 1);
+        }
+    }
+
+    /// A datagram, or one message of a stream.
+    pub fn handle(self: &Rc<Self>, client: Client, message: &[u8]) {
+        let mut answer = self.answer.borrow_mut();
+        let mut server = self.server.borrow_mut();
+        let step = server.handle(self.now_ms(), client, message, &mut Opener(self), &mut answer);
+        self.close_relays(&mut server);
+        drop(server);
+        match step {
+            Step::Nothing => {}
+            Step::Answer => self.tell(client, &answer, Fullness::Ends),
+            Step::Relay { relay, peer, payload } => {
+                let relays = self.relays.borrow();
+                let sent = relays.get(&relay).map(|relay| relay.socket.try_send_to(payload, peer));
+                if !matches!(sent, Some(Ok(_))) {
+                    Figures::add(&self.figures.dropped, 1);
+                }
+            }
+        }
+    }
+
+    pub fn is_known(&self, client: Client) -> bool {
+        self.server.borrow().is_known(client)
+    }
+
+    pub fn handle_timeout(&self) {
+        let mut server = self.server.borrow_mut();
+        server.handle_timeout(self.now_ms());
+        self.close_relays(&mut server);
+    }
+
+    /// A new stream, and what it is to send.
+    pub fn connect(&self, from: SocketAddr) -> (Client, Rc<Outgoing>) {
+        let id = self.last_stream.get() + 1;
+        self.last_stream.set(id);
+        let outgoing = Rc::<Outgoing>::default();
+        self.streams.borrow_mut().insert(id, outgoing.clone());
+        (Client::Stream(id, SocketAddr::new(from.ip().to_canonical(), from.port())), outgoing)
+    }
+
+    pub fn disconnect(&self, client: Client) {
+        if let Client::Stream(id, _) = client {
+            self.streams.borrow_mut().remove(&id);
+        }
+        let mut server = self.server.borrow_mut();
+        server.disconnect(client);
+        self.close_relays(&mut server);
+    }
+
+    /// Nobody is served any more.
+    pub fn close(&self) {
+        self.relays.borrow_mut().drain().for_each(|(_, relay)| relay.task.abort());
+        self.streams.borrow().values().for_each(|outgoing| outgoing.end());
+    }
+
+    fn close_relays(&self, server: &mut Server) {
+        while let Some(id) = server.poll_closed() {
+            if let Some(relay) = self.relays.borrow_mut().remove(&id) {
+                relay.task.abort();
+            }
+        }
+    }
+
+    fn tell(&self, client: Client, bytes: &[u8], fullness: Fullness) {
+        let is_sent = match client {
+            Client::Datagram(to) => self.datagrams.try_send_to(bytes, self.on_the_wire(to)).is_ok(),
+            Client::Stream(id, _) => {
+                self.streams.borrow().get(&id).is_some_and(|outgoing| outgoing.push(bytes, fullness))
+            }
+        };
+        if !is_sent {
+            Figures::add(&self.figures.dropped, 1);
+        }
+    }
+
+    /// A socket of IPv6 that hears IPv4, too, wants such addresses in its own clothes.
+    fn on_the_wire(&self, to: SocketAddr) -> SocketAddr {
+        match to.ip() {
+            IpAddr::V4(ip) if self.is_ipv6 => SocketAddr::new(ip.to_ipv6_mapped().into(), to.port()),
+            _ => to,
+        }
+    }
+
+    /// Does not go back when somebody sets the clock.
+    fn now_ms(&self) -> u64 {
+        self.started_ms + self.started.elapsed().as_millis() as u64
+    }
+}
+
+impl Relays for Opener<'_> {
+    fn open(&mut self, ids: &[RelayId], is_ipv6: bool, even: bool) -> Result<SocketAddr, NoRelay> {
+        let desk = self.0;
+        let (address, sockets) = desk.ports.borrow_mut().open(ids.len(), is_ipv6, even)?;
+        let sockets: io::Result<Vec<_>> = sockets.into_iter().map(UdpSocket::from_std).collect();
+        let sockets = sockets.map_err(|error| {
+            tracing::error!(%error, "a relay cannot be watched");
+            NoRelay::Full
+        })?;
+        for (id, socket) in ids.iter().zip(sockets) {
+            let socket = Rc::new(socket);
+            let task = spawn_local(hear(desk.clone(), *id, socket.clone()));
+            desk.relays.borrow_mut().insert(*id, Relay { socket, task });
+        }
+        Ok(address)
+    }
+}
+
+/// What peers send to a relay.
+async fn hear(desk: Rc<Desk>, id: RelayId, socket: Rc<UdpSocket>) {
+    loop {
+        if socket.readable().await.is_err() {
+            continue;
+        }
+        for _ in 0..TURN_DATAGRAMS {
+            let mut buffer = desk.buffer.borrow_mut();
+            match socket.try_recv_from(&mut buffer) {
+                Ok((length, peer)) => {
+                    let mut out = desk.answer.borrow_mut();
+                    let client =
+                        desk.server.borrow_mut().handle_peer(desk.now_ms(), id, peer, &buffer[..length], &mut out);
+                    if let Some(client) = client {
+                        desk.tell(client, &out, Fullness::Loses);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Nobody was there where something was sent to.
+                Err(_) => {}
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}

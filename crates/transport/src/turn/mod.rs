@@ -1,0 +1,201 @@
+//! The sockets of the TURN and STUN server: one port for datagrams, streams and TLS, and one socket for each relay.
+//!
+//! - this file: what it is set up with, its port, and the thread's tasks
+//! - [`desk`]: what has come from clients and peers is brought to [`millrace_rtc::turn::Server`], and what it says is done
+//! - [`relays`]: sockets in the range of ports that is kept for them
+//! - [`stream`]: clients over TCP and TLS, on the same port
+//! - [`offer`]: `POST /v1/turn`: where it is, and credentials that are good for a while
+//! - [`peers`]: whom relays may speak to
+//!
+//! It runs in a thread of its own: what is relayed touches no channel, so there is nothing to share with a shard, and a busy relay holds up no
+//! reader. One thread is all it has.
+//!
+//! Source: docs/turn.md; docs/adr/0007.
+
+mod desk;
+mod offer;
+mod peers;
+mod relays;
+mod stream;
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
+    ops::RangeInclusive,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use millrace_rtc::turn::{Client, Rules};
+use tokio::{sync::watch, task::spawn_local, time::MissedTickBehavior};
+
+pub use millrace_rtc::turn::{Credentials, Figures, REALM_BYTES_MAX};
+pub use offer::{IceServer, IceServers, Offer};
+pub(crate) use offer::{answer, for_caller};
+pub use peers::{BadPeers, Peers};
+
+use crate::{limits::Limits, tls};
+use desk::Desk;
+
+/// Room of the port for what has come and for what is to go.
+const SOCKET_BYTES: usize = 4 << 20;
+/// Attempts to find one number that is free for datagrams and for streams.
+const PORT_ATTEMPTS: usize = 32;
+/// Datagrams that are taken from one socket before other tasks get their turn.
+const TURN_DATAGRAMS: usize = 64;
+
+/// What the server is set up with.
+pub struct Settings {
+    /// Addresses that peers and clients are told instead of the sockets' own; at most one of each family counts.
+    pub public: Vec<IpAddr>,
+    /// Ports of relays.
+    pub relay_ports: RangeInclusive<u16>,
+    pub allocations_max: usize,
+    pub allocations_per_user_max: usize,
+    pub lifetime_max: Duration,
+    /// Of all allocations of one user, both ways; 0: no limit.
+    pub bytes_per_s_max: u64,
+    pub peers_allowed: Vec<Peers>,
+    /// A client on a stream that takes nothing for so long is cut off.
+    pub write_timeout: Duration,
+    pub credentials: Arc<Credentials>,
+    pub limits: Arc<Limits>,
+    pub figures: Arc<Figures>,
+    /// TLS on the same port, as on the others.
+    pub tls: Option<watch::Receiver<tls::Settings>>,
+}
+
+/// Where clients come in.
+pub struct Port {
+    datagrams: UdpSocket,
+    streams: TcpListener,
+    address: SocketAddr,
+}
+
+impl Port {
+    /// The same number for datagrams and streams; port 0 takes a free one.
+    ///
+    /// Errors: the address is taken, or not ours.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let mut attempts = 0;
+        loop {
+            let datagrams = UdpSocket::bind(address)?;
+            let bound = datagrams.local_addr()?;
+            attempts += 1;
+            let streams = match TcpListener::bind(bound) {
+                Err(_) if address.port() == 0 && attempts < PORT_ATTEMPTS => continue,
+                bound => bound?,
+            };
+            let options = socket2::SockRef::from(&datagrams);
+            // As much as the system allows is enough.
+            let _ = options.set_recv_buffer_size(SOCKET_BYTES);
+            let _ = options.set_send_buffer_size(SOCKET_BYTES);
+            datagrams.set_nonblocking(true)?;
+            streams.set_nonblocking(true)?;
+            return Ok(Self { datagrams, streams, address: bound });
+        }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The addresses of this family that clients and peers are told. `own`: those of this machine, for a port that listens on all of them.
+    pub fn told(&self, public: &[IpAddr], own: &[IpAddr], is_ipv6: bool) -> Option<IpAddr> {
+        let ip = self.address.ip();
+        let is_wanted = |ip: &&IpAddr| ip.is_ipv6() == is_ipv6;
+        let is_served = ip.is_ipv6() == is_ipv6 || ip.is_ipv6() && ip.is_unspecified();
+        let own = if ip.is_unspecified() { own } else { std::slice::from_ref(&ip) };
+        // What is link-local means something else to everybody.
+        let is_told = |ip: &&IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        is_served
+            .then(|| public.iter().find(is_wanted).or_else(|| own.iter().filter(is_told).find(is_wanted)).copied())?
+    }
+}
+
+/// Serves clients until `stop` is there. Must run inside a `LocalSet`.
+///
+/// Errors: the runtime cannot watch the sockets.
+pub async fn serve(port: Port, own: &[IpAddr], settings: Settings, stop: impl Future<Output = ()>) -> io::Result<()> {
+    let told = [false, true].map(|is_ipv6| port.told(&settings.public, own, is_ipv6));
+    let allowed = peers::policy(settings.peers_allowed.clone(), port.address.ip().to_canonical().is_loopback());
+    let rules = Rules {
+        allocations_max: settings.allocations_max,
+        allocations_per_user_max: settings.allocations_per_user_max,
+        lifetime_max_s: u32::try_from(settings.lifetime_max.as_secs()).unwrap_or(u32::MAX),
+        bytes_per_s_max: settings.bytes_per_s_max,
+        may_reach: Box::new(allowed),
+    };
+    let ports = relays::Ports::new(port.address.ip(), told, settings.relay_ports.clone())?;
+    let datagrams = tokio::net::UdpSocket::from_std(port.datagrams)?;
+    let streams = tokio::net::TcpListener::from_std(port.streams)?;
+    let desk = Desk::new(rules, ports, datagrams, settings)?;
+    let tasks = [
+        spawn_local(receive(desk.clone())),
+        spawn_local(stream::accept(desk.clone(), streams)),
+        spawn_local(tick(desk.clone())),
+    ];
+    stop.await;
+    tasks.iter().for_each(|task| task.abort());
+    desk.close();
+    Ok(())
+}
+
+async fn receive(desk: Rc<Desk>) {
+    loop {
+        if desk.datagrams.readable().await.is_err() {
+            continue;
+        }
+        for _ in 0..TURN_DATAGRAMS {
+            let mut buffer = desk.buffer.borrow_mut();
+            match desk.datagrams.try_recv_from(&mut buffer) {
+                Ok((length, from)) => {
+                    let client = Client::Datagram(SocketAddr::new(from.ip().to_canonical(), from.port()));
+                    desk.handle_datagram(client, &buffer[..length]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Nobody was there where something was sent to.
+                Err(_) => {}
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn tick(desk: Rc<Desk>) {
+    let mut every_second = tokio::time::interval(Duration::from_secs(1));
+    every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every_second.tick().await;
+        desk.handle_timeout();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_number_serves_datagrams_and_streams() {
+        let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        assert_ne!(port.address().port(), 0);
+        assert_eq!(port.streams.local_addr().unwrap(), port.address());
+        assert!(Port::bind(port.address()).is_err(), "it is taken");
+    }
+
+    #[test]
+    fn clients_are_told_what_reaches_the_port() {
+        let ips = |text: &str| text.split(' ').map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let own = ips("192.0.2.7 fe80::7 2001:db8::7");
+        let told = |address: &str, public: &[IpAddr]| {
+            let port = Port::bind(address.parse().unwrap()).unwrap();
+            [false, true].map(|is_ipv6| port.told(public, &own, is_ipv6).map(|ip| ip.to_string()))
+        };
+        let some = |ip: &str| Some(ip.to_owned());
+        assert_eq!(told("127.0.0.1:0", &[]), [some("127.0.0.1"), None]);
+        assert_eq!(told("0.0.0.0:0", &[]), [some("192.0.2.7"), None]);
+        assert_eq!(told("[::]:0", &[]), [some("192.0.2.7"), some("2001:db8::7")]);
+        assert_eq!(told("0.0.0.0:0", &ips("198.51.100.1 2001:db8::1")), [some("198.51.100.1"), None]);
+    }
+}

@@ -1,0 +1,119 @@
+//! `POST /v1/turn`: what `RTCPeerConnection` wants as its `iceServers`. Source: docs/protocol.md, "A relay".
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use http::{HeaderValue, header, request::Parts};
+use millrace_protocol::{Code, Error, Grant};
+use millrace_rtc::turn::Credentials;
+use serde::Serialize;
+
+use crate::{
+    access::{Caller, unix_s},
+    http::{Context, Query, Response, json},
+};
+
+/// Where relays are had, and credentials for them. One for all shards.
+pub struct Offer {
+    pub credentials: Arc<Credentials>,
+    /// Such as `turn:192.0.2.1:3478?transport=udp`.
+    pub urls: Vec<String>,
+    /// How long credentials are good, unless the token of whoever asks ends sooner.
+    pub ttl: Duration,
+}
+
+/// What a client is given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IceServers {
+    pub ice_servers: Vec<IceServer>,
+    /// Seconds until nothing can be begun with it any more.
+    pub ttl_s: u64,
+}
+
+/// Source: WebRTC 1.0, section 4.2.4.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IceServer {
+    pub urls: Vec<String>,
+    pub username: String,
+    pub credential: String,
+}
+
+impl Offer {
+    /// The servers, and credentials of this grant's subject that end with its token. `now_s`: since 1970.
+    ///
+    /// Whoever calls has asked whether the grant lets its owner do anything at all.
+    pub fn ice_servers(&self, grant: &Grant, now_s: u64) -> IceServers {
+        let ttl_s =
+            grant.expires_s.map_or(u64::MAX, |expires_s| expires_s.saturating_sub(now_s)).min(self.ttl.as_secs());
+        let login = self.credentials.login(grant.subject.as_deref().unwrap_or_default(), now_s + ttl_s);
+        let server = IceServer { urls: self.urls.clone(), username: login.username, credential: login.password };
+        IceServers { ice_servers: vec![server], ttl_s }
+    }
+
+    /// How a server of ours is called: by a name, or by its addresses.
+    pub fn urls(host: &str, told: &[IpAddr], port: u16, is_tls: bool) -> Vec<String> {
+        let hosts: Vec<String> = match host {
+            "" => told.iter().map(|ip| SocketAddr::new(*ip, port).to_string()).collect(),
+            host => vec![format!("{host}:{port}")],
+        };
+        let ways = [("turn", "udp"), ("turn", "tcp"), ("turns", "tcp")];
+        let ways = ways.iter().filter(|(scheme, _)| is_tls || *scheme == "turn");
+        ways.flat_map(|(scheme, way)| hosts.iter().map(move |host| format!("{scheme}:{host}?transport={way}")))
+            .collect()
+    }
+}
+
+/// The servers for whoever joins a room or makes a session of media; none where there is no relay.
+pub(crate) fn for_caller(context: &Context, caller: &Caller) -> Vec<IceServer> {
+    context.turn().map_or_else(Vec::new, |offer| offer.ice_servers(&caller.grant, unix_s()).ice_servers)
+}
+
+/// Errors: `not_found` where there is none to be had, and those of [`Caller::may_anything`].
+pub(crate) fn answer(context: &Context, parts: &Parts, caller: &Caller) -> Result<Response, Error> {
+    Query::parse(parts, &[])?;
+    let Some(offer) = context.turn() else {
+        return Err(Error::new(Code::NotFound, "this server relays nothing; `turn.listen` says where it would"));
+    };
+    let servers = offer.ice_servers(&caller.grant, unix_s());
+    let body = serde_json::to_string(&servers).map_err(|_| Error::new(Code::Internal, "it cannot be said"))?;
+    let mut response = json(body);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_the_subjects_and_end_with_its_token() {
+        let credentials = Arc::new(Credentials::new(b"a secret", "millrace"));
+        let offer = Offer { credentials, urls: vec!["turn:h:1".into()], ttl: Duration::from_secs(600) };
+        let grant = |expires_s| Grant { subject: Some("alice".into()), expires_s, ..Grant::everything() };
+        let long = offer.ice_servers(&grant(None), 1000);
+        assert_eq!((long.ttl_s, &long.ice_servers[0].username[..]), (600, "1600:alice"));
+        let short = offer.ice_servers(&grant(Some(1060)), 1000);
+        assert_eq!((short.ttl_s, &short.ice_servers[0].username[..]), (60, "1060:alice"));
+        assert_eq!(offer.ice_servers(&Grant::everything(), 1000).ice_servers[0].username, "1600:");
+        let shown = serde_json::to_value(&long).unwrap();
+        assert!(shown["ice_servers"][0]["credential"].is_string() && shown["ttl_s"] == 600, "{shown}");
+    }
+
+    #[test]
+    fn a_server_is_called_by_its_name_or_by_its_addresses() {
+        let told = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+        assert_eq!(
+            Offer::urls("", &told, 3478, false),
+            [
+                "turn:192.0.2.1:3478?transport=udp",
+                "turn:[2001:db8::1]:3478?transport=udp",
+                "turn:192.0.2.1:3478?transport=tcp",
+                "turn:[2001:db8::1]:3478?transport=tcp"
+            ]
+        );
+        assert_eq!(Offer::urls("app.example", &told, 443, true)[2], "turns:app.example:443?transport=tcp");
+    }
+}

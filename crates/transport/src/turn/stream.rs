@@ -1,0 +1,184 @@
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::{Buf, BytesMut};
+use millrace_rtc::turn::{Client, framed_bytes};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    task::spawn_local,
+    time::timeout,
+};
+
+use super::desk::Desk;
+use crate::{
+    limits::Permit,
+    tls::{self, Accepted, Stream},
+};
+
+/// How long somebody without a relay may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Largest message of somebody without a relay: names, passwords and all have room.
+const STRANGER_BYTES_MAX: usize = 2048;
+/// What waits for one client; beyond, datagrams are lost, as on any full link.
+const WAITING_BYTES_MAX: usize = 256 << 10;
+const READ_BYTES: usize = 16 << 10;
+/// Pause after the kernel has refused a connection (out of descriptors, say).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// First byte of a TLS handshake; of a message it is another. Source: RFC 8446, section 5.1; RFC 7983.
+const HANDSHAKE: u8 = 22;
+
+/// What is to be sent on one stream.
+#[derive(Default)]
+pub struct Outgoing {
+    waiting: RefCell<BytesMut>,
+    changed: Notify,
+    is_over: Cell<bool>,
+}
+
+/// What becomes of a message that finds no room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fullness {
+    /// It is lost.
+    Loses,
+    /// The stream is over: an answer is not lost on it.
+    Ends,
+}
+
+impl Outgoing {
+    /// False if there is no room.
+    pub fn push(&self, bytes: &[u8], fullness: Fullness) -> bool {
+        let mut waiting = self.waiting.borrow_mut();
+        let has_room = waiting.len() + bytes.len() <= WAITING_BYTES_MAX;
+        if has_room {
+            waiting.extend_from_slice(bytes);
+        } else if fullness == Fullness::Ends {
+            self.is_over.set(true);
+        }
+        self.changed.notify_one();
+        has_room
+    }
+
+    pub fn end(&self) {
+        self.is_over.set(true);
+        self.changed.notify_one();
+    }
+}
+
+pub async fn accept(desk: Rc<Desk>, listener: TcpListener) {
+    let acceptor = desk.tls.clone().map(|settings| Rc::new(tls::Acceptor::new(settings)));
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                // Who is one too many is not told: there is no message for it before a request.
+                if let Ok(permit) = desk.limits.connect(from.ip()) {
+                    let _ = stream.set_nodelay(true);
+                    drop(spawn_local(connection(desk.clone(), stream, from, acceptor.clone(), permit)));
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection of a TURN client cannot be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(
+    desk: Rc<Desk>,
+    stream: TcpStream,
+    from: SocketAddr,
+    acceptor: Option<Rc<tls::Acceptor>>,
+    _permit: Permit,
+) {
+    let stream = match begin(stream, acceptor).await {
+        Ok(stream) => stream,
+        Err(error) => return tracing::debug!(%error, "a TURN client has not begun"),
+    };
+    let (client, outgoing) = desk.connect(from);
+    let (reading, writing) = tokio::io::split(stream);
+    let ended = tokio::select! {
+        ended = read(&desk, client, reading) => ended,
+        ended = write(&outgoing, writing, desk.write_timeout) => ended,
+    };
+    desk.disconnect(client);
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a TURN client's connection broke");
+    }
+}
+
+/// Plain, or after a handshake: the first byte says which.
+async fn begin(stream: TcpStream, acceptor: Option<Rc<tls::Acceptor>>) -> io::Result<Stream> {
+    let mut first = [0];
+    timeout(SILENCE_MAX, stream.peek(&mut first)).await??;
+    if first[0] != HANDSHAKE {
+        return Ok(Stream::plain(stream));
+    }
+    let acceptor = acceptor.ok_or(io::ErrorKind::Unsupported)?;
+    let _under_way = acceptor.permit().ok_or(io::ErrorKind::ConnectionRefused)?;
+    let mut settings = acceptor.settings();
+    // What is spoken here is none of what the other port offers (RFC 7443 has names for it, which few clients say).
+    let mut config = (*settings.config).clone();
+    config.alpn_protocols.clear();
+    settings.config = Arc::new(config);
+    settings.challenge = None;
+    match timeout(settings.handshake_timeout, tls::accept(stream, &settings)).await?? {
+        Accepted::Client(stream, _) => Ok(stream),
+        Accepted::Challenge => Err(io::ErrorKind::ConnectionRefused.into()),
+    }
+}
+
+async fn read(desk: &Rc<Desk>, client: Client, mut stream: ReadHalf<Stream>) -> io::Result<()> {
+    let mut received = BytesMut::new();
+    loop {
+        received.reserve(READ_BYTES);
+        let Ok(read) = timeout(SILENCE_MAX, stream.read_buf(&mut received)).await else {
+            match desk.is_known(client) {
+                true => continue,
+                false => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        };
+        if read? == 0 {
+            return Ok(());
+        }
+        while let Some(head) = received.first_chunk() {
+            let length = framed_bytes(*head).ok_or(io::ErrorKind::InvalidData)?;
+            if length > STRANGER_BYTES_MAX && !desk.is_known(client) {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let Some(message) = received.get(..length) else { break };
+            desk.handle(client, message);
+            received.advance(length);
+        }
+        if received.is_empty() {
+            // Who is silent holds nothing.
+            received = BytesMut::new();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn write(outgoing: &Outgoing, mut stream: WriteHalf<Stream>, longest: Duration) -> io::Result<()> {
+    loop {
+        let waiting = outgoing.waiting.take();
+        if outgoing.is_over.get() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        if waiting.is_empty() {
+            outgoing.changed.notified().await;
+            continue;
+        }
+        let written = async {
+            stream.write_all(&waiting).await?;
+            stream.flush().await
+        };
+        timeout(longest, written).await??;
+    }
+}

@@ -1,0 +1,295 @@
+//! Rooms from outside: who joins, what is told, who may say what, and what comes of bad input.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use millrace_server::{Config, auth::SigningKey, config::Secret};
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+
+use crate::server::{Answer, Server, client, until, within};
+
+pub const SECRET: &str = "a secret of thirty-two bytes or more";
+
+/// Somebody in a room.
+struct Participant {
+    id: String,
+    secret: String,
+    location: String,
+    joined: Value,
+}
+
+/// Each request by a connection of its own, so that any shard may take it.
+pub async fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)], body: String) -> Answer {
+    let request = client(false).request(method.parse().expect("a method"), server.url(path)).body(body);
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    Answer::read(within(request.send()).await.expect("an answer")).await
+}
+
+async fn try_join(server: &Server, room: &str, asked: Value) -> Answer {
+    ask(server, "POST", &format!("/v1/rooms/{room}/participants"), &[], asked.to_string()).await
+}
+
+async fn join(server: &Server, room: &str, asked: Value) -> Participant {
+    let answer = try_join(server, room, asked).await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let joined = answer.json();
+    let text = |name: &str| joined[name].as_str().expect("a string").to_owned();
+    let (id, secret) = (text("participant"), text("secret"));
+    assert_eq!(answer.header("location"), format!("/v1/rooms/{room}/participants/{id}"));
+    Participant { location: answer.header("location").to_owned(), id, secret, joined }
+}
+
+impl Participant {
+    async fn post(&self, server: &Server, what: &str, body: Value) -> Answer {
+        let path = format!("{}/{what}", self.location);
+        ask(server, "POST", &path, &[("millrace-participant", &self.secret)], body.to_string()).await
+    }
+
+    async fn leave(&self, server: &Server) -> Answer {
+        ask(server, "DELETE", &self.location, &[("millrace-participant", &self.secret)], String::new()).await
+    }
+
+    /// What has come into its inbox since a position, and the position after that.
+    async fn inbox(&self, server: &Server, room: &str, since: &str) -> (Vec<Value>, String) {
+        let path = format!("/v1/channels/rooms/{room}/inbox/{}?since={since}&wait=1", self.id);
+        let answer = server.get(&path).await;
+        let is_nothing = answer.status == 204;
+        let heard =
+            if is_nothing { Vec::new() } else { answer.json()["messages"].as_array().cloned().unwrap_or_default() };
+        (heard.into_iter().map(|message| message["data"].clone()).collect(), answer.position().to_owned())
+    }
+
+    fn position(&self, channel: &str) -> &str {
+        self.joined["positions"][channel].as_str().unwrap_or_else(|| panic!("a position of {channel}: {}", self.joined))
+    }
+}
+
+async fn state(server: &Server, room: &str) -> Value {
+    server.get(&format!("/v1/rooms/{room}")).await.json()
+}
+
+fn ids(state: &Value) -> Vec<&str> {
+    let participants = state["participants"].as_array().expect("a list");
+    participants.iter().map(|one| one["id"].as_str().expect("an id")).collect()
+}
+
+#[tokio::test]
+async fn who_joins_is_told_and_told_of() {
+    let server = Server::start();
+    // Of several rooms some are of the other shard.
+    for room in ["a", "b", "c", "d", "e"] {
+        let ann = join(&server, room, json!({ "name": "Ann", "topology": "mesh" })).await;
+        assert_eq!(ids(&ann.joined["state"]), [ann.id.as_str()]);
+        let bob = join(&server, room, json!({ "name": "Bob" })).await;
+        assert_eq!(ids(&bob.joined["state"]), [ann.id.as_str(), bob.id.as_str()], "who joins first is first");
+        // Ann hears of Bob after the position that she was given.
+        let since = ann.position(&format!("rooms/{room}/state"));
+        let told = server.get(&format!("/v1/channels/rooms/{room}/state?since={since}&wait=5&policy=latest")).await;
+        let told = told.json()["messages"][0]["data"].clone();
+        assert_eq!(told, bob.joined["state"]);
+        assert_eq!(told["participants"][1]["name"], "Bob");
+        assert!(told["participants"][1]["since_ms"].as_u64().is_some_and(|ms| ms > 1_600_000_000_000), "{told}");
+        assert!(!state(&server, room).await.to_string().contains(&ann.secret), "a secret is nobody else's");
+        assert_eq!(ann.leave(&server).await.status, 204);
+        assert_eq!(ids(&state(&server, room).await), [bob.id.as_str()]);
+        assert_eq!(bob.leave(&server).await.status, 204);
+        server.get(&format!("/v1/rooms/{room}")).await.assert_problem(404, "not_found");
+    }
+}
+
+#[tokio::test]
+async fn signals_come_in_order_once_and_from_who_sent_them() {
+    let server = Server::start();
+    let (ann, bob) = (join(&server, "r", json!({})).await, join(&server, "r", json!({})).await);
+    for number in 0..5 {
+        let signal = json!({ "to": bob.id, "candidate": { "number": number }, "from": "somebody else", "link": 7 });
+        assert_eq!(ann.post(&server, "signals", signal).await.status, 204);
+    }
+    let path = format!("{}/signals", ann.location);
+    for _ in 0..2 {
+        let headers = [("millrace-participant", ann.secret.as_str()), ("idempotency-key", "once")];
+        let signal = json!({ "to": bob.id, "description": { "type": "offer", "sdp": "v=0" } });
+        assert_eq!(ask(&server, "POST", &path, &headers, signal.to_string()).await.status, 204);
+    }
+    assert_eq!(ann.post(&server, "signals", json!({ "to": bob.id, "bye": "" })).await.status, 204);
+    // A reader that is cut after the first three goes on from where it was, on another transport.
+    let inbox = format!("rooms/r/inbox/{}", bob.id);
+    let first = server.get(&format!("/v1/channels/{inbox}?since={}&limit=3", bob.position(&inbox))).await;
+    let (rest, _) = bob.inbox(&server, "r", first.position()).await;
+    let first: Vec<Value> = first.json()["messages"].as_array().expect("messages").clone();
+    let heard: Vec<Value> = first.iter().map(|message| message["data"].clone()).chain(rest).collect();
+    assert!(heard.iter().all(|signal| signal["from"] == ann.id.as_str() && signal.get("to").is_none()), "{heard:?}");
+    let numbers: Vec<_> = heard.iter().filter_map(|signal| signal["candidate"]["number"].as_u64()).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4]);
+    assert_eq!(heard.iter().filter(|signal| signal.get("description").is_some()).count(), 1, "the same key is once");
+    assert_eq!((heard.len(), &heard[0]["link"]), (7, &json!(7)));
+}
+
+#[tokio::test]
+async fn only_the_server_says_who_is_there_and_who_signals() {
+    let server = Server::start();
+    let ann = join(&server, "r", json!({})).await;
+    let inbox = format!("rooms/r/inbox/{}", ann.id);
+    for channel in ["rooms/r/state", inbox.as_str(), "rooms/other/state"] {
+        let refused = server.post(&format!("/v1/channels/{channel}"), &[], "{}").await;
+        refused.assert_problem(403, "forbidden");
+        let line = json!({ "channel": channel, "data": 1 }).to_string();
+        let batch = server.post("/v1/publish", &[], line).await.json();
+        assert_eq!(batch["results"][0]["error"]["code"], "forbidden", "{batch}");
+    }
+    let mut request = server.websocket_url("/v1/connect").into_client_request().expect("a request");
+    request.headers_mut().insert("sec-websocket-protocol", "millrace.v1+json".parse().expect("a header"));
+    let (mut socket, _) = tokio_tungstenite::connect_async(request).await.expect("a session");
+    let command = json!({ "id": 1, "publish": { "channel": inbox, "data": { "from": "x", "bye": "" } } });
+    within(socket.send(command.to_string().into())).await.expect("sent");
+    let refused = within(async {
+        loop {
+            let message = socket.next().await.expect("a reply").expect("a reply").into_text().expect("text");
+            if message.contains("\"id\":1") {
+                break message.to_string();
+            }
+        }
+    })
+    .await;
+    assert!(refused.contains("forbidden"), "{refused}");
+    server.publish("rooms/r/chat", "\"hello\"").await;
+    server.publish("rooms/r/data", "1").await;
+    let (heard, _) = ann.inbox(&server, "r", ann.position(&inbox)).await;
+    assert_eq!(heard, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn what_is_asked_wrongly_is_refused_and_says_why() {
+    let server = Server::with(|config| {
+        config.rooms.rooms_max = 3;
+        // Where no media comes in, there is nothing to switch.
+        config.rtc.listen = "off".into();
+        config.rooms.mesh_max = 3;
+        config.rooms.signal_bytes_max = 1024;
+        config.rooms.signals_per_s = 2;
+    });
+    let ann = join(&server, "two", json!({ "topology": "p2p" })).await;
+    let bob = join(&server, "two", json!({ "topology": "p2p" })).await;
+    try_join(&server, "two", json!({ "topology": "mesh" })).await.assert_problem(409, "conflict");
+    try_join(&server, "two", json!({})).await.assert_problem(429, "too_many");
+    let why = try_join(&server, "new", json!({ "topology": "switch" })).await.assert_problem(400, "bad_request");
+    assert!(why.contains("no switching unit"), "{why}");
+    for (room, asked, status, code) in [
+        ("new", json!({ "topology": "ring" }), 400, "bad_json"),
+        ("new", json!({ "role": "king" }), 400, "bad_json"),
+        ("new", json!({ "colour": "red" }), 400, "bad_json"),
+        ("new", json!([]), 400, "bad_json"),
+        ("new", json!({ "name": "x".repeat(65) }), 400, "bad_request"),
+        ("new", json!({ "name": "a\nb" }), 400, "bad_request"),
+        ("new", json!({ "name": "x".repeat(5000) }), 413, "too_large"),
+        ("a%2Fb", json!({}), 400, "bad_channel"),
+        ("%23", json!({}), 400, "bad_channel"),
+        (&"x".repeat(250), json!({}), 400, "bad_channel"),
+    ] {
+        try_join(&server, room, asked).await.assert_problem(status, code);
+    }
+    server.get("/v1/rooms/new").await.assert_problem(404, "not_found");
+    server.get("/v1/rooms/two/participants").await.assert_problem(405, "method_not_allowed");
+
+    let signal = || json!({ "to": bob.id, "bye": "" }).to_string();
+    let path = format!("{}/signals", ann.location);
+    ask(&server, "POST", &path, &[], signal()).await.assert_problem(403, "forbidden");
+    for secret in [bob.secret.as_str(), "", "x"] {
+        let headers = [("millrace-participant", secret)];
+        ask(&server, "POST", &path, &headers, signal()).await.assert_problem(403, "forbidden");
+        ask(&server, "DELETE", &ann.location, &headers, String::new()).await.assert_problem(403, "forbidden");
+    }
+    for (body, status, code) in [
+        (json!({ "bye": "" }), 400, "bad_request"),
+        (json!({ "to": bob.id }), 400, "bad_request"),
+        (json!({ "to": bob.id, "bye": "", "candidate": {} }), 400, "bad_request"),
+        (json!({ "to": 7, "bye": "" }), 400, "bad_request"),
+        (json!([1]), 400, "bad_json"),
+        (json!({ "to": bob.id, "bye": "x".repeat(1024) }), 413, "too_large"),
+        (json!({ "to": ann.id, "bye": "" }), 404, "not_found"),
+        (json!({ "to": "nobody", "bye": "" }), 404, "not_found"),
+        (json!({ "to": "switch", "bye": "" }), 404, "not_found"),
+    ] {
+        ann.post(&server, "signals", body).await.assert_problem(status, code);
+    }
+    let mut refused = None;
+    for _ in 0..40 {
+        let answer = ann.post(&server, "signals", json!({ "to": bob.id, "bye": "" })).await;
+        if answer.status == 429 {
+            answer.assert_problem(429, "rate_limited");
+            refused = Some(answer.header("retry-after").to_owned());
+            break;
+        }
+    }
+    assert!(refused.is_some(), "forty at once were taken, of two per second");
+    assert_eq!(bob.post(&server, "reports", json!({ "rtt_ms": 1 })).await.status, 204, "others may go on");
+
+    join(&server, "x", json!({})).await;
+    let last = join(&server, "y", json!({})).await;
+    try_join(&server, "z", json!({})).await.assert_problem(429, "too_many");
+    assert_eq!(last.leave(&server).await.status, 204);
+    last.leave(&server).await.assert_problem(404, "not_found");
+    join(&server, "z", json!({})).await;
+}
+
+#[tokio::test]
+async fn who_reports_nothing_has_left_and_what_is_reported_is_shown() {
+    let server = Server::with(|config| config.rooms.silence_max = Duration::from_secs(2));
+    let (ann, bob) = (join(&server, "r", json!({})).await, join(&server, "r", json!({})).await);
+    let report = json!({ "uplink_kbps": 800, "muted": true, "links": [{ "to": bob.id, "rtt_ms": 1.5 }] });
+    until("Bob is taken for gone, and Ann is not", async || {
+        assert_eq!(ann.post(&server, "reports", report.clone()).await.status, 204);
+        ids(&state(&server, "r").await) == [ann.id.as_str()]
+    })
+    .await;
+    let shown = state(&server, "r").await;
+    assert_eq!(shown["reports"][&ann.id], report);
+    assert_eq!(shown["participants"][0]["muted"], true);
+    bob.post(&server, "reports", json!({})).await.assert_problem(404, "not_found");
+    ann.post(&server, "signals", json!({ "to": bob.id, "bye": "" })).await.assert_problem(404, "not_found");
+}
+
+/// A token with these rights on everything of the room `r`.
+pub fn token(subject: &str, rights: &[&str]) -> String {
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs();
+    let granted: serde_json::Map<String, Value> =
+        rights.iter().map(|right| ((*right).to_owned(), json!(["rooms/r/#"]))).collect();
+    let claims = json!({ "sub": subject, "iat": now_s, "exp": now_s + 60, "millrace": granted });
+    SigningKey::parse(SECRET.as_bytes()).expect("a key").sign(&claims, None).expect("a token")
+}
+
+#[tokio::test]
+async fn rights_decide_who_joins_and_as_what() {
+    let server = Server::with(|config: &mut Config| config.auth.secret = Secret::from(SECRET));
+    let join = async |token: Option<String>| {
+        let bearer = format!("Bearer {}", token.unwrap_or_default());
+        let headers: &[(&str, &str)] = if bearer == "Bearer " { &[] } else { &[("authorization", &bearer)] };
+        ask(&server, "POST", "/v1/rooms/r/participants", headers, json!({ "role": "hub" }).to_string()).await
+    };
+    join(None).await.assert_problem(401, "unauthorized");
+    join(Some(token("ann", &["presence", "history"]))).await.assert_problem(403, "forbidden");
+    let viewer = join(Some(token("ann", &["subscribe"]))).await.json();
+    assert_eq!(viewer["state"]["participants"][0]["role"], "viewer");
+    let member = join(Some(token("ann", &["subscribe", "publish"]))).await.json();
+    assert_eq!(member["state"]["participants"][1]["role"], "hub");
+
+    // The secret alone is no right, and neither is the right alone.
+    let path = format!("/v1/rooms/r/participants/{}/signals", member["participant"].as_str().expect("an id"));
+    let secret = member["secret"].as_str().expect("a secret");
+    let signal = json!({ "to": viewer["participant"], "bye": "" }).to_string();
+    let bearer = format!("Bearer {}", token("ann", &["subscribe", "publish"]));
+    let both = [("millrace-participant", secret), ("authorization", bearer.as_str())];
+    ask(&server, "POST", &path, &both[..1], signal.clone()).await.assert_problem(401, "unauthorized");
+    ask(&server, "POST", &path, &both[1..], signal.clone()).await.assert_problem(403, "forbidden");
+    assert_eq!(ask(&server, "POST", &path, &both, signal).await.status, 204);
+    ask(&server, "GET", "/v1/rooms/r", &[], String::new()).await.assert_problem(401, "unauthorized");
+    ask(&server, "POST", "/v1/channels/rooms/r/state", &both[1..], "1".into()).await.assert_problem(403, "forbidden");
+}
+
+#[tokio::test]
+async fn a_server_without_rooms_says_so() {
+    let server = Server::with(|config| config.rooms.rooms_max = 0);
+    let why = try_join(&server, "r", json!({})).await.assert_problem(404, "not_found");
+    assert!(why.contains("rooms.rooms_max"), "{why}");
+}

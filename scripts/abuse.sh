@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Attacks a release build of the server while a hundred honest clients measure how long they wait: abuse.sh [full] [NAME...]. Needs two processors that
+# nobody else uses. Half a minute for an attack in its short form, a minute in its full one; ends with 0 if all went well.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+if [ "${1:-}" = full ]; then
+    export MILLRACE_ABUSE=full
+    shift
+fi
+if [ -z "${MILLRACE_BIN:-}" ]; then
+    cargo build --release --locked --quiet -p millrace-cli
+    export MILLRACE_BIN=$CARGO_TARGET_DIR/release/millrace
+fi
+cargo test --workspace --locked --quiet --test abuse -- --ignored --test-threads=1 --nocapture "$@"

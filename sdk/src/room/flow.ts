@@ -1,0 +1,278 @@
+// Data between participants that are linked: of each sender in order and once, whichever way it comes.
+//
+// Every message has its sender and that one's number. A link that opens begins with `hello`: what each of the two has, and where whoever
+// is new begins; what is missing then is sent from a bounded memory. A hub passes on what it takes. Whom no link reaches reads the
+// channel `rooms/{room}/data`, to which a sender publishes for as long as that is so. Source: docs/rooms.md, "Data".
+import type { Link } from './link.js';
+import type { Data, RoomState } from './types.js';
+import { neighbours } from './topology.js';
+
+/** What is kept for a link that breaks: messages, and characters of them. */
+const KEPT_MAX = 4096;
+const KEPT_CHARACTERS_MAX = 8 << 20;
+/** Messages of one sender that wait for one before them. */
+const AHEAD_MAX = 4096;
+/** So long nobody needs another way, ms. */
+const PATIENCE = 5_000;
+/** A reader says what it has had after so many messages, or after so long, ms. */
+const ACK_EVERY = 64;
+const ACK_AFTER = 250;
+
+type Numbers = Record<string, number>;
+
+interface Message {
+  readonly from: string;
+  readonly seq: number;
+  readonly data: unknown;
+  readonly size: number;
+}
+
+export interface FlowHost {
+  readonly me: string;
+  readonly links: ReadonlyMap<string, Link>;
+  deliver(data: Data): void;
+  /** So many messages of a sender are lost for good: nobody has them any more. */
+  lost(from: string, count: number): void;
+  publish(message: object): void;
+}
+
+export interface Flow {
+  send(data: unknown): void;
+  follow(state: RoomState): void;
+  opened(link: Link): void;
+  closed(link: Link): void;
+  heard(link: Link, message: Record<string, unknown>): void;
+  /** By the channel. */
+  read(data: unknown, position: string): void;
+  /** No link will ever reach this one. */
+  unreachable(id: string): void;
+  /** Once a second. */
+  tick(): void;
+  end(): void;
+}
+
+export class LinkFlow implements Flow {
+  readonly #host: FlowHost;
+  #state!: RoomState;
+  #seq = 0;
+  /** Of each sender: the last number that was delivered. */
+  readonly #have = new Map<string, number>();
+  readonly #ahead = new Map<string, Map<number, unknown>>();
+  readonly #kept: Message[] = [];
+  #keptCharacters = 0;
+  /** Own number when a participant was first seen: it gets what comes after. */
+  readonly #base = new Map<string, number>();
+  /** What a participant says that it has had of ours. */
+  readonly #acked = new Map<string, number>();
+  /** Links that have said hello, with what we have told them that they begin with. */
+  readonly #greeted = new Set<Link>();
+  /** Links that took too little: they begin again with `hello` once they take something. */
+  readonly #stalled = new Set<Link>();
+  readonly #starts = new Map<Link, Numbers>();
+  readonly #unacked = new Map<Link, { count: number; timer: ReturnType<typeof setTimeout> | undefined }>();
+  /** Since when somebody cannot be reached by a link, ms; those for whom that is so for good. */
+  readonly #missing = new Map<string, number>();
+  readonly #unreachable = new Set<string>();
+  #byChannel = false;
+
+  constructor(host: FlowHost) {
+    this.#host = host;
+  }
+
+  send(data: unknown): void {
+    const message = { from: this.#host.me, seq: ++this.#seq, data };
+    this.#keep(message);
+    for (const link of this.#greeted) this.#write(link, message);
+    if (this.#byChannel) this.#host.publish(message);
+  }
+
+  follow(state: RoomState): void {
+    this.#state = state;
+    const there = new Set(state.participants.map(({ id }) => id));
+    for (const id of there) if (id !== this.#host.me && !this.#base.has(id)) this.#base.set(id, this.#seq);
+    for (const map of [this.#base, this.#acked, this.#missing]) for (const id of map.keys()) if (!there.has(id)) map.delete(id);
+    this.tick();
+  }
+
+  opened(link: Link, again?: true): void {
+    const start: Numbers = { [this.#host.me]: this.#base.get(link.to) ?? this.#seq };
+    // A hub speaks for everybody.
+    if (this.#isHub) for (const [from, seq] of this.#have) if (from !== link.to) start[from] = seq;
+    this.#starts.set(link, start);
+    link.send({ hello: Object.fromEntries(this.#have), start, again });
+  }
+
+  closed(link: Link): void {
+    this.#greeted.delete(link);
+    this.#starts.delete(link);
+    this.#stalled.delete(link);
+    clearTimeout(this.#unacked.get(link)?.timer);
+    this.#unacked.delete(link);
+  }
+
+  heard(link: Link, { hello, start, again, ack, lost, from, seq, data }: Record<string, unknown>): void {
+    if (hello) {
+      if (again) this.opened(link);
+      this.#greet(link, numbers(hello), numbers(start));
+    }
+    else if (start) this.#begin(numbers(start));
+    if (ack !== undefined) this.#acked.set(link.to, Math.max(Number(ack), this.#acked.get(link.to) ?? 0));
+    else if (lost) for (const [from, seq] of Object.entries(numbers(lost))) this.#skip(from, seq);
+    else if (typeof from === 'string' && Number.isSafeInteger(seq)) {
+      this.#take(from, seq as number, data);
+      if (from === link.to) this.#ackLater(link);
+    }
+  }
+
+  read(message: unknown): void {
+    const { from, seq, data } = (message ?? {}) as Record<string, unknown>;
+    if (typeof from !== 'string' || !Number.isSafeInteger(seq) || from === this.#host.me) return;
+    if (!this.#have.has(from)) this.#have.set(from, (seq as number) - 1);
+    this.#take(from, seq as number, data);
+  }
+
+  unreachable(id: string): void {
+    this.#unreachable.add(id);
+    this.tick();
+  }
+
+  /** Finds out who cannot be reached by a link, and takes the other way for them. */
+  tick(): void {
+    for (const link of this.#stalled) {
+      if (!link.isIdle) continue;
+      this.#stalled.delete(link);
+      this.opened(link, true);
+    }
+    const now = performance.now();
+    const { me, links } = this.#host;
+    const reached = neighbours(this.#state, me);
+    const others = this.#state.participants.map(({ id }) => id).filter((id) => id !== me);
+    // A hub, or a neighbour, reaches everybody else; the switching unit takes no data of ours.
+    const needed = this.#state.topology === 'switch' ? others : reached;
+    for (const id of [...this.#missing.keys()]) if (!needed.includes(id)) this.#missing.delete(id);
+    let byChannel = false;
+    for (const id of needed) {
+      const link = links.get(id);
+      if (link && this.#greeted.has(link) && link.isOpen) {
+        this.#missing.delete(id);
+        continue;
+      }
+      if (!this.#missing.has(id)) this.#missing.set(id, now);
+      byChannel ||= this.#state.topology === 'switch' || this.#unreachable.has(id) || now - this.#missing.get(id)! > PATIENCE;
+    }
+    if (byChannel && !this.#byChannel) {
+      const of = this.#state.topology === 'star' ? others : [...this.#missing.keys()];
+      const had = Math.min(...of.map((id) => this.#acked.get(id) ?? this.#base.get(id) ?? this.#seq));
+      for (const message of this.#kept) if (message.from === me && message.seq > had) this.#host.publish(wire(message));
+    }
+    this.#byChannel = byChannel;
+  }
+
+  end(): void {
+    for (const link of [...this.#unacked.keys()]) this.closed(link);
+  }
+
+  get #isHub(): boolean {
+    return this.#state.topology === 'star' && this.#state.hub === this.#host.me;
+  }
+
+  #write(link: Link, message: object): void {
+    if (this.#stalled.has(link) || link.send(message)) return;
+    this.#greeted.delete(link);
+    this.#stalled.add(link);
+  }
+
+  /** Somebody new begins here: from before nobody owes us anything. A hub says so to those who are there already. */
+  #begin(start: Numbers): void {
+    for (const [from, seq] of Object.entries(start)) {
+      if (from === this.#host.me || this.#have.has(from)) continue;
+      this.#have.set(from, seq);
+      if (this.#isHub) {
+        for (const [link, told] of this.#starts) {
+          if (link.to === from || from in told) continue;
+          told[from] = seq;
+          link.send({ start: { [from]: seq } });
+        }
+      }
+      this.#drain(from);
+    }
+  }
+
+  #greet(link: Link, have: Numbers, start: Numbers): void {
+    this.#begin(start);
+    const told = this.#starts.get(link) ?? {};
+    const spokenFor = this.#state.topology === 'star' ? undefined : this.#host.me;
+    const lost: Numbers = {};
+    const first = new Map<string, number>();
+    for (const { from, seq } of this.#kept) if (!first.has(from)) first.set(from, seq);
+    for (const [from, seq] of first) {
+      const had = have[from] ?? told[from];
+      if (had !== undefined && had < seq - 1 && (!spokenFor || spokenFor === from)) lost[from] = seq - 1;
+    }
+    if (Object.keys(lost).length) link.send({ lost });
+    for (const message of this.#kept) {
+      const { from, seq } = message;
+      const had = have[from] ?? told[from];
+      if (had !== undefined && seq > had && from !== link.to && (!spokenFor || spokenFor === from)) this.#write(link, wire(message));
+    }
+    if (!this.#stalled.has(link)) this.#greeted.add(link);
+  }
+
+  #take(from: string, seq: number, data: unknown): void {
+    if (from === this.#host.me || seq <= (this.#have.get(from) ?? -1)) return;
+    let ahead = this.#ahead.get(from);
+    if (!ahead) this.#ahead.set(from, (ahead = new Map()));
+    ahead.set(seq, data);
+    if (ahead.size > AHEAD_MAX) this.#skip(from, Math.min(...ahead.keys()) - 1);
+    this.#drain(from);
+  }
+
+  #skip(from: string, seq: number): void {
+    const have = this.#have.get(from);
+    if (have === undefined || have >= seq) return;
+    this.#have.set(from, seq);
+    this.#host.lost(from, seq - have);
+    this.#drain(from);
+  }
+
+  #drain(from: string): void {
+    const ahead = this.#ahead.get(from);
+    if (!ahead || !this.#have.has(from)) return;
+    for (let seq = this.#have.get(from)! + 1; ahead.has(seq); seq++) {
+      const message = { from, seq, data: ahead.get(seq) };
+      ahead.delete(seq);
+      this.#have.set(from, seq);
+      if (this.#state.topology === 'star') this.#keep(message);
+      if (this.#isHub) for (const link of this.#greeted) if (link.to !== from) this.#write(link, message);
+      this.#host.deliver({ from, data: message.data });
+    }
+    if (!ahead.size) this.#ahead.delete(from);
+  }
+
+  #keep(message: Omit<Message, 'size'>): void {
+    const size = JSON.stringify(message.data)?.length ?? 0;
+    this.#kept.push({ ...message, size });
+    this.#keptCharacters += size;
+    while (this.#kept.length > KEPT_MAX || (this.#keptCharacters > KEPT_CHARACTERS_MAX && this.#kept.length > 1)) this.#keptCharacters -= this.#kept.shift()!.size;
+  }
+
+  #ackLater(link: Link): void {
+    let owed = this.#unacked.get(link);
+    if (!owed) this.#unacked.set(link, (owed = { count: 0, timer: undefined }));
+    const ack = (): void => {
+      clearTimeout(owed.timer);
+      this.#unacked.delete(link);
+      link.send({ ack: this.#have.get(link.to) });
+    };
+    owed.timer ??= setTimeout(ack, ACK_AFTER);
+    if (++owed.count >= ACK_EVERY) ack();
+  }
+}
+
+const wire = ({ from, seq, data }: Message): object => ({ from, seq, data });
+
+/** What of a stranger's object are numbers. */
+function numbers(value: unknown): Numbers {
+  const entries = Object.entries((value ?? {}) as Record<string, unknown>).filter(([, seq]) => Number.isSafeInteger(seq));
+  return Object.fromEntries(entries) as Numbers;
+}

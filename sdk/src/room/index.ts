@@ -1,0 +1,303 @@
+// Rooms: calls and data between browsers. Signals go by channels, so they survive cut connections and take any transport.
+//
+//   import { joinRoom } from '@millrace/client/room';
+//   const room = await joinRoom('https://example.com', 'kitchen', { name: 'Ann', stream });
+//   room.on('track', ({ participant, stream }) => show(participant, stream));
+//
+// Peers follow the room's state; nobody commands. Source: docs/rooms.md.
+import { toError, type MillraceError } from '../errors.js';
+import { millrace } from '../index.js';
+import { call } from '../listen.js';
+import type { Client, Event, Subscription } from '../types.js';
+import { LinkFlow, type Flow } from './flow.js';
+import { Link, type LinkHost, type Sent } from './link.js';
+import { Meter } from './quality.js';
+import { Server, type Joined, type Signal } from './server.js';
+import { neighbours, SWITCH } from './topology.js';
+import { TreeFlow } from './tree.js';
+import type { JoinOptions, Participant, Quality, Room, RoomEvents, RoomState } from './types.js';
+
+export { neighbours } from './topology.js';
+export type * from './types.js';
+export { MillraceError, type ErrorCode } from '../errors.js';
+
+/** Between two reports, ms: several fit into the silence after which a participant has left. */
+const REPORT_EVERY = 5_000;
+/** Old links stay until the new ones are connected and had time for a first picture, so long at most, ms. */
+const OVERLAP = 10_000;
+const FIRST_PICTURE = 1_500;
+/** Signals that came before the state that tells of their sender. */
+const EARLY_MAX = 100;
+
+/** Joins a room; the first one makes it. With a client of your own, `options.url` says where the server is unless the page is from there. */
+export async function joinRoom(where: string | URL | Client, name: string, options: JoinOptions = {}): Promise<Room> {
+  const isUrl = typeof where === 'string' || where instanceof URL;
+  const server = new Server(isUrl ? where : (options.url ?? ''), name, options);
+  const joined = await server.join();
+  if (!joined.ice_servers.length && typeof RTCPeerConnection !== 'undefined') joined.ice_servers.push(...(await server.relay()));
+  return new Participation(isUrl ? millrace(where, options) : where, isUrl, server, name, joined, options);
+}
+
+class Participation implements Room {
+  readonly id: string;
+  state: RoomState;
+  readonly #client: Client;
+  readonly #owned: boolean;
+  readonly #server: Server;
+  readonly #options: JoinOptions;
+  readonly #channel: (what: string) => string;
+  readonly #links = new Map<string, Link>();
+  readonly #meters = new Map<Link, Meter>();
+  readonly #early = new Map<string, Signal[]>();
+  readonly #listeners = new Map<keyof RoomEvents, Set<(value: any) => void>>();
+  readonly #flow: Flow;
+  readonly #over = new AbortController();
+  readonly #subscriptions = new Set<Subscription>();
+  readonly #timers: ReturnType<typeof setInterval>[] = [];
+  /** What others send, for a hub to pass on. */
+  readonly #received = new Map<Link, Sent[]>();
+  #stream: MediaStream | undefined;
+  #muted = false;
+  #ended = false;
+  #overlap: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(client: Client, owned: boolean, server: Server, room: string, { participant, state, positions, ice_servers }: Joined, options: JoinOptions) {
+    this.id = participant;
+    this.state = { ...state, participants: [] };
+    this.#client = client;
+    this.#owned = owned;
+    this.#server = server;
+    this.#options = { ...options, rtc: { iceServers: ice_servers, ...(state.topology === 'relay' && { iceTransportPolicy: 'relay' }), ...options.rtc } };
+    this.#stream = options.stream;
+    this.#channel = (what) => `rooms/${room}/${what}`;
+    const host = {
+      me: participant,
+      links: this.#links,
+      deliver: (data: RoomEvents['data']) => this.#emit('data', data),
+      lost: (from: string, count: number) => this.#emit('gap', { from, count }),
+      publish: (message: object) => void client.publish(this.#channel('data'), message).catch((thrown: unknown) => this.#end(toError(thrown))),
+      read: (after: string, fn: (message: unknown, position: string) => void) => this.#read('data', after, ({ data, position }) => fn(data, position)),
+    };
+    this.#flow = state.topology === 'tree' ? new TreeFlow(host, positions[this.#channel('data')]!) : new LinkFlow(host);
+    // The page hears of everything, also of who is there already, after it had time to listen.
+    queueMicrotask(() => {
+      if (this.#ended) return;
+      this.#follow(state);
+      this.#read('state', positions[this.#channel('state')]!, ({ data }) => this.#follow(data as RoomState));
+      this.#read(`inbox/${participant}`, positions[this.#channel(`inbox/${participant}`)]!, ({ data }) => this.#take(data as Signal & { from: string }));
+      this.#read('chat', positions[this.#channel('chat')]!, ({ data, position }) => this.#hear(data, position));
+      if (state.topology !== 'tree') this.#read('data', positions[this.#channel('data')]!, ({ data, position }) => this.#flow.read(data, position));
+    });
+    this.#timers.push(
+      setInterval(() => void this.#report(), REPORT_EVERY),
+      setInterval(() => this.#flow.tick(), 1_000),
+    );
+    const scope = globalThis as Partial<Window & typeof globalThis>;
+    scope.addEventListener?.('pagehide', (event) => (event as PageTransitionEvent).persisted || void this.leave(), this.#over);
+    options.signal?.addEventListener('abort', () => void this.leave(), this.#over);
+  }
+
+  on<E extends keyof RoomEvents>(event: E, fn: (value: RoomEvents[E]) => void): () => void {
+    let listeners = this.#listeners.get(event);
+    if (!listeners) this.#listeners.set(event, (listeners = new Set()));
+    listeners.add(fn);
+    return () => void listeners.delete(fn);
+  }
+
+  send(data: unknown): void {
+    if (!this.#ended) this.#flow.send(data);
+  }
+
+  async say(text: string): Promise<void> {
+    await this.#client.publish(this.#channel('chat'), { from: this.id, text });
+  }
+
+  async replaceStream(stream: MediaStream | undefined): Promise<void> {
+    this.#stream = stream;
+    await this.#spread();
+  }
+
+  setMuted(muted: boolean): void {
+    this.#muted = muted;
+    for (const track of this.#stream?.getAudioTracks() ?? []) track.enabled = !muted;
+    void this.#report();
+  }
+
+  async quality(): Promise<Quality> {
+    const open = [...this.#links.values()].filter((link) => link.isConnected);
+    const read = await Promise.all(open.map((link) => this.#meters.get(link)!.read(link.to, link.pc)));
+    const rtts = read.map(({ rtt_ms }) => rtt_ms);
+    return {
+      uplink_kbps: Math.max(0, ...read.map(({ uplink_kbps }) => uplink_kbps)),
+      rtt_ms: rtts.length ? Math.min(...rtts) : 0,
+      links: read.map(({ uplink_kbps: _, ...link }) => link),
+    };
+  }
+
+  async leave(): Promise<void> {
+    if (this.#ended) return;
+    const left = this.#server.leave().catch(() => {});
+    this.#end(undefined);
+    await left;
+  }
+
+  /** All by one policy: where it takes a request each, all share one. */
+  #read(what: string, position: string, fn: (event: Event) => void): Subscription {
+    const subscription = this.#client.subscribe(this.#channel(what), { from: { position } });
+    this.#subscriptions.add(subscription);
+    subscription.on(fn, (cause) => {
+      this.#subscriptions.delete(subscription);
+      if (cause) this.#end(cause);
+    });
+    return subscription;
+  }
+
+  #emit<E extends keyof RoomEvents>(event: E, value: RoomEvents[E]): void {
+    this.#listeners.get(event)?.forEach((fn) => call(fn, value));
+  }
+
+  #hear(said: unknown, position: string): void {
+    const { from, text } = (said ?? {}) as Record<string, unknown>;
+    if (typeof text === 'string') this.#emit('chat', { from: String(from ?? ''), text, position });
+  }
+
+  /** The state is what it is now, whatever it was. */
+  #follow(state: RoomState): void {
+    if (this.#ended || state.version < this.state.version) return;
+    const { participants: before, topology: was } = this.state;
+    this.state = state;
+    const there = new Set(state.participants.map(({ id }) => id));
+    if (!there.has(this.id)) return this.#end(toError('the server takes this participant for gone', 'rejected'));
+    const known = new Set(before.map(({ id }) => id));
+    for (const id of this.#early.keys()) if (!there.has(id) && id !== SWITCH) this.#early.delete(id);
+    for (const [id, link] of this.#links) if (!there.has(id) && id !== SWITCH) this.#drop(link);
+    this.#flow.follow(state);
+    this.#emit('state', state);
+    for (const one of before) if (!there.has(one.id)) this.#emit('left', one);
+    for (const one of state.participants as Participant[]) if (!known.has(one.id) && one.id !== this.id) this.#emit('participant', one);
+    if (typeof RTCPeerConnection === 'undefined') return there.forEach((id) => id === this.id || this.#flow.unreachable(id));
+    for (const id of neighbours(state, this.id)) if (!this.#links.has(id)) this.#make(id);
+    void this.#spread();
+    // New links are connected before old ones are given up.
+    clearTimeout(this.#overlap);
+    this.#overlap = setTimeout(() => this.#giveUpOld(true), OVERLAP);
+    if (before.length && state.topology !== was) return;
+    this.#giveUpOld();
+  }
+
+  #giveUpOld(now?: true): void {
+    const wanted = new Set(neighbours(this.state, this.id));
+    const old = [...this.#links.values()].filter(({ to }) => !wanted.has(to));
+    if (old.length && (now || [...wanted].every((id) => this.#links.get(id)?.isConnected))) old.forEach((link) => this.#drop(link));
+  }
+
+  #make(to: string): Link {
+    const polite = to < this.id;
+    const host: LinkHost = {
+      rtc: this.#options.rtc!,
+      signal: (to, signal) => this.#server.signal(to, signal),
+      opened: (link) => this.#flow.opened(link),
+      heard: (link, message) => this.#flow.heard(link, message),
+      track: (link, owner, track, stream) => this.#seen(link, owner, track, stream),
+      changed: (link) => {
+        this.#emit('link', { to: link.to, state: link.pc.connectionState });
+        if (link.isConnected) setTimeout(() => this.#ended || this.#giveUpOld(), FIRST_PICTURE);
+      },
+      failed: (link) => {
+        if (!polite && this.#links.get(link.to) === link) this.#renew(link.to);
+      },
+    };
+    const link = new Link(host, to, polite);
+    this.#links.set(to, link);
+    this.#meters.set(link, new Meter());
+    const early = this.#early.get(to);
+    this.#early.delete(to);
+    void link.setTracks(this.#tracksFor(link));
+    early?.forEach((signal) => link.isOther(signal.link) || link.take(signal));
+    return link;
+  }
+
+  #renew(to: string): Link {
+    const old = this.#links.get(to);
+    if (old) this.#drop(old);
+    return this.#make(to);
+  }
+
+  #drop(link: Link): void {
+    if (this.#links.get(link.to) === link) this.#links.delete(link.to);
+    this.#meters.delete(link);
+    this.#early.delete(link.to);
+    link.close();
+    this.#flow.closed(link);
+    if (this.#received.delete(link)) void this.#spread();
+  }
+
+  #take({ from, ...signal }: Signal & { from: string }): void {
+    if (signal.bye !== undefined) return this.#flow.unreachable(from);
+    if (!signal.description && !signal.candidate) return;
+    if (typeof RTCPeerConnection === 'undefined') {
+      // Said once for each link: nothing but channels here.
+      if (signal.description) this.#server.signal(from, { bye: 'no WebRTC here' });
+      return;
+    }
+    const link = this.#links.get(from);
+    if (!link) {
+      const early = this.#early.get(from) ?? [];
+      if (early.length < EARLY_MAX) this.#early.set(from, [...early, signal]);
+    } else if (!link.isOther(signal.link)) link.take(signal);
+    // The other has made a new link; signals of an old one are late.
+    else if (from < this.id && signal.description?.type === 'offer') this.#renew(from).take(signal);
+  }
+
+  #seen(link: Link, owner: string, track: MediaStreamTrack, stream: MediaStream): void {
+    const received = this.#received.get(link) ?? [];
+    this.#received.set(link, received);
+    received.push({ track, stream, owner });
+    track.addEventListener('ended', () => received.splice(0, received.length, ...received.filter((sent) => sent.track !== track)));
+    stream.addEventListener('removetrack', ({ track: gone }) => {
+      received.splice(0, received.length, ...received.filter((sent) => sent.track !== gone));
+      void this.#spread();
+    });
+    this.#emit('track', { participant: owner, track, stream });
+    void this.#spread();
+  }
+
+  /** Own tracks; from a hub everybody else's, too. A tree carries data alone. */
+  #tracksFor(link: Link): Sent[] {
+    if (this.state.topology === 'tree') return [];
+    const me = this.state.participants.find(({ id }) => id === this.id);
+    const stream = me?.role === 'viewer' ? undefined : this.#stream;
+    const own = (stream?.getTracks() ?? []).map((track) => ({ track, stream: stream!, owner: this.id }));
+    if (this.state.topology !== 'star' || this.state.hub !== this.id) return own;
+    return [...own, ...[...this.#received].flatMap(([from, sent]) => (from === link ? [] : sent))];
+  }
+
+  async #spread(): Promise<void> {
+    await Promise.all([...this.#links.values()].map((link) => link.setTracks(this.#tracksFor(link))));
+  }
+
+  async #report(): Promise<void> {
+    try {
+      const { uplink_kbps, rtt_ms, links } = await this.quality();
+      await this.#server.report({ ...(uplink_kbps && { uplink_kbps }), ...(rtt_ms && { rtt_ms }), muted: this.#muted, links });
+    } catch (thrown) {
+      const error = toError(thrown);
+      // Cut off is not gone: the next report may arrive.
+      if (error.reason === 'not_found' || error.code === 'auth') this.#end(error);
+    }
+  }
+
+  #end(cause: MillraceError | undefined): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#timers.forEach(clearInterval);
+    clearTimeout(this.#overlap);
+    this.#flow.end();
+    for (const link of [...this.#links.values()]) link.close();
+    this.#links.clear();
+    this.#over.abort();
+    for (const subscription of [...this.#subscriptions]) void subscription.close();
+    if (this.#owned) void this.#client.close();
+    this.#emit('end', cause);
+  }
+}

@@ -1,0 +1,233 @@
+// One link to another participant: negotiation, tracks, a data channel, and what to do when the way breaks.
+//
+// Of two participants the one with the smaller id makes the link: it names it, offers first, and its offer wins where two meet ("perfect
+// negotiation"; source: WebRTC 1.0, section 10.7). Signals that name another link are of one that is no more.
+import type { Signal } from './server.js';
+import { SWITCH } from './topology.js';
+
+/** A broken way is tried anew after so long, and given up after so long, ms. */
+const RESTART_AFTER = 2_000;
+const GIVE_UP_AFTER = 20_000;
+/** Written and not taken yet; beyond, nothing more is written. */
+const BUFFERED_MAX = 4 << 20;
+
+/** Whose a track is that is sent by a link. */
+export interface Sent {
+  readonly track: MediaStreamTrack;
+  readonly stream: MediaStream;
+  readonly owner: string;
+}
+
+export interface LinkHost {
+  readonly rtc: RTCConfiguration;
+  signal(to: string, signal: Signal): void;
+  /** The data channel is open. */
+  opened(link: Link): void;
+  heard(link: Link, message: Record<string, unknown>): void;
+  track(link: Link, owner: string, track: MediaStreamTrack, stream: MediaStream): void;
+  changed(link: Link): void;
+  /** It is of no use any more: its maker shall make another one. */
+  failed(link: Link): void;
+}
+
+export class Link {
+  readonly to: string;
+  readonly pc: RTCPeerConnection;
+  readonly made = performance.now();
+  /** Since when it was connected first; 0: it was not. */
+  connectedAt = 0;
+  /** When something came by its data channel last. */
+  heardAt = 0;
+  /** How often the way was made anew. */
+  restarts = 0;
+  #name: string | undefined;
+  readonly #host: LinkHost;
+  readonly #polite: boolean;
+  readonly #data: RTCDataChannel;
+  readonly #senders = new Map<MediaStreamTrack, { sender: RTCRtpSender; sent: Sent }>();
+  readonly #owners: Record<string, string> = {};
+  #streams: Readonly<Record<string, string>> = {};
+  #makingOffer = false;
+  #settingAnswer = false;
+  #ignoresOffer = false;
+  #taking: Promise<void> = Promise.resolve();
+  #brokenAt = 0;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #closed = false;
+
+  constructor(host: LinkHost, to: string, polite: boolean) {
+    this.#host = host;
+    this.to = to;
+    this.#polite = polite;
+    if (!polite) this.#name = crypto.getRandomValues(new Uint32Array(2)).join('-');
+    const pc = (this.pc = new RTCPeerConnection(host.rtc));
+    this.#data = pc.createDataChannel('room', { negotiated: true, id: 0 });
+    this.#data.onopen = () => {
+      this.heardAt = performance.now();
+      host.opened(this);
+    };
+    this.#data.onmessage = ({ data }) => this.#read(data);
+    pc.onnegotiationneeded = () => void this.#offer();
+    pc.onicecandidate = ({ candidate }) => candidate && this.#signal({ candidate: candidate.toJSON() });
+    pc.ontrack = ({ track, streams: [stream] }) => {
+      if (stream) host.track(this, this.#streams[stream.id] ?? (to === SWITCH ? stream.id : to), track, stream);
+    };
+    pc.onconnectionstatechange = () => this.#check();
+    pc.oniceconnectionstatechange = () => this.#check();
+  }
+
+  get isOpen(): boolean {
+    return this.#data.readyState === 'open';
+  }
+
+  /** It is open, and has sent most of what was written. */
+  get isIdle(): boolean {
+    return this.isOpen && this.#data.bufferedAmount < BUFFERED_MAX / 4;
+  }
+
+  get isConnected(): boolean {
+    return this.pc.connectionState === 'connected';
+  }
+
+  /** False where it is not open, or the other takes too little. */
+  send(message: object): boolean {
+    if (!this.isOpen || this.#data.bufferedAmount > BUFFERED_MAX) return false;
+    try {
+      this.#data.send(JSON.stringify(message));
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  /** Sends these tracks and no others. One of the same owner and kind takes the place of one that is no more. */
+  async setTracks(tracks: readonly Sent[]): Promise<void> {
+    if (this.#closed) return;
+    const wanted = new Set(tracks.map(({ track }) => track));
+    const gone = [...this.#senders].filter(([track]) => !wanted.has(track));
+    for (const sent of tracks) {
+      const { track, stream, owner } = sent;
+      if (this.#senders.has(track)) continue;
+      const i = gone.findIndex(([old, held]) => old.kind === track.kind && held.sent.owner === owner);
+      const [replaced] = i < 0 ? [] : gone.splice(i, 1);
+      if (replaced) {
+        const { sender } = replaced[1];
+        this.#senders.delete(replaced[0]);
+        this.#senders.set(track, { sender, sent });
+        await sender.replaceTrack(track);
+      } else {
+        this.#owners[stream.id] = owner;
+        this.#senders.set(track, { sender: this.pc.addTrack(track, stream), sent });
+      }
+    }
+    for (const [track, { sender }] of gone) {
+      this.#senders.delete(track);
+      this.pc.removeTrack(sender);
+    }
+  }
+
+  /** What the other says; in this order. */
+  take(signal: Signal): void {
+    this.#taking = this.#taking.then(() => this.#take(signal)).catch((thrown: unknown) => console.warn('a signal could not be taken:', thrown));
+  }
+
+  /** Is a signal with this name for another link than this one? */
+  isOther(name: string | undefined): boolean {
+    return !!name && !!this.#name && name !== this.#name;
+  }
+
+  /** The way is tried anew. */
+  restart(): void {
+    this.restarts++;
+    this.pc.restartIce();
+  }
+
+  close(): void {
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    this.#data.onopen = this.#data.onmessage = null;
+    this.pc.onnegotiationneeded = this.pc.onicecandidate = this.pc.ontrack = this.pc.onconnectionstatechange = this.pc.oniceconnectionstatechange = null;
+    this.pc.close();
+  }
+
+  #signal(signal: Signal): void {
+    this.#host.signal(this.to, { ...signal, ...(this.#name && { link: this.#name }) });
+  }
+
+  #describe(): void {
+    const { localDescription } = this.pc;
+    if (localDescription) this.#signal({ description: localDescription.toJSON() as RTCSessionDescriptionInit, streams: this.#owners });
+  }
+
+  async #offer(): Promise<void> {
+    // Tracks of whoever answers go along with the first answer.
+    if (this.#polite && !this.pc.remoteDescription) return;
+    try {
+      this.#makingOffer = true;
+      await this.pc.setLocalDescription();
+      this.#describe();
+    } catch (thrown) {
+      if (!this.#closed) console.warn('no offer could be made:', thrown);
+    } finally {
+      this.#makingOffer = false;
+    }
+  }
+
+  async #take({ description, candidate, link, streams }: Signal): Promise<void> {
+    const { pc } = this;
+    if (this.#closed) return;
+    this.#name ??= link;
+    if (description) {
+      const isReady = !this.#makingOffer && (pc.signalingState === 'stable' || this.#settingAnswer);
+      this.#ignoresOffer = !this.#polite && description.type === 'offer' && !isReady;
+      if (this.#ignoresOffer) return;
+      // An answer to an offer that was taken back, or one that came twice.
+      if (description.type === 'answer' && pc.signalingState === 'stable') return;
+      this.#streams = { ...this.#streams, ...streams };
+      this.#settingAnswer = description.type === 'answer';
+      await pc.setRemoteDescription(description).finally(() => (this.#settingAnswer = false));
+      if (description.type === 'offer') {
+        await pc.setLocalDescription();
+        this.#describe();
+      }
+    } else if (candidate) {
+      await pc.addIceCandidate(candidate).catch((thrown: unknown) => {
+        if (!this.#ignoresOffer) throw thrown;
+      });
+    }
+  }
+
+  #read(data: unknown): void {
+    this.heardAt = performance.now();
+    try {
+      const message: unknown = JSON.parse(data as string);
+      if (message && typeof message === 'object') this.#host.heard(this, message as Record<string, unknown>);
+    } catch (thrown) {
+      if (!(thrown instanceof SyntaxError)) throw thrown;
+    }
+  }
+
+  /** A way that breaks is tried anew without leaving; one that stays broken is given up. */
+  #check(): void {
+    const { connectionState, iceConnectionState } = this.pc;
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    if (connectionState === 'connected') {
+      this.connectedAt ||= performance.now();
+      this.#brokenAt = 0;
+    } else if (iceConnectionState === 'failed' || iceConnectionState === 'disconnected' || connectionState === 'failed') {
+      this.#brokenAt ||= performance.now();
+      // The maker of the link goes first, so that their offers do not meet.
+      const after = (iceConnectionState === 'failed' ? 0 : RESTART_AFTER) + (this.#polite ? RESTART_AFTER : 0);
+      this.#timer = setTimeout(() => this.#mend(), after);
+    }
+    this.#host.changed(this);
+  }
+
+  #mend(): void {
+    if (this.#closed || this.pc.connectionState === 'connected') return;
+    if (performance.now() - this.#brokenAt > GIVE_UP_AFTER) return this.#host.failed(this);
+    this.restart();
+    this.#timer = setTimeout(() => this.#mend(), GIVE_UP_AFTER / 4);
+  }
+}

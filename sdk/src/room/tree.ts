@@ -1,0 +1,161 @@
+// Data in a tree: everybody publishes to the channel `rooms/{room}/data`, the root reads it, and it goes down from parents to children.
+//
+// Each message has its position in the channel, so that whoever is new, gets another parent or loses something knows what is missing, and
+// reads it from history. Who has no parent that lives reads the channel itself until it has one. Source: docs/rooms.md, "Data".
+import type { Subscription } from '../types.js';
+import { isNews, parsePosition } from '../position.js';
+import type { Flow, FlowHost } from './flow.js';
+import type { Link } from './link.js';
+import type { RoomState } from './types.js';
+
+/** A parent that says nothing for so long does not live, and what is missing for so long does not come by itself, ms. */
+const SILENCE = 3_000;
+const MISSING = 500;
+const PING_EVERY = 1_000;
+/** For children that come: messages. */
+const KEPT_MAX = 4096;
+
+interface Message {
+  readonly at: string;
+  readonly from: string;
+  readonly data: unknown;
+}
+
+export interface TreeHost extends FlowHost {
+  /** Reads the channel after a position. */
+  read(after: string, fn: (message: unknown, position: string) => void): Subscription;
+}
+
+export class TreeFlow implements Flow {
+  readonly #host: TreeHost;
+  #at: string;
+  #state!: RoomState;
+  readonly #kept: Message[] = [];
+  readonly #ahead = new Map<string, Message>();
+  /** Since when something is missing, ms. */
+  #missingSince: number | undefined;
+  /** Since when there is no parent that lives, ms. */
+  #alone: number | undefined;
+  #direct: Subscription | undefined;
+  readonly #timer = setInterval(() => this.#look(), MISSING / 2);
+  #pinged = 0;
+
+  constructor(host: TreeHost, at: string) {
+    this.#host = host;
+    this.#at = at;
+  }
+
+  send(data: unknown): void {
+    this.#host.publish({ from: this.#host.me, data });
+  }
+
+  follow(state: RoomState): void {
+    this.#state = state;
+    this.#look();
+  }
+
+  opened(link: Link): void {
+    link.send({ at: this.#at });
+    this.#look();
+  }
+
+  closed(): void {
+    this.#look();
+  }
+
+  heard(link: Link, { at, from, data }: Record<string, unknown>): void {
+    if (typeof at !== 'string' || !/^.+:\d+$/.test(at)) return;
+    const isParent = link.to === this.#parent;
+    if (typeof from === 'string') {
+      if (isParent) this.#take({ at, from, data });
+    } else if (isParent) {
+      // Where the parent stands: what is before that shall have come, or will be read.
+      if (isNews(at, this.#at)) this.#missingSince ??= performance.now();
+    } else if (this.#state.parents?.[link.to] === this.#host.me) {
+      for (const message of this.#kept) if (isNews(message.at, at)) link.send(message);
+    }
+  }
+
+  read(): void {}
+
+  unreachable(): void {}
+
+  tick(): void {
+    this.#look();
+  }
+
+  end(): void {
+    clearInterval(this.#timer);
+    void this.#direct?.close();
+  }
+
+  get #parent(): string | undefined {
+    return this.#state.parents?.[this.#host.me];
+  }
+
+  #take(message: Message): void {
+    if (!isNews(message.at, this.#at)) return;
+    const last = parsePosition(this.#at);
+    const next = parsePosition(message.at);
+    // Of another epoch, or not the next one: something is missing, unless history says so, too.
+    if (next.epoch !== last.epoch || next.offset !== last.offset + 1n) {
+      if (this.#ahead.size < KEPT_MAX) this.#ahead.set(message.at, message);
+      this.#missingSince ??= performance.now();
+      return this.#look();
+    }
+    this.#deliver(message);
+    this.#drain();
+  }
+
+  #drain(): void {
+    for (;;) {
+      const { epoch, offset } = parsePosition(this.#at);
+      const next = this.#ahead.get(`${epoch}:${offset + 1n}`);
+      if (!next) break;
+      this.#deliver(next);
+    }
+    for (const at of this.#ahead.keys()) if (!isNews(at, this.#at)) this.#ahead.delete(at);
+    if (!this.#ahead.size) this.#missingSince = undefined;
+  }
+
+  #deliver(message: Message): void {
+    this.#at = message.at;
+    this.#ahead.delete(message.at);
+    this.#kept.push(message);
+    if (this.#kept.length > KEPT_MAX) this.#kept.shift();
+    for (const link of this.#host.links.values()) if (this.#state.parents?.[link.to] === this.#host.me) link.send(message);
+    if (message.from !== this.#host.me) this.#host.deliver({ from: message.from, data: message.data });
+  }
+
+  /** Reads the channel itself as long as that is needed. */
+  #look(): void {
+    const now = performance.now();
+    if (now - this.#pinged > PING_EVERY) {
+      this.#pinged = now;
+      for (const link of this.#host.links.values()) link.send({ at: this.#at });
+    }
+    const parent = this.#parent === undefined ? undefined : this.#host.links.get(this.#parent);
+    const lives = !!parent?.isOpen && now - parent.heardAt < SILENCE;
+    this.#alone = lives ? undefined : (this.#alone ?? now);
+    const isMissing = this.#missingSince !== undefined && now - this.#missingSince > MISSING;
+    // A link that is just being made gets a moment.
+    const isAlone = this.#parent === undefined || (this.#alone !== undefined && now - this.#alone > MISSING);
+    if ((isAlone || isMissing) && !this.#direct) {
+      const { epoch } = parsePosition(this.#at);
+      this.#direct = this.#host.read(this.#at, (message, position) => {
+        const { from, data } = (message ?? {}) as Record<string, unknown>;
+        if (typeof from !== 'string' || !isNews(position, this.#at)) return;
+        // By itself the channel leaves nothing out that history still has.
+        const skipped = parsePosition(position);
+        if (skipped.epoch === epoch && skipped.offset > parsePosition(this.#at).offset + 1n) this.#host.lost(from, Number(skipped.offset - parsePosition(this.#at).offset) - 1);
+        this.#deliver({ at: position, from, data });
+        this.#drain();
+      });
+    } else if (!isAlone && !isMissing && this.#direct) {
+      void this.#direct.close();
+      this.#direct = undefined;
+    }
+    // What was missing has come: the parent says when there is more.
+    if (this.#direct && isMissing && !this.#ahead.size && lives) this.#missingSince = undefined;
+  }
+}

@@ -1,0 +1,108 @@
+// The public types of a room. What they mean on the wire is in docs/rooms.md.
+import type { MillraceError } from '../errors.js';
+import type { ConnectOptions } from '../types.js';
+
+export type Topology = 'p2p' | 'mesh' | 'star' | 'switch' | 'relay' | 'tree' | 'auto';
+
+export interface Participant {
+  /** Sorts by when they joined. */
+  readonly id: string;
+  readonly name: string;
+  readonly role: 'member' | 'hub' | 'viewer';
+  readonly since_ms: number;
+  readonly muted?: boolean;
+}
+
+export interface RoomState {
+  readonly version: number;
+  /** How participants are connected now; of `auto` that which holds. */
+  readonly topology: Exclude<Topology, 'auto'>;
+  readonly auto?: boolean;
+  /** Of a star. */
+  readonly hub?: string;
+  /** Of a tree: everybody's parent but the root's. */
+  readonly parents?: Readonly<Record<string, string>>;
+  readonly participants: readonly Participant[];
+}
+
+export interface JoinOptions extends ConnectOptions {
+  /** Where the server is, when a client is given instead of its URL. Default: where the page is from. */
+  readonly url?: string | URL;
+  readonly name?: string;
+  /** Of a room that begins. Default `mesh`. */
+  readonly topology?: Topology;
+  readonly role?: 'member' | 'hub' | 'viewer';
+  /** What others see and hear. */
+  readonly stream?: MediaStream;
+  /** Over those that the server names. `iceTransportPolicy: 'relay'` is what the topology `relay` sets. */
+  readonly rtc?: RTCConfiguration;
+}
+
+/** What somebody sent with `send`: of each sender in order and once; in a tree of all senders. */
+export interface Data {
+  readonly from: string;
+  readonly data: unknown;
+}
+
+export interface Said {
+  readonly from: string;
+  readonly text: string;
+  readonly position: string;
+}
+
+export interface Seen {
+  readonly participant: string;
+  readonly track: MediaStreamTrack;
+  readonly stream: MediaStream;
+}
+
+export interface RoomEvents {
+  /** Somebody is there, those who were before you, too. */
+  participant: Participant;
+  left: Participant;
+  track: Seen;
+  data: Data;
+  /** So many messages of somebody are lost: nobody has them any more. */
+  gap: { readonly from: string; readonly count: number };
+  chat: Said;
+  state: RoomState;
+  /** A link to somebody is connected, or is no longer. */
+  link: { readonly to: string; readonly state: RTCPeerConnectionState };
+  /** It is over: you have left, or the server says so. */
+  end: MillraceError | undefined;
+}
+
+/** What was measured of one link since the last time, by `getStats`. */
+export interface LinkQuality {
+  readonly to: string;
+  readonly rate_kbps: number;
+  readonly sent_kbps: number;
+  readonly rtt_ms: number;
+  readonly loss: number;
+  readonly fps: number;
+  readonly frames: number;
+  readonly frozen_ms: number;
+  readonly kind: string;
+}
+
+export interface Quality {
+  readonly uplink_kbps: number;
+  readonly rtt_ms: number;
+  readonly links: readonly LinkQuality[];
+}
+
+export interface Room {
+  readonly id: string;
+  readonly state: RoomState;
+  /** Returns the way out. */
+  on<E extends keyof RoomEvents>(event: E, fn: (value: RoomEvents[E]) => void): () => void;
+  /** To everybody else in the room, by the links of its topology; what these do not reach goes by the channel `rooms/{room}/data`. JSON. */
+  send(data: unknown): void;
+  /** In the room's chat, which any client reads on any transport. */
+  say(text: string): Promise<void>;
+  /** Others see this instead, on the same links. */
+  replaceStream(stream: MediaStream | undefined): Promise<void>;
+  setMuted(muted: boolean): void;
+  quality(): Promise<Quality>;
+  leave(): Promise<void>;
+}

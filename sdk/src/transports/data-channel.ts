@@ -1,0 +1,76 @@
+// A session over data channels of WebRTC: an offer by `POST /v1/connect`, then lines over UDP. What is read with policy `latest`
+// comes on a channel of its own, where what is lost is not sent again. Source: docs/protocol.md, "Data channels".
+import { closeError, refused, toError } from '../errors.js';
+import type { Transport } from '../link.js';
+import { openSession, type Dial } from './session.js';
+
+/** Most characters of one message: browsers differ in how much they take, and the server reads a stream of lines. */
+const PIECE = 16 * 1024;
+
+const dial: Dial = (host, token, hear, end, signal) => {
+  const peer = new RTCPeerConnection();
+  const session = peer.createDataChannel('millrace');
+  const latest = peer.createDataChannel('latest', { ordered: false, maxRetransmits: 0 });
+  let rest = '';
+  let newest = 0;
+  const lines = (text: string): void =>
+    text.split('\n').forEach((line) => {
+      if (!line || signal.aborted) return;
+      if (!line.startsWith('{"push":"close"')) return hear(line);
+      const { code, reason } = JSON.parse(line);
+      end(closeError(code, reason));
+    });
+  const lost = (): void => end(closeError(1006, 'the peer has gone'));
+  session.onmessage = ({ data }: MessageEvent<string>) => {
+    const whole = data.lastIndexOf('\n') + 1;
+    if (!whole) return void (rest += data);
+    const said = rest + data.slice(0, whole);
+    rest = data.slice(whole);
+    lines(said);
+  };
+  latest.onmessage = ({ data }: MessageEvent<string>) => {
+    const number = parseInt(data);
+    // What comes behind its successor is old.
+    if (number <= newest) return;
+    host.counts.lost += number - newest - 1;
+    newest = number;
+    lines(data.slice(data.indexOf('\n')));
+  };
+  session.onclose = lost;
+  peer.onconnectionstatechange = () => /failed|closed/.test(peer.connectionState) && lost();
+
+  async function connect(): Promise<void> {
+    await peer.setLocalDescription();
+    const headers: Record<string, string> = { 'content-type': 'application/sdp' };
+    if (token !== undefined) headers['authorization'] = `Bearer ${token}`;
+    const body = peer.localDescription!.sdp;
+    // Its own candidates are not waited for: the server learns where a datagram comes from.
+    const answer = await (host.fetch ?? fetch)(`${host.base}/v1/connect`, { method: 'POST', headers, body, signal });
+    const sdp = await answer.text();
+    if (answer.status === 201) await peer.setRemoteDescription({ type: 'answer', sdp });
+    else throw refused(JSON.parse(sdp));
+  }
+
+  connect().catch((thrown) => end(toError(thrown)));
+  return {
+    send(text) {
+      for (let at = 0, line = `${text}\n`; at < line.length; ) {
+        // A pair of surrogates is one character, which no message may cut.
+        const end = at + PIECE - Number(/[\uD800-\uDBFF]/.test(line[at + PIECE - 1] ?? ''));
+        session.send(line.slice(at, end));
+        at = end;
+      }
+    },
+    close() {
+      session.onclose = session.onmessage = latest.onmessage = peer.onconnectionstatechange = null;
+      peer.close();
+    },
+  };
+};
+
+export const dataChannel: Transport = {
+  name: 'data-channel',
+  byNameOnly: true,
+  usable: () => !!globalThis.RTCPeerConnection,
+  open: (host) => openSession(host, dial),
+};

@@ -1,0 +1,156 @@
+// A session, `millrace.v1+json`, over whatever carries its text both ways. Source: docs/protocol.md, "Sessions".
+import { MillraceError, refused, toError } from '../errors.js';
+import { tokenOf, type Link, type LinkHost } from '../link.js';
+
+/** When a refused subscription that may be tried again is tried again, ms. */
+const RETRY = 1000;
+
+/**
+ * Takes a reply. Not a promise: several messages can arrive in one turn, and a subscription must have started before the
+ * message that follows its reply.
+ */
+type Done = (error: MillraceError | undefined, ok?: any) => void;
+
+/** Something that carries a session. */
+export interface Carrier {
+  send(text: string): void;
+  close(): void;
+}
+
+/** Opens a carrier that reports each text it gets, and its end, once. Nothing is reported after `signal`. */
+export type Dial = (
+  host: LinkHost,
+  token: string | undefined,
+  hear: (text: string) => void,
+  end: (error: MillraceError) => void,
+  signal: AbortSignal,
+) => Carrier;
+
+export function openSession(host: LinkHost, dial: Dial): Link {
+  const { hub, counts, say } = host;
+  const over = new AbortController();
+  const waiting = new Map<number, Done>();
+  /** Channel to policy. */
+  const reading = new Map<string, string>();
+  let carrier: Carrier | undefined;
+  let ids = 0;
+  let due: ReturnType<typeof setTimeout>;
+  let pingMs: number;
+  let bytesMax: number;
+
+  async function connect(): Promise<void> {
+    const token = await tokenOf(host, 'connect', over.signal);
+    if (over.signal.aborted) return;
+    const since = Date.now();
+    const hear = (data: string): void => {
+      counts.bytesIn += data.length;
+      try {
+        const said = JSON.parse(data);
+        const { id, push, error, ok } = said;
+        if (push === 'connected') {
+          pingMs = said.ping_ms;
+          bytesMax = said.message_bytes_max;
+          say('opened', Date.now() - since);
+          lasts(said);
+          ping();
+        }
+        say('alive', pingMs);
+        if (push === 'message' || push === 'gap') hub.hear(said);
+        else if (push === 'drain') say('drain', said.after_ms);
+        else if (push === 'error') host.log?.({ level: 'warn', msg: `${said.code}: ${said.detail}` });
+        waiting.get(id)?.(error && refused(error), ok);
+        waiting.delete(id);
+      } catch (thrown) {
+        end(toError(thrown, 'protocol'));
+      }
+    };
+    carrier = dial(host, token, hear, end, over.signal);
+  }
+
+  function send(command: string, body: object, done: Done): void {
+    const { data } = body as { data?: unknown };
+    const bytes = data instanceof Uint8Array;
+    const id = ++ids;
+    const text = JSON.stringify({ id, [command]: bytes ? { ...body, data: toBase64(data), encoding: 'base64' } : body });
+    // In UTF-8 a UTF-16 unit takes up to three bytes. A message of more than twice the limit would end the session (1009).
+    if (text.length * 3 > bytesMax && (size(text) > bytesMax * 2 || size(bytes || typeof data === 'string' ? data : JSON.stringify(data)) > bytesMax)) {
+      return done(refused({ code: 'too_large', detail: `larger than ${bytesMax} bytes` }));
+    }
+    waiting.set(id, done);
+    carrier!.send(text);
+    counts.bytesOut += text.length;
+  }
+
+  function changed(): void {
+    const wanted = hub.wanted();
+    for (const [channel, policy] of reading) {
+      if (wanted.some((want) => want.channel === channel && want.policy === policy)) continue;
+      reading.delete(channel);
+      send('unsubscribe', { channel }, () => {});
+    }
+    for (const want of wanted) {
+      const { channel, policy } = want;
+      if (reading.has(channel)) continue;
+      reading.set(channel, policy);
+      send('subscribe', want, (error, ok) => {
+        if (!error) hub.started(channel, ok);
+        else if (!error.retryable) hub.refused(channel, error);
+        else if (!over.signal.aborted) {
+          setTimeout(() => {
+            reading.delete(channel);
+            changed();
+          }, RETRY);
+        }
+      });
+    }
+  }
+
+  /** A token that ends is refreshed while a tenth of its time is left. Failing that the server closes (4001), and the next link asks for one. */
+  function lasts({ expires_ms, unsubscribed = [] }: { expires_ms?: number; unsubscribed?: string[] }): void {
+    for (const channel of unsubscribed) {
+      reading.delete(channel);
+      hub.refused(channel, refused({ code: 'forbidden' }));
+    }
+    if (!expires_ms || typeof host.token === 'string') return;
+    // A timer cannot be longer than 24 days.
+    due = setTimeout(() => {
+      tokenOf(host, 'expired', over.signal).then((token) => send('refresh', { token }, (_, ok) => ok && lasts(ok)), () => {});
+    }, Math.min(expires_ms * 0.9, 1e9));
+  }
+
+  function ping(): void {
+    const since = Date.now();
+    send('ping', {}, (error) => error ?? (counts.rtt = Date.now() - since));
+  }
+
+  function end(error: MillraceError): void {
+    if (over.signal.aborted) return;
+    close();
+    say('closed', error);
+  }
+
+  function close(): void {
+    over.abort();
+    clearTimeout(due);
+    carrier?.close();
+    // What was not answered goes out again over the next link, whatever ended this one.
+    waiting.forEach((done) => done(new MillraceError('network', 'closed')));
+    waiting.clear();
+  }
+
+  connect().catch((thrown) => end(toError(thrown)));
+  return {
+    changed,
+    ping,
+    ask: (command, body) => new Promise((resolve, reject) => send(command, body, (error, ok) => (error ? reject(error) : resolve(ok)))),
+    close,
+  };
+}
+
+const size = (part: any): number => new Blob([part]).size;
+
+function toBase64(bytes: Uint8Array): string {
+  let text = '';
+  for (let i = 0; i < bytes.length; i += 0x8000) text += String.fromCharCode(...bytes.subarray(i, i + 0x8000));
+  return btoa(text);
+}

@@ -1,0 +1,164 @@
+// What needs no browser: who is linked with whom, and data that comes once and in order whatever is lost on the way.
+import { expect, test } from 'vitest';
+import { LinkFlow, type FlowHost } from '../src/room/flow.js';
+import type { Link } from '../src/room/link.js';
+import { joinRoom, neighbours, type RoomState } from '../src/room/index.js';
+import { startMillrace } from './millrace.js';
+
+const people = (...ids: string[]): RoomState['participants'] => ids.map((id) => ({ id, name: id, role: 'member', since_ms: 0 }));
+const state = (topology: RoomState['topology'], rest: Partial<RoomState> = {}): RoomState => ({ version: 1, topology, participants: people('1', '2', '3', '4'), ...rest });
+
+test.each([
+  [state('mesh'), '2', ['1', '3', '4']],
+  [state('relay'), '2', ['1', '3', '4']],
+  [state('star', { hub: '1' }), '1', ['2', '3', '4']],
+  [state('star', { hub: '1' }), '2', ['1']],
+  [state('tree', { parents: { '2': '1', '3': '1', '4': '2' } }), '2', ['1', '4']],
+  [state('tree', { parents: { '2': '1', '3': '1', '4': '2' } }), '3', ['1']],
+  [state('switch'), '2', ['switch']],
+])('whom the state links: %#', (state, me, expected) => {
+  expect(neighbours(state, me)).toEqual(expected);
+});
+
+/** The data of one participant, with links that a test opens, breaks and reads. */
+class Peer {
+  readonly links = new Map<string, Link>();
+  readonly heard: [string, unknown][] = [];
+  readonly published: object[] = [];
+  lost = 0;
+  readonly flow: LinkFlow;
+
+  constructor(readonly me: string) {
+    const host: FlowHost = {
+      me,
+      links: this.links,
+      deliver: ({ from, data }) => this.heard.push([from, data]),
+      lost: (_, count) => (this.lost += count),
+      publish: (message) => this.published.push(message),
+    };
+    this.flow = new LinkFlow(host);
+  }
+
+  numbersOf(from: string): unknown[] {
+    return this.heard.flatMap(([sender, data]) => (sender === from ? [data] : []));
+  }
+}
+
+/** What is on its way between two: it arrives when the test says so, or never. */
+class Way {
+  readonly #queue: (() => void)[] = [];
+  readonly #ends: [Peer, Link][];
+
+  constructor(one: Peer, other: Peer) {
+    const end = (to: Peer, from: Peer): Link =>
+      ({ to: to.me, isOpen: true, isIdle: true, send: (message: object) => !!this.#queue.push(() => to.flow.heard(to.links.get(from.me)!, structuredClone(message) as Record<string, unknown>)) }) as Link;
+    this.#ends = [
+      [one, end(other, one)],
+      [other, end(one, other)],
+    ];
+    for (const [peer, link] of this.#ends) peer.links.set(link.to, link);
+    for (const [peer, link] of this.#ends) peer.flow.opened(link);
+  }
+
+  carry(count = Infinity): void {
+    for (let i = 0; i < count && this.#queue.length; i++) this.#queue.shift()!();
+  }
+
+  cut(): void {
+    this.#queue.length = 0;
+    for (const [peer, link] of this.#ends) {
+      peer.links.delete(link.to);
+      peer.flow.closed(link);
+    }
+  }
+}
+
+const upTo = (count: number): number[] => Array.from({ length: count }, (_, i) => i);
+
+test('a link that breaks with messages on the way loses none and brings none twice', () => {
+  const [one, two] = [new Peer('1'), new Peer('2')];
+  const room = state('p2p', { participants: people('1', '2') });
+  for (const peer of [one, two]) peer.flow.follow(room);
+  for (let round = 0; round < 10; round++) {
+    const way = new Way(one, two);
+    way.carry(round % 4);
+    for (let i = 0; i < 10; i++) {
+      one.flow.send(round * 10 + i);
+      two.flow.send(round * 10 + i);
+    }
+    way.carry(round);
+    way.cut();
+  }
+  new Way(one, two).carry();
+  expect(two.numbersOf('1')).toEqual(upTo(100));
+  expect(one.numbersOf('2')).toEqual(upTo(100));
+  for (const peer of [one, two]) peer.flow.end();
+});
+
+test('a hub passes on, and another hub repairs what the first took with it', () => {
+  const peers = ['1', '2', '3', '4'].map((id) => new Peer(id));
+  const [one, two, three, four] = peers as [Peer, Peer, Peer, Peer];
+  const room = state('star', { hub: '1' });
+  for (const peer of peers) peer.flow.follow(room);
+  const ways = [two, three, four].map((peer) => new Way(one, peer));
+  // Who is new begins where everybody is, in whichever order they come.
+  for (const way of [...ways].reverse()) way.carry();
+  for (const way of ways) way.carry();
+  for (let i = 0; i < 20; i++) two.flow.send(i);
+  ways[0]!.carry();
+  ways[1]!.carry();
+  // To the fourth the first hub brings only a part.
+  ways[2]!.carry(7);
+  for (const way of ways) way.cut();
+  const next = state('star', { hub: '3', participants: people('2', '3', '4') });
+  for (const peer of [two, three, four]) peer.flow.follow(next);
+  const others = [two, four].map((peer) => new Way(three, peer));
+  for (let i = 20; i < 30; i++) two.flow.send(i);
+  for (let turn = 0; turn < 4; turn++) for (const way of others) way.carry();
+  for (const peer of [three, four]) expect(peer.numbersOf('2')).toEqual(upTo(30));
+  for (const peer of peers) peer.flow.end();
+});
+
+test('whom no link reaches is told by the channel, and what is gone is told as lost', () => {
+  const [one, two] = [new Peer('1'), new Peer('2')];
+  const room = state('mesh', { participants: people('1', '2') });
+  for (const peer of [one, two]) peer.flow.follow(room);
+  one.flow.send(0);
+  expect(one.published).toEqual([]);
+  one.flow.unreachable('2');
+  one.flow.send(1);
+  for (const message of [...one.published, ...one.published].reverse()) two.flow.read(message);
+  expect(one.published.map((message) => (message as { data: unknown }).data)).toEqual([0, 1]);
+
+  const [far, near] = [new Peer('1'), new Peer('2')];
+  for (const peer of [far, near]) peer.flow.follow(room);
+  for (let i = 0; i < 5000; i++) far.flow.send(i);
+  new Way(far, near).carry();
+  expect(near.lost).toBe(5000 - 4096);
+  expect(near.numbersOf('1')).toEqual(upTo(5000).slice(-4096));
+  for (const peer of [one, two, far, near]) peer.flow.end();
+});
+
+test('Node has no WebRTC: it joins, chats and sends data by channels', async () => {
+  const server = await startMillrace();
+  try {
+    const one = await joinRoom(server.url, 'kitchen', { name: 'Ann' });
+    const chat: string[] = [];
+    const data: unknown[] = [];
+    one.on('chat', ({ text }) => chat.push(text));
+    one.on('data', (heard) => data.push(heard.data));
+    const two = await joinRoom(server.url, 'kitchen', { name: 'Bob', transports: ['long-poll'] });
+    await expect.poll(() => one.state.participants.length).toBe(2);
+    await two.say('hello');
+    two.send({ number: 1 });
+    two.send({ number: 2 });
+    await expect.poll(() => chat).toEqual(['hello']);
+    await expect.poll(() => data, { timeout: 15_000 }).toEqual([{ number: 1 }, { number: 2 }]);
+    await two.leave();
+    await expect.poll(() => one.state.participants.map(({ name }) => name)).toEqual(['Ann']);
+    await expect(joinRoom(server.url, 'kitchen', { topology: 'star' })).rejects.toMatchObject({ reason: 'conflict' });
+    await one.leave();
+  } finally {
+    await server.stop();
+  }
+});

@@ -1,0 +1,216 @@
+// Pages that are in a room: real tabs of one Chromium with a moving picture for a camera.
+import { createSocket, type RemoteInfo, type Socket as Datagrams } from 'node:dgram';
+import { mkdtempSync, openSync, writeSync, closeSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { BrowserContext, Page } from '@playwright/test';
+import type { joinRoom, JoinOptions, Quality, Room } from '../../sdk/src/room/index.ts';
+
+const sdk = new URL('../../sdk/', import.meta.url);
+const [WIDTH, HEIGHT, FPS, SECONDS] = [320, 240, 30, 2];
+
+/** What a page keeps of its room. */
+export interface Kept {
+  room: Room;
+  /** Of every remote participant: from the call of `joinRoom` to its first frame, ms. */
+  first: Record<string, number>;
+  data: { from: string; data: unknown; at: number }[];
+  chat: string[];
+  links: string[];
+  gaps: number;
+  ended: string | undefined;
+}
+
+declare global {
+  interface Window {
+    joinRoom: typeof joinRoom;
+    kept: Kept;
+  }
+}
+
+/** A camera's film: noise and a bar that moves, so that each frame differs from the one before. Loops without a jump. */
+export function film(): string {
+  const path = join(mkdtempSync(join(tmpdir(), 'millrace-rooms-')), 'moving.y4m');
+  const file = openSync(path, 'w');
+  writeSync(file, `YUV4MPEG2 W${WIDTH} H${HEIGHT} F${FPS}:1 Ip A1:1 C420jpeg\n`);
+  const frames = FPS * SECONDS;
+  let seed = 1;
+  const chance = (): number => (seed = (seed * 1_103_515_245 + 12_345) & 0x7fffffff);
+  const noise = Uint8Array.from({ length: WIDTH * HEIGHT }, () => 100 + ((chance() >> 16) & 31));
+  for (let frame = 0; frame < frames; frame++) {
+    const shift = Math.round((frame / frames) * WIDTH);
+    const luma = new Uint8Array(WIDTH * HEIGHT);
+    for (let y = 0; y < HEIGHT; y++) {
+      for (let x = 0; x < WIDTH; x++) {
+        const moved = (x + shift) % WIDTH;
+        luma[y * WIDTH + x] = moved < 40 ? 235 : moved < 80 ? 30 : noise[y * WIDTH + moved]!;
+      }
+    }
+    const chroma = new Uint8Array((WIDTH * HEIGHT) / 4).fill(128 + Math.round(60 * Math.sin((2 * Math.PI * frame) / frames)));
+    writeSync(file, 'FRAME\n');
+    for (const plane of [luma, chroma, chroma]) writeSync(file, plane);
+  }
+  closeSync(file);
+  return path;
+}
+
+/** As a file for Chromium's camera; loopback is as good as any address here. */
+export const camera = (): string[] => [
+  '--use-fake-ui-for-media-stream',
+  '--use-fake-device-for-media-stream',
+  `--use-file-for-fake-video-capture=${film()}`,
+  '--disable-features=WebRtcHideLocalIpsWithMdns',
+  '--autoplay-policy=no-user-gesture-required',
+];
+
+let script: Promise<string> | undefined;
+
+/** The room's module as a page loads it, from its sources. */
+function bundle(): Promise<string> {
+  script ??= (async () => {
+    const { build } = createRequire(fileURLToPath(new URL('package.json', sdk)))('esbuild') as {
+      build(options: object): Promise<{ outputFiles: { text: string }[] }>;
+    };
+    const contents = `import { joinRoom } from './src/room/index.ts'; window.joinRoom = joinRoom;`;
+    const { outputFiles } = await build({
+      stdin: { contents, resolveDir: fileURLToPath(sdk) },
+      bundle: true,
+      format: 'iife',
+      target: 'es2022',
+      write: false,
+    });
+    return outputFiles[0]!.text;
+  })();
+  return script;
+}
+
+/** A page of the server's own origin that can join. */
+export async function blank(context: BrowserContext, server: string): Promise<Page> {
+  const page = await context.newPage();
+  await page.goto(`${server}/healthz`);
+  await page.addScriptTag({ content: await bundle() });
+  return page;
+}
+
+export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transports' | 'rtc'> {
+  readonly name?: string;
+  /** With a picture. Default: yes. */
+  readonly video?: boolean;
+}
+
+/** Joins; the participant's id. */
+export const enter = (page: Page, room: string, joining: Joining): Promise<string> =>
+  page.evaluate(
+    async ([room, { video = true, ...options }]) => {
+      const stream = video ? await navigator.mediaDevices.getUserMedia({ video: { width: 320, height: 240, frameRate: 30 } }) : undefined;
+      const began = performance.now();
+      const joined = await window.joinRoom(location.origin, room, { ...options, ...(stream && { stream }) });
+      const kept: Kept = (window.kept = { room: joined, first: {}, data: [], chat: [], links: [], gaps: 0, ended: undefined });
+      joined.on('track', ({ participant, stream }) => {
+        const video = document.createElement('video');
+        Object.assign(video, { srcObject: stream, muted: true, autoplay: true, width: 160 });
+        video.requestVideoFrameCallback(() => (kept.first[participant] ??= performance.now() - began));
+        document.body.append(video);
+      });
+      joined.on('data', ({ from, data }) => kept.data.push({ from, data, at: performance.timeOrigin + performance.now() }));
+      joined.on('chat', ({ text }) => kept.chat.push(text));
+      joined.on('link', ({ to, state }) => kept.links.push(`${Math.round(performance.now() - began)} ms: ${to.slice(0, 6)} ${state}`));
+      joined.on('gap', ({ count }) => (kept.gaps += count));
+      joined.on('end', (cause) => (kept.ended = String(cause)));
+      return joined.id;
+    },
+    [room, joining] as const,
+  );
+
+/** Numbered messages from each page, `count` of each, beginning with `from`. */
+export const sendAll = (pages: readonly Page[], count: number, from = 0): Promise<void[]> =>
+  Promise.all(
+    pages.map((page) =>
+      page.evaluate(
+        ([count, from]) => {
+          for (let i = 0; i < count; i++) window.kept.room.send({ number: from + i });
+        },
+        [count, from] as const,
+      ),
+    ),
+  );
+
+/** Of each sender the numbers that have come, in the order in which they came. */
+export const heard = (page: Page): Promise<Record<string, number[]>> =>
+  page.evaluate(() => {
+    const heard: Record<string, number[]> = {};
+    for (const { from, data } of window.kept.data) (heard[from] ??= []).push((data as { number: number }).number);
+    return heard;
+  });
+
+export const quality = (page: Page): Promise<Quality> => page.evaluate(() => window.kept.room.quality());
+
+/** A way to the server that can be cut: every connection through it, at once. */
+export async function cuttable(server: string): Promise<{ url: string; cut(): void; heal(): void; stop(): void }> {
+  const open = new Set<Socket>();
+  let isCut = false;
+  const target = new URL(server);
+  const proxy = createServer((near) => {
+    if (isCut) return void near.destroy();
+    const far = connect(Number(target.port), target.hostname);
+    for (const [one, other] of [[near, far], [far, near]] as const) {
+      open.add(one);
+      one.on('error', () => other.destroy()).on('close', () => (open.delete(one), other.destroy()));
+      one.pipe(other);
+    }
+  });
+  await new Promise<void>((resolve) => proxy.listen(0, '127.0.0.1', resolve));
+  return {
+    url: `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`,
+    cut() {
+      isCut = true;
+      for (const socket of open) socket.destroy();
+    },
+    heal: () => void (isCut = false),
+    stop: () => void proxy.close(),
+  };
+}
+
+/**
+ * A middle box before a page: others are told its ports instead of the page's own, so that every packet between them passes by, and none
+ * while it is cut. Each stranger gets a port of its own towards the page, as with a NAT.
+ */
+export async function middleBox(page: Page): Promise<{ cut(): void; heal(): void; stop(): void; passed: () => number }> {
+  const sockets: Datagrams[] = [];
+  const fronts = new Map<string, number>();
+  let [isCut, passed] = [false, 0];
+  const bind = async (address: string, fn: (data: Buffer, from: RemoteInfo) => void): Promise<Datagrams> => {
+    const socket = createSocket('udp4');
+    sockets.push(socket);
+    socket.on('message', (data, from) => isCut || (passed++, fn(data, from)));
+    await new Promise<void>((resolve) => socket.bind(0, address, resolve));
+    return socket;
+  };
+  const front = async (address: string, port: number): Promise<number> => {
+    const known = fronts.get(`${address}:${port}`);
+    if (known) return known;
+    const backs = new Map<string, Promise<Datagrams>>();
+    const socket = await bind(address, (data, from) => {
+      const key = `${from.address}:${from.port}`;
+      if (!backs.has(key)) backs.set(key, bind(address, (answer) => socket.send(answer, from.port, from.address)));
+      void backs.get(key)!.then((back) => back.send(data, port, address));
+    });
+    const own = socket.address().port;
+    fronts.set(`${address}:${port}`, own);
+    return own;
+  };
+  const CANDIDATE = /(candidate:\S+ \d udp \d+ )(\d+\.\d+\.\d+\.\d+) (\d+)( typ host)/gi;
+  await page.route('**/signals', async (route) => {
+    const said = route.request().postData() ?? '';
+    const ports = new Map<string, number>();
+    for (const [, , address, port] of said.matchAll(CANDIDATE)) ports.set(`${address} ${port}`, await front(address!, Number(port)));
+    const postData = said.replace(CANDIDATE, (_, head: string, address: string, port: string, tail: string) => `${head}${address} ${ports.get(`${address} ${port}`)}${tail}`)
+      // IPv6 and TCP would go round it.
+      .replace(/(candidate:\S+ \d (?:udp \d+ \S*:\S*|tcp \d+ \S+) )\d+( typ)/gi, (_, head: string, tail: string) => `${head}9${tail}`);
+    await route.continue({ postData });
+  });
+  return { cut: () => void (isCut = true), heal: () => void (isCut = false), stop: () => sockets.forEach((socket) => socket.close()), passed: () => passed };
+}

@@ -1,0 +1,242 @@
+// Rooms in a real Chromium: pictures and data between tabs, by topology, and what becomes of them when something is cut.
+import { expect, test, type Browser, type Page } from '@playwright/test';
+import type { Topology } from '../../sdk/src/room/index.ts';
+import { blank, camera, cuttable, enter, heard, middleBox, quality, sendAll } from './room-page.ts';
+
+test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
+test.describe.configure({ timeout: 240_000 });
+
+const server = (): string => process.env.MILLRACE_URL!;
+let rooms = 0;
+const fresh = (): string => `room-${process.pid}-${++rooms}`;
+
+interface Call {
+  readonly room: string;
+  readonly pages: Page[];
+  readonly ids: string[];
+}
+
+/** So many tabs in one room, one after the other. */
+async function meet(browser: Browser, count: number, topology: Topology, video = true): Promise<Call> {
+  const context = await browser.newContext();
+  const room = fresh();
+  const [pages, ids]: [Page[], string[]] = [[], []];
+  for (let i = 0; i < count; i++) pages.push(await blank(context, server()));
+  for (const page of pages) ids.push(await enter(page, room, { topology, video, name: `peer ${ids.length}` }));
+  return { room, pages, ids };
+}
+
+/** What the tabs of a call that failed know: it says where to look. */
+async function account({ pages }: Call): Promise<void> {
+  for (const page of pages.filter((page) => !page.isClosed())) {
+    const { state, links, gaps, ended } = await page.evaluate(() => ({ ...window.kept, state: window.kept.room.state, room: undefined, data: undefined }));
+    console.log(JSON.stringify({ state, links, gaps, ended, quality: await quality(page) }));
+  }
+}
+
+/** Each sees each other's picture move. */
+async function seeEachOther(call: Call): Promise<void> {
+  const { pages, ids } = call;
+  for (const [i, page] of pages.entries()) {
+    const others = ids.filter((id) => id !== ids[i]);
+    const seen = () => page.evaluate(() => Object.keys(window.kept.first).sort());
+    await expect.poll(seen, { timeout: 30_000 }).toEqual([...others].sort()).catch(async (failed: unknown) => {
+      await account(call);
+      throw failed;
+    });
+  }
+}
+
+/** Numbers of every other sender, each once and in order; of none anything else. */
+async function hearEachOther({ pages, ids }: Call, count: number): Promise<void> {
+  const all = Array.from({ length: count }, (_, i) => i);
+  for (const [i, page] of pages.entries()) {
+    const wanted = Object.fromEntries(ids.filter((id) => id !== ids[i]).map((id) => [id, all]));
+    await expect.poll(async () => Object.values(await heard(page)).flat().length, { timeout: 40_000 }).toBeGreaterThanOrEqual((ids.length - 1) * count);
+    expect(await heard(page)).toEqual(wanted);
+  }
+}
+
+/** What was measured over some seconds, as a line of JSON and as a table. */
+async function measure(topology: string, { pages }: Call): Promise<{ fps: number; rate_kbps: number; kind: string }[]> {
+  await Promise.all(pages.map(quality));
+  const from = Date.now();
+  await expect.poll(() => Date.now() - from, { timeout: 10_000 }).toBeGreaterThan(5_000);
+  const rows = [];
+  for (const [i, page] of pages.entries()) {
+    const { links } = await quality(page);
+    const first = await page.evaluate(() => Object.values(window.kept.first));
+    for (const link of links) rows.push({ topology, peer: i, to: link.to.slice(0, 6), rate_kbps: Math.round(link.rate_kbps), fps: +link.fps.toFixed(1), frames: link.frames, rtt_ms: +link.rtt_ms.toFixed(2), loss: link.loss, frozen_ms: link.frozen_ms, setup_ms: Math.round(Math.max(...first)), kind: link.kind });
+  }
+  console.log(JSON.stringify({ rooms: topology, peers: pages.length, links: rows }));
+  console.table(rows);
+  return rows;
+}
+
+for (const [topology, count] of [['p2p', 2], ['mesh', 3], ['star', 3], ['relay', 2], ['switch', 3]] as const) {
+  test(`${topology}: ${count} see and hear each other`, async ({ browser }) => {
+    const call = await meet(browser, count, topology);
+    await seeEachOther(call);
+    await sendAll(call.pages, 300);
+    await hearEachOther(call, 300);
+    const rows = await measure(topology, call);
+    expect(rows.length).toBe({ star: 2 * (count - 1), switch: count }[topology as string] ?? count * (count - 1));
+    if (topology === 'relay') expect(rows.map(({ kind }) => kind)).toEqual(['relay', 'relay']);
+    for (const { fps, rate_kbps } of rows) {
+      expect(fps, 'pictures that move').toBeGreaterThan(5);
+      expect(rate_kbps).toBeGreaterThan(50);
+    }
+    // Who leaves is gone for the others at once.
+    await call.pages[0]!.evaluate(() => window.kept.room.leave());
+    await expect.poll(() => call.pages[1]!.evaluate(() => window.kept.room.state.participants.length)).toBe(count - 1);
+    await call.pages[0]!.context().close();
+  });
+}
+
+/** Frames that have been decoded of somebody. */
+const frames = async (page: Page, of: string): Promise<number> => (await quality(page)).links.find(({ to }) => to === of)?.frames ?? 0;
+const links = (page: Page): Promise<string[]> => page.evaluate(() => window.kept.links);
+const ended = (page: Page): Promise<string | undefined> => page.evaluate(() => window.kept.ended);
+
+test('somebody on long polling chats in a room with pictures', async ({ browser }) => {
+  const call = await meet(browser, 2, 'mesh');
+  const page = await blank(call.pages[0]!.context(), server());
+  const id = await enter(page, call.room, { video: false, transports: ['long-poll'] });
+  await expect.poll(() => page.evaluate(() => Object.keys(window.kept.first).length)).toBe(2);
+  await page.evaluate(() => window.kept.room.say('hello from afar'));
+  await call.pages[0]!.evaluate(() => window.kept.room.say('hello'));
+  for (const one of [page, ...call.pages]) await expect.poll(() => one.evaluate(() => [...window.kept.chat].sort())).toEqual(['hello', 'hello from afar']);
+  // Without any page at all: what was said is a channel as any other.
+  const said = (await (await fetch(`${server()}/v1/channels/rooms/${call.room}/chat?since=earliest`)).json()) as { messages: { data: { from: string } }[] };
+  expect(said.messages.map(({ data }) => data.from)).toContain(id);
+  await page.context().close();
+});
+
+test('signals that are cut come after all, and nobody has to leave', async ({ browser }) => {
+  const way = await cuttable(server());
+  const context = await browser.newContext();
+  const room = fresh();
+  const [near, far, late] = [await blank(context, server()), await blank(context, way.url), await blank(context, server())];
+  const [nearId, farId] = [await enter(near, room, { topology: 'mesh' }), await enter(far, room, {})];
+  await seeEachOther({ room, pages: [near, far], ids: [nearId, farId] });
+  way.cut();
+  const before = await frames(near, farId);
+  const lateId = await enter(late, room, {});
+  await expect.poll(() => late.evaluate(() => Object.keys(window.kept.first))).toEqual([nearId]);
+  await expect.poll(() => frames(near, farId), { message: 'pictures take another way than signals' }).toBeGreaterThan(before + 20);
+  expect(await far.evaluate(() => window.kept.room.state.participants.length), 'it cannot know').toBe(2);
+  const healed = Date.now();
+  way.heal();
+  await seeEachOther({ room, pages: [near, far, late], ids: [nearId, farId, lateId] });
+  console.log(JSON.stringify({ rooms: 'signals cut', healed_to_seen_ms: Date.now() - healed }));
+  expect(await ended(far)).toBeUndefined();
+  expect((await links(near)).filter((line) => line.includes(farId.slice(0, 6)) && line.endsWith(' connected')).length, 'one link, made once').toBe(1);
+  way.stop();
+  await context.close();
+});
+
+test('a way that breaks is made anew without leaving', async ({ browser }) => {
+  const context = await browser.newContext();
+  const room = fresh();
+  const pages = [await blank(context, server()), await blank(context, server())] as const;
+  const [one, other] = pages;
+  const boxes = [await middleBox(one), await middleBox(other)];
+  const ids = [await enter(one, room, { topology: 'p2p' }), await enter(other, room, {})] as const;
+  const call = { room, pages: [...pages], ids: [...ids] };
+  await seeEachOther(call);
+  expect(boxes.reduce((passed, box) => passed + box.passed(), 0), 'everything passes by').toBeGreaterThan(50);
+  await sendAll(pages, 50);
+  const cut = Date.now();
+  for (const box of boxes) box.cut();
+  await expect.poll(async () => (await links(other)).join(), { timeout: 60_000 }).toMatch(/disconnected|failed/);
+  const noticed = Date.now();
+  await sendAll(pages, 50, 50);
+  const stopped = await frames(other, ids[0]);
+  const healed = Date.now();
+  for (const box of boxes) box.heal();
+  await expect.poll(() => frames(other, ids[0]), { timeout: 60_000 }).toBeGreaterThan(stopped + 30);
+  const moving = Date.now();
+  await hearEachOther(call, 100);
+  console.log(JSON.stringify({ rooms: 'way cut', noticed_ms: noticed - cut, healed_to_moving_ms: moving - healed }));
+  expect([await ended(one), await ended(other)]).toEqual([undefined, undefined]);
+  expect(await one.evaluate(() => window.kept.room.id)).toBe(ids[0]);
+  boxes.forEach((box) => box.stop());
+  await context.close();
+});
+
+test('tree: data goes down to seven, and a parent that is killed is replaced', async ({ browser }) => {
+  const call = await meet(browser, 7, 'tree', false);
+  const { pages, ids, room } = call;
+  const state = () => pages[0]!.evaluate(() => window.kept.room.state);
+  const readers = async () => ((await (await fetch(`${server()}/v1/presence/rooms/${room}/data`)).json()) as { count: number }).count;
+  const { parents = {} } = await state();
+  expect(Object.keys(parents).length, 'everybody but the root').toBe(6);
+  expect(parents[ids[0]!]).toBeUndefined();
+  await expect.poll(readers, { timeout: 40_000, message: 'only the root reads the channel' }).toBe(1);
+  await sendAll(pages, 40);
+  await hearEachOther(call, 40);
+  expect(await readers(), 'it came down the tree').toBe(1);
+
+  const victim = ids.findIndex((id, i) => i > 0 && Object.values(parents).includes(id));
+  const orphans = ids.filter((id) => parents[id] === ids[victim]);
+  expect(orphans.length).toBeGreaterThan(0);
+  const killed = Date.now();
+  const crash = await pages[victim]!.context().newCDPSession(pages[victim]!);
+  void crash.send('Page.crash').catch(() => {});
+  // The root goes on talking while nobody has noticed yet.
+  await pages[0]!.evaluate(
+    () =>
+      new Promise<void>((done) => {
+        let number = 40;
+        const timer = setInterval(() => {
+          window.kept.room.send({ number: number++, sent: performance.timeOrigin + performance.now() });
+          if (number < 140) return;
+          clearInterval(timer);
+          done();
+        }, 50);
+      }),
+  );
+  const left = pages.flatMap((page, i) => (i === victim ? [] : [{ page, id: ids[i]! }]));
+  const delays: Record<string, number> = {};
+  for (const { page, id } of left.filter(({ id }) => id !== ids[0])) {
+    await expect.poll(async () => (await heard(page))[ids[0]!]?.length, { timeout: 40_000 }).toBe(140);
+    expect((await heard(page))[ids[0]!], 'each once, in order').toEqual(Array.from({ length: 140 }, (_, i) => i));
+    delays[id] = await page.evaluate(() => Math.round(Math.max(...window.kept.data.map(({ data, at }) => at - ((data as { sent?: number }).sent ?? at)))));
+  }
+  await expect.poll(async () => (await state()).participants.length, { timeout: 60_000 }).toBe(6);
+  const replaced = Date.now();
+  const now = (await state()).parents ?? {};
+  for (const id of orphans) expect(now[id] !== ids[victim] && ids.includes(now[id]!), 'a parent that lives').toBe(true);
+  await expect.poll(readers, { timeout: 40_000, message: 'the others have a parent again' }).toBe(1);
+  const of = (orphaned: boolean): number[] => Object.entries(delays).flatMap(([id, ms]) => (orphans.includes(id) === orphaned ? [ms] : []));
+  console.log(JSON.stringify({ rooms: 'tree', peers: 7, orphans: orphans.length, orphan_longest_delay_ms: of(true), others_longest_delay_ms: of(false), parent_replaced_ms: replaced - killed, links_again_ms: Date.now() - killed }));
+  for (const ms of of(true)) expect(ms, 'the gap is repaired from history').toBeLessThan(10_000);
+  await pages[0]!.context().close();
+});
+
+test('auto: two in a mesh, three by the switch, two in a mesh again, and nothing stops', async ({ browser }) => {
+  const call = await meet(browser, 2, 'auto');
+  const [one, two] = call.pages as [Page, Page];
+  await seeEachOther(call);
+  const topology = (page: Page) => page.evaluate(() => window.kept.room.state.topology);
+  const linked = async (page: Page) => (await quality(page)).links.map(({ to }) => to).sort();
+  expect(await topology(one)).toBe('mesh');
+  await sendAll([one, two], 20);
+  const third = await blank(one.context(), server());
+  const thirdId = await enter(third, call.room, {});
+  await seeEachOther({ ...call, pages: [one, two, third], ids: [...call.ids, thirdId] });
+  expect(await topology(two)).toBe('switch');
+  for (const page of [one, two, third]) await expect.poll(() => linked(page), { timeout: 30_000 }).toEqual(['switch']);
+  await sendAll([one, two], 20, 20);
+  const left = Date.now();
+  await third.evaluate(() => window.kept.room.leave());
+  await expect.poll(() => topology(one), { timeout: 40_000 }).toBe('mesh');
+  const back = Date.now() - left;
+  await expect.poll(() => linked(one), { timeout: 30_000 }).toEqual([call.ids[1]]);
+  await sendAll([one, two], 20, 40);
+  const before = await frames(one, call.ids[1]!);
+  await expect.poll(() => frames(one, call.ids[1]!)).toBeGreaterThan(before + 30);
+  await hearEachOther(call, 60);
+  console.log(JSON.stringify({ rooms: 'auto', back_to_mesh_ms: back }));
+  await one.context().close();
+});

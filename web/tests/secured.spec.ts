@@ -1,0 +1,55 @@
+// A phone in the network of a server that speaks TLS and wants tokens, as the README sets one up.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { networkInterfaces, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test } from '@playwright/test';
+import type {} from '../src/pages/carcare/window';
+import { LOOKS } from './page.ts';
+import { binary, serve, simulate, type Server } from './server.ts';
+
+const phone = LOOKS.find((look) => look.name === 'phone light')!;
+test.use({ viewport: phone.viewport, hasTouch: phone.hasTouch, colorScheme: phone.colorScheme, ignoreHTTPSErrors: true });
+
+// The address that a phone would use, where there is a network.
+const host = Object.values(networkInterfaces()).flat().find((a) => a && !a.internal && a.family === 'IPv4')?.address ?? '127.0.0.1';
+
+let home: string, env: NodeJS.ProcessEnv, server: Server, fleet: { stop(): Promise<void> };
+const create = (...args: string[]): string =>
+  execFileSync(binary(), ['token', 'create', '--key', join(home, 'millrace.key'), ...args], { encoding: 'utf8', env: { ...process.env, ...env } }).trim();
+
+test.beforeAll(async () => {
+  home = mkdtempSync(join(tmpdir(), 'millrace-secured-'));
+  env = { HOME: home, XDG_DATA_HOME: '' };
+  execFileSync(binary(), ['token', 'key', '--out', join(home, 'millrace.key')]);
+  server = await serve('0.0.0.0:0', ['--tls-dev', '--set', 'rtc.listen="0.0.0.0:0"', '--set', `auth.keys=["${join(home, 'millrace.key.pub')}"]`], env);
+  fleet = simulate(`https://localhost:${new URL(server.url).port}`, 3, { ...env, MILLRACE_TOKEN: create('--sub', 'cars', '--publish', 'cars/#') });
+});
+
+test.afterAll(async () => {
+  await fleet?.stop();
+  await server?.stop();
+  if (home) rmSync(home, { recursive: true });
+});
+
+for (const via of ['websocket', 'http-stream', 'sse', 'long-poll', 'poll', 'data-channel'] as const) {
+  test(`the link with a token shows the cars over ${via}`, async ({ page }) => {
+    const token = create('--sub', 'phone', '--subscribe', '#', '--history', '#', '--expires', '1day');
+    const asked: string[] = [];
+    page.on('request', (request) => asked.push(request.url()));
+    page.on('websocket', (socket) => asked.push(socket.url()));
+    await page.goto(`https://${host}:${new URL(server.url).port}/carcare?car=1&via=${via}#token=${token}`);
+    await expect(page.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /km\/h/, { timeout: 30_000 });
+    await expect.poll(() => page.evaluate(() => window.carcare!.received.filter((r) => r.seq > 0).at(-1)?.transport), { timeout: 20_000 }).toBe(via);
+    expect(new URL(page.url()).hash, 'the token is not passed on with the address').toBe('');
+    expect(asked.filter((url) => !/^(https|wss|blob|data):/.test(url))).toEqual([]);
+    if (via === 'websocket') await page.screenshot({ path: test.info().outputPath('phone.png'), timeout: 20_000 });
+  });
+}
+
+test('without a token nobody sees a car, and the page says why', async ({ page }) => {
+  await page.goto(`https://${host}:${new URL(server.url).port}/carcare?car=1`);
+  await expect(page.getByText('This server asks for a token.')).toBeVisible({ timeout: 20_000 });
+  expect(await page.evaluate(() => window.carcare!.received.length)).toBe(0);
+  await page.screenshot({ path: test.info().outputPath('phone.png'), timeout: 20_000 });
+});
