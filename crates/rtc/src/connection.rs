@@ -21,8 +21,15 @@ pub(crate) struct Connection {
     haste: u32,
     ufrag: String,
     timeout: Instant,
+    /// The library's time when it was last told it.
+    told: Instant,
     is_over: bool,
 }
+
+/// What is due so soon is done at once: a timer would cost more than it waits.
+const SOON: Duration = Duration::from_micros(50);
+/// So often in a row, at most: then others get their turn.
+const ROUNDS_MAX: u32 = 64;
 
 /// What the library asks for, or tells.
 #[expect(clippy::large_enum_variant, reason = "a packet of media is an event, and is not to be allocated")]
@@ -64,7 +71,7 @@ impl Connection {
                 rtc.add_local_candidate(candidate);
             }
         }
-        Self { rtc, born: now, haste, ufrag, timeout: now, is_over: false }
+        Self { rtc, born: now, haste, ufrag, timeout: now, told: now, is_over: false }
     }
 
     /// What the other end calls this one in its STUN requests.
@@ -86,7 +93,7 @@ impl Connection {
         datagram: &[u8],
         tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
     ) -> Result<bool, Broken> {
-        let now = self.hasten(now);
+        let now = self.tell_time(now);
         let work = |rtc: &mut Rtc| {
             // What is no STUN, DTLS or RTP is nobody's.
             let Ok(receive) = Receive::new(Protocol::Udp, from, to, datagram) else { return Ok(false) };
@@ -105,8 +112,24 @@ impl Connection {
         now: Instant,
         tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
     ) -> Result<(), Broken> {
-        let now = self.hasten(now);
-        self.run(|rtc| Ok(rtc.handle_input(Input::Timeout(now))?), tell)
+        self.run_at(now, |_| Ok(()), tell)
+    }
+
+    /// Does something to the library, and what is due by now, in one go: a packet that is written leaves when time has gone on.
+    ///
+    /// Errors: the connection is to be forgotten.
+    pub fn run_at(
+        &mut self,
+        now: Instant,
+        work: impl FnOnce(&mut Rtc) -> Result<(), Broken>,
+        tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+    ) -> Result<(), Broken> {
+        let now = self.tell_time(now);
+        let work = |rtc: &mut Rtc| {
+            work(rtc)?;
+            Ok(rtc.handle_input(Input::Timeout(now))?)
+        };
+        self.run(work, tell)
     }
 
     /// Says good-bye; nothing comes after it.
@@ -136,13 +159,19 @@ impl Connection {
         done
     }
 
-    fn hasten(&self, now: Instant) -> Instant {
-        self.born + now.saturating_duration_since(self.born) * self.haste
+    fn tell_time(&mut self, now: Instant) -> Instant {
+        self.told = self.born + now.saturating_duration_since(self.born) * self.haste;
+        self.told
     }
 
     fn drain(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
+        let mut rounds = 0;
         loop {
             match self.rtc.poll_output()? {
+                Output::Timeout(at) if at <= self.told + SOON && rounds < ROUNDS_MAX => {
+                    rounds += 1;
+                    self.rtc.handle_input(Input::Timeout(at))?;
+                }
                 Output::Timeout(at) => {
                     // A little later rather than a little too soon, which would be for nothing.
                     let left = at.saturating_duration_since(self.born) / self.haste;

@@ -54,12 +54,17 @@ pub trait MediaOutput {
 }
 
 impl MediaClient {
-    /// A client that can be reached at `local`, and its offer: these lines it sends, those it wants to be sent.
-    pub fn offer(local: SocketAddr, sends: &[MediaKind], receives: &[MediaKind], now: Instant) -> (Self, String) {
+    /// A client that can be reached at `local`, and waits for an offer.
+    pub fn new(local: SocketAddr, now: Instant) -> Self {
         let connection = Connection::new(false, &[local], 1, now, |config| {
             config.clear_codecs().enable_opus(true, false).enable_vp8(true).set_rtp_mode(true)
         });
-        let mut client = Self { connection, pending: None, lines: Vec::new() };
+        Self { connection, pending: None, lines: Vec::new() }
+    }
+
+    /// A client that can be reached at `local`, and its offer: these lines it sends, those it wants to be sent.
+    pub fn offer(local: SocketAddr, sends: &[MediaKind], receives: &[MediaKind], now: Instant) -> (Self, String) {
+        let mut client = Self::new(local, now);
         let mut api = client.connection.rtc.sdp_api();
         for (kinds, direction) in [(sends, Direction::SendOnly), (receives, Direction::RecvOnly)] {
             for kind in kinds {

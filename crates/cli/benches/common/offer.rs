@@ -1,4 +1,4 @@
-//! Offers by HTTP.
+//! Offers by HTTP, and other requests on one connection.
 
 use std::{
     io::{Read, Write},
@@ -9,9 +9,14 @@ use anyhow::{Context, ensure};
 
 /// The answer to an offer that is posted to this path.
 pub fn post(http: &mut TcpStream, path: &str, sdp: &str) -> anyhow::Result<String> {
-    let length = sdp.len();
+    request(http, ("POST", path), "application/sdp", sdp)
+}
+
+/// The body of the answer to a request, which has to be 200 or 201.
+pub fn request(http: &mut TcpStream, (method, path): (&str, &str), kind: &str, body: &str) -> anyhow::Result<String> {
+    let length = body.len();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/sdp\r\nContent-Length: {length}\r\n\r\n{sdp}"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     http.write_all(request.as_bytes())?;
     let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
@@ -21,11 +26,30 @@ pub fn post(http: &mut TcpStream, path: &str, sdp: &str) -> anyhow::Result<Strin
         answer.extend_from_slice(&piece[..length]);
         let text = String::from_utf8_lossy(&answer);
         let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        ensure!(head.starts_with("HTTP/1.1 201"), "refused: {text}");
-        let announced =
-            head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
-        if body.len() >= announced.context("no length")? {
-            return Ok(body.to_owned());
+        ensure!(head.starts_with("HTTP/1.1 20"), "refused: {text}");
+        if let Some(body) = whole(&head.to_ascii_lowercase(), body)? {
+            return Ok(body);
         }
+    }
+}
+
+/// The body, if all of it is there.
+fn whole(head: &str, body: &str) -> anyhow::Result<Option<String>> {
+    let is_chunked = head.lines().any(|line| line == "transfer-encoding: chunked");
+    if !is_chunked {
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).context("no length")?;
+        let length: usize = length.parse()?;
+        return Ok((body.len() >= length).then(|| body.to_owned()));
+    }
+    let (mut rest, mut all) = (body, String::new());
+    loop {
+        let Some((size, chunk)) = rest.split_once("\r\n") else { return Ok(None) };
+        let size = usize::from_str_radix(size, 16)?;
+        let Some(piece) = chunk.get(..size).filter(|_| chunk.len() >= size + 2) else { return Ok(None) };
+        if size == 0 {
+            return Ok(Some(all));
+        }
+        all.push_str(piece);
+        rest = &chunk[size + 2..];
     }
 }

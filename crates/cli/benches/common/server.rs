@@ -3,12 +3,14 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    net::SocketAddr,
+    net::{SocketAddr, TcpStream},
     path::PathBuf,
     process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use crate::wire::pin;
 
@@ -32,6 +34,22 @@ impl Server {
             .strip_prefix("listening on http://")
             .with_context(|| format!("{:?} did not start", command.get_program()))?;
         Ok(Server { address: address.parse()?, process })
+    }
+
+    /// Starts one that does not say where it listens: it was told to, there.
+    pub fn start_at(mut command: Command, cpus: &[usize], address: SocketAddr) -> anyhow::Result<Server> {
+        const PATIENCE: Duration = Duration::from_secs(20);
+        pin(cpus)?;
+        let started = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        pin(&[1])?;
+        let process = started.with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        let server = Server { process, address };
+        let began = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            ensure!(began.elapsed() < PATIENCE, "{:?} does not listen on {address}", command.get_program());
+            sleep(Duration::from_millis(50));
+        }
+        Ok(server)
     }
 
     /// Where the kernel tells of each of its threads: `/proc/PID/task/TID`.

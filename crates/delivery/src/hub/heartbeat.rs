@@ -28,7 +28,7 @@ impl Hub {
                         let is_websocket = conn.form.is_websocket();
                         conn.pinged_s = is_websocket.then_some(now_s);
                         conn.send(id, conn.form.heartbeat(), now_s, wire);
-                        now_s + if is_websocket { grace_s } else { heartbeat_s }
+                        now_s + if is_websocket { grace_s.min(heartbeat_s) } else { heartbeat_s }
                     }
                     Seen::Dead => {
                         self.drop_readers(id);

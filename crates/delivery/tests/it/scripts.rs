@@ -533,6 +533,28 @@ fn silence_is_broken_by_heartbeats_and_ended_after_a_ping() {
 }
 
 #[test]
+fn who_answers_is_pinged_every_heartbeat_even_if_an_answer_may_take_longer() {
+    let mut stage = Stage::with(Config { heartbeat_s: 2, grace_s: 10, ..Config::default() });
+    let (alive, dead) = (stage.reader(Form::Bare, "a"), stage.reader(Form::Bare, "a"));
+    for conn in [alive, dead] {
+        stage.tape.take(conn);
+    }
+    stage.outputs();
+    let mut pings = Vec::new();
+    for now_s in 1..=12 {
+        stage.hub.tick(now_s, &mut stage.tape);
+        if !stage.tape.take(alive).is_empty() {
+            pings.push(now_s);
+            stage.hub.heard(alive);
+        }
+    }
+    assert_eq!(pings, [2, 4, 6, 8, 10, 12]);
+    assert_eq!(stage.tape.take(dead).len(), 1, "one ping, and all the time to answer it");
+    let closed: Vec<_> = stage.outputs().into_iter().filter(|output| matches!(output, Output::Close(_))).collect();
+    assert_eq!(closed, [Output::Close(dead)]);
+}
+
+#[test]
 fn who_takes_no_byte_holds_no_log_and_still_gets_everything() {
     let mut stage = Stage::new();
     let stuck = stage.reader(Form::Ndjson, "a");

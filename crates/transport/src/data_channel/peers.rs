@@ -261,7 +261,7 @@ impl Peers {
         };
         let Some(slot) = slot else {
             return Some(
-                self.with_switch(|switch, send| switch.handle_datagram(Instant::now(), source, datagram, send)),
+                self.turn_switch(|switch, send| switch.handle_datagram(Instant::now(), source, datagram, send)),
             );
         };
         let id = self.entries.get(slot as usize)?.id;

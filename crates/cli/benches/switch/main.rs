@@ -3,13 +3,16 @@
 //!
 //! The server is pinned to CPU 0; all clients are one thread on CPU 1, each with a socket of its own. One publisher in each room sends
 //! packets of VP8, 1,100 bytes each (115 a second are 1 Mbit/s), and whatever a viewer is sent is opened, counted and timed.
+//!
+//! `--janus` puts [`janus`] under the same loads, turn by turn with ours.
 
-#[path = "common/offer.rs"]
+mod janus;
+#[path = "../common/offer.rs"]
 mod offer;
-#[path = "common/server.rs"]
+#[path = "../common/server.rs"]
 #[expect(dead_code, reason = "shared with others that use more of it")]
 mod server;
-#[path = "common/wire.rs"]
+#[path = "../common/wire.rs"]
 #[expect(dead_code, reason = "shared with others that use more of it")]
 mod wire;
 
@@ -22,6 +25,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use clap::Parser;
+use janus::Janus;
 use millrace_rtc::{MediaClient, MediaEvent, MediaKind, MediaOutput};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use server::Server;
@@ -42,6 +46,12 @@ struct Args {
     /// Seconds of each load
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
+    /// Janus, too, if it is installed
+    #[arg(long)]
+    janus: bool,
+    /// Threads of Janus for connections; 0: one for each
+    #[arg(long, default_value_t = 1)]
+    janus_loops: usize,
     /// Given by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -82,22 +92,79 @@ struct Crowd {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    println!("rooms x viewers x packets/s   forwards/s  us each  core   came      delay p50 / p99 ms");
+    println!("            rooms x viewers x packets/s   forwards/s  us each  core   came      delay p50 / p99 ms");
     for load in &args.loads {
         let numbers: Vec<u64> = load.split('x').map(str::parse).collect::<Result<_, _>>()?;
         let [rooms, viewers, rate] = numbers[..] else {
             anyhow::bail!("a load is ROOMSxVIEWERSxRATE, such as 1x100x115")
         };
-        run(rooms as usize, viewers as usize, rate, args.seconds)?;
+        let (rooms, viewers) = (rooms as usize, viewers as usize);
+        run(Unit::millrace()?, (rooms, viewers, rate), args.seconds)?;
+        if args.janus {
+            run(Unit::Janus(Janus::start(rooms, args.janus_loops)?), (rooms, viewers, rate), args.seconds)?;
+        }
     }
     Ok(())
 }
 
-fn run(rooms: usize, viewers: usize, rate: u64, seconds: f64) -> anyhow::Result<()> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--shards", "1", "--set", "limits.connects_per_s=0"]);
-    let server = Server::start(command, &[0])?;
-    let mut crowd = Crowd::join(&server, rooms, viewers)?;
+/// Whose switching unit it is.
+enum Unit {
+    Millrace(Server, TcpStream),
+    Janus(Janus),
+}
+
+impl Unit {
+    fn millrace() -> anyhow::Result<Self> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--shards", "1", "--set", "limits.connects_per_s=0"]);
+        let server = Server::start(command, &[0])?;
+        let http = TcpStream::connect(server.address)?;
+        http.set_nodelay(true)?;
+        Ok(Self::Millrace(server, http))
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Millrace(..) => "Millrace",
+            Self::Janus(_) => "Janus",
+        }
+    }
+
+    fn server(&self) -> &Server {
+        match self {
+            Self::Millrace(server, _) | Self::Janus(Janus { server, .. }) => server,
+        }
+    }
+
+    fn publish(&mut self, room: usize, local: SocketAddr) -> anyhow::Result<MediaClient> {
+        let (mut end, sdp) = MediaClient::offer(local, &[MediaKind::Video], &[], Instant::now());
+        let answer = match self {
+            Self::Millrace(_, http) => offer::post(http, &format!("/v1/rooms/r{room}/whip"), &sdp)?,
+            Self::Janus(janus) => janus.publish(room, &sdp)?,
+        };
+        end.accept(&answer)?;
+        Ok(end)
+    }
+
+    fn view(&mut self, room: usize, local: SocketAddr) -> anyhow::Result<MediaClient> {
+        match self {
+            Self::Millrace(_, http) => {
+                let (mut end, sdp) = MediaClient::offer(local, &[], &[MediaKind::Video], Instant::now());
+                end.accept(&offer::post(http, &format!("/v1/rooms/r{room}/whep"), &sdp)?)?;
+                Ok(end)
+            }
+            Self::Janus(janus) => {
+                let (viewer, sdp) = janus.view(room)?;
+                let mut end = MediaClient::new(local, Instant::now());
+                janus.answer(&viewer, &end.answer(&sdp)?)?;
+                Ok(end)
+            }
+        }
+    }
+}
+
+fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), seconds: f64) -> anyhow::Result<()> {
+    let mut crowd = Crowd::join(&mut unit, rooms, viewers)?;
     crowd.connect()?;
     // One picture of each, so that every viewer has begun.
     let start = Instant::now();
@@ -109,7 +176,7 @@ fn run(rooms: usize, viewers: usize, rate: u64, seconds: f64) -> anyhow::Result<
     crowd.serve(Instant::now() + Duration::from_millis(500))?;
     crowd.delays_us.clear();
 
-    let (before, start) = (server.cpu_ns()?, Instant::now());
+    let (before, start) = (unit.server().cpu_ns()?, Instant::now());
     let count = (rate as f64 * seconds) as u64 * rooms as u64;
     for n in 0..count {
         // The rooms one after the other.
@@ -127,12 +194,13 @@ fn run(rooms: usize, viewers: usize, rate: u64, seconds: f64) -> anyhow::Result<
             break;
         }
     }
-    let cpu_ns = (server.cpu_ns()? - before) as f64;
+    let cpu_ns = (unit.server().cpu_ns()? - before) as f64;
     let came = crowd.delays_us.len();
     crowd.delays_us.sort_unstable();
     let at = |part: f64| crowd.delays_us.get((came as f64 * part) as usize).map_or(0.0, |us| *us as f64 / 1000.0);
     println!(
-        "{:>27}   {:>10.0}  {:>7.2}  {:>3.0} %  {:>6.2} %  {:.2} / {:.2}",
+        "{:<10}  {:>27}   {:>10.0}  {:>7.2}  {:>3.0} %  {:>6.2} %  {:.2} / {:.2}",
+        unit.name(),
         format!("{rooms} x {viewers} x {rate}"),
         came as f64 / sending.as_secs_f64(),
         cpu_ns / 1000.0 / came.max(1) as f64,
@@ -145,9 +213,7 @@ fn run(rooms: usize, viewers: usize, rate: u64, seconds: f64) -> anyhow::Result<
 }
 
 impl Crowd {
-    fn join(server: &Server, rooms: usize, viewers: usize) -> anyhow::Result<Self> {
-        let mut http = TcpStream::connect(server.address)?;
-        http.set_nodelay(true)?;
+    fn join(unit: &mut Unit, rooms: usize, viewers: usize) -> anyhow::Result<Self> {
         let mut crowd = Self {
             clients: Vec::with_capacity(rooms * (viewers + 1)),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -155,30 +221,24 @@ impl Crowd {
             connected: 0,
             delays_us: Vec::new(),
         };
-        let video = [MediaKind::Video].as_slice();
         for room in 0..rooms {
-            crowd.add(&mut http, &format!("/v1/rooms/r{room}/whip"), video, &[])?;
+            crowd.add(|local| unit.publish(room, local))?;
         }
+        // A publisher has to be there before it can be asked for.
+        crowd.connect()?;
         for viewer in 0..rooms * viewers {
-            crowd.add(&mut http, &format!("/v1/rooms/r{}/whep", viewer % rooms), &[], video)?;
+            crowd.add(|local| unit.view(viewer % rooms, local))?;
         }
         Ok(crowd)
     }
 
-    fn add(
-        &mut self,
-        http: &mut TcpStream,
-        path: &str,
-        sends: &[MediaKind],
-        receives: &[MediaKind],
-    ) -> anyhow::Result<()> {
+    fn add(&mut self, join: impl FnOnce(SocketAddr) -> anyhow::Result<MediaClient>) -> anyhow::Result<()> {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.set_nonblocking(true)?;
-        let (local, now) = (socket.local_addr()?, Instant::now());
+        let local = socket.local_addr()?;
         epoll::add(&self.epoll, &socket, EventData::new_u64(self.clients.len() as u64), EventFlags::IN)?;
-        let (mut end, sdp) = MediaClient::offer(local, sends, receives, now);
-        end.accept(&offer::post(http, path, &sdp)?)?;
-        self.clients.push(Client { socket, local, end, out: Out::default(), is_connected: false, due: now });
+        let end = join(local)?;
+        self.clients.push(Client { socket, local, end, out: Out::default(), is_connected: false, due: Instant::now() });
         Ok(())
     }
 

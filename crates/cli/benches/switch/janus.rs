@@ -1,0 +1,135 @@
+//! Janus with its video room plugin, from Debian, under the same load: `apt install janus`.
+//!
+//! Its publishers offer by a request of JSON, its viewers are offered what they asked for; answers to both come to a long poll.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{offer, server::Server};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Janus {
+    pub server: Server,
+    http: TcpStream,
+    events: TcpStream,
+    session: String,
+    /// By room: what viewers name the publisher.
+    feeds: Vec<u64>,
+    _config: TempDir,
+}
+
+impl Janus {
+    /// On CPU 0, with as many threads for connections; 0: one for each connection, as it comes.
+    pub fn start(rooms: usize, event_loops: usize) -> anyhow::Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let config = tempfile::tempdir()?;
+        let folder = config.path().display();
+        let libraries = "/usr/lib/x86_64-linux-gnu/janus";
+        let main = format!(
+            "general: {{ configs_folder = \"{folder}\"; plugins_folder = \"{libraries}/plugins\"; transports_folder = \"{libraries}/transports\";\n\
+             debug_level = 0; log_to_stdout = false; session_timeout = 0; event_loops = {event_loops} }}\n\
+             nat: {{ ice_enforce_list = \"lo\"; ice_lite = true }}\n\
+             events: {{ broadcast = false }}\n"
+        );
+        let http =
+            format!("general: {{ http = true; port = {}; ip = \"127.0.0.1\"; base_path = \"/janus\" }}\n", port.port());
+        for (name, text) in [("janus", main), ("janus.transport.http", http), ("janus.plugin.videoroom", String::new())]
+        {
+            fs::write(config.path().join(format!("{name}.jcfg")), text)?;
+        }
+        let mut command = Command::new("janus");
+        command.arg("--configs-folder").arg(config.path());
+        let server = Server::start_at(command, &[0], port)?;
+        let connect = || TcpStream::connect(port).and_then(|http| http.set_nodelay(true).map(|()| http));
+        let mut janus = Self {
+            http: connect()?,
+            events: connect()?,
+            server,
+            session: String::new(),
+            feeds: Vec::new(),
+            _config: config,
+        };
+        let session = janus.ask("/janus", json!({ "janus": "create" }))?;
+        janus.session = format!("/janus/{}", session["data"]["id"]);
+        let handle = janus.attach()?;
+        for room in 0..rooms {
+            let room = json!({ "request": "create", "room": room + 1, "publishers": 1, "bitrate": 10_000_000, "videocodec": "vp8" });
+            janus.ask(&handle, json!({ "janus": "message", "body": room }))?;
+        }
+        Ok(janus)
+    }
+
+    /// The answer to a publisher's offer.
+    pub fn publish(&mut self, room: usize, sdp: &str) -> anyhow::Result<String> {
+        let handle = self.attach()?;
+        let join = json!({ "request": "joinandconfigure", "room": room + 1, "ptype": "publisher", "audio": false, "video": true });
+        let event =
+            self.talk(&handle, json!({ "janus": "message", "body": join, "jsep": { "type": "offer", "sdp": sdp } }))?;
+        let feed = event["plugindata"]["data"]["id"].as_u64().with_context(|| format!("no publisher: {event}"))?;
+        ensure!(self.feeds.len() == room, "one publisher for each room, in their order");
+        self.feeds.push(feed);
+        sdp_of(&event)
+    }
+
+    /// What a viewer of a room is offered, and who to give the answer to.
+    pub fn view(&mut self, room: usize) -> anyhow::Result<(String, String)> {
+        let handle = self.attach()?;
+        let feed = self.feeds[room];
+        let join = json!({ "request": "join", "room": room + 1, "ptype": "subscriber", "streams": [{ "feed": feed }] });
+        let event = self.talk(&handle, json!({ "janus": "message", "body": join }))?;
+        Ok((handle, sdp_of(&event)?))
+    }
+
+    pub fn answer(&mut self, handle: &str, sdp: &str) -> anyhow::Result<()> {
+        let start = json!({ "request": "start" });
+        self.talk(handle, json!({ "janus": "message", "body": start, "jsep": { "type": "answer", "sdp": sdp } }))?;
+        Ok(())
+    }
+
+    fn attach(&mut self) -> anyhow::Result<String> {
+        let session = self.session.clone();
+        let attached = self.ask(&session, json!({ "janus": "attach", "plugin": "janus.plugin.videoroom" }))?;
+        Ok(format!("{session}/{}", attached["data"]["id"]))
+    }
+
+    fn ask(&mut self, path: &str, mut body: Value) -> anyhow::Result<Value> {
+        body["transaction"] = json!("t");
+        let answer = offer::request(&mut self.http, ("POST", path), "application/json", &body.to_string())?;
+        let answer: Value = serde_json::from_str(&answer)?;
+        ensure!(
+            answer["janus"] != "error" && answer["plugindata"]["data"]["error"].is_null(),
+            "{body} was answered {answer}"
+        );
+        Ok(answer)
+    }
+
+    /// A request whose answer comes as an event of this handle.
+    fn talk(&mut self, handle: &str, body: Value) -> anyhow::Result<Value> {
+        self.ask(handle, body)?;
+        let (session, began) = (self.session.clone(), Instant::now());
+        while began.elapsed() < PATIENCE {
+            let event =
+                offer::request(&mut self.events, ("GET", &format!("{session}?maxev=1")), "application/json", "")?;
+            let event: Value = serde_json::from_str(&event)?;
+            let is_ours = handle.ends_with(&format!("/{}", event["sender"]));
+            if is_ours && event["janus"] == "event" {
+                ensure!(event["plugindata"]["data"]["error"].is_null(), "{event}");
+                return Ok(event);
+            }
+        }
+        anyhow::bail!("no event for {handle}")
+    }
+}
+
+fn sdp_of(event: &Value) -> anyhow::Result<String> {
+    Ok(event["jsep"]["sdp"].as_str().with_context(|| format!("no description in {event}"))?.to_owned())
+}
