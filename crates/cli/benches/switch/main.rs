@@ -17,7 +17,7 @@ mod server;
 mod wire;
 
 use std::{
-    net::{SocketAddr, TcpStream, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
     process::Command,
     sync::Arc,
     time::{Duration, Instant},
@@ -52,6 +52,9 @@ struct Args {
     /// Threads of Janus for connections; 0: one for each
     #[arg(long, default_value_t = 1)]
     janus_loops: usize,
+    /// Where the clients are
+    #[arg(long, default_value = "127.0.0.1")]
+    from: IpAddr,
     /// Given by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -82,6 +85,7 @@ impl MediaOutput for Out {
 }
 
 struct Crowd {
+    from: IpAddr,
     /// The publishers first.
     clients: Vec<Client>,
     epoll: std::os::fd::OwnedFd,
@@ -99,9 +103,9 @@ fn main() -> anyhow::Result<()> {
             anyhow::bail!("a load is ROOMSxVIEWERSxRATE, such as 1x100x115")
         };
         let (rooms, viewers) = (rooms as usize, viewers as usize);
-        run(Unit::millrace()?, (rooms, viewers, rate), args.seconds)?;
+        run(Unit::millrace()?, (rooms, viewers, rate), &args)?;
         if args.janus {
-            run(Unit::Janus(Janus::start(rooms, args.janus_loops)?), (rooms, viewers, rate), args.seconds)?;
+            run(Unit::Janus(Janus::start(rooms, args.janus_loops)?), (rooms, viewers, rate), &args)?;
         }
     }
     Ok(())
@@ -163,8 +167,8 @@ impl Unit {
     }
 }
 
-fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), seconds: f64) -> anyhow::Result<()> {
-    let mut crowd = Crowd::join(&mut unit, rooms, viewers)?;
+fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), args: &Args) -> anyhow::Result<()> {
+    let mut crowd = Crowd::join(&mut unit, rooms, viewers, args.from)?;
     crowd.connect()?;
     // One picture of each, so that every viewer has begun.
     let start = Instant::now();
@@ -177,7 +181,7 @@ fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), seconds: f64
     crowd.delays_us.clear();
 
     let (before, start) = (unit.server().cpu_ns()?, Instant::now());
-    let count = (rate as f64 * seconds) as u64 * rooms as u64;
+    let count = (rate as f64 * args.seconds) as u64 * rooms as u64;
     for n in 0..count {
         // The rooms one after the other.
         let at = start + Duration::from_nanos(n * 1_000_000_000 / (rate * rooms as u64));
@@ -213,8 +217,9 @@ fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), seconds: f64
 }
 
 impl Crowd {
-    fn join(unit: &mut Unit, rooms: usize, viewers: usize) -> anyhow::Result<Self> {
+    fn join(unit: &mut Unit, rooms: usize, viewers: usize, from: IpAddr) -> anyhow::Result<Self> {
         let mut crowd = Self {
+            from,
             clients: Vec::with_capacity(rooms * (viewers + 1)),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             began: Instant::now(),
@@ -233,7 +238,7 @@ impl Crowd {
     }
 
     fn add(&mut self, join: impl FnOnce(SocketAddr) -> anyhow::Result<MediaClient>) -> anyhow::Result<()> {
-        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        let socket = UdpSocket::bind((self.from, 0))?;
         socket.set_nonblocking(true)?;
         let local = socket.local_addr()?;
         epoll::add(&self.epoll, &socket, EventData::new_u64(self.clients.len() as u64), EventFlags::IN)?;
