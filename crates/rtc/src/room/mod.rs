@@ -42,6 +42,9 @@ pub struct Config {
     pub signals_per_s: u32,
     /// In a tree.
     pub children_max: usize,
+    /// A parent that most of its children have lost, and that says nothing itself for so long, is in the tree no more. Clients report every
+    /// 5 s.
+    pub doubt_max: Duration,
     /// How long a room of the topology `auto` has two participants before it goes back to a mesh.
     pub calm: Duration,
     /// There is a switching unit, so that participants can be connected with [`SWITCH`].
@@ -56,6 +59,7 @@ impl Default for Config {
             silence_max: Duration::from_secs(20),
             signals_per_s: 50,
             children_max: 3,
+            doubt_max: Duration::from_secs(7),
             calm: Duration::from_secs(10),
             has_switch: false,
         }
@@ -271,7 +275,7 @@ impl Room {
         self.heard(now, from)
     }
 
-    /// A heartbeat, with what was measured.
+    /// A heartbeat, with what was measured. In a tree a child that hears nothing of its parent names it as `parent_lost`.
     ///
     /// Errors: as [`Room::check_signal`].
     pub fn report(
@@ -284,11 +288,19 @@ impl Room {
         self.check_secret(from, secret)?;
         self.heard(now, from)?;
         let muted = report.get("muted").and_then(Value::as_bool);
+        let lost = report.get("parent_lost").and_then(Value::as_str).map(|id| ParticipantId(id.to_owned()));
         let participant = self.participant_mut(from)?;
         participant.report = report;
         if let Some(muted) = muted.filter(|muted| *muted != participant.muted) {
             participant.muted = muted;
             self.changed();
+        }
+        if let Some(lost) = lost.filter(|_| self.topology == Topology::Tree) {
+            let Self { tree, participants, .. } = self;
+            let is_moved = tree.lose(&ParticipantId(from.to_owned()), &lost, |id| quality(participants, id));
+            if self.take_out(now) | is_moved {
+                self.changed();
+            }
         }
         Ok(())
     }
@@ -305,7 +317,9 @@ impl Room {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let silent = self.participants.values().map(|participant| participant.heard + self.config.silence_max).min();
         let calm = self.calm_since.map(|since| since + self.config.calm);
-        silent.into_iter().chain(calm).min()
+        let doubted = self.tree.doubted().filter_map(|id| self.participants.get(id));
+        let doubted = doubted.map(|participant| participant.heard + self.config.doubt_max).min();
+        silent.into_iter().chain(calm).chain(doubted).min()
     }
 
     /// Whoever has said nothing for too long has left; what has lasted long enough is done.
@@ -320,6 +334,8 @@ impl Room {
         let is_calm = self.calm_since.is_some_and(|since| since + self.config.calm <= now);
         if is_calm || !silent.is_empty() {
             self.settle(now);
+        } else if self.take_out(now) {
+            self.changed();
         }
     }
 
@@ -400,14 +416,38 @@ impl Room {
         let per_s = self.config.signals_per_s;
         let participant = self.participant_mut(id)?;
         participant.heard = now;
-        participant.allowance.take(now, per_s, BURST).map_err(Refused::TooFast)
+        let taken = participant.allowance.take(now, per_s, BURST).map_err(Refused::TooFast);
+        if self.topology == Topology::Tree && self.tree.heard(&ParticipantId(id.to_owned())) {
+            self.settle(now);
+        }
+        taken
+    }
+
+    /// Parents that are silent to their children and to the room have no place any more. True if there were any.
+    fn take_out(&mut self, now: Instant) -> bool {
+        let mut is_changed = false;
+        loop {
+            let is_silent = |id: &&ParticipantId| {
+                self.participants.get(*id).is_some_and(|one| one.heard + self.config.doubt_max <= now)
+            };
+            let silent: Vec<ParticipantId> = self.tree.doubted().filter(is_silent).cloned().collect();
+            if silent.is_empty() {
+                return is_changed;
+            }
+            silent.iter().for_each(|id| self.tree.take_out(id));
+            self.settle_tree();
+            is_changed = true;
+        }
     }
 
     /// After somebody has come or gone: who is hub, who has which parent, which of its two ways `auto` takes.
     fn settle(&mut self, now: Instant) {
         match self.topology {
             Topology::Star => self.hub = self.best_hub(),
-            Topology::Tree => self.settle_tree(),
+            Topology::Tree => {
+                self.settle_tree();
+                self.take_out(now);
+            }
             Topology::Auto if self.config.has_switch => self.settle_auto(now),
             _ => {}
         }
@@ -432,11 +472,7 @@ impl Room {
 
     fn settle_tree(&mut self) {
         let Self { tree, participants, .. } = self;
-        let figure = |id: &ParticipantId, name: &str| participants.get(id).and_then(|one| one.figure(name));
-        tree.settle(participants.iter().map(|(id, one)| (id, one.role)), |id| tree::Quality {
-            uplink_kbps: figure(id, "uplink_kbps").unwrap_or(0.0),
-            rtt_ms: figure(id, "rtt_ms").unwrap_or(f64::INFINITY),
-        });
+        tree.settle(participants.iter().map(|(id, one)| (id, one.role)), |id| quality(participants, id));
     }
 
     fn settle_auto(&mut self, now: Instant) {
@@ -448,5 +484,13 @@ impl Room {
             (_, true) => drop(self.calm_since.get_or_insert(now)),
             (_, false) => {}
         }
+    }
+}
+
+fn quality(participants: &BTreeMap<ParticipantId, Participant>, id: &ParticipantId) -> tree::Quality {
+    let figure = |name: &str| participants.get(id).and_then(|one| one.figure(name));
+    tree::Quality {
+        uplink_kbps: figure("uplink_kbps").unwrap_or(0.0),
+        rtt_ms: figure("rtt_ms").unwrap_or(f64::INFINITY),
     }
 }

@@ -74,7 +74,13 @@ impl Bench {
             }
             Topology::Tree => {
                 let parents = self.parents();
-                assert_eq!(parents.len(), there.len().saturating_sub(1), "seed {seed}: everybody but the root");
+                let absent = self.room.tree.absent();
+                let placed = there.len() - absent.len();
+                assert_eq!(parents.len(), placed.saturating_sub(1), "seed {seed}: everybody but the root");
+                for id in absent {
+                    let is_placed = parents.iter().any(|(child, parent)| [child, parent].contains(&&id.to_string()));
+                    assert!(!is_placed, "seed {seed}: absent, and in the tree");
+                }
                 for id in &there {
                     let children = parents.values().filter(|parent| parent.as_str() == *id).count();
                     assert!(children <= self.config.children_max, "seed {seed}: {children} children");
@@ -207,6 +213,88 @@ fn a_tree_is_shallow_and_prefers_who_can_send() {
 }
 
 #[test]
+fn who_loses_its_parent_is_moved_and_nobody_else() {
+    let mut bench = Bench::new(Topology::Tree);
+    let root = bench.member();
+    let [one, two, _] = [(); 3].map(|()| bench.member());
+    let children: Vec<Joined> = (0..6).map(|_| bench.member()).collect();
+    let of = |bench: &Bench, parent: &Joined| -> Vec<String> {
+        let parents = bench.parents();
+        parents.into_iter().filter(|(_, of)| of == parent.id.as_str()).map(|(id, _)| id).collect()
+    };
+    let orphan = children.iter().find(|child| of(&bench, &one).contains(&child.id.to_string())).expect("a child");
+    let accuse = |bench: &mut Bench, who: &Joined, whom: &Joined| {
+        bench.report(who, json!({ "parent_lost": whom.id.as_str() })).expect("taken");
+    };
+    bench.outputs();
+    let before = bench.parents();
+    accuse(&mut bench, orphan, &two);
+    accuse(&mut bench, &two, &one);
+    assert_eq!((bench.parents(), bench.outputs()), (before.clone(), vec![]), "whose child it is not it cannot lose");
+    accuse(&mut bench, orphan, &one);
+    assert_eq!(bench.outputs(), [Output::State], "it is moved, and all are told");
+    let after = bench.parents();
+    let moved: Vec<&String> = after.keys().filter(|id| before.get(*id) != after.get(*id)).collect();
+    assert_eq!(moved, [&orphan.id.to_string()], "one participant's word moves nobody else");
+    assert_ne!(after[orphan.id.as_str()], one.id.as_str());
+    // It goes on as before for everybody else, silent or not, until most of its children say the same.
+    bench.wait_ms(8_000);
+    assert_eq!(bench.parents(), after);
+    for id in of(&bench, &one) {
+        let child = children.iter().find(|child| child.id.as_str() == id).expect("one of them");
+        accuse(&mut bench, child, &one);
+    }
+    let parents = bench.parents();
+    assert!(!parents.contains_key(one.id.as_str()) && !parents.values().any(|parent| parent == one.id.as_str()));
+    assert_eq!(bench.room.ids().count(), 10, "it is in the room all the same");
+    bench.report(&one, json!({})).expect("taken");
+    assert!(bench.parents().contains_key(one.id.as_str()), "who reports has a place again");
+    assert_eq!(of(&bench, &root).len(), 3);
+}
+
+#[test]
+fn a_root_that_is_silent_to_everybody_is_replaced_before_it_has_left() {
+    let mut bench = Bench::new(Topology::Tree);
+    let root = bench.member();
+    let children = [(); 2].map(|()| bench.member());
+    let accuse = |bench: &mut Bench| {
+        for child in &children {
+            bench.report(child, json!({ "parent_lost": root.id.as_str() })).expect("taken");
+        }
+    };
+    bench.wait_ms(3_000);
+    accuse(&mut bench);
+    assert_eq!(bench.parents().len(), 2, "it may have said something to the room since");
+    bench.wait_ms(3_000);
+    bench.report(&root, json!({})).expect("taken");
+    bench.wait_ms(4_000);
+    assert_eq!(bench.parents()[children[1].id.as_str()], root.id.as_str(), "it lives, whatever they say");
+    bench.wait_ms(2_000);
+    accuse(&mut bench);
+    bench.outputs();
+    bench.wait_ms(1_000);
+    assert_eq!(bench.outputs(), [Output::State]);
+    let expected = (children[1].id.to_string(), children[0].id.to_string());
+    assert_eq!(bench.parents().into_iter().collect::<Vec<_>>(), [expected]);
+}
+
+#[test]
+fn nobody_is_moved_for_ever() {
+    let mut bench = Bench::new(Topology::Tree);
+    let all: Vec<Joined> = (0..12).map(|_| bench.member()).collect();
+    let restless = &all[11];
+    bench.outputs();
+    let mut moves = 0;
+    for _ in 0..60 {
+        let parent = bench.parents()[restless.id.as_str()].clone();
+        bench.now += Duration::from_millis(100);
+        bench.report(restless, json!({ "parent_lost": parent })).expect("taken");
+        moves += bench.outputs().len();
+    }
+    assert!(moves < all.len(), "{moves} moves");
+}
+
+#[test]
 fn auto_goes_to_the_switch_at_three_and_back_after_a_while() {
     let mut bench = Bench::with(Topology::Auto, Config { has_switch: true, ..Config::default() });
     let (ann, bob) = (bench.member(), bench.member());
@@ -268,7 +356,12 @@ fn whatever_happens_the_invariants_hold() {
                 6..9 if !there.is_empty() => {
                     let one = &there[chance.next_u32() as usize % there.len()];
                     let uplink = chance.next_u32() % 1000;
-                    let _ = bench.report(one, json!({ "uplink_kbps": uplink, "rtt_ms": uplink % 7 }));
+                    let mut report = json!({ "uplink_kbps": uplink, "rtt_ms": uplink % 7 });
+                    let parent = bench.room.state()["parents"][one.id.as_str()].as_str().map(str::to_owned);
+                    if let Some(parent) = parent.filter(|_| uplink % 2 == 0) {
+                        report["parent_lost"] = parent.into();
+                    }
+                    let _ = bench.report(one, report);
                 }
                 _ => bench.wait_ms(u64::from(chance.next_u32() % 6_000)),
             }

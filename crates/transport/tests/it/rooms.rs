@@ -250,6 +250,28 @@ async fn who_reports_nothing_has_left_and_what_is_reported_is_shown() {
     ann.post(&server, "signals", json!({ "to": bob.id, "bye": "" })).await.assert_problem(404, "not_found");
 }
 
+#[tokio::test]
+async fn who_loses_its_parent_in_a_tree_gets_another_at_once() {
+    let server = Server::with(|config| config.rooms.children_max = 2);
+    let mut all = Vec::new();
+    for _ in 0..4 {
+        all.push(join(&server, "r", json!({ "topology": "tree" })).await);
+    }
+    let [root, one, two, orphan] = &all[..] else { panic!("four") };
+    let parent = async || state(&server, "r").await["parents"][&orphan.id].clone();
+    assert_eq!(parent().await, one.id.as_str());
+    for lost in [json!(7), json!("nobody"), json!(two.id), json!(root.id)] {
+        assert_eq!(orphan.post(&server, "reports", json!({ "parent_lost": lost })).await.status, 204);
+        assert_eq!(parent().await, one.id.as_str(), "{lost} is not its parent");
+    }
+    assert_eq!(orphan.post(&server, "reports", json!({ "parent_lost": one.id })).await.status, 204);
+    assert_eq!(parent().await, two.id.as_str());
+    let channel = "/v1/channels/rooms/r/state?since=earliest";
+    let told = server.get(channel).await.json();
+    let last = told["messages"].as_array().and_then(|told| told.last()).expect("a state")["data"].clone();
+    assert_eq!(last["parents"][&orphan.id], two.id.as_str(), "all are told");
+}
+
 /// A token with these rights on everything of the room `r`.
 pub fn token(subject: &str, rights: &[&str]) -> String {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs();
