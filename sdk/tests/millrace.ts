@@ -6,6 +6,8 @@ import { fileURLToPath } from 'node:url';
 export interface RunningServer {
   readonly url: string;
   stop(): Promise<void>;
+  /** It has no time to say good-bye. */
+  kill(): Promise<void>;
 }
 
 /** MILLRACE_BIN, or what `cargo build` made. Throws if there is none: these tests are worth nothing without it. */
@@ -17,11 +19,11 @@ export function binary(): string {
 }
 
 /** `settings`: as for `--set`. */
-export async function startMillrace(settings: readonly string[] = []): Promise<RunningServer> {
+export async function startMillrace(settings: readonly string[] = [], listen = '127.0.0.1:0'): Promise<RunningServer> {
   const flags = settings.flatMap((setting) => ['--set', setting]);
-  const child = spawn(binary(), ['serve', '--listen', '127.0.0.1:0', ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+  const child = spawn(binary(), ['serve', '--listen', listen, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
   const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()));
-  return { url: await listening(child), stop: () => (child.kill(), exited) };
+  return { url: await listening(child), stop: () => (child.kill(), exited), kill: () => (child.kill('SIGKILL'), exited) };
 }
 
 function listening(child: ChildProcess): Promise<string> {

@@ -1,8 +1,10 @@
 // What needs no browser: who is linked with whom, and data that comes once and in order whatever is lost on the way.
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import { LinkFlow, type FlowHost } from '../src/room/flow.js';
 import type { Link } from '../src/room/link.js';
 import { joinRoom, neighbours, type RoomState } from '../src/room/index.js';
+import { TreeFlow } from '../src/room/tree.js';
+import type { Subscription } from '../src/types.js';
 import { startMillrace } from './millrace.js';
 
 const people = (...ids: string[]): RoomState['participants'] => ids.map((id) => ({ id, name: id, role: 'member', since_ms: 0 }));
@@ -137,6 +139,79 @@ test('whom no link reaches is told by the channel, and what is gone is told as l
   expect(near.lost).toBe(5000 - 4096);
   expect(near.numbersOf('1')).toEqual(upTo(5000).slice(-4096));
   for (const peer of [one, two, far, near]) peer.flow.end();
+});
+
+test('a parent that is silent is read around soon, told to the room when it is lost, and forgiven when it speaks', () => {
+  vi.useFakeTimers();
+  try {
+    const parent = { to: '1', isOpen: true, made: 0, heardAt: performance.now(), send: () => true };
+    let [reads, reports] = [0, 0];
+    const flow = new TreeFlow(
+      {
+        me: '2',
+        links: new Map([['1', parent as unknown as Link]]),
+        deliver: () => {},
+        lost: () => {},
+        publish: () => {},
+        read: () => (reads++, { close: async () => void reads-- }) as unknown as Subscription,
+        report: () => void reports++,
+      },
+      'epoch:7',
+    );
+    const speak = (ms: number): void => {
+      for (let passed = 0; passed < ms; passed += 250) {
+        parent.heardAt = performance.now();
+        vi.advanceTimersByTime(250);
+      }
+    };
+    flow.follow(state('tree', { parents: { '2': '1', '3': '1', '4': '1' } }));
+    speak(5_000);
+    expect([reads, reports, flow.reported()]).toEqual([0, 0, {}]);
+    vi.advanceTimersByTime(2_000);
+    expect([reads, reports], 'nobody waits for it').toEqual([1, 0]);
+    vi.advanceTimersByTime(1_500);
+    expect([reads, reports, flow.reported()]).toEqual([1, 1, { parent_lost: '1' }]);
+    speak(500);
+    expect([reads, reports, flow.reported()]).toEqual([0, 1, {}]);
+    parent.isOpen = false;
+    vi.advanceTimersByTime(250);
+    expect([reads, reports], 'what is closed is lost at once').toEqual([1, 2]);
+    flow.follow(state('tree', { parents: { '3': '1', '4': '1', '2': '3' } }));
+    expect([reads, reports, flow.reported()], 'there is another one').toEqual([1, 2, {}]);
+    flow.end();
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
+test('Node joins again by itself after its server was killed, as the one it was', async () => {
+  const first = await startMillrace();
+  const options = { retry: { min: 50, max: 200 } };
+  let second: Awaited<ReturnType<typeof startMillrace>> | undefined;
+  try {
+    const one = await joinRoom(first.url, 'kitchen', { name: 'Ann', topology: 'star', role: 'hub', ...options });
+    const [id, events]: [string, unknown[]] = [one.id, []];
+    one.on('rejoined', (rejoined) => events.push([rejoined.was, rejoined.id]));
+    one.on('end', (cause) => events.push(cause));
+    await first.kill();
+    second = await startMillrace([], new URL(first.url).host);
+    await expect.poll(() => events.length, { timeout: 15_000 }).toBe(1);
+    expect(events).toEqual([[id, one.id]]);
+    expect(one.id).not.toBe(id);
+    const chat: string[] = [];
+    one.on('chat', ({ text }) => chat.push(text));
+    // Whoever asks for something else hears what there is.
+    await expect(joinRoom(first.url, 'kitchen', { topology: 'mesh' })).rejects.toMatchObject({ reason: 'conflict' });
+    const two = await joinRoom(first.url, 'kitchen', { name: 'Bob', ...options });
+    await two.say('still here');
+    await expect.poll(() => chat).toEqual(['still here']);
+    expect(two.state).toMatchObject({ topology: 'star', hub: one.id, participants: [{ name: 'Ann', role: 'hub' }, { name: 'Bob' }] });
+    await two.leave();
+    await one.leave();
+  } finally {
+    await first.stop();
+    await second?.stop();
+  }
 });
 
 test('Node has no WebRTC: it joins, chats and sends data by channels', async () => {

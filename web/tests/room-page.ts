@@ -22,12 +22,17 @@ export interface Kept {
   links: string[];
   gaps: number;
   ended: string | undefined;
+  rejoined: { id: string; was: string }[];
+  /** Of every remote participant: when its picture moved last, and the longest time that it stood still, ms. */
+  moved: Record<string, { last: number; longest: number }>;
 }
 
 declare global {
   interface Window {
     joinRoom: typeof joinRoom;
     kept: Kept;
+    /** Of a tree: when orphans had another parent. */
+    replaced?: { at: number; isThere: boolean };
   }
 }
 
@@ -97,24 +102,62 @@ export async function blank(context: BrowserContext, server: string): Promise<Pa
 
 export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transports' | 'rtc'> {
   readonly name?: string;
-  /** With a picture. Default: yes. */
+  /** With a picture. Default: yes, the camera's. */
   readonly video?: boolean;
+  /** A picture of this size that always changes, instead of the camera's. */
+  readonly canvas?: readonly [width: number, height: number];
 }
 
 /** Joins; the participant's id. */
 export const enter = (page: Page, room: string, joining: Joining): Promise<string> =>
   page.evaluate(
-    async ([room, { video = true, ...options }]) => {
-      const stream = video ? await navigator.mediaDevices.getUserMedia({ video: { width: 320, height: 240, frameRate: 30 } }) : undefined;
+    async ([room, { video = true, canvas, ...options }]) => {
+      const painted = ([width, height]: readonly [number, number]): MediaStream => {
+        const sheet = Object.assign(document.createElement('canvas'), { width, height });
+        const pen = sheet.getContext('2d')!;
+        const chance = (max: number): number => Math.random() * max;
+        setInterval(() => {
+          for (let i = 0; i < 40; i++) {
+            pen.fillStyle = `hsl(${chance(360)} 70% 50%)`;
+            pen.fillRect(chance(width), chance(height), width / 12, height / 12);
+          }
+        }, 66);
+        return sheet.captureStream(15);
+      };
+      const stream = canvas ? painted(canvas) : video ? await navigator.mediaDevices.getUserMedia({ video: { width: 320, height: 240, frameRate: 30 } }) : undefined;
       const began = performance.now();
       const joined = await window.joinRoom(location.origin, room, { ...options, ...(stream && { stream }) });
-      const kept: Kept = (window.kept = { room: joined, first: {}, data: [], chat: [], links: [], gaps: 0, ended: undefined });
+      const kept: Kept = (window.kept = { room: joined, first: {}, data: [], chat: [], links: [], gaps: 0, ended: undefined, rejoined: [], moved: {} });
+      // One element for each of the others, as an application has it.
+      const videos = new Map<string, HTMLVideoElement>();
       joined.on('track', ({ participant, stream }) => {
-        const video = document.createElement('video');
-        Object.assign(video, { srcObject: stream, muted: true, autoplay: true, width: 160 });
-        video.requestVideoFrameCallback(() => (kept.first[participant] ??= performance.now() - began));
-        document.body.append(video);
+        let video = videos.get(participant);
+        if (!video) {
+          const made = (video = document.createElement('video'));
+          Object.assign(made, { muted: true, autoplay: true, width: 160 });
+          videos.set(participant, made);
+          document.body.append(made);
+          made.requestVideoFrameCallback((now) => (kept.first[participant] ??= now - began));
+          // A tab that another one covers is told of a frame once a second only; how many its element was given it can ask at any time.
+          let given = 0;
+          setInterval(() => {
+            const { totalVideoFrames } = made.getVideoPlaybackQuality();
+            if (totalVideoFrames === given) return;
+            given = totalVideoFrames;
+            if (!given) return;
+            const now = performance.now();
+            const moved = (kept.moved[participant] ??= { last: now, longest: 0 });
+            moved.longest = Math.max(moved.longest, now - moved.last);
+            moved.last = now;
+          }, 20);
+        }
+        if (video.srcObject !== stream) video.srcObject = stream;
       });
+      joined.on('left', ({ id }) => {
+        videos.get(id)?.remove();
+        videos.delete(id);
+      });
+      joined.on('rejoined', ({ id, was }) => kept.rejoined.push({ id, was }));
       joined.on('data', ({ from, data }) => kept.data.push({ from, data, at: performance.timeOrigin + performance.now() }));
       joined.on('chat', ({ text }) => kept.chat.push(text));
       joined.on('link', ({ to, state }) => kept.links.push(`${Math.round(performance.now() - began)} ms: ${to.slice(0, 6)} ${state}`));
@@ -146,7 +189,66 @@ export const heard = (page: Page): Promise<Record<string, number[]>> =>
     return heard;
   });
 
+/** Of each of these pages the longest time that the picture of another one of them stood still since this was asked last, ms. */
+export async function stills(pages: readonly Page[], ids: readonly string[]): Promise<number[]> {
+  const still = (ids: readonly string[]): number => {
+    const of = Object.entries(window.kept.moved).flatMap(([id, moved]) => (ids.includes(id) ? [moved] : []));
+    const longest = Math.max(...of.map(({ last, longest }) => Math.max(longest, performance.now() - last)));
+    for (const moved of of) moved.longest = 0;
+    return Math.round(longest);
+  };
+  return Promise.all(pages.map((page) => page.evaluate(still, ids)));
+}
+
 export const quality = (page: Page): Promise<Quality> => page.evaluate(() => window.kept.room.quality());
+
+/** A way from the server to a page that can be narrowed: datagrams wait for their turn, and what would wait for too long is dropped. */
+export async function narrowable(page: Page): Promise<{ carry(kbps: number): void; stop(): void }> {
+  const WAIT_MAX = 200;
+  const sockets: Datagrams[] = [];
+  const fronts = new Map<string, Promise<number>>();
+  let [carried, freeAt] = [Infinity, 0];
+  const bound = async (): Promise<Datagrams> => {
+    const socket = createSocket('udp4');
+    sockets.push(socket);
+    await new Promise<void>((resolve) => socket.bind(0, '127.0.0.1', resolve));
+    return socket;
+  };
+  const front = async (address: string, port: number): Promise<number> => {
+    const [near, far] = [await bound(), await bound()];
+    let to: RemoteInfo | undefined;
+    near.on('message', (data, from) => {
+      to = from;
+      far.send(data, port, address);
+    });
+    far.on('message', (data) => {
+      const now = performance.now();
+      const at = Math.max(freeAt, now) + (data.length * 8) / carried;
+      if (!to || at - now > WAIT_MAX) return;
+      freeAt = at;
+      const { port, address } = to;
+      if (at - now < 1) near.send(data, port, address);
+      else setTimeout(() => near.send(data, port, address, () => {}), at - now);
+    });
+    return near.address().port;
+  };
+  await page.exposeFunction('through', (address: string, port: number) => {
+    const key = `${address} ${port}`;
+    if (!fronts.has(key)) fronts.set(key, front(address, port));
+    return fronts.get(key);
+  });
+  await page.evaluate(() => {
+    const { through } = window as unknown as { through(address: string, port: number): Promise<number> };
+    const set: (this: RTCPeerConnection, description: RTCSessionDescriptionInit) => Promise<void> = RTCPeerConnection.prototype.setRemoteDescription;
+    RTCPeerConnection.prototype.setRemoteDescription = async function (description: RTCSessionDescriptionInit) {
+      let sdp = description.sdp ?? '';
+      for (const [line, head, address, port] of sdp.matchAll(/(a=candidate:\S+ \d udp \d+ )(\d+\.\d+\.\d+\.\d+) (\d+)(?= typ host)/gi))
+        sdp = sdp.replaceAll(line, `${head}127.0.0.1 ${await through(address!, Number(port))}`);
+      return set.call(this, { type: description.type, sdp });
+    };
+  });
+  return { carry: (kbps) => void (carried = kbps), stop: () => sockets.forEach((socket) => socket.close()) };
+}
 
 /** A way to the server that can be cut: every connection through it, at once. */
 export async function cuttable(server: string): Promise<{ url: string; cut(): void; heal(): void; stop(): void }> {

@@ -1,7 +1,8 @@
 // Rooms in a real Chromium: pictures and data between tabs, by topology, and what becomes of them when something is cut.
 import { expect, test, type Browser, type Page } from '@playwright/test';
 import type { Topology } from '../../sdk/src/room/index.ts';
-import { blank, camera, cuttable, enter, heard, middleBox, quality, sendAll } from './room-page.ts';
+import { blank, camera, cuttable, enter, heard, middleBox, quality, sendAll, stills } from './room-page.ts';
+import { serve } from './server.ts';
 
 test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
 test.describe.configure({ timeout: 240_000 });
@@ -39,7 +40,7 @@ async function seeEachOther(call: Call): Promise<void> {
   const { pages, ids } = call;
   for (const [i, page] of pages.entries()) {
     const others = ids.filter((id) => id !== ids[i]);
-    const seen = () => page.evaluate(() => Object.keys(window.kept.first).sort());
+    const seen = () => page.evaluate((others) => Object.keys(window.kept.first).filter((id) => others.includes(id)).sort(), others);
     await expect.poll(seen, { timeout: 30_000 }).toEqual([...others].sort()).catch(async (failed: unknown) => {
       await account(call);
       throw failed;
@@ -164,7 +165,7 @@ test('a way that breaks is made anew without leaving', async ({ browser }) => {
   await context.close();
 });
 
-test('tree: data goes down to seven, and a parent that is killed is replaced', async ({ browser }) => {
+test('tree: data goes down to seven, and parents that are killed are replaced, the root too', async ({ browser }) => {
   const call = await meet(browser, 7, 'tree', false);
   const { pages, ids, room } = call;
   const state = () => pages[0]!.evaluate(() => window.kept.room.state);
@@ -180,9 +181,22 @@ test('tree: data goes down to seven, and a parent that is killed is replaced', a
   const victim = ids.findIndex((id, i) => i > 0 && Object.values(parents).includes(id));
   const orphans = ids.filter((id) => parents[id] === ids[victim]);
   expect(orphans.length).toBeGreaterThan(0);
-  const killed = Date.now();
-  const crash = await pages[victim]!.context().newCDPSession(pages[victim]!);
-  void crash.send('Page.crash').catch(() => {});
+  // When all of them have another parent, and whether the old one was still taken for there.
+  await pages[0]!.evaluate(
+    ([orphans, victim]) => {
+      const { room } = window.kept;
+      room.on('state', ({ parents = {}, participants }) => {
+        if (orphans.every((id) => parents[id] !== victim)) window.replaced ??= { at: Date.now(), isThere: participants.some(({ id }) => id === victim) };
+      });
+    },
+    [orphans, ids[victim]!] as const,
+  );
+  const crash = async (page: Page): Promise<number> => {
+    const session = await page.context().newCDPSession(page);
+    void session.send('Page.crash').catch(() => {});
+    return Date.now();
+  };
+  const killed = await crash(pages[victim]!);
   // The root goes on talking while nobody has noticed yet.
   await pages[0]!.evaluate(
     () =>
@@ -203,15 +217,25 @@ test('tree: data goes down to seven, and a parent that is killed is replaced', a
     expect((await heard(page))[ids[0]!], 'each once, in order').toEqual(Array.from({ length: 140 }, (_, i) => i));
     delays[id] = await page.evaluate(() => Math.round(Math.max(...window.kept.data.map(({ data, at }) => at - ((data as { sent?: number }).sent ?? at)))));
   }
-  await expect.poll(async () => (await state()).participants.length, { timeout: 60_000 }).toBe(6);
-  const replaced = Date.now();
-  const now = (await state()).parents ?? {};
-  for (const id of orphans) expect(now[id] !== ids[victim] && ids.includes(now[id]!), 'a parent that lives').toBe(true);
+  await expect.poll(() => pages[0]!.evaluate(() => window.replaced), { timeout: 40_000 }).toMatchObject({ isThere: true });
+  const replaced = (await pages[0]!.evaluate(() => window.replaced))!.at;
   await expect.poll(readers, { timeout: 40_000, message: 'the others have a parent again' }).toBe(1);
   const of = (orphaned: boolean): number[] => Object.entries(delays).flatMap(([id, ms]) => (orphans.includes(id) === orphaned ? [ms] : []));
   console.log(JSON.stringify({ rooms: 'tree', peers: 7, orphans: orphans.length, orphan_longest_delay_ms: of(true), others_longest_delay_ms: of(false), parent_replaced_ms: replaced - killed, links_again_ms: Date.now() - killed }));
   for (const ms of of(true)) expect(ms, 'the gap is repaired from history').toBeLessThan(10_000);
-  await pages[0]!.context().close();
+
+  // Without its root: another one reads the channel, and data goes down again.
+  const last = left.filter(({ id }) => id !== ids[0]).map(({ page }) => page);
+  const beheaded = await crash(pages[0]!);
+  const parentsOf = (page: Page) => page.evaluate(() => window.kept.room.state.parents ?? {});
+  await expect.poll(async () => Object.values(await parentsOf(last[0]!)).includes(ids[0]!), { timeout: 40_000, message: 'another root' }).toBe(false);
+  const rooted = Date.now();
+  await last[0]!.evaluate(() => Array.from({ length: 20 }, (_, number) => window.kept.room.send({ number })));
+  const [sender] = left.flatMap(({ page, id }) => (page === last[0] ? [id] : []));
+  for (const page of last.slice(1)) await expect.poll(async () => (await heard(page))[sender!]?.slice(-20)).toEqual(Array.from({ length: 20 }, (_, i) => i));
+  await expect.poll(readers, { timeout: 40_000, message: 'only the new root reads the channel' }).toBe(1);
+  console.log(JSON.stringify({ rooms: 'tree without its root', root_replaced_ms: rooted - beheaded, links_again_ms: Date.now() - beheaded }));
+  await last[0]!.context().close();
 });
 
 test('auto: two in a mesh, three by the switch, two in a mesh again, and nothing stops', async ({ browser }) => {
@@ -222,12 +246,21 @@ test('auto: two in a mesh, three by the switch, two in a mesh again, and nothing
   const linked = async (page: Page) => (await quality(page)).links.map(({ to }) => to).sort();
   expect(await topology(one)).toBe('mesh');
   await sendAll([one, two], 20);
+  // What this machine does to pictures that nobody moves.
+  await stills([one, two], call.ids);
+  const calmFrom = await frames(one, call.ids[1]!);
+  await expect.poll(() => frames(one, call.ids[1]!)).toBeGreaterThan(calmFrom + 60);
+  const calm_ms = await stills([one, two], call.ids);
+  const moves: Record<string, number[]> = {};
   const third = await blank(one.context(), server());
   const thirdId = await enter(third, call.room, {});
   await seeEachOther({ ...call, pages: [one, two, third], ids: [...call.ids, thirdId] });
   expect(await topology(two)).toBe('switch');
   for (const page of [one, two, third]) await expect.poll(() => linked(page), { timeout: 30_000 }).toEqual(['switch']);
   await sendAll([one, two], 20, 20);
+  const passed = await frames(one, 'switch');
+  await expect.poll(() => frames(one, 'switch')).toBeGreaterThan(passed + 30);
+  moves['mesh->switch'] = await stills([one, two], call.ids);
   const left = Date.now();
   await third.evaluate(() => window.kept.room.leave());
   await expect.poll(() => topology(one), { timeout: 40_000 }).toBe('mesh');
@@ -237,6 +270,41 @@ test('auto: two in a mesh, three by the switch, two in a mesh again, and nothing
   const before = await frames(one, call.ids[1]!);
   await expect.poll(() => frames(one, call.ids[1]!)).toBeGreaterThan(before + 30);
   await hearEachOther(call, 60);
-  console.log(JSON.stringify({ rooms: 'auto', back_to_mesh_ms: back }));
+  moves['switch->mesh'] = await stills([one, two], call.ids);
+  console.log(JSON.stringify({ rooms: 'auto', back_to_mesh_ms: back, calm_longest_still_ms: calm_ms, longest_still_ms: moves }));
+  for (const [move, still] of Object.entries(moves)) {
+    for (const [i, ms] of still.entries()) expect(ms, `${move}: without a new picture`).toBeLessThan(Math.max(1_000, 3 * calm_ms[i]!));
+  }
   await one.context().close();
+});
+
+test('a server that is killed and started again: all join again by themselves, and the call goes on', async ({ browser }) => {
+  let own = await serve();
+  const context = await browser.newContext();
+  const room = fresh();
+  try {
+    const [pages, ids]: [Page[], string[]] = [[], []];
+    for (let i = 0; i < 3; i++) pages.push(await blank(context, own.url));
+    for (const [i, page] of pages.entries()) ids.push(await enter(page, room, { topology: 'switch', name: `peer ${i}` }));
+    await seeEachOther({ room, pages, ids });
+    await own.kill();
+    own = await serve(new URL(own.url).host);
+    const started = Date.now();
+    const again = () => Promise.all(pages.map((page) => page.evaluate(() => window.kept.rejoined.at(-1))));
+    await expect.poll(async () => (await again()).every(Boolean), { timeout: 60_000 }).toBe(true);
+    const rejoined = Date.now();
+    const stays = (await again()).map((stay) => stay!);
+    expect(stays.map(({ was }) => was)).toEqual(ids);
+    const call = { room, pages, ids: stays.map(({ id }) => id) };
+    await seeEachOther(call);
+    console.log(JSON.stringify({ rooms: 'server killed', rejoined_ms: rejoined - started, seen_again_ms: Date.now() - started }));
+    const state = await pages[0]!.evaluate(() => window.kept.room.state);
+    expect([state.topology, state.participants.map(({ name }) => name).sort()]).toEqual(['switch', ['peer 0', 'peer 1', 'peer 2']]);
+    await sendAll(pages, 20);
+    await hearEachOther(call, 20);
+    for (const page of pages) expect(await ended(page)).toBeUndefined();
+  } finally {
+    await context.close();
+    await own.stop();
+  }
 });

@@ -18,6 +18,8 @@ export function binary(): string {
 export interface Server {
   readonly url: string;
   stop(): Promise<void>;
+  /** It has no time to say good-bye. */
+  kill(): Promise<void>;
 }
 
 /** `listen`: HOST:PORT; port 0 takes a free one. `env`: beside this process' own. */
@@ -39,7 +41,11 @@ export async function serve(listen = '127.0.0.1:0', args: string[] = [], env: No
     await end(child);
     throw error;
   });
-  return { url, stop: () => end(child) };
+  const kill = async (): Promise<void> => {
+    const gone = new Promise<void>((resolve) => child.once('exit', () => resolve()));
+    if (child.kill('SIGKILL')) await gone;
+  };
+  return { url, stop: () => end(child), kill };
 }
 
 export function simulate(url: string, cars = 6, env: NodeJS.ProcessEnv = {}): { stop(): Promise<void> } {

@@ -48,6 +48,8 @@ export interface Flow {
   unreachable(id: string): void;
   /** Once a second. */
   tick(): void;
+  /** What the room shall know. */
+  reported?(): object;
   end(): void;
 }
 

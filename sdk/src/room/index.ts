@@ -7,15 +7,16 @@
 // Peers follow the room's state; nobody commands. Source: docs/rooms.md.
 import { toError, type MillraceError } from '../errors.js';
 import { millrace } from '../index.js';
-import { call } from '../listen.js';
+import { call, sleep } from '../listen.js';
 import type { Client, Event, Subscription } from '../types.js';
 import { LinkFlow, type Flow } from './flow.js';
 import { Link, type LinkHost, type Sent } from './link.js';
 import { Meter } from './quality.js';
 import { Server, type Joined, type Signal } from './server.js';
+import { Shown } from './shown.js';
 import { neighbours, SWITCH } from './topology.js';
 import { TreeFlow } from './tree.js';
-import type { JoinOptions, Participant, Quality, Room, RoomEvents, RoomState } from './types.js';
+import type { JoinOptions, Participant, Quality, Room, RoomEvents, RoomState, Topology } from './types.js';
 
 export { neighbours } from './topology.js';
 export type * from './types.js';
@@ -23,34 +24,44 @@ export { MillraceError, type ErrorCode } from '../errors.js';
 
 /** Between two reports, ms: several fit into the silence after which a participant has left. */
 const REPORT_EVERY = 5_000;
-/** Old links stay until the new ones are connected and had time for a first picture, so long at most, ms. */
+/** Old links stay until the new ones show all that they show, at both ends; so long at most, ms. */
 const OVERLAP = 10_000;
-const FIRST_PICTURE = 1_500;
 /** Signals that came before the state that tells of their sender. */
 const EARLY_MAX = 100;
+/** Before another try to join again it waits up to the first, then twice as long, up to the second; later where it has just joined, ms. */
+const REJOIN_MIN = 250;
+const REJOIN_MAX = 10_000;
+const SETTLED = 10_000;
+/** Before a connection to the switching unit that has just been made is made again, ms. */
+const AGAIN = 3_000;
+/** What is sent meanwhile. */
+const UNSENT_MAX = 1024;
 
 /** Joins a room; the first one makes it. With a client of your own, `options.url` says where the server is unless the page is from there. */
 export async function joinRoom(where: string | URL | Client, name: string, options: JoinOptions = {}): Promise<Room> {
   const isUrl = typeof where === 'string' || where instanceof URL;
-  const server = new Server(isUrl ? where : (options.url ?? ''), name, options);
-  const joined = await server.join();
-  if (!joined.ice_servers.length && typeof RTCPeerConnection !== 'undefined') joined.ice_servers.push(...(await server.relay()));
-  return new Participation(isUrl ? millrace(where, options) : where, isUrl, server, name, joined, options);
+  const serverOf = (): Server => new Server(isUrl ? where : (options.url ?? ''), name, options);
+  const server = serverOf();
+  const joined = await server.join(options.topology);
+  return new Participation(isUrl ? millrace(where, options) : where, isUrl, serverOf, name, options, server, joined);
 }
 
 class Participation implements Room {
-  readonly id: string;
-  state: RoomState;
+  id!: string;
+  state!: RoomState;
   readonly #client: Client;
   readonly #owned: boolean;
-  readonly #server: Server;
+  readonly #serverOf: () => Server;
   readonly #options: JoinOptions;
   readonly #channel: (what: string) => string;
   readonly #links = new Map<string, Link>();
   readonly #meters = new Map<Link, Meter>();
   readonly #early = new Map<string, Signal[]>();
   readonly #listeners = new Map<keyof RoomEvents, Set<(value: any) => void>>();
-  readonly #flow: Flow;
+  readonly #shown = new Shown((seen) => {
+    this.#emit('track', seen);
+    this.#giveUpOld();
+  });
   readonly #over = new AbortController();
   readonly #subscriptions = new Set<Subscription>();
   readonly #timers: ReturnType<typeof setInterval>[] = [];
@@ -59,34 +70,30 @@ class Participation implements Room {
   #stream: MediaStream | undefined;
   #muted = false;
   #ended = false;
+  /** Of this stay: whom it asks, by which relays it goes, how its data go. */
+  #server!: Server;
+  #rtc!: RTCConfiguration;
+  #flow!: Flow;
+  #rejoinedAt = -SETTLED;
+  /** What was sent while there is no stay. */
+  #unsent: unknown[] | undefined;
   #overlap: ReturnType<typeof setTimeout> | undefined;
+  /** The version of the state with which the topology, or the hub, became another one. */
+  #changedAt = 0;
 
-  constructor(client: Client, owned: boolean, server: Server, room: string, { participant, state, positions, ice_servers }: Joined, options: JoinOptions) {
-    this.id = participant;
-    this.state = { ...state, participants: [] };
+  constructor(client: Client, owned: boolean, serverOf: () => Server, room: string, options: JoinOptions, server: Server, joined: Joined) {
     this.#client = client;
     this.#owned = owned;
-    this.#server = server;
-    this.#options = { ...options, rtc: { iceServers: ice_servers, ...(state.topology === 'relay' && { iceTransportPolicy: 'relay' }), ...options.rtc } };
+    this.#serverOf = serverOf;
+    this.#options = options;
     this.#stream = options.stream;
     this.#channel = (what) => `rooms/${room}/${what}`;
-    const host = {
-      me: participant,
-      links: this.#links,
-      deliver: (data: RoomEvents['data']) => this.#emit('data', data),
-      lost: (from: string, count: number) => this.#emit('gap', { from, count }),
-      publish: (message: object) => void client.publish(this.#channel('data'), message).catch((thrown: unknown) => this.#end(toError(thrown))),
-      read: (after: string, fn: (message: unknown, position: string) => void) => this.#read('data', after, ({ data, position }) => fn(data, position)),
-    };
-    this.#flow = state.topology === 'tree' ? new TreeFlow(host, positions[this.#channel('data')]!) : new LinkFlow(host);
+    this.#begin(server, joined);
     // The page hears of everything, also of who is there already, after it had time to listen.
     queueMicrotask(() => {
       if (this.#ended) return;
-      this.#follow(state);
-      this.#read('state', positions[this.#channel('state')]!, ({ data }) => this.#follow(data as RoomState));
-      this.#read(`inbox/${participant}`, positions[this.#channel(`inbox/${participant}`)]!, ({ data }) => this.#take(data as Signal & { from: string }));
-      this.#read('chat', positions[this.#channel('chat')]!, ({ data, position }) => this.#hear(data, position));
-      if (state.topology !== 'tree') this.#read('data', positions[this.#channel('data')]!, ({ data, position }) => this.#flow.read(data, position));
+      this.#read('chat', joined.positions[this.#channel('chat')]!, ({ data, position }) => this.#hear(data, position));
+      this.#listen(joined);
     });
     this.#timers.push(
       setInterval(() => void this.#report(), REPORT_EVERY),
@@ -95,6 +102,34 @@ class Participation implements Room {
     const scope = globalThis as Partial<Window & typeof globalThis>;
     scope.addEventListener?.('pagehide', (event) => (event as PageTransitionEvent).persisted || void this.leave(), this.#over);
     options.signal?.addEventListener('abort', () => void this.leave(), this.#over);
+    // A server that has restarted knows nobody: better heard at once than with the next report.
+    this.#over.signal.addEventListener('abort', client.onState(({ name }) => name === 'open' && void this.#report()));
+  }
+
+  #begin(server: Server, { participant, state, positions, ice_servers }: Joined): void {
+    this.id = participant;
+    this.state = { ...state, participants: [] };
+    this.#server = server;
+    this.#rtc = { iceServers: ice_servers, ...(state.topology === 'relay' && { iceTransportPolicy: 'relay' }), ...this.#options.rtc };
+    this.#changedAt = 0;
+    const host = {
+      me: participant,
+      links: this.#links,
+      deliver: (data: RoomEvents['data']) => this.#emit('data', data),
+      lost: (from: string, count: number) => this.#emit('gap', { from, count }),
+      publish: (message: object) => void this.#client.publish(this.#channel('data'), message).catch((thrown: unknown) => this.#end(toError(thrown))),
+      read: (after: string, fn: (message: unknown, position: string) => void) => this.#read('data', after, ({ data, position }) => fn(data, position)),
+      report: () => void this.#report(),
+    };
+    this.#flow = state.topology === 'tree' ? new TreeFlow(host, positions[this.#channel('data')]!) : new LinkFlow(host);
+  }
+
+  #listen({ participant, state, positions }: Joined): void {
+    const read = (what: string, fn: (event: Event) => void): unknown => this.#read(what, positions[this.#channel(what)]!, fn);
+    this.#follow(state);
+    read('state', ({ data }) => this.#follow(data as RoomState));
+    read(`inbox/${participant}`, ({ data }) => this.#take(data as Signal & { from: string }));
+    if (state.topology !== 'tree') read('data', ({ data, position }) => this.#flow.read(data, position));
   }
 
   on<E extends keyof RoomEvents>(event: E, fn: (value: RoomEvents[E]) => void): () => void {
@@ -105,7 +140,9 @@ class Participation implements Room {
   }
 
   send(data: unknown): void {
-    if (!this.#ended) this.#flow.send(data);
+    if (this.#ended) return;
+    if (!this.#unsent) this.#flow.send(data);
+    else if (this.#unsent.push(data) > UNSENT_MAX) this.#unsent.shift();
   }
 
   async say(text: string): Promise<void> {
@@ -164,44 +201,57 @@ class Participation implements Room {
   /** The state is what it is now, whatever it was. */
   #follow(state: RoomState): void {
     if (this.#ended || state.version < this.state.version) return;
-    const { participants: before, topology: was } = this.state;
-    this.state = state;
+    const { participants: before, topology: was, hub } = this.state;
     const there = new Set(state.participants.map(({ id }) => id));
-    if (!there.has(this.id)) return this.#end(toError('the server takes this participant for gone', 'rejected'));
+    if (!there.has(this.id)) return void this.#rejoin(toError('the server takes this participant for gone', 'rejected'));
+    this.state = state;
     const known = new Set(before.map(({ id }) => id));
     for (const id of this.#early.keys()) if (!there.has(id) && id !== SWITCH) this.#early.delete(id);
     for (const [id, link] of this.#links) if (!there.has(id) && id !== SWITCH) this.#drop(link);
     this.#flow.follow(state);
     this.#emit('state', state);
-    for (const one of before) if (!there.has(one.id)) this.#emit('left', one);
+    for (const one of before) {
+      if (there.has(one.id)) continue;
+      this.#shown.forget(one.id);
+      this.#emit('left', one);
+    }
     for (const one of state.participants as Participant[]) if (!known.has(one.id) && one.id !== this.id) this.#emit('participant', one);
     if (typeof RTCPeerConnection === 'undefined') return there.forEach((id) => id === this.id || this.#flow.unreachable(id));
     for (const id of neighbours(state, this.id)) if (!this.#links.has(id)) this.#make(id);
     void this.#spread();
-    // New links are connected before old ones are given up.
+    if (before.length && (state.topology !== was || state.hub !== hub)) this.#changedAt = state.version;
     clearTimeout(this.#overlap);
     this.#overlap = setTimeout(() => this.#giveUpOld(true), OVERLAP);
-    if (before.length && state.topology !== was) return;
     this.#giveUpOld();
   }
 
+  /** New links show what the old ones show before those are given up: here, and where the others are, who say so. */
   #giveUpOld(now?: true): void {
-    const wanted = new Set(neighbours(this.state, this.id));
-    const old = [...this.#links.values()].filter(({ to }) => !wanted.has(to));
-    if (old.length && (now || [...wanted].every((id) => this.#links.get(id)?.isConnected))) old.forEach((link) => this.#drop(link));
+    const wanted = neighbours(this.state, this.id);
+    const links = [...this.#links.values()];
+    const old = links.filter(({ to }) => !wanted.includes(to));
+    const others = links.filter(({ to, isConnected }) => to !== SWITCH && isConnected);
+    const isShown = (link: Link): boolean => !!this.#received.get(link)?.some(({ owner }) => this.#shown.by(owner) === link);
+    const hasMoved = wanted.every((id) => this.#links.get(id)?.isConnected) && !old.some(isShown);
+    if (hasMoved) for (const link of others) link.tellMoved(this.state.version);
+    if (now || (hasMoved && others.every(({ moved }) => moved >= this.#changedAt))) old.forEach((link) => this.#drop(link));
   }
 
   #make(to: string): Link {
     const polite = to < this.id;
     const host: LinkHost = {
-      rtc: this.#options.rtc!,
+      rtc: this.#rtc,
       signal: (to, signal) => this.#server.signal(to, signal),
-      opened: (link) => this.#flow.opened(link),
+      opened: (link) => {
+        this.#flow.opened(link);
+        this.#giveUpOld();
+      },
       heard: (link, message) => this.#flow.heard(link, message),
+      moved: () => this.#giveUpOld(),
       track: (link, owner, track, stream) => this.#seen(link, owner, track, stream),
       changed: (link) => {
         this.#emit('link', { to: link.to, state: link.pc.connectionState });
-        if (link.isConnected) setTimeout(() => this.#ended || this.#giveUpOld(), FIRST_PICTURE);
+        this.#giveUpOld();
       },
       failed: (link) => {
         if (!polite && this.#links.get(link.to) === link) this.#renew(link.to);
@@ -229,11 +279,12 @@ class Participation implements Room {
     this.#early.delete(link.to);
     link.close();
     this.#flow.closed(link);
+    this.#shown.drop(link);
     if (this.#received.delete(link)) void this.#spread();
   }
 
   #take({ from, ...signal }: Signal & { from: string }): void {
-    if (signal.bye !== undefined) return this.#flow.unreachable(from);
+    if (signal.bye !== undefined) return from === SWITCH ? this.#switchLost(signal.link) : this.#flow.unreachable(from);
     if (!signal.description && !signal.candidate) return;
     if (typeof RTCPeerConnection === 'undefined') {
       // Said once for each link: nothing but channels here.
@@ -249,6 +300,14 @@ class Participation implements Room {
     else if (from < this.id && signal.description?.type === 'offer') this.#renew(from).take(signal);
   }
 
+  /** The switching unit has ended the connection of this name: it is made anew, not all the time where that helps nothing. */
+  #switchLost(name: string | undefined): void {
+    const link = this.#links.get(SWITCH);
+    if (!link || !name || link.isOther(name)) return;
+    const wait = performance.now() - link.made < SETTLED ? AGAIN : 0;
+    setTimeout(() => this.#links.get(SWITCH) === link && this.#renew(SWITCH), wait);
+  }
+
   #seen(link: Link, owner: string, track: MediaStreamTrack, stream: MediaStream): void {
     const received = this.#received.get(link) ?? [];
     this.#received.set(link, received);
@@ -258,7 +317,7 @@ class Participation implements Room {
       received.splice(0, received.length, ...received.filter((sent) => sent.track !== gone));
       void this.#spread();
     });
-    this.#emit('track', { participant: owner, track, stream });
+    this.#shown.take(link, { participant: owner, track, stream });
     void this.#spread();
   }
 
@@ -277,26 +336,69 @@ class Participation implements Room {
   }
 
   async #report(): Promise<void> {
+    const server = this.#server;
     try {
       const { uplink_kbps, rtt_ms, links } = await this.quality();
-      await this.#server.report({ ...(uplink_kbps && { uplink_kbps }), ...(rtt_ms && { rtt_ms }), muted: this.#muted, links });
+      await server.report({ ...(uplink_kbps && { uplink_kbps }), ...(rtt_ms && { rtt_ms }), muted: this.#muted, links, ...this.#flow.reported?.() });
     } catch (thrown) {
       const error = toError(thrown);
       // Cut off is not gone: the next report may arrive.
-      if (error.reason === 'not_found' || error.code === 'auth') this.#end(error);
+      if (server !== this.#server) return;
+      if (error.reason === 'not_found') void this.#rejoin(error);
+      else if (error.code === 'auth') this.#end(error);
     }
+  }
+
+  /** The server has forgotten this participant, or all of the room: it joins again, as somebody new, in the topology that there was. */
+  async #rejoin(cause: MillraceError): Promise<void> {
+    if (this.#ended || this.#unsent) return;
+    const unsent: unknown[] = (this.#unsent = []);
+    let topology: Topology | undefined = this.state.auto ? 'auto' : this.state.topology;
+    for (let tried = performance.now() - this.#rejoinedAt < SETTLED ? 4 : 0; ; tried++) {
+      // The others do the same now.
+      await sleep(Math.random() * Math.min(REJOIN_MIN * 2 ** tried, REJOIN_MAX));
+      if (this.#ended) return;
+      const server = this.#serverOf();
+      const joined = await server.join(topology).catch(toError);
+      if (!(joined instanceof Error)) return this.#beginAgain(server, joined, cause, unsent);
+      // Somebody was here before, and wants it otherwise.
+      if (joined.reason === 'conflict') topology = undefined;
+      else if (!joined.retryable) return this.#end(joined);
+      await sleep(joined.retryAfter ?? 0);
+    }
+  }
+
+  #beginAgain(server: Server, joined: Joined, cause: MillraceError, unsent: readonly unknown[]): void {
+    if (this.#ended) return void server.leave().catch(() => {});
+    const { id: was, state } = this;
+    this.#clear();
+    for (const one of state.participants) if (one.id !== was) this.#emit('left', one);
+    this.#unsent = undefined;
+    this.#rejoinedAt = performance.now();
+    this.#begin(server, joined);
+    this.#emit('rejoined', { id: this.id, was, cause });
+    this.#listen(joined);
+    if (this.#muted) void this.#report();
+    unsent.forEach((data) => this.send(data));
+  }
+
+  /** What a stay has begun ends with it. */
+  #clear(): void {
+    clearTimeout(this.#overlap);
+    this.#flow.end();
+    this.#shown.clear();
+    for (const link of this.#links.values()) link.close();
+    for (const map of [this.#links, this.#meters, this.#early, this.#received]) map.clear();
+    // The chat goes on from where it was, whoever one is.
+    for (const subscription of [...this.#subscriptions]) if (this.#ended || subscription.channel !== this.#channel('chat')) void subscription.close();
   }
 
   #end(cause: MillraceError | undefined): void {
     if (this.#ended) return;
     this.#ended = true;
     this.#timers.forEach(clearInterval);
-    clearTimeout(this.#overlap);
-    this.#flow.end();
-    for (const link of [...this.#links.values()]) link.close();
-    this.#links.clear();
+    this.#clear();
     this.#over.abort();
-    for (const subscription of [...this.#subscriptions]) void subscription.close();
     if (this.#owned) void this.#client.close();
     this.#emit('end', cause);
   }

@@ -24,6 +24,8 @@ export interface LinkHost {
   /** The data channel is open. */
   opened(link: Link): void;
   heard(link: Link, message: Record<string, unknown>): void;
+  /** {@link Link.moved} has changed. */
+  moved(): void;
   track(link: Link, owner: string, track: MediaStreamTrack, stream: MediaStream): void;
   changed(link: Link): void;
   /** It is of no use any more: its maker shall make another one. */
@@ -40,6 +42,9 @@ export class Link {
   heardAt = 0;
   /** How often the way was made anew. */
   restarts = 0;
+  /** The version of the room's state by whose links the other sees all that is to be seen; and the one that it was told of us. */
+  moved = 0;
+  #toldMoved = 0;
   #name: string | undefined;
   readonly #host: LinkHost;
   readonly #polite: boolean;
@@ -98,6 +103,11 @@ export class Link {
     } catch {
       return false;
     }
+  }
+
+  /** All that is to be seen here is seen by the links of this version of the state. */
+  tellMoved(version: number): void {
+    if (version > this.#toldMoved && this.send({ moved: version })) this.#toldMoved = version;
   }
 
   /** Sends these tracks and no others. One of the same owner and kind takes the place of one that is no more. */
@@ -201,7 +211,11 @@ export class Link {
     this.heardAt = performance.now();
     try {
       const message: unknown = JSON.parse(data as string);
-      if (message && typeof message === 'object') this.#host.heard(this, message as Record<string, unknown>);
+      if (!message || typeof message !== 'object') return;
+      const { moved } = message as { moved?: unknown };
+      if (typeof moved !== 'number') return this.#host.heard(this, message as Record<string, unknown>);
+      this.moved = moved;
+      this.#host.moved();
     } catch (thrown) {
       if (!(thrown instanceof SyntaxError)) throw thrown;
     }

@@ -1,7 +1,7 @@
 // What a participant asks the server for. Source: docs/protocol.md, "Rooms".
 import { MillraceError, refused, toError, type Refusal } from '../errors.js';
 import { sleep } from '../listen.js';
-import type { JoinOptions, RoomState } from './types.js';
+import type { JoinOptions, RoomState, Topology } from './types.js';
 
 export interface Joined {
   readonly participant: string;
@@ -39,16 +39,18 @@ export class Server {
     this.#path = `/v1/rooms/${room}/participants`;
   }
 
-  async join(): Promise<Joined> {
-    const { name, topology, role } = this.#options;
+  /** Once; with a relay, where there is one. */
+  async join(topology: Topology | undefined): Promise<Joined> {
+    const { name, role } = this.#options;
     const joined = (await (await this.#ask('POST', this.#path, { name, topology, role })).json()) as Joined;
     this.#path += `/${joined.participant}`;
     this.#secret = joined.secret;
+    if (!joined.ice_servers.length && typeof RTCPeerConnection !== 'undefined') joined.ice_servers.push(...(await this.#relay()));
     return joined;
   }
 
   /** A relay for when there is no other way; none where the server has none, or gives it to others only. */
-  async relay(): Promise<RTCIceServer[]> {
+  async #relay(): Promise<RTCIceServer[]> {
     try {
       return ((await (await this.#ask('POST', '/v1/turn')).json()) as { ice_servers: RTCIceServer[] }).ice_servers;
     } catch (thrown) {

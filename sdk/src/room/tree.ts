@@ -1,17 +1,21 @@
 // Data in a tree: everybody publishes to the channel `rooms/{room}/data`, the root reads it, and it goes down from parents to children.
 //
 // Each message has its position in the channel, so that whoever is new, gets another parent or loses something knows what is missing, and
-// reads it from history. Who has no parent that lives reads the channel itself until it has one. Source: docs/rooms.md, "Data".
+// reads it from history. Who has no parent that lives reads the channel itself until it has one, and tells the room, which gives it another.
+// Source: docs/rooms.md, "Data".
 import type { Subscription } from '../types.js';
 import { isNews, parsePosition } from '../position.js';
 import type { Flow, FlowHost } from './flow.js';
 import type { Link } from './link.js';
 import type { RoomState } from './types.js';
 
-/** A parent that says nothing for so long does not live, and what is missing for so long does not come by itself, ms. */
-const SILENCE = 3_000;
+/** Of a parent that says nothing for so long nothing is waited for, and after so long it is lost; it says something every so often, ms. */
+const SILENCE = 1_750;
+const LOST = 3_000;
+const PING_EVERY = 500;
+/** What is missing for so long does not come by itself; a link that is just being made takes so long, ms. */
 const MISSING = 500;
-const PING_EVERY = 1_000;
+const MADE = 10_000;
 /** For children that come: messages. */
 const KEPT_MAX = 4096;
 
@@ -24,6 +28,8 @@ interface Message {
 export interface TreeHost extends FlowHost {
   /** Reads the channel after a position. */
   read(after: string, fn: (message: unknown, position: string) => void): Subscription;
+  /** The parent is lost: the room shall know at once. */
+  report(): void;
 }
 
 export class TreeFlow implements Flow {
@@ -36,6 +42,8 @@ export class TreeFlow implements Flow {
   #missingSince: number | undefined;
   /** Since when there is no parent that lives, ms. */
   #alone: number | undefined;
+  /** The parent that is lost. */
+  #lost: string | undefined;
   #direct: Subscription | undefined;
   readonly #timer = setInterval(() => this.#look(), MISSING / 2);
   #pinged = 0;
@@ -82,6 +90,10 @@ export class TreeFlow implements Flow {
 
   tick(): void {
     this.#look();
+  }
+
+  reported(): object {
+    return this.#lost ? { parent_lost: this.#lost } : {};
   }
 
   end(): void {
@@ -139,7 +151,13 @@ export class TreeFlow implements Flow {
     this.#alone = lives ? undefined : (this.#alone ?? now);
     const isMissing = this.#missingSince !== undefined && now - this.#missingSince > MISSING;
     // A link that is just being made gets a moment.
-    const isAlone = this.#parent === undefined || (this.#alone !== undefined && now - this.#alone > MISSING);
+    const isAlone = this.#parent === undefined || (this.#alone !== undefined && (!!this.#direct || !!parent?.heardAt || now - this.#alone > MISSING));
+    const isLost = !!parent && (parent.heardAt ? !parent.isOpen || now - parent.heardAt > LOST : now - parent.made > MADE);
+    const lost = isLost ? this.#parent : undefined;
+    if (lost !== this.#lost) {
+      this.#lost = lost;
+      if (lost) this.#host.report();
+    }
     if ((isAlone || isMissing) && !this.#direct) {
       const { epoch } = parsePosition(this.#at);
       this.#direct = this.#host.read(this.#at, (message, position) => {

@@ -68,6 +68,8 @@ export interface RoomEvents {
   state: RoomState;
   /** A link to somebody is connected, or is no longer. */
   link: { readonly to: string; readonly state: RTCPeerConnectionState };
+  /** The server had forgotten you, or the whole room, as after a restart: you are in it again, under another id, and so are the others soon. */
+  rejoined: { readonly id: string; readonly was: string; readonly cause: MillraceError };
   /** It is over: you have left, or the server says so. */
   end: MillraceError | undefined;
 }
@@ -92,6 +94,7 @@ export interface Quality {
 }
 
 export interface Room {
+  /** Yours; another one after `rejoined`. */
   readonly id: string;
   readonly state: RoomState;
   /** Returns the way out. */
