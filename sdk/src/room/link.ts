@@ -11,6 +11,11 @@ const GIVE_UP_AFTER = 20_000;
 /** Written and not taken yet; beyond, nothing more is written. */
 const BUFFERED_MAX = 4 << 20;
 
+/** To the switching unit a picture goes in several sizes at once (simulcast): it passes on to each receiver what its way carries. */
+const LAYERS: readonly RTCRtpEncodingParameters[] = [{ rid: 'q', scaleResolutionDownBy: 4 }, { rid: 'h', scaleResolutionDownBy: 2 }, { rid: 'f' }];
+/** The least picture for two layers and for three, in pixels. Of a smaller one Chromium would leave out the best. */
+const PIXELS_MIN = [640 * 360, 960 * 540];
+
 /** Whose a track is that is sent by a link. */
 export interface Sent {
   readonly track: MediaStreamTrack;
@@ -127,13 +132,21 @@ export class Link {
         await sender.replaceTrack(track);
       } else {
         this.#owners[stream.id] = owner;
-        this.#senders.set(track, { sender: this.pc.addTrack(track, stream), sent });
+        this.#senders.set(track, { sender: this.#add(track, stream), sent });
       }
     }
     for (const [track, { sender }] of gone) {
       this.#senders.delete(track);
       this.pc.removeTrack(sender);
     }
+  }
+
+  #add(track: MediaStreamTrack, stream: MediaStream): RTCRtpSender {
+    const { width = 0, height = 0 } = track.getSettings();
+    const more = PIXELS_MIN.filter((pixels) => width * height >= pixels).length;
+    if (this.to !== SWITCH || track.kind !== 'video' || !more) return this.pc.addTrack(track, stream);
+    const sendEncodings = LAYERS.slice(-1 - more);
+    return this.pc.addTransceiver(track, { direction: 'sendonly', streams: [stream], sendEncodings }).sender;
   }
 
   /** What the other says; in this order. */

@@ -292,3 +292,23 @@ fn a_viewer_that_has_lost_its_way_begins_anew_without_leaving() {
     net.talk(publisher, 5);
     assert_eq!(net.seen(viewer).0.len(), 5, "until then the old way is good");
 }
+
+#[test]
+fn a_defect_ends_the_member_that_it_is_under_and_nobody_else() {
+    let mut net = Net::new();
+    let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
+    let [broken, whole] = ["b", "c"].map(|name| net.join(name, Role::Viewer, &[], VIDEO));
+    net.run(SETTLED);
+    net.talk(publisher, 10);
+    let id = net.clients[broken].id;
+    let Net { switch, waiting, now, clients, .. } = &mut net;
+    let send = &mut |to, datagram| waiting.push((to, datagram));
+    let defect = |_: &mut str0m::Rtc| -> Result<(), Broken> { panic!("a defect, as the test wants it") };
+    assert_eq!(switch.work(id, *now, send, |member, brought| member.run(brought, defect)), None);
+    assert_eq!(switch.poll_event(), Some(Event::Left { id, panicked: true }));
+    clients.iter_mut().for_each(|client| client.out.events.clear());
+    net.talk(publisher, 10);
+    assert_eq!((net.seen(broken).0.len(), net.seen(whole).0), (0, (0..10).collect::<Vec<u32>>()));
+    let reports = net.switch.reports("room", net.now);
+    assert_eq!(reports.iter().map(|report| report.name.as_str()).collect::<Vec<_>>(), ["a", "c"]);
+}

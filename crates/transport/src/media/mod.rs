@@ -22,6 +22,9 @@ use crate::{
     rooms::{RoomName, Switch, signal_from_switch},
 };
 
+/// Of what a participant calls its connection.
+const LINK_BYTES_MAX: usize = 64;
+
 /// Who is behind the members of a shard's switching unit.
 #[derive(Default)]
 pub struct Media {
@@ -40,6 +43,8 @@ struct Participant {
     member: MemberId,
     /// Of its first offer: another one is of another connection.
     origin: Box<str>,
+    /// What the participant calls that connection.
+    link: Option<Box<str>>,
 }
 
 /// Participants of a room come to the unit by their signals.
@@ -59,8 +64,9 @@ impl Switch for Participants {
         // Nothing else is looked at: the unit answers to whoever shows the password, wherever they are.
         let Some(description) = signal.get("description") else { return };
         let text = |name: &str| description.get(name).and_then(Value::as_str);
+        let link = signal.get("link").and_then(Value::as_str).filter(|link| link.len() <= LINK_BYTES_MAX);
         let said = match (text("type"), text("sdp")) {
-            (Some("offer"), Some(offer)) => take_offer(context, room, from, offer).map(Some),
+            (Some("offer"), Some(offer)) => take_offer(context, room, from, (offer, link)).map(Some),
             (Some("answer"), Some(answer)) => take_answer(context, room, from, answer).map(|()| None),
             _ => Err("a description is an offer or an answer, with its SDP".to_owned()),
         };
@@ -69,12 +75,26 @@ impl Switch for Participants {
             Ok(Some(answer)) => json!({ "description": { "type": "answer", "sdp": answer } }),
             Err(error) => json!({ "error": error }),
         };
-        let Value::Object(said) = said else { return };
-        signal_from_switch(context, room, from, said);
+        say(context, room, from, link, said);
     }
 }
 
-fn take_offer(context: &Rc<Context>, room: &RoomName, id: &str, offer: &str) -> Result<String, String> {
+/// To a participant, about the connection that it calls so.
+fn say(context: &Rc<Context>, room: &RoomName, id: &str, link: Option<&str>, mut said: Value) {
+    if let Some(link) = link {
+        said["link"] = link.into();
+    }
+    if let Value::Object(said) = said {
+        signal_from_switch(context, room, id, said);
+    }
+}
+
+fn take_offer(
+    context: &Rc<Context>,
+    room: &RoomName,
+    id: &str,
+    (offer, link): (&str, Option<&str>),
+) -> Result<String, String> {
     let key = (room.clone(), Box::from(id));
     let origin: Box<str> = offer.lines().find(|line| line.starts_with("o=")).map(origin_of).unwrap_or_default().into();
     let media = &context.media;
@@ -91,7 +111,7 @@ fn take_offer(context: &Rc<Context>, room: &RoomName, id: &str, offer: &str) -> 
         with_unit(context, |unit, send| unit.join(room.as_str(), (id, Role::Member), offer, Instant::now(), send));
     let (member, answer) = joined.unwrap_or(Err(Refused::Gone)).map_err(|error| error.to_string())?;
     media.members.borrow_mut().insert(member, Who::Participant(room.clone(), id.into()));
-    media.participants.borrow_mut().insert(key, Participant { member, origin });
+    media.participants.borrow_mut().insert(key, Participant { member, origin, link: link.map(Box::from) });
     Ok(answer)
 }
 
@@ -129,8 +149,11 @@ pub(crate) fn handle_events(context: &Rc<Context>) {
                     _ => None,
                 };
                 if let Some((room, id)) = who {
-                    let said = Map::from_iter([("description".to_owned(), json!({ "type": "offer", "sdp": sdp }))]);
-                    signal_from_switch(context, &room, &id, said);
+                    let known = context.media.participants.borrow();
+                    let link = known.get(&(room.clone(), id.clone())).and_then(|known| known.link.clone());
+                    drop(known);
+                    let said = json!({ "description": { "type": "offer", "sdp": sdp } });
+                    say(context, &room, &id, link.as_deref(), said);
                 }
             }
             Event::Left { id, panicked } => {
@@ -141,9 +164,10 @@ pub(crate) fn handle_events(context: &Rc<Context>) {
                 let who = context.media.members.borrow_mut().remove(&id);
                 match who {
                     Some(Who::Participant(room, id)) => {
-                        context.media.participants.borrow_mut().remove(&(room.clone(), id.clone()));
+                        let known = context.media.participants.borrow_mut().remove(&(room.clone(), id.clone()));
                         // It may still be there, and come again.
-                        signal_from_switch(context, &room, &id, Map::from_iter([("bye".to_owned(), json!(true))]));
+                        let link = known.and_then(|known| known.link);
+                        say(context, &room, &id, link.as_deref(), json!({ "bye": true }));
                     }
                     Some(Who::Session(secret)) => drop(context.media.sessions.borrow_mut().remove(&secret)),
                     None => {}

@@ -1,0 +1,71 @@
+// A picture in several sizes at once, sent by a real Chromium: each receiver gets what its way carries, and sees it move all the time.
+import { expect, test, type Page } from '@playwright/test';
+import { blank, camera, enter, narrowable, quality, stills } from './room-page.ts';
+
+test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
+test.describe.configure({ timeout: 180_000 });
+
+interface Report {
+  readonly name: string;
+  readonly estimate_kbps: number | null;
+  readonly sends: readonly { readonly kind: string; readonly layers_kbps: readonly number[] }[];
+  readonly receives: readonly { readonly from: string; readonly kind: string; readonly layer: number | null; readonly layer_switches: number; readonly is_waiting: boolean }[];
+}
+
+test('three layers come from one browser, and a narrow way is sent another one than a wide way', async ({ browser }) => {
+  const server = process.env.MILLRACE_URL!;
+  const room = `simulcast-${process.pid}`;
+  const context = await browser.newContext();
+  const [sender, wide, near] = [await blank(context, server), await blank(context, server), await blank(context, server)] as const;
+  const way = await narrowable(near);
+  const began = Date.now();
+  const from = await enter(sender, room, { topology: 'switch', canvas: [960, 540] });
+  const [wideId, nearId] = [await enter(wide, room, { video: false }), await enter(near, room, { video: false })];
+
+  /** What the switching unit sees: the rates of the layers, and what is sent to whom. */
+  const seen = async () => {
+    const { switch: reports } = (await (await fetch(`${server}/v1/rooms/${room}`)).json()) as { switch: Report[] };
+    const of = (id: string) => reports.find(({ name }) => name === id);
+    const to = (id: string) => of(id)?.receives.find((one) => one.from === from && one.kind === 'video');
+    const layers = of(from)?.sends.find(({ kind }) => kind === 'video')?.layers_kbps ?? [];
+    const rate = (id: string): number => layers[to(id)?.layer ?? -1] ?? 0;
+    return { layers, to, rate, estimates: [wideId, nearId].map((id) => of(id)?.estimate_kbps) };
+  };
+  const width = (page: Page) => page.evaluate(() => document.querySelector('video')?.videoWidth ?? 0);
+  const frames = async (page: Page): Promise<number> => (await quality(page)).links[0]?.frames ?? 0;
+  const moves = async (...pages: Page[]): Promise<void> => {
+    const before = await Promise.all(pages.map(frames));
+    for (const [i, page] of pages.entries()) await expect.poll(() => frames(page), { timeout: 20_000 }).toBeGreaterThan(before[i]! + 20);
+  };
+  const show = async (what: string): Promise<void> => {
+    const { layers, to, estimates } = await seen();
+    const sent = [wideId, nearId].map((id) => to(id)).map((one) => ({ layer: one?.layer, switches: one?.layer_switches }));
+    console.log(JSON.stringify({ simulcast: what, after_ms: Date.now() - began, layers_kbps: layers, wide_near: sent, estimates_kbps: estimates, widths: [await width(wide), await width(near)], longest_still_ms: await stills([wide, near], [from]) }));
+  };
+
+  const comes = async (what: string, is: () => Promise<boolean>): Promise<void> => {
+    await expect
+      .poll(is, { timeout: 60_000, message: what })
+      .toBe(true)
+      .catch(async (failed: unknown) => {
+        await show(`not ${what}`);
+        throw failed;
+      });
+    await moves(wide, near);
+    await show(what);
+  };
+
+  await comes('three layers, and more than the least for both', async () => {
+    const { layers, rate } = await seen();
+    const least = Math.min(...layers);
+    return layers.length === 3 && least > 0 && rate(wideId) > least && rate(nearId) > least && (await width(near)) > 240;
+  });
+  const switches = (await seen()).to(nearId)!.layer_switches;
+  way.carry(300);
+  await comes('another layer for the narrow way', async () => {
+    const { to, rate } = await seen();
+    return to(nearId)!.layer_switches > switches && rate(nearId) > 0 && rate(wideId) > 1.5 * rate(nearId) && (await width(wide)) > (await width(near));
+  });
+  way.stop();
+  await context.close();
+});
