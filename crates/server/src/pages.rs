@@ -179,7 +179,7 @@ impl Site {
     }
 
     fn asset(&self, request: &Parts) -> Option<Response> {
-        let asset = self.assets.get(request.uri.path())?;
+        let asset = self.assets.get(page_of(request.uri.path()))?;
         let given = |name: header::HeaderName| request.headers.get(name).and_then(|value| value.to_str().ok());
         let accepts = given(header::ACCEPT_ENCODING).unwrap_or_default();
         let brotli = accepts.split(',').any(|coding| coding.trim().split(';').next() == Some("br"));
@@ -218,9 +218,17 @@ impl Pages for Site {
             "/v1/info" => Some(self.info()),
             // The type makes phones offer to install it.
             "/ca.crt" => self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca))),
-            "/" | "/carcare" if self.assets.is_empty() => Some(not_built()),
+            path if self.assets.is_empty() && matches!(page_of(path), "/" | "/carcare" | "/rooms") => Some(not_built()),
             _ => self.asset(request),
         }
+    }
+}
+
+/// All rooms have one page, which finds the room's name in its own address.
+fn page_of(path: &str) -> &str {
+    match path.strip_prefix("/rooms/") {
+        Some(room) if !room.contains('/') => "/rooms",
+        _ => path,
     }
 }
 

@@ -26,6 +26,10 @@ export { MillraceError, type ErrorCode } from '../errors.js';
 const REPORT_EVERY = 5_000;
 /** Old links stay until the new ones show all that they show, at both ends; so long at most, ms. */
 const OVERLAP = 10_000;
+/** A link that is not connected after so long has failed, ms. */
+const CALL_FAILED_AFTER = 15_000;
+/** Of one report: the server takes none that is too large. */
+const STREAMS_MAX = 32;
 /** Signals that came before the state that tells of their sender. */
 const EARLY_MAX = 100;
 /** Before another try to join again it waits up to the first, then twice as long, up to the second; later where it has just joined, ms. */
@@ -55,7 +59,8 @@ class Participation implements Room {
   readonly #options: JoinOptions;
   readonly #channel: (what: string) => string;
   readonly #links = new Map<string, Link>();
-  readonly #meters = new Map<Link, Meter>();
+  /** What the page asks for, and what is reported, are since different times. */
+  readonly #meters = { asked: new Map<Link, Meter>(), reported: new Map<Link, Meter>() };
   readonly #early = new Map<string, Signal[]>();
   readonly #listeners = new Map<keyof RoomEvents, Set<(value: any) => void>>();
   readonly #shown = new Shown((seen) => {
@@ -69,6 +74,8 @@ class Participation implements Room {
   readonly #received = new Map<Link, Sent[]>();
   #stream: MediaStream | undefined;
   #muted = false;
+  #calls = 0;
+  #callsFailed = 0;
   #ended = false;
   /** Of this stay: whom it asks, by which relays it goes, how its data go. */
   #server!: Server;
@@ -160,15 +167,8 @@ class Participation implements Room {
     void this.#report();
   }
 
-  async quality(): Promise<Quality> {
-    const open = [...this.#links.values()].filter((link) => link.isConnected);
-    const read = await Promise.all(open.map((link) => this.#meters.get(link)!.read(link.to, link.pc)));
-    const rtts = read.map(({ rtt_ms }) => rtt_ms);
-    return {
-      uplink_kbps: Math.max(0, ...read.map(({ uplink_kbps }) => uplink_kbps)),
-      rtt_ms: rtts.length ? Math.min(...rtts) : 0,
-      links: read.map(({ uplink_kbps: _, ...link }) => link),
-    };
+  quality(): Promise<Quality> {
+    return this.#measure(this.#meters.asked);
   }
 
   async leave(): Promise<void> {
@@ -259,7 +259,9 @@ class Participation implements Room {
     };
     const link = new Link(host, to, polite);
     this.#links.set(to, link);
-    this.#meters.set(link, new Meter());
+    for (const meters of Object.values(this.#meters)) meters.set(link, new Meter());
+    this.#calls++;
+    setTimeout(() => (this.#callsFailed += Number(!this.#ended && !link.isClosed && !link.connectedAt)), CALL_FAILED_AFTER);
     const early = this.#early.get(to);
     this.#early.delete(to);
     void link.setTracks(this.#tracksFor(link));
@@ -275,7 +277,7 @@ class Participation implements Room {
 
   #drop(link: Link): void {
     if (this.#links.get(link.to) === link) this.#links.delete(link.to);
-    this.#meters.delete(link);
+    for (const meters of Object.values(this.#meters)) meters.delete(link);
     this.#early.delete(link.to);
     link.close();
     this.#flow.closed(link);
@@ -335,11 +337,31 @@ class Participation implements Room {
     await Promise.all([...this.#links.values()].map((link) => link.setTracks(this.#tracksFor(link))));
   }
 
+  async #measure(meters: ReadonlyMap<Link, Meter>): Promise<Quality> {
+    const open = [...this.#links.values()].filter((link) => link.isConnected);
+    const read = await Promise.all(open.map((link) => meters.get(link)!.read(link)));
+    const links = read.map(({ link }) => link);
+    return {
+      uplink_kbps: Math.max(0, ...read.map(({ uplink_kbps }) => uplink_kbps)),
+      rtt_ms: links.length ? Math.min(...links.map(({ rtt_ms }) => rtt_ms)) : 0,
+      codec_cpu: read.reduce((sum, { codec_cpu }) => sum + codec_cpu, 0),
+      calls: this.#calls,
+      calls_failed: this.#callsFailed,
+      links,
+    };
+  }
+
   async #report(): Promise<void> {
     const server = this.#server;
     try {
-      const { uplink_kbps, rtt_ms, links } = await this.quality();
-      await server.report({ ...(uplink_kbps && { uplink_kbps }), ...(rtt_ms && { rtt_ms }), muted: this.#muted, links, ...this.#flow.reported?.() });
+      const { uplink_kbps, rtt_ms, links, ...rest } = await this.#measure(this.#meters.reported);
+      let room = STREAMS_MAX;
+      const told = links.map((link) => {
+        const streams = link.streams.slice(0, room);
+        room -= streams.length;
+        return { ...link, streams };
+      });
+      await server.report({ ...(uplink_kbps && { uplink_kbps }), ...(rtt_ms && { rtt_ms }), ...rest, muted: this.#muted, links: told, ...this.#flow.reported?.() });
     } catch (thrown) {
       const error = toError(thrown);
       // Cut off is not gone: the next report may arrive.
@@ -388,7 +410,7 @@ class Participation implements Room {
     this.#flow.end();
     this.#shown.clear();
     for (const link of this.#links.values()) link.close();
-    for (const map of [this.#links, this.#meters, this.#early, this.#received]) map.clear();
+    for (const map of [this.#links, ...Object.values(this.#meters), this.#early, this.#received]) map.clear();
     // The chat goes on from where it was, whoever one is.
     for (const subscription of [...this.#subscriptions]) if (this.#ended || subscription.channel !== this.#channel('chat')) void subscription.close();
   }

@@ -8,6 +8,9 @@ import { SWITCH } from './topology.js';
 /** A broken way is tried anew after so long, and given up after so long, ms. */
 const RESTART_AFTER = 2_000;
 const GIVE_UP_AFTER = 20_000;
+/** How often, and for how long, the first media of the other are looked for, ms. */
+const LOOK_EVERY = 20;
+const LOOK_FOR = 15_000;
 /** Written and not taken yet; beyond, nothing more is written. */
 const BUFFERED_MAX = 4 << 20;
 
@@ -43,6 +46,8 @@ export class Link {
   readonly made = performance.now();
   /** Since when it was connected first; 0: it was not. */
   connectedAt = 0;
+  /** From when it was made to the first media of the other, ms. */
+  setupMs: number | undefined;
   /** When something came by its data channel last. */
   heardAt = 0;
   /** How often the way was made anew. */
@@ -56,6 +61,8 @@ export class Link {
   readonly #data: RTCDataChannel;
   readonly #senders = new Map<MediaStreamTrack, { sender: RTCRtpSender; sent: Sent }>();
   readonly #owners: Record<string, string> = {};
+  /** Whose the tracks are that come, by their ids. */
+  readonly #received = new Map<string, string>();
   #streams: Readonly<Record<string, string>> = {};
   #makingOffer = false;
   #settingAnswer = false;
@@ -80,7 +87,10 @@ export class Link {
     pc.onnegotiationneeded = () => void this.#offer();
     pc.onicecandidate = ({ candidate }) => candidate && this.#signal({ candidate: candidate.toJSON() });
     pc.ontrack = ({ track, streams: [stream] }) => {
-      if (stream) host.track(this, this.#streams[stream.id] ?? (to === SWITCH ? stream.id : to), track, stream);
+      if (!stream) return;
+      const owner = this.#streams[stream.id] ?? (to === SWITCH ? stream.id : to);
+      this.#received.set(track.id, owner);
+      host.track(this, owner, track, stream);
     };
     pc.onconnectionstatechange = () => this.#check();
     pc.oniceconnectionstatechange = () => this.#check();
@@ -95,9 +105,17 @@ export class Link {
     return this.isOpen && this.#data.bufferedAmount < BUFFERED_MAX / 4;
   }
 
+  get isClosed(): boolean {
+    return this.#closed;
+  }
+
   get isConnected(): boolean {
     return this.pc.connectionState === 'connected';
   }
+
+  /** Whose track it is, of those that come and those that are sent. */
+  readonly ownerOf = (trackId: string): string | undefined =>
+    this.#received.get(trackId) ?? [...this.#senders.values()].find(({ sent }) => sent.track.id === trackId)?.sent.owner;
 
   /** False where it is not open, or the other takes too little. */
   send(message: object): boolean {
@@ -240,7 +258,7 @@ export class Link {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     if (connectionState === 'connected') {
-      this.connectedAt ||= performance.now();
+      if (!this.connectedAt) this.#awaitMedia((this.connectedAt = performance.now()));
       this.#brokenAt = 0;
     } else if (iceConnectionState === 'failed' || iceConnectionState === 'disconnected' || connectionState === 'failed') {
       this.#brokenAt ||= performance.now();
@@ -249,6 +267,15 @@ export class Link {
       this.#timer = setTimeout(() => this.#mend(), after);
     }
     this.#host.changed(this);
+  }
+
+  #awaitMedia(since: number): void {
+    const look = setInterval(() => {
+      const now = performance.now();
+      const hasCome = this.pc.getReceivers().some((receiver) => receiver.getSynchronizationSources().length);
+      if (hasCome) this.setupMs = now - this.made;
+      if (hasCome || this.#closed || now - since > LOOK_FOR) clearInterval(look);
+    }, LOOK_EVERY);
   }
 
   #mend(): void {

@@ -1,61 +1,126 @@
-// What a link has carried since the last time. Source: W3C "Identifiers for WebRTC's Statistics API".
-import type { LinkQuality } from './types.js';
+// What a link has carried since the last time, in the words of Lozano's thesis: rate, RTT, OWD, loss, residual loss, set-up time, CPU.
+// Source: W3C "Identifiers for WebRTC's Statistics API"; docs/rooms.md, "Measuring".
+import type { LinkQuality, StreamQuality } from './types.js';
 
-interface Last {
-  readonly at: number;
-  readonly received: number;
-  readonly sent: number;
-  readonly lost: number;
-  readonly packets: number;
-  readonly frames: number;
-  readonly frozen: number;
+/** What a meter reads. */
+export interface Metered {
+  readonly to: string;
+  readonly pc: RTCPeerConnection;
+  /** As of `performance.now()`. */
+  readonly connectedAt: number;
+  readonly setupMs: number | undefined;
+  ownerOf(trackId: string): string | undefined;
 }
 
-export class Meter {
-  #last: Last | undefined;
+export interface Measured {
+  readonly link: LinkQuality;
+  readonly uplink_kbps: number;
+  /** Seconds of encoding and decoding, per second. */
+  readonly codec_cpu: number;
+}
 
-  async read(to: string, pc: RTCPeerConnection): Promise<LinkQuality & { readonly uplink_kbps: number }> {
-    const sum = { received: 0, sent: 0, lost: 0, packets: 0, frames: 0, frozen: 0 };
+type Stat = Record<string, any>;
+
+export class Meter {
+  /** When it was read last. Before that: since the link was connected. */
+  #at = 0;
+  /** Counters as they were, by the stream's id in the statistics. */
+  #last = new Map<string, Stat>();
+
+  async read({ to, pc, connectedAt, setupMs, ownerOf }: Metered): Promise<Measured> {
+    const stats = (await pc.getStats()) as unknown as Map<string, Stat>;
+    const [last, now] = [this.#last, performance.now()];
+    const ms = Math.max(now - (this.#at || connectedAt), 1);
+    this.#at = now;
+    this.#last = new Map();
+    /** How much more than the last time. */
+    const more = (one: Stat, name: string): number => Math.max((one[name] ?? 0) - (last.get(one['id'])?.[name] ?? 0), 0);
+    const kbps = (bytes: number): number => round((bytes * 8) / ms);
+    const sum = { received: 0, sent: 0, lost: 0, unrepaired: 0, expected: 0, decoded: 0, frames: 0, frozen: 0, dataIn: 0, dataOut: 0, busy: 0 };
     let [rtt, uplink, kind] = [0, 0, ''];
-    const stats = (await pc.getStats()) as unknown as Map<string, Record<string, any>>;
+    const remotes = new Map<string, Stat>();
+    for (const one of stats.values()) if (/^remote-/.test(one['type'])) remotes.set(one['localId'], one);
     for (const one of stats.values()) {
-      if (one['type'] === 'inbound-rtp') {
-        sum.received += one['bytesReceived'] ?? 0;
-        sum.lost += one['packetsLost'] ?? 0;
-        sum.packets += one['packetsReceived'] ?? 0;
-        if (one['kind'] === 'video') {
-          sum.frames += one['framesDecoded'] ?? 0;
-          sum.frozen += (one['totalFreezesDuration'] ?? 0) * 1000;
-        }
-      } else if (one['type'] === 'outbound-rtp') sum.sent += one['bytesSent'] ?? 0;
-      else if (one['type'] === 'transport' && one['selectedCandidatePairId']) {
-        const pair = stats.get(one['selectedCandidatePairId']);
-        rtt = (pair?.['currentRoundTripTime'] ?? 0) * 1000;
-        uplink = (pair?.['availableOutgoingBitrate'] ?? 0) / 1000;
-        kind = stats.get(pair?.['localCandidateId'])?.['candidateType'] ?? '';
-      }
+      if (one['type'] !== 'transport' || !one['selectedCandidatePairId']) continue;
+      const pair = stats.get(one['selectedCandidatePairId']);
+      rtt = (pair?.['currentRoundTripTime'] ?? 0) * 1000;
+      uplink = (pair?.['availableOutgoingBitrate'] ?? 0) / 1000;
+      const ends = [pair?.['localCandidateId'], pair?.['remoteCandidateId']].map((id) => stats.get(id)?.['candidateType'] ?? '');
+      kind = ends.includes('relay') ? 'relay' : ends[0];
     }
-    const now: Last = { at: performance.now(), ...sum };
-    const last = this.#last ?? { at: now.at - 1, received: 0, sent: 0, lost: 0, packets: 0, frames: 0, frozen: 0 };
-    const isFirst = !this.#last;
-    this.#last = now;
-    const ms = Math.max(now.at - last.at, 1);
-    const per = (count: number): number => (isFirst ? 0 : round(count / ms));
-    const lost = Math.max(now.lost - last.lost, 0);
-    const all = lost + now.packets - last.packets;
-    return {
+    const streams: StreamQuality[] = [];
+    for (const one of stats.values()) {
+      const remote = remotes.get(one['id']);
+      const isIn = one['type'] === 'inbound-rtp';
+      if (one['type'] === 'data-channel') {
+        sum.dataIn += more(one, 'bytesReceived');
+        sum.dataOut += more(one, 'bytesSent');
+      } else if (isIn || one['type'] === 'outbound-rtp') {
+        const [bytes, frames] = [more(one, isIn ? 'bytesReceived' : 'bytesSent'), more(one, isIn ? 'framesDecoded' : 'framesEncoded')];
+        // Retransmissions have numbers of their own (RTX), so what they repair stays counted as lost.
+        const [lost, repaired] = [more(one, 'packetsLost'), more(one, 'retransmittedPacketsReceived') + more(one, 'fecPacketsReceived')];
+        const expected = lost + Math.max(more(one, 'packetsReceived') - repaired, 0);
+        const unrepaired = Math.max(lost - repaired, 0);
+        const frozen = more(one, 'totalFreezesDuration') * 1000;
+        sum[isIn ? 'received' : 'sent'] += bytes;
+        sum.busy += more(one, 'totalDecodeTime') + more(one, 'totalEncodeTime');
+        if (isIn) {
+          sum.lost += lost;
+          sum.unrepaired += unrepaired;
+          sum.expected += expected;
+          sum.decoded += one['kind'] === 'video' ? frames : 0;
+          sum.frames += one['framesDecoded'] ?? 0;
+          sum.frozen += frozen;
+        }
+        const from = ownerOf(isIn ? one['trackIdentifier'] : stats.get(one['mediaSourceId'])?.['trackIdentifier']);
+        if (from !== undefined && (one['bytesReceived'] || one['bytesSent'])) {
+          const streamRtt = (remote?.['roundTripTime'] ?? 0) * 1000 || rtt;
+          streams.push({
+            from,
+            direction: isIn ? 'in' : 'out',
+            kind: one['kind'],
+            ...(one['rid'] && { layer: one['rid'] }),
+            rate_kbps: kbps(bytes),
+            rtt_ms: round(streamRtt),
+            loss: isIn ? share(lost, expected) : round(Math.min(Math.max(remote?.['fractionLost'] ?? 0, 0), 1)),
+            ...(isIn && { residual_loss: share(unrepaired, expected), ...owd(remote, streamRtt) }),
+            ...(one['kind'] === 'video' && {
+              fps: round((frames * 1000) / ms),
+              width: one['frameWidth'] ?? 0,
+              height: one['frameHeight'] ?? 0,
+              ...(isIn ? { freezes: more(one, 'freezeCount'), frozen_ms: round(frozen) } : { limited_by: one['qualityLimitationReason'] ?? 'none' }),
+            }),
+            codec: String(stats.get(one['codecId'])?.['mimeType'] ?? '').replace(/^.*\//, ''),
+          });
+        }
+      } else continue;
+      this.#last.set(one['id'], one);
+    }
+    const link: LinkQuality = {
       to,
-      rate_kbps: per((now.received - last.received) * 8),
-      sent_kbps: per((now.sent - last.sent) * 8),
+      rate_kbps: kbps(sum.received),
+      sent_kbps: kbps(sum.sent),
+      data_kbps: kbps(sum.dataIn),
+      data_sent_kbps: kbps(sum.dataOut),
       rtt_ms: round(rtt),
-      loss: all > 0 ? round(lost / all) : 0,
-      fps: per((now.frames - last.frames) * 1000),
-      frames: now.frames,
-      frozen_ms: round(now.frozen - last.frozen),
+      loss: share(sum.lost, sum.expected),
+      residual_loss: share(sum.unrepaired, sum.expected),
+      fps: round((sum.decoded * 1000) / ms),
+      frames: sum.frames,
+      frozen_ms: round(sum.frozen),
       kind,
-      uplink_kbps: round(uplink),
+      ...(setupMs !== undefined && { setup_ms: round(setupMs) }),
+      streams,
     };
+    return { link, uplink_kbps: round(uplink), codec_cpu: round((sum.busy * 1000) / ms) };
   }
 }
 
+/** By the sender's clock when it reported, and ours when that came: of use only where the two agree, so only if it can be true. */
+function owd(remote: Stat | undefined, rtt: number): { owd_ms?: number } {
+  const ms = remote?.['remoteTimestamp'] && remote['type'] === 'remote-outbound-rtp' ? remote['timestamp'] - remote['remoteTimestamp'] : -1;
+  return ms >= 0 && ms <= rtt + 1 ? { owd_ms: round(ms) } : {};
+}
+
+const share = (part: number, whole: number): number => (whole > 0 ? round(part / whole) : 0);
 const round = (figure: number): number => Math.round(figure * 1000) / 1000;

@@ -74,22 +74,63 @@ export interface RoomEvents {
   end: MillraceError | undefined;
 }
 
+/** What was measured of one stream since the last time, by `getStats`. */
+export interface StreamQuality {
+  /** Whose it is. */
+  readonly from: string;
+  readonly direction: 'in' | 'out';
+  readonly kind: 'audio' | 'video';
+  /** Which of several that are sent of one picture. */
+  readonly layer?: string;
+  readonly rate_kbps: number;
+  readonly rtt_ms: number;
+  /** One way, of one that comes in: only where the clocks of both agree. */
+  readonly owd_ms?: number;
+  /** The share of packets that the way has lost; of one that goes out, as the other says. */
+  readonly loss: number;
+  /** The share that nothing has repaired, either; what was sent again without need hides some. */
+  readonly residual_loss?: number;
+  readonly fps?: number;
+  readonly width?: number;
+  readonly height?: number;
+  readonly freezes?: number;
+  readonly frozen_ms?: number;
+  /** Why the picture is sent smaller, or less often, than it could be. */
+  readonly limited_by?: 'none' | 'cpu' | 'bandwidth' | 'other';
+  readonly codec: string;
+}
+
 /** What was measured of one link since the last time, by `getStats`. */
 export interface LinkQuality {
   readonly to: string;
+  /** Of pictures and sound that came, and were sent. */
   readonly rate_kbps: number;
   readonly sent_kbps: number;
+  /** Of data that came, and were sent. */
+  readonly data_kbps: number;
+  readonly data_sent_kbps: number;
   readonly rtt_ms: number;
   readonly loss: number;
+  readonly residual_loss: number;
   readonly fps: number;
+  /** All that were decoded so far. */
   readonly frames: number;
   readonly frozen_ms: number;
+  /** The way: `host`, `srflx`, `prflx` or `relay`. */
   readonly kind: string;
+  /** From when the link was made to the other's first picture or sound. */
+  readonly setup_ms?: number;
+  readonly streams: readonly StreamQuality[];
 }
 
 export interface Quality {
   readonly uplink_kbps: number;
   readonly rtt_ms: number;
+  /** Encoding and decoding of pictures, in cores: a browser tells no more of its CPU. */
+  readonly codec_cpu: number;
+  /** Links that were made so far, and those of them that were not connected within 15 s. */
+  readonly calls: number;
+  readonly calls_failed: number;
   readonly links: readonly LinkQuality[];
 }
 

@@ -427,6 +427,12 @@ impl Switch {
         members.map(|member| self.report(member, now)).collect()
     }
 
+    /// `None`: it has gone.
+    pub fn report_of(&self, id: MemberId, now: Instant) -> Option<Report> {
+        let member = self.members.get(id.slot as usize).filter(|member| member.id == id)?;
+        Some(self.report(member, now))
+    }
+
     fn report(&self, member: &Member, now: Instant) -> Report {
         let sends = member.tracks.iter().map(|track| Sends {
             kind: kind_name(track.kind),

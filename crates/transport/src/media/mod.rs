@@ -193,6 +193,12 @@ pub(crate) fn reports(context: &Context, room: &RoomName) -> Vec<Report> {
     with_unit(context, |unit, _| unit.reports(room.as_str(), Instant::now())).unwrap_or_default()
 }
 
+/// What the unit sees of one participant; `None`: it is not there.
+pub(crate) fn report(context: &Context, room: &RoomName, id: &str) -> Option<Report> {
+    let member = context.media.participants.borrow().get(&(room.clone(), Box::from(id)))?.member;
+    with_unit(context, |unit, _| unit.report_of(member, Instant::now()))?
+}
+
 fn refused(refused: &Refused) -> Error {
     let code = match refused {
         Refused::Offer(_) => Code::BadRequest,

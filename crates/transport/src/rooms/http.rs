@@ -9,7 +9,7 @@ use millrace_rtc::room::{Join, Role, SWITCH, Topology};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{RoomName, see_to, signal, welcome};
+use super::{RoomName, publish, report, see_to, signal, welcome};
 use crate::{
     access::Caller,
     http::{Context, Query, Response, json as json_answer, no_content, read_body},
@@ -248,10 +248,14 @@ async fn reports(
 ) -> Result<Response, Error> {
     let shared = context.rooms.shared()?;
     let secret = secret(parts)?;
-    let report = read_object(context, parts, body, shared.config.signal_bytes_max / 4).await?;
+    let figures = read_object(context, parts, body, shared.config.signal_bytes_max / 4).await?;
+    report::check(&figures)?;
     let name = room.clone();
     let ask = move |context: Rc<Context>| async move {
-        context.rooms.with(&name, |room| room.report(super::now(), &from, &secret, report))?;
+        context.rooms.with(&name, |room| room.report(super::now(), &from, &secret, figures.clone()))?;
+        // The record of the room: what this one has seen beside what the switching unit has seen of it.
+        let told = json!({ "participant": from, "report": figures, "switch": media::report(&context, &name, &from) });
+        see_to(publish(&context, &name.reports(), &told, None, None));
         match context.rooms.carry_out(&context, &name) {
             Some(published) => published.await.map(drop),
             None => Ok(()),

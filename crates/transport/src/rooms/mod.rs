@@ -5,6 +5,7 @@
 //!
 //! - this file: the rooms of a shard
 //! - [`http`]: what participants ask for
+//! - [`report`]: what they may report
 //! - [`switch`]: where the unit that forwards for everybody comes in
 //!
 //! Source: docs/rooms.md; docs/protocol.md, "Rooms".
@@ -12,6 +13,7 @@
 mod config;
 mod http;
 mod names;
+mod report;
 mod switch;
 
 use std::{

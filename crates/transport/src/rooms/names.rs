@@ -40,6 +40,10 @@ impl RoomName {
         self.channel("data")
     }
 
+    pub fn reports(&self) -> ChannelName {
+        self.channel("reports")
+    }
+
     pub fn inbox(&self, id: &str) -> ChannelName {
         self.channel(&format!("inbox/{id}"))
     }
@@ -52,7 +56,7 @@ impl RoomName {
 /// Is it one that only the server publishes to?
 pub(crate) fn is_reserved(channel: &str) -> bool {
     let Some((_, rest)) = channel.strip_prefix("rooms/").and_then(|rest| rest.split_once('/')) else { return false };
-    rest == "state" || rest == "inbox" || rest.starts_with("inbox/")
+    matches!(rest, "state" | "reports" | "inbox") || rest.starts_with("inbox/")
 }
 
 #[cfg(test)]
@@ -60,9 +64,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_state_and_inboxes_are_the_servers() {
+    fn only_state_reports_and_inboxes_are_the_servers() {
         for (channel, reserved) in [
             ("rooms/a/state", true),
+            ("rooms/a/reports", true),
             ("rooms/a/inbox/1", true),
             ("rooms/a/inbox", true),
             ("rooms/a/chat", false),

@@ -246,6 +246,18 @@ async fn who_reports_nothing_has_left_and_what_is_reported_is_shown() {
     let shown = state(&server, "r").await;
     assert_eq!(shown["reports"][&ann.id], report);
     assert_eq!(shown["participants"][0]["muted"], true);
+    // What was reported is kept, too, for whoever wants all of it, and nobody else says it.
+    let told = json!({ "participant": ann.id, "report": report, "switch": null });
+    until("the record has it", async || {
+        let record = server.get("/v1/channels/rooms/r/reports?since=earliest").await.json();
+        record["messages"].as_array().is_some_and(|messages| messages.iter().any(|message| message["data"] == told))
+    })
+    .await;
+    server.post("/v1/channels/rooms/r/reports", &[], told.to_string()).await.assert_problem(403, "forbidden");
+    for report in [json!({ "rtt_ms": -1 }), json!({ "links": [{ "streams": [{ "loss": 2 }] }] })] {
+        ann.post(&server, "reports", report).await.assert_problem(400, "bad_request");
+    }
+    assert_eq!(state(&server, "r").await["reports"][&ann.id], report, "what is refused changes nothing");
     bob.post(&server, "reports", json!({})).await.assert_problem(404, "not_found");
     ann.post(&server, "signals", json!({ "to": bob.id, "bye": "" })).await.assert_problem(404, "not_found");
 }
