@@ -5,4 +5,9 @@ export const DEMOS = [
     name: 'CarCare',
     says: 'A fleet on the map, on your phone. Switch the transport while you drive: no record is lost.',
   },
+  {
+    path: '/rooms',
+    name: 'Rooms',
+    says: 'A call between browsers, with its topology, its figures, and why it is bad.',
+  },
 ] as const;

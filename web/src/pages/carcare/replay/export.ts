@@ -1,11 +1,6 @@
 /** A drive as a file that other programs read: GPX 1.1 for maps and watches, CSV for tables. */
+import { field, type File } from '../../../lib/file';
 import type { Drive, Fix } from './drive';
-
-export interface File {
-  readonly name: string;
-  readonly type: string;
-  readonly text: string;
-}
 
 /** Of the car's clock, as both formats want it: UTC. */
 const utc = (ms: number) => new Date(ms).toISOString();
@@ -77,17 +72,4 @@ export function csv(car: number, drive: Drive): File {
   const line = (fields: readonly (string | number | undefined)[]) => fields.map(field).join(',') + '\r\n';
   const lines = drive.fixes.map((fix) => line(COLUMNS.map(([, value]) => value(fix))));
   return { name: fileName(car, drive, 'csv'), type: 'text/csv', text: line(COLUMNS.map(([head]) => head)) + lines.join('') };
-}
-
-function field(value: string | number | undefined): string {
-  const text = value === undefined || value === null ? '' : String(value);
-  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-}
-
-export function download({ name, type, text }: File): void {
-  const url = URL.createObjectURL(new Blob([text], { type: `${type};charset=utf-8` }));
-  const link = Object.assign(document.createElement('a'), { href: url, download: name });
-  link.click();
-  // Not before the browser has begun to read it.
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

@@ -1,0 +1,204 @@
+/** A call as the page shows it: who is there, what they send and say, and what is measured. */
+import { millrace, type Client } from '@millrace/client';
+import { joinRoom, MillraceError, type Participant, type Quality, type Room, type RoomState, type Topology } from '@millrace/client/room';
+import type { Devices } from './devices.svelte';
+import { neighbours } from '@millrace/client/room';
+import { SWITCH } from './graph';
+import { Run } from './run';
+import { isTold, look, type Report, type SwitchView } from './view';
+import { whyBad } from './why';
+
+/** Between two looks at the statistics, and how many of them say why it is bad, ms. */
+const MEASURE_EVERY = 2_000;
+const SAMPLES = 5;
+/** Rates of a stream that are drawn: two minutes. */
+const RATES = 60;
+/** What the switching unit said a minute ago, to count what has changed. */
+const SWITCH_WINDOW = 60_000;
+const SAID_MAX = 500;
+/** A link that is not there after so long is missed, ms. */
+const MISSED_AFTER = 5_000;
+
+export interface Line {
+  readonly from: string;
+  readonly name: string;
+  readonly text: string;
+  readonly at: number;
+  readonly mine: boolean;
+  readonly id: string;
+}
+
+export class Call {
+  readonly room: Room;
+  readonly run: Run;
+  readonly devices: Devices;
+  state = $state.raw() as RoomState;
+  streams = $state.raw<ReadonlyMap<string, MediaStream>>(new Map());
+  said = $state.raw<readonly Line[]>([]);
+  unread = $state(0);
+  chatOpen = false;
+  /** For who does not see it: who has come and gone. */
+  news = $state('');
+  quality = $state.raw<Quality | undefined>();
+  /** Everybody's last report; own figures are newer. */
+  reports = $state.raw<ReadonlyMap<string, Report>>(new Map());
+  /** What the switching unit has said last, by participant. */
+  views = $state.raw<ReadonlyMap<string, SwitchView>>(new Map());
+  rates = $state.raw<ReadonlyMap<string, readonly number[]>>(new Map());
+  ended = $state.raw<{ readonly cause: MillraceError | undefined } | undefined>();
+  readonly #client: Client;
+  readonly #names = new Map<string, string>();
+  readonly #stop: (() => void)[] = [];
+  #samples: { readonly at: number; readonly quality: Quality }[] = [];
+  #ownViews: { readonly at: number; readonly view: SwitchView }[] = [];
+  #missingSince = new Map<string, number>();
+  missing = $state.raw<readonly string[]>([]);
+
+  private constructor(room: Room, client: Client, name: string, devices: Devices) {
+    this.room = room;
+    this.state = room.state;
+    this.#client = client;
+    this.devices = devices;
+    this.run = new Run(name, room.id);
+    this.#listen(name);
+    devices.joined(this.me?.name ?? '', () => {
+      void room.replaceStream(devices.stream);
+      room.setMuted(devices.microphone === 'off');
+    });
+    if (devices.microphone === 'off') room.setMuted(true);
+    const timer = setInterval(() => void this.#measure(), MEASURE_EVERY);
+    this.#stop.push(() => clearInterval(timer));
+  }
+
+  /** Errors: those of joining. Somebody who was faster may have made the room with another topology: theirs holds. */
+  static async join(room: string, options: { name: string; topology?: Topology; token?: string }, devices: Devices): Promise<Call> {
+    const { token, topology, name } = options;
+    const rights = token ? { token } : {};
+    const client = millrace(location.origin, rights);
+    const join = (wanted: { topology?: Topology }) => joinRoom(client, room, { url: location.origin, ...rights, ...wanted, name, stream: devices.stream });
+    try {
+      const joined = await join(topology ? { topology } : {}).catch((error: unknown) => {
+        if (!topology || !(error instanceof MillraceError) || error.reason !== 'conflict') throw error;
+        return join({});
+      });
+      const call = new Call(joined, client, room, devices);
+      void look(room, token).then((view) => view && call.#catchUp(view.reports, view.switch), () => {});
+      return call;
+    } catch (error) {
+      void client.close();
+      throw error;
+    }
+  }
+
+  get me(): Participant | undefined {
+    return this.state.participants.find(({ id }) => id === this.room.id);
+  }
+
+  get others(): readonly Participant[] {
+    return this.state.participants.filter(({ id }) => id !== this.room.id);
+  }
+
+  /** What is known of everybody, own figures from just now. */
+  get figures(): ReadonlyMap<string, Report> {
+    return this.quality ? new Map([...this.reports, [this.room.id, this.quality]]) : this.reports;
+  }
+
+  get reasons() {
+    const samples = this.#samples;
+    return whyBad({
+      me: this.room.id,
+      state: this.state,
+      samples: this.quality ? samples.map(({ quality }) => quality) : [],
+      overMs: samples.length ? samples.at(-1)!.at - samples[0]!.at + MEASURE_EVERY : 0,
+      views: this.views,
+      viewBefore: this.#ownViews[0]?.view,
+      reports: this.reports,
+      missing: this.missing,
+      nameOf: this.nameOf,
+    });
+  }
+
+  readonly nameOf = (id: string): string => (id === this.room.id ? 'You' : id === SWITCH ? 'Server' : this.#names.get(id) || 'Somebody');
+
+  async say(text: string): Promise<void> {
+    await this.room.say(text);
+  }
+
+  read(): void {
+    this.unread = 0;
+  }
+
+  async leave(): Promise<void> {
+    await this.room.leave();
+  }
+
+  #listen(name: string): void {
+    const { room } = this;
+    const known = (one: Participant): void => {
+      // Two of the same name are told apart by when they came.
+      const others = [...this.#names].filter(([id, name]) => id !== one.id && name.replace(/ \(\d+\)$/, '') === (one.name || 'Guest')).length;
+      this.#names.set(one.id, (one.name || 'Guest') + (others ? ` (${others + 1})` : ''));
+    };
+    const follow = (state: RoomState): void => {
+      this.state = state;
+      for (const one of state.participants) if (!this.#names.has(one.id)) known(one);
+    };
+    room.on('state', follow);
+    // Those who were there before have been told of already.
+    follow(room.state);
+    room.on('participant', ({ id }) => (this.news = `${this.nameOf(id)} is here`));
+    room.on('left', ({ id }) => {
+      this.news = `${this.nameOf(id)} has left`;
+      this.streams = new Map([...this.streams].filter(([of]) => of !== id));
+      this.reports = new Map([...this.reports].filter(([of]) => of !== id));
+    });
+    room.on('track', ({ participant, stream }) => (this.streams = new Map(this.streams).set(participant, stream)));
+    room.on('chat', ({ from, text, position }) => {
+      const mine = from === room.id;
+      this.said = [...this.said, { from, name: this.nameOf(from), text, at: Date.now(), mine, id: position }].slice(-SAID_MAX);
+      if (!mine && !this.chatOpen) this.unread++;
+    });
+    room.on('end', (cause) => {
+      this.#stop.forEach((stop) => stop());
+      void this.#client.close();
+      this.ended = { cause };
+    });
+    const record = this.#client.subscribe(`rooms/${name}/reports`);
+    record.on(
+      ({ data }) => {
+        if (isTold(data)) this.#catchUp({ [data.participant]: data.report }, data.switch ? [data.switch] : []);
+      },
+      // Somebody who may not read it sees their own figures.
+      () => {},
+    );
+    this.#stop.push(() => void record.close());
+  }
+
+  #catchUp(reports: Readonly<Record<string, Report>>, views: readonly SwitchView[]): void {
+    this.reports = new Map([...this.reports, ...Object.entries(reports)]);
+    this.views = new Map([...this.views, ...views.map((view) => [view.name, view] as const)]);
+    const own = views.find(({ name }) => name === this.room.id);
+    const at = Date.now();
+    if (own) this.#ownViews = [...this.#ownViews.filter((one) => at - one.at < SWITCH_WINDOW), { at, view: own }];
+  }
+
+  async #measure(): Promise<void> {
+    const quality = await this.room.quality();
+    if (this.ended) return;
+    const now = performance.now();
+    this.run.add(quality, this.views.get(this.room.id), this.nameOf);
+    this.#samples = [...this.#samples, { at: now, quality }].slice(-SAMPLES);
+    const linked = new Set(quality.links.map(({ to }) => to));
+    const wanted = new Set(neighbours(this.state, this.room.id).filter((id) => !linked.has(id)));
+    for (const id of this.#missingSince.keys()) if (!wanted.has(id)) this.#missingSince.delete(id);
+    for (const id of wanted) if (!this.#missingSince.has(id)) this.#missingSince.set(id, now);
+    this.missing = [...this.#missingSince].flatMap(([id, since]) => (now - since > MISSED_AFTER ? [id] : []));
+    const rates = quality.links.flatMap((link) => link.streams.map((stream) => [keyOf(link.to, stream), [...(this.rates.get(keyOf(link.to, stream)) ?? []), stream.rate_kbps].slice(-RATES)] as const));
+    this.rates = new Map(rates);
+    this.quality = quality;
+  }
+}
+
+/** Tells the streams of a participant apart. */
+export const keyOf = (link: string, { direction, from, kind, layer }: { direction: string; from: string; kind: string; layer?: string }): string =>
+  [link, direction, from, kind, layer ?? ''].join(' ');

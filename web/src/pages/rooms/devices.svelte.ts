@@ -1,0 +1,192 @@
+/** Camera and microphone: asked for, chosen, switched off and on. Without them one joins with chat and data. */
+
+export type Kind = 'camera' | 'microphone';
+type On = 'off' | 'asking' | 'on';
+
+const CONSTRAINTS = {
+  camera: { width: { ideal: 640 }, height: { ideal: 360 }, frameRate: { ideal: 30 } },
+  microphone: { echoCancellation: true, noiseSuppression: true, autoGainControl: true },
+} as const satisfies Record<Kind, MediaTrackConstraints>;
+
+export class Devices {
+  /** The same one all the time; what is in it changes. */
+  readonly stream = new MediaStream();
+  camera = $state.raw<On>('off');
+  microphone = $state.raw<On>('off');
+  trouble = $state.raw<Readonly<Partial<Record<Kind, string>>>>({});
+  list = $state.raw<readonly MediaDeviceInfo[]>([]);
+  chosen = $state.raw<Readonly<Partial<Record<Kind, string>>>>({});
+  /** Rises with every change of what is in the stream. */
+  version = $state(0);
+  /** In a call a picture that stands still takes the place of a camera that is off: nothing has to be negotiated. */
+  #standInFor: string | undefined;
+  #changed: () => void = () => {};
+  readonly #over = new AbortController();
+
+  constructor() {
+    this.#media?.addEventListener('devicechange', () => void this.#relist(), { signal: this.#over.signal });
+  }
+
+  /** Both at once, so that one asks once; what cannot be had alone does not keep the other away. */
+  async start(): Promise<void> {
+    this.camera = this.microphone = 'asking';
+    try {
+      this.#take(await this.#ask({ camera: true, microphone: true }));
+    } catch {
+      await this.#turnOn('camera');
+      await this.#turnOn('microphone');
+    }
+    this.camera = this.#track('camera') ? 'on' : 'off';
+    this.microphone = this.#track('microphone') ? 'on' : 'off';
+    await this.#relist();
+  }
+
+  async set(kind: Kind, on: boolean): Promise<void> {
+    if (this[kind] === 'asking') return;
+    const track = this.#track(kind);
+    if (kind === 'microphone' && track) {
+      // Only silent: it is back at once.
+      track.enabled = on;
+      this.microphone = on ? 'on' : 'off';
+    } else if (on) {
+      this[kind] = 'asking';
+      this[kind] = (await this.#turnOn(kind)) ? 'on' : 'off';
+      await this.#relist();
+    } else {
+      this.#swap(kind, undefined);
+      this[kind] = 'off';
+    }
+    this.#changed();
+  }
+
+  async choose(kind: Kind, id: string): Promise<void> {
+    this.chosen = { ...this.chosen, [kind]: id };
+    if (this[kind] !== 'on') return;
+    this[kind] = (await this.#turnOn(kind)) ? 'on' : 'off';
+    this.#changed();
+  }
+
+  of(kind: Kind): readonly MediaDeviceInfo[] {
+    const wanted = kind === 'camera' ? 'videoinput' : 'audioinput';
+    // Without permission they have neither names nor ids.
+    return this.list.filter((one) => one.kind === wanted && one.deviceId);
+  }
+
+  /** From now on others see what is in the stream. */
+  joined(name: string, changed: () => void): void {
+    this.#standInFor = name;
+    this.#changed = changed;
+  }
+
+  stop(): void {
+    this.#over.abort();
+    for (const track of this.stream.getTracks()) track.stop();
+  }
+
+  get #media(): MediaDevices | undefined {
+    // Missing on pages that came without TLS, whatever its type says.
+    return navigator.mediaDevices as MediaDevices | undefined;
+  }
+
+  #track(kind: Kind): MediaStreamTrack | undefined {
+    const tracks = kind === 'camera' ? this.stream.getVideoTracks() : this.stream.getAudioTracks();
+    return tracks.find((track) => track.readyState === 'live' && !standIns.has(track));
+  }
+
+  async #turnOn(kind: Kind): Promise<boolean> {
+    try {
+      this.#take(await this.#ask({ [kind]: true }));
+      return true;
+    } catch (error) {
+      this.trouble = { ...this.trouble, [kind]: inWords(kind, error) };
+      return false;
+    }
+  }
+
+  #ask(what: Partial<Record<Kind, boolean>>): Promise<MediaStream> {
+    if (!this.#media) return Promise.reject(new DOMException('no TLS', 'SecurityError'));
+    const want = (kind: Kind): MediaTrackConstraints | false => {
+      const id = this.chosen[kind];
+      return what[kind] ? { ...CONSTRAINTS[kind], ...(id && { deviceId: { exact: id } }) } : false;
+    };
+    return this.#media.getUserMedia({ video: want('camera'), audio: want('microphone') });
+  }
+
+  #take(got: MediaStream): void {
+    for (const track of got.getTracks()) {
+      const kind = track.kind === 'video' ? 'camera' : 'microphone';
+      this.#swap(kind, track);
+      const { [kind]: _, ...rest } = this.trouble;
+      this.trouble = rest;
+      const id = track.getSettings().deviceId;
+      if (id) this.chosen = { ...this.chosen, [kind]: id };
+      track.addEventListener('ended', () => {
+        if (!this.stream.getTracks().includes(track)) return;
+        this.trouble = { ...this.trouble, [kind]: `The ${kind} has been unplugged, or taken back.` };
+        this.#swap(kind, undefined);
+        this[kind] = 'off';
+        this.#changed();
+      });
+    }
+  }
+
+  #swap(kind: Kind, track: MediaStreamTrack | undefined): void {
+    const old = kind === 'camera' ? this.stream.getVideoTracks() : this.stream.getAudioTracks();
+    const next = track ?? (kind === 'camera' && this.#standInFor !== undefined && old.length ? standIn(this.#standInFor) : undefined);
+    for (const one of old) {
+      this.stream.removeTrack(one);
+      one.stop();
+    }
+    if (next) this.stream.addTrack(next);
+    this.version++;
+  }
+
+  async #relist(): Promise<void> {
+    this.list = (await this.#media?.enumerateDevices().catch(() => [])) ?? [];
+  }
+}
+
+const standIns = new WeakSet<MediaStreamTrack>();
+
+/** The first letters of a name, as a picture. */
+function standIn(name: string): MediaStreamTrack {
+  const canvas = Object.assign(document.createElement('canvas'), { width: 320, height: 180 });
+  const pen = canvas.getContext('2d')!;
+  const draw = (): void => {
+    pen.fillStyle = '#16363a';
+    pen.fillRect(0, 0, canvas.width, canvas.height);
+    pen.fillStyle = '#62d2d3';
+    pen.font = '600 64px system-ui, sans-serif';
+    pen.textAlign = 'center';
+    pen.textBaseline = 'middle';
+    pen.fillText(initials(name), canvas.width / 2, canvas.height / 2);
+  };
+  draw();
+  const track = canvas.captureStream(2).getVideoTracks()[0]!;
+  standIns.add(track);
+  // A picture is only sent when it is drawn.
+  const timer = setInterval(() => (track.readyState === 'live' ? draw() : clearInterval(timer)), 500);
+  return track;
+}
+
+export function initials(name: string): string {
+  const words = name.trim().split(/\s+/).filter(Boolean);
+  const letters = words.length > 1 ? [words[0]!, words.at(-1)!] : words;
+  return letters.map((word) => [...word][0]!.toUpperCase()).join('') || '?';
+}
+
+function inWords(kind: Kind, error: unknown): string {
+  switch (error instanceof DOMException ? error.name : '') {
+    case 'SecurityError':
+      return `The browser gives a ${kind} only to pages that came by HTTPS, or from this machine.`;
+    case 'NotAllowedError':
+      return `The ${kind} is not allowed. Allow it beside the address of this page.`;
+    case 'NotFoundError':
+    case 'OverconstrainedError':
+      return `No ${kind} was found.`;
+    case 'NotReadableError':
+      return `The ${kind} is in use by another program.`;
+    default:
+      return `The ${kind} does not start: ${error instanceof Error ? error.message : String(error)}`;
+  }
+}

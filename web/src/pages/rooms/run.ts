@@ -1,0 +1,100 @@
+/** The figures of a run, as this page has seen them: kept while it is open, saved as CSV or JSON. */
+import type { Quality } from '@millrace/client/room';
+import { field, type File } from '../../lib/file';
+import type { SwitchView } from './view';
+
+/** With two streams each way and a sample every two seconds that is more than two hours; what is older goes. */
+const ROWS_MAX = 16_384;
+
+/** One stream in one period; or a link, where it has none. Names as in Lozano's thesis, units last. */
+export interface Row {
+  readonly at: string;
+  readonly link: string;
+  readonly way: string;
+  readonly from?: string;
+  readonly from_name?: string;
+  readonly direction?: 'in' | 'out';
+  readonly kind?: 'audio' | 'video';
+  readonly layer?: string;
+  readonly rate_kbps: number;
+  readonly rtt_ms: number;
+  readonly owd_ms?: number;
+  readonly loss: number;
+  readonly residual_loss?: number;
+  readonly setup_ms?: number;
+  readonly fps?: number;
+  readonly width?: number;
+  readonly height?: number;
+  readonly freezes?: number;
+  readonly frozen_ms?: number;
+  readonly limited_by?: string;
+  readonly codec?: string;
+  readonly uplink_kbps: number;
+  readonly codec_cpu: number;
+  readonly calls: number;
+  readonly calls_failed: number;
+  /** What the switching unit says of this stream. */
+  readonly switch_estimate_kbps?: number;
+  readonly switch_layer?: number;
+  readonly switch_layer_switches?: number;
+}
+
+const COLUMNS = [
+  'at', 'link', 'way', 'from', 'from_name', 'direction', 'kind', 'layer', 'rate_kbps', 'rtt_ms', 'owd_ms', 'loss', 'residual_loss', 'setup_ms', 'fps', 'width', 'height',
+  'freezes', 'frozen_ms', 'limited_by', 'codec', 'uplink_kbps', 'codec_cpu', 'calls', 'calls_failed', 'switch_estimate_kbps', 'switch_layer', 'switch_layer_switches',
+] as const satisfies readonly (keyof Row)[];
+
+export class Run {
+  readonly began = new Date();
+  readonly rows: Row[] = [];
+  samples = 0;
+  dropped = 0;
+
+  constructor(
+    readonly room: string,
+    readonly participant: string,
+  ) {}
+
+  add(quality: Quality, seen: SwitchView | undefined, nameOf: (id: string) => string): void {
+    this.samples++;
+    const at = new Date().toISOString();
+    const { uplink_kbps, codec_cpu, calls, calls_failed } = quality;
+    for (const { to: link, kind: way, setup_ms, rate_kbps, rtt_ms, loss, residual_loss, streams } of quality.links) {
+      const all = { at, link, way, uplink_kbps, codec_cpu, calls, calls_failed, ...(setup_ms !== undefined && { setup_ms }) };
+      if (!streams.length) this.rows.push({ ...all, rate_kbps, rtt_ms, loss, residual_loss });
+      for (const stream of streams) {
+        const passed = link === 'switch' && stream.direction === 'in' ? seen?.receives.find(({ from, kind }) => from === stream.from && kind === stream.kind) : undefined;
+        this.rows.push({
+          ...all,
+          ...stream,
+          from_name: nameOf(stream.from),
+          ...(passed && { switch_layer_switches: passed.layer_switches, ...(passed.layer !== null && { switch_layer: passed.layer }) }),
+          ...(link === 'switch' && seen?.estimate_kbps != null && { switch_estimate_kbps: seen.estimate_kbps }),
+        });
+      }
+    }
+    const over = this.rows.length - ROWS_MAX;
+    if (over > 0) {
+      this.rows.splice(0, over);
+      this.dropped += over;
+    }
+  }
+
+  csv(): File {
+    const lines = [COLUMNS.join(','), ...this.rows.map((row) => COLUMNS.map((column) => field(harmless(row[column]))).join(','))];
+    return { name: this.#name('csv'), type: 'text/csv', text: `${lines.join('\r\n')}\r\n` };
+  }
+
+  json(): File {
+    const { room, participant, dropped, rows } = this;
+    const run = { room, participant, began: this.began.toISOString(), saved: new Date().toISOString(), rows_dropped: dropped, rows };
+    return { name: this.#name('json'), type: 'application/json', text: JSON.stringify(run, undefined, 1) };
+  }
+
+  #name(kind: string): string {
+    return `room-${this.room.replaceAll(/[^\w.-]/g, '_')}-${this.began.toISOString().slice(0, 16).replace(':', '')}Z.${kind}`;
+  }
+}
+
+/** What others call themselves must be no formula in a table. */
+const harmless = (value: string | number | undefined): string | number | undefined => (typeof value === 'string' && /^[=+\-@\t]/.test(value) ? `'${value}` : value);

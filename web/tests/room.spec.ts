@@ -1,0 +1,221 @@
+// The page of a room: people with and without devices, the graph and its figures, the words for what is bad, and everyone can use it.
+import { readFile } from 'node:fs/promises';
+import { expect, test, type Browser, type BrowserContext, type Page, type TestInfo } from '@playwright/test';
+import type { Quality, RoomState } from '../../sdk/src/room/index.ts';
+import { arcOf, edgesOf, placesOf } from '../src/pages/rooms/graph.ts';
+import { Run } from '../src/pages/rooms/run.ts';
+import type { SwitchView } from '../src/pages/rooms/view.ts';
+import { whyBad, type Seen } from '../src/pages/rooms/why.ts';
+import { url, violations } from './page.ts';
+import { camera } from './room-page.ts';
+
+test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
+test.describe.configure({ timeout: 120_000 });
+
+const PATIENCE = { timeout: 40_000 };
+let rooms = 0;
+const fresh = (): string => `page-${process.pid}-${++rooms}`;
+
+/** Past the door, under a name. */
+async function enter(page: Page, room: string, name: string, topology?: string): Promise<void> {
+  await page.goto(url(`/rooms/${room}`));
+  await page.getByLabel('Your name').fill(name, PATIENCE);
+  if (topology) await page.getByLabel('How you are connected').selectOption(topology);
+  await expect(page.getByRole('button', { name: 'Camera' })).not.toContainText('Asking', PATIENCE);
+  await page.getByRole('button', { name: 'Join' }).click();
+  await expect(page.getByRole('toolbar', { name: 'Call' })).toBeVisible(PATIENCE);
+}
+
+async function meet(browser: Browser, topology: string, look: object = {}): Promise<{ room: string; context: BrowserContext; ann: Page; bob: Page }> {
+  const context = await browser.newContext(look);
+  const room = fresh();
+  const [ann, bob] = [await context.newPage(), await context.newPage()];
+  await enter(ann, room, 'Ann', topology);
+  await enter(bob, room, 'Bob');
+  return { room, context, ann, bob };
+}
+
+/** Frames of somebody's picture that are on the page. */
+const frames = (page: Page, name: string): Promise<number> =>
+  page.getByLabel(`Picture of ${name}`).evaluate((video: HTMLVideoElement) => video.getVideoPlaybackQuality().totalVideoFrames);
+
+/** Nothing that axe or a finger would miss, and nothing that is too wide, light and dark. */
+async function check(page: Page, what: string, info: TestInfo): Promise<void> {
+  for (const colorScheme of ['light', 'dark'] as const) {
+    await page.emulateMedia({ colorScheme });
+    expect(await violations(page), `${what}, ${colorScheme}`).toEqual([]);
+    await page.screenshot({ path: info.outputPath(`${what}-${colorScheme}.png`) });
+  }
+  const { sideways, small } = await page.evaluate(() => ({
+    sideways: document.documentElement.scrollWidth - innerWidth,
+    small: [...document.querySelectorAll<HTMLElement>('button, a[href], input, select, summary')]
+      .filter((element) => element.checkVisibility({ visibilityProperty: true }))
+      .map((element) => ({ box: element.getBoundingClientRect(), html: element.outerHTML.slice(0, 90) }))
+      .filter(({ box }) => box.width < 44 || box.height < 44)
+      .map(({ box, html }) => `${box.width} x ${box.height}: ${html}`),
+  }));
+  expect(sideways, `${what}: no sideways scrolling`).toBeLessThanOrEqual(0);
+  expect(small, `${what}: a finger hits everything`).toEqual([]);
+}
+
+test('two meet: pictures, chat, figures on the edges, a file to take along', async ({ browser }, info) => {
+  const { room, context, ann, bob } = await meet(browser, 'mesh', { viewport: { width: 1280, height: 800 }, acceptDownloads: true });
+  await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(10);
+  await expect.poll(() => frames(bob, 'Ann'), PATIENCE).toBeGreaterThan(10);
+
+  await expect(bob.getByRole('complementary', { name: 'Chat' })).toBeVisible();
+  await ann.getByRole('textbox', { name: 'Message' }).fill('hello, Bob');
+  await ann.keyboard.press('Enter');
+  await expect(bob.getByRole('log')).toContainText('hello, Bob', PATIENCE);
+  await expect(bob.getByRole('log')).toContainText('Ann');
+  await check(bob, 'desktop-chat', info);
+
+  await ann.getByRole('button', { name: 'Quality' }).click();
+  const graph = ann.getByRole('img', { name: /^Mesh of 2/ });
+  await expect.poll(() => graph.getAttribute('aria-label'), PATIENCE).toMatch(/You to Bob: [\d,]+ kbit\/s; Bob to You: [1-9][\d,]* kbit\/s/);
+  const sheet = ann.getByRole('article', { name: 'Picture from Bob' });
+  for (const figure of ['RTT', 'Loss', 'Residual loss', 'Set-up', 'Freezes', 'Pictures per second']) await expect(sheet.getByText(figure, { exact: true })).toBeVisible();
+  await expect(sheet).toContainText(/Set-up\s*\d+ ms/, PATIENCE);
+  await expect(ann.getByRole('article', { name: 'Your picture to Bob' })).toContainText('Limited by');
+  await check(ann, 'desktop-quality', info);
+
+  const saved = async (name: string): Promise<string> => {
+    const [download] = await Promise.all([ann.waitForEvent('download'), ann.getByRole('button', { name }).click()]);
+    return readFile((await download.path())!, 'utf8');
+  };
+  const [head, ...lines] = (await saved('Save as CSV')).trim().split('\r\n');
+  expect(head).toContain('rate_kbps,rtt_ms,owd_ms,loss,residual_loss,setup_ms');
+  expect(lines.length).toBeGreaterThan(1);
+  const run = JSON.parse(await saved('Save as JSON')) as { room: string; rows: { from_name: string; kind: string; rate_kbps: number }[] };
+  expect(run.room).toBe(room);
+  console.log(JSON.stringify({ page: 'mesh', row: run.rows.findLast((row) => row.from_name === 'Bob' && row.kind === 'video') }));
+  expect(run.rows.some((row) => row.from_name === 'Bob' && row.rate_kbps > 0)).toBe(true);
+
+  // The server keeps what everybody reports, as a channel.
+  const record = async () => (await (await fetch(url(`/v1/channels/rooms/${room}/reports?since=earliest`))).json()) as { messages?: { data: { report: Quality } }[] };
+  await expect.poll(async () => (await record()).messages?.some(({ data }) => data.report.links.some((link) => link.rate_kbps > 0 && link.streams.length > 0)), PATIENCE).toBe(true);
+
+  // By keyboard alone: mute, and leave.
+  await ann.getByRole('button', { name: 'Microphone' }).focus();
+  await ann.keyboard.press('Space');
+  await expect(ann.getByRole('button', { name: 'Microphone' })).toHaveAttribute('aria-pressed', 'false');
+  await expect(bob.getByRole('group', { name: 'Ann' })).toContainText('Muted', PATIENCE);
+  const shown = await frames(bob, 'Ann');
+  await ann.getByRole('button', { name: 'Camera' }).press('Enter');
+  await expect(ann.getByRole('button', { name: 'Camera' })).toHaveAttribute('aria-pressed', 'false');
+  await expect.poll(() => frames(bob, 'Ann'), { ...PATIENCE, message: 'letters in place of a camera' }).toBeGreaterThan(shown + 2);
+  await ann.getByRole('button', { name: 'Leave' }).press('Enter');
+  await expect(ann.getByRole('heading', { name: 'You have left' })).toBeVisible();
+  await expect(bob.getByText('Nobody else is here yet')).toBeVisible(PATIENCE);
+  await context.close();
+});
+
+test('by the switching unit, somebody without devices sees, writes and is counted', async ({ browser }, info) => {
+  const { room, context, ann } = await meet(browser, 'switch', { viewport: { width: 1280, height: 800 } });
+  const cat = await context.newPage();
+  await cat.addInitScript(() => Object.defineProperty(navigator, 'mediaDevices', { value: undefined }));
+  await enter(cat, room, 'Cat');
+  await expect.poll(() => frames(cat, 'Ann'), PATIENCE).toBeGreaterThan(5);
+  await cat.getByRole('textbox', { name: 'Message' }).fill('no camera here');
+  await cat.getByRole('button', { name: 'Send' }).click();
+  await expect(ann.getByRole('log')).toContainText('no camera here', PATIENCE);
+  await ann.getByRole('button', { name: 'Quality' }).click();
+  const graph = ann.getByRole('img', { name: /^Switch of 3/ });
+  await expect.poll(() => graph.getAttribute('aria-label'), PATIENCE).toMatch(/You to Server: [1-9][\d,]* kbit\/s; Server to You: [1-9][\d,]* kbit\/s/);
+  await expect(ann.getByRole('article', { name: 'Picture from Bob' })).toContainText(/Layer\s*1 of 1/, PATIENCE);
+  await ann.screenshot({ path: info.outputPath('switch.png') });
+  await context.close();
+});
+
+test('on a phone: every step, by finger', async ({ browser }, info) => {
+  const context = await browser.newContext({ viewport: { width: 390, height: 844 }, hasTouch: true });
+  const [page, other] = [await context.newPage(), await context.newPage()];
+  await page.goto(url('/rooms'));
+  await expect(page.getByLabel('Name of the room')).toBeVisible();
+  await check(page, 'phone-choose', info);
+  const room = fresh();
+  await page.goto(url(`/rooms/${room}`));
+  await expect(page.getByLabel('How you are connected')).toBeVisible(PATIENCE);
+  await expect(page.getByLabel('Your picture, as others will see it')).toBeVisible(PATIENCE);
+  await check(page, 'phone-door', info);
+  await enter(other, room, 'Bob', 'mesh');
+  await enter(page, room, 'Ann');
+  await expect.poll(() => frames(page, 'Bob'), PATIENCE).toBeGreaterThan(5);
+  await check(page, 'phone-tiles', info);
+  await page.getByRole('button', { name: 'Chat' }).click();
+  await page.getByRole('textbox', { name: 'Message' }).fill('good evening');
+  await page.getByRole('button', { name: 'Send' }).click();
+  await expect(page.getByRole('log')).toContainText('good evening', PATIENCE);
+  await check(page, 'phone-chat', info);
+  await page.getByRole('button', { name: 'Quality' }).click();
+  await expect(page.getByRole('article', { name: 'Picture from Bob' })).toBeVisible(PATIENCE);
+  await check(page, 'phone-quality', info);
+  await page.getByRole('button', { name: 'Close' }).click();
+  await expect(page.getByRole('button', { name: 'Quality' })).toBeFocused();
+  await page.getByRole('button', { name: 'Leave' }).click();
+  await expect(page.getByRole('button', { name: 'Join again' })).toBeVisible();
+  await check(page, 'phone-left', info);
+  await context.close();
+});
+
+test('a name that is none is no room', async ({ page }) => {
+  await page.goto(url('/rooms/a%20b'));
+  await expect(page.getByRole('alert')).toContainText('“a b” is no name of a room.');
+});
+
+// What decides, without a browser.
+const people = (...ids: string[]): RoomState['participants'] => ids.map((id) => ({ id, name: id, role: 'member', since_ms: 0 }));
+const state = (topology: RoomState['topology'], rest: Partial<RoomState> = {}): RoomState => ({ version: 1, topology, participants: people('1', '2', '3'), ...rest });
+const stream = { from: '2', direction: 'in', kind: 'video', rate_kbps: 300, rtt_ms: 5, loss: 0, residual_loss: 0, fps: 30, width: 320, height: 240, freezes: 0, frozen_ms: 0, codec: 'VP8' } as const;
+const link = { to: '2', rate_kbps: 300, sent_kbps: 280, data_kbps: 4, data_sent_kbps: 0, rtt_ms: 5, loss: 0, residual_loss: 0, fps: 30, frames: 90, frozen_ms: 0, kind: 'host', setup_ms: 140, streams: [stream] };
+const quality = (change: object = {}): Quality => ({ uplink_kbps: 400, rtt_ms: 5, codec_cpu: 0.1, calls: 2, calls_failed: 0, links: [{ ...link, ...change }] });
+
+test('edges carry what arrives, and the server and a hub are in the middle', () => {
+  const reports = new Map([['1', quality()], ['2', quality({ to: '1', rate_kbps: 270, loss: 0.05 })]]);
+  const edges = edgesOf(state('mesh'), reports, new Map());
+  expect(edges.length).toBe(6);
+  const edge = (from: string, to: string) => edges.find((one) => one.from === from && one.to === to)!;
+  expect(edge('2', '1').kbps).toBe(304);
+  expect(edge('1', '2')).toMatchObject({ kbps: 274, loss: 0.05 });
+  expect(edge('3', '1').kbps, 'nobody has said').toBeUndefined();
+  const view: SwitchView = { name: '2', is_connected: true, estimate_kbps: null, sends: [{ kind: 'video', layers_kbps: [100, 500] }], receives: [] };
+  const byServer = edgesOf(state('switch'), new Map([['1', quality({ to: 'switch' })]]), new Map([['2', view]]));
+  expect(byServer.map(({ from, to, kbps }) => [from, to, kbps])).toContainEqual(['1', 'switch', 280]);
+  expect(byServer.map(({ from, to, kbps }) => [from, to, kbps])).toContainEqual(['2', 'switch', 600]);
+  expect(byServer.map(({ from, to, kbps }) => [from, to, kbps])).toContainEqual(['switch', '1', 304]);
+  for (const room of [state('switch'), state('star', { hub: '2' }), state('mesh'), state('tree', { parents: { '2': '1', '3': '1' } })]) {
+    const places = placesOf(room, '1', 360, 240, 44);
+    expect(new Set(places.map(({ x, y }) => `${x.toFixed()} ${y.toFixed()}`)).size, 'nobody on top of another').toBe(places.length);
+    for (const { x, y } of places) expect(x >= 22 && x <= 338 && y >= 22 && y <= 218, `${room.topology}: ${x} ${y}`).toBe(true);
+    if (room.topology === 'switch' || room.topology === 'star') expect(places[0]).toMatchObject({ id: room.hub ?? 'switch', x: 180, y: 120 });
+  }
+  expect(arcOf({ id: 'a', x: 0, y: 0 }, { id: 'b', x: 0, y: 0 }, 20).path, 'one place for two is no crash').not.toContain('NaN');
+});
+
+test('what is bad is said in words', () => {
+  const say = (samples: Quality[], more: Partial<Seen> = {}): string[] =>
+    whyBad({ me: '1', state: state('mesh'), samples, overMs: 10_000, views: new Map(), viewBefore: undefined, reports: new Map(), missing: [], nameOf: (id) => ({ '1': 'You', '2': 'Bob', '3': 'Cat' })[id] ?? id, ...more }).map(({ weight, text }) => `${weight}: ${text}`);
+  const changed = (change: object) => quality({ streams: [{ ...stream, ...change }] });
+  expect(say([quality()])).toEqual([]);
+  expect(say([changed({ frozen_ms: 1500 })])).toEqual(['bad: Bob’s picture stood still for 1.5 s in the last 10.0 s.']);
+  expect(say([changed({ loss: 0.05, residual_loss: 0.01 })])[0]).toContain('5.0 % of the packets of Bob’s picture are lost on their way to you, and 1.0 % could not be repaired');
+  expect(say([changed({ loss: 0.05 })])[0]).toContain('all were sent again in time');
+  expect(say([changed({ direction: 'out', from: '1', limited_by: 'bandwidth' })])).toEqual(['warn: Your way to Bob carries too little (about 400 kbit/s): your picture is sent with 320 × 240 and 30 pictures per second.']);
+  expect(say([changed({ direction: 'out', from: '1', limited_by: 'cpu' })])[0]).toContain('This device does not encode fast enough');
+  expect(say([quality({ kind: 'relay', rtt_ms: 350 })])).toEqual([expect.stringMatching(/^warn: .*350 ms/), expect.stringMatching(/^note: .*relay/)]);
+  expect(say([quality()], { missing: ['3'] })).toEqual(['bad: There is no connection with Cat. It is tried again.']);
+  const view = { name: '1', is_connected: true, estimate_kbps: 300, sends: [], receives: [{ from: '2', kind: 'video', layer: 0, layer_switches: 9, is_waiting: false, packets: 9, bytes: 9 }] } as const;
+  const sender = { ...view, name: '2', sends: [{ kind: 'video', layers_kbps: [100, 500] }], receives: [] } as const;
+  const switched = say([quality({ to: 'switch' })], { state: state('switch'), views: new Map<string, SwitchView>([['1', view], ['2', sender]]), viewBefore: { ...view, receives: [{ ...view.receives[0], layer_switches: 5 }] } });
+  expect(switched).toEqual(['warn: Bob’s picture has changed its size 4 times in the last minute: your way is uneven.', 'note: The server sends you a smaller copy of Bob’s picture: your way carries about 300 kbit/s.']);
+});
+
+test('a run keeps what it may, and no name is a formula', () => {
+  const run = new Run('a:b', '1');
+  for (let i = 0; i < 20_000; i++) run.add(quality(), undefined, () => '=1+1,"x"');
+  expect(run.rows.length).toBe(16_384);
+  expect(run.dropped).toBe(20_000 - 16_384);
+  const { name, text } = run.csv();
+  expect(name).toMatch(/^room-a_b-\d{4}-\d\d-\d\dT\d{4}Z\.csv$/);
+  expect(text.split('\r\n')[1]).toContain(`"'=1+1,""x"""`);
+});
