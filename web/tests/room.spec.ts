@@ -79,6 +79,9 @@ test('two meet: pictures, chat, figures on the edges, a file to take along', asy
   await expect(ann.getByRole('article', { name: 'Your picture to Bob' })).toContainText('Limited by');
   await check(ann, 'desktop-quality', info);
 
+  await sheet.scrollIntoViewIfNeeded();
+  await ann.screenshot({ path: info.outputPath('desktop-sheet.png') });
+
   const saved = async (name: string): Promise<string> => {
     const [download] = await Promise.all([ann.waitForEvent('download'), ann.getByRole('button', { name }).click()]);
     return readFile((await download.path())!, 'utf8');
@@ -150,6 +153,8 @@ test('on a phone: every step, by finger', async ({ browser }, info) => {
   await page.getByRole('button', { name: 'Quality' }).click();
   await expect(page.getByRole('article', { name: 'Picture from Bob' })).toBeVisible(PATIENCE);
   await check(page, 'phone-quality', info);
+  await page.getByRole('article', { name: 'Your picture to Bob' }).scrollIntoViewIfNeeded();
+  await page.screenshot({ path: info.outputPath('phone-sheet.png') });
   await page.getByRole('button', { name: 'Close' }).click();
   await expect(page.getByRole('button', { name: 'Quality' })).toBeFocused();
   await page.getByRole('button', { name: 'Leave' }).click();

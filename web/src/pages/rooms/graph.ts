@@ -51,8 +51,9 @@ export function placesOf(state: RoomState, me: string, width: number, height: nu
   const around = ids.filter((id) => id !== centre);
   const first = Math.max(around.indexOf(me), 0);
   const ring = [...around.slice(first), ...around.slice(0, first)];
-  // Two beside each other; nobody straight below the one in the middle; else the first at the bottom.
-  const start = ring.length < 3 ? Math.PI : centre !== undefined ? Math.PI * (1 + 1 / ring.length) : Math.PI / 2;
+  // Two beside each other; nobody straight above or below the one in the middle, where the way is short; else the first at the bottom.
+  const beside = Math.PI * (ring.length % 4 ? 1 : 1 + 1 / ring.length);
+  const start = ring.length < 3 || centre !== undefined ? beside : Math.PI / 2;
   const [rx, ry] = [width / 2 - margin * 1.35, height / 2 - margin];
   const places = ring.map((id, i): Place => {
     const angle = start + (2 * Math.PI * i) / ring.length;

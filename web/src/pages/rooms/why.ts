@@ -28,7 +28,8 @@ export interface Seen {
 const LOSS = { warn: 0.02, bad: 0.1 };
 /** A talk suffers from 150 ms each way, and is none any more from 400 ms (ITU-T G.114). */
 const RTT = { warn: 300, bad: 800 };
-const FROZEN_SHARE_BAD = 0.1;
+/** Of the time that is looked at, and no less than a second: the first pictures of a call may stumble. */
+const FROZEN_BAD = { share: 0.1, ms: 1_000 };
 const FPS_LOW = 10;
 const SWITCHES_MANY = 3;
 
@@ -76,7 +77,7 @@ function incoming(links: readonly LinkQuality[], { nameOf, overMs }: Seen, say: 
     const { from, kind } = all[0]!;
     const what = `${possessive(nameOf(from))} ${kind === 'video' ? 'picture' : 'sound'}`;
     const frozen = sum(all, 'frozen_ms');
-    if (frozen > 200) say(frozen > overMs * FROZEN_SHARE_BAD ? 'bad' : 'warn', `${what} stood still for ${seconds(frozen)} in the last ${seconds(overMs)}.`);
+    if (frozen > 200) say(frozen > Math.max(overMs * FROZEN_BAD.share, FROZEN_BAD.ms) ? 'bad' : 'warn', `${what} stood still for ${seconds(frozen)} in the last ${seconds(overMs)}.`);
     const [loss, residual] = [sum(all, 'loss') / all.length, sum(all, 'residual_loss') / all.length];
     if (loss > LOSS.warn) {
       const rest = residual > 0.002 ? `, and ${percent(residual)} could not be repaired` : ', and all were sent again in time';
