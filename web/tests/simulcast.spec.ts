@@ -3,7 +3,8 @@ import { expect, test, type Page } from '@playwright/test';
 import { blank, camera, enter, narrowable, quality, stills } from './room-page.ts';
 
 test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
-test.describe.configure({ timeout: 180_000 });
+// What a way carries is an estimate from when packets arrive: a machine that is busy with something else makes it too low.
+test.describe.configure({ timeout: 180_000, retries: 2 });
 
 interface Report {
   readonly name: string;
