@@ -207,7 +207,7 @@ export async function narrowable(page: Page): Promise<{ carry(kbps: number): voi
   const WAIT_MAX = 200;
   const sockets: Datagrams[] = [];
   const fronts = new Map<string, Promise<number>>();
-  let [carried, freeAt] = [Infinity, 0];
+  let [carried, freeAt, stopped] = [Infinity, 0, false];
   const bound = async (): Promise<Datagrams> => {
     const socket = createSocket('udp4');
     sockets.push(socket);
@@ -228,7 +228,7 @@ export async function narrowable(page: Page): Promise<{ carry(kbps: number): voi
       freeAt = at;
       const { port, address } = to;
       if (at - now < 1) near.send(data, port, address);
-      else setTimeout(() => near.send(data, port, address, () => {}), at - now);
+      else setTimeout(() => stopped || near.send(data, port, address, () => {}), at - now);
     });
     return near.address().port;
   };
@@ -247,7 +247,11 @@ export async function narrowable(page: Page): Promise<{ carry(kbps: number): voi
       return set.call(this, { type: description.type, sdp });
     };
   });
-  return { carry: (kbps) => void (carried = kbps), stop: () => sockets.forEach((socket) => socket.close()) };
+  const stop = (): void => {
+    stopped = true;
+    sockets.forEach((socket) => socket.close());
+  };
+  return { carry: (kbps) => void (carried = kbps), stop };
 }
 
 /** A way to the server that can be cut: every connection through it, at once. */
