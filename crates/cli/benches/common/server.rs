@@ -37,6 +37,7 @@ impl Server {
     }
 
     /// Starts one that does not say where it listens: it was told to, there.
+    #[allow(dead_code, reason = "only rivals do not say where they listen")]
     pub fn start_at(mut command: Command, cpus: &[usize], address: SocketAddr) -> anyhow::Result<Server> {
         const PATIENCE: Duration = Duration::from_secs(20);
         pin(cpus)?;

@@ -19,7 +19,6 @@ mod quota;
 mod reader;
 mod scaling;
 #[path = "../common/server.rs"]
-#[expect(dead_code, reason = "shared with others that use more of it")]
 mod server;
 mod shards;
 mod stall;
