@@ -38,9 +38,9 @@ done_beside() { # name
 }
 
 step "build the client, the pages and the binary" make --no-print-directory build
-beside fuzzing "${idle[@]}" fuzz/run.sh all 10
+beside fuzzing "${idle[@]}" fuzz/run.sh
 step "Rust tests" cargo test --workspace --locked --quiet --no-fail-fast
-step "fuzzing, each target for 10 s" done_beside fuzzing
+step "fuzzing, each target for 20 s" done_beside fuzzing
 beside client npm --prefix sdk test --silent
 beside clippy "${idle[@]}" cargo clippy --workspace --all-targets --locked
 step "conformance, quick" conformance/quick.sh
