@@ -79,6 +79,21 @@ impl TcpInfo {
         }
     }
 
+    /// Counts what was counted in another span of the same connection, too.
+    pub fn add(&mut self, other: &TcpInfo) {
+        self.header_bytes = other.header_bytes;
+        self.segment_bytes = other.segment_bytes;
+        self.bytes_out += other.bytes_out;
+        self.bytes_in += other.bytes_in;
+        self.bytes_again += other.bytes_again;
+        self.segments_out += other.segments_out;
+        self.segments_in += other.segments_in;
+        self.data_segments_out += other.data_segments_out;
+        self.data_segments_in += other.data_segments_in;
+        self.unacknowledged = other.unacknowledged;
+        self.syns += other.syns;
+    }
+
     /// Bytes of IP packets, of which so many were payload, for who has connected.
     pub fn bytes(&self, payload_out: u64, payload_in: u64) -> Both {
         let split = |payload: u64, bytes: u64, data_segments: u64, segments: u64| Bytes {
@@ -164,5 +179,9 @@ mod tests {
         assert_eq!(closed.bytes_in, 10, "a FIN is no byte");
         let again = near.since(&near);
         assert_eq!((again.bytes(0, 0), again.syns), (Both::default(), 0));
+        let mut sum = TcpInfo::default();
+        sum.add(&near);
+        sum.add(&again);
+        assert_eq!(sum, near);
     }
 }

@@ -6,7 +6,8 @@ use millrace_lab::{
     wire::{Bill, Line, Side, Unit, difference_percent},
 };
 
-/// An answer that takes longer than an ACK may be delayed (40 ms) is preceded by that ACK: on a machine that others use, it happens.
+/// An answer that takes longer than an ACK may be delayed (40 ms) is preceded by that ACK: on a machine that others use, it happens. Messages
+/// that met it are measured again, one by one; connections and heartbeats are not.
 const TRIES: usize = 3;
 
 fn measured() -> anyhow::Result<Bill> {
