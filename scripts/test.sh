@@ -39,7 +39,12 @@ done_beside() { # name
 
 step "build the client, the pages and the binary" make --no-print-directory build
 beside fuzzing "${idle[@]}" fuzz/run.sh
-step "Rust tests" cargo test --workspace --locked --quiet --no-fail-fast
+step "build the tests" cargo test --workspace --locked --quiet --no-run
+# Nodes that are killed, and clients that come back: most of it is waiting.
+beside cluster cargo test --workspace --locked --quiet --no-fail-fast --test cluster
+step "Rust tests" cargo test --workspace --locked --quiet --no-fail-fast --lib --bins --test it --test abuse
+step "Rust examples in the documentation" cargo test --workspace --locked --quiet --doc
+step "nodes of a cluster" done_beside cluster
 step "fuzzing, each target for 20 s" done_beside fuzzing
 beside client npm --prefix sdk test --silent
 beside clippy "${idle[@]}" cargo clippy --workspace --all-targets --locked

@@ -26,6 +26,7 @@ const CASES: &[Case] = &[
     ("fan_out", || deliver(1, 1000, 10, 10)),
     ("wake", || deliver(1000, 1, 10, 1)),
     ("catch_up", catch_up),
+    ("come_and_go", come_and_go),
 ];
 
 fn main() {
@@ -112,6 +113,23 @@ fn catch_up() -> Box<dyn FnOnce()> {
     Box::new(move || {
         readers.into_iter().for_each(|reader| hub.writable(reader, &mut sink));
         hub.flush(&mut sink);
+    })
+}
+
+/// A thousand readers of one channel come one after the other, and go; a turn for each.
+fn come_and_go() -> Box<dyn FnOnce()> {
+    let (mut hub, mut sink) = (Hub::new(Config::default()), Sink { room: usize::MAX });
+    let channel = name("popular");
+    Box::new(move || {
+        let mut readers = Vec::with_capacity(1000);
+        for _ in 0..1000 {
+            readers.push(read(&mut hub, &channel, &mut sink));
+            hub.flush(&mut sink);
+        }
+        for reader in readers {
+            hub.disconnect(reader);
+            hub.flush(&mut sink);
+        }
     })
 }
 

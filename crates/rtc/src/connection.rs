@@ -5,7 +5,7 @@ use std::{
 };
 
 use str0m::{
-    Candidate, IceCreds, Input, Output, Rtc, RtcConfig, RtcError,
+    Candidate, IceCreds, Input, Output, PacerReason, Reason, Rtc, RtcConfig, RtcError,
     net::{Protocol, Receive},
 };
 
@@ -21,6 +21,8 @@ pub(crate) struct Connection {
     haste: u32,
     ufrag: String,
     timeout: Instant,
+    /// When the library asked for it last, by its own time.
+    due: Instant,
     /// The library's time when it was last told it.
     told: Instant,
     is_over: bool,
@@ -28,6 +30,9 @@ pub(crate) struct Connection {
 
 /// What is due so soon is done at once: a timer would cost more than it waits.
 const SOON: Duration = Duration::from_micros(50);
+/// What the library does for its own books alone may be so late: the next packet, if one comes, does it in the same go. And where an answer
+/// takes next to no time, its estimator wants to be called again after no time.
+const LATE_MAX: Duration = Duration::from_millis(10);
 /// So often in a row, at most: then others get their turn.
 const ROUNDS_MAX: u32 = 64;
 
@@ -71,7 +76,7 @@ impl Connection {
                 rtc.add_local_candidate(candidate);
             }
         }
-        Self { rtc, born: now, haste, ufrag, timeout: now, told: now, is_over: false }
+        Self { rtc, born: now, haste, ufrag, timeout: now, due: now, told: now, is_over: false }
     }
 
     /// What the other end calls this one in its STUN requests.
@@ -112,24 +117,25 @@ impl Connection {
         now: Instant,
         tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
     ) -> Result<(), Broken> {
-        self.run_at(now, |_| Ok(()), tell)
+        let at = self.tell_time(now);
+        self.run(|rtc| Ok(rtc.handle_input(Input::Timeout(at))?), tell)
     }
 
-    /// Does something to the library, and what is due by now, in one go: a packet that is written leaves when time has gone on.
+    /// Writes one packet, and lets time go on, so that it leaves: in one go.
     ///
     /// Errors: the connection is to be forgotten.
-    pub fn run_at(
+    pub fn send(
         &mut self,
         now: Instant,
-        work: impl FnOnce(&mut Rtc) -> Result<(), Broken>,
+        write: impl FnOnce(&mut Rtc) -> Result<(), Broken>,
         tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
     ) -> Result<(), Broken> {
-        let now = self.tell_time(now);
+        let at = self.tell_time(now);
         let work = |rtc: &mut Rtc| {
-            work(rtc)?;
-            Ok(rtc.handle_input(Input::Timeout(now))?)
+            write(rtc)?;
+            Ok(rtc.handle_input(Input::Timeout(at))?)
         };
-        self.run(work, tell)
+        self.work(work, tell, true)
     }
 
     /// Says good-bye; nothing comes after it.
@@ -144,14 +150,23 @@ impl Connection {
     pub fn run<T>(
         &mut self,
         work: impl FnOnce(&mut Rtc) -> Result<T, Broken>,
+        tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+    ) -> Result<T, Broken> {
+        self.work(work, tell, false)
+    }
+
+    fn work<T>(
+        &mut self,
+        work: impl FnOnce(&mut Rtc) -> Result<T, Broken>,
         mut tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+        is_send: bool,
     ) -> Result<T, Broken> {
         if self.is_over {
             return Err(Broken::Over);
         }
         let done = catch_unwind(AssertUnwindSafe(|| {
             let done = work(&mut self.rtc)?;
-            self.drain(&mut tell)?;
+            self.drain(&mut tell, is_send)?;
             Ok(done)
         }));
         let done = done.unwrap_or(Err(Broken::Panicked));
@@ -164,26 +179,56 @@ impl Connection {
         self.told
     }
 
-    fn drain(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
-        let mut rounds = 0;
+    fn drain(
+        &mut self,
+        tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+        is_send: bool,
+    ) -> Result<(), Broken> {
+        let (mut rounds, mut has_sent) = (0, false);
         loop {
             match self.rtc.poll_output()? {
+                // The next packet that is sent has it do so.
+                Output::Timeout(_) if is_send && has_sent && self.books_packet() => {
+                    let late = self.told + LATE_MAX;
+                    self.timeout = self.untold(if self.due > self.told { self.due.min(late) } else { late });
+                    return Ok(());
+                }
+                Output::Timeout(at) if self.may_be_late() => {
+                    self.due = at + LATE_MAX;
+                    self.timeout = self.untold(self.due);
+                    return Ok(());
+                }
                 Output::Timeout(at) if at <= self.told + SOON && rounds < ROUNDS_MAX => {
                     rounds += 1;
                     self.rtc.handle_input(Input::Timeout(at))?;
                 }
                 Output::Timeout(at) => {
-                    // A little later rather than a little too soon, which would be for nothing.
-                    let left = at.saturating_duration_since(self.born) / self.haste;
-                    self.timeout = self.born + left + Duration::from_micros(1);
+                    self.due = at;
+                    self.timeout = self.untold(at);
                     return Ok(());
                 }
                 Output::Transmit(transmit) => {
+                    has_sent = true;
                     tell(&mut self.rtc, Said::Datagram(transmit.destination, transmit.contents.into()))?;
                 }
                 Output::Event(event) => tell(&mut self.rtc, Said::Event(event))?,
             }
         }
+    }
+
+    /// The pacer books each packet before it gives out another.
+    fn books_packet(&self) -> bool {
+        self.rtc.last_timeout_reason() == Reason::Pacer(PacerReason::Immediate)
+    }
+
+    fn may_be_late(&self) -> bool {
+        let reason = self.rtc.last_timeout_reason();
+        matches!(reason, Reason::Pacer(PacerReason::Handle) | Reason::BweDelayControl | Reason::Feedback)
+    }
+
+    /// When it is, here, so late for the library: a little later rather than a little too soon, which would be for nothing.
+    fn untold(&self, at: Instant) -> Instant {
+        self.born + at.saturating_duration_since(self.born) / self.haste + Duration::from_micros(1)
     }
 }
 

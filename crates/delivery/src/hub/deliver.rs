@@ -176,6 +176,14 @@ impl Hub {
         }
     }
 
+    /// A reader has come, gone or moved: what only it was behind may be forgotten. Where nobody is behind there is nothing to forget, and
+    /// nobody else is looked at: a crowd that comes or goes one by one would cost its square.
+    pub(super) fn mark_moved(&mut self, key: u32) {
+        if self.channels[key as usize].groups.iter().any(|group| group.log.bytes() > 0) {
+            self.mark_dirty(key);
+        }
+    }
+
     pub(super) fn mark_dirty(&mut self, key: u32) {
         let channel = &mut self.channels[key as usize];
         if !channel.dirty {

@@ -78,7 +78,7 @@ impl Hub {
         if let Some(reader) = self.recovering_mut(id.slot, slot) {
             (reader.at, reader.hold, reader.top) = (page.end, page.end.offset, page.top.offset);
         }
-        self.mark_dirty(key);
+        self.mark_moved(key);
         self.send(id, &frames, wire);
         if frames.capacity() <= 1 << 20 {
             self.scratch = frames;

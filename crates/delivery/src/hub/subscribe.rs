@@ -388,7 +388,7 @@ impl Hub {
         let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].take() else { return };
         self.unlink(&reader);
         // What only it was behind may go.
-        self.mark_dirty(reader.channel);
+        self.mark_moved(reader.channel);
         self.tell_interest(reader.channel);
     }
 
@@ -411,7 +411,7 @@ impl Hub {
         let slot = self.add_reader(id, key, policy, at, heir);
         self.go_live_if_covered(id.slot, slot);
         self.ask(id.slot);
-        self.mark_dirty(key);
+        self.mark_moved(key);
     }
 
     /// Takes a reader out of its group's list and mends the reference of the one that fills its place.

@@ -246,7 +246,7 @@ impl Member {
         };
         slot.sent_packets += 1;
         slot.sent_bytes += packet.payload.len() as u64;
-        connection.run_at(now, work, |_, said| {
+        connection.send(now, work, |_, said| {
             brought.tell(said);
             Ok(())
         })
