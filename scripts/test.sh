@@ -45,7 +45,6 @@ beside cluster cargo test --workspace --locked --quiet --no-fail-fast --test clu
 step "Rust tests" cargo test --workspace --locked --quiet --no-fail-fast --lib --bins --test it --test abuse
 step "Rust examples in the documentation" cargo test --workspace --locked --quiet --doc
 step "nodes of a cluster" done_beside cluster
-step "fuzzing, each target for 20 s" done_beside fuzzing
 beside client npm --prefix sdk test --silent
 beside clippy "${idle[@]}" cargo clippy --workspace --all-targets --locked
 step "conformance, quick" conformance/quick.sh
@@ -54,6 +53,7 @@ step "client tests in Node, Chromium and a worker" done_beside client
 done_beside clippy >/dev/null
 step "formatting and lints" make --no-print-directory check
 step "page tests in Chromium" npm --prefix web test --silent
+step "fuzzing, each target for 20 s" done_beside fuzzing
 # Instructions are counted, not timed: it does not matter what else goes on.
 beside instructions "${idle[@]}" scripts/instructions.sh
 step "quick scenarios of the lab" scripts/lab-quick.sh "$MILLRACE_BIN"

@@ -313,9 +313,11 @@ export async function middleBox(page: Page): Promise<{ cut(): void; heal(): void
     const said = route.request().postData() ?? '';
     const ports = new Map<string, number>();
     for (const [, , address, port] of said.matchAll(CANDIDATE)) ports.set(`${address} ${port}`, await front(address!, Number(port)));
+    const nowhere = (_: string, head: string, tail: string): string => `${head}9${tail}`;
     const postData = said.replace(CANDIDATE, (_, head: string, address: string, port: string, tail: string) => `${head}${address} ${ports.get(`${address} ${port}`)}${tail}`)
-      // IPv6 and TCP would go round it.
-      .replace(/(candidate:\S+ \d (?:udp \d+ \S*:\S*|tcp \d+ \S+) )\d+( typ)/gi, (_, head: string, tail: string) => `${head}9${tail}`);
+      // IPv6, TCP, names and the server's relay would go round it.
+      .replace(/(candidate:\S+ \d (?:udp \d+ (?:\S*:\S*|\S+\.local)|tcp \d+ \S+) )\d+( typ)/gi, nowhere)
+      .replace(/(candidate:\S+ \d udp \d+ \S+ )\d+( typ (?:srflx|relay))/gi, nowhere);
     await route.continue({ postData });
   });
   return { cut: () => void (isCut = true), heal: () => void (isCut = false), stop: () => sockets.forEach((socket) => socket.close()), passed: () => passed };
