@@ -165,7 +165,7 @@ impl WireLog {
     /// The frames at and after `cursor` that lie side by side, at most to the end of a segment; `None` when there are none.
     ///
     /// `cursor` must not have lapsed (be below [`WireLog::first`]).
-    #[inline]
+    #[inline(always)]
     pub fn run(&self, cursor: u64) -> Option<Run<'_>> {
         debug_assert!(cursor >= self.first, "a lapsed cursor reads history");
         let Held { segments, frames, .. } = self.held.as_deref()?;

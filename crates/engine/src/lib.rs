@@ -19,7 +19,7 @@ pub use config::{Config, HistoryConfig};
 pub use memory::MemoryEngine;
 pub use sqlite::SqliteEngine;
 
-use std::sync::Arc;
+use std::{num::NonZeroU32, sync::Arc};
 
 use millrace_delivery::{Page, PageLimit};
 use millrace_protocol::{
@@ -104,6 +104,10 @@ pub fn open<D: Deliver>(
     }
 }
 
+/// Where an engine had a channel when it was last asked: spares the look-up by name for as long as it is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place(Option<NonZeroU32>);
+
 /// Receives what an engine has accepted. Nothing here may block: it is called from any thread, possibly with a lock held.
 pub trait Deliver: Send + Sync + 'static {
     /// Where the publications of one channel go. An engine that keeps it beside the channel's log spares a look-up per publication.
@@ -121,6 +125,9 @@ pub trait Deliver: Send + Sync + 'static {
 
     /// The engine does not know this channel any more.
     fn forget(&self, _: &ChannelName, _: Self::Route) {}
+
+    /// Something is about to be delivered by this route.
+    fn expect(&self, _: &Self::Route) {}
 
     /// Subscriptions of a channel on this node.
     fn readers(&self, channel: &ChannelName) -> u32;
@@ -140,6 +147,19 @@ pub struct Newest {
 pub trait Engine: Send + Sync {
     /// Accepts a publication: once the answer is there it has its place, and [`Deliver`] has it or will have it if the channel is watched.
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>>;
+
+    /// As [`Engine::append`], for whoever publishes into one channel again and again: `place` is what the last call left.
+    fn append_at(
+        &self,
+        _place: &mut Place,
+        channel: &ChannelName,
+        publication: NewPublication,
+    ) -> Answer<Result<Position, Error>> {
+        self.append(channel, publication)
+    }
+
+    /// A publication for this place is on its way: what it touches is brought into the cache meanwhile.
+    fn expect(&self, _place: Place) {}
 
     /// A page of the past. Reading a channel that was never written gives its (empty) beginning. If the channel is watched, whatever comes
     /// after the page is delivered: the two leave no hole.

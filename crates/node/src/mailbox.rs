@@ -10,8 +10,10 @@ use std::{
 };
 
 use millrace_delivery::ChannelKey;
-use millrace_protocol::{ChannelName, Epoch, Position, Publication};
+use millrace_protocol::{Epoch, Position, Publication};
 use tokio::sync::Notify;
+
+use crate::router::Route;
 
 /// Most entries of one mailbox; beyond, only the newest publication of each channel is kept, and readers fetch the others from history.
 const ENTRIES_MAX: usize = 65_536;
@@ -21,7 +23,7 @@ const HIGH_WATER: usize = 8_192;
 /// News of a channel on their way to a shard.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    pub channel: ChannelName,
+    pub route: Arc<Route>,
     /// Where the shard's hub keeps the channel, as far as known.
     pub key: Option<ChannelKey>,
     pub news: News,
@@ -121,7 +123,7 @@ impl Mailbox {
 fn keep_newest_per_channel(entries: &mut Vec<Delivery>) {
     let mut seen = HashSet::new();
     let mut newest: Vec<Delivery> =
-        entries.drain(..).rev().filter(|entry| seen.insert(entry.channel.clone())).collect();
+        entries.drain(..).rev().filter(|entry| seen.insert(entry.route.name.clone())).collect();
     newest.reverse();
     *entries = newest;
 }
@@ -129,13 +131,15 @@ fn keep_newest_per_channel(entries: &mut Vec<Delivery>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_protocol::Kind;
+    use crate::Router;
+    use millrace_engine::Deliver;
+    use millrace_protocol::{ChannelName, Kind};
 
     fn delivery(channel: &str, offset: u64) -> Delivery {
         let publication =
             Publication { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data: Default::default() };
-        let channel = ChannelName::parse(channel).unwrap();
-        Delivery { channel, key: None, news: News::Published(Epoch(1), Arc::new(publication)) }
+        let route = Router::new(1).route(&ChannelName::parse(channel).unwrap());
+        Delivery { route, key: None, news: News::Published(Epoch(1), Arc::new(publication)) }
     }
 
     #[test]
@@ -186,7 +190,7 @@ mod tests {
             News::Published(_, publication) => publication.offset,
             News::Moved(moved) => moved.top.offset,
         };
-        let left: Vec<_> = mailbox.take(Vec::new()).iter().map(|d| (d.channel.to_string(), offset(d))).collect();
+        let left: Vec<_> = mailbox.take(Vec::new()).iter().map(|d| (d.route.name.to_string(), offset(d))).collect();
         let max = ENTRIES_MAX as u64;
         assert_eq!(left, [("rare".into(), 1), ("busy".into(), max - 1), ("busy".into(), max)]);
     }

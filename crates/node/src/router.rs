@@ -10,9 +10,10 @@ use std::{
     },
 };
 
-use millrace_delivery::ChannelKey;
+use millrace_delivery::{ChannelKey, prefetch};
 use millrace_engine::Deliver;
 use millrace_protocol::{ChannelName, Code, Epoch, Error, Pattern, PatternMap, Position, Publication};
+use smallvec::SmallVec;
 
 use crate::{
     Delivery, Mailbox,
@@ -21,8 +22,13 @@ use crate::{
 
 const STRIPES: usize = 64;
 
-/// The ways of one channel's publications, one per shard. The engine keeps it beside the channel's log.
-pub type Route = Arc<[Way]>;
+/// The ways of one channel's publications, one per shard. The engine keeps it beside the channel's log, and news take it along.
+#[derive(Debug)]
+pub struct Route {
+    pub name: ChannelName,
+    /// Room for one here spares a way to somewhere else.
+    ways: SmallVec<[Way; 1]>,
+}
 
 /// The way of one channel to one shard.
 #[derive(Debug, Default)]
@@ -39,7 +45,7 @@ type Readers = Box<[u32]>;
 pub struct Router {
     mailboxes: Vec<Arc<Mailbox>>,
     congested: Arc<AtomicUsize>,
-    routes: Vec<Mutex<HashMap<ChannelName, Route>>>,
+    routes: Vec<Mutex<HashMap<ChannelName, Arc<Route>>>>,
     patterns: RwLock<PatternMap<Readers>>,
     pattern_count: AtomicUsize,
     patterns_max: AtomicUsize,
@@ -85,7 +91,7 @@ impl Router {
         }
         let mut wanted = self.by_pattern(channel);
         if let Some(route) = self.stripe(channel).get(channel) {
-            wanted.iter_mut().zip(&**route).for_each(|(wanted, way)| *wanted |= way.readers.load(Relaxed) > 0);
+            wanted.iter_mut().zip(&route.ways).for_each(|(wanted, way)| *wanted |= way.readers.load(Relaxed) > 0);
         }
         wanted.iter().zip(&self.mailboxes).any(|(wanted, mailbox)| *wanted && mailbox.is_congested())
     }
@@ -102,8 +108,8 @@ impl Router {
         let mut routes = self.stripe(channel);
         let route = self.open(&mut routes, channel);
         let was_read = is_read(route);
-        route[shard].key.store(key.to_bits(), Relaxed);
-        route[shard].readers.store(readers, Release);
+        route.ways[shard].key.store(key.to_bits(), Relaxed);
+        route.ways[shard].readers.store(readers, Release);
         let is_read = is_read(route);
         // Kept by the table and by nobody else: the engine has not heard of the channel.
         if !is_read && Arc::strong_count(route) == 1 {
@@ -151,23 +157,26 @@ impl Router {
         }
     }
 
-    fn stripe(&self, channel: &ChannelName) -> MutexGuard<'_, HashMap<ChannelName, Route>> {
+    fn stripe(&self, channel: &ChannelName) -> MutexGuard<'_, HashMap<ChannelName, Arc<Route>>> {
         let stripe = &self.routes[self.hasher.hash_one(channel) as usize % STRIPES];
         stripe.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open<'a>(&self, routes: &'a mut HashMap<ChannelName, Route>, channel: &ChannelName) -> &'a Route {
-        routes.entry(channel.clone()).or_insert_with(|| (0..self.shards()).map(|_| Way::default()).collect())
+    fn open<'a>(&self, routes: &'a mut HashMap<ChannelName, Arc<Route>>, channel: &ChannelName) -> &'a Arc<Route> {
+        routes.entry(channel.clone()).or_insert_with(|| {
+            let ways = (0..self.shards()).map(|_| Way::default()).collect();
+            Arc::new(Route { name: channel.clone(), ways })
+        })
     }
 
     /// Brings news of a channel to every shard that has a reader for it.
-    fn tell(&self, route: &Route, channel: &ChannelName, news: impl Fn() -> News) {
+    fn tell(&self, route: &Arc<Route>, news: impl Fn() -> News) {
         let has_patterns = self.pattern_count.load(SeqCst) > 0;
-        let by_pattern = if has_patterns { self.by_pattern(channel) } else { Vec::new() };
-        for (shard, way) in route.iter().enumerate() {
+        let by_pattern = if has_patterns { self.by_pattern(&route.name) } else { Vec::new() };
+        for (shard, way) in route.ways.iter().enumerate() {
             if way.readers.load(Acquire) > 0 || by_pattern.get(shard).is_some_and(|listens| *listens) {
                 let key = ChannelKey::from_bits(way.key.load(Relaxed));
-                self.mailboxes[shard].push(Delivery { channel: channel.clone(), key, news: news() });
+                self.mailboxes[shard].push(Delivery { route: route.clone(), key, news: news() });
             }
         }
     }
@@ -185,21 +194,21 @@ impl Router {
 }
 
 impl Deliver for Router {
-    type Route = Route;
+    type Route = Arc<Route>;
 
-    fn route(&self, channel: &ChannelName) -> Route {
+    fn route(&self, channel: &ChannelName) -> Arc<Route> {
         self.open(&mut self.stripe(channel), channel).clone()
     }
 
-    fn deliver(&self, route: &Route, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
-        self.tell(route, channel, || News::Published(epoch, publication.clone()));
+    fn deliver(&self, route: &Arc<Route>, _: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
+        self.tell(route, || News::Published(epoch, publication.clone()));
     }
 
-    fn moved(&self, route: &Route, channel: &ChannelName, from: Position, top: Position) {
-        self.tell(route, channel, || News::Moved(Box::new(Moved { from, top })));
+    fn moved(&self, route: &Arc<Route>, _: &ChannelName, from: Position, top: Position) {
+        self.tell(route, || News::Moved(Box::new(Moved { from, top })));
     }
 
-    fn forget(&self, channel: &ChannelName, route: Route) {
+    fn forget(&self, channel: &ChannelName, route: Arc<Route>) {
         let mut routes = self.stripe(channel);
         drop(route);
         if routes.get(channel).is_some_and(|route| !is_read(route) && Arc::strong_count(route) == 1) {
@@ -207,14 +216,18 @@ impl Deliver for Router {
         }
     }
 
+    fn expect(&self, route: &Arc<Route>) {
+        prefetch(&**route);
+    }
+
     fn readers(&self, channel: &ChannelName) -> u32 {
         let routes = self.stripe(channel);
-        routes.get(channel).map_or(0, |route| route.iter().map(|way| way.readers.load(Relaxed)).sum())
+        routes.get(channel).map_or(0, |route| route.ways.iter().map(|way| way.readers.load(Relaxed)).sum())
     }
 }
 
 fn is_read(route: &Route) -> bool {
-    route.iter().any(|way| way.readers.load(Relaxed) > 0)
+    route.ways.iter().any(|way| way.readers.load(Relaxed) > 0)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use millrace_delivery::{ConnId, Hub, Output, Page, PageLimit, ReadTicket, WaiterId, Wire};
-use millrace_engine::{Answer, Engine};
+use millrace_engine::{Answer, Engine, Place};
 use millrace_protocol::{
     ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
     session::{Policy, Target, encode_error_push},
@@ -111,10 +111,11 @@ impl<S: Sockets> Shard<S> {
         Metrics::add(&self.metrics.turns, 1);
         let mut entries = self.router.mailbox(self.id).take(self.spare.take());
         self.with(|hub, sockets| {
-            for Delivery { channel, key, news } in entries.drain(..) {
+            entries.iter().for_each(|entry| hub.expect(entry.key));
+            for Delivery { route, key, news } in entries.drain(..) {
                 match news {
-                    News::Published(epoch, publication) => hub.deliver(&channel, key, epoch, &publication),
-                    News::Moved(moved) => hub.moved(&channel, key, moved.from, moved.top),
+                    News::Published(epoch, publication) => hub.deliver(&route.name, key, epoch, &publication),
+                    News::Moved(moved) => hub.moved(&route.name, key, moved.from, moved.top),
                 }
                 if hub.is_full() {
                     hub.flush(sockets);
@@ -154,8 +155,18 @@ impl<S: Sockets> Shard<S> {
 
     /// As [`Shard::publish`], for what cannot be refused any more; whoever sent it is read more slowly while [`Shard::is_congested`].
     pub fn accept(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+        self.accept_at(&mut Place::default(), channel, publication)
+    }
+
+    /// The same, for whoever publishes into one channel again and again.
+    pub fn accept_at(
+        &self,
+        place: &mut Place,
+        channel: &ChannelName,
+        publication: NewPublication,
+    ) -> Answer<Result<Position, Error>> {
         Metrics::add(&self.metrics.published_bytes, publication.data.len() as u64);
-        let answer = self.engine.append(channel, publication);
+        let answer = self.engine.append_at(place, channel, publication);
         match &answer {
             Answer::Now(Some(Err(_))) => Metrics::add(&self.metrics.publications_refused, 1),
             _ => Metrics::add(&self.metrics.publications, 1),

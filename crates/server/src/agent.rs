@@ -26,7 +26,7 @@ const WEIGHT_MIN: f64 = 10.0;
 /// Most time that a balancer has to take its line.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Answers until the task is dropped. Must run inside a `LocalSet`.
+/// Answers until the task is dropped. Must run inside a `LocalRuntime` or a `LocalSet`.
 pub async fn serve(listener: TcpListener, ready: Arc<AtomicBool>, router: Arc<Router>) {
     let mut congestion = 0.0;
     let mut looks = tokio::time::interval(LOOK);

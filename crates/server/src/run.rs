@@ -31,9 +31,10 @@ use rustix::{
 use serde_json::Value;
 use tokio::{
     net::TcpListener,
+    runtime::{Builder, LocalOptions},
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
-    task::{LocalSet, spawn_local},
+    task::spawn_local,
 };
 
 use crate::{
@@ -179,9 +180,8 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
         let ends = Ends(ending.clone());
         let thread = move || -> io::Result<()> {
             let _ends = ends;
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let local = LocalSet::new();
-            local.block_on(&runtime, async move {
+            let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+            runtime.block_on(async move {
                 let limits = changing.borrow_and_update().clone();
                 let (hub, sockets) = (Hub::new(limits.hub()), Sockets::new(metrics.clone())?);
                 if let Some(listener) = agent {
@@ -391,9 +391,9 @@ fn bind_agent(address: &str) -> anyhow::Result<std::net::TcpListener> {
 
 /// In a thread of its own, so that it answers while the shards are busy.
 fn serve_admin(admin: Admin, listener: std::net::TcpListener, stop: impl Future<Output = ()>) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     let admin = Arc::new(admin);
-    LocalSet::new().block_on(&runtime, async move {
+    runtime.block_on(async move {
         let listener = TcpListener::from_std(listener)?;
         let answer = move |parts, body| {
             let admin = admin.clone();

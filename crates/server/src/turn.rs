@@ -15,7 +15,7 @@ use millrace_transport::{
 };
 use ring::hmac;
 use serde::{Deserialize, Serialize};
-use tokio::task::LocalSet;
+use tokio::runtime::{Builder, LocalOptions};
 
 use crate::{config::Secret, tls::Tls};
 
@@ -203,8 +203,8 @@ impl Opened {
     ///
     /// Errors: the runtime cannot be made, or cannot watch the sockets.
     pub fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        LocalSet::new().block_on(&runtime, serve(self.port, &self.own, self.settings, stop))
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+        runtime.block_on(serve(self.port, &self.own, self.settings, stop))
     }
 }
 

@@ -131,7 +131,7 @@ impl Context {
     }
 }
 
-/// Answers questions over HTTP/1.1 until the task is dropped. Must run inside a `LocalSet`.
+/// Answers questions over HTTP/1.1 until the task is dropped. Must run inside a `LocalRuntime` or a `LocalSet`.
 pub async fn serve<F: Future<Output = Response> + 'static>(
     listener: TcpListener,
     answer: impl Fn(Parts, Bytes) -> F + 'static,

@@ -99,7 +99,7 @@ impl Listener {
     }
 }
 
-/// Serves one shard: connections, datagrams, turns and heartbeats, until `stop` is there. Must run inside a `LocalSet`.
+/// Serves one shard: connections, datagrams, turns and heartbeats, until `stop` is there. Must run inside a `LocalRuntime` or a `LocalSet`.
 ///
 /// Errors: the runtime cannot take the listener over, or watch the shard's sockets.
 pub async fn serve(

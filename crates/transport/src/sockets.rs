@@ -15,7 +15,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
-use millrace_delivery::{ConnId, Wire};
+use millrace_delivery::{ConnId, Wire, prefetch};
 use millrace_node::{Metrics, Transport};
 use millrace_protocol::session::Policy;
 use millrace_rtc::Lane;
@@ -296,6 +296,12 @@ impl Wire for Sockets {
         Metrics::add(&self.metrics.writes, 1);
         Metrics::add(&self.metrics.sent_bytes, taken as u64);
         taken
+    }
+
+    fn expect(&self, slot: u32) {
+        if let Some(endpoint) = self.endpoints.get(slot as usize) {
+            prefetch(endpoint);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use millrace_protocol::{ChannelName, Epoch, Position, Publication};
 use slab::Slab;
 
 use super::{ChannelKey, Conn, ConnId, Group, Hub, Live, Wire};
+use crate::cache::prefetch;
 use crate::log::{Pool, SEGMENT_BYTES, WireLog};
 
 /// A log with more than this is looked at for readers who do not move.
@@ -52,6 +53,13 @@ impl Hub {
         self.wake_waiters(key);
     }
 
+    /// A publication for this channel is about to be delivered.
+    pub fn expect(&self, key: Option<ChannelKey>) {
+        if let Some(channel) = key.and_then(|key| self.channels.get(key.slot as usize)) {
+            prefetch(channel);
+        }
+    }
+
     /// The channel's log ends at `top` now, and what lies between `from` (as far as it was known here) and there has not come and will not:
     /// the readers fetch it from history.
     pub fn moved(&mut self, name: &ChannelName, key: Option<ChannelKey>, from: Position, top: Position) {
@@ -93,6 +101,7 @@ impl Hub {
     /// [`Config::logs_bytes_max`]: super::Config::logs_bytes_max
     pub fn flush(&mut self, wire: &mut impl Wire) {
         let dirty = std::mem::take(&mut self.dirty);
+        self.expect_readers(&dirty, wire);
         // Readers with bytes of their own, and those whom one turn's publications have outrun.
         let mut one_by_one: Vec<ConnId> = Vec::new();
         for &key in &dirty {
@@ -129,6 +138,18 @@ impl Hub {
         }
         if self.is_full() {
             self.shed();
+        }
+    }
+
+    /// Channels with one reader each are about to be written from.
+    fn expect_readers(&self, dirty: &[u32], wire: &impl Wire) {
+        for &key in dirty {
+            if let [Group { live, .. }] = &*self.channels[key as usize].groups
+                && let [reader] = &**live
+            {
+                prefetch(&self.conns[reader.conn as usize]);
+                wire.expect(reader.conn);
+            }
         }
     }
 

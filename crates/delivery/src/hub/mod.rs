@@ -32,6 +32,9 @@ pub trait Wire {
     /// Hands over bytes and returns how many were taken. Fewer than all means that the connection is blocked: no more will be
     /// offered until [`Hub::writable`] is called. A dead connection takes everything.
     fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize;
+
+    /// The connection in this slot is about to be written to.
+    fn expect(&self, _slot: u32) {}
 }
 
 /// A connection of this hub. Never used again once the connection has gone.

@@ -77,7 +77,9 @@ impl<D: Deliver> MemoryEngine<D> {
         };
         let mut times = Vec::new();
         for stripe in &self.stripes {
-            times.extend(lock(stripe).iter().filter(|channel| is_idle(channel)).map(|c| c.history.top_time_ms()));
+            times.extend(
+                lock(stripe).channels.iter().filter(|channel| is_idle(channel)).map(|c| c.history.top_time_ms()),
+            );
         }
         if times.is_empty() {
             return 0;
@@ -87,10 +89,8 @@ impl<D: Deliver> MemoryEngine<D> {
         let mut gone = 0;
         for stripe in &self.stripes {
             let mut stripe = lock(stripe);
-            let leaves =
-                |channel: &mut Channel<D::Route>| channel.history.top_time_ms() <= until_ms && is_idle(channel);
-            let left: Vec<_> = stripe.extract_if(leaves).collect();
-            stripe.shrink_to_fit(|channel| std::hash::BuildHasher::hash_one(&self.hasher, &channel.name));
+            let leaves = |channel: &Channel<D::Route>| channel.history.top_time_ms() <= until_ms && is_idle(channel);
+            let left = stripe.extract(leaves, &self.hasher);
             for Channel { name, route, history, .. } in left {
                 let mut forgotten = lock(&self.forgotten);
                 forgotten.0 = forgotten.0.max(history.top().offset);
@@ -118,7 +118,7 @@ impl<D: Deliver> MemoryEngine<D> {
 
     fn for_each(&self, mut work: impl FnMut(&mut History)) {
         for stripe in &self.stripes {
-            for Channel { history, .. } in lock(stripe).iter_mut() {
+            for Channel { history, .. } in &mut lock(stripe).channels {
                 self.count(history, &mut work);
             }
         }
@@ -177,7 +177,7 @@ mod tests {
 
     use millrace_protocol::{ChannelName, Code, Epoch, Kind, NewPublication, Position, Publication, Since};
 
-    use crate::{Config, Engine};
+    use crate::{Answer, Config, Engine, Place};
 
     /// Nobody is told; some channels are read.
     #[derive(Default)]
@@ -219,8 +219,12 @@ mod tests {
         }
 
         fn append(&self, name: &str, bytes: usize) -> Result<u64, Code> {
+            self.append_at(&mut Place::default(), name, bytes)
+        }
+
+        fn append_at(&self, place: &mut Place, name: &str, bytes: usize) -> Result<u64, Code> {
             let publication = NewPublication::new(Kind::Text, vec![b'x'; bytes].into());
-            let position = self.engine.append_to_any(&ChannelName::parse(name).unwrap(), publication);
+            let position = self.engine.append_to_any(place, &ChannelName::parse(name).unwrap(), publication);
             position.map(|position| position.offset).map_err(|error| error.code)
         }
 
@@ -260,6 +264,33 @@ mod tests {
         let gap = back.gap.expect("what it had is gone");
         assert_eq!((gap.from.offset, gap.to.offset, back.publications[0].offset), (3, 4, 5));
         assert_eq!(page("old/1", 2).gap.map(|gap| (gap.from.offset, gap.to.offset)), Some((2, 4)));
+    }
+
+    #[test]
+    fn a_place_leads_to_its_channel_or_nowhere() {
+        let world = World::new(Config::default());
+        let name = |i: u64| format!("c/{i}");
+        let mut places = vec![Place::default(); 200];
+        for (i, place) in (0..).zip(&mut places) {
+            assert_eq!(world.append_at(place, &name(i), 10), Ok(1));
+            world.engine.expect(*place);
+        }
+        assert!(places.iter().all(|place| place.parts().is_some()));
+        // Somebody else's place is of no use, and does no harm.
+        assert_eq!(world.append_at(&mut places[1].clone(), "c/0", 10), Ok(2));
+        // Every other channel is forgotten: the others come closer together, and the places of all are out of date.
+        world.pass(IDLE_MS);
+        (0..200).step_by(2).for_each(|i| drop(world.append(&name(i), 10)));
+        assert_eq!(world.engine.forget_idle(usize::MAX), 100);
+        for (i, place) in (0..).zip(&mut places) {
+            world.engine.expect(*place);
+            let top = world.engine.newest(&ChannelName::parse(&name(i)).unwrap());
+            let Answer::Now(Some(Ok(newest))) = top else { panic!("memory answers at once") };
+            for more in 1..=2 {
+                assert_eq!(world.append_at(place, &name(i), 10), Ok(newest.top.offset + more), "{i}");
+            }
+        }
+        assert_eq!(world.channels(), 200);
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub(crate) mod evict;
 
 use std::{
     hash::{BuildHasher, RandomState},
+    num::NonZeroU32,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -11,16 +12,18 @@ use std::{
 };
 
 use hashbrown::HashTable;
-use millrace_delivery::{Appended, Bounds, History, Page, PageLimit};
+use millrace_delivery::{Appended, Bounds, History, Page, PageLimit, prefetch_at};
 use millrace_protocol::{
     ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
 };
 
-use crate::{Answer, Config, Deliver, Engine, Newest};
+use crate::{Answer, Config, Deliver, Engine, Newest, Place};
 
 /// Locks over the channels, so that shards seldom meet.
 const STRIPES: usize = 64;
+/// Of a [`Place`]; what is left are the stripe's.
+const INDEX_BITS: u32 = 26;
 
 /// Of one channel without its past and its name; measured with a million of them on two shards.
 const CHANNEL_BYTES: usize = 512;
@@ -39,7 +42,7 @@ pub struct MemoryEngine<D: Deliver> {
     epoch: Epoch,
     deliver: Arc<D>,
     clock: Box<dyn Fn() -> u64 + Send + Sync>,
-    stripes: Vec<Mutex<HashTable<Channel<D::Route>>>>,
+    stripes: Vec<Mutex<Stripe<D::Route>>>,
     hasher: RandomState,
     channels: AtomicUsize,
     /// Memory that all channels and their histories take.
@@ -48,6 +51,12 @@ pub struct MemoryEngine<D: Deliver> {
     forgotten: Mutex<(u64, u64)>,
     /// Held by whoever makes room.
     evicting: Mutex<()>,
+}
+
+/// Some of the channels. Their places stay until some of them are forgotten.
+struct Stripe<R> {
+    channels: Vec<Channel<R>>,
+    by_name: HashTable<u32>,
 }
 
 /// All that one publication touches, in two cache lines: they are seldom still in the cache.
@@ -60,12 +69,13 @@ struct Channel<R> {
     history: History,
 }
 
-const _: () = assert!(size_of::<Channel<Arc<[()]>>>() <= 128);
+const _: () = assert!(size_of::<Channel<Arc<()>>>() <= 128);
 
 impl<D: Deliver> MemoryEngine<D> {
     /// `clock` gives milliseconds since 1970; `epoch` must differ from one life of the process to the next.
     pub fn new(config: Config, epoch: Epoch, deliver: Arc<D>, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        let stripes = (0..STRIPES).map(|_| Mutex::default()).collect();
+        let stripe = || Stripe { channels: Vec::new(), by_name: HashTable::new() };
+        let stripes = (0..STRIPES).map(|_| Mutex::new(stripe())).collect();
         let (clock, hasher) = (Box::new(clock), RandomState::new());
         let (channels, bytes, forgotten, look_again_ms) = Default::default();
         let channels_max = config.channels_max.min((config.history_bytes_max / 2 / CHANNEL_BYTES).max(CHANNELS_MIN));
@@ -99,18 +109,20 @@ impl<D: Deliver> MemoryEngine<D> {
         self.bounds.iter().position(|bounds| *bounds == wanted).expect("all that a namespace may say is there") as u32
     }
 
-    /// The stripe and the place in it: one hash for both.
-    fn stripe(&self, name: &ChannelName) -> (&Mutex<HashTable<Channel<D::Route>>>, u64) {
+    /// The number of the stripe, and what to look for in it: one hash for both.
+    fn stripe(&self, name: &ChannelName) -> (usize, u64) {
         let hash = self.hasher.hash_one(name);
         // The table uses the highest and the lowest bits.
-        (&self.stripes[(hash >> 32) as usize % STRIPES], hash)
+        ((hash >> 32) as usize % STRIPES, hash)
     }
 
     /// Reads a channel. One that was never written is empty, and reading leaves nothing behind.
     fn read<T>(&self, name: &ChannelName, work: impl FnOnce(&mut History, &Bounds) -> T) -> T {
         let (stripe, hash) = self.stripe(name);
-        match lock(stripe).find_mut(hash, |channel| channel.name == *name) {
-            Some(Channel { history, bounds, .. }) => {
+        let mut stripe = lock(&self.stripes[stripe]);
+        match stripe.find(hash, name) {
+            Some(index) => {
+                let Channel { history, bounds, .. } = &mut stripe.channels[index as usize];
                 self.count(history, |history| work(history, &self.bounds[*bounds as usize]))
             }
             None => work(&mut self.empty(), &self.config.bounds(name.namespace())),
@@ -136,6 +148,7 @@ impl<D: Deliver> MemoryEngine<D> {
 
     fn append_to(&self, channel: &mut Channel<D::Route>, publication: NewPublication) -> Position {
         let Channel { name, route, bounds, history } = channel;
+        self.deliver.expect(route);
         let now_ms = self.now_ms();
         let bounds = &self.bounds[*bounds as usize];
         let offset = match self.count(history, |history| history.append(publication, now_ms, bounds)) {
@@ -148,18 +161,30 @@ impl<D: Deliver> MemoryEngine<D> {
         Position { epoch: self.epoch, offset }
     }
 
-    fn append_to_any(&self, name: &ChannelName, publication: NewPublication) -> Result<Position, Error> {
-        let (stripe, hash) = self.stripe(name);
-        let mut stripe = lock(stripe);
-        if let Some(channel) = stripe.find_mut(hash, |channel| channel.name == *name) {
+    fn append_to_any(
+        &self,
+        place: &mut Place,
+        name: &ChannelName,
+        publication: NewPublication,
+    ) -> Result<Position, Error> {
+        if let Some((stripe, index)) = place.parts()
+            && let Some(channel) = lock(&self.stripes[stripe]).channels.get_mut(index)
+            && channel.name == *name
+        {
             return Ok(self.append_to(channel, publication));
+        }
+        let (number, hash) = self.stripe(name);
+        let mut stripe = lock(&self.stripes[number]);
+        if let Some(index) = stripe.find(hash, name) {
+            *place = Place::new(number, index);
+            return Ok(self.append_to(&mut stripe.channels[index as usize], publication));
         }
         if self.channels.load(Ordering::Relaxed) >= self.channels_max {
             drop(stripe);
             if !self.forget_channels() {
                 return Err(self.too_many());
             }
-            return self.append_to_any(name, publication);
+            return self.append_to_any(place, name, publication);
         }
         self.channels.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(channel_bytes(name), Ordering::Relaxed);
@@ -169,9 +194,9 @@ impl<D: Deliver> MemoryEngine<D> {
             bounds: self.bounds_of(name),
             history: self.empty(),
         };
-        let rehash = |channel: &Channel<D::Route>| self.hasher.hash_one(&channel.name);
-        let mut entry = stripe.insert_unique(hash, channel, rehash);
-        Ok(self.append_to(entry.get_mut(), publication))
+        *place = Place::new(number, stripe.insert(channel, hash, &self.hasher));
+        let channel = stripe.channels.last_mut().expect("it has just been put there");
+        Ok(self.append_to(channel, publication))
     }
 
     fn too_many(&self) -> Error {
@@ -182,11 +207,31 @@ impl<D: Deliver> MemoryEngine<D> {
 
 impl<D: Deliver> Engine for MemoryEngine<D> {
     fn append(&self, name: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
-        let appended = self.append_to_any(name, publication);
+        self.append_at(&mut Place::default(), name, publication)
+    }
+
+    fn append_at(
+        &self,
+        place: &mut Place,
+        name: &ChannelName,
+        publication: NewPublication,
+    ) -> Answer<Result<Position, Error>> {
+        let appended = self.append_to_any(place, name, publication);
         if self.bytes.load(Ordering::Relaxed) > self.config.history_bytes_max {
             self.evict();
         }
         Answer::now(appended)
+    }
+
+    fn expect(&self, place: Place) {
+        if let Some((stripe, index)) = place.parts()
+            && let Ok(stripe) = self.stripes[stripe].try_lock()
+        {
+            let first = stripe.channels.as_ptr();
+            drop(stripe);
+            // Whatever is there by then.
+            prefetch_at(first.wrapping_add(index));
+        }
     }
 
     fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
@@ -207,7 +252,8 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         let mut found = Vec::new();
         for stripe in &self.stripes {
             let stripe = lock(stripe);
-            let matching = stripe.iter().map(|channel| &channel.name).filter(|name| pattern.matches(name.as_str()));
+            let matching =
+                stripe.channels.iter().map(|channel| &channel.name).filter(|name| pattern.matches(name.as_str()));
             found.extend(matching.take(max - found.len()).cloned());
         }
         Answer::now(Ok(found))
@@ -227,7 +273,7 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
 
     fn size(&self) -> (usize, usize) {
         let stripes = self.stripes.iter().map(lock);
-        let bytes = stripes.map(|stripe| stripe.iter().map(|channel| channel.history.bytes()).sum::<usize>()).sum();
+        let bytes = stripes.map(|stripe| stripe.channels.iter().map(|c| c.history.bytes()).sum::<usize>()).sum();
         (self.channels.load(Ordering::Relaxed), bytes)
     }
 
@@ -238,10 +284,53 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
     fn sweep(&self) {
         let now_ms = self.now_ms();
         for stripe in &self.stripes {
-            for Channel { bounds, history, .. } in lock(stripe).iter_mut() {
+            for Channel { bounds, history, .. } in &mut lock(stripe).channels {
                 self.count(history, |history| history.trim(now_ms, &self.bounds[*bounds as usize]));
             }
         }
+    }
+}
+
+impl<R> Stripe<R> {
+    fn find(&self, hash: u64, name: &ChannelName) -> Option<u32> {
+        self.by_name.find(hash, |index| self.channels[*index as usize].name == *name).copied()
+    }
+
+    /// Gives its index. Who adds a channel knows that there is none of its name.
+    fn insert(&mut self, channel: Channel<R>, hash: u64, hasher: &RandomState) -> u32 {
+        let index = self.channels.len() as u32;
+        self.channels.push(channel);
+        let Self { channels, by_name } = self;
+        by_name.insert_unique(hash, index, |index| hasher.hash_one(&channels[*index as usize].name));
+        index
+    }
+
+    /// Takes out those for which `leaves` holds; the others come closer together. Cost: O(channels).
+    fn extract(&mut self, leaves: impl Fn(&Channel<R>) -> bool, hasher: &RandomState) -> Vec<Channel<R>> {
+        if !self.channels.iter().any(&leaves) {
+            return Vec::new();
+        }
+        let (left, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut self.channels).into_iter().partition(leaves);
+        self.by_name = HashTable::with_capacity(stay.len());
+        for channel in stay {
+            let hash = hasher.hash_one(&channel.name);
+            self.insert(channel, hash, hasher);
+        }
+        left
+    }
+}
+
+impl Place {
+    /// None if the numbers are too large for it.
+    fn new(stripe: usize, index: u32) -> Self {
+        const { assert!(STRIPES <= 1 << (32 - INDEX_BITS)) };
+        let bits = (stripe as u32) << INDEX_BITS | (index + 1);
+        Self(NonZeroU32::new(bits).filter(|_| index + 1 < 1 << INDEX_BITS))
+    }
+
+    fn parts(self) -> Option<(usize, usize)> {
+        let bits = self.0?.get();
+        Some(((bits >> INDEX_BITS) as usize, (bits & ((1 << INDEX_BITS) - 1)) as usize - 1))
     }
 }
 

@@ -114,7 +114,7 @@ impl Port {
     }
 }
 
-/// Serves clients until `stop` is there. Must run inside a `LocalSet`.
+/// Serves clients until `stop` is there. Must run inside a `LocalRuntime` or a `LocalSet`.
 ///
 /// Errors: the runtime cannot watch the sockets.
 pub async fn serve(port: Port, own: &[IpAddr], settings: Settings, stop: impl Future<Output = ()>) -> io::Result<()> {

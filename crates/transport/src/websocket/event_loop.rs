@@ -1,6 +1,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::{HashMap, HashSet},
+    future::poll_fn,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     rc::Rc,
@@ -8,8 +9,8 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use millrace_delivery::ConnId;
-use millrace_engine::Answer;
+use millrace_delivery::{ConnId, Wire};
+use millrace_engine::{Answer, Place};
 use millrace_node::Metrics;
 use millrace_protocol::{
     ChannelName, Code, Error, Kind, NewPublication, Right,
@@ -17,7 +18,7 @@ use millrace_protocol::{
     websocket::{self, Accept, Broken, Message},
 };
 use rustix::{
-    event::epoll::{self, EventFlags},
+    event::epoll::{self, Event, EventFlags},
     io::Errno,
     net::RecvFlags,
 };
@@ -95,7 +96,7 @@ impl EventLoop {
         let mut events = Vec::with_capacity(EVENTS);
         let mailbox = self.context.shard.mailbox();
         loop {
-            let mut ready = source.readable().await?;
+            let mut ready = poll_fn(|cx| source.poll_read_ready(cx)).await?;
             // The runtime reports edges, and so do our descriptors: once all that was ready has been taken, whatever comes next is an edge.
             let mut emptied = false;
             for _ in 0..TURNS {
@@ -110,6 +111,7 @@ impl EventLoop {
                     break;
                 }
                 mailbox.attend();
+                self.expect(&events);
                 for event in &events {
                     let token = event.data.u64();
                     self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
@@ -157,7 +159,7 @@ impl EventLoop {
             (Some(ask), false) => {
                 let channel = ask.channels[0].0.clone();
                 let may_publish = caller.may(Right::Publish, &channel).is_ok();
-                Talk::Bare { channel, may_publish }
+                Talk::Bare { channel, place: Place::default(), may_publish }
             }
             _ => Talk::Session,
         };
@@ -263,6 +265,14 @@ impl EventLoop {
         });
     }
 
+    /// What so many connections touch comes into the cache for all of them at once.
+    fn expect(&self, events: &[Event]) {
+        if events.len() > 1 {
+            let sockets = self.context.shard.sockets();
+            events.iter().for_each(|event| sockets.expect(event.data.u64() as u32));
+        }
+    }
+
     fn handle(self: &Rc<Self>, id: ConnId, flags: EventFlags) {
         let shard = &self.context.shard;
         if flags.contains(EventFlags::OUT) {
@@ -297,6 +307,9 @@ impl EventLoop {
             }
             if matches!(socket.talk, Talk::Session) && socket.decoder.buffered_bytes() == 0 {
                 most = READ_COMMANDS_BYTES;
+            }
+            if let Talk::Bare { place, .. } = socket.talk {
+                self.context.shard.engine.expect(place);
             }
             rustix::net::recv(socket.fd.as_fd(), &mut scratch[..most], RecvFlags::DONTWAIT)
         };
@@ -359,19 +372,21 @@ impl EventLoop {
     /// Hands what was read to the decoder, and its messages on.
     fn decode(self: &Rc<Self>, id: ConnId, bytes: &mut [u8]) {
         let shard = &self.context.shard;
-        let Some((mut decoder, talk, deflate)) = shard.with(|hub, sockets| {
+        let Some((mut decoder, mut talk, deflate)) = shard.with(|hub, sockets| {
             let socket = sockets.socket(id)?;
             // Its place in the hub is seldom still in the cache.
             if socket.is_news(hub.now_s()) {
                 hub.heard(id);
             }
-            Some((std::mem::take(&mut socket.decoder), socket.talk.clone(), socket.deflate))
+            if let Talk::Stream(_) = socket.talk {
+                return None;
+            }
+            // Lent, not copied: the name of its channel is seldom still in the cache, either.
+            let talk = std::mem::replace(&mut socket.talk, Talk::Session);
+            Some((std::mem::take(&mut socket.decoder), talk, socket.deflate))
         }) else {
             return;
         };
-        if let Talk::Stream(_) = talk {
-            return;
-        }
         let max = self.context.config().message_bytes_max.max(1);
         // A session's envelope needs room around the largest payload, which may be base64.
         let message_bytes_max = if matches!(talk, Talk::Session) { max.saturating_mul(2) } else { max };
@@ -382,18 +397,19 @@ impl EventLoop {
         let mut messages = 0;
         let decoded = decoder.decode(bytes, accept, |message| {
             messages += 1;
-            self.handle_message(id, &talk, message)
+            self.handle_message(id, &mut talk, message)
         });
         self.send_pongs(id);
         let holds = decoder.buffered_bytes();
+        let is_session = matches!(talk, Talk::Session);
         if let Some(socket) = shard.sockets().socket(id) {
-            socket.decoder = decoder;
+            (socket.decoder, socket.talk) = (decoder, talk);
         }
         if held != holds {
             self.weigh(id, Way::In);
         }
         // Its place in the hub is seldom still in the cache, and only commands are answered.
-        if matches!(talk, Talk::Session) {
+        if is_session {
             self.weigh(id, Way::Out);
         }
         self.pace(id, messages);
@@ -406,7 +422,7 @@ impl EventLoop {
     }
 
     /// False if nothing more shall be decoded.
-    fn handle_message(self: &Rc<Self>, id: ConnId, talk: &Talk, message: Message<'_>) -> bool {
+    fn handle_message(self: &Rc<Self>, id: ConnId, talk: &mut Talk, message: Message<'_>) -> bool {
         if !matches!(message, Message::Ping(_)) {
             self.send_pongs(id);
         }
@@ -420,12 +436,13 @@ impl EventLoop {
                 self.close(id, Broken { code: websocket::CLOSE_FORBIDDEN, reason: Code::Forbidden.name() });
                 return false;
             }
-            (Message::Text(text), Talk::Bare { channel, .. }) => {
+            (Message::Text(text), Talk::Bare { channel, place, .. }) => {
                 let data = Bytes::copy_from_slice(text.as_bytes());
-                self.publish(id, channel, NewPublication::new(Kind::Utf8, data));
+                self.publish(id, channel, place, NewPublication::new(Kind::Utf8, data));
             }
-            (Message::Binary(data), Talk::Bare { channel, .. }) => {
-                self.publish(id, channel, NewPublication::new(Kind::Binary, Bytes::copy_from_slice(data)));
+            (Message::Binary(data), Talk::Bare { channel, place, .. }) => {
+                let data = Bytes::copy_from_slice(data);
+                self.publish(id, channel, place, NewPublication::new(Kind::Binary, data));
             }
             (Message::Text(_) | Message::Binary(_), Talk::Stream(_)) => return false,
             (Message::Ping(payload), _) => {
@@ -441,11 +458,11 @@ impl EventLoop {
     }
 
     /// A bare WebSocket cannot be told that a publication was refused: it is closed instead, never left to believe.
-    fn publish(self: &Rc<Self>, id: ConnId, channel: &ChannelName, publication: NewPublication) {
+    fn publish(self: &Rc<Self>, id: ConnId, channel: &ChannelName, place: &mut Place, publication: NewPublication) {
         if let Err(error) = self.owe(id, publication.data.len()) {
             return self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
         }
-        let answer = self.context.shard.accept(channel, publication);
+        let answer = self.context.shard.accept_at(place, channel, publication);
         self.slow_down(id, channel);
         match answer {
             Answer::Now(Some(Ok(_))) => {}

@@ -15,6 +15,7 @@ pub use event_loop::EventLoop;
 pub(crate) use event_loop::OUT_BYTES_MAX;
 pub use handshake::{Upgrade, accept_channel, accept_session, is_upgrade, offered};
 
+use millrace_engine::Place;
 use millrace_node::Transport;
 use millrace_protocol::ChannelName;
 
@@ -22,7 +23,7 @@ use millrace_protocol::ChannelName;
 #[derive(Clone, Debug)]
 pub enum Talk {
     /// Payloads of one channel, both ways if its client may publish: that stays so as long as it is open.
-    Bare { channel: ChannelName, may_publish: bool },
+    Bare { channel: ChannelName, place: Place, may_publish: bool },
     /// Commands and pushes.
     Session,
     /// It is no WebSocket but an HTTP response that goes on: nothing more is expected from its client.
