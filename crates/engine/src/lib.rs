@@ -184,6 +184,11 @@ pub trait Engine: Send + Sync {
     /// An engine may deliver what is not watched, too.
     fn watch(&self, target: &Target, is_read: bool);
 
+    /// Until everything that a watched pattern matches is delivered from here on.
+    fn joined(&self, _: &Pattern) -> Answer<Result<(), Error>> {
+        Answer::now(Ok(()))
+    }
+
     /// The engine's time, in milliseconds since 1970: what `time` of publications is taken from.
     fn now_ms(&self) -> u64;
 

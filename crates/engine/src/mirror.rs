@@ -2,7 +2,7 @@
 //! it here instead of asking somebody else, also while nobody else answers.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -14,6 +14,8 @@ use crate::{Config, Deliver, Newest};
 /// Most publications and bytes per channel; what is further back is asked for.
 const COUNT_MAX: usize = 1000;
 const BYTES_MAX: usize = 1 << 20;
+/// Most publications of a channel that wait for one before them.
+const AHEAD_MAX: usize = 64;
 
 pub(crate) struct Mirror<D: Deliver> {
     deliver: Arc<D>,
@@ -25,6 +27,8 @@ struct Channels<R> {
     by_name: HashMap<ChannelName, Heard<R>>,
     /// Memory that all histories take.
     bytes: usize,
+    /// Channels that lack a publication, with the end of what came before it; see [`Mirror::holes`].
+    holes: Vec<(ChannelName, Position)>,
 }
 
 struct Heard<R> {
@@ -32,13 +36,16 @@ struct Heard<R> {
     bounds: Bounds,
     /// `None` until something was heard, or the end of the log is known.
     history: Option<History>,
+    /// Of the history's epoch, by offset: came before one that belongs before them.
+    ahead: BTreeMap<u64, Arc<Publication>>,
     /// Since [`Mirror::join`] nothing can have been missed.
     is_joined: bool,
 }
 
 impl<D: Deliver> Mirror<D> {
     pub fn new(config: Config, deliver: Arc<D>) -> Self {
-        Self { deliver, config, channels: Mutex::new(Channels { by_name: HashMap::new(), bytes: 0 }) }
+        let channels = Channels { by_name: HashMap::new(), bytes: 0, holes: Vec::new() };
+        Self { deliver, config, channels: Mutex::new(channels) }
     }
 
     /// Begins to keep a channel.
@@ -46,7 +53,8 @@ impl<D: Deliver> Mirror<D> {
         let bounds = self.config.bounds(name.namespace());
         let bounds =
             Bounds { count_max: bounds.count_max.min(COUNT_MAX), bytes_max: bounds.bytes_max.min(BYTES_MAX), ..bounds };
-        let heard = || Heard { route: self.deliver.route(name), bounds, history: None, is_joined: false };
+        let route = || self.deliver.route(name);
+        let heard = || Heard { route: route(), bounds, history: None, ahead: BTreeMap::new(), is_joined: false };
         self.lock().by_name.entry(name.clone()).or_insert_with(heard);
     }
 
@@ -59,7 +67,7 @@ impl<D: Deliver> Mirror<D> {
     }
 
     /// From a moment before the log ended at `top`, everything is heard. What was missed until then is told to the readers.
-    pub fn join(&self, name: &ChannelName, top: Position) {
+    pub fn join(&self, name: &ChannelName, top: Position, now_ms: u64) {
         self.change(name, |deliver, heard| {
             heard.is_joined = true;
             let known = heard.history.as_ref().map(History::top);
@@ -70,6 +78,9 @@ impl<D: Deliver> Mirror<D> {
                 deliver.moved(&heard.route, name, known, top);
             }
             heard.history = Some(History::after(top));
+            let is_same = known.is_some_and(|known| known.epoch == top.epoch);
+            heard.ahead.retain(|offset, _| is_same && *offset > top.offset);
+            heard.close_ranks(deliver, name, now_ms);
         });
     }
 
@@ -83,30 +94,72 @@ impl<D: Deliver> Mirror<D> {
         self.part_or_join(name, false);
     }
 
-    /// A publication has come: it is delivered unless it is known. A channel that `is_matched` by a pattern that this node reads is kept from
-    /// its first publication on.
-    pub fn hear(&self, name: &ChannelName, epoch: Epoch, publication: Arc<Publication>, now_ms: u64, is_matched: bool) {
+    /// A publication has come: it is delivered unless it is known. One that comes ahead of another waits for it, see [`Mirror::give_up`]. A
+    /// channel that `is_matched` by a pattern that this node reads is kept from its first publication on.
+    ///
+    /// True if it is the first that waits.
+    pub fn hear(
+        &self,
+        name: &ChannelName,
+        epoch: Epoch,
+        publication: Arc<Publication>,
+        now_ms: u64,
+        is_matched: bool,
+    ) -> bool {
         if is_matched && self.top(name).is_none() {
             self.open(name);
             self.part_or_join(name, true);
         }
-        let is_kept = self.change(name, |deliver, heard| {
-            let Heard { route, bounds, history, .. } = heard;
+        let hole = self.change(name, |deliver, heard| {
             let before = Position { epoch, offset: publication.offset - 1 };
-            let known = history.get_or_insert_with(|| History::after(before));
-            if known.top().epoch == epoch && known.top().offset > before.offset {
-                return;
+            let known = heard.history.get_or_insert_with(|| History::after(before)).top();
+            if known.epoch == epoch && known.offset > before.offset {
+                return None;
             }
-            deliver.deliver(route, name, epoch, &publication);
-            if known.top() != before {
-                // A hole, or a new epoch: the readers fetch what they miss, and what is kept begins anew.
-                *known = History::after(before);
+            if known.epoch == epoch && known != before {
+                let is_new = heard.ahead.insert(publication.offset, publication.clone()).is_none();
+                if !heard.is_joined || heard.ahead.len() > AHEAD_MAX {
+                    heard.pass_hole(deliver, name, now_ms);
+                }
+                return (is_new && heard.ahead.len() == 1).then_some(known);
             }
-            known.adopt(publication.clone(), now_ms, bounds);
+            if known.epoch != epoch {
+                heard.pass_hole(deliver, name, now_ms);
+            }
+            heard.pass(deliver, name, epoch, &publication, now_ms);
+            heard.close_ranks(deliver, name, now_ms);
+            None
         });
-        if is_kept.is_none() {
-            self.deliver.deliver(&self.deliver.route(name), name, epoch, &publication);
+        match hole {
+            None => self.deliver.deliver(&self.deliver.route(name), name, epoch, &publication),
+            Some(None) => {}
+            Some(Some(before)) => self.lock().holes.push((name.clone(), before)),
         }
+        matches!(hole, Some(Some(_)))
+    }
+
+    /// Channels in which a publication waits for one before it, with the end of what came before that; each is told once.
+    pub fn holes(&self) -> Vec<(ChannelName, Position)> {
+        std::mem::take(&mut self.lock().holes)
+    }
+
+    /// What was missing behind `before` is lost, if it still is: what waits for it is delivered, and the readers fetch what they miss. Where
+    /// something else is missing by now, that is a hole of its own.
+    ///
+    /// True if something is lost.
+    pub fn give_up(&self, name: &ChannelName, before: Position, now_ms: u64) -> bool {
+        let top = self.change(name, |deliver, heard| {
+            let top = heard.history.as_ref().map(History::top).filter(|_| !heard.ahead.is_empty())?;
+            if top == before {
+                heard.pass_hole(deliver, name, now_ms);
+            }
+            Some(top)
+        });
+        match top.flatten() {
+            Some(top) if top != before => self.lock().holes.push((name.clone(), top)),
+            _ => {}
+        }
+        top.flatten() == Some(before)
     }
 
     /// A page, if all that it needs is here.
@@ -195,6 +248,45 @@ impl<D: Deliver> Mirror<D> {
     }
 }
 
+impl<R> Heard<R> {
+    /// Delivers and keeps it.
+    fn pass<D: Deliver<Route = R>>(
+        &mut self,
+        deliver: &D,
+        name: &ChannelName,
+        epoch: Epoch,
+        publication: &Arc<Publication>,
+        now_ms: u64,
+    ) {
+        deliver.deliver(&self.route, name, epoch, publication);
+        let before = Position { epoch, offset: publication.offset - 1 };
+        let history = self.history.get_or_insert_with(|| History::after(before));
+        if history.top() != before {
+            // A hole, or a new epoch: the readers fetch what they miss, and what is kept begins anew.
+            *history = History::after(before);
+        }
+        history.adopt(publication.clone(), now_ms, &self.bounds);
+    }
+
+    /// Delivers what has waited for what came now.
+    fn close_ranks<D: Deliver<Route = R>>(&mut self, deliver: &D, name: &ChannelName, now_ms: u64) {
+        while let (Some(top), Some(next)) = (self.history.as_ref().map(History::top), self.ahead.first_entry())
+            && *next.key() == top.offset + 1
+        {
+            let publication = next.remove();
+            self.pass(deliver, name, top.epoch, &publication, now_ms);
+        }
+    }
+
+    /// Delivers all that waits.
+    fn pass_hole<D: Deliver<Route = R>>(&mut self, deliver: &D, name: &ChannelName, now_ms: u64) {
+        let ahead = std::mem::take(&mut self.ahead);
+        if let Some(epoch) = self.history.as_ref().map(|history| history.top().epoch) {
+            ahead.values().for_each(|publication| self.pass(deliver, name, epoch, publication, now_ms));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
@@ -235,10 +327,10 @@ mod tests {
         Position { epoch: Epoch(epoch), offset }
     }
 
-    fn hear(mirror: &Mirror<Told>, name: &ChannelName, Position { epoch, offset }: Position, is_matched: bool) {
+    fn hear(mirror: &Mirror<Told>, name: &ChannelName, Position { epoch, offset }: Position, is_matched: bool) -> bool {
         let (kind, data) = (Kind::Text, Bytes::from_static(b"x"));
         let publication = Publication { offset, time_ms: 5, key: None, expires_ms: None, kind, data };
-        mirror.hear(name, epoch, Arc::new(publication), 5, is_matched);
+        mirror.hear(name, epoch, Arc::new(publication), 5, is_matched)
     }
 
     fn page(mirror: &Mirror<Told>, name: &ChannelName, since: Position, is_down: bool) -> Option<Vec<u64>> {
@@ -257,7 +349,7 @@ mod tests {
         assert_eq!(page(&mirror, &name, at(1, 4), false), None, "nothing is known yet");
         hear(&mirror, &name, at(1, 5), false);
         assert_eq!(page(&mirror, &name, at(1, 4), false), None, "more may have come before it was joined");
-        mirror.join(&name, at(1, 5));
+        mirror.join(&name, at(1, 5), 5);
         hear(&mirror, &name, at(1, 6), false);
         hear(&mirror, &name, at(1, 6), false);
         assert_eq!(page(&mirror, &name, at(1, 4), false), Some(vec![5, 6]));
@@ -271,34 +363,85 @@ mod tests {
     fn what_was_missed_while_parted_is_told() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
-        mirror.join(&name, at(1, 0));
+        mirror.join(&name, at(1, 0), 5);
         hear(&mirror, &name, at(1, 1), false);
         mirror.part();
         assert_eq!(page(&mirror, &name, at(1, 0), false), None);
         assert_eq!(page(&mirror, &name, at(1, 0), true), Some(vec![1]), "nobody could tell more");
-        mirror.join(&name, at(1, 1));
+        mirror.join(&name, at(1, 1), 5);
         assert_eq!(told(&all), [('d', 1, 1)], "nothing was missed");
         mirror.part();
-        mirror.join(&name, at(1, 3));
+        mirror.join(&name, at(1, 3), 5);
         assert_eq!(told(&all), [('m', 1, 3)]);
         hear(&mirror, &name, at(1, 3), false);
         assert_eq!(told(&all), [], "it comes late, and is known");
         assert_eq!(page(&mirror, &name, at(1, 1), false), None, "there is a hole before");
         assert_eq!(page(&mirror, &name, at(1, 3), false), Some(vec![]));
-        mirror.join(&name, at(9, 1));
+        mirror.join(&name, at(9, 1), 5);
         hear(&mirror, &name, at(9, 2), false);
         assert_eq!(told(&all), [('m', 9, 1), ('d', 9, 2)], "another epoch");
     }
 
     #[test]
-    fn a_hole_begins_anew() {
+    fn what_overtakes_waits_for_what_is_late() {
         let (mirror, all, name) = mirror();
         mirror.open(&name);
-        mirror.join(&name, at(1, 0));
-        [1, 2, 5].into_iter().for_each(|offset| hear(&mirror, &name, at(1, offset), false));
+        mirror.join(&name, at(1, 0), 5);
+        let first: Vec<_> =
+            [1, 4, 3, 4, 6].into_iter().map(|offset| hear(&mirror, &name, at(1, offset), false)).collect();
+        assert_eq!(first, [false, true, false, false, false]);
+        assert_eq!(told(&all), [('d', 1, 1)]);
+        assert_eq!(mirror.holes(), [(name.clone(), at(1, 1))]);
+        hear(&mirror, &name, at(1, 2), false);
+        assert_eq!(told(&all), [('d', 1, 2), ('d', 1, 3), ('d', 1, 4)]);
+        assert!(!mirror.give_up(&name, at(1, 1), 5), "it has come; what is missing now is another one");
+        assert_eq!(mirror.holes(), [(name.clone(), at(1, 4))]);
+        hear(&mirror, &name, at(1, 5), false);
+        assert_eq!(told(&all), [('d', 1, 5), ('d', 1, 6)]);
+        assert_eq!(page(&mirror, &name, at(1, 0), false), Some(vec![1, 2, 3, 4, 5, 6]));
+    }
+
+    #[test]
+    fn a_hole_that_stays_begins_anew() {
+        let (mirror, all, name) = mirror();
+        mirror.open(&name);
+        mirror.join(&name, at(1, 0), 5);
+        for offset in [1, 2, 5] {
+            hear(&mirror, &name, at(1, offset), false);
+        }
+        assert!(mirror.give_up(&name, at(1, 2), 5));
+        assert!(!mirror.give_up(&name, at(1, 2), 5));
         assert_eq!(told(&all), [('d', 1, 1), ('d', 1, 2), ('d', 1, 5)]);
         assert_eq!(page(&mirror, &name, at(1, 2), false), None);
         assert_eq!(page(&mirror, &name, at(1, 4), false), Some(vec![5]));
+        // Not for ever, not where something may be missed anyway, and not into another epoch.
+        for i in 0..=AHEAD_MAX as u64 {
+            hear(&mirror, &name, at(1, 7 + i), false);
+        }
+        let (end, all_of_them) = (7 + AHEAD_MAX as u64, told(&all));
+        assert!(all_of_them.iter().map(|(_, _, offset)| *offset).eq(7..=end), "{all_of_them:?}");
+        mirror.part();
+        hear(&mirror, &name, at(1, end + 2), false);
+        assert_eq!(told(&all), [('d', 1, end + 2)]);
+        mirror.join(&name, at(1, end + 2), 5);
+        hear(&mirror, &name, at(1, end + 4), false);
+        hear(&mirror, &name, at(2, 1), false);
+        assert_eq!(told(&all), [('d', 1, end + 4), ('d', 2, 1)]);
+    }
+
+    #[test]
+    fn what_waits_is_delivered_behind_what_was_told() {
+        let (mirror, all, name) = mirror();
+        mirror.open(&name);
+        mirror.join(&name, at(1, 0), 5);
+        for offset in [3, 5, 6, 8] {
+            hear(&mirror, &name, at(1, offset), false);
+        }
+        mirror.join(&name, at(1, 4), 5);
+        assert_eq!(told(&all), [('m', 1, 4), ('d', 1, 5), ('d', 1, 6)]);
+        mirror.join(&name, at(2, 6), 5);
+        hear(&mirror, &name, at(2, 7), false);
+        assert_eq!(told(&all), [('m', 2, 6), ('d', 2, 7)], "what waited was of the epoch before");
     }
 
     #[test]
@@ -319,7 +462,9 @@ mod tests {
         let config = Config { history_bytes_max: 1000, ..Config::default() };
         let (mirror, name) = (Mirror::new(config, told), ChannelName::parse("a").unwrap());
         mirror.open(&name);
-        (1..=100).for_each(|offset| hear(&mirror, &name, at(1, offset), false));
+        for offset in 1..=100 {
+            hear(&mirror, &name, at(1, offset), false);
+        }
         let before = mirror.lock().bytes;
         mirror.sweep(5);
         let after = mirror.lock().bytes;

@@ -281,6 +281,7 @@ impl<S: Sockets> Shard<S> {
         policy: Policy,
         preamble: Vec<u8>,
     ) -> Result<(), Error> {
+        self.engine.joined(pattern).await?;
         let mut starts: Vec<(ChannelName, Since)> =
             positions.iter().map(|(name, at)| (name.clone(), Since::Position(*at))).collect();
         if since != Since::Now {

@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{Broker, BrokerError, Deliver, Pauses, Shared};
+use super::{Broker, BrokerError, Deliver, Local, Pauses, Shared};
 use crate::mirror::Mirror;
 
 /// Every watched channel's top is compared once in this time: what was lost without a trace is found, and channels that are read but not
@@ -24,6 +24,8 @@ const TICK: Duration = Duration::from_secs(1);
 const LINGER: Duration = Duration::from_secs(30);
 /// A publication that was accepted has come within this, or it is lost.
 const ON_ITS_WAY: Duration = Duration::from_millis(200);
+/// A publication that another one has overtaken comes within this, or it is lost: nats-server tells what it has stored by more than one thread.
+const LATE: Duration = Duration::from_millis(50);
 /// Most targets that are subscribed at once, and channels whose tops are asked for at once.
 const TARGETS_MAX: usize = 1000;
 /// Most channels of a pattern that are known before they are heard.
@@ -47,8 +49,10 @@ pub(super) struct Keeper {
     changed: Notify,
     /// Channels have been joined, or are not wanted any more.
     joined: Notify,
+    /// In some channel a publication has overtaken another.
+    pub overtaken: Notify,
     patterns: AtomicUsize,
-    /// Channels that were found to lack something.
+    /// How often a channel was found to lack something.
     pub repairs: AtomicU64,
     /// Links that were lost.
     pub losses: AtomicU64,
@@ -121,6 +125,22 @@ impl Keeper {
             }
             joined.await;
         }
+    }
+
+    /// Until it is subscribed on a link that is up, or nobody reads it.
+    pub async fn subscribed_to(&self, target: &Target) {
+        loop {
+            let joined = self.joined.notified();
+            if self.is_subscribed(target) || !self.lock().targets.contains_key(target) {
+                return;
+            }
+            joined.await;
+        }
+    }
+
+    pub fn is_subscribed(&self, target: &Target) -> bool {
+        let state = self.lock();
+        state.is_link_up && state.targets.get(target).is_some_and(|want| want.generation == state.generation)
     }
 
     /// `None` while there is nothing to do, or no link to do it on.
@@ -225,7 +245,7 @@ pub(super) async fn run<B: Broker, D: Deliver>(shared: Arc<Shared<B, D>>) {
             }
         }
     };
-    tokio::join!(shared.answer_questions(), keep);
+    tokio::join!(shared.answer_questions(), shared.give_up_holes(), keep);
 }
 
 impl<B: Broker, D: Deliver> Shared<B, D> {
@@ -265,7 +285,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                         let route = self.local.deliver.route(name);
                         self.local.deliver.moved(&route, name, Position { offset: 0, ..top }, top);
                     }
-                    mirror.join(name, top);
+                    mirror.join(name, top, self.local.clock.now_ms());
                 }
             }
             // A link that was lost meanwhile has parted what was joined just now, or will: the generation tells.
@@ -299,6 +319,25 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         }
     }
 
+    /// Ends the wait for publications that were overtaken and do not come, for ever.
+    async fn give_up_holes(&self) {
+        let Local { keeper, mirror, clock, .. } = &*self.local;
+        loop {
+            let holes = mirror.holes();
+            if holes.is_empty() {
+                keeper.overtaken.notified().await;
+                continue;
+            }
+            sleep(LATE).await;
+            for (name, before) in holes {
+                if mirror.give_up(&name, before, clock.now_ms()) {
+                    keeper.repairs.fetch_add(1, Relaxed);
+                    tracing::warn!(channel = %name, "a publication was lost on its way here; it is read from history");
+                }
+            }
+        }
+    }
+
     /// Compares some tops with what was heard, so that in [`CHECK`] every channel has its turn.
     async fn check(&self, rotation: &mut Vec<ChannelName>) -> Result<(), BrokerError> {
         let (keeper, mirror) = (&self.local.keeper, &self.local.mirror);
@@ -321,7 +360,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                 if is_same && heard.as_ref() != Some(&top) && keeper.is_current(generation) {
                     keeper.repairs.fetch_add(1, Relaxed);
                     tracing::warn!(channel = %name, "publications were lost on their way here; they are read from history");
-                    mirror.join(name, top);
+                    mirror.join(name, top, self.local.clock.now_ms());
                 }
             }
         }

@@ -245,7 +245,9 @@ impl<D: Deliver> Local<D> {
         match event {
             Event::Published { channel, epoch, publication } => {
                 let is_matched = self.keeper.matches(&channel);
-                self.mirror.hear(&channel, epoch, publication, self.clock.now_ms(), is_matched);
+                if self.mirror.hear(&channel, epoch, publication, self.clock.now_ms(), is_matched) {
+                    self.keeper.overtaken.notify_one();
+                }
             }
             Event::Told(message) => self.presence.hear(&message),
             Event::LinkLost => {
@@ -325,6 +327,20 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
         self.shared.local.keeper.watch(target, is_read);
     }
 
+    fn joined(&self, pattern: &Pattern) -> Answer<Result<(), Error>> {
+        let target = Target::Pattern(pattern.clone());
+        if self.shared.local.keeper.is_subscribed(&target) {
+            return Answer::now(Ok(()));
+        }
+        self.ask(move |shared| {
+            let target = target.clone();
+            async move {
+                shared.local.keeper.subscribed_to(&target).await;
+                Ok(())
+            }
+        })
+    }
+
     fn now_ms(&self) -> u64 {
         self.shared.local.clock.now_ms()
     }
@@ -349,7 +365,7 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
             ("retries", "Of them, asked once more.", retries.load(Relaxed)),
             ("failures", "Of them, without an answer in time.", failures.load(Relaxed)),
             ("losses", "Connections that were lost.", self.shared.local.keeper.losses.load(Relaxed)),
-            ("repairs", "Channels that lacked something though the connection held.", repairs.load(Relaxed)),
+            ("repairs", "Times that a channel lacked something though the connection held.", repairs.load(Relaxed)),
         ]
     }
 
