@@ -97,7 +97,7 @@ fn run(peers: usize, rate: u64, policy: &str, args: &Args) -> anyhow::Result<()>
 
     let command = format!("{{\"id\":1,\"subscribe\":{{\"channel\":\"bench\",\"policy\":\"{policy}\"}}}}\n");
     for client in &mut crowd.clients {
-        client.peer.write(Lane::Session, true, command.as_bytes(), &mut client.mouth)?;
+        client.peer.write(Instant::now(), Lane::Session, true, command.as_bytes(), &mut client.mouth)?;
         client.flush();
     }
     crowd.serve(Instant::now() + Duration::from_millis(500), |_| false)?;

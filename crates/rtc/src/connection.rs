@@ -25,14 +25,39 @@ pub(crate) struct Connection {
     due: Instant,
     /// The library's time when it was last told it.
     told: Instant,
+    /// By the ways they came; kept where the library would take them for old too soon.
+    consents: Vec<Consent>,
+    keeps_consents: bool,
     is_over: bool,
 }
+
+/// The other end has asked by STUN whether this one is there, and so lets it send.
+struct Consent {
+    request: Vec<u8>,
+    from: SocketAddr,
+    to: SocketAddr,
+    /// When it came, by the library's time.
+    came: Instant,
+    /// When the library heard it last.
+    told: Instant,
+}
+
+/// By our time. Browsers ask every 2.5 to 6 s, and one request may be lost. Source: RFC 7675, section 5.1.
+const CONSENT: Duration = Duration::from_secs(30);
+/// An end that is lite takes a way for lost after 15 s of the library's time: before that it is told again what still holds.
+const CONSENT_AGAIN: Duration = Duration::from_secs(12);
+/// Ways by which a peer is asked for at once: its addresses times ours.
+const WAYS_MAX: usize = 4;
 
 /// What is due so soon is done at once: a timer would cost more than it waits.
 const SOON: Duration = Duration::from_micros(50);
 /// What the library does for its own books alone may be so late: the next packet, if one comes, does it in the same go. And where an answer
 /// takes next to no time, its estimator wants to be called again after no time.
 const LATE_MAX: Duration = Duration::from_millis(10);
+/// By the library's own time; its shortest wait for an acknowledgement is a second.
+const BEHIND_MAX: Duration = Duration::from_millis(50);
+/// How a STUN message begins that asks for an answer. Source: RFC 8489, section 5.
+const BINDING_REQUEST: [u8; 2] = [0, 1];
 /// So often in a row, at most: then others get their turn.
 const ROUNDS_MAX: u32 = 64;
 
@@ -76,7 +101,19 @@ impl Connection {
                 rtc.add_local_candidate(candidate);
             }
         }
-        Self { rtc, born: now, haste, ufrag, timeout: now, due: now, told: now, is_over: false }
+        let (consents, keeps_consents) = (Vec::new(), is_lite && haste > 1);
+        Self {
+            rtc,
+            born: now,
+            haste,
+            ufrag,
+            timeout: now,
+            due: now,
+            told: now,
+            consents,
+            keeps_consents,
+            is_over: false,
+        }
     }
 
     /// What the other end calls this one in its STUN requests.
@@ -109,7 +146,11 @@ impl Connection {
             rtc.handle_input(input)?;
             Ok(true)
         };
-        self.run(work, tell)
+        let is_its_own = self.run(work, tell)?;
+        if is_its_own && self.keeps_consents && datagram.starts_with(&BINDING_REQUEST) {
+            self.keep_consent(from, to, datagram);
+        }
+        Ok(is_its_own)
     }
 
     pub fn handle_timeout(
@@ -165,6 +206,7 @@ impl Connection {
             return Err(Broken::Over);
         }
         let done = catch_unwind(AssertUnwindSafe(|| {
+            self.remind_of_consents(&mut tell)?;
             let done = work(&mut self.rtc)?;
             self.drain(&mut tell, is_send)?;
             Ok(done)
@@ -172,6 +214,51 @@ impl Connection {
         let done = done.unwrap_or(Err(Broken::Panicked));
         self.is_over |= done.is_err();
         done
+    }
+
+    fn keep_consent(&mut self, from: SocketAddr, to: SocketAddr, request: &[u8]) {
+        let told = self.told;
+        let known = self.consents.iter().position(|consent| consent.from == from && consent.to == to);
+        let oldest = || (0..self.consents.len()).min_by_key(|i| self.consents[*i].came);
+        match known.or_else(|| oldest().filter(|_| self.consents.len() >= WAYS_MAX)) {
+            Some(i) => {
+                let Consent { request: kept, .. } = &mut self.consents[i];
+                kept.clear();
+                kept.extend_from_slice(request);
+                let request = std::mem::take(kept);
+                self.consents[i] = Consent { request, from, to, came: told, told };
+            }
+            None => self.consents.push(Consent { request: request.into(), from, to, came: told, told }),
+        }
+    }
+
+    /// Tells the library again what it would forget sooner than the other end takes it back.
+    fn remind_of_consents(
+        &mut self,
+        tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+    ) -> Result<(), Broken> {
+        let now = self.told;
+        let is_due = |consent: &Consent| now >= consent.told + CONSENT_AGAIN;
+        if !self.consents.iter().any(is_due) {
+            return Ok(());
+        }
+        let lasts = CONSENT * self.haste;
+        self.consents.retain(|consent| now < consent.came + lasts);
+        for consent in self.consents.iter_mut().filter(|consent| is_due(consent)) {
+            consent.told = now;
+            let Ok(receive) = Receive::new(Protocol::Udp, consent.from, consent.to, &consent.request) else { continue };
+            self.rtc.handle_input(Input::Receive(now, receive))?;
+        }
+        // The answer has been given.
+        let is_stun = |said: &Said| matches!(said, Said::Datagram(_, datagram) if datagram.first().is_some_and(|first| *first < 4));
+        self.drain(&mut |rtc, said| if is_stun(&said) { Ok(()) } else { tell(rtc, said) }, false)
+    }
+
+    /// The library's time, if it was told an older one: timers that it sets by that one would end too soon.
+    pub fn behind(&mut self, now: Instant) -> Option<Instant> {
+        let told = self.told;
+        let now = self.tell_time(now);
+        (now > told + BEHIND_MAX).then_some(now)
     }
 
     fn tell_time(&mut self, now: Instant) -> Instant {

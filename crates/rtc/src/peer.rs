@@ -6,7 +6,7 @@ use std::{
 };
 
 use str0m::{
-    IceConnectionState, Rtc,
+    IceConnectionState, Input, Rtc,
     change::{SdpAnswer, SdpOffer, SdpPendingOffer},
     channel::{ChannelConfig, ChannelId, Reliability},
 };
@@ -188,11 +188,25 @@ impl Peer {
     }
 
     /// Sends one message. False if there is no room, or no such channel.
-    pub fn write(&mut self, lane: Lane, is_text: bool, message: &[u8], out: &mut impl Output) -> Result<bool, Broken> {
+    pub fn write(
+        &mut self,
+        now: Instant,
+        lane: Lane,
+        is_text: bool,
+        message: &[u8],
+        out: &mut impl Output,
+    ) -> Result<bool, Broken> {
         let id = self.channels.lanes[lane as usize];
-        self.run(out, |rtc| match id.and_then(|id| rtc.channel(id)) {
-            Some(mut channel) => Ok(channel.write(!is_text, message)?),
-            None => Ok(false),
+        // The acknowledgement is waited for from now on, not from when something happened last.
+        let late = self.connection.behind(now);
+        self.run(out, |rtc| {
+            if let Some(now) = late {
+                rtc.handle_input(Input::Timeout(now))?;
+            }
+            match id.and_then(|id| rtc.channel(id)) {
+                Some(mut channel) => Ok(channel.write(!is_text, message)?),
+                None => Ok(false),
+            }
         })
     }
 
@@ -309,6 +323,8 @@ mod tests {
         now: Instant,
         lose: usize,
         count: usize,
+        /// No STUN gets through.
+        is_stunless: bool,
     }
 
     impl Pair {
@@ -319,7 +335,7 @@ mod tests {
             let offer = Peer::offer(addresses[0], now);
             let (server, answer) = Peer::answer(&offer.sdp, &addresses[1..], now).unwrap();
             let ends = [offer.accept(&answer).unwrap(), server];
-            Self { ends, addresses, outs: Default::default(), now, lose, count: 0 }
+            Self { ends, addresses, outs: Default::default(), now, lose, count: 0, is_stunless: false }
         }
 
         /// Lets both talk until nothing is under way, then time passes; at most `limit` of it, or until the condition holds.
@@ -332,7 +348,8 @@ mod tests {
                     for (_, datagram) in std::mem::take(&mut self.outs[from].datagrams) {
                         moved = true;
                         self.count += 1;
-                        if self.lose > 0 && self.count.is_multiple_of(self.lose) {
+                        let is_lost = self.lose > 0 && self.count.is_multiple_of(self.lose);
+                        if is_lost || self.is_stunless && datagram[0] < 4 {
                             continue;
                         }
                         let Self { ends, outs, addresses, now, .. } = self;
@@ -341,11 +358,13 @@ mod tests {
                     }
                 }
                 if !moved {
-                    self.now =
+                    let next =
                         self.ends.iter().map(Peer::timeout).min().unwrap().max(self.now + Duration::from_millis(1));
-                    if self.now > end {
+                    if next > end {
+                        self.now = end;
                         return false;
                     }
+                    self.now = next;
                     for i in 0..2 {
                         self.ends[i].handle_timeout(self.now, &mut self.outs[i]).unwrap();
                     }
@@ -363,8 +382,8 @@ mod tests {
     fn both_channels_open_and_carry_messages() {
         let mut pair = Pair::new(0);
         assert!(pair.run(Duration::from_secs(2), both_open));
-        assert!(pair.ends[1].write(Lane::Session, true, b"hello\n", &mut pair.outs[1]).unwrap());
-        assert!(pair.ends[0].write(Lane::Latest, false, &[0, 255], &mut pair.outs[0]).unwrap());
+        assert!(pair.ends[1].write(pair.now, Lane::Session, true, b"hello\n", &mut pair.outs[1]).unwrap());
+        assert!(pair.ends[0].write(pair.now, Lane::Latest, false, &[0, 255], &mut pair.outs[0]).unwrap());
         assert!(pair.run(Duration::from_secs(1), |pair| {
             pair.outs[0].events.contains(&Event::Data(Lane::Session, b"hello\n".to_vec()))
                 && pair.outs[1].events.contains(&Event::Data(Lane::Latest, vec![0, 255]))
@@ -376,6 +395,47 @@ mod tests {
             let _ = pair.ends[0].handle_datagram(pair.now, from, to, &datagram, &mut pair.outs[0]);
         }
         assert!(pair.outs[0].events.contains(&Event::Closed));
+    }
+
+    /// An acknowledgement that is still on its way is not waited for, and nothing is sent twice, however long nothing was said before.
+    #[test]
+    fn a_message_in_several_datagrams_waits_for_nothing() {
+        for (bytes, datagrams) in [(500, 1), (1300, 2), (3000, 3)] {
+            let mut pair = Pair::new(0);
+            assert!(pair.run(Duration::from_secs(2), both_open));
+            pair.run(Duration::from_secs(1), |_| false);
+            for round in 0..50 {
+                pair.outs[1].events.clear();
+                let begin = pair.now;
+                let Pair { ends, outs, now, .. } = &mut pair;
+                assert!(ends[0].write(*now, Lane::Session, true, &vec![7; bytes], &mut outs[0]).unwrap());
+                let sent = outs[0].datagrams.iter().filter(|(_, datagram)| datagram.len() > 200).count();
+                assert_eq!(sent, datagrams, "of {bytes} bytes in round {round}");
+                assert!(pair.run(Duration::from_secs(5), |pair| !pair.outs[1].events.is_empty()));
+                assert_eq!(pair.now, begin, "{bytes} bytes in round {round}");
+                pair.run(Duration::from_millis(250), |_| false);
+            }
+        }
+    }
+
+    /// A consent is good for half a minute, however fast the library's time passes: Firefox asks every five seconds.
+    #[test]
+    fn who_is_silent_by_stun_is_let_go_after_half_a_minute_and_not_before() {
+        let mut pair = Pair::new(0);
+        assert!(pair.run(Duration::from_secs(2), both_open));
+        pair.run(Duration::from_secs(10), |_| false);
+        pair.is_stunless = true;
+        let began = pair.now;
+        let is_closed = |pair: &Pair| pair.outs[1].events.contains(&Event::Closed);
+        while !is_closed(&pair) && pair.now < began + Duration::from_secs(60) {
+            for i in 0..2 {
+                let now = pair.now;
+                let _ = pair.ends[i].write(now, Lane::Session, true, b"x\n", &mut pair.outs[i]);
+            }
+            pair.run(Duration::from_millis(100), is_closed);
+        }
+        let after = pair.now - began;
+        assert!((27..36).contains(&after.as_secs()), "{after:?}");
     }
 
     #[test]
@@ -458,7 +518,13 @@ mod tests {
                 for i in 0..2 {
                     let now = pair.now;
                     let _ = pair.ends[i].handle_timeout(now, &mut pair.outs[i]);
-                    let _ = pair.ends[i].write(Lane::Session, true, format!("{round}\n").as_bytes(), &mut pair.outs[i]);
+                    let _ = pair.ends[i].write(
+                        now,
+                        Lane::Session,
+                        true,
+                        format!("{round}\n").as_bytes(),
+                        &mut pair.outs[i],
+                    );
                 }
             }
         }

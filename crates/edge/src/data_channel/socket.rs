@@ -117,7 +117,7 @@ impl PeerSocket {
     pub fn write(&mut self, lane: Lane, is_text: bool, message: &[u8]) -> bool {
         let mut has_room = false;
         self.handle(|peer, mouth| {
-            has_room = peer.write(lane, is_text, message, mouth)?;
+            has_room = peer.write(Instant::now(), lane, is_text, message, mouth)?;
             Ok(())
         });
         has_room

@@ -352,7 +352,7 @@ impl Peers {
         let (mut from, mut bytes) = (0, 0);
         while let Some(message) = self.entry(id).and_then(|entry| entry.lanes[lane as usize].next_message(&mut from)) {
             bytes += message.len();
-            match self.work(id, |peer, mouth| peer.write(lane, true, &message, mouth)) {
+            match self.work(id, |peer, mouth| peer.write(now, lane, true, &message, mouth)) {
                 Some(true) => {}
                 // There is always room for as much as was taken; so the channel has gone, and with it the session.
                 Some(false) if lane == Lane::Session => {

@@ -89,7 +89,8 @@ impl Crowd {
     /// Errors: there is no room for it.
     pub fn write(&mut self, index: usize, message: &[u8]) -> anyhow::Result<()> {
         let native = &mut self.peers[index];
-        ensure!(native.peer.write(Lane::Session, true, message, &mut native.mouth)?, "a peer takes no more messages");
+        let is_taken = native.peer.write(Instant::now(), Lane::Session, true, message, &mut native.mouth)?;
+        ensure!(is_taken, "a peer takes no more messages");
         native.flush();
         Ok(())
     }

@@ -98,7 +98,7 @@ impl DataChannel {
     fn write(&mut self) -> anyhow::Result<()> {
         let Stage::Open(peer) = &mut self.stage else { return Ok(()) };
         if !self.said.is_empty() {
-            if !peer.write(Lane::Session, true, &self.said, &mut self.mouth)? {
+            if !peer.write(Instant::now(), Lane::Session, true, &self.said, &mut self.mouth)? {
                 bail!("the channel takes nothing");
             }
             self.said.clear();
