@@ -220,16 +220,14 @@ impl Connection {
         let told = self.told;
         let known = self.consents.iter().position(|consent| consent.from == from && consent.to == to);
         let oldest = || (0..self.consents.len()).min_by_key(|i| self.consents[*i].came);
-        match known.or_else(|| oldest().filter(|_| self.consents.len() >= WAYS_MAX)) {
-            Some(i) => {
-                let Consent { request: kept, .. } = &mut self.consents[i];
-                kept.clear();
-                kept.extend_from_slice(request);
-                let request = std::mem::take(kept);
-                self.consents[i] = Consent { request, from, to, came: told, told };
-            }
-            None => self.consents.push(Consent { request: request.into(), from, to, came: told, told }),
-        }
+        let place = known.or_else(|| oldest().filter(|_| self.consents.len() >= WAYS_MAX)).unwrap_or_else(|| {
+            self.consents.push(Consent { request: Vec::new(), from, to, came: told, told });
+            self.consents.len() - 1
+        });
+        let consent = &mut self.consents[place];
+        consent.request.clear();
+        consent.request.extend_from_slice(request);
+        (consent.from, consent.to, consent.came, consent.told) = (from, to, told, told);
     }
 
     /// Tells the library again what it would forget sooner than the other end takes it back.
@@ -238,32 +236,37 @@ impl Connection {
         tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
     ) -> Result<(), Broken> {
         let now = self.told;
-        let is_due = |consent: &Consent| now >= consent.told + CONSENT_AGAIN;
-        if !self.consents.iter().any(is_due) {
-            return Ok(());
+        while let Some(due) = self.consents.iter().position(|consent| now >= consent.told + CONSENT_AGAIN) {
+            let Consent { request, from, to, came, told } = &mut self.consents[due];
+            match Receive::new(Protocol::Udp, *from, *to, request) {
+                Ok(receive) if now < *came + CONSENT * self.haste => {
+                    *told = now;
+                    self.rtc.handle_input(Input::Receive(now, receive))?;
+                    // The answer has been given.
+                    let is_stun =
+                        |said: &Said| matches!(said, Said::Datagram(_, datagram) if datagram.first() < Some(&4));
+                    self.drain(&mut |rtc, said| if is_stun(&said) { Ok(()) } else { tell(rtc, said) }, false)?;
+                }
+                _ => drop(self.consents.swap_remove(due)),
+            }
         }
-        let lasts = CONSENT * self.haste;
-        self.consents.retain(|consent| now < consent.came + lasts);
-        for consent in self.consents.iter_mut().filter(|consent| is_due(consent)) {
-            consent.told = now;
-            let Ok(receive) = Receive::new(Protocol::Udp, consent.from, consent.to, &consent.request) else { continue };
-            self.rtc.handle_input(Input::Receive(now, receive))?;
-        }
-        // The answer has been given.
-        let is_stun = |said: &Said| matches!(said, Said::Datagram(_, datagram) if datagram.first().is_some_and(|first| *first < 4));
-        self.drain(&mut |rtc, said| if is_stun(&said) { Ok(()) } else { tell(rtc, said) }, false)
+        Ok(())
     }
 
     /// The library's time, if it was told an older one: timers that it sets by that one would end too soon.
     pub fn behind(&mut self, now: Instant) -> Option<Instant> {
-        let told = self.told;
-        let now = self.tell_time(now);
-        (now > told + BEHIND_MAX).then_some(now)
+        let is_behind = self.hastened(now) > self.told + BEHIND_MAX;
+        is_behind.then(|| self.tell_time(now))
     }
 
     fn tell_time(&mut self, now: Instant) -> Instant {
-        self.told = self.born + now.saturating_duration_since(self.born) * self.haste;
+        self.told = self.hastened(now);
         self.told
+    }
+
+    /// When it is, for the library.
+    fn hastened(&self, now: Instant) -> Instant {
+        self.born + now.saturating_duration_since(self.born) * self.haste
     }
 
     fn drain(
