@@ -25,9 +25,9 @@ pub(crate) struct Connection {
     due: Instant,
     /// The library's time when it was last told it.
     told: Instant,
-    /// By the ways they came; kept where the library would take them for old too soon.
-    consents: Vec<Consent>,
-    keeps_consents: bool,
+    /// The newest; kept where the library would take it for old too soon.
+    consent: Option<Consent>,
+    keeps_consent: bool,
     is_over: bool,
 }
 
@@ -46,8 +46,6 @@ struct Consent {
 const CONSENT: Duration = Duration::from_secs(30);
 /// An end that is lite takes a way for lost after 15 s of the library's time: before that it is told again what still holds.
 const CONSENT_AGAIN: Duration = Duration::from_secs(12);
-/// Ways by which a peer is asked for at once: its addresses times ours.
-const WAYS_MAX: usize = 4;
 
 /// What is due so soon is done at once: a timer would cost more than it waits.
 const SOON: Duration = Duration::from_micros(50);
@@ -101,19 +99,8 @@ impl Connection {
                 rtc.add_local_candidate(candidate);
             }
         }
-        let (consents, keeps_consents) = (Vec::new(), is_lite && haste > 1);
-        Self {
-            rtc,
-            born: now,
-            haste,
-            ufrag,
-            timeout: now,
-            due: now,
-            told: now,
-            consents,
-            keeps_consents,
-            is_over: false,
-        }
+        let (consent, keeps_consent) = (None, is_lite && haste > 1);
+        Self { rtc, born: now, haste, ufrag, timeout: now, due: now, told: now, consent, keeps_consent, is_over: false }
     }
 
     /// What the other end calls this one in its STUN requests.
@@ -147,8 +134,9 @@ impl Connection {
             Ok(true)
         };
         let is_its_own = self.run(work, tell)?;
-        if is_its_own && self.keeps_consents && datagram.starts_with(&BINDING_REQUEST) {
-            self.keep_consent(from, to, datagram);
+        if is_its_own && self.keeps_consent && datagram.starts_with(&BINDING_REQUEST) {
+            let (request, now) = (datagram.into(), self.told);
+            self.consent = Some(Consent { request, from, to, came: now, told: now });
         }
         Ok(is_its_own)
     }
@@ -206,7 +194,7 @@ impl Connection {
             return Err(Broken::Over);
         }
         let done = catch_unwind(AssertUnwindSafe(|| {
-            self.remind_of_consents(&mut tell)?;
+            self.remind_of_consent(&mut tell)?;
             let done = work(&mut self.rtc)?;
             self.drain(&mut tell, is_send)?;
             Ok(done)
@@ -216,41 +204,18 @@ impl Connection {
         done
     }
 
-    fn keep_consent(&mut self, from: SocketAddr, to: SocketAddr, request: &[u8]) {
-        let told = self.told;
-        let known = self.consents.iter().position(|consent| consent.from == from && consent.to == to);
-        let oldest = || (0..self.consents.len()).min_by_key(|i| self.consents[*i].came);
-        let place = known.or_else(|| oldest().filter(|_| self.consents.len() >= WAYS_MAX)).unwrap_or_else(|| {
-            self.consents.push(Consent { request: Vec::new(), from, to, came: told, told });
-            self.consents.len() - 1
-        });
-        let consent = &mut self.consents[place];
-        consent.request.clear();
-        consent.request.extend_from_slice(request);
-        (consent.from, consent.to, consent.came, consent.told) = (from, to, told, told);
-    }
-
-    /// Tells the library again what it would forget sooner than the other end takes it back.
-    fn remind_of_consents(
-        &mut self,
-        tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
-    ) -> Result<(), Broken> {
-        let now = self.told;
-        while let Some(due) = self.consents.iter().position(|consent| now >= consent.told + CONSENT_AGAIN) {
-            let Consent { request, from, to, came, told } = &mut self.consents[due];
-            match Receive::new(Protocol::Udp, *from, *to, request) {
-                Ok(receive) if now < *came + CONSENT * self.haste => {
-                    *told = now;
-                    self.rtc.handle_input(Input::Receive(now, receive))?;
-                    // The answer has been given.
-                    let is_stun =
-                        |said: &Said| matches!(said, Said::Datagram(_, datagram) if datagram.first() < Some(&4));
-                    self.drain(&mut |rtc, said| if is_stun(&said) { Ok(()) } else { tell(rtc, said) }, false)?;
-                }
-                _ => drop(self.consents.swap_remove(due)),
-            }
-        }
-        Ok(())
+    /// Tells the library again what it would forget sooner than the other end takes it back. Of the newest alone: an end that has moved is to be
+    /// looked for no longer where it was.
+    fn remind_of_consent(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
+        let (now, lasts) = (self.told, CONSENT * self.haste);
+        let is_due = |consent: &&mut Consent| now >= consent.told + CONSENT_AGAIN && now < consent.came + lasts;
+        let Some(Consent { request, from, to, told, .. }) = self.consent.as_mut().filter(is_due) else { return Ok(()) };
+        let Ok(receive) = Receive::new(Protocol::Udp, *from, *to, request) else { return Ok(()) };
+        *told = now;
+        self.rtc.handle_input(Input::Receive(now, receive))?;
+        // The answer has been given.
+        let is_stun = |said: &Said| matches!(said, Said::Datagram(_, datagram) if datagram.first() < Some(&4));
+        self.drain(&mut |rtc, said| if is_stun(&said) { Ok(()) } else { tell(rtc, said) }, false)
     }
 
     /// The library's time, if it was told an older one: timers that it sets by that one would end too soon.

@@ -323,6 +323,8 @@ mod tests {
         now: Instant,
         lose: usize,
         count: usize,
+        /// Where each is for the other.
+        seen: [SocketAddr; 2],
         /// No STUN gets through.
         is_stunless: bool,
     }
@@ -335,7 +337,7 @@ mod tests {
             let offer = Peer::offer(addresses[0], now);
             let (server, answer) = Peer::answer(&offer.sdp, &addresses[1..], now).unwrap();
             let ends = [offer.accept(&answer).unwrap(), server];
-            Self { ends, addresses, outs: Default::default(), now, lose, count: 0, is_stunless: false }
+            Self { ends, addresses, outs: Default::default(), now, lose, count: 0, seen: addresses, is_stunless: false }
         }
 
         /// Lets both talk until nothing is under way, then time passes; at most `limit` of it, or until the condition holds.
@@ -345,15 +347,16 @@ mod tests {
                 let mut moved = false;
                 for from in 0..2 {
                     let to = 1 - from;
-                    for (_, datagram) in std::mem::take(&mut self.outs[from].datagrams) {
+                    for (target, datagram) in std::mem::take(&mut self.outs[from].datagrams) {
                         moved = true;
                         self.count += 1;
                         let is_lost = self.lose > 0 && self.count.is_multiple_of(self.lose);
-                        if is_lost || self.is_stunless && datagram[0] < 4 {
+                        let is_astray = target != self.seen[to];
+                        if is_lost || is_astray || self.is_stunless && datagram[0] < 4 {
                             continue;
                         }
-                        let Self { ends, outs, addresses, now, .. } = self;
-                        let (source, target) = (addresses[from], addresses[to]);
+                        let Self { ends, outs, addresses, seen, now, .. } = self;
+                        let (source, target) = (seen[from], addresses[to]);
                         ends[to].handle_datagram(*now, source, target, &datagram, &mut outs[to]).unwrap();
                     }
                 }
@@ -436,6 +439,25 @@ mod tests {
         }
         let after = pair.now - began;
         assert!((27..36).contains(&after.as_secs()), "{after:?}");
+    }
+
+    /// A NAT gives it another port, or it is in another network.
+    #[test]
+    fn who_has_moved_is_found_as_soon_as_it_asks_from_there() {
+        let mut pair = Pair::new(0);
+        assert!(pair.run(Duration::from_secs(2), both_open));
+        pair.run(Duration::from_secs(10), |_| false);
+        pair.seen[0].set_port(1003);
+        let (began, mut found) = (pair.now, None);
+        while found.is_none() && pair.now < began + Duration::from_secs(40) {
+            pair.outs[0].events.clear();
+            let now = pair.now;
+            let _ = pair.ends[1].write(now, Lane::Session, true, b"x\n", &mut pair.outs[1]);
+            pair.run(Duration::from_millis(100), |_| false);
+            let has_heard = pair.outs[0].events.iter().any(|event| matches!(event, Event::Data(..)));
+            found = has_heard.then(|| pair.now - began);
+        }
+        assert!(found.is_some_and(|after| after < Duration::from_secs(8)), "{found:?}");
     }
 
     #[test]

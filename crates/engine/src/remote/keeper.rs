@@ -117,21 +117,18 @@ impl Keeper {
 
     /// Until the channel is joined, or nobody reads it.
     pub async fn joined<D: Deliver>(&self, mirror: &Mirror<D>, channel: &ChannelName) {
-        let target = Target::Channel(channel.clone());
-        loop {
-            let joined = self.joined.notified();
-            if mirror.is_joined(channel) || !self.lock().targets.contains_key(&target) {
-                return;
-            }
-            joined.await;
-        }
+        self.wait(&Target::Channel(channel.clone()), || mirror.is_joined(channel)).await;
     }
 
     /// Until it is subscribed on a link that is up, or nobody reads it.
     pub async fn subscribed_to(&self, target: &Target) {
+        self.wait(target, || self.is_subscribed(target)).await;
+    }
+
+    async fn wait(&self, target: &Target, is_there: impl Fn() -> bool) {
         loop {
             let joined = self.joined.notified();
-            if self.is_subscribed(target) || !self.lock().targets.contains_key(target) {
+            if is_there() || !self.lock().targets.contains_key(target) {
                 return;
             }
             joined.await;

@@ -76,6 +76,8 @@ fn publications_cross_nodes_in_order() {
             assert!(until(SOON, has_heard_all), "{url}: node {i} has heard {:?}", node.delivered.of("a").len());
             let offsets: Vec<_> = node.delivered.of("a").iter().map(|(_, offset)| *offset).collect();
             assert!(offsets.is_sorted_by(|one, next| one < next), "in order, each once: {offsets:?}");
+            let moved = node.delivered.moved.lock().unwrap().clone();
+            assert!(moved.is_empty() || node.counted("repairs") > 0, "{moved:?}");
             assert_eq!(node.counted("losses"), 0);
             assert_eq!(node.read("a", Since::Earliest).1.len(), 600);
         }
