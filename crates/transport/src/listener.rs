@@ -34,9 +34,8 @@ use crate::{
     limits::{ForwardedFor, Guest, Limit, Limits, Patient, Permit, Pressure, Refusals},
     rooms,
     sockets::linger,
-    stream::Stream,
     tls, udp,
-    websocket::{EventLoop, Upgrade},
+    websocket::EventLoop,
 };
 
 /// What an HTTP/2 client says first. Source: RFC 9113, section 3.4.
@@ -299,7 +298,7 @@ async fn http1(
     served: Rc<Served>,
     permit: Permit,
 ) -> hyper::Result<()> {
-    let next = Rc::new(RefCell::new(None::<Next>));
+    let next = Rc::new(RefCell::new(None::<(Handover, Response)>));
     let (unsent, is_tls) = (stream.unsent(), stream.is_tls());
     let service = {
         let (context, next) = (context.clone(), next.clone());
@@ -312,20 +311,15 @@ async fn http1(
                 if is_last && handover.is_none() {
                     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
-                match handover {
-                    Some(Handover::WebSocket(upgrade)) => *next.borrow_mut() = Some(Next::WebSocket(upgrade)),
-                    Some(Handover::Stream(stream)) => {
-                        *next.borrow_mut() = Some(Next::Stream(stream, response));
-                        // hyper shall not answer this one.
-                        return std::future::pending().await;
-                    }
-                    None => {}
+                if let Some(handover) = handover {
+                    *next.borrow_mut() = Some((handover, response));
+                    // hyper shall not answer this one: whoever hears the head already reads.
+                    return std::future::pending().await;
                 }
                 Ok::<Response, Infallible>(response)
             })
         })
     };
-    let is_stream = || matches!(*next.borrow(), Some(Next::Stream(..)));
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
@@ -341,7 +335,7 @@ async fn http1(
         tokio::select! {
             served = std::future::poll_fn(|cx| match connection.poll_without_shutdown(cx) {
                 // All earlier answers have left: the socket is free.
-                Poll::Pending if is_stream() && !unsent.get() => Poll::Ready(Ok(())),
+                Poll::Pending if next.borrow().is_some() && !unsent.get() => Poll::Ready(Ok(())),
                 served => served,
             }) => {
                 served?;
@@ -360,20 +354,22 @@ async fn http1(
         let _ = tokio::time::timeout(header_timeout, stream.shutdown()).await;
         return Ok(());
     }
-    if let Some(next) = next {
+    if let Some((handover, head)) = next {
         // Nothing of hyper stays with the connection: its buffers cost more than all the rest.
         let parts = connection.into_parts();
-        let tls::Parts { tcp, tls, head } = parts.io.into_inner().into_inner().into_parts();
-        let mut rest = BytesMut::with_capacity(parts.read_buf.len() + head.len());
+        let tls::Parts { tcp, tls, head: unread } = parts.io.into_inner().into_inner().into_parts();
+        let mut rest = BytesMut::with_capacity(parts.read_buf.len() + unread.len());
         rest.extend_from_slice(&parts.read_buf);
-        rest.extend_from_slice(&head);
-        drop((parts.read_buf, head, parts.service));
+        rest.extend_from_slice(&unread);
+        drop((parts.read_buf, unread, parts.service));
         if let Ok(stream) = tcp.into_std() {
             spawn_local(async move {
                 let fd = stream.into();
-                match next {
-                    Next::WebSocket(upgrade) => event_loop.adopt(fd, tls, rest.into(), upgrade, permit).await,
-                    Next::Stream(wanted, head) => event_loop.adopt_stream(fd, tls, wanted, head, permit).await,
+                match handover {
+                    Handover::WebSocket(upgrade) => {
+                        event_loop.adopt(fd, tls, rest.into(), upgrade, &head, permit).await;
+                    }
+                    Handover::Stream(wanted) => event_loop.adopt_stream(fd, tls, wanted, head, permit).await,
                 }
             });
         }
@@ -486,11 +482,4 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
     fn execute(&self, future: F) {
         spawn_local(future);
     }
-}
-
-/// What an HTTP/1.1 connection becomes when hyper is done with it.
-enum Next {
-    WebSocket(Upgrade),
-    /// With the head of its answer.
-    Stream(Stream, Response),
 }

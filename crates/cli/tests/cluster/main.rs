@@ -10,6 +10,7 @@ mod cluster;
 mod crowd;
 mod judge;
 mod load;
+mod opening;
 mod process;
 mod report;
 mod rolling;

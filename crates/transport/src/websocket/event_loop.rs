@@ -143,13 +143,15 @@ impl EventLoop {
         }
     }
 
-    /// Makes an upgraded connection one of this loop's. `rest` is what the client has sent after its handshake.
+    /// Makes an upgraded connection one of this loop's. `rest` is what the client has sent after its handshake, and `head` the answer to it:
+    /// who reads without being told more hears it once it reads, so that it misses nothing of what is published from then on.
     pub async fn adopt(
         self: &Rc<Self>,
         fd: OwnedFd,
         tls: Option<Box<Session>>,
         rest: Bytes,
         upgrade: Upgrade,
+        head: &Response,
         permit: Permit,
     ) {
         let shard = &self.context.shard;
@@ -169,19 +171,25 @@ impl EventLoop {
             sockets.grants.put(id, caller.clone());
             id
         });
+        let ask = ask.filter(|ask| ask.subscribe);
+        let mut head = encode_head(head);
+        if session || ask.is_none() {
+            shard.with(|hub, sockets| hub.send(id, &std::mem::take(&mut head), sockets));
+        }
         if session {
             self.begin_session(id, &caller, ticket.as_deref()).await;
         }
-        if let Some(ask) = ask.filter(|ask| ask.subscribe) {
+        if let Some(ask) = ask {
             let now_ms = shard.engine.now_ms();
             let preamble = |starts: &[millrace_node::Start]| match session {
                 true => session::frame(shard, id, &session::subscribed(0, &starts[0], now_ms)),
-                false => Vec::new(),
+                false => std::mem::take(&mut head),
             };
             if let Err(error) = shard.subscribe(id, &ask.starts(), ask.policy, preamble).await {
                 if session {
                     self.say(id, &encode_reply(0, &Err(error)));
                 } else {
+                    shard.with(|hub, sockets| hub.send(id, &head, sockets));
                     self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
                 }
             }

@@ -1,0 +1,47 @@
+//! A WebSocket that is open reads: what anybody publishes from then on comes.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::time::timeout;
+use tokio_tungstenite::connect_async;
+
+use crate::{
+    broker::Kind,
+    chaos::block_on,
+    cluster::Cluster,
+    process::{BOUND, is_there, turn},
+};
+
+/// Many round trips to an engine that answers.
+const STANDSTILL: Duration = Duration::from_millis(500);
+
+#[test]
+fn a_websocket_opens_once_it_reads() {
+    let _turn = turn();
+    if !is_there("haproxy") || !Kind::Redis.is_there() {
+        return;
+    }
+    block_on(async {
+        let cluster = Cluster::start("opening", Kind::Redis, 1, 1, &[]).await;
+        let node = cluster.node(0);
+        let path = "/v1/channels/opening";
+        cluster.broker.pause();
+        let mut opening = Box::pin(connect_async(node.websocket(path)));
+        let early = timeout(STANDSTILL, &mut opening).await;
+        assert!(early.is_err(), "nobody knows yet where the channel is, and yet: {early:?}");
+        cluster.broker.resume();
+        let (mut socket, _) = timeout(BOUND, opening).await.expect("in time").expect("an open WebSocket");
+        let publish = millrace_edge::tls::http()
+            .build()
+            .expect("a client")
+            .post(node.http(path))
+            .body("1")
+            .send()
+            .await
+            .expect("an answer");
+        assert_eq!(publish.status(), 200);
+        let heard = timeout(BOUND, socket.next()).await.expect("in time").expect("a message").expect("a frame");
+        assert_eq!(heard.into_data(), "1");
+    });
+}
