@@ -3,13 +3,12 @@
 
 #![no_main]
 
-use std::sync::Arc;
-
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use bytes::Bytes;
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use millrace_edge::subscription::lines::{Event, Events, Lines};
-use millrace_protocol::{ChannelName, Epoch, Form, Gap, Kind, Position, Publication, form::xml, websocket};
+use millrace_protocol::{
+    ChannelName, Epoch, Form, Gap, Kind, Position, Publication, PublicationHead, form::xml, websocket,
+};
 use roxmltree::{Document, Node};
 use serde_json::{Value, value::RawValue};
 
@@ -28,8 +27,8 @@ fuzz_target!(|input: Input<'_>| {
     let channel = ChannelName::parse("a/b").expect("a good name");
     let found = Kind::detect(data);
     let kind = if is_looked_at || found == Kind::Binary { found } else { Kind::Utf8 };
-    let data = Bytes::copy_from_slice(data);
-    let publication = Publication { offset, time_ms, key: key.map(Into::into), expires_ms: None, kind, data };
+    let head = PublicationHead { offset, time_ms, key: key.map(Into::into), expires_ms: None, kind };
+    let publication = Publication::new(head, data);
     let encoded = |form: Form| {
         let mut out = Vec::new();
         form.encode(&mut out, &channel, Epoch(epoch), &publication);
@@ -49,13 +48,13 @@ fuzz_target!(|input: Input<'_>| {
     let bare = encoded(Form::Bare);
     let mut expected = Vec::new();
     let opcode = if kind == Kind::Binary { websocket::BINARY } else { websocket::TEXT };
-    websocket::encode(&mut expected, opcode, &publication.data);
+    websocket::encode(&mut expected, opcode, publication.data());
     assert_eq!(bare, expected);
 
     let gap = Some(Gap { from: position, to: position });
-    let answer = xml::answer(position, true, gap, Epoch(epoch), &[Arc::new(publication.clone())]);
+    let answer = xml::answer(position, true, gap, Epoch(epoch), &[publication.clone()]);
     xml_answer(&answer, &publication);
-    if let Ok(value) = serde_json::from_slice::<Value>(&publication.data) {
+    if let Ok(value) = serde_json::from_slice::<Value>(publication.data()) {
         let text = xml::document("root", &value);
         xml_value(parse(&text).root_element(), "root", &value);
     }
@@ -86,7 +85,7 @@ fn events(bytes: &[u8]) -> Vec<Event> {
 }
 
 fn text(publication: &Publication) -> &str {
-    std::str::from_utf8(&publication.data).expect("neither text nor JSON is anything else")
+    std::str::from_utf8(publication.data()).expect("neither text nor JSON is anything else")
 }
 
 /// Source: docs/protocol.md, "How one publication looks".
@@ -109,7 +108,7 @@ fn envelope(json: &[u8], position: Position, publication: &Publication) {
         Kind::Json => assert_eq!(data, text(publication).replace(['\r', '\n'], " ").trim_matches([' ', '\t'])),
         Kind::Text | Kind::Utf8 => assert_eq!(string(), text(publication)),
         Kind::Binary => {
-            assert_eq!(BASE64_STANDARD.decode(string()).expect("base64"), publication.data);
+            assert_eq!(BASE64_STANDARD.decode(string()).expect("base64"), publication.data());
             assert_eq!(envelope.encoding.as_deref(), Some("base64"));
         }
     }
@@ -120,7 +119,7 @@ fn sse(frame: &[u8], position: Position, publication: &Publication) {
     let events = events(frame);
     let [event] = &events[..] else { panic!("one event: {frame:?}") };
     let data = match publication.kind {
-        Kind::Binary => BASE64_STANDARD.encode(&publication.data),
+        Kind::Binary => BASE64_STANDARD.encode(publication.data()),
         _ => text(publication).replace("\r\n", "\n").replace('\r', "\n"),
     };
     assert_eq!(event, &Event { kind: String::new(), data: Some(data), id: Some(position.to_string()) });
@@ -136,13 +135,13 @@ fn xml_answer(answer: &str, publication: &Publication) {
     assert_eq!(message.attribute("key").map(str::to_owned), publication.key.as_deref().map(in_xml));
     let data = message.first_element_child().expect("data");
     match publication.kind() {
-        Kind::Json => match serde_json::from_slice(&publication.data) {
+        Kind::Json => match serde_json::from_slice(publication.data()) {
             Ok(value) => xml_value(data, "data", &value),
             // A number is too large for a number.
             Err(_) => assert_eq!(data.text().unwrap_or_default(), in_xml(text(publication))),
         },
         Kind::Text | Kind::Utf8 => assert_eq!(data.text().unwrap_or_default(), in_xml(text(publication))),
-        Kind::Binary => assert_eq!(data.text().unwrap_or_default(), BASE64_STANDARD.encode(&publication.data)),
+        Kind::Binary => assert_eq!(data.text().unwrap_or_default(), BASE64_STANDARD.encode(publication.data())),
     }
 }
 

@@ -7,7 +7,9 @@ use std::{hint::black_box, sync::LazyLock};
 
 use bytes::Bytes;
 use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, Wire};
-use millrace_protocol::{ChannelName, Epoch, Form, Kind, NewPublication, Publication, Since, session::Policy};
+use millrace_protocol::{
+    ChannelName, Epoch, Form, Kind, NewPublication, Publication, PublicationHead, Since, session::Policy,
+};
 
 const EPOCH: Epoch = Epoch(1);
 const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 16 << 20, age_max_ms: u64::MAX };
@@ -161,13 +163,14 @@ fn full(count: u64) -> History {
 }
 
 fn new() -> NewPublication {
-    NewPublication::new(Kind::Json, publication(1).data)
+    NewPublication::new(Kind::Json, DATA.clone())
 }
 
 /// 173 bytes, as in the theses' ticker.
+static DATA: LazyLock<Bytes> = LazyLock::new(|| format!("\"{}\"", "x".repeat(171)).into());
+
 fn publication(offset: u64) -> Publication {
-    static DATA: LazyLock<Bytes> = LazyLock::new(|| format!("\"{}\"", "x".repeat(171)).into());
-    Publication { offset, time_ms: 1, key: None, expires_ms: None, kind: Kind::Json, data: DATA.clone() }
+    Publication::new(PublicationHead { offset, time_ms: 1, key: None, expires_ms: None, kind: Kind::Json }, &DATA)
 }
 
 fn name(text: &str) -> ChannelName {

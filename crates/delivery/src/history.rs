@@ -1,17 +1,14 @@
-use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    sync::Arc,
-};
+use std::collections::{HashMap, HashSet, VecDeque};
 
-use millrace_protocol::{Epoch, Gap, NewPublication, Position, Publication, Since, session::Policy};
+use millrace_protocol::{Epoch, Gap, NewPublication, Position, Publication, PublicationHead, Since, session::Policy};
 
 /// How long an idempotency key is remembered.
 const IDEMPOTENCY_MS: u64 = 5 * 60 * 1000;
 /// Most idempotency keys remembered per channel; the oldest goes first.
 const IDEMPOTENCY_KEYS_MAX: usize = 10_000;
 
-/// What a publication in a history takes besides its payload and key: itself, its counts and its place.
-const ENTRY_BYTES: usize = size_of::<Publication>() + 3 * size_of::<usize>();
+/// What a publication in a history takes besides its payload and key: itself and its place.
+const ENTRY_BYTES: usize = Publication::BYTES + size_of::<Publication>();
 
 /// What an idempotency key takes besides itself: its places by name and by age, and what allocating two small texts costs.
 const KEY_BYTES: usize = size_of::<(Box<str>, u64)>() * 2 + size_of::<(u64, Box<str>)>() + 2 * size_of::<usize>();
@@ -37,7 +34,7 @@ pub struct PageLimit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     pub gap: Option<Gap>,
-    pub publications: Vec<Arc<Publication>>,
+    pub publications: Vec<Publication>,
     /// Go on from here: everything up to this position is in the page, named by its gap, or was wanted by nobody.
     pub end: Position,
     /// The newest position of the log.
@@ -86,7 +83,7 @@ impl Page {
 pub struct History {
     epoch: Epoch,
     top: u64,
-    log: VecDeque<Arc<Publication>>,
+    log: VecDeque<Publication>,
     bytes: usize,
     /// Times of the newest publication, and of the oldest held: here, so that nobody has to look at it.
     top_time_ms: u64,
@@ -109,7 +106,7 @@ struct IdempotencyKeys {
 /// What became of a publication.
 #[derive(Debug)]
 pub enum Appended {
-    New(Arc<Publication>),
+    New(Publication),
     /// Its idempotency key was seen before; this is the first one's offset.
     Duplicate(u64),
 }
@@ -130,7 +127,7 @@ impl History {
         self.position(self.top)
     }
 
-    pub fn newest(&self) -> Option<&Arc<Publication>> {
+    pub fn newest(&self) -> Option<&Publication> {
         self.log.back()
     }
 
@@ -157,21 +154,21 @@ impl History {
                 return Appended::Duplicate(offset);
             }
         }
-        let publication = Arc::new(Publication {
+        let head = PublicationHead {
             offset: self.top + 1,
             time_ms: self.top_time_ms.max(now_ms),
             key: new.key,
             expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
             kind: new.kind,
-            data: new.data,
-        });
+        };
+        let publication = Publication::new(head, &new.data);
         self.push(publication.clone());
         self.trim(now_ms, bounds);
         Appended::New(publication)
     }
 
     /// Takes a publication that has its place already. False, and nothing changes, if it is not the next one.
-    pub fn adopt(&mut self, publication: Arc<Publication>, now_ms: u64, bounds: &Bounds) -> bool {
+    pub fn adopt(&mut self, publication: Publication, now_ms: u64, bounds: &Bounds) -> bool {
         if publication.offset != self.top + 1 {
             return false;
         }
@@ -191,7 +188,7 @@ impl History {
         }
     }
 
-    fn push(&mut self, publication: Arc<Publication>) {
+    fn push(&mut self, publication: Publication) {
         self.top = publication.offset;
         self.top_time_ms = publication.time_ms;
         self.bytes += publication.cost_bytes();
@@ -341,7 +338,7 @@ impl IdempotencyKeys {
     }
 }
 
-fn take_page<'a>(items: impl Iterator<Item = &'a Arc<Publication>>, limit: PageLimit) -> Vec<Arc<Publication>> {
+fn take_page<'a>(items: impl Iterator<Item = &'a Publication>, limit: PageLimit) -> Vec<Publication> {
     let (mut page, mut bytes) = (Vec::new(), 0);
     for publication in items.take(limit.count) {
         bytes += publication.cost_bytes();

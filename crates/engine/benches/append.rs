@@ -37,7 +37,7 @@ impl Deliver for Heard {
 
     fn route(&self, _: &ChannelName) {}
 
-    fn deliver(&self, (): &(), _: &ChannelName, _: Epoch, publication: &Arc<Publication>) {
+    fn deliver(&self, (): &(), _: &ChannelName, _: Epoch, publication: &Publication) {
         self.0.store(publication.offset, SeqCst);
         self.1.unpark();
     }

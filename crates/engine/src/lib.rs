@@ -117,7 +117,7 @@ pub trait Deliver: Send + Sync + 'static {
 
     /// Called in the order of offsets for each channel. What is known already is ignored; before a hole, or another epoch, the readers fetch
     /// what they miss from history.
-    fn deliver(&self, route: &Self::Route, channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>);
+    fn deliver(&self, route: &Self::Route, channel: &ChannelName, epoch: Epoch, publication: &Publication);
 
     /// The channel's log ends at `top` now, and what lies between `from` (as far as the engine has told) and there was not delivered and will
     /// not be: the readers fetch it from history, or are told that it is lost.
@@ -138,7 +138,7 @@ pub trait Deliver: Send + Sync + 'static {
 pub struct Newest {
     pub top: Position,
     /// `None` if nothing was published yet, or history has forgotten it.
-    pub publication: Option<Arc<Publication>>,
+    pub publication: Option<Publication>,
 }
 
 /// Order and history of all channels.

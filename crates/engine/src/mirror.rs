@@ -37,7 +37,7 @@ struct Heard<R> {
     /// `None` until something was heard, or the end of the log is known.
     history: Option<History>,
     /// Of the history's epoch, by offset: came before one that belongs before them.
-    ahead: BTreeMap<u64, Arc<Publication>>,
+    ahead: BTreeMap<u64, Publication>,
     /// Since [`Mirror::join`] nothing can have been missed.
     is_joined: bool,
 }
@@ -102,7 +102,7 @@ impl<D: Deliver> Mirror<D> {
         &self,
         name: &ChannelName,
         epoch: Epoch,
-        publication: Arc<Publication>,
+        publication: Publication,
         now_ms: u64,
         is_matched: bool,
     ) -> bool {
@@ -255,7 +255,7 @@ impl<R> Heard<R> {
         deliver: &D,
         name: &ChannelName,
         epoch: Epoch,
-        publication: &Arc<Publication>,
+        publication: &Publication,
         now_ms: u64,
     ) {
         deliver.deliver(&self.route, name, epoch, publication);
@@ -289,8 +289,7 @@ impl<R> Heard<R> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use millrace_protocol::Kind;
+    use millrace_protocol::{Kind, PublicationHead};
 
     use super::*;
 
@@ -305,7 +304,7 @@ mod tests {
 
         fn route(&self, _: &ChannelName) {}
 
-        fn deliver(&self, (): &(), _: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
+        fn deliver(&self, (): &(), _: &ChannelName, epoch: Epoch, publication: &Publication) {
             self.0.lock().unwrap().push(('d', epoch.0, publication.offset));
         }
 
@@ -328,9 +327,8 @@ mod tests {
     }
 
     fn hear(mirror: &Mirror<Told>, name: &ChannelName, Position { epoch, offset }: Position, is_matched: bool) -> bool {
-        let (kind, data) = (Kind::Text, Bytes::from_static(b"x"));
-        let publication = Publication { offset, time_ms: 5, key: None, expires_ms: None, kind, data };
-        mirror.hear(name, epoch, Arc::new(publication), 5, is_matched)
+        let head = PublicationHead { offset, time_ms: 5, key: None, expires_ms: None, kind: Kind::Text };
+        mirror.hear(name, epoch, Publication::new(head, b"x"), 5, is_matched)
     }
 
     fn page(mirror: &Mirror<Told>, name: &ChannelName, since: Position, is_down: bool) -> Option<Vec<u64>> {

@@ -31,7 +31,7 @@ pub struct Delivery {
 
 #[derive(Clone, Debug)]
 pub enum News {
-    Published(Epoch, Arc<Publication>),
+    Published(Epoch, Publication),
     /// What lies between has not come here.
     Moved(Box<Moved>),
 }
@@ -133,13 +133,13 @@ mod tests {
     use super::*;
     use crate::Router;
     use millrace_engine::Deliver;
-    use millrace_protocol::{ChannelName, Kind};
+    use millrace_protocol::{ChannelName, Kind, PublicationHead};
 
     fn delivery(channel: &str, offset: u64) -> Delivery {
-        let publication =
-            Publication { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data: Default::default() };
+        let head = PublicationHead { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text };
+        let publication = Publication::new(head, b"");
         let route = Router::new(1).route(&ChannelName::parse(channel).unwrap());
-        Delivery { route, key: None, news: News::Published(Epoch(1), Arc::new(publication)) }
+        Delivery { route, key: None, news: News::Published(Epoch(1), publication) }
     }
 
     #[test]

@@ -200,7 +200,7 @@ impl Deliver for Router {
         self.open(&mut self.stripe(channel), channel).clone()
     }
 
-    fn deliver(&self, route: &Arc<Route>, _: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
+    fn deliver(&self, route: &Arc<Route>, _: &ChannelName, epoch: Epoch, publication: &Publication) {
         self.tell(route, || News::Published(epoch, publication.clone()));
     }
 
@@ -233,7 +233,7 @@ fn is_read(route: &Route) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_protocol::Kind;
+    use millrace_protocol::{Kind, PublicationHead};
 
     #[test]
     fn only_interested_shards_get_it_and_only_once() {
@@ -245,9 +245,8 @@ mod tests {
         router.set_readers(0, &channel, key, 2, |_| panic!("nothing has changed"));
         router.set_pattern_readers(0, &Pattern::parse("a/+").unwrap(), 1, |is_read| assert!(is_read));
         router.set_pattern_readers(2, &Pattern::parse("#").unwrap(), 1, |is_read| assert!(is_read));
-        let data = Default::default();
-        let publication = Publication { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data };
-        router.deliver(&route, &channel, Epoch(1), &Arc::new(publication));
+        let head = PublicationHead { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text };
+        router.deliver(&route, &channel, Epoch(1), &Publication::new(head, b""));
         let counts: Vec<_> = (0..3).map(|shard| router.mailbox(shard).take(Vec::new()).len()).collect();
         assert_eq!((counts, router.readers(&channel)), (vec![1, 0, 1], 2));
         router.set_readers(0, &channel, key, 0, |is_read| assert!(!is_read));
@@ -269,9 +268,8 @@ mod tests {
         let seen = || [&busy, &quiet, &matched].map(|channel| router.is_congested_for(channel));
         assert_eq!(seen(), [false; 3]);
         let route = router.route(&busy);
-        let data = Default::default();
-        let publication = Publication { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text, data };
-        let publication = Arc::new(publication);
+        let head = PublicationHead { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text };
+        let publication = Publication::new(head, b"");
         while !router.is_congested() {
             router.deliver(&route, &busy, Epoch(1), &publication);
         }

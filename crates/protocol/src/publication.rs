@@ -1,4 +1,7 @@
+use std::ops::Deref;
+
 use bytes::Bytes;
+use triomphe::ThinArc;
 
 use crate::error::{Code, Error};
 
@@ -15,9 +18,14 @@ pub enum Kind {
     Utf8,
 }
 
-/// One message of a channel, as the engine has accepted it.
+/// One message of a channel, as the engine has accepted it. All who hold it share one piece of memory, and its payload lies there, too:
+/// a history of many small ones is mostly payload. Cost of a clone: a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Publication {
+pub struct Publication(ThinArc<PublicationHead, u8>);
+
+/// What a publication has besides its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicationHead {
     pub offset: u64,
     /// Milliseconds since 1970; never falls within a channel.
     pub time_ms: u64,
@@ -26,7 +34,6 @@ pub struct Publication {
     /// History forgets it then; milliseconds since 1970.
     pub expires_ms: Option<u64>,
     pub kind: Kind,
-    pub data: Bytes,
 }
 
 /// A publication before the engine has given it its place.
@@ -66,19 +73,41 @@ impl NewPublication {
 }
 
 impl Publication {
+    /// What one takes besides its payload and key: its head, the length of its payload, and how many hold it.
+    pub const BYTES: usize = size_of::<PublicationHead>() + 2 * size_of::<usize>();
+
+    /// Cost: copies the payload.
+    pub fn new(head: PublicationHead, data: &[u8]) -> Self {
+        Self(ThinArc::from_header_and_slice(head, data))
+    }
+
+    pub fn data(&self) -> &[u8] {
+        &self.0.slice
+    }
+
     /// Bytes that the history is charged for.
     pub fn cost_bytes(&self) -> usize {
-        self.data.len() + self.key.as_ref().map_or(0, |key| key.len())
+        self.data().len() + self.key.as_ref().map_or(0, |key| key.len())
     }
 
     /// What the payload is, never [`Kind::Utf8`]. Cost: reads the payload if nobody has said.
     pub fn kind(&self) -> Kind {
         match self.kind {
-            Kind::Utf8 => Kind::detect(&self.data),
+            Kind::Utf8 => Kind::detect(self.data()),
             known => known,
         }
     }
+}
 
+impl Deref for Publication {
+    type Target = PublicationHead;
+
+    fn deref(&self) -> &PublicationHead {
+        &self.0.header.header
+    }
+}
+
+impl PublicationHead {
     pub fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_ms.is_some_and(|at| at <= now_ms)
     }
@@ -111,11 +140,8 @@ mod tests {
 
     #[test]
     fn a_text_is_looked_at_when_somebody_asks() {
-        let kind = |text: &'static [u8]| {
-            let data = Bytes::from_static(text);
-            let kind = Kind::Utf8;
-            Publication { offset: 1, time_ms: 0, key: None, expires_ms: None, kind, data }.kind()
-        };
+        let head = PublicationHead { offset: 1, time_ms: 0, key: None, expires_ms: None, kind: Kind::Utf8 };
+        let kind = |text: &[u8]| Publication::new(head.clone(), text).kind();
         assert_eq!((kind(b"{\"a\":1}"), kind(b"{\"a\":")), (Kind::Json, Kind::Text));
     }
 

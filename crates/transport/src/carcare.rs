@@ -93,7 +93,7 @@ pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Resu
     let since_ms = since_ms.map_err(|_| Error::new(Code::BadRequest, "`since` is in milliseconds since 1970"))?;
     let wanted = wanted(parts)?;
     let Newest { top, publication } = context.shard.engine.newest(&channel).await?;
-    let is_newer = |newest: &std::sync::Arc<Publication>| timestamp_ms(newest) > since_ms;
+    let is_newer = |newest: &Publication| timestamp_ms(newest) > since_ms;
     let mut response = publication.filter(is_newer).map_or_else(no_content, |newest| sensor_data(&newest, wanted));
     position_header(&mut response, &top.to_string());
     Ok(response)
@@ -127,15 +127,15 @@ fn wanted(parts: &Parts) -> Result<Wanted, Error> {
 
 /// The device's own time, or else when the record came in.
 fn timestamp_ms(record: &Publication) -> u64 {
-    let fields: Option<Value> = serde_json::from_slice(&record.data).ok();
+    let fields: Option<Value> = serde_json::from_slice(record.data()).ok();
     fields.and_then(|fields| fields.get("timestamp")?.as_u64()).unwrap_or(record.time_ms)
 }
 
 fn sensor_data(record: &Publication, wanted: Wanted) -> Response {
     if wanted == Wanted::Json {
-        return json(record.data.clone());
+        return json(record.data().to_vec());
     }
-    let document = xml::document("sensorData", &xml::value(&record.data));
+    let document = xml::document("sensorData", &xml::value(record.data()));
     let mut response = text(StatusCode::OK, "application/xml", document);
     no_cache(&mut response);
     response

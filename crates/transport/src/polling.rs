@@ -1,7 +1,5 @@
 //! Polling: one answer with what there is now.
 
-use std::sync::Arc;
-
 use http::StatusCode;
 use millrace_delivery::{Page, PageLimit};
 use millrace_engine::Newest;
@@ -31,7 +29,7 @@ struct Found {
     end: Position,
     more: bool,
     gap: Option<Gap>,
-    publications: Vec<Arc<Publication>>,
+    publications: Vec<Publication>,
 }
 
 /// Answers with what there is: without `since` the newest publication, else all after it.
@@ -94,7 +92,7 @@ impl Read {
     }
 
     pub fn newest(&self) -> Option<&Publication> {
-        self.0.first()?.publications.last().map(|publication| publication.as_ref())
+        self.0.first()?.publications.last()
     }
 
     pub fn into_response(self, ask: &Ask, wanted: Wanted) -> Response {
@@ -114,9 +112,10 @@ impl Read {
 
     fn body(self, ask: &Ask, wanted: Wanted) -> Response {
         if ask.many {
-            let messages = self.0.iter().flat_map(|found| {
-                found.publications.iter().map(|message| (&found.channel, found.end.epoch, message.as_ref()))
-            });
+            let messages = self
+                .0
+                .iter()
+                .flat_map(|found| found.publications.iter().map(|message| (&found.channel, found.end.epoch, message)));
             let gaps = self.0.iter().filter_map(|found| Some((&found.channel, found.gap?)));
             let positions = self.0.iter().map(|found| (&found.channel, found.end));
             let more = self.0.iter().any(|found| found.more);

@@ -56,7 +56,7 @@ impl Stage {
     fn append(&mut self, channel: &str, data: &str) -> Publication {
         let new = NewPublication::new(Kind::Text, Bytes::copy_from_slice(data.as_bytes()));
         match self.history(channel).append(new, 1, &BOUNDS) {
-            Appended::New(publication) => publication.as_ref().clone(),
+            Appended::New(publication) => publication,
             Appended::Duplicate(_) => unreachable!("no idempotency key was given"),
         }
     }

@@ -191,7 +191,7 @@ mod tests {
 
         fn route(&self, _: &ChannelName) {}
 
-        fn deliver(&self, (): &(), _: &ChannelName, _: Epoch, _: &Arc<Publication>) {}
+        fn deliver(&self, (): &(), _: &ChannelName, _: Epoch, _: &Publication) {}
 
         fn moved(&self, (): &(), _: &ChannelName, _: Position, _: Position) {}
 

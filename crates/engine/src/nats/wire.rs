@@ -6,11 +6,9 @@
 //! publication  time_ms (8), expires_ms or 0 (8), its tail
 //! ```
 
-use std::sync::Arc;
-
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millrace_delivery::Bounds;
-use millrace_protocol::{NewPublication, Publication};
+use millrace_protocol::{NewPublication, Publication, PublicationHead};
 
 use crate::remote::{TAIL_BYTES, decode_tail, encode_tail, take_text};
 
@@ -41,7 +39,7 @@ pub struct Batch {
     pub token: Token,
     pub before: End,
     /// At least one.
-    pub publications: Vec<Arc<Publication>>,
+    pub publications: Vec<Publication>,
 }
 
 impl End {
@@ -66,20 +64,20 @@ impl Batch {
     pub fn new(token: Token, before: End, new: &[NewPublication], now_ms: u64) -> Self {
         let time_ms = now_ms.max(before.time_ms);
         let place = |(i, new): (usize, &NewPublication)| {
-            Arc::new(Publication {
+            let head = PublicationHead {
                 offset: before.offset + 1 + i as u64,
                 time_ms,
                 key: new.key.clone(),
                 expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
                 kind: new.kind,
-                data: new.data.clone(),
-            })
+            };
+            Publication::new(head, &new.data)
         };
         Self { token, before, publications: new.iter().enumerate().map(place).collect() }
     }
 
     /// Each publication with the end of the log before it.
-    pub fn steps(&self) -> impl Iterator<Item = (End, &Arc<Publication>)> {
+    pub fn steps(&self) -> impl Iterator<Item = (End, &Publication)> {
         self.publications.iter().scan(self.before, |end, publication| {
             let before = std::mem::replace(end, end.after(publication));
             Some((before, publication))
@@ -104,12 +102,12 @@ impl Batch {
         for publication in &self.publications {
             out.put_u64(publication.time_ms);
             out.put_u64(publication.expires_ms.unwrap_or(0));
-            encode_tail(&mut out, publication.kind, publication.key.as_deref(), &publication.data);
+            encode_tail(&mut out, publication.kind, publication.key.as_deref(), publication.data());
         }
         out.freeze()
     }
 
-    /// Payloads share their bytes with the message. `None` if it is not one.
+    /// `None` if it is not one.
     pub fn decode(mut bytes: Bytes) -> Option<Self> {
         let bytes = &mut bytes;
         if bytes.try_get_u8().ok()? != VERSION {
@@ -126,7 +124,7 @@ impl Batch {
         let mut publications = Vec::new();
         while !bytes.is_empty() {
             let offset = before.offset.checked_add(1 + publications.len() as u64)?;
-            publications.push(Arc::new(publication(bytes, offset)?));
+            publications.push(publication(bytes, offset)?);
         }
         (!publications.is_empty()).then_some(Self { token, before, publications })
     }
@@ -136,7 +134,7 @@ fn publication(bytes: &mut Bytes, offset: u64) -> Option<Publication> {
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
     let (kind, key, data) = decode_tail(bytes)?;
-    Some(Publication { offset, time_ms, key, expires_ms, kind, data })
+    Some(Publication::new(PublicationHead { offset, time_ms, key, expires_ms, kind }, &data))
 }
 
 #[cfg(test)]

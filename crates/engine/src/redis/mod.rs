@@ -190,7 +190,7 @@ struct Read {
     now_ms: u64,
     after: u64,
     means: u64,
-    publications: Vec<Arc<Publication>>,
+    publications: Vec<Publication>,
 }
 
 impl Read {

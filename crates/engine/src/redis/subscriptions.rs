@@ -147,8 +147,7 @@ impl Shared {
         match wire::message(Bytes::from(payload)) {
             Some((channel, publications)) => {
                 for (epoch, publication) in publications {
-                    let (channel, publication) = (channel.clone(), Arc::new(publication));
-                    (self.events)(Event::Published { channel, epoch, publication });
+                    (self.events)(Event::Published { channel: channel.clone(), epoch, publication });
                 }
             }
             None => tracing::warn!("a message from Redis is not understood, of another version perhaps"),

@@ -7,10 +7,8 @@
 //!
 //! The head of a publication is written at the server (`library.lua`), the tail here.
 
-use std::sync::Arc;
-
 use bytes::{Buf, Bytes};
-use millrace_protocol::{ChannelName, Epoch, NewPublication, Publication};
+use millrace_protocol::{ChannelName, Epoch, NewPublication, Publication, PublicationHead};
 
 use crate::remote::{TAIL_BYTES, decode_tail, encode_tail, take_text};
 
@@ -37,7 +35,7 @@ pub fn message(mut bytes: Bytes) -> Option<(ChannelName, Vec<(Epoch, Publication
     Some((channel, publications))
 }
 
-/// The next publication of `bytes`, which shares its payload with them. `None` if there is none.
+/// The next publication of `bytes`. `None` if there is none.
 pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
     if bytes.try_get_u8().ok()? != VERSION {
         return None;
@@ -47,14 +45,15 @@ pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
     let time_ms = bytes.try_get_u64().ok()?;
     let expires_ms = Some(bytes.try_get_u64().ok()?).filter(|at| *at > 0);
     let (kind, key, data) = decode_tail(bytes)?;
-    (offset > 0).then_some((epoch, Publication { offset, time_ms, key, expires_ms, kind, data }))
+    let head = PublicationHead { offset, time_ms, key, expires_ms, kind };
+    (offset > 0).then(|| (epoch, Publication::new(head, &data)))
 }
 
 /// A stored entry: one publication and nothing else.
-pub fn entry(bytes: Bytes) -> Option<Arc<Publication>> {
+pub fn entry(bytes: Bytes) -> Option<Publication> {
     let mut bytes = bytes;
     let (_, publication) = publication(&mut bytes)?;
-    bytes.is_empty().then(|| Arc::new(publication))
+    bytes.is_empty().then_some(publication)
 }
 
 #[cfg(test)]
@@ -92,7 +91,7 @@ mod tests {
         for ((epoch, publication), new) in publications.into_iter().zip(&all) {
             assert_eq!((epoch, publication.offset, publication.time_ms), (Epoch(7), 3, 1_700_000_000_123));
             assert_eq!((publication.key.as_ref(), publication.kind), (new.key.as_ref(), new.kind));
-            assert_eq!((publication.expires_ms, publication.data), (None, new.data.clone()));
+            assert_eq!((publication.expires_ms, publication.data()), (None, &new.data[..]));
         }
     }
 

@@ -101,7 +101,7 @@ pub(crate) enum BrokerError {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// In order per channel while the link holds; holes are found by their offsets.
-    Published { channel: ChannelName, epoch: Epoch, publication: Arc<Publication> },
+    Published { channel: ChannelName, epoch: Epoch, publication: Publication },
     /// A message of [`Broker::tell`].
     Told(String),
     /// From now on publications may be missed, until everything is subscribed anew. Also once before the first [`Event::LinkBack`].

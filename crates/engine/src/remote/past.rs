@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use millrace_delivery::{Bounds, History, Page, PageLimit};
 use millrace_protocol::{Position, Publication, Since, session::Policy};
 
@@ -11,7 +9,7 @@ pub(crate) struct Past {
     pub top: Position,
     /// The publications begin after this offset: everything from there up to the last of them is there.
     pub after: u64,
-    pub publications: Vec<Arc<Publication>>,
+    pub publications: Vec<Publication>,
 }
 
 impl Past {

@@ -9,9 +9,10 @@ use std::{
     thread::JoinHandle,
 };
 
-use bytes::Bytes;
 use millrace_delivery::PageLimit;
-use millrace_protocol::{ChannelName, Code, Epoch, Error, Kind, Position, Publication, Since, session::Policy};
+use millrace_protocol::{
+    ChannelName, Code, Epoch, Error, Kind, Position, Publication, PublicationHead, Since, session::Policy,
+};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::oneshot;
 
@@ -182,13 +183,7 @@ impl<'a> Log<'a> {
     }
 
     /// What comes after an offset, as much as a page needs.
-    fn read(
-        &self,
-        after: u64,
-        policy: Policy,
-        limit: PageLimit,
-        now_ms: u64,
-    ) -> rusqlite::Result<Vec<Arc<Publication>>> {
+    fn read(&self, after: u64, policy: Policy, limit: PageLimit, now_ms: u64) -> rusqlite::Result<Vec<Publication>> {
         let sql = "SELECT offset, time_ms, key, expires_ms, kind, data FROM publications
             WHERE channel = ?1 AND offset > ?2 ORDER BY offset";
         let mut statement = self.db.prepare_cached(sql)?;
@@ -201,7 +196,7 @@ impl<'a> Log<'a> {
                 wanted += 1;
                 wanted_bytes += publication.cost_bytes();
             }
-            publications.push(Arc::new(publication));
+            publications.push(publication);
             let is_page =
                 policy == Policy::Every && wanted > 0 && (wanted >= limit.count || wanted_bytes > limit.bytes);
             if is_page || publications.len() >= SCAN_COUNT_MAX || bytes > SCAN_BYTES_MAX {
@@ -213,14 +208,14 @@ impl<'a> Log<'a> {
 }
 
 fn publication(row: &Row<'_>) -> rusqlite::Result<Publication> {
-    Ok(Publication {
+    let head = PublicationHead {
         offset: row.get(0)?,
         time_ms: row.get(1)?,
         key: row.get_ref(2)?.as_str_or_null()?.map(Into::into),
         expires_ms: row.get(3)?,
         kind: kind_of(row.get(4)?),
-        data: Bytes::copy_from_slice(row.get_ref(5)?.as_blob()?),
-    })
+    };
+    Ok(Publication::new(head, row.get_ref(5)?.as_blob()?))
 }
 
 /// Kinds as the file has them.

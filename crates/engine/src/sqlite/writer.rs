@@ -11,7 +11,7 @@ use std::{
 };
 
 use millrace_delivery::Bounds;
-use millrace_protocol::{ChannelName, Code, Epoch, Error, Position, Publication};
+use millrace_protocol::{ChannelName, Code, Epoch, Error, Position, Publication, PublicationHead};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
@@ -60,7 +60,7 @@ pub(super) struct Writer<D: Deliver> {
 
 /// A publication's place in the transaction that runs.
 enum Outcome {
-    New(Epoch, Arc<Publication>, Bounds),
+    New(Epoch, Publication, Bounds),
     Known(Position),
     Refused(Error),
 }
@@ -219,18 +219,18 @@ impl<D: Deliver> Writer<D> {
         {
             return Ok(Outcome::Known(Position { epoch: log.epoch, offset }));
         }
-        let publication = Arc::new(Publication {
+        let head = PublicationHead {
             offset: log.top + 1,
             time_ms: log.top_time_ms.max(now_ms),
             key: new.key.clone(),
             // SQLite's numbers have a sign.
             expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl).min(i64::MAX as u64)),
             kind: new.kind,
-            data: new.data.clone(),
-        });
+        };
+        let publication = Publication::new(head, &new.data);
         let sql = "INSERT INTO publications (channel, offset, time_ms, key, expires_ms, kind, data)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-        let Publication { offset, time_ms, key, expires_ms, kind, data } = &*publication;
+        let PublicationHead { offset, time_ms, key, expires_ms, kind } = &*publication;
         let kind = number_of(*kind);
         self.file.db.prepare_cached(sql)?.execute(params![
             log.id,
@@ -239,7 +239,7 @@ impl<D: Deliver> Writer<D> {
             key,
             expires_ms,
             kind,
-            &data[..]
+            publication.data()
         ])?;
         if log.len() == 0 {
             log.oldest_time_ms = *time_ms;

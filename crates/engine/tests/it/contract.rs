@@ -253,7 +253,7 @@ fn payloads_of_any_kind_come_back_as_they_were() {
             read.extend(page.publications);
         }
         for ((publication, new), position) in read.iter().zip(&all).zip(&positions) {
-            assert_eq!((&publication.key, publication.kind, &publication.data), (&new.key, new.kind, &new.data));
+            assert_eq!((&publication.key, publication.kind, publication.data()), (&new.key, new.kind, &new.data[..]));
             assert_eq!(publication.offset, position.offset);
             // The times of a log never go back, even where the engine's clock does: then it is the time of the one before.
             let came_ms = publication.expires_ms.zip(new.ttl_ms).map(|(expires, ttl)| expires - ttl);

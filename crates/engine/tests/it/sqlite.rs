@@ -42,8 +42,8 @@ impl Deliver for Readers {
 
     fn route(&self, _: &ChannelName) {}
 
-    fn deliver(&self, (): &(), _: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
-        let data = std::str::from_utf8(&publication.data).unwrap_or_default();
+    fn deliver(&self, (): &(), _: &ChannelName, epoch: Epoch, publication: &Publication) {
+        let data = std::str::from_utf8(publication.data()).unwrap_or_default();
         (self.0)(Position { epoch, offset: publication.offset }, data);
     }
 
@@ -136,7 +136,7 @@ fn everything_goes_on_after_a_restart() {
     assert_eq!(wait(opened.engine.append(&channel("a"), keyed())).unwrap(), third, "keys are remembered");
     let after = wait(opened.engine.page(&channel("a"), Since::Earliest, Policy::Every, LIMIT)).unwrap();
     assert_eq!(after, before, "every field as it was");
-    assert_eq!((after.publications[1].kind, &after.publications[1].data[..]), (Kind::Binary, &[0, 255][..]));
+    assert_eq!((after.publications[1].kind, after.publications[1].data()), (Kind::Binary, &[0, 255][..]));
     assert_eq!(opened.publish("a", "4"), Position { offset: 4, ..first });
     assert_eq!(opened.read("a", Since::Position(first)), (None, vec![2, 3, 4]));
     assert_eq!(opened.read("a", Since::Position(third)), (None, vec![4]));
@@ -445,7 +445,7 @@ impl Seen {
                 found += 1;
                 assert_eq!(publication.offset, found, "{context}");
                 let position = Position { epoch: page.top.epoch, offset: found };
-                self.note(position, std::str::from_utf8(&publication.data).expect("text"), context);
+                self.note(position, std::str::from_utf8(publication.data()).expect("text"), context);
             }
             if page.end == page.top {
                 break;

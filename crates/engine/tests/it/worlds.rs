@@ -66,7 +66,7 @@ impl Deliver for Delivered {
 
     fn route(&self, _: &ChannelName) {}
 
-    fn deliver(&self, (): &(), channel: &ChannelName, epoch: Epoch, publication: &Arc<Publication>) {
+    fn deliver(&self, (): &(), channel: &ChannelName, epoch: Epoch, publication: &Publication) {
         let delay_ms = self.delay_ms.load(Ordering::SeqCst);
         if delay_ms > 0 {
             std::thread::sleep(Duration::from_millis(delay_ms));

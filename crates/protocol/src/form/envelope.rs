@@ -24,10 +24,10 @@ pub fn write_envelope(
     }
     out.extend_from_slice(b"\"data\":");
     match publication.kind() {
-        Kind::Json => write_without_line_breaks(out, &publication.data),
-        Kind::Text | Kind::Utf8 => write_json(out, &String::from_utf8_lossy(&publication.data)),
+        Kind::Json => write_without_line_breaks(out, publication.data()),
+        Kind::Text | Kind::Utf8 => write_json(out, &String::from_utf8_lossy(publication.data())),
         Kind::Binary => {
-            write_json(out, BASE64_STANDARD.encode(&publication.data).as_str());
+            write_json(out, BASE64_STANDARD.encode(publication.data()).as_str());
             out.extend_from_slice(b",\"encoding\":\"base64\"");
         }
     }
@@ -64,9 +64,9 @@ impl Envelope {
         more: bool,
         gap: Option<Gap>,
         epoch: Epoch,
-        publications: &[std::sync::Arc<Publication>],
+        publications: &[Publication],
     ) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64 + publications.iter().map(|p| p.data.len() + 80).sum::<usize>());
+        let mut out = Vec::with_capacity(64 + publications.iter().map(|p| p.data().len() + 80).sum::<usize>());
         out.extend_from_slice(b"{\"position\":\"");
         position.write(&mut out);
         out.extend_from_slice(if more { b"\",\"more\":true,".as_slice() } else { b"\"," });

@@ -49,10 +49,10 @@ impl Form {
         match self {
             Form::Bare | Form::BareDeflate(_) => {
                 let opcode = if publication.kind == Kind::Binary { websocket::BINARY } else { websocket::TEXT };
-                self.encode_message(out, opcode, &publication.data);
+                self.encode_message(out, opcode, publication.data());
             }
             Form::Session | Form::SessionDeflate(_) => {
-                let mut body = Vec::with_capacity(publication.data.len() + 160);
+                let mut body = Vec::with_capacity(publication.data().len() + 160);
                 envelope(&mut body, true, Some(channel));
                 self.encode_message(out, websocket::TEXT, &body);
             }
@@ -201,10 +201,10 @@ impl Form {
 /// Text as it is, one `data:` line per line; binary as base64. Source: HTML Living Standard, "Interpreting an event stream".
 fn write_sse_data(out: &mut Vec<u8>, publication: &Publication) {
     if publication.kind == Kind::Binary {
-        let _ = writeln!(out, "data: {}", BASE64_STANDARD.encode(&publication.data));
+        let _ = writeln!(out, "data: {}", BASE64_STANDARD.encode(publication.data()));
         return;
     }
-    let mut rest: &[u8] = &publication.data;
+    let mut rest: &[u8] = publication.data();
     loop {
         let end = memchr::memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
         out.extend_from_slice(b"data: ");
@@ -220,10 +220,10 @@ fn write_sse_data(out: &mut Vec<u8>, publication: &Publication) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
+    use crate::PublicationHead;
 
     fn publication(kind: Kind, data: &'static [u8]) -> Publication {
-        Publication { offset: 7, time_ms: 5, key: None, expires_ms: None, kind, data: Bytes::from_static(data) }
+        Publication::new(PublicationHead { offset: 7, time_ms: 5, key: None, expires_ms: None, kind }, data)
     }
 
     fn encoded(form: Form, publication: &Publication) -> String {

@@ -10,13 +10,7 @@ use crate::{Epoch, Gap, Kind, Position, Publication};
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n";
 
 /// `<answer position more?><gap from to/><message position time key><data>..</data></message></answer>`.
-pub fn answer(
-    position: Position,
-    more: bool,
-    gap: Option<Gap>,
-    epoch: Epoch,
-    publications: &[std::sync::Arc<Publication>],
-) -> String {
+pub fn answer(position: Position, more: bool, gap: Option<Gap>, epoch: Epoch, publications: &[Publication]) -> String {
     let more = if more { " more=\"true\"" } else { "" };
     let mut out = format!("{DECLARATION}<answer position=\"{position}\"{more}>");
     if let Some(gap) = gap {
@@ -34,13 +28,13 @@ pub fn answer(
         match publication.kind() {
             Kind::Json => {
                 out.push('>');
-                write_element(&mut out, "data", &value(&publication.data));
+                write_element(&mut out, "data", &value(publication.data()));
             }
             Kind::Text | Kind::Utf8 => {
-                let _ = write!(out, "><data>{}</data>", escape(&String::from_utf8_lossy(&publication.data)));
+                let _ = write!(out, "><data>{}</data>", escape(&String::from_utf8_lossy(publication.data())));
             }
             Kind::Binary => {
-                let _ = write!(out, " encoding=\"base64\"><data>{}</data>", BASE64_STANDARD.encode(&publication.data));
+                let _ = write!(out, " encoding=\"base64\"><data>{}</data>", BASE64_STANDARD.encode(publication.data()));
             }
         }
         out.push_str("</message>");

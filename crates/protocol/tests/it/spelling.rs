@@ -1,11 +1,8 @@
 //! What goes on the wire, byte by byte, against a second spelling that is as simple as it can be.
 
-use std::sync::Arc;
-
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use bytes::Bytes;
 use millrace_protocol::{
-    ChannelName, Epoch, Form, Gap, Kind, Position, Publication,
+    ChannelName, Epoch, Form, Gap, Kind, Position, Publication, PublicationHead,
     form::Envelope,
     websocket::{BINARY, TEXT},
 };
@@ -40,7 +37,7 @@ fn every_answer_is_spelled_as_the_simple_way_does() {
     let mut dice = Dice(Pcg64Mcg::seed_from_u64(SEED));
     for round in 0..ROUNDS / 10 {
         let (channel, end) = (dice.channel(), dice.position());
-        let publications: Vec<_> = (0..dice.below(4)).map(|_| Arc::new(dice.publication())).collect();
+        let publications: Vec<_> = (0..dice.below(4)).map(|_| dice.publication()).collect();
         let gap = (dice.below(2) == 0).then(|| Gap { from: dice.position(), to: dice.position() });
         let more = dice.below(2) == 0;
         let more_word = if more { "\"more\":true," } else { "" };
@@ -54,7 +51,7 @@ fn every_answer_is_spelled_as_the_simple_way_does() {
 
         let other = dice.channel();
         let positions = [(&channel, end), (&other, end)];
-        let messages = publications.iter().map(|message| (&channel, end.epoch, message.as_ref()));
+        let messages = publications.iter().map(|message| (&channel, end.epoch, message));
         let many =
             Envelope::many(positions.into_iter()).finish(more, gap.map(|gap| (&other, gap)).into_iter(), messages);
         let named = publications.iter().map(|message| envelope("", Some(&channel), end.epoch, message));
@@ -75,8 +72,8 @@ fn assert_same(out: &[u8], expected: &[u8], what: &str) {
 fn message(form: Form, channel: &ChannelName, epoch: Epoch, publication: &Publication) -> Vec<u8> {
     let words = |push, channel| envelope(push, channel, epoch, publication);
     match form {
-        Form::Bare if publication.kind == Kind::Binary => frame(BINARY, &publication.data),
-        Form::Bare => frame(TEXT, &publication.data),
+        Form::Bare if publication.kind == Kind::Binary => frame(BINARY, publication.data()),
+        Form::Bare => frame(TEXT, publication.data()),
         Form::Session => frame(TEXT, words("message", Some(channel)).as_bytes()),
         Form::Lines => (words("message", Some(channel)) + "\n").into_bytes(),
         Form::SseMany => format!("data: {}\n\n", words("", Some(channel))).into_bytes(),
@@ -84,8 +81,8 @@ fn message(form: Form, channel: &ChannelName, epoch: Epoch, publication: &Public
         Form::NdjsonMany => (words("", Some(channel)) + "\n").into_bytes(),
         _ => {
             let text = match publication.kind() {
-                Kind::Binary => BASE64_STANDARD.encode(&publication.data),
-                _ => std::str::from_utf8(&publication.data).unwrap().replace("\r\n", "\n").replace('\r', "\n"),
+                Kind::Binary => BASE64_STANDARD.encode(publication.data()),
+                _ => std::str::from_utf8(publication.data()).unwrap().replace("\r\n", "\n").replace('\r', "\n"),
             };
             let lines: String = text.split('\n').map(|line| format!("data: {line}\n")).collect();
             format!("id: {}\n{lines}\n", spelled(Position { epoch, offset: publication.offset })).into_bytes()
@@ -113,14 +110,14 @@ fn envelope(push: &str, channel: Option<&ChannelName>, epoch: Epoch, publication
     words.extend(publication.key.as_ref().map(|key| format!("\"key\":{}", json(key))));
     match publication.kind {
         Kind::Json => {
-            let data = std::str::from_utf8(&publication.data).unwrap();
+            let data = std::str::from_utf8(publication.data()).unwrap();
             words.push(format!("\"data\":{}", data.replace(['\n', '\r'], " ")));
         }
         Kind::Text | Kind::Utf8 => {
-            words.push(format!("\"data\":{}", json(std::str::from_utf8(&publication.data).unwrap())))
+            words.push(format!("\"data\":{}", json(std::str::from_utf8(publication.data()).unwrap())))
         }
         Kind::Binary => {
-            words.push(format!("\"data\":\"{}\"", BASE64_STANDARD.encode(&publication.data)));
+            words.push(format!("\"data\":\"{}\"", BASE64_STANDARD.encode(publication.data())));
             words.push("\"encoding\":\"base64\"".into());
         }
     }
@@ -201,6 +198,6 @@ impl Dice {
         };
         let key = (self.below(3) == 0).then(|| self.text(30).into());
         let (offset, time_ms) = (self.number(), self.number());
-        Publication { offset, time_ms, key, expires_ms: None, kind, data: Bytes::from(data) }
+        Publication::new(PublicationHead { offset, time_ms, key, expires_ms: None, kind }, &data)
     }
 }

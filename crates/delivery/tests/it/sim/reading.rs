@@ -296,17 +296,17 @@ impl Message {
         let same_envelope = self.envelope.as_ref().is_none_or(|(time_ms, key)| {
             *time_ms == publication.time_ms && key.as_deref() == publication.key.as_deref()
         });
-        let text = || String::from_utf8_lossy(&publication.data);
+        let text = || String::from_utf8_lossy(publication.data());
         let same_body = match (&self.body, publication.kind) {
-            (Body::Bare { binary, data }, kind) => *binary == (kind == Kind::Binary) && *data == publication.data,
-            (Body::Lines(lines), Kind::Binary) => *lines == BASE64_STANDARD.encode(&publication.data),
+            (Body::Bare { binary, data }, kind) => *binary == (kind == Kind::Binary) && *data == publication.data(),
+            (Body::Lines(lines), Kind::Binary) => *lines == BASE64_STANDARD.encode(publication.data()),
             (Body::Lines(lines), _) => *lines == text().replace("\r\n", "\n").replace('\r', "\n"),
             (Body::Raw { data, base64: false }, Kind::Json) => *data == text().replace(['\r', '\n'], " ").trim(),
             (Body::Raw { data, base64: false }, Kind::Text) => {
                 serde_json::from_str::<String>(data).is_ok_and(|d| d == text())
             }
             (Body::Raw { data, base64: true }, Kind::Binary) => {
-                data.trim_matches('"') == BASE64_STANDARD.encode(&publication.data)
+                data.trim_matches('"') == BASE64_STANDARD.encode(publication.data())
             }
             _ => false,
         };

@@ -290,7 +290,7 @@ impl World {
         let body = if poll.many {
             let gaps = pages.iter().filter_map(|(name, page)| Some((*name, page.gap?)));
             let messages = pages.iter().flat_map(|(name, page)| {
-                page.publications.iter().map(|publication| (*name, page.end.epoch, publication.as_ref()))
+                page.publications.iter().map(|publication| (*name, page.end.epoch, publication))
             });
             Envelope::many(pages.iter().map(|(name, page)| (*name, page.end))).finish(
                 pages.iter().any(|(_, page)| page.has_more()),

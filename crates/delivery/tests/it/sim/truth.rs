@@ -1,6 +1,6 @@
 //! What really happened, kept apart from the code under test, and the judgement of what a client has heard.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use millrace_delivery::Bounds;
 use millrace_protocol::{Epoch, Position, Publication, session::Policy};
@@ -20,7 +20,7 @@ pub enum At {
 /// One epoch of one channel, complete.
 struct Life {
     epoch: Epoch,
-    publications: Vec<Arc<Publication>>,
+    publications: Vec<Publication>,
     /// `cost[i]`: bytes of the first `i` publications.
     cost: Vec<usize>,
     newest: HashMap<Option<Box<str>>, u64>,
@@ -46,7 +46,7 @@ impl Truth {
         self.channels[channel].push(life);
     }
 
-    pub fn append(&mut self, channel: usize, publication: &Arc<Publication>) {
+    pub fn append(&mut self, channel: usize, publication: &Publication) {
         let life = self.channels[channel].last_mut().expect("a channel has an epoch");
         life.cost.push(life.cost[life.cost.len() - 1] + publication.cost_bytes());
         life.newest.insert(publication.key.clone(), publication.offset);
@@ -62,7 +62,7 @@ impl Truth {
         let life = self.life(channel, at.epoch)?.1;
         let index = usize::try_from(at.offset).ok().and_then(|offset| offset.checked_sub(1));
         let found = index.and_then(|index| life.publications.get(index));
-        found.map(|publication| publication.as_ref()).ok_or_else(|| format!("{at} was never published"))
+        found.ok_or_else(|| format!("{at} was never published"))
     }
 
     /// True if `a` lies before `b` or is `b`.

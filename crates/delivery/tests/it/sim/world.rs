@@ -1,6 +1,6 @@
 //! The clock, the engine, the mailbox and the faults. See the header of the parent module.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use millrace_delivery::{
@@ -33,7 +33,7 @@ pub enum Event {
         channel: usize,
         key: Option<ChannelKey>,
         epoch: Epoch,
-        publication: Arc<Publication>,
+        publication: Publication,
     },
     /// The engine tells where the log ends, instead of what has come.
     Moved {
