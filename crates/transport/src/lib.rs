@@ -25,6 +25,7 @@ mod session;
 mod sockets;
 mod sse;
 mod stream;
+mod ticks;
 pub mod tls;
 pub mod turn;
 mod udp;

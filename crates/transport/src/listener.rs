@@ -34,6 +34,7 @@ use crate::{
     limits::{ForwardedFor, Guest, Limit, Limits, Patient, Permit, Pressure, Refusals},
     rooms,
     sockets::linger,
+    ticks::Ticks,
     tls, udp,
     websocket::EventLoop,
 };
@@ -121,8 +122,7 @@ pub async fn serve(
     if let Some(port) = rtc {
         tasks.push(spawn_local(data_channel::serve(event_loop.clone(), port)?));
     }
-    let ticking = context.clone();
-    tasks.push(spawn_local(async move { tick(&ticking).await }));
+    tasks.push(spawn_local(tick(context.clone(), Ticks::every(Duration::from_secs(1))?)));
     tasks.push(spawn_local(access::end_revoked(context.clone())));
     // Polled with every wake of this thread: of all tasks, the one that has most of them.
     let ended = tokio::select! {
@@ -178,16 +178,13 @@ async fn accept(
 }
 
 /// Once a second: heartbeats, dead peers, and the figures that are too dear to keep current.
-async fn tick(context: &Rc<Context>) {
+async fn tick(context: Rc<Context>, every_second: Ticks) {
     let started = tokio::time::Instant::now();
-    let mut every_second = tokio::time::interval(Duration::from_secs(1));
-    every_second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        every_second.tick().await;
+    while every_second.next().await.is_ok() {
         let shard = &context.shard;
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
-        access::end_expired(context);
-        rooms::tick(context);
+        access::end_expired(&context);
+        rooms::tick(&context);
         if context.limits.pressure() >= Pressure::Shrink {
             let cut_off = shard.with(|hub, _| hub.give_back(STUCK_BYTES_MAX));
             (0..cut_off).for_each(|_| context.limits.count(Limit::WriteTimeout));

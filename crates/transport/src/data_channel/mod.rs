@@ -113,13 +113,21 @@ pub fn serve(event_loop: Rc<EventLoop>, port: Port) -> io::Result<impl Future<Ou
                 biased;
                 _ = socket.ready(Interest::READABLE) => {}
                 _ = awake.notified() => {}
-                _ = tokio::time::sleep_until(timeout.into()) => {}
+                () = due(timeout) => {}
                 _ = socket.ready(Interest::WRITABLE), if is_stuck => {}
             }
             driver.turn();
             tokio::task::yield_now().await;
         }
     })
+}
+
+/// For ever, if nothing is waited for: then the runtime has no timer to set either.
+async fn due(timeout: Option<Instant>) {
+    match timeout {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
 }
 
 struct Driver {

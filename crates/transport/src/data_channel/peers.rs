@@ -42,8 +42,6 @@ const ADDRESSES_MAX: usize = 4;
 const PEER_BYTES: usize = 48 * 1024;
 /// Those who send and are sent media in one room.
 const ROOM_MEMBERS_MAX: usize = 1000;
-/// When there is nothing to wait for.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// Names a peer, and never another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -288,11 +286,10 @@ impl Peers {
         self.by_address.insert(source, id.slot);
     }
 
-    /// When [`Peers::handle_timeouts`] wants to be called.
-    pub fn timeout(&self) -> Instant {
-        let latest = Instant::now() + LONG;
-        let first = self.timers.peek().map_or(latest, |Reverse((at, _))| latest.min(*at));
-        self.switch.timeout().map_or(first, |timeout| first.min(timeout))
+    /// When [`Peers::handle_timeouts`] wants to be called; `None` while there is nothing to wait for.
+    pub fn timeout(&self) -> Option<Instant> {
+        let first = self.timers.peek().map(|Reverse((at, _))| *at);
+        first.into_iter().chain(self.switch.timeout()).min()
     }
 
     pub fn handle_timeouts(&mut self, now: Instant) {
