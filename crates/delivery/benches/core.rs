@@ -3,7 +3,7 @@
 //! `make instructions` runs each case under callgrind and compares with `instructions.txt` beside this file: more than 3 % above it fails.
 //! Without an argument every case runs once; with a name, only that one.
 
-use std::{hint::black_box, sync::LazyLock};
+use std::{any::Any, hint::black_box, sync::LazyLock};
 
 use bytes::Bytes;
 use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, Wire};
@@ -15,8 +15,13 @@ const EPOCH: Epoch = Epoch(1);
 const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 16 << 20, age_max_ms: u64::MAX };
 const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
 
-/// A case is made ready first; only what it returns is counted.
-type Case = (&'static str, fn() -> Box<dyn FnOnce()>);
+/// The server's: what a publication costs is to a good part what its memory costs.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// A case is made ready first; only what it returns is counted, and what that leaves goes uncounted.
+type Case = (&'static str, fn() -> Work);
+type Work = Box<dyn FnOnce() -> Box<dyn Any>>;
 
 const CASES: &[Case] = &[
     ("encode_bare", || encode(Form::Bare)),
@@ -34,48 +39,52 @@ const CASES: &[Case] = &[
 fn main() {
     let wanted = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
     for (name, prepare) in CASES.iter().filter(|(name, _)| wanted.as_deref().is_none_or(|wanted| wanted == *name)) {
-        measured(prepare());
+        drop(measured(prepare()));
         println!("{name}");
     }
 }
 
 /// Callgrind counts while this function runs.
 #[inline(never)]
-fn measured(case: Box<dyn FnOnce()>) {
-    case();
+fn measured(work: Work) -> Box<dyn Any> {
+    work()
 }
 
 /// A thousand publications into one form.
-fn encode(form: Form) -> Box<dyn FnOnce()> {
+fn encode(form: Form) -> Work {
     let (channel, publication) = (name("cars/1/telemetry"), publication(1));
     let mut out = Vec::with_capacity(1 << 20);
     Box::new(move || {
         for _ in 0..1000 {
             form.encode(&mut out, &channel, EPOCH, &publication);
         }
-        black_box(&out);
+        Box::new(out)
     })
 }
 
 /// A thousand publications into a history that is full.
-fn append() -> Box<dyn FnOnce()> {
+fn append() -> Work {
     let mut history = full(10_000);
     let fresh: Vec<_> = (0..1000).map(|_| new()).collect();
     Box::new(move || {
         for publication in fresh {
             black_box(history.append(publication, 1, &BOUNDS));
         }
+        Box::new(history)
     })
 }
 
 /// A page of a thousand publications out of a full history.
-fn page() -> Box<dyn FnOnce()> {
+fn page() -> Work {
     let mut history = full(10_000);
-    Box::new(move || drop(black_box(history.page(Since::Earliest, Policy::Every, LIMIT, 1, &BOUNDS))))
+    Box::new(move || {
+        drop(black_box(history.page(Since::Earliest, Policy::Every, LIMIT, 1, &BOUNDS)));
+        Box::new(history)
+    })
 }
 
 /// `turns` turns, each with `per_turn` publications on each of so many channels that have so many readers.
-fn deliver(channels: usize, readers: usize, turns: u64, per_turn: u64) -> Box<dyn FnOnce()> {
+fn deliver(channels: usize, readers: usize, turns: u64, per_turn: u64) -> Work {
     let (mut hub, mut sink) = (Hub::new(Config::default()), Sink { room: usize::MAX });
     let names = (0..channels).map(|i| name(&format!("cars/{i}/telemetry")));
     let mut channels = Vec::with_capacity(channels);
@@ -90,20 +99,21 @@ fn deliver(channels: usize, readers: usize, turns: u64, per_turn: u64) -> Box<dy
         let key = key.last();
         channels.push((channel, key));
     }
+    let turns: Vec<Vec<_>> =
+        (0..turns).map(|turn| (1..=per_turn).map(|i| publication(turn * per_turn + i)).collect()).collect();
     Box::new(move || {
-        for turn in 0..turns {
+        for publications in turns {
             for (channel, key) in &channels {
-                for i in 1..=per_turn {
-                    hub.deliver(channel, *key, EPOCH, &publication(turn * per_turn + i));
-                }
+                publications.iter().for_each(|publication| hub.deliver(channel, *key, EPOCH, publication));
             }
             hub.flush(&mut sink);
         }
+        Box::new((hub, channels))
     })
 }
 
 /// A hundred readers that were blocked while a thousand publications came, and now take all of them.
-fn catch_up() -> Box<dyn FnOnce()> {
+fn catch_up() -> Work {
     let (mut hub, mut sink) = (Hub::new(Config::default()), Sink { room: 0 });
     let channel = name("busy");
     let readers: Vec<ConnId> = (0..100).map(|_| read(&mut hub, &channel, &mut sink)).collect();
@@ -115,11 +125,12 @@ fn catch_up() -> Box<dyn FnOnce()> {
     Box::new(move || {
         readers.into_iter().for_each(|reader| hub.writable(reader, &mut sink));
         hub.flush(&mut sink);
+        Box::new(hub)
     })
 }
 
 /// A thousand readers of one channel come one after the other, and go; a turn for each.
-fn come_and_go() -> Box<dyn FnOnce()> {
+fn come_and_go() -> Work {
     let (mut hub, mut sink) = (Hub::new(Config::default()), Sink { room: usize::MAX });
     let channel = name("popular");
     Box::new(move || {
@@ -132,6 +143,7 @@ fn come_and_go() -> Box<dyn FnOnce()> {
             hub.disconnect(reader);
             hub.flush(&mut sink);
         }
+        Box::new(hub)
     })
 }
 

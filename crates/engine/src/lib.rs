@@ -148,11 +148,12 @@ pub trait Engine: Send + Sync {
     /// Accepts a publication: once the answer is there it has its place, and [`Deliver`] has it or will have it if the channel is watched.
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>>;
 
-    /// As [`Engine::append`], for whoever publishes into one channel again and again: `place` is what the last call left.
+    /// As [`Engine::append`], for whoever publishes into one channel again and again: `place` and `channel` are what the last call left,
+    /// and `channel` becomes the engine's own copy of the name, so that the two are the same without a look at the text.
     fn append_at(
         &self,
         _place: &mut Place,
-        channel: &ChannelName,
+        channel: &mut ChannelName,
         publication: NewPublication,
     ) -> Answer<Result<Position, Error>> {
         self.append(channel, publication)

@@ -155,18 +155,26 @@ impl<S: Sockets> Shard<S> {
 
     /// As [`Shard::publish`], for what cannot be refused any more; whoever sent it is read more slowly while [`Shard::is_congested`].
     pub fn accept(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
-        self.accept_at(&mut Place::default(), channel, publication)
+        self.counted(publication, |publication| self.engine.append(channel, publication))
     }
 
-    /// The same, for whoever publishes into one channel again and again.
+    /// The same, for whoever publishes into one channel again and again: see [`Engine::append_at`].
     pub fn accept_at(
         &self,
         place: &mut Place,
-        channel: &ChannelName,
+        channel: &mut ChannelName,
         publication: NewPublication,
     ) -> Answer<Result<Position, Error>> {
+        self.counted(publication, |publication| self.engine.append_at(place, channel, publication))
+    }
+
+    fn counted(
+        &self,
+        publication: NewPublication,
+        append: impl FnOnce(NewPublication) -> Answer<Result<Position, Error>>,
+    ) -> Answer<Result<Position, Error>> {
         Metrics::add(&self.metrics.published_bytes, publication.data.len() as u64);
-        let answer = self.engine.append_at(place, channel, publication);
+        let answer = append(publication);
         match &answer {
             Answer::Now(Some(Err(_))) => Metrics::add(&self.metrics.publications_refused, 1),
             _ => Metrics::add(&self.metrics.publications, 1),

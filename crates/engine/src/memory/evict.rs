@@ -294,6 +294,21 @@ mod tests {
     }
 
     #[test]
+    fn whoever_publishes_again_and_again_shares_the_name() {
+        let world = World::new(Config::default());
+        let mut names = ["a/b", "a/b", "a/c"].map(|name| ChannelName::parse(name).unwrap());
+        for name in &mut names {
+            let publication = NewPublication::new(Kind::Text, Default::default());
+            let Answer::Now(Some(Ok(_))) = world.engine.append_at(&mut Place::default(), name, publication) else {
+                panic!("memory answers at once");
+            };
+        }
+        let [one, other, third] = names.each_ref().map(|name| name.as_str());
+        assert_eq!((one, other, third), ("a/b", "a/b", "a/c"));
+        assert!(std::ptr::eq(one, other), "nobody has to look at the text to know");
+    }
+
+    #[test]
     fn a_million_names_take_no_more_than_all_may() {
         let config = Config { history_bytes_max: 4 << 20, ..Config::default() };
         let world = World::new(config);

@@ -161,6 +161,19 @@ impl<D: Deliver> MemoryEngine<D> {
         Position { epoch: self.epoch, offset }
     }
 
+    fn append_and_evict(
+        &self,
+        place: &mut Place,
+        name: &ChannelName,
+        publication: NewPublication,
+    ) -> Result<Position, Error> {
+        let appended = self.append_to_any(place, name, publication);
+        if self.bytes.load(Ordering::Relaxed) > self.config.history_bytes_max {
+            self.evict();
+        }
+        appended
+    }
+
     fn append_to_any(
         &self,
         place: &mut Place,
@@ -207,18 +220,23 @@ impl<D: Deliver> MemoryEngine<D> {
 
 impl<D: Deliver> Engine for MemoryEngine<D> {
     fn append(&self, name: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
-        self.append_at(&mut Place::default(), name, publication)
+        Answer::now(self.append_and_evict(&mut Place::default(), name, publication))
     }
 
     fn append_at(
         &self,
         place: &mut Place,
-        name: &ChannelName,
+        name: &mut ChannelName,
         publication: NewPublication,
     ) -> Answer<Result<Position, Error>> {
-        let appended = self.append_to_any(place, name, publication);
-        if self.bytes.load(Ordering::Relaxed) > self.config.history_bytes_max {
-            self.evict();
+        let known = *place;
+        let appended = self.append_and_evict(place, name, publication);
+        if *place != known
+            && let Some((stripe, index)) = place.parts()
+            && let Some(channel) = lock(&self.stripes[stripe]).channels.get(index)
+            && channel.name == *name
+        {
+            *name = channel.name.clone();
         }
         Answer::now(appended)
     }

@@ -466,7 +466,7 @@ impl EventLoop {
     }
 
     /// A bare WebSocket cannot be told that a publication was refused: it is closed instead, never left to believe.
-    fn publish(self: &Rc<Self>, id: ConnId, channel: &ChannelName, place: &mut Place, publication: NewPublication) {
+    fn publish(self: &Rc<Self>, id: ConnId, channel: &mut ChannelName, place: &mut Place, publication: NewPublication) {
         if let Err(error) = self.owe(id, publication.data.len()) {
             return self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
         }
