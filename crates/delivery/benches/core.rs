@@ -15,10 +15,6 @@ const EPOCH: Epoch = Epoch(1);
 const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 16 << 20, age_max_ms: u64::MAX };
 const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
 
-/// The server's: what a publication costs is to a good part what its memory costs.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 /// A case is made ready first; only what it returns is counted, and what that leaves goes uncounted.
 type Case = (&'static str, fn() -> Work);
 type Work = Box<dyn FnOnce() -> Box<dyn Any>>;

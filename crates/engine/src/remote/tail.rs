@@ -24,7 +24,7 @@ pub(crate) fn encode_tail(out: &mut impl BufMut, kind: Kind, key: Option<&str>, 
     out.put_slice(data);
 }
 
-/// The next tail; its payload shares its bytes with them. `None` if there is none.
+/// The next tail. `None` if there is none.
 pub(crate) fn decode_tail(bytes: &mut Bytes) -> Option<(Kind, Option<Box<str>>, Bytes)> {
     let kind = match bytes.try_get_u8().ok()? {
         1 => Kind::Json,
