@@ -44,12 +44,11 @@ mod tests {
         for _ in 0..4 {
             ticks.next().await.unwrap();
         }
-        assert!(began.elapsed() >= 3 * INTERVAL);
+        assert!(began.elapsed() >= 3 * INTERVAL, "the first came at once");
         std::thread::sleep(4 * INTERVAL);
-        ticks.next().await.unwrap();
-        let late = Instant::now();
-        ticks.next().await.unwrap();
-        ticks.next().await.unwrap();
-        assert!(late.elapsed() > INTERVAL / 2, "nothing was made up for");
+        for _ in 0..3 {
+            ticks.next().await.unwrap();
+        }
+        assert!(began.elapsed() >= 9 * INTERVAL, "of four that were missed, three never came");
     }
 }
