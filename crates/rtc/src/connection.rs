@@ -88,8 +88,7 @@ impl Connection {
     ) -> Self {
         let creds = IceCreds { ufrag: random::<6>(), pass: random::<16>() };
         let ufrag = creds.ufrag.clone();
-        let mut rtc = configure(RtcConfig::new())
-            .set_crypto_provider(crypto::provider())
+        let mut rtc = configure(RtcConfig::new().set_crypto_provider(crypto::provider()))
             .set_dtls_cert(crypto::certificate())
             .set_ice_lite(is_lite)
             .set_local_ice_credentials(creds)

@@ -47,7 +47,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(75);
 const TAG_BYTES: usize = 16;
 
 #[derive(Debug)]
-pub struct Provider;
+pub struct Provider {
+    pub for_media: bool,
+}
 
 /// A key on P-256 and a certificate that it has signed itself, as every WebRTC endpoint makes for itself.
 pub fn generate_certificate() -> Option<DtlsCert> {
@@ -74,7 +76,7 @@ impl DtlsProvider for Provider {
             DtlsVersion::Auto => dimpl::Dtls::new_auto(config, cert, now),
             _ => dimpl::Dtls::new_12(config, cert, now),
         };
-        Ok(Box::new(Instance(dtls)))
+        Ok(Box::new(Instance { dtls, for_media: self.for_media }))
     }
 }
 
@@ -113,47 +115,54 @@ const PROVIDER: CryptoProvider = CryptoProvider {
 };
 
 #[derive(Debug)]
-struct Instance(dimpl::Dtls);
+struct Instance {
+    dtls: dimpl::Dtls,
+    for_media: bool,
+}
 
 impl DtlsInstance for Instance {
     fn set_active(&mut self, active: bool) {
-        self.0.set_active(active);
+        self.dtls.set_active(active);
     }
 
     fn handle_packet(&mut self, packet: &[u8]) -> Result<(), DtlsImplError> {
-        self.0.handle_packet(packet)
+        self.dtls.handle_packet(packet)
     }
 
     fn poll_output<'a>(&mut self, buf: &'a mut [u8]) -> DtlsOutput<'a> {
-        self.0.poll_output(buf)
+        match self.dtls.poll_output(buf) {
+            // They come after this has been said, and to say it again changes nothing.
+            DtlsOutput::KeyingMaterial(..) if !self.for_media => DtlsOutput::Connected,
+            output => output,
+        }
     }
 
     fn handle_timeout(&mut self, now: Instant) -> Result<(), DtlsImplError> {
-        self.0.handle_timeout(now)
+        self.dtls.handle_timeout(now)
     }
 
     fn send_application_data(&mut self, data: &[u8]) -> Result<usize, DtlsImplError> {
-        self.0.send_application_data(data)
+        self.dtls.send_application_data(data)
     }
 
     fn is_active(&self) -> bool {
-        self.0.is_active()
+        self.dtls.is_active()
     }
 
     fn protocol_version(&self) -> Option<ProtocolVersion> {
-        self.0.protocol_version()
+        self.dtls.protocol_version()
     }
 
     fn is_closing(&self) -> bool {
-        self.0.is_closing()
+        self.dtls.is_closing()
     }
 
     fn is_closed(&self) -> bool {
-        self.0.is_closed()
+        self.dtls.is_closed()
     }
 
     fn close(&mut self) -> Result<(), DtlsImplError> {
-        self.0.close()
+        self.dtls.close()
     }
 }
 

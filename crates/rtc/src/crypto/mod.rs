@@ -2,7 +2,7 @@
 //! docs/adr/0006.
 //!
 //! - [`dtls`]: the handshake and its records
-//! - [`srtp`]: keys and ciphers of media, which the handshake prepares in any case
+//! - [`srtp`]: keys and ciphers of media
 
 mod dtls;
 mod srtp;
@@ -20,16 +20,23 @@ pub use dtls::generate_certificate;
 /// All of it, made once.
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    let make = || {
-        Arc::new(CryptoProvider {
-            srtp_provider: &srtp::Srtp,
-            sha1_hmac_provider: &Hash,
-            sha1_provider: &Hash,
-            sha256_provider: &Hash,
-            dtls_provider: &dtls::Provider,
-        })
-    };
-    PROVIDER.get_or_init(make).clone()
+    PROVIDER.get_or_init(|| with(&dtls::Provider { for_media: true })).clone()
+}
+
+/// The same for those that have no media: their handshakes agree on keys of media, too, but keep none, which would take 9 KB.
+pub fn provider_without_media() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| with(&dtls::Provider { for_media: false })).clone()
+}
+
+fn with(dtls_provider: &'static dtls::Provider) -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider {
+        srtp_provider: &srtp::Srtp,
+        sha1_hmac_provider: &Hash,
+        sha1_provider: &Hash,
+        sha256_provider: &Hash,
+        dtls_provider,
+    })
 }
 
 /// The certificate of all peers of this process: a peer is known by it only through the fingerprint in its description.

@@ -1,0 +1,267 @@
+use super::*;
+
+/// Two ends on a wire that loses every `lose`th datagram (0: none), with time that is an input.
+struct Pair {
+    ends: [Peer; 2],
+    addresses: [SocketAddr; 2],
+    outs: [Outputs; 2],
+    now: Instant,
+    lose: usize,
+    count: usize,
+    /// Where each is for the other.
+    seen: [SocketAddr; 2],
+    /// No STUN gets through.
+    is_stunless: bool,
+}
+
+impl Pair {
+    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+    fn new(lose: usize) -> Self {
+        let now = Instant::now();
+        let addresses = ["127.0.0.1:1001", "127.0.0.1:1002"].map(|address| address.parse().unwrap());
+        let offer = Peer::offer(addresses[0], now);
+        let (server, answer) = Peer::answer(&offer.sdp, &addresses[1..], now).unwrap();
+        let ends = [offer.accept(&answer).unwrap(), server];
+        Self { ends, addresses, outs: Default::default(), now, lose, count: 0, seen: addresses, is_stunless: false }
+    }
+
+    /// Lets both talk until nothing is under way, then time passes; at most `limit` of it, or until the condition holds.
+    fn run(&mut self, limit: Duration, mut until: impl FnMut(&Self) -> bool) -> bool {
+        let end = self.now + limit;
+        while !until(self) {
+            let mut moved = false;
+            for from in 0..2 {
+                let to = 1 - from;
+                for (target, datagram) in std::mem::take(&mut self.outs[from].datagrams) {
+                    moved = true;
+                    self.count += 1;
+                    let is_lost = self.lose > 0 && self.count.is_multiple_of(self.lose);
+                    let is_astray = target != self.seen[to];
+                    if is_lost || is_astray || self.is_stunless && datagram[0] < 4 {
+                        continue;
+                    }
+                    let Self { ends, outs, addresses, seen, now, .. } = self;
+                    let (source, target) = (seen[from], addresses[to]);
+                    ends[to].handle_datagram(*now, source, target, &datagram, &mut outs[to]).unwrap();
+                }
+            }
+            if !moved {
+                let next = self.ends.iter().map(Peer::timeout).min().unwrap().max(self.now + Duration::from_millis(1));
+                if next > end {
+                    self.now = end;
+                    return false;
+                }
+                self.now = next;
+                for i in 0..2 {
+                    self.ends[i].handle_timeout(self.now, &mut self.outs[i]).unwrap();
+                }
+            }
+        }
+        true
+    }
+}
+
+fn both_open(pair: &Pair) -> bool {
+    pair.outs.iter().all(|out| Lane::ALL.iter().all(|lane| out.events.contains(&Event::Open(*lane))))
+}
+
+#[test]
+fn both_channels_open_and_carry_messages() {
+    let mut pair = Pair::new(0);
+    assert!(pair.run(Duration::from_secs(2), both_open));
+    assert!(pair.ends[1].write(pair.now, Lane::Session, true, b"hello\n", &mut pair.outs[1]).unwrap());
+    assert!(pair.ends[0].write(pair.now, Lane::Latest, false, &[0, 255], &mut pair.outs[0]).unwrap());
+    assert!(pair.run(Duration::from_secs(1), |pair| {
+        pair.outs[0].events.contains(&Event::Data(Lane::Session, b"hello\n".to_vec()))
+            && pair.outs[1].events.contains(&Event::Data(Lane::Latest, vec![0, 255]))
+    }));
+    pair.ends[1].close(&mut pair.outs[1]);
+    let datagrams = std::mem::take(&mut pair.outs[1].datagrams);
+    for (_, datagram) in datagrams {
+        let (from, to) = (pair.addresses[1], pair.addresses[0]);
+        let _ = pair.ends[0].handle_datagram(pair.now, from, to, &datagram, &mut pair.outs[0]);
+    }
+    assert!(pair.outs[0].events.contains(&Event::Closed));
+}
+
+/// An acknowledgement that is still on its way is not waited for, and nothing is sent twice, however long nothing was said before.
+#[test]
+fn a_message_in_several_datagrams_waits_for_nothing() {
+    for (bytes, datagrams) in [(500, 1), (1300, 2), (3000, 3)] {
+        let mut pair = Pair::new(0);
+        assert!(pair.run(Duration::from_secs(2), both_open));
+        pair.run(Duration::from_secs(1), |_| false);
+        for round in 0..50 {
+            pair.outs[1].events.clear();
+            let begin = pair.now;
+            let Pair { ends, outs, now, .. } = &mut pair;
+            assert!(ends[0].write(*now, Lane::Session, true, &vec![7; bytes], &mut outs[0]).unwrap());
+            let sent = outs[0].datagrams.iter().filter(|(_, datagram)| datagram.len() > 200).count();
+            assert_eq!(sent, datagrams, "of {bytes} bytes in round {round}");
+            assert!(pair.run(Duration::from_secs(5), |pair| !pair.outs[1].events.is_empty()));
+            assert_eq!(pair.now, begin, "{bytes} bytes in round {round}");
+            pair.run(Duration::from_millis(250), |_| false);
+        }
+    }
+}
+
+/// A consent is good for half a minute, however fast the library's time passes: Firefox asks every five seconds.
+#[test]
+fn who_is_silent_by_stun_is_let_go_after_half_a_minute_and_not_before() {
+    let mut pair = Pair::new(0);
+    assert!(pair.run(Duration::from_secs(2), both_open));
+    pair.run(Duration::from_secs(10), |_| false);
+    pair.is_stunless = true;
+    let began = pair.now;
+    let is_closed = |pair: &Pair| pair.outs[1].events.contains(&Event::Closed);
+    while !is_closed(&pair) && pair.now < began + Duration::from_secs(60) {
+        for i in 0..2 {
+            let now = pair.now;
+            let _ = pair.ends[i].write(now, Lane::Session, true, b"x\n", &mut pair.outs[i]);
+        }
+        pair.run(Duration::from_millis(100), is_closed);
+    }
+    let after = pair.now - began;
+    assert!((27..36).contains(&after.as_secs()), "{after:?}");
+}
+
+/// A NAT gives it another port, or it is in another network.
+#[test]
+fn who_has_moved_is_found_as_soon_as_it_asks_from_there() {
+    let mut pair = Pair::new(0);
+    assert!(pair.run(Duration::from_secs(2), both_open));
+    pair.run(Duration::from_secs(10), |_| false);
+    pair.seen[0].set_port(1003);
+    let (began, mut found) = (pair.now, None);
+    while found.is_none() && pair.now < began + Duration::from_secs(40) {
+        pair.outs[0].events.clear();
+        let now = pair.now;
+        let _ = pair.ends[1].write(now, Lane::Session, true, b"x\n", &mut pair.outs[1]);
+        pair.run(Duration::from_millis(100), |_| false);
+        let has_heard = pair.outs[0].events.iter().any(|event| matches!(event, Event::Data(..)));
+        found = has_heard.then(|| pair.now - began);
+    }
+    assert!(found.is_some_and(|after| after < Duration::from_secs(8)), "{found:?}");
+}
+
+#[test]
+fn a_lossy_wire_delays_the_handshake_and_no_more() {
+    for lose in [3, 5, 7] {
+        let mut pair = Pair::new(lose);
+        assert!(pair.run(Duration::from_secs(30), both_open), "every {lose}th is lost");
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+fn bad_offers_are_refused_with_the_reason() {
+    let now = Instant::now();
+    let good = Peer::offer("127.0.0.1:1001".parse().unwrap(), now).sdp;
+    let local = ["127.0.0.1:1002".parse().unwrap()];
+    assert!(Peer::answer(&good, &local, now).is_ok());
+    for bad in ["", "v=0", "\0\0", &good.replace("m=application", "m=audio"), &good.replace("a=fingerprint", "a=x")] {
+        assert!(Peer::answer(bad, &local, now).is_err(), "{bad}");
+    }
+    for cut in (0..good.len()).step_by(7) {
+        let _ = Peer::answer(&good[..cut], &local, now);
+    }
+}
+
+/// A stream of numbers that is the same every time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+
+    /// A byte changed, taken away, put in, or everything behind it cut off.
+    fn spoil(&mut self, bytes: &mut Vec<u8>) {
+        let at = self.below(bytes.len().max(1));
+        match self.below(4) {
+            _ if bytes.is_empty() => {}
+            0 => bytes[at] = self.below(256) as u8,
+            1 => drop(bytes.remove(at)),
+            2 => bytes.insert(at, self.below(256) as u8),
+            _ => bytes.truncate(at),
+        }
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+fn spoiled_offers_make_a_peer_or_an_error() {
+    let now = Instant::now();
+    let (good, local) = (Peer::offer("127.0.0.1:1001".parse().unwrap(), now).sdp, ["127.0.0.1:2".parse().unwrap()]);
+    let (mut dice, mut taken) = (Dice(7), 0);
+    for _ in 0..3000 {
+        let mut offer = good.clone().into_bytes();
+        (0..=dice.below(4)).for_each(|_| dice.spoil(&mut offer));
+        taken += usize::from(Peer::answer(&String::from_utf8_lossy(&offer), &local, now).is_ok());
+    }
+    assert!((1..3000).contains(&taken), "{taken}");
+}
+
+#[test]
+fn spoiled_datagrams_end_a_peer_at_most() {
+    for seed in 0..60 {
+        let (mut pair, mut dice) = (Pair::new(0), Dice(seed));
+        let rounds = 200 + dice.below(200);
+        for round in 0..rounds {
+            for (from, to) in [(0, 1), (1, 0)] {
+                for (_, mut datagram) in std::mem::take(&mut pair.outs[from].datagrams) {
+                    if dice.below(6) == 0 {
+                        dice.spoil(&mut datagram);
+                    }
+                    let (source, target) = (pair.addresses[from], pair.addresses[to]);
+                    let Pair { ends, outs, now, .. } = &mut pair;
+                    let _ = ends[to].handle_datagram(*now, source, target, &datagram, &mut outs[to]);
+                }
+            }
+            pair.now += Duration::from_millis(20);
+            for i in 0..2 {
+                let now = pair.now;
+                let _ = pair.ends[i].handle_timeout(now, &mut pair.outs[i]);
+                let _ =
+                    pair.ends[i].write(now, Lane::Session, true, format!("{round}\n").as_bytes(), &mut pair.outs[i]);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_for_a_peer_changes_nothing() {
+    let mut pair = Pair::new(0);
+    assert!(pair.run(Duration::from_secs(2), both_open));
+    let stranger = "127.0.0.1:9".parse().unwrap();
+    let mut out = Outputs::default();
+    for datagram in [&b""[..], b"\x00", b"\x16\xfe\xfd", &[0x80; 100], &[20; 3000], b"\x00\x01\x00\x00"] {
+        let taken = pair.ends[1].handle_datagram(pair.now, stranger, pair.addresses[1], datagram, &mut out);
+        assert!(!taken.unwrap(), "{datagram:?}");
+    }
+    assert!(out.datagrams.is_empty(), "a stranger is told nothing");
+}
+
+/// Of what may get lost, whatever is not lost is there at once: it waits neither for what was lost before it, nor behind it.
+#[test]
+fn what_gets_lost_delays_nothing_that_comes_after_it() {
+    for (every_ms, lose) in [(100, 20), (10, 20), (3, 7)] {
+        let mut pair = Pair::new(0);
+        assert!(pair.run(Duration::from_secs(2), both_open));
+        pair.lose = lose;
+        let (mut came, count) = (0, 1000u32);
+        for n in 0..count {
+            pair.outs[0].events.clear();
+            let Pair { ends, outs, now, .. } = &mut pair;
+            assert!(ends[1].write(*now, Lane::Latest, false, &n.to_be_bytes().repeat(50), &mut outs[1]).unwrap());
+            pair.run(Duration::ZERO, |_| false);
+            let at_once = pair.outs[0].events.len();
+            came += at_once;
+            pair.run(Duration::from_millis(every_ms), |_| false);
+            assert_eq!(pair.outs[0].events.len(), at_once, "message {n} of one every {every_ms} ms");
+        }
+        let lost = count as usize - came;
+        assert!((1..=2 * count as usize / lose).contains(&lost), "{lost} lost of one every {every_ms} ms");
+    }
+}
