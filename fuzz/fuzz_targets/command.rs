@@ -110,7 +110,7 @@ fn encode_publication(channel: &str, publication: &NewPublication) -> String {
         Kind::Json => text().to_owned(),
         Kind::Binary => {
             body["encoding"] = "base64".into();
-            json!(BASE64_STANDARD.encode(&publication.data)).to_string()
+            json!(BASE64_STANDARD.encode(&*publication.data)).to_string()
         }
         Kind::Text | Kind::Utf8 => json!(text()).to_string(),
     };

@@ -5,7 +5,6 @@
 
 use std::{any::Any, hint::black_box, sync::LazyLock};
 
-use bytes::Bytes;
 use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, Wire};
 use millrace_protocol::{
     ChannelName, Epoch, Form, Kind, NewPublication, Publication, PublicationHead, Since, session::Policy,
@@ -171,14 +170,17 @@ fn full(count: u64) -> History {
 }
 
 fn new() -> NewPublication {
-    NewPublication::new(Kind::Json, DATA.clone())
+    NewPublication::new(Kind::Json, &*DATA)
 }
 
 /// 173 bytes, as in the theses' ticker.
-static DATA: LazyLock<Bytes> = LazyLock::new(|| format!("\"{}\"", "x".repeat(171)).into());
+static DATA: LazyLock<String> = LazyLock::new(|| format!("\"{}\"", "x".repeat(171)));
 
 fn publication(offset: u64) -> Publication {
-    Publication::new(PublicationHead { offset, time_ms: 1, key: None, expires_ms: None, kind: Kind::Json }, &DATA)
+    Publication::new(
+        PublicationHead { offset, time_ms: 1, key: None, expires_ms: None, kind: Kind::Json },
+        DATA.as_bytes(),
+    )
 }
 
 fn name(text: &str) -> ChannelName {

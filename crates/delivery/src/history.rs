@@ -161,7 +161,7 @@ impl History {
             expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
             kind: new.kind,
         };
-        let publication = Publication::new(head, &new.data);
+        let publication = Publication::placed(head, new.data);
         self.push(publication.clone());
         self.trim(now_ms, bounds);
         Appended::New(publication)
@@ -353,14 +353,13 @@ fn take_page<'a>(items: impl Iterator<Item = &'a Publication>, limit: PageLimit)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use millrace_protocol::Kind;
 
     const BOUNDS: Bounds = Bounds { count_max: 5, bytes_max: 1000, age_max_ms: 1000 };
     const LIMIT: PageLimit = PageLimit { count: 100, bytes: 1 << 20 };
 
     fn new(data: &str) -> NewPublication {
-        NewPublication::new(Kind::Text, Bytes::copy_from_slice(data.as_bytes()))
+        NewPublication::new(Kind::Text, data.as_bytes())
     }
 
     fn filled(count: u64) -> History {

@@ -13,7 +13,6 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use bytes::Bytes;
 use millrace_engine::{Config, Deliver, Engine, HistoryConfig, open};
 use millrace_protocol::{
     ChannelName, Epoch, Kind, NewPublication, Position, Publication, Since,
@@ -79,7 +78,7 @@ fn measure(runtime: &Runtime, url: &str, durable: bool) {
     let limit = millrace_delivery::PageLimit { count: 1, bytes: 1 };
     runtime.block_on(there.page(&name, Since::Now, Policy::Every, limit)).expect("a page");
 
-    let publication = || NewPublication::new(Kind::Text, Bytes::from_static(&[b'x'; 100]));
+    let publication = || NewPublication::new(Kind::Text, [b'x'; 100]);
     let (mut answered, mut delivered) = (Vec::new(), Vec::new());
     for round in 0..ONE_BY_ONE + 200 {
         let begin = Instant::now();
@@ -127,7 +126,7 @@ fn measure(runtime: &Runtime, url: &str, durable: bool) {
 
 /// Publications per second when a channel with [`REPLAYED`] and more is read from its beginning.
 fn replay(runtime: &Runtime, engine: &dyn Engine, name: &ChannelName) -> f64 {
-    let publication = || NewPublication::new(Kind::Text, Bytes::from_static(&[b'x'; 100]));
+    let publication = || NewPublication::new(Kind::Text, [b'x'; 100]);
     let fill = async |count: usize| {
         let appends = (0..count).map(|_| engine.append(name, publication()));
         futures_util::future::try_join_all(appends).await.expect("they are accepted");

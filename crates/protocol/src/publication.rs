@@ -1,7 +1,6 @@
 use std::ops::Deref;
 
-use bytes::Bytes;
-use triomphe::ThinArc;
+use triomphe::{Arc, ThinArc};
 
 use crate::error::{Code, Error};
 
@@ -44,17 +43,24 @@ pub struct NewPublication {
     /// The same key on the same channel publishes once.
     pub idempotency_key: Option<Box<str>>,
     pub kind: Kind,
-    pub data: Bytes,
+    pub data: Payload,
 }
 
+/// A payload with room for a head beside it, so that it becomes a [`Publication`] where it lies: who keeps order under a lock copies nothing there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload(ThinArc<PublicationHead, u8>);
+
 impl NewPublication {
-    pub fn new(kind: Kind, data: Bytes) -> Self {
+    /// Cost: copies the payload.
+    pub fn new(kind: Kind, data: impl AsRef<[u8]>) -> Self {
+        let head = PublicationHead { offset: 0, time_ms: 0, key: None, expires_ms: None, kind };
+        let data = Payload(ThinArc::from_header_and_slice(head, data.as_ref()));
         Self { key: None, ttl_ms: None, idempotency_key: None, kind, data }
     }
 
     /// A payload of which nothing is known: JSON if it parses, text if it is UTF-8, else binary.
-    pub fn detect(data: Bytes) -> Self {
-        Self::new(Kind::detect(&data), data)
+    pub fn detect(data: impl AsRef<[u8]>) -> Self {
+        Self::new(Kind::detect(data.as_ref()), data)
     }
 
     /// Errors: [`Code::TooLarge`] for a key longer than [`KEY_BYTES_MAX`].
@@ -81,6 +87,22 @@ impl Publication {
         Self(ThinArc::from_header_and_slice(head, data))
     }
 
+    /// Of a new publication. Cost: copies the payload if somebody else holds it, too.
+    pub fn placed(head: PublicationHead, payload: Payload) -> Self {
+        let Payload(mut whole) = payload;
+        let shared = whole.with_arc_mut(|whole| match Arc::get_mut(whole) {
+            Some(whole) => {
+                *whole.header_mut() = head;
+                None
+            }
+            None => Some(head),
+        });
+        match shared {
+            Some(head) => Self::new(head, &whole.slice),
+            None => Self(whole),
+        }
+    }
+
     pub fn data(&self) -> &[u8] {
         &self.0.slice
     }
@@ -104,6 +126,14 @@ impl Deref for Publication {
 
     fn deref(&self) -> &PublicationHead {
         &self.0.header.header
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.slice
     }
 }
 
@@ -146,8 +176,21 @@ mod tests {
     }
 
     #[test]
+    fn a_payload_gets_its_place_where_it_lies() {
+        let head =
+            |offset| PublicationHead { offset, time_ms: 7, key: Some("k".into()), expires_ms: None, kind: Kind::Text };
+        let new = NewPublication::new(Kind::Text, "hello");
+        let (another, lies_at) = (new.data.clone(), new.data.as_ptr());
+        let first = Publication::placed(head(1), new.data);
+        let second = Publication::placed(head(2), another);
+        assert_eq!([first.data(), second.data()], [b"hello"; 2]);
+        assert_eq!([&*first, &*second], [&head(1), &head(2)]);
+        assert!(first.data().as_ptr() != lies_at && second.data().as_ptr() == lies_at);
+    }
+
+    #[test]
     fn long_keys_are_refused() {
-        let mut publication = NewPublication::detect(Bytes::from_static(b"1"));
+        let mut publication = NewPublication::detect(b"1");
         publication.key = Some("k".repeat(256).into());
         assert_eq!(publication.check().unwrap_err().code, Code::TooLarge);
     }

@@ -1,9 +1,8 @@
 //! What is said on a session (`millrace.v1+json`): commands in, replies and pushes out. Batches of publications use the same words.
 
-use std::{collections::HashMap, fmt, marker::PhantomData};
+use std::{borrow::Cow, collections::HashMap, fmt, marker::PhantomData};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use bytes::Bytes;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
@@ -323,14 +322,14 @@ impl PublishWords<'_> {
         let text = || serde_json::from_str::<String>(raw).map_err(|e| Error::new(Code::BadJson, e.to_string()));
         let (kind, data) = match self.encoding.as_deref() {
             Some("base64") => match BASE64_STANDARD.decode(text()?) {
-                Ok(data) => (Kind::Binary, data),
+                Ok(data) => (Kind::Binary, Cow::Owned(data)),
                 Err(_) => return Err(Error::new(Code::BadJson, "`data` is not base64")),
             },
             Some(_) => return Err(Error::new(Code::BadRequest, "`encoding` is `base64` or absent")),
-            None if raw.starts_with('"') => (Kind::Text, text()?.into_bytes()),
-            None => (Kind::Json, raw.as_bytes().to_vec()),
+            None if raw.starts_with('"') => (Kind::Text, Cow::Owned(text()?.into_bytes())),
+            None => (Kind::Json, Cow::Borrowed(raw.as_bytes())),
         };
-        let mut publication = NewPublication::new(kind, Bytes::from(data));
+        let mut publication = NewPublication::new(kind, data);
         publication.key = self.key.map(Into::into);
         publication.idempotency_key = self.idempotency_key.map(Into::into);
         publication.ttl_ms = self.ttl.map(ttl_ms).transpose()?;
@@ -439,10 +438,10 @@ mod tests {
     #[test]
     fn data_passes_through_untouched() {
         let (_, publication) = decode_publish(r#"{"channel":"a","data":{"b" : 1.50}}"#).unwrap();
-        assert_eq!((publication.kind, publication.data.as_ref()), (Kind::Json, br#"{"b" : 1.50}"#.as_slice()));
+        assert_eq!((publication.kind, &*publication.data), (Kind::Json, br#"{"b" : 1.50}"#.as_slice()));
         let (_, publication) = decode_publish(r#"{"channel":"a","data":"h\u00e9"}"#).unwrap();
-        assert_eq!((publication.kind, publication.data.as_ref()), (Kind::Text, "hé".as_bytes()));
+        assert_eq!((publication.kind, &*publication.data), (Kind::Text, "hé".as_bytes()));
         let (_, publication) = decode_publish(r#"{"channel":"a","data":"//4=","encoding":"base64"}"#).unwrap();
-        assert_eq!((publication.kind, publication.data.as_ref()), (Kind::Binary, [0xff, 0xfe].as_slice()));
+        assert_eq!((publication.kind, &*publication.data), (Kind::Binary, [0xff, 0xfe].as_slice()));
     }
 }

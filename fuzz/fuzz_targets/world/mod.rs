@@ -204,7 +204,7 @@ impl World {
                 Arc::new(access),
                 Limits::behind(proxies, &limits(), 1024),
             );
-            let secret = NewPublication::new(Kind::Text, SECRET.into());
+            let secret = NewPublication::new(Kind::Text, SECRET);
             let channel = ChannelName::parse(SECRET_CHANNEL).expect("a good name");
             context.shard.engine.append(&channel, secret).await.expect("the memory takes it");
             let any: SocketAddr = ([127, 0, 0, 1], 0).into();

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use bytes::Bytes;
 use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, PageLimit, Wire};
 use millrace_protocol::{ChannelName, Epoch, Form, Kind, NewPublication, Since, session::Policy, websocket::Deflate};
 
@@ -51,7 +50,7 @@ impl Stage {
     }
 
     fn publish(&mut self, payload: &[u8]) {
-        let new = NewPublication::new(Kind::Text, Bytes::copy_from_slice(payload));
+        let new = NewPublication::new(Kind::Text, payload);
         let Appended::New(publication) = self.history.append(new, 1, &BOUNDS) else { unreachable!("no key was given") };
         self.hub.deliver(&channel(), None, Epoch(1), &publication);
         self.hub.flush(&mut self.seen);

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
 use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, WaiterId, Wire};
 use millrace_protocol::{
     ChannelName, Code, Epoch, Form, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
@@ -54,7 +53,7 @@ impl Stage {
     }
 
     fn append(&mut self, channel: &str, data: &str) -> Publication {
-        let new = NewPublication::new(Kind::Text, Bytes::copy_from_slice(data.as_bytes()));
+        let new = NewPublication::new(Kind::Text, data.as_bytes());
         match self.history(channel).append(new, 1, &BOUNDS) {
             Appended::New(publication) => publication,
             Appended::Duplicate(_) => unreachable!("no idempotency key was given"),

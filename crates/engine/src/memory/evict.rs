@@ -223,7 +223,7 @@ mod tests {
         }
 
         fn append_at(&self, place: &mut Place, name: &str, bytes: usize) -> Result<u64, Code> {
-            let publication = NewPublication::new(Kind::Text, vec![b'x'; bytes].into());
+            let publication = NewPublication::new(Kind::Text, vec![b'x'; bytes]);
             let position = self.engine.append_to_any(place, &ChannelName::parse(name).unwrap(), publication);
             position.map(|position| position.offset).map_err(|error| error.code)
         }
@@ -298,7 +298,7 @@ mod tests {
         let world = World::new(Config::default());
         let mut names = ["a/b", "a/b", "a/c"].map(|name| ChannelName::parse(name).unwrap());
         for name in &mut names {
-            let publication = NewPublication::new(Kind::Text, Default::default());
+            let publication = NewPublication::new(Kind::Text, []);
             let Answer::Now(Some(Ok(_))) = world.engine.append_at(&mut Place::default(), name, publication) else {
                 panic!("memory answers at once");
             };

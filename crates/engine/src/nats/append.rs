@@ -272,13 +272,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use millrace_protocol::Kind;
 
     use super::*;
 
     fn new(bytes: usize, key: Option<&str>) -> NewPublication {
-        let data = Bytes::from(vec![b'x'; bytes]);
+        let data = vec![b'x'; bytes];
         NewPublication { idempotency_key: key.map(Into::into), ..NewPublication::new(Kind::Text, data) }
     }
 

@@ -147,13 +147,13 @@ mod tests {
         let token = Token { node: "0123abcd".into(), number: 7, part: 2 };
         let before = End { offset: 41, bytes: 1000, time_ms: 1_700_000_000_123 };
         let new = [
-            NewPublication::new(Kind::Json, Bytes::from_static(b"{}")),
+            NewPublication::new(Kind::Json, b"{}"),
             NewPublication {
                 key: Some("k".repeat(255).into()),
                 ttl_ms: Some(5),
-                ..NewPublication::new(Kind::Binary, Bytes::from_static(&[0, 255, 10, 13]))
+                ..NewPublication::new(Kind::Binary, [0, 255, 10, 13])
             },
-            NewPublication { key: Some("".into()), ..NewPublication::new(Kind::Text, Bytes::new()) },
+            NewPublication { key: Some("".into()), ..NewPublication::new(Kind::Text, []) },
         ];
         Batch::new(token, before, &new, 1_700_000_000_100)
     }

@@ -2,7 +2,6 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use bytes::Bytes;
 use millrace_engine::{Config, HistoryConfig};
 use millrace_protocol::{
     Code, Epoch, Kind, NewPublication, Pattern, Position, Since,
@@ -238,10 +237,10 @@ fn times_find_their_place_by_the_engine_s_own_clock() {
 fn payloads_of_any_kind_come_back_as_they_were() {
     on_every_engine(Config::default(), |world| {
         let all = [
-            NewPublication::new(Kind::Json, Bytes::from_static(b"{\"a\": 1}")),
+            NewPublication::new(Kind::Json, b"{\"a\": 1}"),
             NewPublication { key: Some("k\u{e4}".into()), ..text("") },
-            NewPublication { ttl_ms: Some(60_000), ..NewPublication::new(Kind::Binary, vec![0, 255, 10, 13].into()) },
-            NewPublication::new(Kind::Binary, vec![7; 1 << 20].into()),
+            NewPublication { ttl_ms: Some(60_000), ..NewPublication::new(Kind::Binary, [0, 255, 10, 13]) },
+            NewPublication::new(Kind::Binary, vec![7; 1 << 20]),
         ];
         let positions: Vec<_> = all.iter().map(|new| world.append("any", new.clone())).collect();
         let mut since = Since::Earliest;

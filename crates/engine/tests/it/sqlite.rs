@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use bytes::Bytes;
 use millrace_delivery::PageLimit;
 use millrace_engine::{Config, Deliver, Engine, HistoryConfig, OpenError, SqliteEngine};
 use millrace_protocol::{
@@ -117,11 +116,8 @@ fn everything_goes_on_after_a_restart() {
     let folder = folder();
     let path = folder.path().join("data.db");
     let keyed = || NewPublication { idempotency_key: Some("once".into()), ..text("keyed") };
-    let whole = NewPublication {
-        key: Some("k".into()),
-        ttl_ms: Some(u64::MAX),
-        ..NewPublication::new(Kind::Binary, Bytes::from_static(&[0, 255]))
-    };
+    let whole =
+        NewPublication { key: Some("k".into()), ttl_ms: Some(u64::MAX), ..NewPublication::new(Kind::Binary, [0, 255]) };
     let (first, third, before) = {
         let opened = open(&path);
         let unborn = wait(opened.engine.newest(&channel("later"))).unwrap().top;

@@ -13,7 +13,6 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bytes::Bytes;
 use millrace_delivery::PageLimit;
 use millrace_engine::{Config, Deliver, ENGINES, Engine};
 use millrace_protocol::{
@@ -216,5 +215,5 @@ pub fn channel(name: &str) -> ChannelName {
 }
 
 pub fn text(data: &str) -> NewPublication {
-    NewPublication::new(Kind::Text, Bytes::copy_from_slice(data.as_bytes()))
+    NewPublication::new(Kind::Text, data.as_bytes())
 }

@@ -27,7 +27,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use millrace_engine::Answer;
 use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position};
 use millrace_rtc::room::{Join, Joined, Output, Refused, Room};
@@ -212,7 +211,7 @@ fn publish(
     ttl: Option<Duration>,
     idempotency_key: Option<Box<str>>,
 ) -> Published {
-    let mut publication = NewPublication::new(Kind::Json, Bytes::from(data.to_string()));
+    let mut publication = NewPublication::new(Kind::Json, data.to_string());
     publication.ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
     publication.idempotency_key = idempotency_key;
     context.shard.accept(channel, publication)

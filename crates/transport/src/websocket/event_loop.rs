@@ -445,11 +445,9 @@ impl EventLoop {
                 return false;
             }
             (Message::Text(text), Talk::Bare { channel, place, .. }) => {
-                let data = Bytes::copy_from_slice(text.as_bytes());
-                self.publish(id, channel, place, NewPublication::new(Kind::Utf8, data));
+                self.publish(id, channel, place, NewPublication::new(Kind::Utf8, text));
             }
             (Message::Binary(data), Talk::Bare { channel, place, .. }) => {
-                let data = Bytes::copy_from_slice(data);
                 self.publish(id, channel, place, NewPublication::new(Kind::Binary, data));
             }
             (Message::Text(_) | Message::Binary(_), Talk::Stream(_)) => return false,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use millrace_delivery::{
     Appended, Bounds, ChannelKey, Config, ConnId, History, Hub, Output, Page, PageLimit, ReadTicket,
 };
@@ -381,12 +380,12 @@ impl World {
         let mut new = match self.dice.index(3) {
             0 => NewPublication::new(
                 Kind::Json,
-                Bytes::from(format!("{{\"in\":\"{name}\",\n\"at\": \"{stamp}\",\r\n\"pad\":[\"{pad}\"]}}")),
+                format!("{{\"in\":\"{name}\",\n\"at\": \"{stamp}\",\r\n\"pad\":[\"{pad}\"]}}"),
             ),
-            1 => NewPublication::new(Kind::Text, Bytes::from(format!("\"{name}\"\r\n{stamp}\n\r{pad}."))),
+            1 => NewPublication::new(Kind::Text, format!("\"{name}\"\r\n{stamp}\n\r{pad}.")),
             _ => {
                 let text = [&[0xff, 0xfe, b'\n'], name.as_str().as_bytes(), stamp.as_bytes(), pad.as_bytes()].concat();
-                NewPublication::new(Kind::Binary, Bytes::from(text))
+                NewPublication::new(Kind::Binary, text)
             }
         };
         new.key = self.dice.pick(&[None, Some("k1"), Some("k\"2"), Some("k3")]).map(Into::into);
