@@ -1,5 +1,6 @@
 // What needs no browser: who is linked with whom, and data that comes once and in order whatever is lost on the way.
 import { expect, test, vi } from 'vitest';
+import { Floor } from '../src/room/floor.js';
 import { LinkFlow, type FlowHost } from '../src/room/flow.js';
 import type { Link } from '../src/room/link.js';
 import { joinRoom, neighbours, type RoomState } from '../src/room/index.js';
@@ -20,6 +21,27 @@ test.each([
   [state('switch'), '2', ['switch']],
 ])('whom the state links: %#', (state, me, expected) => {
   expect(neighbours(state, me)).toEqual(expected);
+});
+
+test('the loudest speaks after a moment, and nobody after a while of silence', () => {
+  const floor = new Floor();
+  let now = 0;
+  /** Who has it after so long, and how often it has changed. */
+  const run = (ms: number, levels: Record<string, number>): [string | undefined, number] => {
+    let changes = 0;
+    for (const end = now + ms; now < end; ) changes += Number(floor.hear(new Map(Object.entries(levels)), (now += 100)));
+    return [floor.holder, changes];
+  };
+  const [noise, speech, shout] = [0.001, 0.1, 1];
+  expect(run(3_000, { a: noise, b: noise })).toEqual([undefined, 0]);
+  expect(run(1_500, { a: noise, b: speech })).toEqual(['b', 1]);
+  expect(run(300, { a: shout, b: speech })).toEqual(['b', 0]);
+  expect(run(3_000, { a: speech, b: speech })).toEqual(['b', 0]);
+  expect(run(2_000, { a: shout, b: speech })).toEqual(['a', 1]);
+  expect(run(1_000, { a: 0, b: noise })).toEqual(['a', 0]);
+  expect(run(3_000, { a: 0, b: noise })).toEqual([undefined, 1]);
+  expect(run(1_500, { a: speech, b: noise })).toEqual(['a', 1]);
+  expect(run(100, { b: noise })).toEqual([undefined, 1]);
 });
 
 /** The data of one participant, with links that a test opens, breaks and reads. */

@@ -20,6 +20,7 @@ export interface Kept {
   data: { from: string; data: unknown; at: number }[];
   chat: string[];
   links: string[];
+  speaker: string | undefined;
   gaps: number;
   ended: string | undefined;
   rejoined: { id: string; was: string }[];
@@ -31,6 +32,8 @@ declare global {
   interface Window {
     joinRoom: typeof joinRoom;
     kept: Kept;
+    /** How loud the tone of this page is, 0 to 1. */
+    voice: (level: number) => void;
     /** Of a tree: when orphans had another parent. */
     replaced?: { at: number; isThere: boolean };
   }
@@ -106,12 +109,14 @@ export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transp
   readonly video?: boolean;
   /** A picture of this size that always changes, instead of the camera's. */
   readonly canvas?: readonly [width: number, height: number];
+  /** With a tone besides, silent until `voice` says otherwise. */
+  readonly tone?: boolean;
 }
 
 /** Joins; the participant's id. */
 export const enter = (page: Page, room: string, joining: Joining): Promise<string> =>
   page.evaluate(
-    async ([room, { video = true, canvas, ...options }]) => {
+    async ([room, { video = true, canvas, tone, ...options }]) => {
       const painted = ([width, height]: readonly [number, number]): MediaStream => {
         const sheet = Object.assign(document.createElement('canvas'), { width, height });
         const pen = sheet.getContext('2d')!;
@@ -125,9 +130,18 @@ export const enter = (page: Page, room: string, joining: Joining): Promise<strin
         return sheet.captureStream(15);
       };
       const stream = canvas ? painted(canvas) : video ? await navigator.mediaDevices.getUserMedia({ video: { width: 320, height: 240, frameRate: 30 } }) : undefined;
+      if (tone) {
+        const sounds = new AudioContext();
+        const [source, volume, out] = [sounds.createOscillator(), sounds.createGain(), sounds.createMediaStreamDestination()];
+        window.voice = (level) => (volume.gain.value = level);
+        window.voice(0);
+        source.connect(volume).connect(out);
+        source.start();
+        stream?.addTrack(out.stream.getAudioTracks()[0]!);
+      }
       const began = performance.now();
       const joined = await window.joinRoom(location.origin, room, { ...options, ...(stream && { stream }) });
-      const kept: Kept = (window.kept = { room: joined, first: {}, data: [], chat: [], links: [], gaps: 0, ended: undefined, rejoined: [], moved: {} });
+      const kept: Kept = (window.kept = { room: joined, first: {}, data: [], chat: [], links: [], speaker: undefined, gaps: 0, ended: undefined, rejoined: [], moved: {} });
       // One element for each of the others, as an application has it.
       const videos = new Map<string, HTMLVideoElement>();
       joined.on('track', ({ participant, stream }) => {
@@ -160,6 +174,7 @@ export const enter = (page: Page, room: string, joining: Joining): Promise<strin
       joined.on('rejoined', ({ id, was }) => kept.rejoined.push({ id, was }));
       joined.on('data', ({ from, data }) => kept.data.push({ from, data, at: performance.timeOrigin + performance.now() }));
       joined.on('chat', ({ text }) => kept.chat.push(text));
+      joined.on('speaker', (id) => (kept.speaker = id));
       joined.on('link', ({ to, state }) => kept.links.push(`${Math.round(performance.now() - began)} ms: ${to.slice(0, 6)} ${state}`));
       joined.on('gap', ({ count }) => (kept.gaps += count));
       joined.on('end', (cause) => (kept.ended = String(cause)));

@@ -18,12 +18,12 @@ interface Call {
 }
 
 /** So many tabs in one room, one after the other. */
-async function meet(browser: Browser, count: number, topology: Topology, video = true): Promise<Call> {
+async function meet(browser: Browser, count: number, topology: Topology, video = true, tone = false): Promise<Call> {
   const context = await browser.newContext();
   const room = fresh();
   const [pages, ids]: [Page[], string[]] = [[], []];
   for (let i = 0; i < count; i++) pages.push(await blank(context, server()));
-  for (const page of pages) ids.push(await enter(page, room, { topology, video, name: `peer ${ids.length}` }));
+  for (const page of pages) ids.push(await enter(page, room, { topology, video, tone, name: `peer ${ids.length}` }));
   return { room, pages, ids };
 }
 
@@ -91,6 +91,32 @@ for (const [topology, count] of [['p2p', 2], ['mesh', 3], ['star', 3], ['relay',
     await call.pages[0]!.evaluate(() => window.kept.room.leave());
     await expect.poll(() => call.pages[1]!.evaluate(() => window.kept.room.state.participants.length)).toBe(count - 1);
     await call.pages[0]!.context().close();
+  });
+}
+
+for (const topology of ['mesh', 'switch'] as const) {
+  test(`${topology}: all hear who speaks, and that nobody does`, async ({ browser }) => {
+    const call = await meet(browser, 3, topology, true, true);
+    const { pages, ids, room } = call;
+    await seeEachOther(call);
+    const speakers = (): Promise<(string | undefined)[]> => Promise.all(pages.map((page) => page.evaluate(() => window.kept.speaker)));
+    const say = (at: number, level: number): Promise<void> => pages[at]!.evaluate((level) => window.voice(level), level);
+    const floor = async (): Promise<string[]> => {
+      const { switch: members } = (await (await fetch(`${server()}/v1/rooms/${room}`)).json()) as { switch: { name: string; has_floor: boolean }[] };
+      return members.flatMap(({ name, has_floor }) => (has_floor ? [name] : []));
+    };
+    const PATIENCE = { timeout: 20_000 };
+    expect(await speakers()).toEqual([undefined, undefined, undefined]);
+    await say(0, 0.3);
+    await expect.poll(speakers, PATIENCE).toEqual([undefined, ids[0], ids[0]]);
+    if (topology === 'switch') await expect.poll(floor, PATIENCE).toEqual([ids[0]]);
+    // The louder one, while the first goes on; nobody is told of oneself.
+    await say(1, 1);
+    await expect.poll(speakers, PATIENCE).toEqual([ids[1], ids[0], ids[1]]);
+    if (topology === 'switch') await expect.poll(floor, PATIENCE).toEqual([ids[1]]);
+    await Promise.all([say(0, 0), say(1, 0)]);
+    await expect.poll(speakers, PATIENCE).toEqual([undefined, undefined, undefined]);
+    await pages[0]!.context().close();
   });
 }
 

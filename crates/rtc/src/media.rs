@@ -5,7 +5,7 @@ use str0m::{
     change::{SdpAnswer, SdpOffer, SdpPendingOffer},
     format::Codec,
     media::{Direction, KeyframeRequestKind, MediaKind, Mid},
-    rtp::RtpWrite,
+    rtp::{ExtensionValues, RtpWrite},
 };
 
 use crate::{
@@ -26,6 +26,8 @@ struct Line {
     mid: Mid,
     kind: MediaKind,
     sequence: u64,
+    /// How loud its packets say that they are.
+    audio_level: Option<i8>,
 }
 
 /// What a client is told.
@@ -53,6 +55,12 @@ pub trait MediaOutput {
     fn event(&mut self, event: MediaEvent);
 }
 
+impl Line {
+    fn new(mid: Mid, kind: MediaKind) -> Self {
+        Self { mid, kind, sequence: 1, audio_level: None }
+    }
+}
+
 impl MediaClient {
     /// A client that can be reached at `local`, and waits for an offer.
     pub fn new(local: SocketAddr, now: Instant) -> Self {
@@ -69,7 +77,7 @@ impl MediaClient {
         for (kinds, direction) in [(sends, Direction::SendOnly), (receives, Direction::RecvOnly)] {
             for kind in kinds {
                 let mid = api.add_media(*kind, direction, None, None, None);
-                client.lines.push(Line { mid, kind: *kind, sequence: 1 });
+                client.lines.push(Line::new(mid, *kind));
             }
         }
         let (offer, pending) = api.apply().expect("a client has a line at least");
@@ -82,7 +90,7 @@ impl MediaClient {
         let mut api = self.connection.rtc.sdp_api();
         let mid = api.add_media(kind, Direction::SendOnly, None, None, None);
         let (offer, pending) = api.apply().expect("a line more is negotiated");
-        self.lines.push(Line { mid, kind, sequence: 1 });
+        self.lines.push(Line::new(mid, kind));
         self.pending = Some(pending);
         offer.to_sdp_string()
     }
@@ -126,6 +134,11 @@ impl MediaClient {
         connection.handle_timeout(now, |rtc, said| tell(rtc, lines, said, out))
     }
 
+    /// From now on the packets of this line say that they are so loud: decibels below the loudest, -127 to 0.
+    pub fn set_audio_level(&mut self, line: usize, level: i8) {
+        self.lines[line].audio_level = Some(level);
+    }
+
     /// Sends one packet on a line that it has offered to send.
     pub fn send(
         &mut self,
@@ -135,14 +148,20 @@ impl MediaClient {
         out: &mut impl MediaOutput,
     ) -> Result<(), Broken> {
         let Self { connection, lines, .. } = self;
-        let Line { mid, kind, sequence } = &mut lines[line];
+        let Line { mid, kind, sequence, audio_level } = &mut lines[line];
         let codec = if *kind == MediaKind::Video { Codec::Vp8 } else { Codec::Opus };
         let Some(params) = connection.rtc.codec_config().find(|params| params.spec().codec == codec) else {
             return Ok(());
         };
         let write = RtpWrite::new(params.pt(), (*sequence).into(), time, now, payload)
             .marker(marker)
-            .nackable(*kind == MediaKind::Video);
+            .nackable(*kind == MediaKind::Video)
+            .ext_vals(ExtensionValues {
+                audio_level: *audio_level,
+                // The one is not written without the other.
+                voice_activity: audio_level.map(|_| true),
+                ..ExtensionValues::default()
+            });
         *sequence += 1;
         let mid = *mid;
         let work = |rtc: &mut Rtc| {
@@ -185,7 +204,7 @@ fn tell(rtc: &mut Rtc, lines: &mut Vec<Line>, said: Said, out: &mut impl MediaOu
     match event {
         str0m::Event::Connected => out.event(MediaEvent::Connected),
         str0m::Event::MediaAdded(added) if line_of(lines, added.mid).is_none() => {
-            lines.push(Line { mid: added.mid, kind: added.kind, sequence: 1 });
+            lines.push(Line::new(added.mid, added.kind));
         }
         str0m::Event::RtpPacket(packet) => {
             let mid = rtc.direct_api().stream_rx(&packet.header.ssrc).map(|stream| stream.mid());

@@ -9,6 +9,7 @@ import { toError, type MillraceError } from '../errors.js';
 import { millrace } from '../index.js';
 import { call, sleep } from '../listen.js';
 import type { Client, Event, Subscription } from '../types.js';
+import { Floor } from './floor.js';
 import { LinkFlow, type Flow } from './flow.js';
 import { Link, type LinkHost, type Sent } from './link.js';
 import { Meter } from './quality.js';
@@ -40,6 +41,8 @@ const SETTLED = 10_000;
 const AGAIN = 3_000;
 /** What is sent meanwhile. */
 const UNSENT_MAX = 1024;
+/** Between two looks at who speaks, ms. */
+const LISTEN_EVERY = 100;
 
 /** Joins a room; the first one makes it. With a client of your own, `options.url` says where the server is unless the page is from there. */
 export async function joinRoom(where: string | URL | Client, name: string, options: JoinOptions = {}): Promise<Room> {
@@ -77,6 +80,8 @@ class Participation implements Room {
   #calls = 0;
   #callsFailed = 0;
   #ended = false;
+  readonly #floor = new Floor();
+  #listens: ReturnType<typeof setInterval> | undefined;
   /** Of this stay: whom it asks, by which relays it goes, how its data go. */
   #server!: Server;
   #rtc!: RTCConfiguration;
@@ -143,6 +148,7 @@ class Participation implements Room {
     let listeners = this.#listeners.get(event);
     if (!listeners) this.#listeners.set(event, (listeners = new Set()));
     listeners.add(fn);
+    if (event === 'speaker' && !this.#ended) this.#listens ??= setInterval(() => this.#whoSpeaks(), LISTEN_EVERY);
     return () => void listeners.delete(fn);
   }
 
@@ -323,6 +329,14 @@ class Participation implements Room {
     void this.#spread();
   }
 
+  #whoSpeaks(): void {
+    const levels = new Map<string, number>();
+    for (const [link, sent] of this.#received) {
+      for (const { track, owner } of sent) if (track.kind === 'audio') levels.set(owner, Math.max(levels.get(owner) ?? 0, link.levelOf(track)));
+    }
+    if (this.#floor.hear(levels, performance.now())) this.#emit('speaker', this.#floor.holder);
+  }
+
   /** Own tracks; from a hub everybody else's, too. A tree carries data alone. */
   #tracksFor(link: Link): Sent[] {
     if (this.state.topology === 'tree') return [];
@@ -419,6 +433,7 @@ class Participation implements Room {
     if (this.#ended) return;
     this.#ended = true;
     this.#timers.forEach(clearInterval);
+    clearInterval(this.#listens);
     this.#clear();
     this.#over.abort();
     if (this.#owned) void this.#client.close();

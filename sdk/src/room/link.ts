@@ -117,6 +117,12 @@ export class Link {
   readonly ownerOf = (trackId: string): string | undefined =>
     this.#received.get(trackId) ?? [...this.#senders.values()].find(({ sent }) => sent.track.id === trackId)?.sent.owner;
 
+  /** How loud a track is that comes, 0 to 1. */
+  levelOf(track: MediaStreamTrack): number {
+    const receiver = this.pc.getReceivers().find((receiver) => receiver.track === track);
+    return receiver?.getSynchronizationSources()[0]?.audioLevel ?? 0;
+  }
+
   /** False where it is not open, or the other takes too little. */
   send(message: object): boolean {
     if (!this.isOpen || this.#data.bufferedAmount > BUFFERED_MAX) return false;

@@ -68,6 +68,8 @@ export interface RoomEvents {
   state: RoomState;
   /** A link to somebody is connected, or is no longer. */
   link: { readonly to: string; readonly state: RTCPeerConnectionState };
+  /** Who of the others speaks now; nobody after two seconds without a word. */
+  speaker: string | undefined;
   /** The server had forgotten you, or the whole room, as after a restart: you are in it again, under another id, and so are the others soon. */
   rejoined: { readonly id: string; readonly was: string; readonly cause: MillraceError };
   /** It is over: you have left, or the server says so. */

@@ -6,12 +6,14 @@ pub struct Wish {
     pub rates: Vec<u64>,
     /// What is sent now.
     pub current: usize,
+    /// Of who speaks.
+    pub comes_first: bool,
 }
 
 /// A better layer is begun only if it leaves this much unused: an estimate that moves up and down a little switches nothing.
 const HEADROOM: f64 = 1.15;
 
-/// The layer of each picture. Everyone gets the least first; then each in turn the next better one that still fits.
+/// The layer of each picture. Everyone gets the least first; then who speaks the best that still fits; then each in turn the next better one.
 ///
 /// `estimate`: bits per second, sound taken off already.
 pub fn allocate(wishes: &[Wish], estimate: u64) -> Vec<usize> {
@@ -19,9 +21,10 @@ pub fn allocate(wishes: &[Wish], estimate: u64) -> Vec<usize> {
     let mut chosen = vec![0; wishes.len()];
     let rate = |picture: usize, rank: usize| ranked[picture].get(rank).map_or(0, |layer| wishes[picture].rates[*layer]);
     let mut used: u64 = (0..wishes.len()).map(|picture| rate(picture, 0)).sum();
+    let mut first_only = true;
     loop {
         let mut moved = false;
-        for picture in 0..wishes.len() {
+        for picture in (0..wishes.len()).filter(|picture| !first_only || wishes[*picture].comes_first) {
             let next = chosen[picture] + 1;
             if next >= ranked[picture].len() {
                 continue;
@@ -34,7 +37,7 @@ pub fn allocate(wishes: &[Wish], estimate: u64) -> Vec<usize> {
                 (chosen[picture], used, moved) = (next, wanted, true);
             }
         }
-        if !moved {
+        if !moved && !std::mem::take(&mut first_only) {
             break;
         }
     }
@@ -54,7 +57,7 @@ mod tests {
     use super::*;
 
     fn wish(rates: &[u64], current: usize) -> Wish {
-        Wish { rates: rates.to_vec(), current }
+        Wish { rates: rates.to_vec(), current, comes_first: false }
     }
 
     #[test]
@@ -71,6 +74,17 @@ mod tests {
         assert_eq!(allocate(&[wish(&[100, 900], 0)], 1000), [0], "too little room to begin");
         assert_eq!(allocate(&[wish(&[100, 900], 1)], 1000), [1], "and enough to go on");
         assert_eq!(allocate(&[wish(&[100, 900], 1)], 899), [0]);
+    }
+
+    #[test]
+    fn who_speaks_gets_the_best_that_fits_once_all_have_the_least() {
+        let mut wishes = vec![wish(&[100, 300, 900], 0); 3];
+        wishes[1].comes_first = true;
+        assert_eq!(allocate(&wishes, 0), [0, 0, 0]);
+        assert_eq!(allocate(&wishes, 600), [0, 1, 0]);
+        assert_eq!(allocate(&wishes, 1300), [0, 2, 0], "nobody else while there is more to have");
+        assert_eq!(allocate(&wishes, 1550), [1, 2, 0]);
+        assert_eq!(allocate(&wishes, 10_000), [2, 2, 2]);
     }
 
     #[test]

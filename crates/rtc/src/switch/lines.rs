@@ -4,6 +4,7 @@ use str0m::media::Direction;
 
 use super::{
     Event, MemberId, Role, Send, Source, Switch, TRACKS_MAX,
+    floor::Loudness,
     member::{Missing, Slot},
     track::Track,
 };
@@ -33,7 +34,13 @@ impl Switch {
         let is_heard = matches!(added.direction, Direction::RecvOnly | Direction::SendRecv);
         let Some(member) = self.member(id) else { return };
         if is_heard && member.role != Role::Viewer && member.tracks.len() < TRACKS_MAX {
-            member.tracks.push(Track { mid, kind, layers: Vec::new(), receivers: Vec::new() });
+            member.tracks.push(Track {
+                mid,
+                kind,
+                layers: Vec::new(),
+                receivers: Vec::new(),
+                loudness: Loudness::default(),
+            });
             let room = member.room;
             for other in self.rooms[room as usize].members.clone() {
                 if other != id {

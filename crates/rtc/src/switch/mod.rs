@@ -7,12 +7,14 @@
 //! - [`feed`]: the one stream that a receiver sees, whichever layer it comes from
 //! - [`track`]: what is sent, in how many layers, and how much it is
 //! - [`allocate`]: which layer of each picture fits on the way to a member
+//! - [`floor`]: who speaks now
 //!
 //! The sender is asked by the switch alone, once for all that want a key frame, and each receiver's way is measured by itself: what one
 //! receiver reports changes nothing for another.
 
 mod allocate;
 mod feed;
+mod floor;
 mod lines;
 mod member;
 mod relay;
@@ -32,6 +34,7 @@ use slab::Slab;
 use str0m::media::MediaKind;
 
 use crate::{BadOffer, Broken, ufrag};
+use floor::Floor;
 use member::{Brought, Line, Member};
 use track::Track;
 
@@ -106,6 +109,7 @@ pub struct Switch {
 struct Room {
     name: Box<str>,
     members: Vec<MemberId>,
+    floor: Floor,
 }
 
 /// Why somebody cannot join.
@@ -126,6 +130,8 @@ pub enum Refused {
 pub struct Report {
     pub name: String,
     pub is_connected: bool,
+    /// It speaks now, or was the last who did.
+    pub has_floor: bool,
     /// What its way carries, as estimated, in kbit/s.
     pub estimate_kbps: Option<u64>,
     pub sends: Vec<Sends>,
@@ -235,7 +241,7 @@ impl Switch {
         self.members.insert(Box::new(member));
         self.next_tick.get_or_insert(now + TICK);
         if known.is_none() {
-            self.rooms.insert(Room { name: room.into(), members: Vec::new() });
+            self.rooms.insert(Room { name: room.into(), members: Vec::new(), floor: Floor::default() });
             self.rooms_by_name.insert(room.into(), room_at);
         }
         self.rooms[room_at as usize].members.push(id);
@@ -453,6 +459,7 @@ impl Switch {
         Report {
             name: member.name.to_string(),
             is_connected: member.is_connected,
+            has_floor: self.holder(member.room).is_some_and(|holder| holder.member == member.id),
             estimate_kbps: member.estimate.map(|estimate| estimate / 1000),
             sends: sends.collect(),
             receives: receives.collect(),
@@ -509,6 +516,11 @@ impl Switch {
             member.queued = Some(wanted);
             timers.push(Reverse((wanted, id)));
         }
+    }
+
+    /// Whose sound it is that was loudest in a room.
+    fn holder(&self, room: u32) -> Option<Source> {
+        self.rooms.get(room as usize)?.floor.holder()
     }
 
     fn track(&mut self, source: Source) -> Option<&mut Track> {

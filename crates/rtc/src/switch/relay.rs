@@ -76,7 +76,13 @@ impl Switch {
         let Some(member) = self.member(id) else { return };
         let find = |params: &&PayloadParams| params.pt() == packet.header.payload_type;
         let Some(params) = member.connection.rtc.codec_config().params().iter().find(find).copied() else { return };
+        let room = member.room;
         let track = &mut member.tracks[track_at];
+        let level = packet.header.ext_vals.audio_level.filter(|_| track.kind == MediaKind::Audio);
+        if let Some(level) = level {
+            track.loudness.hear(level, now);
+        }
+        let loudness = level.map(|_| track.loudness.now(now));
         let (kind, receivers) = (track.kind, std::mem::take(&mut track.receivers));
         let vp8 = match params.spec().codec {
             str0m::format::Codec::Vp8 => Vp8Descriptor::parse(&packet.payload).ok(),
@@ -91,6 +97,10 @@ impl Switch {
             vp8: vp8.as_ref(),
         };
         let source = Source { member: id, track: track_at };
+        if let Some(loudness) = loudness {
+            let holder = self.holder(room).and_then(|holder| Some(self.track(holder)?.loudness.now(now)));
+            self.rooms[room as usize].floor.hear(source, loudness, holder.unwrap_or(0.0), now);
+        }
         for (receiver, slot) in &receivers {
             let Some(member) = self.member(*receiver) else { continue };
             let Some(line) = member.slots.get_mut(*slot).filter(|line| line.source == Some(source)) else {
@@ -182,16 +192,17 @@ impl Switch {
     /// Which layer of each picture a member is to be sent, and what is to be measured of its way.
     pub(super) fn choose_layers(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
         let Some(member) = self.member(id).filter(|member| member.role != Role::Publisher) else { return };
-        let estimate = member.estimate;
+        let (estimate, room) = (member.estimate, member.room);
         let sounds = member.slots.iter().filter(|slot| slot.kind == MediaKind::Audio && slot.source.is_some()).count();
         let is_picture = |(_, slot): &(usize, &Slot)| slot.kind == MediaKind::Video;
         let picture = |(at, slot): (usize, &Slot)| Some((at, slot.source?, slot.feed.wanted));
         let pictures: Vec<_> = member.slots.iter().enumerate().filter(is_picture).filter_map(picture).collect();
+        let speaks = self.holder(room).map(|holder| holder.member);
         let mut wish = |(_, source, current): &(usize, Source, usize)| {
             let rates = self
                 .track(*source)
                 .map_or_else(Vec::new, |track| track.layers.iter().map(|layer| layer.bits_per_s(now)).collect());
-            Wish { rates, current: *current }
+            Wish { rates, current: *current, comes_first: speaks == Some(source.member) }
         };
         let wishes: Vec<Wish> = pictures.iter().map(&mut wish).collect();
         let sound = sounds as u64 * SOUND;

@@ -143,6 +143,7 @@ fn switch_address() -> SocketAddr {
 }
 
 const VIDEO: &[MediaKind] = &[MediaKind::Video];
+const AUDIO: &[MediaKind] = &[MediaKind::Audio];
 const SETTLED: Duration = Duration::from_secs(1);
 
 #[test]
@@ -311,4 +312,37 @@ fn a_defect_ends_the_member_that_it_is_under_and_nobody_else() {
     assert_eq!((net.seen(broken).0.len(), net.seen(whole).0), (0, (0..10).collect::<Vec<u32>>()));
     let reports = net.switch.reports("room", net.now);
     assert_eq!(reports.iter().map(|report| report.name.as_str()).collect::<Vec<_>>(), ["a", "c"]);
+}
+
+/// As the packets say that pass: nothing is decoded.
+#[test]
+fn the_loudest_has_the_floor_until_another_is_or_it_goes() {
+    let mut net = Net::new();
+    let members = ["a", "b", "c"].map(|name| net.join(name, Role::Member, AUDIO, &[]));
+    net.run(SETTLED);
+    let floor = |net: &Net| {
+        let reports = net.switch.reports("room", net.now).into_iter();
+        reports.filter(|report| report.has_floor).map(|report| report.name).collect::<Vec<_>>()
+    };
+    assert_eq!(floor(&net), [""; 0]);
+    let speak = |net: &mut Net, levels: [i8; 3]| {
+        for n in 0..75 {
+            for (at, level) in members.iter().zip(levels) {
+                let client = &mut net.clients[*at];
+                client.end.set_audio_level(0, level);
+                client.end.send(0, (n * 960, false, [7; 80].into()), net.now, &mut client.out).unwrap();
+            }
+            net.run(Duration::from_millis(20));
+        }
+    };
+    speak(&mut net, [-80, -25, -80]);
+    assert_eq!(floor(&net), ["b"]);
+    speak(&mut net, [-80, -80, -30]);
+    assert_eq!(floor(&net), ["c"]);
+    let id = net.clients[members[2]].id;
+    let Net { switch, waiting, now, .. } = &mut net;
+    switch.leave(id, *now, &mut |to, datagram| waiting.push((to, datagram)));
+    assert_eq!(floor(&net), [""; 0]);
+    speak(&mut net, [-30, -80, -80]);
+    assert_eq!(floor(&net), ["a"]);
 }

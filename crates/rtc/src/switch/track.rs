@@ -6,7 +6,7 @@ use str0m::{
     rtp::{Ssrc, Vp8Descriptor},
 };
 
-use super::MemberId;
+use super::{MemberId, floor::Loudness};
 
 /// What one member sends of one source: in one stream, or in several of different quality.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub struct Track {
     pub layers: Vec<Layer>,
     /// Who is sent it, and which of that member's slots it fills.
     pub receivers: Vec<(MemberId, usize)>,
+    /// Of sound.
+    pub loudness: Loudness,
 }
 
 /// One of the streams.

@@ -36,6 +36,7 @@ export class Call {
   streams = $state.raw<ReadonlyMap<string, MediaStream>>(new Map());
   said = $state.raw<readonly Line[]>([]);
   unread = $state(0);
+  speaker = $state<string>();
   chatOpen = false;
   /** For who does not see it: who has come and gone. */
   news = $state('');
@@ -153,6 +154,7 @@ export class Call {
       this.reports = new Map([...this.reports].filter(([of]) => of !== id));
     });
     room.on('track', ({ participant, stream }) => (this.streams = new Map(this.streams).set(participant, stream)));
+    room.on('speaker', (id) => (this.speaker = id));
     room.on('chat', ({ from, text, position }) => {
       const mine = from === room.id;
       this.said = [...this.said, { from, name: this.nameOf(from), text, at: Date.now(), mine, id: position }].slice(-SAID_MAX);

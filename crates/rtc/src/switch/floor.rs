@@ -1,0 +1,136 @@
+//! Who speaks now: of all whose sound comes into a room, whoever is the loudest, and has been for a moment.
+
+use std::time::{Duration, Instant};
+
+use super::Source;
+
+/// How loud a track is: decibels above silence, 0 to 127, over the last moments.
+#[derive(Debug, Default)]
+pub struct Loudness {
+    level: f32,
+    heard: Option<Instant>,
+}
+
+/// Who has the floor in a room.
+#[derive(Debug, Default)]
+pub struct Floor {
+    holder: Option<Source>,
+    /// Who is louder than the holder, and since when.
+    rival: Option<(Source, Instant)>,
+}
+
+/// After so long a change is heard by half.
+const HALF: Duration = Duration::from_millis(200);
+/// A packet of sound comes every 20 ms; what comes no more after this is silent.
+const GAP_MAX: Duration = Duration::from_millis(60);
+const SILENCE: f32 = -127.0;
+/// Speech is louder than this (-50 dBov), and a quiet room is not.
+const SPEECH: f32 = 77.0;
+/// Whoever takes the floor is so much louder than who has it, and for so long: a cough is not enough.
+const MARGIN: f32 = 3.0;
+const HOLD: Duration = Duration::from_millis(400);
+
+impl Loudness {
+    /// `level`: what a packet says of itself, in decibels below the loudest that there is, -127 to 0. Source: RFC 6464, section 3.
+    pub fn hear(&mut self, level: i8, now: Instant) {
+        let louder = f32::from(level).clamp(SILENCE, 0.0) - SILENCE;
+        let since = now.saturating_duration_since(self.heard.unwrap_or(now));
+        self.level = louder + (self.level - louder) * faded(since);
+        self.heard = Some(now);
+    }
+
+    pub fn now(&self, now: Instant) -> f32 {
+        let since = now.saturating_duration_since(self.heard.unwrap_or(now));
+        self.level * faded(since.saturating_sub(GAP_MAX))
+    }
+}
+
+/// What is left of a difference.
+fn faded(after: Duration) -> f32 {
+    0.5_f32.powf(after.as_secs_f32() / HALF.as_secs_f32())
+}
+
+impl Floor {
+    /// Whoever spoke last, if nobody has spoken since.
+    pub fn holder(&self) -> Option<Source> {
+        self.holder
+    }
+
+    /// Somebody has been heard; `holder` is how loud the one is that has the floor, 0 if nobody has it, or is there any more.
+    pub fn hear(&mut self, source: Source, loudness: f32, holder: f32, now: Instant) {
+        if self.holder == Some(source) {
+            return;
+        }
+        let is_rival = loudness >= SPEECH && loudness >= holder + MARGIN;
+        let since = self.rival.filter(|(rival, _)| *rival == source).map(|(_, since)| since);
+        match (is_rival, since) {
+            (true, None) => self.rival = Some((source, now)),
+            (true, Some(since)) if now.saturating_duration_since(since) >= HOLD => {
+                (self.holder, self.rival) = (Some(source), None);
+            }
+            (false, Some(_)) => self.rival = None,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::MemberId, *};
+
+    const PACKET: Duration = Duration::from_millis(20);
+
+    /// A room in which some speak for a while, as loud as is said; gives who has the floor then.
+    struct Talk {
+        tracks: Vec<Loudness>,
+        floor: Floor,
+        now: Instant,
+    }
+
+    impl Talk {
+        #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+        fn new(count: usize) -> Self {
+            let tracks = (0..count).map(|_| Loudness::default()).collect();
+            Self { tracks, floor: Floor::default(), now: Instant::now() }
+        }
+
+        fn source(at: usize) -> Source {
+            Source { member: MemberId { slot: at as u32, serial: 1 }, track: 0 }
+        }
+
+        /// `None`: it sends nothing, as many do in silence.
+        fn run(&mut self, ms: u64, levels: &[Option<i8>]) -> Option<usize> {
+            let end = self.now + Duration::from_millis(ms);
+            while self.now < end {
+                self.now += PACKET;
+                for (at, level) in levels.iter().enumerate().filter_map(|(at, level)| Some((at, (*level)?))) {
+                    self.tracks[at].hear(level, self.now);
+                    let loudness = self.tracks[at].now(self.now);
+                    let holder =
+                        self.floor.holder().map(|holder| self.tracks[holder.member.slot as usize].now(self.now));
+                    self.floor.hear(Self::source(at), loudness, holder.unwrap_or(0.0), self.now);
+                }
+            }
+            self.floor.holder().map(|holder| holder.member.slot as usize)
+        }
+    }
+
+    #[test]
+    fn the_loudest_has_the_floor_and_keeps_it_in_silence() {
+        let mut talk = Talk::new(3);
+        assert_eq!(talk.run(2000, &[Some(-70), Some(-65), None]), None, "noise is no speech");
+        assert_eq!(talk.run(1500, &[Some(-70), Some(-25), None]), Some(1));
+        assert_eq!(talk.run(3000, &[Some(-70), Some(-70), None]), Some(1), "nobody else speaks");
+        assert_eq!(talk.run(1500, &[Some(-30), Some(-70), None]), Some(0));
+        assert_eq!(talk.run(1500, &[None, None, Some(-30)]), Some(2), "who is silent need not say so");
+    }
+
+    #[test]
+    fn a_cough_takes_nothing_and_neither_does_who_speaks_as_loud() {
+        let mut talk = Talk::new(2);
+        assert_eq!(talk.run(1500, &[Some(-30), Some(-80)]), Some(0));
+        assert_eq!(talk.run(300, &[Some(-30), Some(0)]), Some(0));
+        assert_eq!(talk.run(5000, &[Some(-30), Some(-29)]), Some(0));
+        assert_eq!(talk.run(2500, &[Some(-30), Some(-20)]), Some(1), "but who goes on, and is louder, does");
+    }
+}
