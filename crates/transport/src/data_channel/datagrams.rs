@@ -1,16 +1,62 @@
-//! Datagrams that leave together: one call of the system for up to 64 of them, each to somebody else.
+//! Datagrams that leave together, and those that have come together: one call of the system for up to 64 of them, each of somebody else.
 
-use std::{io::IoSlice, net::SocketAddr, os::fd::AsFd};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::SocketAddr,
+    os::fd::{AsFd, AsRawFd},
+};
 
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg};
 use rustix::{
     io::Errno,
     net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg},
 };
 
-/// Sent with one call.
+/// Sent, or received, with one call.
 pub const BATCH: usize = 64;
+/// What the largest datagram of a path can be.
+const DATAGRAM_BYTES_MAX: usize = 2048;
 /// While the system takes none, so many wait; the oldest give way, as on any full link.
 const WAITING_MAX: usize = 4096;
+
+/// What has come with the last call.
+pub struct Arrivals {
+    buffers: Box<[[u8; DATAGRAM_BYTES_MAX]]>,
+    headers: MultiHeaders<SockaddrStorage>,
+    /// From whom, and how long it is, by buffer.
+    came: Vec<(SocketAddr, usize)>,
+}
+
+impl Arrivals {
+    pub fn new() -> Self {
+        let buffers = vec![[0; DATAGRAM_BYTES_MAX]; BATCH].into();
+        Self { buffers, headers: MultiHeaders::preallocate(BATCH, None), came: Vec::with_capacity(BATCH) }
+    }
+
+    /// Takes what has come, at most [`BATCH`]; if it is less, there was no more.
+    ///
+    /// Errors: `WouldBlock` if nothing has; what the system says of one.
+    pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
+        let Self { buffers, headers, came } = self;
+        came.clear();
+        let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
+        let socket = socket.as_fd().as_raw_fd();
+        let received = recvmmsg(socket, headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None)?;
+        // What is of no family that has ports is of nobody.
+        let nobody = SocketAddr::from(([0; 4], 0));
+        came.extend(received.map(|one| (one.address.as_ref().and_then(address).unwrap_or(nobody), one.bytes)));
+        Ok(came.len())
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
+        self.came.iter().zip(&self.buffers).map(|((from, length), buffer)| (*from, &buffer[..*length]))
+    }
+}
+
+fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = storage.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
+    v4.or_else(|| storage.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
+}
 
 #[derive(Default)]
 pub struct Datagrams {

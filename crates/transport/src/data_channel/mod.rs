@@ -40,6 +40,7 @@ use crate::{
     media, session,
     websocket::EventLoop,
 };
+use datagrams::BATCH;
 
 /// Largest offer: that of a browser with a camera, a microphone and every codec has about ten.
 const OFFER_BYTES_MAX: usize = 64 * 1024;
@@ -151,7 +152,7 @@ impl Driver {
             let received = self.with_peers(|peers| peers.receive(&self.context.limits));
             self.handle_events();
             taken += received;
-            if received == 0 || taken >= TURN_DATAGRAMS {
+            if received < BATCH || taken >= TURN_DATAGRAMS {
                 break;
             }
         }

@@ -4,6 +4,7 @@
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap, VecDeque},
+    io::ErrorKind,
     net::SocketAddr,
     rc::Rc,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -14,19 +15,16 @@ use millrace_delivery::ConnId;
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
 use millrace_rtc::{Broken, Event, Lane, Output, Peer, switch::Switch, ufrag};
-use rustix::net::RecvFlags;
 use slab::Slab;
 use tokio::{io::Interest, net::UdpSocket, sync::Notify};
 
 use super::{
     Guests,
-    datagrams::{BATCH, Datagrams},
+    datagrams::{Arrivals, BATCH, Datagrams},
     lane::Out,
 };
 use crate::{limits::Limits, session::Waiting};
 
-/// What the largest datagram of a path can be.
-const DATAGRAM_BYTES_MAX: usize = 2048;
 /// From the answer to the open channel.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Whoever says nothing for so long has gone: a living client asks at least every few seconds whether the way is still there.
@@ -79,7 +77,8 @@ pub struct Peers {
     datagrams: Datagrams,
     events: VecDeque<(PeerId, Happened)>,
     awake: Rc<Notify>,
-    buffer: Vec<u8>,
+    /// Taken out while what is in it is looked at.
+    arrivals: Option<Arrivals>,
     metrics: Arc<Metrics>,
 }
 
@@ -144,7 +143,7 @@ impl Peers {
             datagrams: Datagrams::default(),
             events: VecDeque::new(),
             awake: Rc::default(),
-            buffer: vec![0; DATAGRAM_BYTES_MAX],
+            arrivals: Some(Arrivals::new()),
             metrics,
         }
     }
@@ -216,34 +215,26 @@ impl Peers {
 
     /// Takes datagrams that have come, a batch at most; gives how many.
     pub fn receive(&mut self, limits: &Limits) -> usize {
-        for taken in 0..BATCH {
-            let Self { socket, buffer, .. } = &mut *self;
-            let received = socket.try_io(Interest::READABLE, || {
-                Ok(rustix::net::recvfrom(&**socket, &mut buffer[..], RecvFlags::DONTWAIT)?)
-            });
-            match received {
-                Ok((length, _, from)) => {
-                    if let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) {
-                        self.handle_datagram(from, length, limits);
-                    }
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return taken,
-                // What somebody has answered to an earlier datagram: that nobody is there. Its peer finds out by itself.
-                Err(_) => {}
+        let Some(mut arrivals) = self.arrivals.take() else { return 0 };
+        // Whether or not the runtime knows already that something has come.
+        let (taken, is_emptied) = match arrivals.receive(&*self.socket) {
+            Ok(taken) => (taken, taken < BATCH),
+            // Else it is what somebody has answered to an earlier datagram: that nobody is there. Its peer finds out by itself.
+            Err(error) => (0, error.kind() == ErrorKind::WouldBlock),
+        };
+        if is_emptied {
+            // The runtime tells what comes from now on.
+            let _ = self.socket.try_io(Interest::READABLE, || Err::<(), _>(ErrorKind::WouldBlock.into()));
+        }
+        Metrics::add(&self.metrics.rtc_received, taken as u64);
+        for (from, datagram) in arrivals.iter().take(taken) {
+            let source = SocketAddr::new(from.ip().to_canonical(), from.port());
+            if !self.bring(source, datagram, limits).unwrap_or(false) {
+                Metrics::add(&self.metrics.rtc_dropped, 1);
             }
         }
-        BATCH
-    }
-
-    fn handle_datagram(&mut self, from: SocketAddr, length: usize, limits: &Limits) {
-        Metrics::add(&self.metrics.rtc_received, 1);
-        // Taken out, so that the rest can be worked on; given back below.
-        let buffer = std::mem::take(&mut self.buffer);
-        let source = SocketAddr::new(from.ip().to_canonical(), from.port());
-        if !self.bring(source, &buffer[..length], limits).unwrap_or(false) {
-            Metrics::add(&self.metrics.rtc_dropped, 1);
-        }
-        self.buffer = buffer;
+        self.arrivals = Some(arrivals);
+        taken
     }
 
     /// True if it was somebody's.

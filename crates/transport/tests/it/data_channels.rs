@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::Session,
-    server::{Answer, Server, until, within},
+    server::{Answer, Server, client, until, within},
 };
 
 async fn open(server: &Server) -> Connection {
@@ -206,6 +206,6 @@ async fn a_ticket_brings_back_what_was_read_on_both_channels() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_said_so() {
-    let request = reqwest::Client::new().post("http://127.0.0.1:1/v1/connect");
+    let request = client(false).post("http://127.0.0.1:1/v1/connect");
     assert!(matches!(within(Connection::open(request)).await, Err(OpenError::Lost(_))));
 }
