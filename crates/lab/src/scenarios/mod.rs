@@ -29,7 +29,9 @@
 mod carcare_latency;
 mod carcare_reliability;
 pub mod carcare_wire;
+mod crowd;
 mod karadogan_gateway;
+mod karadogan_topologies;
 mod parameters;
 mod settings;
 mod somogyi_tls;
@@ -53,6 +55,11 @@ pub static SCENARIOS: &[Scenario] = &[
         "karadogan-gateway",
         include_str!("karadogan_gateway/scenario.toml"),
         &karadogan_gateway::KaradoganGateway,
+    ),
+    Scenario::experiment(
+        "karadogan-topologies",
+        include_str!("karadogan_topologies/scenario.toml"),
+        &karadogan_topologies::KaradoganTopologies,
     ),
     Scenario::sweep("karadogan-arm-probe", include_str!("karadogan_arm_probe/scenario.toml")),
     Scenario::sweep("carcare-latency", include_str!("carcare_latency/scenario.toml")).with(carcare_latency::tables),

@@ -5,10 +5,8 @@
 //!
 //! - this file: parameters, one gateway per part
 //! - [`traffic`]: who sends what, step by step
-//! - [`crowd`]: native peers
 //! - [`tables`]: his figures and ours
 
-mod crowd;
 mod tables;
 mod traffic;
 

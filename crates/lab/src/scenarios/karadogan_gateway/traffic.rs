@@ -12,11 +12,11 @@ use std::{
 use anyhow::{Context, ensure};
 use millrace_rtc::forward::{Bundle, parts};
 
-use super::{
-    Mode,
-    crowd::{Crowd, Native},
+use super::Mode;
+use crate::{
+    histogram::Histogram,
+    scenarios::crowd::{Crowd, Native},
 };
-use crate::histogram::Histogram;
 
 /// For the handshakes of a step, and for what is late.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -289,7 +289,7 @@ impl Traffic {
             self.send(index, due, now)?;
         }
         let Self { crowd, books, .. } = self;
-        crowd.serve(next, |now, message| books.hear(now, message))
+        crowd.serve(next, |_, now, message| books.hear(now, message))
     }
 
     fn send(&mut self, index: usize, due: Instant, now: Instant) -> anyhow::Result<()> {

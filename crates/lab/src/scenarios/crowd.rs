@@ -1,4 +1,4 @@
-//! Native peers in one thread, each with a socket of its own.
+//! Native peers of data channels in one thread, each with a socket of its own.
 
 use std::{
     io::{Read, Write},
@@ -31,14 +31,29 @@ pub struct Native {
 }
 
 impl Native {
+    fn new(socket: UdpSocket, local: SocketAddr, peer: Peer) -> Native {
+        let (mouth, due) = (Outputs::default(), Instant::now());
+        Native { socket, local, peer, mouth, due, is_open: false, sent_bytes: 0, received_bytes: 0 }
+    }
+
+    /// Two that connect with each other.
+    ///
+    /// Errors: there are no sockets for them.
+    pub fn pair() -> anyhow::Result<[Native; 2]> {
+        let (offering, there) = bind()?;
+        let (answering, here) = bind()?;
+        let now = Instant::now();
+        let offer = Peer::offer(there, now);
+        let (peer, answer) = Peer::answer(&offer.sdp, &here.into(), now)?;
+        Ok([Native::new(offering, there, offer.accept(&answer)?), Native::new(answering, here, peer)])
+    }
+
     /// Offers itself to the gateway, which answers; nothing is sent by UDP yet.
     ///
     /// Errors: the gateway refuses, or is not there.
     pub fn join(gateway: SocketAddr, query: &str) -> anyhow::Result<Native> {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-        socket.set_nonblocking(true)?;
-        let (local, now) = (socket.local_addr()?, Instant::now());
-        let offer = Peer::offer(local, now);
+        let (socket, local) = bind()?;
+        let offer = Peer::offer(local, Instant::now());
         let mut http = TcpStream::connect_timeout(&gateway, PATIENCE)?;
         http.set_read_timeout(Some(PATIENCE))?;
         let (sdp, length) = (&offer.sdp, offer.sdp.len());
@@ -51,9 +66,7 @@ impl Native {
         http.read_to_string(&mut answer)?;
         ensure!(answer.starts_with("HTTP/1.1 201"), "the gateway does not take {query}: {answer}");
         let (_, answer) = answer.split_once("\r\n\r\n").context("half an answer")?;
-        let peer = offer.accept(answer)?;
-        let mouth = Outputs::default();
-        Ok(Native { socket, local, peer, mouth, due: now, is_open: false, sent_bytes: 0, received_bytes: 0 })
+        Ok(Native::new(socket, local, offer.accept(answer)?))
     }
 
     fn flush(&mut self) {
@@ -64,6 +77,13 @@ impl Native {
         }
         self.due = self.peer.timeout();
     }
+}
+
+fn bind() -> anyhow::Result<(UdpSocket, SocketAddr)> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.set_nonblocking(true)?;
+    let local = socket.local_addr()?;
+    Ok((socket, local))
 }
 
 /// All of them. They end with it.
@@ -95,13 +115,13 @@ impl Crowd {
         Ok(())
     }
 
-    /// Takes what comes until then, or a little earlier.
+    /// Takes what comes until then, or a little earlier: `hear` is told by whom.
     ///
     /// Errors: a peer has lost its connection, or `hear` says no.
     pub fn serve(
         &mut self,
         until: Instant,
-        mut hear: impl FnMut(Instant, &[u8]) -> anyhow::Result<()>,
+        mut hear: impl FnMut(usize, Instant, &[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut next = until.min(Instant::now() + LOOK_EVERY);
         for native in &mut self.peers {
@@ -117,7 +137,8 @@ impl Crowd {
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait))?;
         let mut buffer = [0; 2048];
         for event in &events {
-            let native = &mut self.peers[event.data.u64() as usize];
+            let index = event.data.u64() as usize;
+            let native = &mut self.peers[index];
             while let Ok((length, from)) = native.socket.recv_from(&mut buffer) {
                 native.received_bytes += length as u64 + HEAD_BYTES;
                 let now = Instant::now();
@@ -125,8 +146,8 @@ impl Crowd {
                 for event in native.mouth.events.drain(..) {
                     match event {
                         Event::Open(Lane::Session) => native.is_open = true,
-                        Event::Data(_, message) => hear(now, &message)?,
-                        Event::Closed => bail!("the gateway has closed a peer"),
+                        Event::Data(_, message) => hear(index, now, &message)?,
+                        Event::Closed => bail!("the other end has closed a connection"),
                         Event::Open(_) | Event::Low(_) => {}
                     }
                 }

@@ -1,0 +1,289 @@
+//! Arm-probe as it was designed, and as a star (row K-14): wearers that are connected with each other by data channels, and no server.
+//! Through the server it is a sweep, `karadogan-arm-probe`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    Experiment,
+    crowd::{Crowd, Native},
+};
+use crate::{
+    histogram::Histogram,
+    judged::{PASSED, PROMISED},
+    recording::{Column, Table},
+    sweep::Bench,
+};
+
+/// In the list of scenarios.
+pub struct KaradoganTopologies;
+
+/// What a movement may take until it is felt. Source: section 1.2.
+const FELT_WITHIN: Duration = Duration::from_millis(500);
+/// For all handshakes, and for what is late.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What they take, about.
+const HANDSHAKES_S: f64 = 1.0;
+/// Of a mesh each needs as many sockets less one.
+const CLIENTS_MAX: usize = 50;
+/// Who, which one and when it was due, before a message is filled up.
+const HEAD_BYTES: usize = 3 + 1 + 8 + 1 + 12;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Choice {
+    topologies: Vec<Topology>,
+    clients: usize,
+    each_per_s: f64,
+    bytes: usize,
+    #[serde(with = "humantime_serde")]
+    test: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum Topology {
+    /// Everybody is connected with everybody.
+    Mesh,
+    /// Everybody is connected with the first, who passes on what comes.
+    Star,
+}
+
+impl Topology {
+    fn name(self) -> &'static str {
+        match self {
+            Topology::Mesh => "mesh",
+            Topology::Star => "star",
+        }
+    }
+}
+
+impl Choice {
+    fn read(parameters: &toml::Table) -> anyhow::Result<Choice> {
+        let choice: Choice = parameters.clone().try_into()?;
+        ensure!(!choice.topologies.is_empty(), "topologies: mesh, star");
+        ensure!((2..=CLIENTS_MAX).contains(&choice.clients), "clients: 2 to {CLIENTS_MAX}");
+        ensure!((0.1..=1000.0).contains(&choice.each_per_s), "each_per_s: 0.1 to 1,000");
+        ensure!((HEAD_BYTES..=8192).contains(&choice.bytes), "bytes: {HEAD_BYTES} to 8,192");
+        ensure!((Duration::from_millis(500)..=Duration::from_secs(3600)).contains(&choice.test), "test: 500ms to 1h");
+        Ok(choice)
+    }
+}
+
+impl Experiment for KaradoganTopologies {
+    fn check(&self, parameters: &toml::Table) -> anyhow::Result<()> {
+        Choice::read(parameters).map(drop)
+    }
+
+    fn estimate_s(&self, parameters: &toml::Table) -> f64 {
+        let of = |choice: Choice| choice.topologies.len() as f64 * (choice.test.as_secs_f64() + HANDSHAKES_S);
+        Choice::read(parameters).map_or(0.0, of)
+    }
+
+    fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
+        const NAME: &str = "topologies";
+        if bench.has_table(NAME) {
+            return Ok(());
+        }
+        let choice = Choice::read(parameters)?;
+        let mut rows = Vec::new();
+        for topology in &choice.topologies {
+            let felt = Wearers::meet(*topology, &choice, bench)?.wear(&choice, bench)?;
+            let [p50, p99, max] = [felt.delay.quantile_us(0.5), felt.delay.quantile_us(0.99), felt.delay.max_us()]
+                .map(|us| us.map(|us| us as f64 / 1000.0));
+            let is_felt = felt.came == felt.due && p99.is_some_and(|ms| ms < FELT_WITHIN.as_secs_f64() * 1000.0);
+            bench.say(&format!(
+                "{:<5} {} wearers, {} connections on the busiest: {} of {} felt, p50 {:.2} p99 {:.2} ms",
+                topology.name(),
+                choice.clients,
+                choice.clients - 1,
+                felt.came,
+                felt.due,
+                p50.unwrap_or_default(),
+                p99.unwrap_or_default(),
+            ));
+            let all = [json!(felt.due), json!(felt.came), json!(p50), json!(p99), json!(max)];
+            let judged = [json!("yes"), json!(if is_felt { "yes" } else { "no" })];
+            rows.push([&[json!(topology.name())][..], &all, &judged].concat());
+        }
+        let columns = [
+            ("topology", ""),
+            ("movements to be felt", ""),
+            ("felt", ""),
+            ("p50", "ms"),
+            ("p99", "ms"),
+            ("max", "ms"),
+            (PROMISED, ""),
+            (PASSED, ""),
+        ];
+        bench.table(Table {
+            name: NAME.into(),
+            title: format!("{} wearers, from movement to vibration", choice.clients),
+            columns: columns.map(|(name, unit)| Column { name: name.into(), unit: unit.into() }).into(),
+            rows,
+            notes: vec![
+                "One way, from when a movement was due, on loopback; all wearers in one thread.".into(),
+                "Passed: all were felt, 99 % of them within 500 ms.".into(),
+            ],
+        })
+    }
+}
+
+/// All of them, connected.
+struct Wearers {
+    topology: Topology,
+    crowd: Crowd,
+    /// Of each end of a connection: whose it is.
+    owners: Vec<usize>,
+    /// Of each wearer: its ends.
+    ends: Vec<Vec<usize>>,
+    felt: Felt,
+}
+
+/// What has become of movements.
+#[derive(Default)]
+struct Felt {
+    /// Each by all but who made it.
+    due: u64,
+    came: u64,
+    delay: Histogram,
+    /// The next one, by who made it and who feels it.
+    next: Vec<Vec<u64>>,
+}
+
+impl Wearers {
+    /// Errors: not all are connected in time.
+    fn meet(topology: Topology, choice: &Choice, bench: &Bench<'_>) -> anyhow::Result<Wearers> {
+        let count = choice.clients;
+        let mut made = Wearers {
+            topology,
+            crowd: Crowd::new()?,
+            owners: Vec::new(),
+            ends: vec![Vec::new(); count],
+            felt: Felt { next: vec![vec![0; count]; count], ..Felt::default() },
+        };
+        for first in 0..if topology == Topology::Mesh { count } else { 1 } {
+            for second in first + 1..count {
+                for (owner, native) in [first, second].into_iter().zip(Native::pair()?) {
+                    made.ends[owner].push(made.owners.len());
+                    made.owners.push(owner);
+                    made.crowd.add(native)?;
+                }
+            }
+        }
+        let began = Instant::now();
+        while made.crowd.peers.iter().any(|native| !native.is_open) {
+            bench.go_on()?;
+            ensure!(began.elapsed() < PATIENCE, "not all connections have opened within {PATIENCE:?}");
+            made.turn(began, Instant::now() + Duration::from_millis(5))?;
+        }
+        Ok(made)
+    }
+
+    /// Each moves so often, spread over the period, and all that others do is felt.
+    ///
+    /// Errors: a connection breaks; something is felt twice, or in a wrong order.
+    fn wear(mut self, choice: &Choice, bench: &Bench<'_>) -> anyhow::Result<Felt> {
+        let period = Duration::from_secs_f64(1.0 / choice.each_per_s);
+        let (count, began) = (choice.clients as u32, Instant::now());
+        let mut moved = 0;
+        loop {
+            let due = began + period * moved / count;
+            if due >= began + choice.test {
+                break;
+            }
+            while Instant::now() < due {
+                bench.go_on()?;
+                self.turn(began, due)?;
+            }
+            let (wearer, number) = (moved % count, moved / count);
+            let message = format!("{wearer:03} {number:08} {:012}", (due - began).as_micros());
+            let message = format!("{message:x<bytes$}", bytes = choice.bytes);
+            for end in self.ends[wearer as usize].clone() {
+                self.crowd.write(end, message.as_bytes())?;
+            }
+            self.felt.due += u64::from(count - 1);
+            moved += 1;
+        }
+        let late = Instant::now() + PATIENCE;
+        while self.felt.came < self.felt.due && Instant::now() < late {
+            bench.go_on()?;
+            self.turn(began, Instant::now() + Duration::from_millis(20))?;
+        }
+        Ok(self.felt)
+    }
+
+    /// Takes what has come; the hub of a star passes it on.
+    fn turn(&mut self, began: Instant, until: Instant) -> anyhow::Result<()> {
+        let Self { topology, crowd, owners, ends, felt } = self;
+        let mut passed_on = Vec::new();
+        crowd.serve(until, |end, now, message| {
+            felt.hear(owners[end], now, began, message)?;
+            if *topology == Topology::Star && owners[end] == 0 {
+                passed_on.push((end, message.to_vec()));
+            }
+            Ok(())
+        })?;
+        for (from, message) in passed_on {
+            for end in ends[0].iter().filter(|end| **end != from) {
+                crowd.write(*end, &message)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Felt {
+    fn hear(&mut self, by: usize, now: Instant, began: Instant, message: &[u8]) -> anyhow::Result<()> {
+        let head =
+            message.get(..HEAD_BYTES).and_then(|head| std::str::from_utf8(head).ok()).context("half a message")?;
+        let mut words = head.split(' ');
+        let mut word = || words.next().and_then(|word| word.parse::<u64>().ok()).context("not a message of ours");
+        let (wearer, number, at_us) = (word()? as usize, word()?, word()?);
+        let next = self.next.get_mut(wearer).context("a movement of nobody")?;
+        ensure!(wearer != by && number == next[by], "{by} feels movement {number} of {wearer}, not {}", next[by]);
+        next[by] += 1;
+        self.came += 1;
+        let due = began + Duration::from_micros(at_us);
+        self.delay.record_us(now.saturating_duration_since(due).as_micros() as u64);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_cannot_do_is_refused() {
+        let parameters = |text: &str| {
+            let given: toml::Table = text.parse().expect("a table");
+            let all: toml::Table = include_str!("scenario.toml").parse().expect("a table");
+            let mut all = all["parameters"].as_table().expect("parameters").clone();
+            all.extend(given);
+            Choice::read(&all)
+        };
+        assert!(parameters("").is_ok());
+        for refused in
+            ["topologies = []", "topologies = [\"ring\"]", "clients = 1", "test = \"1ms\"", "bytes = 5", "other = 1"]
+        {
+            assert!(parameters(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_felt_twice_or_out_of_order_is_no_result() {
+        let (began, now) = (Instant::now(), Instant::now());
+        let mut felt = Felt { next: vec![vec![0; 3]; 3], ..Felt::default() };
+        let message = |wearer: u32, number: u32| format!("{wearer:03} {number:08} {:012}", 0);
+        let mut hear = |by, message: &str| felt.hear(by, now, began, message.as_bytes()).is_ok();
+        assert!(hear(1, &message(0, 0)) && hear(2, &message(0, 0)) && hear(1, &message(0, 1)));
+        assert!(!hear(1, &message(0, 1)), "twice");
+        assert!(!hear(2, &message(0, 2)), "one is missing");
+        assert!(!hear(2, &message(2, 0)), "one's own");
+        assert!(!hear(2, &message(3, 0)) && !hear(2, "000"), "none");
+    }
+}
