@@ -9,7 +9,7 @@ case " $* " in
     *) package= ;;
 esac
 case $package in
-    millrace-* | csv* | flate2 | form_urlencoded | h2 | http | httparse | humantime | hyper | miniz_oxide | percent-encoding | \
+    millrace-* | csv* | dimpl | flate2 | is | sctp-proto | str0m* | form_urlencoded | h2 | http | httparse | humantime | hyper | miniz_oxide | percent-encoding | \
         serde_json | toml* | winnow)
         set -- "$@" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
             -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \

@@ -20,6 +20,7 @@ pub struct Metrics {
     pub udp_received: AtomicU64,
     pub udp_dropped: AtomicU64,
     pub rtc_peers: AtomicU64,
+    pub rtc_streams: AtomicU64,
     pub rtc_failed: AtomicU64,
     pub rtc_panicked: AtomicU64,
     pub rtc_received: AtomicU64,
@@ -156,6 +157,7 @@ const FAMILIES: &[(&str, &str, &str, Pick)] = &[
     ("millrace_udp_received_total", "counter", "Datagrams received.", |m| &m.udp_received),
     ("millrace_udp_dropped_total", "counter", "Datagrams dropped: malformed, or refused.", |m| &m.udp_dropped),
     ("millrace_rtc_peers", "gauge", "Peers of data channels, unfinished ones, too.", |m| &m.rtc_peers),
+    ("millrace_rtc_streams", "gauge", "TCP streams that carry the datagrams of clients.", |m| &m.rtc_streams),
     ("millrace_rtc_failed_total", "counter", "Peers that ended before their channel was open.", |m| &m.rtc_failed),
     (
         "millrace_rtc_panicked_total",

@@ -83,7 +83,7 @@ impl MediaOutput for Out {
 impl Net {
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
     fn new() -> Self {
-        let mut switch = Switch::new(vec![switch_address()], 100, 100);
+        let mut switch = Switch::new(switch_address().into(), 100, 100);
         let now = Instant::now();
         let mut join = |n: usize, role, sends: &[MediaKind], receives: &[MediaKind]| {
             let address = SocketAddr::from(([127, 0, 0, 1], 2000 + n as u16));

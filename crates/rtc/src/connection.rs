@@ -1,15 +1,46 @@
 use std::{
+    fmt::Display,
     net::SocketAddr,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, UnwindSafe, catch_unwind},
     time::{Duration, Instant},
 };
 
 use str0m::{
     Candidate, IceCreds, Input, Output, PacerReason, Reason, Rtc, RtcConfig, RtcError,
-    net::{Protocol, Receive},
+    net::{Protocol, Receive, TcpType},
 };
 
 use crate::crypto;
+
+/// Where an end can be reached.
+#[derive(Clone, Debug)]
+pub struct Candidates {
+    pub addresses: Vec<SocketAddr>,
+    /// By TCP, too: a stream that comes in there carries datagrams (RFC 6544). Here it stands for the address that it comes from, as if they
+    /// came by themselves.
+    pub take_streams: bool,
+}
+
+impl From<SocketAddr> for Candidates {
+    fn from(address: SocketAddr) -> Self {
+        Self { addresses: vec![address], take_streams: false }
+    }
+}
+
+impl Candidates {
+    /// Where what comes from there is said to have come to: the first of its family.
+    pub fn local(&self, from: SocketAddr) -> Option<SocketAddr> {
+        self.addresses.iter().find(|address| address.is_ipv4() == from.is_ipv4()).copied()
+    }
+
+    fn all(&self) -> impl Iterator<Item = Candidate> {
+        let datagrams = |address: &SocketAddr| Candidate::builder().udp().host(*address).build().ok();
+        let stream =
+            |address: &SocketAddr| Candidate::builder().tcp().host(*address).tcptype(TcpType::Passive).build().ok();
+        let streams = self.addresses.iter().filter(|_| self.take_streams).filter_map(stream);
+        self.addresses.iter().filter_map(datagrams).chain(streams)
+    }
+}
 
 /// The library, kept to its rule: after anything was done to it, all that it asks for is done before it is touched again. What it panics
 /// about is an error, after which it is not touched any more.
@@ -78,10 +109,10 @@ pub enum Broken {
 }
 
 impl Connection {
-    /// `candidates`: where it can be reached. `configure` says what it is for.
+    /// `configure` says what it is for.
     pub fn new(
         is_lite: bool,
-        candidates: &[SocketAddr],
+        candidates: &Candidates,
         haste: u32,
         now: Instant,
         configure: impl FnOnce(RtcConfig) -> RtcConfig,
@@ -93,10 +124,8 @@ impl Connection {
             .set_ice_lite(is_lite)
             .set_local_ice_credentials(creds)
             .build(now);
-        for address in candidates {
-            if let Ok(candidate) = Candidate::host(*address, "udp") {
-                rtc.add_local_candidate(candidate);
-            }
+        for candidate in candidates.all() {
+            rtc.add_local_candidate(candidate);
         }
         let (consent, keeps_consent) = (None, is_lite && haste > 1);
         Self { rtc, born: now, haste, ufrag, timeout: now, due: now, told: now, consent, keeps_consent, is_over: false }
@@ -284,6 +313,18 @@ impl Connection {
     fn untold(&self, at: Instant) -> Instant {
         self.born + at.saturating_duration_since(self.born) / self.haste + Duration::from_micros(1)
     }
+}
+
+/// Reads a description by one of the library's parsers, without its candidates.
+///
+/// Errors: what is wrong with it, a panic included.
+pub(crate) fn read<T, E: Display>(
+    description: &str,
+    parse: impl FnOnce(&str) -> Result<T, E> + UnwindSafe,
+) -> Result<T, String> {
+    let description = without_candidates(description);
+    let read = catch_unwind(|| parse(&description).map_err(|error| error.to_string()));
+    read.unwrap_or_else(|_| Err("the library has panicked over it".into()))
 }
 
 /// An end that is lite answers to whoever knows its password, so what a description says of where its sender may be is not looked at.

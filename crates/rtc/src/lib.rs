@@ -17,7 +17,7 @@ mod stun;
 pub mod switch;
 pub mod turn;
 
-pub use connection::Broken;
+pub use connection::{Broken, Candidates};
 pub use media::{MediaClient, MediaEvent, MediaOutput};
 pub use peer::{BadOffer, Event, Lane, Offer, Output, Outputs, Peer};
 pub use str0m::media::MediaKind;

@@ -64,7 +64,7 @@ impl Line {
 impl MediaClient {
     /// A client that can be reached at `local`, and waits for an offer.
     pub fn new(local: SocketAddr, now: Instant) -> Self {
-        let connection = Connection::new(false, &[local], 1, now, |config| {
+        let connection = Connection::new(false, &local.into(), 1, now, |config| {
             config.clear_codecs().enable_opus(true, false).enable_vp8(true).set_rtp_mode(true)
         });
         Self { connection, pending: None, lines: Vec::new() }

@@ -36,7 +36,7 @@ fn pair(begin: Instant) -> [Peer; 2] {
     let addresses: [SocketAddr; 2] =
         ["127.0.0.1:1001", "127.0.0.1:1002"].map(|address| address.parse().expect("an address"));
     let offer = Peer::offer(addresses[0], begin);
-    let (server, answer) = Peer::answer(&offer.sdp, &addresses[1..], begin).expect("a good offer");
+    let (server, answer) = Peer::answer(&offer.sdp, &addresses[1].into(), begin).expect("a good offer");
     let (mut ends, mut outs) =
         ([offer.accept(&answer).expect("a good answer"), server], [Outputs::default(), Outputs::default()]);
     for ms in 0..3000 {

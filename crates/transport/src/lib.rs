@@ -11,6 +11,7 @@ mod carcare;
 mod config;
 mod data_channel;
 mod drain;
+mod framed;
 pub mod http;
 pub mod limits;
 mod listener;

@@ -466,7 +466,8 @@ impl Served {
     }
 }
 
-fn set_options(stream: &TcpStream) {
+/// What is sent leaves at once, and little of it waits in the system.
+pub fn set_options(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(NOTSENT_LOWAT_BYTES);
 }

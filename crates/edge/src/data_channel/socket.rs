@@ -83,7 +83,7 @@ impl PeerSocket {
     pub async fn answer(offer: &str, ip: IpAddr, public: IpAddr) -> Result<(Self, String), AnswerError> {
         let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).await?;
         let local = SocketAddr::new(public, socket.local_addr()?.port());
-        let (peer, answer) = Peer::answer(offer, &[local], Instant::now())?;
+        let (peer, answer) = Peer::answer(offer, &local.into(), Instant::now())?;
         let mut socket = Self::new(socket, local, peer);
         socket.handle(|peer, mouth| peer.handle_timeout(Instant::now(), mouth));
         Ok((socket, answer))

@@ -12,7 +12,7 @@ use str0m::{
 };
 
 use crate::{
-    connection::{self, Broken, Connection, Said},
+    connection::{self, Broken, Candidates, Connection, Said},
     crypto,
 };
 
@@ -115,13 +115,12 @@ impl Lane {
 }
 
 impl Peer {
-    /// The server's end for an offer, and the answer. `candidates`: where it can be reached, the first of each family being the one that
-    /// datagrams are said to come in on.
+    /// The server's end for an offer, and the answer.
     ///
     /// The candidates of the offer are not looked at: this end is lite, and answers to whoever knows the password.
     ///
     /// Errors: what is wrong with the offer.
-    pub fn answer(offer: &str, candidates: &[SocketAddr], now: Instant) -> Result<(Self, String), BadOffer> {
+    pub fn answer(offer: &str, candidates: &Candidates, now: Instant) -> Result<(Self, String), BadOffer> {
         let offer = connection::without_candidates(offer);
         if !offer.contains("\r\nm=application ") {
             return Err(BadOffer::new(&"it has no `m=application`; create a data channel first"));
@@ -137,7 +136,7 @@ impl Peer {
 
     /// A client's end, reachable at `local`, with both channels.
     pub fn offer(local: SocketAddr, now: Instant) -> Offer {
-        let mut peer = Self::new(false, &[local], now);
+        let mut peer = Self::new(false, &local.into(), now);
         let mut api = peer.connection.rtc.sdp_api();
         api.add_channel(Lane::Session.label().to_owned());
         api.add_channel_with_config(ChannelConfig {
@@ -150,7 +149,7 @@ impl Peer {
         Offer { peer, pending, sdp: offer.to_sdp_string() }
     }
 
-    fn new(is_lite: bool, candidates: &[SocketAddr], now: Instant) -> Self {
+    fn new(is_lite: bool, candidates: &Candidates, now: Instant) -> Self {
         let connection = Connection::new(is_lite, candidates, HASTE, now, |mut config| {
             config.set_initial_stun_rto(STUN_RTO * HASTE);
             config.set_max_stun_rto(STUN_RTO_MAX * HASTE);

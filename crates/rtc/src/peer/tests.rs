@@ -20,7 +20,7 @@ impl Pair {
         let now = Instant::now();
         let addresses = ["127.0.0.1:1001", "127.0.0.1:1002"].map(|address| address.parse().unwrap());
         let offer = Peer::offer(addresses[0], now);
-        let (server, answer) = Peer::answer(&offer.sdp, &addresses[1..], now).unwrap();
+        let (server, answer) = Peer::answer(&offer.sdp, &addresses[1].into(), now).unwrap();
         let ends = [offer.accept(&answer).unwrap(), server];
         Self { ends, addresses, outs: Default::default(), now, lose, count: 0, seen: addresses, is_stunless: false }
     }
@@ -157,7 +157,7 @@ fn a_lossy_wire_delays_the_handshake_and_no_more() {
 fn bad_offers_are_refused_with_the_reason() {
     let now = Instant::now();
     let good = Peer::offer("127.0.0.1:1001".parse().unwrap(), now).sdp;
-    let local = ["127.0.0.1:1002".parse().unwrap()];
+    let local = SocketAddr::from(([127, 0, 0, 1], 1002)).into();
     assert!(Peer::answer(&good, &local, now).is_ok());
     for bad in ["", "v=0", "\0\0", &good.replace("m=application", "m=audio"), &good.replace("a=fingerprint", "a=x")] {
         assert!(Peer::answer(bad, &local, now).is_err(), "{bad}");
@@ -193,7 +193,8 @@ impl Dice {
 #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
 fn spoiled_offers_make_a_peer_or_an_error() {
     let now = Instant::now();
-    let (good, local) = (Peer::offer("127.0.0.1:1001".parse().unwrap(), now).sdp, ["127.0.0.1:2".parse().unwrap()]);
+    let good = Peer::offer("127.0.0.1:1001".parse().unwrap(), now).sdp;
+    let local = SocketAddr::from(([127, 0, 0, 1], 2)).into();
     let (mut dice, mut taken) = (Dice(7), 0);
     for _ in 0..3000 {
         let mut offer = good.clone().into_bytes();

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     BadOffer, Broken,
-    connection::{self, Connection, Said},
+    connection::{self, Candidates, Connection, Said},
 };
 
 /// What a way is thought to carry until it is known.
@@ -110,7 +110,7 @@ impl Member {
     pub fn answer(
         (id, room, name, role): (MemberId, u32, &str, Role),
         offer: &str,
-        candidates: &[SocketAddr],
+        candidates: &Candidates,
         now: Instant,
         brought: &mut Brought,
     ) -> Result<(Self, String), BadOffer> {
@@ -145,8 +145,7 @@ impl Member {
 
     /// Errors: what is wrong with the offer.
     pub fn accept_offer(&mut self, offer: &str, brought: &mut Brought) -> Result<String, BadOffer> {
-        let offer = connection::without_candidates(offer);
-        let read = SdpOffer::from_sdp_string(&offer).map_err(|error| BadOffer::new(&error))?;
+        let read = connection::read(offer, SdpOffer::from_sdp_string).map_err(|error| BadOffer::new(&error))?;
         let work = |rtc: &mut str0m::Rtc| Ok(rtc.sdp_api().accept_offer(read)?.to_sdp_string());
         // Ours is taken back: it is made again.
         self.wants_offer |= self.pending.take().is_some();
@@ -194,7 +193,7 @@ impl Member {
     /// Errors: what is wrong with it.
     pub fn accept_answer(&mut self, answer: &str, brought: &mut Brought) -> Result<Vec<Line>, BadOffer> {
         let bad = |what: &dyn std::fmt::Display| BadOffer::new(&format!("its answer: {what}"));
-        let read = SdpAnswer::from_sdp_string(&connection::without_candidates(answer)).map_err(|error| bad(&error))?;
+        let read = connection::read(answer, SdpAnswer::from_sdp_string).map_err(|error| bad(&error))?;
         let Some(Pending { offer, lines }) = self.pending.take() else { return Ok(Vec::new()) };
         self.run(brought, |rtc| Ok(rtc.sdp_api().accept_answer(offer, read)?)).map_err(|error| bad(&error))?;
         self.slots.extend(lines.iter().map(|line| Slot::new(line.mid, line.kind)));
@@ -240,6 +239,8 @@ impl Member {
         let mid = slot.mid;
         let work = |rtc: &mut str0m::Rtc| {
             if let Some(stream) = rtc.direct_api().stream_tx_by_mid(mid, None) {
+                // Who sent it has paced it: to hold it back here until an estimate has grown would only make it late.
+                stream.set_unpaced(true);
                 stream.write_rtp(write);
             }
             Ok(())

@@ -33,7 +33,7 @@ use std::{
 use slab::Slab;
 use str0m::media::MediaKind;
 
-use crate::{BadOffer, Broken, ufrag};
+use crate::{BadOffer, Broken, Candidates, ufrag};
 use floor::Floor;
 use member::{Brought, Line, Member};
 use track::Track;
@@ -88,7 +88,7 @@ pub enum Event {
 
 /// The switching unit of one shard: all its rooms.
 pub struct Switch {
-    candidates: Vec<SocketAddr>,
+    candidates: Candidates,
     members_max: usize,
     room_members_max: usize,
     members: Slab<Box<Member>>,
@@ -163,8 +163,8 @@ pub trait Send: FnMut(SocketAddr, Vec<u8>) {}
 impl<F: FnMut(SocketAddr, Vec<u8>) + ?Sized> Send for F {}
 
 impl Switch {
-    /// `candidates`: where its socket can be reached, the first of each family being the one that datagrams are said to come in on.
-    pub fn new(candidates: Vec<SocketAddr>, members_max: usize, room_members_max: usize) -> Self {
+    /// `candidates`: where its socket can be reached.
+    pub fn new(candidates: Candidates, members_max: usize, room_members_max: usize) -> Self {
         Self {
             candidates,
             members_max,
@@ -301,7 +301,9 @@ impl Switch {
         let line = answer.split_inclusive("\r\n").skip_while(|line| !line.starts_with("m="));
         let line = line.enumerate().take_while(|(at, line)| *at == 0 || !line.starts_with("m="));
         let told = ["m=", "a=mid:", "a=ice-ufrag:", "a=ice-pwd:", "a=candidate:", "a=end-of-candidates"];
-        let line = line.map(|(_, line)| line).filter(|line| told.iter().any(|name| line.starts_with(name)));
+        // Of candidates those by UDP: whip-whep, the client that browsers have, puts commas between several.
+        let is_told = |line: &&str| told.iter().any(|name| line.starts_with(name)) && !line.contains(" tcptype ");
+        let line = line.map(|(_, line)| line).filter(is_told);
         Ok(std::iter::once("a=ice-lite\r\n").chain(line).collect())
     }
 
@@ -363,8 +365,7 @@ impl Switch {
         let Some(id) = slot.and_then(|slot| self.members.get(slot as usize)).map(|member| member.id) else {
             return false;
         };
-        let to = self.candidates.iter().find(|candidate| candidate.is_ipv4() == from.is_ipv4());
-        let Some(to) = to.copied() else { return false };
+        let Some(to) = self.candidates.local(from) else { return false };
         let is_good = self.work(id, now, send, |member, brought| {
             member.connection.handle_datagram(now, from, to, datagram, |_, said| {
                 brought.tell(said);

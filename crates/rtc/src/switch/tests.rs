@@ -40,7 +40,7 @@ impl MediaOutput for Out {
 impl Net {
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
     fn new() -> Self {
-        let switch = Switch::new(vec![switch_address()], 100, 20);
+        let switch = Switch::new(switch_address().into(), 100, 20);
         Self { switch, clients: Vec::new(), now: Instant::now(), lose: 0, sent: 0, waiting: Vec::new(), deaf: None }
     }
 

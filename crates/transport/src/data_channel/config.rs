@@ -1,9 +1,12 @@
 use std::{
     io,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
 };
 
+use millrace_rtc::Candidates;
 use serde::{Deserialize, Serialize};
+
+use crate::framed;
 
 /// Room of a socket for what has come and for what is to go: the datagrams of one turn, thousands of peers wide.
 const SOCKET_BYTES: usize = 8 << 20;
@@ -12,18 +15,20 @@ const SOCKET_BYTES: usize = 8 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// HOST:PORT (UDP), each shard one port further; port 0: free ones. Empty: free ones beside a server that only its own machine can
+    /// HOST:PORT (UDP and TCP), each shard one port further; port 0: free ones. Empty: free ones beside a server that only its own machine can
     /// reach, else nowhere. `off`: nowhere.
     pub listen: String,
     /// Addresses that clients are told instead of the sockets' own: those that a NAT in front of the server passes on.
     pub public: Vec<IpAddr>,
+    /// Streams on the same numbers, for clients that no datagrams reach (ICE over TCP).
+    pub tcp: bool,
     /// Most peers of a node, unfinished ones, too.
     pub peers_max: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { listen: String::new(), public: Vec::new(), peers_max: 10_000 }
+        Self { listen: String::new(), public: Vec::new(), tcp: true, peers_max: 10_000 }
     }
 }
 
@@ -41,10 +46,11 @@ impl Config {
     }
 }
 
-/// One shard's socket, and where clients find it.
+/// One shard's sockets, and where clients find them.
 pub struct Port {
     pub(super) socket: UdpSocket,
-    pub(super) candidates: Vec<SocketAddr>,
+    pub(super) streams: Option<TcpListener>,
+    pub(super) candidates: Candidates,
     pub(super) peers_max: usize,
 }
 
@@ -60,12 +66,10 @@ impl Port {
                     let port = usize::from(address.port()) + shard;
                     address.set_port(u16::try_from(port).map_err(|_| io::ErrorKind::AddrNotAvailable)?);
                 }
-                let socket = UdpSocket::bind(address)?;
-                socket.set_nonblocking(true)?;
-                let options = socket2::SockRef::from(&socket);
-                // As much as the system allows is enough.
-                let _ = options.set_recv_buffer_size(SOCKET_BYTES);
-                let _ = options.set_send_buffer_size(SOCKET_BYTES);
+                let (socket, streams) = match config.tcp {
+                    true => framed::bind(address, SOCKET_BYTES).map(|(socket, streams)| (socket, Some(streams)))?,
+                    false => (framed::bind_datagrams(address, SOCKET_BYTES)?, None),
+                };
                 let local = socket.local_addr()?;
                 let is_usable = |ip: &&IpAddr| local.is_ipv6() || ip.is_ipv4();
                 let ips: Vec<IpAddr> = match (config.public.is_empty(), local.ip().is_unspecified()) {
@@ -73,8 +77,9 @@ impl Port {
                     (true, true) => own.iter().filter(is_usable).copied().collect(),
                     (true, false) => vec![local.ip()],
                 };
-                let candidates = ips.into_iter().map(|ip| SocketAddr::new(ip.to_canonical(), local.port())).collect();
-                Ok(Port { socket, candidates, peers_max: config.peers_max.div_ceil(shards) })
+                let addresses = ips.into_iter().map(|ip| SocketAddr::new(ip.to_canonical(), local.port())).collect();
+                let candidates = Candidates { addresses, take_streams: streams.is_some() };
+                Ok(Port { socket, streams, candidates, peers_max: config.peers_max.div_ceil(shards) })
             })
             .collect()
     }
@@ -101,7 +106,8 @@ mod tests {
         let own = ["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
         let told = |config: &Config, address: &str| {
             let ports = Port::bind(config, address.parse().unwrap(), 2, &own).unwrap();
-            ports.into_iter().map(|port| port.candidates.iter().map(SocketAddr::ip).collect()).collect::<Vec<Vec<_>>>()
+            let ips = |port: Port| port.candidates.addresses.iter().map(SocketAddr::ip).collect();
+            ports.into_iter().map(ips).collect::<Vec<Vec<_>>>()
         };
         let config = Config::default();
         assert_eq!(told(&config, "127.0.0.1:0"), vec![vec!["127.0.0.1".parse::<IpAddr>().unwrap()]; 2]);

@@ -4,6 +4,7 @@
 //! - [`peers`]: the peers of a shard, by address and by name; datagrams in, timers, datagrams out
 //! - [`lane`]: what waits to be sent on one channel
 //! - [`datagrams`]: many of them with one call
+//! - [`streams`]: datagrams over TCP
 //! - [`config`]: where they come in
 //!
 //! Channel `millrace` is a stream of lines, whatever the messages that they come in: each is a command, a reply or a push of the session.
@@ -16,6 +17,7 @@ mod config;
 mod datagrams;
 mod lane;
 mod peers;
+mod streams;
 
 use std::{io, rc::Rc, time::Instant};
 
@@ -28,7 +30,11 @@ use millrace_protocol::{
     websocket::{self, Broken},
 };
 use millrace_rtc::{Event, Lane};
-use tokio::{io::Interest, net::UdpSocket};
+use tokio::{
+    io::Interest,
+    net::{TcpListener, UdpSocket},
+    task::JoinSet,
+};
 
 pub use config::{Config, Port};
 pub use peers::{Datagram, PeerId, Peers};
@@ -101,12 +107,18 @@ pub async fn answer(context: &Context, parts: &Parts, body: &mut Incoming, calle
 /// Errors: the runtime cannot watch the socket.
 pub fn serve(event_loop: Rc<EventLoop>, port: Port) -> io::Result<impl Future<Output = ()>> {
     let socket = Rc::new(UdpSocket::from_std(port.socket)?);
+    let streams = port.streams.map(TcpListener::from_std).transpose()?;
     let context = event_loop.context().clone();
     let peers = Peers::new(socket.clone(), port.candidates, port.peers_max, context.shard.metrics.clone());
     let awake = peers.awake();
     context.shard.sockets().peers = Some(Box::new(peers));
     context.rooms.set_switch(Rc::new(media::Participants));
     Ok(async move {
+        // Ends with this future.
+        let mut accepting = JoinSet::new();
+        if let Some(listener) = streams {
+            accepting.spawn_local(streams::accept(context.clone(), listener));
+        }
         let driver = Driver { event_loop, context };
         loop {
             let (timeout, is_stuck) = driver.with_peers(|peers| (peers.timeout(), peers.is_stuck()));

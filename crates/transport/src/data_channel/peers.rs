@@ -14,22 +14,22 @@ use std::{
 use millrace_delivery::ConnId;
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
-use millrace_rtc::{Broken, Event, Lane, Output, Peer, switch::Switch, ufrag};
+use millrace_rtc::{Broken, Candidates, Event, Lane, Output, Peer, switch::Switch, ufrag};
 use slab::Slab;
 use tokio::{io::Interest, net::UdpSocket, sync::Notify};
 
 use super::{
     Guests,
-    datagrams::{Arrivals, BATCH, Datagrams},
+    datagrams::{Arrivals, BATCH, Datagrams, is_media},
     lane::Out,
 };
-use crate::{limits::Limits, session::Waiting};
+use crate::{framed::Outgoing, limits::Limits, session::Waiting};
 
 /// From the answer to the open channel.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Whoever says nothing for so long has gone: a living client asks at least every few seconds whether the way is still there.
 /// Source: RFC 7675, section 5.1: 30 s.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long a closed peer may take to read the last words.
 const LINGER: Duration = Duration::from_secs(2);
 /// What is kept of a client that is not read from: SCTP cannot be told to wait, so whoever goes on sending is ended.
@@ -64,7 +64,7 @@ pub enum Happened {
 
 pub struct Peers {
     socket: Rc<UdpSocket>,
-    candidates: Vec<SocketAddr>,
+    candidates: Candidates,
     peers_max: usize,
     entries: Slab<Box<Entry>>,
     serial: u32,
@@ -127,7 +127,7 @@ impl Output for Mouth<'_> {
 }
 
 impl Peers {
-    pub fn new(socket: Rc<UdpSocket>, candidates: Vec<SocketAddr>, peers_max: usize, metrics: Arc<Metrics>) -> Self {
+    pub fn new(socket: Rc<UdpSocket>, candidates: Candidates, peers_max: usize, metrics: Arc<Metrics>) -> Self {
         let switch = Switch::new(candidates.clone(), peers_max, ROOM_MEMBERS_MAX);
         Self {
             socket,
@@ -227,18 +227,51 @@ impl Peers {
             let _ = self.socket.try_io(Interest::READABLE, || Err::<(), _>(ErrorKind::WouldBlock.into()));
         }
         Metrics::add(&self.metrics.rtc_received, taken as u64);
-        for (from, datagram) in arrivals.iter().take(taken) {
-            let source = SocketAddr::new(from.ip().to_canonical(), from.port());
-            if !self.bring(source, datagram, limits).unwrap_or(false) {
-                Metrics::add(&self.metrics.rtc_dropped, 1);
+        // What is passed on goes first, and leaves before the rest is looked at.
+        for is_first in [true, false] {
+            let of_this_kind = |(_, datagram): &(SocketAddr, &[u8])| is_media(datagram) == is_first;
+            for (from, datagram) in arrivals.iter().take(taken).filter(of_this_kind) {
+                self.bring(SocketAddr::new(from.ip().to_canonical(), from.port()), datagram, limits);
+            }
+            if is_first {
+                self.datagrams.send(&*self.socket);
             }
         }
         self.arrivals = Some(arrivals);
         taken
     }
 
+    /// A stream stands for this address from now on; gives what it is to send. `None`: somebody else does already.
+    pub fn connect_stream(&mut self, from: SocketAddr) -> Option<Rc<Outgoing>> {
+        let streams = &mut self.datagrams.streams;
+        if streams.contains_key(&from) || self.by_address.contains_key(&from) || self.switch.knows(&from) {
+            return None;
+        }
+        let stream = streams.entry(from).or_default().clone();
+        self.metrics.rtc_streams.store(streams.len() as u64, Relaxed);
+        Some(stream)
+    }
+
+    pub fn disconnect_stream(&mut self, from: SocketAddr) {
+        self.datagrams.streams.remove(&from);
+        self.metrics.rtc_streams.store(self.datagrams.streams.len() as u64, Relaxed);
+    }
+
+    /// A datagram that came over a stream. True if it was somebody's.
+    pub fn take(&mut self, from: SocketAddr, datagram: &[u8], limits: &Limits) -> bool {
+        Metrics::add(&self.metrics.rtc_received, 1);
+        self.awake.notify_one();
+        self.bring(from, datagram, limits)
+    }
+
     /// True if it was somebody's.
-    fn bring(&mut self, source: SocketAddr, datagram: &[u8], limits: &Limits) -> Option<bool> {
+    fn bring(&mut self, source: SocketAddr, datagram: &[u8], limits: &Limits) -> bool {
+        let is_somebodys = self.hand(source, datagram, limits).unwrap_or(false);
+        Metrics::add(&self.metrics.rtc_dropped, u64::from(!is_somebodys));
+        is_somebodys
+    }
+
+    fn hand(&mut self, source: SocketAddr, datagram: &[u8], limits: &Limits) -> Option<bool> {
         let known = self.by_address.get(&source).copied();
         if known.is_none() && !self.switch.knows(&source) && !limits.take_datagram(source.ip()) {
             return None;
@@ -254,7 +287,7 @@ impl Peers {
             );
         };
         let id = self.entries.get(slot as usize)?.id;
-        let to = *self.candidates.iter().find(|candidate| candidate.is_ipv4() == source.is_ipv4())?;
+        let to = self.candidates.local(source)?;
         let now = Instant::now();
         let is_good = self.run(id, now, |peer, mouth| peer.handle_datagram(now, source, to, datagram, mouth))?;
         if let Some(entry) = self.entry(id).filter(|_| is_good) {

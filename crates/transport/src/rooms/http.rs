@@ -107,12 +107,19 @@ async fn shown(context: &Rc<Context>, room: RoomName) -> Result<Response, Error>
     let name = room.clone();
     let ask = move |context: Rc<Context>| async move {
         let switched = media::reports(&context, &name);
-        context.rooms.with(&name, |room| {
-            let mut shown = room.state();
-            shown["reports"] = room.reports();
-            shown["switch"] = json!(switched);
-            Ok(shown)
-        })
+        let mut shown = match context.rooms.with(&name, |room| Ok((room.state(), room.reports()))) {
+            Ok((mut state, reports)) => {
+                state["reports"] = reports;
+                state
+            }
+            // Nobody takes part, but somebody publishes or plays by HTTP.
+            Err(_) if !switched.is_empty() => {
+                json!({ "version": 0, "topology": "switch", "participants": [], "reports": {} })
+            }
+            Err(error) => return Err(error),
+        };
+        shown["switch"] = json!(switched);
+        Ok(shown)
     };
     Ok(json_answer(shared.ask(context, &room, ask).await?.to_string()))
 }

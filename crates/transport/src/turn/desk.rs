@@ -15,12 +15,12 @@ use tokio::{
     task::{JoinHandle, spawn_local},
 };
 
-use super::{
-    Settings, TURN_DATAGRAMS,
-    relays::Ports,
-    stream::{Fullness, Outgoing},
+use super::{Settings, TURN_DATAGRAMS, relays::Ports};
+use crate::{
+    framed::{Fullness, Outgoing},
+    limits::Limits,
+    tls,
 };
-use crate::{limits::Limits, tls};
 
 /// The largest datagram that there is.
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
@@ -124,7 +124,7 @@ impl Desk {
         self.last_stream.set(id);
         let outgoing = Rc::<Outgoing>::default();
         self.streams.borrow_mut().insert(id, outgoing.clone());
-        (Client::Stream(id, SocketAddr::new(from.ip().to_canonical(), from.port())), outgoing)
+        (Client::Stream(id, from), outgoing)
     }
 
     pub fn disconnect(&self, client: Client) {
@@ -154,7 +154,7 @@ impl Desk {
         let is_sent = match client {
             Client::Datagram(to) => self.datagrams.try_send_to(bytes, self.on_the_wire(to)).is_ok(),
             Client::Stream(id, _) => {
-                self.streams.borrow().get(&id).is_some_and(|outgoing| outgoing.push(bytes, fullness))
+                self.streams.borrow().get(&id).is_some_and(|outgoing| outgoing.push(&[bytes], fullness))
             }
         };
         if !is_sent {

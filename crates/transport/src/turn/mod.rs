@@ -35,13 +35,11 @@ pub use offer::{IceServer, IceServers, Offer};
 pub(crate) use offer::{answer, for_caller};
 pub use peers::{BadPeers, Peers};
 
-use crate::{limits::Limits, tls};
+use crate::{framed, limits::Limits, tls};
 use desk::Desk;
 
 /// Room of the port for what has come and for what is to go.
 const SOCKET_BYTES: usize = 4 << 20;
-/// Attempts to find one number that is free for datagrams and for streams.
-const PORT_ATTEMPTS: usize = 32;
 /// Datagrams that are taken from one socket before other tasks get their turn.
 const TURN_DATAGRAMS: usize = 64;
 
@@ -78,23 +76,8 @@ impl Port {
     ///
     /// Errors: the address is taken, or not ours.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let mut attempts = 0;
-        loop {
-            let datagrams = UdpSocket::bind(address)?;
-            let bound = datagrams.local_addr()?;
-            attempts += 1;
-            let streams = match TcpListener::bind(bound) {
-                Err(_) if address.port() == 0 && attempts < PORT_ATTEMPTS => continue,
-                bound => bound?,
-            };
-            let options = socket2::SockRef::from(&datagrams);
-            // As much as the system allows is enough.
-            let _ = options.set_recv_buffer_size(SOCKET_BYTES);
-            let _ = options.set_send_buffer_size(SOCKET_BYTES);
-            datagrams.set_nonblocking(true)?;
-            streams.set_nonblocking(true)?;
-            return Ok(Self { datagrams, streams, address: bound });
-        }
+        let (datagrams, streams) = framed::bind(address, SOCKET_BYTES)?;
+        Ok(Self { address: datagrams.local_addr()?, datagrams, streams })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -175,14 +158,6 @@ async fn tick(desk: Rc<Desk>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_number_serves_datagrams_and_streams() {
-        let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        assert_ne!(port.address().port(), 0);
-        assert_eq!(port.streams.local_addr().unwrap(), port.address());
-        assert!(Port::bind(port.address()).is_err(), "it is taken");
-    }
 
     #[test]
     fn clients_are_told_what_reaches_the_port() {

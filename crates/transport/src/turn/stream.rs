@@ -1,24 +1,17 @@
-use std::{
-    cell::{Cell, RefCell},
-    io,
-    net::SocketAddr,
-    rc::Rc,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 use bytes::{Buf, BytesMut};
 use millrace_rtc::turn::{Client, framed_bytes};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
+    io::{AsyncReadExt, ReadHalf},
     net::{TcpListener, TcpStream},
-    sync::Notify,
     task::spawn_local,
     time::timeout,
 };
 
 use super::desk::Desk;
 use crate::{
+    framed,
     limits::Permit,
     tls::{self, Accepted, Stream},
 };
@@ -27,68 +20,16 @@ use crate::{
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Largest message of somebody without a relay: names, passwords and all have room.
 const STRANGER_BYTES_MAX: usize = 2048;
-/// What waits for one client; beyond, datagrams are lost, as on any full link.
-const WAITING_BYTES_MAX: usize = 256 << 10;
 const READ_BYTES: usize = 16 << 10;
-/// Pause after the kernel has refused a connection (out of descriptors, say).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// First byte of a TLS handshake; of a message it is another. Source: RFC 8446, section 5.1; RFC 7983.
 const HANDSHAKE: u8 = 22;
 
-/// What is to be sent on one stream.
-#[derive(Default)]
-pub struct Outgoing {
-    waiting: RefCell<BytesMut>,
-    changed: Notify,
-    is_over: Cell<bool>,
-}
-
-/// What becomes of a message that finds no room.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Fullness {
-    /// It is lost.
-    Loses,
-    /// The stream is over: an answer is not lost on it.
-    Ends,
-}
-
-impl Outgoing {
-    /// False if there is no room.
-    pub fn push(&self, bytes: &[u8], fullness: Fullness) -> bool {
-        let mut waiting = self.waiting.borrow_mut();
-        let has_room = waiting.len() + bytes.len() <= WAITING_BYTES_MAX;
-        if has_room {
-            waiting.extend_from_slice(bytes);
-        } else if fullness == Fullness::Ends {
-            self.is_over.set(true);
-        }
-        self.changed.notify_one();
-        has_room
-    }
-
-    pub fn end(&self) {
-        self.is_over.set(true);
-        self.changed.notify_one();
-    }
-}
-
 pub async fn accept(desk: Rc<Desk>, listener: TcpListener) {
     let acceptor = desk.tls.clone().map(|settings| Rc::new(tls::Acceptor::new(settings)));
-    loop {
-        match listener.accept().await {
-            Ok((stream, from)) => {
-                // Who is one too many is not told: there is no message for it before a request.
-                if let Ok(permit) = desk.limits.connect(from.ip()) {
-                    let _ = stream.set_nodelay(true);
-                    drop(spawn_local(connection(desk.clone(), stream, from, acceptor.clone(), permit)));
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection of a TURN client cannot be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+    let begin = |stream, from, permit| {
+        drop(spawn_local(connection(desk.clone(), stream, from, acceptor.clone(), permit)));
+    };
+    framed::accept(listener, &desk.limits, begin).await;
 }
 
 async fn connection(
@@ -106,7 +47,7 @@ async fn connection(
     let (reading, writing) = tokio::io::split(stream);
     let ended = tokio::select! {
         ended = read(&desk, client, reading) => ended,
-        ended = write(&outgoing, writing, desk.write_timeout) => ended,
+        ended = outgoing.write(writing, desk.write_timeout) => ended,
     };
     desk.disconnect(client);
     if let Err(error) = ended {
@@ -162,23 +103,5 @@ async fn read(desk: &Rc<Desk>, client: Client, mut stream: ReadHalf<Stream>) -> 
             received = BytesMut::new();
         }
         tokio::task::yield_now().await;
-    }
-}
-
-async fn write(outgoing: &Outgoing, mut stream: WriteHalf<Stream>, longest: Duration) -> io::Result<()> {
-    loop {
-        let waiting = outgoing.waiting.take();
-        if outgoing.is_over.get() {
-            return Err(io::ErrorKind::ConnectionAborted.into());
-        }
-        if waiting.is_empty() {
-            outgoing.changed.notified().await;
-            continue;
-        }
-        let written = async {
-            stream.write_all(&waiting).await?;
-            stream.flush().await
-        };
-        timeout(longest, written).await??;
     }
 }

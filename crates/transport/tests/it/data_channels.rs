@@ -1,11 +1,18 @@
 //! Data channels beyond what every transport promises: who is let in, what may get lost, who takes nothing, and what strangers send.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use millrace_edge::data_channel::{Connection, Heard, OpenError};
-use millrace_rtc::{Lane, Peer};
+use millrace_rtc::{Event, Lane, Outputs, Peer};
 use millrace_server::config::Secret;
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{
     client::Session,
@@ -17,7 +24,7 @@ async fn open(server: &Server) -> Connection {
 }
 
 fn offer() -> String {
-    Peer::offer(SocketAddr::from(([127, 0, 0, 1], 1)), std::time::Instant::now()).sdp
+    Peer::offer(SocketAddr::from(([127, 0, 0, 1], 1)), Instant::now()).sdp
 }
 
 /// Posts an offer as any HTTP client would.
@@ -175,6 +182,125 @@ async fn strangers_are_told_nothing_and_counted() {
     assert!(told.is_err(), "{told:?}");
     let mut connection = open(&server).await;
     assert_eq!(heard(&mut connection).await.1["push"], "connected", "others come in");
+}
+
+/// A client that no datagram reaches: those of its peer go over one stream, each behind its length.
+struct ByStream {
+    stream: TcpStream,
+    peer: Peer,
+    out: Outputs,
+    local: SocketAddr,
+    server: SocketAddr,
+    lines: String,
+}
+
+/// Where an answer says that streams are taken.
+fn streams(answer: &str) -> Option<SocketAddr> {
+    let candidate =
+        answer.lines().find(|line| line.starts_with("a=candidate:") && line.contains(" tcptype passive"))?;
+    let words: Vec<_> = candidate.split(' ').collect();
+    Some(SocketAddr::new(words[4].parse().expect("an address"), words[5].parse().expect("a port")))
+}
+
+impl ByStream {
+    async fn open(server: &Server) -> Self {
+        // Nobody asks where a stream comes from before it is there: RFC 6544 has such an end say port 9.
+        let local = SocketAddr::from(([127, 0, 0, 1], 9));
+        let offer = Peer::offer(local, Instant::now());
+        let answer = post(server, &[], offer.sdp.clone()).await.text();
+        let address = streams(&answer).expect("streams are taken");
+        let stream = TcpStream::connect(address).await.expect("a stream");
+        let peer = offer.accept(&answer).expect("an answer");
+        let out = Outputs::default();
+        let mut made = Self { stream, peer, out, local, server: address, lines: String::new() };
+        let begun = made.peer.handle_timeout(Instant::now(), &mut made.out);
+        begun.expect("a beginning");
+        while !made.out.events.contains(&Event::Open(Lane::Session)) {
+            made.go_on().await;
+        }
+        made
+    }
+
+    /// Sends what there is, and waits for a datagram or a timer.
+    async fn go_on(&mut self) {
+        for (_, datagram) in std::mem::take(&mut self.out.datagrams) {
+            let framed = [&(datagram.len() as u16).to_be_bytes()[..], &datagram].concat();
+            // In pieces, as on any stream.
+            for piece in framed.chunks(700) {
+                self.stream.write_all(piece).await.expect("sent");
+            }
+        }
+        let timer = self.peer.timeout();
+        tokio::select! {
+            ready = self.stream.readable() => {
+                ready.expect("a stream");
+                let length = self.stream.read_u16().await.expect("a length");
+                let mut datagram = vec![0; usize::from(length)];
+                self.stream.read_exact(&mut datagram).await.expect("a datagram");
+                let taken = self.peer.handle_datagram(Instant::now(), self.server, self.local, &datagram, &mut self.out);
+                taken.expect("a connection");
+            }
+            () = tokio::time::sleep_until(timer.into()) => {
+                self.peer.handle_timeout(Instant::now(), &mut self.out).expect("a connection");
+            }
+        }
+    }
+
+    async fn say(&mut self, line: &str) {
+        let line = format!("{line}\n");
+        for piece in line.as_bytes().chunks(10_000) {
+            let taken = self.peer.write(Instant::now(), Lane::Session, true, piece, &mut self.out);
+            assert!(taken.expect("a connection"), "there is room");
+        }
+    }
+
+    async fn line(&mut self) -> Value {
+        loop {
+            while let Some(event) = self.out.events.pop_front() {
+                if let Event::Data(Lane::Session, data) = event {
+                    self.lines.push_str(std::str::from_utf8(&data).expect("text"));
+                }
+            }
+            if let Some((line, rest)) = self.lines.split_once('\n') {
+                let line = serde_json::from_str(line).expect("a line of JSON");
+                self.lines = rest.to_owned();
+                return line;
+            }
+            self.go_on().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_is_reached_by_no_datagram_comes_over_a_stream() {
+    let server = Server::with(|config| config.server.shards = 1);
+    let mut client = within(ByStream::open(&server)).await;
+    assert_eq!(within(client.line()).await["push"], "connected");
+    let data = "ä".repeat(50_000);
+    client.say(&json!({ "id": 1, "subscribe": { "channel": "far", "since": "now" } }).to_string()).await;
+    client.say(&json!({ "id": 2, "publish": { "channel": "far", "data": data } }).to_string()).await;
+    let mut came = Vec::new();
+    while came.len() < 3 {
+        came.push(within(client.line()).await);
+    }
+    assert!(came.iter().any(|line| line["id"] == 1 && line["ok"].is_object()), "{came:?}");
+    assert!(came.iter().any(|line| line["data"] == data.as_str()), "what was published comes back");
+
+    // A stranger whose datagrams are nobody's is told nothing; one whose lengths are none is ended.
+    let dropped = server.metric("millrace_rtc_dropped_total").await;
+    let mut stranger = TcpStream::connect(client.server).await.expect("a stream");
+    stranger.write_all(&[0, 3, 1, 2, 3, 0, 0, 0, 1, 255]).await.expect("sent");
+    until("all were dropped", async || server.metric("millrace_rtc_dropped_total").await == dropped + 3).await;
+    stranger.write_all(&[255; 100]).await.expect("sent");
+    let mut told = Vec::new();
+    within(stranger.read_to_end(&mut told)).await.ok();
+    assert!(told.is_empty(), "{told:?}");
+    client.say(r#"{"id":3,"ping":{}}"#).await;
+    assert_eq!(within(client.line()).await["id"], 3, "others go on");
+    drop(client);
+
+    let without = Server::with(|config| config.rtc.tcp = false);
+    assert_eq!(streams(&post(&without, &[], offer()).await.text()), None);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use millrace_rtc::{MediaClient, MediaKind};
 use millrace_server::config::Secret;
+use serde_json::json;
 
 use crate::{
     rooms::{SECRET, ask, token},
@@ -20,6 +21,19 @@ async fn begin(server: &Server, place: &str, token: &str) -> Answer {
     let headers: &[(&str, &str)] = &[SDP, ("authorization", &bearer)];
     let headers = if token.is_empty() { &headers[..1] } else { headers };
     ask(server, "POST", &format!("/v1/rooms/r/{place}"), headers, offer).await
+}
+
+#[tokio::test]
+async fn a_room_where_somebody_only_publishes_is_there() {
+    let server = Server::start();
+    server.get("/v1/rooms/r").await.assert_problem(404, "not_found");
+    let session = begin(&server, "whip", "").await;
+    assert_eq!(session.status, 201, "{}", session.text());
+    let room = server.get("/v1/rooms/r").await.json();
+    assert_eq!((&room["topology"], &room["participants"]), (&json!("switch"), &json!([])));
+    assert_eq!(room["switch"].as_array().map(Vec::len), Some(1), "{room}");
+    assert_eq!(ask(&server, "DELETE", session.header("location"), &[], String::new()).await.status, 200);
+    server.get("/v1/rooms/r").await.assert_problem(404, "not_found");
 }
 
 #[tokio::test]

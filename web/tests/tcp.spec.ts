@@ -1,0 +1,93 @@
+// Clients that no datagram reaches: of where the server says that it is found, they are left what is TCP.
+import { expect, test, type BrowserContext, type Page } from '@playwright/test';
+import { blank, camera, enter, heard, quality, sendAll } from './room-page.ts';
+import { serve, type Server } from './server.ts';
+
+test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
+
+declare global {
+  interface Window {
+    connections: Set<RTCPeerConnection>;
+  }
+}
+
+let server: Server;
+
+test.beforeAll(async () => {
+  server = await serve();
+});
+
+test.afterAll(async () => {
+  await server?.stop();
+});
+
+/** Pages of this context send their datagrams over streams, or not at all. */
+const onlyTcp = (context: BrowserContext): Promise<unknown> =>
+  context.addInitScript(() => {
+    window.connections = new Set();
+    type Set = (this: RTCPeerConnection, told: RTCSessionDescriptionInit) => Promise<void>;
+    const set = RTCPeerConnection.prototype.setRemoteDescription as Set;
+    RTCPeerConnection.prototype.setRemoteDescription = function (told) {
+      window.connections.add(this);
+      return set.call(this, { type: told.type, sdp: told.sdp!.replace(/^a=candidate:\S+ \d udp .*\r\n/gim, '') });
+    } as Set as typeof RTCPeerConnection.prototype.setRemoteDescription;
+  });
+
+/** By which protocol each connection of a page goes. */
+const ways = (page: Page): Promise<unknown[]> =>
+  page.evaluate(async () => {
+    const way = async (connection: RTCPeerConnection): Promise<unknown> => {
+      const stats = [...((await connection.getStats()) as unknown as Map<string, Record<string, unknown>>).values()];
+      const pair = stats.find(({ type, state, nominated }) => type === 'candidate-pair' && state === 'succeeded' && nominated);
+      return stats.find(({ id }) => id === pair?.remoteCandidateId)?.protocol;
+    };
+    return Promise.all([...window.connections].map(way));
+  });
+
+test('data channels over TCP carry commands, and messages of every size in order', async ({ context, page }) => {
+  await onlyTcp(context);
+  await page.goto(`${server.url}/v1/info`);
+  const sizes = Array.from({ length: 100 }, (_, i) => i * i * 8);
+  const lengths = await page.evaluate(async (sizes) => {
+    const connection = new RTCPeerConnection();
+    const channel = connection.createDataChannel('millrace');
+    await connection.setLocalDescription();
+    const headers = { 'content-type': 'application/sdp' };
+    const answer = await fetch('/v1/connect', { method: 'POST', headers, body: connection.localDescription!.sdp });
+    const got: number[] = [];
+    const all = new Promise<void>((resolve, reject) => {
+      setTimeout(() => reject(new Error(`${got.length} of ${sizes.length} came; ${connection.iceConnectionState}`)), 20_000);
+      let text = '';
+      channel.onmessage = ({ data }: MessageEvent<string>) => {
+        const lines = (text += data).split('\n');
+        text = lines.pop()!;
+        for (const line of lines) {
+          const { data } = JSON.parse(line || '{}') as { data?: string };
+          if (data !== undefined && got.push(data.length) === sizes.length) resolve();
+        }
+      };
+    });
+    channel.onopen = () => {
+      const say = (command: object): void => channel.send(`${JSON.stringify(command)}\n`);
+      say({ id: 1, subscribe: { channel: 'over-tcp', since: 'now' } });
+      sizes.forEach((size, i) => say({ id: i + 2, publish: { channel: 'over-tcp', data: 'x'.repeat(size) } }));
+    };
+    await connection.setRemoteDescription({ type: 'answer', sdp: await answer.text() });
+    await all;
+    return got;
+  }, sizes);
+  expect(lengths).toEqual(sizes);
+  expect(await ways(page)).toEqual(['tcp']);
+});
+
+test('the switching unit is reached by TCP, with pictures both ways', async ({ context }) => {
+  await onlyTcp(context);
+  const pages = [await blank(context, server.url), await blank(context, server.url)];
+  const ids: string[] = [];
+  for (const page of pages) ids.push(await enter(page, 'over-tcp', { topology: 'switch', video: true, name: `peer ${ids.length}` }));
+  const frames = async (page: Page): Promise<number> => (await quality(page)).links.reduce((sum, { frames }) => sum + (frames ?? 0), 0);
+  for (const page of pages) await expect.poll(() => frames(page), { timeout: 30_000 }).toBeGreaterThan(30);
+  for (const page of pages) expect(await ways(page)).toEqual(['tcp']);
+  await sendAll(pages, 100);
+  for (const page of pages) await expect.poll(async () => Object.values(await heard(page)).flat().length).toBe(100);
+});
