@@ -6,11 +6,11 @@ use std::{
 };
 
 use str0m::{
-    Candidate, IceCreds, Input, Output, PacerReason, Reason, Rtc, RtcConfig, RtcError,
+    Candidate, IceCreds, Input, Output, Rtc, RtcConfig, RtcError,
     net::{Protocol, Receive, TcpType},
 };
 
-use crate::crypto;
+use crate::{crypto, egress::Exported};
 
 /// Where an end can be reached.
 #[derive(Clone, Debug)]
@@ -52,14 +52,15 @@ pub(crate) struct Connection {
     haste: u32,
     ufrag: String,
     timeout: Instant,
-    /// When the library asked for it last, by its own time.
-    due: Instant,
     /// The library's time when it was last told it.
     told: Instant,
     /// The newest; kept where the library would take it for old too soon.
     consent: Option<Consent>,
     keeps_consent: bool,
     is_over: bool,
+    /// Where the library has sent last what is no STUN: the way that was found.
+    remote: Option<SocketAddr>,
+    exported: Option<Exported>,
 }
 
 /// The other end has asked by STUN whether this one is there, and so lets it send.
@@ -80,11 +81,10 @@ const CONSENT_AGAIN: Duration = Duration::from_secs(12);
 
 /// What is due so soon is done at once: a timer would cost more than it waits.
 const SOON: Duration = Duration::from_micros(50);
-/// What the library does for its own books alone may be so late: the next packet, if one comes, does it in the same go. And where an answer
-/// takes next to no time, its estimator wants to be called again after no time.
-const LATE_MAX: Duration = Duration::from_millis(10);
 /// By the library's own time; its shortest wait for an acknowledgement is a second.
 const BEHIND_MAX: Duration = Duration::from_millis(50);
+/// First byte of what is no STUN. Source: RFC 7983.
+const NO_STUN: u8 = 4;
 /// How a STUN message begins that asks for an answer. Source: RFC 8489, section 5.
 const BINDING_REQUEST: [u8; 2] = [0, 1];
 /// So often in a row, at most: then others get their turn.
@@ -128,12 +128,35 @@ impl Connection {
             rtc.add_local_candidate(candidate);
         }
         let (consent, keeps_consent) = (None, is_lite && haste > 1);
-        Self { rtc, born: now, haste, ufrag, timeout: now, due: now, told: now, consent, keeps_consent, is_over: false }
+        let (is_over, remote, exported) = (false, None, None);
+        Self {
+            rtc,
+            born: now,
+            haste,
+            ufrag,
+            timeout: now,
+            told: now,
+            consent,
+            keeps_consent,
+            is_over,
+            remote,
+            exported,
+        }
     }
 
     /// What the other end calls this one in its STUN requests.
     pub fn ufrag(&self) -> &str {
         &self.ufrag
+    }
+
+    /// Where the other end is, once a way to it was found.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        self.remote
+    }
+
+    /// The keys of media, once, when the handshake has agreed on them.
+    pub fn take_exported(&mut self) -> Option<Exported> {
+        self.exported.take()
     }
 
     /// When [`Connection::handle_timeout`] wants to be called.
@@ -178,23 +201,6 @@ impl Connection {
         self.run(|rtc| Ok(rtc.handle_input(Input::Timeout(at))?), tell)
     }
 
-    /// Writes one packet, and lets time go on, so that it leaves: in one go.
-    ///
-    /// Errors: the connection is to be forgotten.
-    pub fn send(
-        &mut self,
-        now: Instant,
-        write: impl FnOnce(&mut Rtc) -> Result<(), Broken>,
-        tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
-    ) -> Result<(), Broken> {
-        let at = self.tell_time(now);
-        let work = |rtc: &mut Rtc| {
-            write(rtc)?;
-            Ok(rtc.handle_input(Input::Timeout(at))?)
-        };
-        self.work(work, tell, true)
-    }
-
     /// Says good-bye; nothing comes after it.
     pub fn close(&mut self, tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) {
         let _ = self.run(|rtc| Ok(rtc.close()?), tell);
@@ -207,16 +213,7 @@ impl Connection {
     pub fn run<T>(
         &mut self,
         work: impl FnOnce(&mut Rtc) -> Result<T, Broken>,
-        tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
-    ) -> Result<T, Broken> {
-        self.work(work, tell, false)
-    }
-
-    fn work<T>(
-        &mut self,
-        work: impl FnOnce(&mut Rtc) -> Result<T, Broken>,
         mut tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
-        is_send: bool,
     ) -> Result<T, Broken> {
         if self.is_over {
             return Err(Broken::Over);
@@ -224,10 +221,11 @@ impl Connection {
         let done = catch_unwind(AssertUnwindSafe(|| {
             self.remind_of_consent(&mut tell)?;
             let done = work(&mut self.rtc)?;
-            self.drain(&mut tell, is_send)?;
+            self.drain(&mut tell)?;
             Ok(done)
         }));
         let done = done.unwrap_or(Err(Broken::Panicked));
+        self.exported = crypto::take_exported().or(self.exported.take());
         self.is_over |= done.is_err();
         done
     }
@@ -242,8 +240,8 @@ impl Connection {
         *told = now;
         self.rtc.handle_input(Input::Receive(now, receive))?;
         // The answer has been given.
-        let is_stun = |said: &Said| matches!(said, Said::Datagram(_, datagram) if datagram.first() < Some(&4));
-        self.drain(&mut |rtc, said| if is_stun(&said) { Ok(()) } else { tell(rtc, said) }, false)
+        let is_stun = |said: &Said| matches!(said, Said::Datagram(_, datagram) if datagram.first() < Some(&NO_STUN));
+        self.drain(&mut |rtc, said| if is_stun(&said) { Ok(()) } else { tell(rtc, said) })
     }
 
     /// The library's time, if it was told an older one: timers that it sets by that one would end too soon.
@@ -262,51 +260,27 @@ impl Connection {
         self.born + now.saturating_duration_since(self.born) * self.haste
     }
 
-    fn drain(
-        &mut self,
-        tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
-        is_send: bool,
-    ) -> Result<(), Broken> {
-        let (mut rounds, mut has_sent) = (0, false);
+    fn drain(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
+        let mut rounds = 0;
         loop {
             match self.rtc.poll_output()? {
-                // The next packet that is sent has it do so.
-                Output::Timeout(_) if is_send && has_sent && self.books_packet() => {
-                    let late = self.told + LATE_MAX;
-                    self.timeout = self.untold(if self.due > self.told { self.due.min(late) } else { late });
-                    return Ok(());
-                }
-                Output::Timeout(at) if self.may_be_late() => {
-                    self.due = at + LATE_MAX;
-                    self.timeout = self.untold(self.due);
-                    return Ok(());
-                }
                 Output::Timeout(at) if at <= self.told + SOON && rounds < ROUNDS_MAX => {
                     rounds += 1;
                     self.rtc.handle_input(Input::Timeout(at))?;
                 }
                 Output::Timeout(at) => {
-                    self.due = at;
                     self.timeout = self.untold(at);
                     return Ok(());
                 }
                 Output::Transmit(transmit) => {
-                    has_sent = true;
+                    if transmit.contents.first() >= Some(&NO_STUN) {
+                        self.remote = Some(transmit.destination);
+                    }
                     tell(&mut self.rtc, Said::Datagram(transmit.destination, transmit.contents.into()))?;
                 }
                 Output::Event(event) => tell(&mut self.rtc, Said::Event(event))?,
             }
         }
-    }
-
-    /// The pacer books each packet before it gives out another.
-    fn books_packet(&self) -> bool {
-        self.rtc.last_timeout_reason() == Reason::Pacer(PacerReason::Immediate)
-    }
-
-    fn may_be_late(&self) -> bool {
-        let reason = self.rtc.last_timeout_reason();
-        matches!(reason, Reason::Pacer(PacerReason::Handle) | Reason::BweDelayControl | Reason::Feedback)
     }
 
     /// When it is, here, so late for the library: a little later rather than a little too soon, which would be for nothing.

@@ -9,6 +9,7 @@
 
 mod connection;
 mod crypto;
+mod egress;
 pub mod forward;
 mod media;
 mod peer;

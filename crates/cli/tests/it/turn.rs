@@ -4,7 +4,7 @@ use std::{
     io::Write,
     net::UdpSocket,
     process::{Command, Stdio},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use crate::support::{BOUND, Ended, Process, Server, millrace};
@@ -62,6 +62,20 @@ impl Relay {
         Process::start(command.args(["-u", username, name, value, "127.0.0.1"])).finish()
     }
 
+    /// All that its own client sends to the peer comes back.
+    #[track_caller]
+    fn assert_reaches(&self, peer: &Peer, flags: &[&str]) {
+        self.assert_all_came_back(&self.own_client(peer, flags), flags);
+    }
+
+    #[track_caller]
+    fn assert_all_came_back(&self, ended: &Ended, flags: &[&str]) {
+        let is_good = ended.code == Some(0) && ended.out.contains("Total lost packets 0 ");
+        let metrics = if is_good { String::new() } else { self.server.get("/metrics").body };
+        let counted: Vec<_> = metrics.lines().filter(|line| line.starts_with("millrace_turn_")).collect();
+        assert!(is_good, "{flags:?}: {ended:#?}; the relay: {counted:#?}");
+    }
+
     fn own_client(&self, peer: &Peer, flags: &[&str]) -> Ended {
         self.client(peer, flags, &self.username, &self.password)
     }
@@ -73,24 +87,35 @@ impl Relay {
     }
 }
 
+/// Ports that are tried until one and the next are both free: coturn's client sends to both.
+const PORTS_TRIED: usize = 20;
+/// How long an echo of what was just started is waited for before it is asked again.
+const ECHO_TIMEOUT: Duration = Duration::from_millis(50);
+
 impl Peer {
     fn start() -> Self {
-        let port = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
+        let pair = |_| {
+            let first = UdpSocket::bind("127.0.0.1:0").ok()?;
+            let port = first.local_addr().ok()?.port();
+            UdpSocket::bind(("127.0.0.1", port.checked_add(1)?)).ok().map(|_| port)
+        };
+        let port = (0..PORTS_TRIED).find_map(pair).expect("two free ports");
         let text = port.to_string();
         let process = Process::start(Command::new("turnutils_peer").args(["-L", "127.0.0.1", "-p", &text]));
-        let deadline = Instant::now() + BOUND;
-        // Once it is there, nobody else gets its port.
-        while UdpSocket::bind(("127.0.0.1", port)).is_ok() {
-            assert!(Instant::now() < deadline, "the peer does not listen");
-            std::thread::yield_now();
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket.set_read_timeout(Some(ECHO_TIMEOUT)).expect("a timeout");
+        for port in [port, port + 1] {
+            let deadline = Instant::now() + BOUND;
+            let is_echoed = |socket: &UdpSocket| {
+                let sent = socket.send_to(b"are you there?", ("127.0.0.1", port));
+                sent.is_ok() && socket.recv_from(&mut [0; 100]).is_ok_and(|(_, from)| from.port() == port)
+            };
+            while !is_echoed(&socket) {
+                assert!(Instant::now() < deadline, "the peer does not answer at port {port}");
+            }
         }
         Self { _process: process, port: text }
     }
-}
-
-#[track_caller]
-fn assert_all_came_back(ended: &Ended) {
-    assert!(ended.code == Some(0) && ended.out.contains("Total lost packets 0 "), "{ended:#?}");
 }
 
 #[test]
@@ -113,12 +138,12 @@ fn coturns_client_reaches_its_peer_by_datagrams_and_by_tcp() {
     ];
     for flags in ways {
         let before = relay.metric("millrace_turn_datagrams_total{to=\"peers\"}");
-        assert_all_came_back(&relay.own_client(&peer, flags));
+        relay.assert_reaches(&peer, flags);
         let sent = relay.metric("millrace_turn_datagrams_total{to=\"peers\"}") - before;
         assert!(sent >= 20, "{flags:?}: {sent}");
     }
     // As `turnserver --use-auth-secret` and its clients do: whoever has the secret makes names of its own.
-    assert_all_came_back(&relay.client(&peer, &["-c"], "alice", ""));
+    relay.assert_all_came_back(&relay.client(&peer, &["-c"], "alice", ""), &["by the secret"]);
 }
 
 #[test]
@@ -140,9 +165,9 @@ fn coturns_client_reaches_its_peer_through_tls() {
     let port = url.trim_end_matches("?transport=tcp").rsplit(':').next().expect("a port").to_owned();
     let relay = Relay { server, port, username: text(&first["username"]), password: text(&first["credential"]) };
     let peer = Peer::start();
-    assert_all_came_back(&relay.own_client(&peer, &["-c", "-t", "-S"]));
+    relay.assert_reaches(&peer, &["-c", "-t", "-S"]);
     // The same port without.
-    assert_all_came_back(&relay.own_client(&peer, &["-c", "-t"]));
+    relay.assert_reaches(&peer, &["-c", "-t"]);
 }
 
 #[test]
@@ -163,7 +188,7 @@ fn wrong_and_expired_credentials_get_no_relay() {
     assert_eq!(relay.metric("millrace_turn_allocated_total"), 0);
     // The same a little later is good: it is the time that was wrong.
     let good = format!("{}:alice", now_s + 600);
-    assert_all_came_back(&relay.client(&peer, &["-c"], &good, &password(&good)));
+    relay.assert_all_came_back(&relay.client(&peer, &["-c"], &good, &password(&good)), &["-c"]);
 }
 
 /// As another program makes it.

@@ -2,6 +2,7 @@
 //! made, and that is the dearest part of a join (four fifths of it): so there is one configuration for all.
 
 use std::{
+    cell::Cell,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -35,6 +36,7 @@ use x509_parser::{
 };
 
 use super::aes_block;
+use crate::egress::Exported;
 
 /// How long a lost part of the handshake is waited for at first. The paths that browsers meet are shorter than the second of RFC 6347, and
 /// what is sent twice here is a datagram or three.
@@ -58,6 +60,16 @@ pub fn generate_certificate() -> Option<DtlsCert> {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).ok()?;
     let certificate = rcgen::CertificateParams::new(Vec::new()).ok()?.self_signed(&key).ok()?;
     Some(DtlsCert { certificate: certificate.der().to_vec(), private_key: key.serialize_der() })
+}
+
+thread_local! {
+    static EXPORTED: Cell<Option<Exported>> = const { Cell::new(None) };
+}
+
+/// The keys of media that a handshake has agreed on since this was asked last, on this thread: whoever works on a connection takes them right
+/// after. The library hands them to nobody.
+pub fn take_exported() -> Option<Exported> {
+    EXPORTED.take()
 }
 
 impl DtlsProvider for Provider {
@@ -135,6 +147,11 @@ impl DtlsInstance for Instance {
         match self.dtls.poll_output(buf) {
             // They come after this has been said, and to say it again changes nothing.
             DtlsOutput::KeyingMaterial(..) if !self.for_media => DtlsOutput::Connected,
+            DtlsOutput::KeyingMaterial(material, profile) => {
+                let is_client = self.dtls.is_active();
+                EXPORTED.set(Some(Exported { profile, material: material[..].into(), is_client }));
+                DtlsOutput::KeyingMaterial(material, profile)
+            }
             output => output,
         }
     }

@@ -15,7 +15,8 @@ use str0m::{
     crypto::{Sha1HmacProvider, Sha1Provider, Sha256Provider},
 };
 
-pub use dtls::generate_certificate;
+pub use dtls::{generate_certificate, take_exported};
+pub use srtp::Counter;
 
 /// All of it, made once.
 pub fn provider() -> Arc<CryptoProvider> {
@@ -71,7 +72,7 @@ impl Sha256Provider for Hash {
 }
 
 /// One block through AES, which ring does not show by itself.
-fn aes_block<C: aes::cipher::KeyInit + aes::cipher::BlockCipherEncrypt>(key: &[u8], block: &[u8; 16]) -> [u8; 16] {
+pub fn aes_block<C: aes::cipher::KeyInit + aes::cipher::BlockCipherEncrypt>(key: &[u8], block: &[u8; 16]) -> [u8; 16] {
     let cipher = C::new_from_slice(key).expect("the caller has a key of this cipher's length");
     let mut out = aes::cipher::Block::<C>::default();
     out.copy_from_slice(block);

@@ -4,11 +4,10 @@ use std::{
 };
 
 use str0m::{
-    bwe::Bitrate,
     change::{SdpAnswer, SdpOffer, SdpPendingOffer},
     format::{CodecSpec, PayloadParams},
-    media::{Direction, MediaKind, Mid, Pt},
-    rtp::{ExtensionValues, RtpPacket, RtpWrite},
+    media::{Direction, MediaKind, Mid},
+    rtp::RtpPacket,
 };
 
 use super::{
@@ -19,10 +18,11 @@ use super::{
 use crate::{
     BadOffer, Broken,
     connection::{self, Candidates, Connection, Said},
+    egress::{Egress, Heard, Line as Way, Packet, is_report},
 };
 
-/// What a way is thought to carry until it is known.
-const FIRST_ESTIMATE: Bitrate = Bitrate::mbps(1);
+/// An estimate that has changed by less than this part of it is the same.
+const ESTIMATE_STEP: u64 = 50;
 
 /// One connection to the switch, and what goes over it.
 pub struct Member {
@@ -32,6 +32,8 @@ pub struct Member {
     pub name: Box<str>,
     pub role: Role,
     pub connection: Connection,
+    /// How packets leave for it; `None`: there are no keys yet, or nothing is sent to it.
+    pub egress: Option<Box<Egress>>,
     /// What its other end calls it in its requests; another name after each restart of ICE.
     pub ufrag: Box<str>,
     /// What it sends.
@@ -43,7 +45,7 @@ pub struct Member {
     pub wants_offer: bool,
     /// The last offer of a member that is offered nothing itself: an ICE restart is that offer with other names.
     pub offer: Option<Box<str>>,
-    /// What its way carries, in bits per second; `None`: nothing is known, and nothing limited.
+    /// What its way carried, in bits per second, when its layers were chosen; `None`: nothing was known, and nothing limited.
     pub estimate: Option<u64>,
     pub is_connected: bool,
     pub addresses: Vec<SocketAddr>,
@@ -61,9 +63,17 @@ pub struct Slot {
     pub source: Option<Source>,
     pub feed: Feed,
     /// What a format of the source is called here; `None`: this member does not take it.
-    format: Option<(PayloadParams, Option<Pt>)>,
+    format: Option<(PayloadParams, Option<Format>)>,
     pub sent_packets: u64,
     pub sent_bytes: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Format {
+    name: u8,
+    resend_name: Option<u8>,
+    /// Which of the member's lines.
+    line: usize,
 }
 
 /// An offer of ours that is not answered yet, and the lines in it that are new.
@@ -115,10 +125,7 @@ impl Member {
         brought: &mut Brought,
     ) -> Result<(Self, String), BadOffer> {
         let connection = Connection::new(true, candidates, 1, now, |config| {
-            // Whoever is sent nothing needs no estimate of what can be sent: it costs 20 times as much as doing nothing.
-            let estimate = (role != Role::Publisher).then_some(FIRST_ESTIMATE);
-            let config = config.clear_codecs().enable_opus(true, false).enable_vp8(true).enable_h264(true);
-            config.set_rtp_mode(true).enable_bwe(estimate)
+            config.clear_codecs().enable_opus(true, false).enable_vp8(true).enable_h264(true).set_rtp_mode(true)
         });
         let mut member = Self {
             id,
@@ -126,6 +133,7 @@ impl Member {
             name: name.into(),
             role,
             connection,
+            egress: None,
             ufrag: "".into(),
             tracks: Vec::new(),
             slots: Vec::new(),
@@ -164,7 +172,7 @@ impl Member {
             return Ok(None);
         }
         let gone: Vec<Mid> = self.slots.iter().filter(|slot| slot.source.is_none()).map(|slot| slot.mid).collect();
-        let Self { connection, pending, slots, wants_offer, .. } = self;
+        let Self { connection, egress, pending, slots, wants_offer, .. } = self;
         *wants_offer = false;
         let work = |rtc: &mut str0m::Rtc| {
             let mut api = rtc.sdp_api();
@@ -182,6 +190,10 @@ impl Member {
             Ok(())
         })?;
         slots.retain(|slot| slot.source.is_some());
+        if let Some(egress) = egress {
+            egress.retain(|mid| slots.iter().any(|slot| slot.mid == mid));
+            slots.iter_mut().for_each(|slot| slot.format = None);
+        }
         Ok(made.map(|(sdp, offer, lines)| {
             *pending = Some(Pending { offer, lines });
             sdp
@@ -211,46 +223,97 @@ impl Member {
         })
     }
 
-    /// Sends one packet over a slot, under the number and the format that it has there.
-    pub fn send(
+    /// The datagram of one packet over a slot, under the number and the format that it has there, and where it goes. `None`: this member does
+    /// not take it, or cannot yet.
+    pub fn write(
         &mut self,
         slot: usize,
         (packet, params, sent): (&RtpPacket, &PayloadParams, Renumbered),
         now: Instant,
-        brought: &mut Brought,
-    ) -> Result<(), Broken> {
-        let Self { connection, slots, .. } = self;
-        let Some(slot) = slots.get_mut(slot) else { return Ok(()) };
-        let Some(format) = slot.format(&connection.rtc, params) else { return Ok(()) };
+    ) -> Option<(SocketAddr, Vec<u8>)> {
+        let Self { connection, egress, slots, .. } = self;
+        let (slot, egress, to) = (slots.get_mut(slot)?, egress.as_mut()?, connection.remote()?);
+        let format = slot.format(&mut connection.rtc, egress, params)?;
         let seen = &packet.header.ext_vals;
-        let shown = ExtensionValues {
-            audio_level: seen.audio_level,
-            voice_activity: seen.voice_activity,
-            video_orientation: seen.video_orientation,
-            ..ExtensionValues::default()
+        let outgoing = Packet {
+            format: format.name,
+            resend_format: format.resend_name.filter(|_| slot.kind == MediaKind::Video),
+            sequence: sent.sequence,
+            time: sent.time,
+            clock_hz: packet.time.denom(),
+            marker: packet.header.marker,
+            audio_level: seen.audio_level.map(|level| (level.unsigned_abs(), seen.voice_activity.unwrap_or(false))),
+            orientation: seen.video_orientation.map(|orientation| orientation as u8),
+            patch: sent.patch,
+            payload: packet.payload.clone(),
         };
-        let mut write = RtpWrite::new(format, sent.sequence.into(), sent.time, now, packet.payload.clone())
-            .marker(packet.header.marker)
-            .nackable(slot.kind == MediaKind::Video)
-            .ext_vals(shown);
-        if let Some(patch) = sent.patch {
-            write = write.vp8_patch(patch);
-        }
-        let mid = slot.mid;
-        let work = |rtc: &mut str0m::Rtc| {
-            if let Some(stream) = rtc.direct_api().stream_tx_by_mid(mid, None) {
-                // Who sent it has paced it: to hold it back here until an estimate has grown would only make it late.
-                stream.set_unpaced(true);
-                stream.write_rtp(write);
-            }
-            Ok(())
-        };
+        let datagram = egress.write(format.line, &outgoing, now)?;
         slot.sent_packets += 1;
         slot.sent_bytes += packet.payload.len() as u64;
-        connection.send(now, work, |_, said| {
+        Some((to, datagram))
+    }
+
+    /// True if it was one of this member's. A report is looked at here before the library hears it, if it has to.
+    ///
+    /// Errors: the member is to be forgotten; as with every call of the library.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        (from, to): (SocketAddr, SocketAddr),
+        datagram: &[u8],
+        brought: &mut Brought,
+    ) -> Result<bool, Broken> {
+        if let (true, Some(egress), Some(remote)) = (is_report(datagram), &mut self.egress, self.connection.remote())
+            && egress.hear(datagram, now, |datagram| brought.datagrams.push((remote, datagram))) == Heard::All
+        {
+            return Ok(true);
+        }
+        self.connection.handle_datagram(now, from, to, datagram, |_, said| {
             brought.tell(said);
             Ok(())
         })
+    }
+
+    /// When [`Member::handle_timeout`] wants to be called.
+    pub fn timeout(&self) -> Instant {
+        let timeout = self.connection.timeout();
+        let egress = self.egress.as_ref().and_then(|egress| egress.timeout());
+        egress.map_or(timeout, |egress| egress.min(timeout))
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant, brought: &mut Brought) -> Result<(), Broken> {
+        if let (Some(egress), Some(to)) = (&mut self.egress, self.connection.remote()) {
+            egress.handle_timeout(now, |datagram| brought.datagrams.push((to, datagram)));
+        }
+        if self.connection.timeout() > now {
+            return Ok(());
+        }
+        self.connection.handle_timeout(now, |_, said| {
+            brought.tell(said);
+            Ok(())
+        })
+    }
+
+    /// What the library has made is to leave. False: it need not.
+    pub fn correct(&mut self, datagram: &mut Vec<u8>, now: Instant) -> bool {
+        match &mut self.egress {
+            Some(egress) if is_report(datagram) => egress.correct(datagram, now),
+            _ => true,
+        }
+    }
+
+    /// What its way carries is not what its layers were chosen by.
+    pub fn has_another_estimate(&self) -> bool {
+        let estimate = self.egress.as_ref().and_then(|egress| egress.bits_per_s());
+        let (Some(now), Some(then)) = (estimate, self.estimate) else { return estimate.is_some() };
+        now.abs_diff(then) * ESTIMATE_STEP > then
+    }
+
+    /// Once the handshake is done, packets can leave.
+    pub fn begin(&mut self, now: Instant) {
+        if let Some(exported) = self.connection.take_exported().filter(|_| self.role != Role::Publisher) {
+            self.egress = Egress::new(&exported, now).map(Box::new);
+        }
     }
 
     pub fn deadline(&self, silence_max: Duration) -> Instant {
@@ -263,16 +326,24 @@ impl Slot {
         Self { mid, kind, source: None, feed: Feed::default(), format: None, sent_packets: 0, sent_bytes: 0 }
     }
 
-    fn format(&mut self, rtc: &str0m::Rtc, params: &PayloadParams) -> Option<Pt> {
+    fn format(&mut self, rtc: &mut str0m::Rtc, egress: &mut Egress, params: &PayloadParams) -> Option<Format> {
         if self.format.as_ref().is_none_or(|(known, _)| known.pt() != params.pt() || known.spec() != params.spec()) {
-            let same = |ours: &PayloadParams| is_same_codec(ours.spec(), params.spec());
-            let taken = |ours: &&PayloadParams| {
-                rtc.media(self.mid).is_some_and(|media| media.remote_pts().contains(&ours.pt()))
-            };
-            let ours = rtc.codec_config().match_params(*params).filter(|ours| same(ours)).filter(taken);
-            self.format = Some((*params, ours.map(PayloadParams::pt)));
+            self.format = Some((*params, self.find_format(rtc, egress, params)));
         }
         self.format.as_ref().and_then(|(_, ours)| *ours)
+    }
+
+    fn find_format(&self, rtc: &mut str0m::Rtc, egress: &mut Egress, params: &PayloadParams) -> Option<Format> {
+        let ours = *rtc.codec_config().match_params(*params)?;
+        let media = rtc.media(self.mid)?;
+        if !is_same_codec(ours.spec(), params.spec()) || !media.remote_pts().contains(&ours.pt()) {
+            return None;
+        }
+        let extensions = media.remote_extmap().clone();
+        let mut api = rtc.direct_api();
+        let stream = api.stream_tx_by_mid(self.mid, None)?;
+        let line = egress.line(self.mid, || Way::new(self.mid, &extensions, stream));
+        Some(Format { name: *ours.pt(), resend_name: ours.resend().map(|name| *name), line })
     }
 
     /// The source has changed: its formats may be others.

@@ -338,15 +338,17 @@ impl Switch {
 
     /// It goes; its other end is told.
     pub fn leave(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let mut brought = std::mem::take(&mut self.brought);
         if let Some(member) = self.member(id) {
             member.connection.close(|_, said| {
-                if let crate::connection::Said::Datagram(to, datagram) = said {
-                    send(to, datagram);
-                }
+                brought.tell(said);
                 Ok(())
             });
-            self.remove(id, false, now, send);
+            brought.events.clear();
         }
+        self.brought = brought;
+        self.settle(id, now, send);
+        self.remove(id, false, now, send);
     }
 
     /// True if it was one of a member's.
@@ -366,12 +368,9 @@ impl Switch {
             return false;
         };
         let Some(to) = self.candidates.local(from) else { return false };
-        let is_good = self.work(id, now, send, |member, brought| {
-            member.connection.handle_datagram(now, from, to, datagram, |_, said| {
-                brought.tell(said);
-                Ok(())
-            })
-        });
+        let work =
+            |member: &mut Member, brought: &mut Brought| member.handle_datagram(now, (from, to), datagram, brought);
+        let is_good = self.work(id, now, send, work);
         if is_good != Some(true) {
             return false;
         }
@@ -387,6 +386,9 @@ impl Switch {
                 }
                 self.by_address.insert(from, id.slot);
             }
+        }
+        if self.member(id).is_some_and(|member| member.has_another_estimate()) {
+            self.choose_layers(id, now, send);
         }
         true
     }
@@ -414,13 +416,8 @@ impl Switch {
             let Some(member) = self.member(id) else { continue };
             if member.deadline(SILENCE_MAX) <= now {
                 self.leave(id, now, send);
-            } else if member.connection.timeout() <= now {
-                self.work(id, now, send, |member, brought| {
-                    member.connection.handle_timeout(now, |_, said| {
-                        brought.tell(said);
-                        Ok(())
-                    })
-                });
+            } else if member.timeout() <= now {
+                self.work(id, now, send, |member, brought| member.handle_timeout(now, brought));
             } else {
                 self.queue(id);
             }
@@ -494,8 +491,15 @@ impl Switch {
 
     /// A member has been worked on: what it has to send goes, and what it has told is looked at.
     fn settle(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
-        for (to, datagram) in self.brought.datagrams.drain(..) {
-            send(to, datagram);
+        let Self { brought, members, .. } = self;
+        let mut member = members.get_mut(id.slot as usize).filter(|member| member.id == id);
+        if let Some(member) = &mut member {
+            member.begin(now);
+        }
+        for (to, mut datagram) in brought.datagrams.drain(..) {
+            if member.as_mut().is_none_or(|member| member.correct(&mut datagram, now)) {
+                send(to, datagram);
+            }
         }
         if !self.brought.events.is_empty() {
             let mut events = std::mem::take(&mut self.brought.events);
@@ -512,7 +516,7 @@ impl Switch {
     fn queue(&mut self, id: MemberId) {
         let Self { members, timers, .. } = self;
         let Some(member) = members.get_mut(id.slot as usize).filter(|member| member.id == id) else { return };
-        let wanted = member.connection.timeout().min(member.deadline(SILENCE_MAX));
+        let wanted = member.timeout().min(member.deadline(SILENCE_MAX));
         if member.queued.is_none_or(|queued| wanted < queued) {
             member.queued = Some(wanted);
             timers.push(Reverse((wanted, id)));

@@ -2,7 +2,6 @@ use std::time::Instant;
 
 use str0m::{
     IceConnectionState,
-    bwe::{Bitrate, BweKind},
     format::PayloadParams,
     media::{KeyframeRequestKind, MediaKind},
     rtp::{RtpPacket, Vp8Descriptor},
@@ -37,12 +36,6 @@ impl Switch {
                 let slot = member.slots.iter().find(|slot| slot.mid == request.mid);
                 if let Some((source, layer)) = slot.and_then(|slot| Some((slot.source?, slot.feed.layer()))) {
                     self.ask_key(source, layer, now, send);
-                }
-            }
-            str0m::Event::EgressBitrateEstimate(BweKind::Twcc { estimate, .. } | BweKind::Remb { estimate, .. }) => {
-                if let Some(member) = self.member(id) {
-                    member.estimate = Some(estimate.as_u64());
-                    self.choose_layers(id, now, send);
                 }
             }
             str0m::Event::Connected => {
@@ -103,14 +96,13 @@ impl Switch {
         }
         for (receiver, slot) in &receivers {
             let Some(member) = self.member(*receiver) else { continue };
-            let Some(line) = member.slots.get_mut(*slot).filter(|line| line.source == Some(source)) else {
-                continue;
-            };
-            let Some(sent) = line.feed.pass(&passed, now) else { continue };
-            self.forwarded += 1;
-            self.work(*receiver, now, send, |member, brought| {
-                member.send(*slot, (packet, &params, sent), now, brought)
-            });
+            let can_leave = member.egress.is_some();
+            let line = member.slots.get_mut(*slot).filter(|line| can_leave && line.source == Some(source));
+            let Some(sent) = line.and_then(|line| line.feed.pass(&passed, now)) else { continue };
+            if let Some((to, datagram)) = member.write(*slot, (packet, &params, sent), now) {
+                self.forwarded += 1;
+                send(to, datagram);
+            }
         }
         if let Some(track) = self.track(source) {
             // Whoever has broken meanwhile has made others look for something else.
@@ -192,6 +184,7 @@ impl Switch {
     /// Which layer of each picture a member is to be sent, and what is to be measured of its way.
     pub(super) fn choose_layers(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
         let Some(member) = self.member(id).filter(|member| member.role != Role::Publisher) else { return };
+        member.estimate = member.egress.as_ref().and_then(|egress| egress.bits_per_s());
         let (estimate, room) = (member.estimate, member.room);
         let sounds = member.slots.iter().filter(|slot| slot.kind == MediaKind::Audio && slot.source.is_some()).count();
         let is_picture = |(_, slot): &(usize, &Slot)| slot.kind == MediaKind::Video;
@@ -209,17 +202,15 @@ impl Switch {
         let best = |wish: &Wish| wish.rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(UNKNOWN);
         let desired = sound + wishes.iter().map(best).sum::<u64>();
         let chosen = allocate(&wishes, estimate.map_or(u64::MAX / 4, |estimate| estimate.saturating_sub(sound)));
-        self.work(id, now, send, |member, brought| {
-            for ((at, ..), layer) in pictures.iter().zip(&chosen) {
-                member.slots[*at].feed.wanted = *layer;
-            }
+        let Some(member) = self.member(id) else { return };
+        for ((at, ..), layer) in pictures.iter().zip(&chosen) {
+            member.slots[*at].feed.wanted = *layer;
+        }
+        if let Some(egress) = &mut member.egress {
             // A little more than is sent, so that a better layer can be seen to fit.
-            let desired = Bitrate::from(desired + desired / 4);
-            member.run(brought, |rtc| {
-                rtc.bwe().set_bitrate(Bitrate::ZERO, desired);
-                Ok(())
-            })
-        });
+            egress.set_desired(desired + desired / 4, now);
+            self.queue(id);
+        }
         for (_, source, _) in pictures {
             self.ask_key(source, None, now, send);
         }

@@ -37,26 +37,25 @@ async fn a_websocket_that_answers_no_ping_is_closed_and_others_stay() {
     let mut dead = Raw::upgrade(&server, "/v1/channels/pulse", None).await;
     let mut alive = Reader::open(Way::Session, &server, &Ask::one("pulse")).await;
     server.await_presence("pulse", 2).await;
-    assert_eq!(dead.frame().await, Some(Frame { opcode: 9, compressed: false, payload: Vec::new() }), "a ping");
-    let mut beats = 0;
-    let gone = dead.read_to_end();
-    tokio::pin!(gone);
-    loop {
-        tokio::select! {
-            _ = &mut gone => break,
-            item = alive.next_of_all() => {
-                assert_eq!(item, Item::Heartbeat);
-                beats += 1;
-            }
+    // Whoever answers is looked after all the while.
+    let (beat, mut beats) = tokio::sync::mpsc::unbounded_channel();
+    let alive = tokio::spawn(async move {
+        let mut item = alive.next_of_all().await;
+        while item == Item::Heartbeat {
+            beat.send(()).unwrap();
+            item = alive.next_of_all().await;
         }
-    }
+        item
+    });
+    assert_eq!(dead.frame().await, Some(Frame { opcode: 9, compressed: false, payload: Vec::new() }), "a ping");
+    dead.read_to_end().await;
     server.await_presence("pulse", 1).await;
-    while beats < 3 {
-        assert_eq!(alive.next_of_all().await, Item::Heartbeat, "it answers, and stays");
-        beats += 1;
+    for _ in 0..3 {
+        within(beats.recv()).await.expect("it answers, and stays");
     }
     server.publish("pulse", "1").await;
-    assert_eq!(alive.texts(1).await, ["1"]);
+    let item = within(alive).await.unwrap();
+    assert!(matches!(&item, Item::Message(message) if message.data.clone().into_text() == "1"), "{item:?}");
 }
 
 /// Publications of the slow-reader tests: together far more than sockets and windows hold.

@@ -1,0 +1,460 @@
+//! What a way carries, from when packets left and came: Google Congestion Control. Source: draft-ietf-rmcat-gcc-02, with the trend of the
+//! delay in place of its Kalman filter, as browsers do.
+//!
+//! ```text
+//!   arrivals ─► groups ─► trend of the delay ─► longer | as it was | shorter ─► rate ─┐
+//!      └─► losses ───────────────────────────────────────────────────────────► bound ─┴─► the less of both
+//! ```
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+/// One packet that has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    pub sent: Instant,
+    /// In microseconds, by the other end's clock.
+    pub came_us: i64,
+    pub bytes: usize,
+}
+
+/// Bits per second that one way carries.
+#[derive(Debug)]
+pub struct Estimator {
+    rate: f64,
+    born: Instant,
+    delay: Trend,
+    throughput: Throughput,
+    losses: Losses,
+    /// What had come through whenever the delay grew: its mean and how much it varies.
+    capacity: Option<(f64, f64)>,
+    decreased: Option<Instant>,
+    adjusted: Instant,
+    may_grow: bool,
+}
+
+pub const RATE_MIN: f64 = 30_000.0;
+const RATE_MAX: f64 = 1e9;
+/// What is left of what came through when the delay grows.
+const DECREASE: f64 = 0.85;
+/// Growth in a second while the capacity is not known.
+const GROWTH: f64 = 1.08;
+/// Near a known capacity: a packet in each time that it takes to hear of one.
+const PACKET_BITS: f64 = 1200.0 * 8.0;
+const HEARD_AFTER: Duration = Duration::from_millis(100);
+/// An estimate is not believed that is much more than what comes through.
+const UNSEEN: f64 = 1.5;
+const UNSEEN_BITS: f64 = 10_000.0;
+/// How fast the mean of the capacity follows.
+const CAPACITY_WEIGHT: f64 = 0.05;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Usage {
+    /// The delay grows.
+    Over,
+    /// It shrinks: what had gathered is on its way.
+    Under,
+    Normal,
+}
+
+impl Estimator {
+    pub fn new(rate: f64, now: Instant) -> Self {
+        Self {
+            rate,
+            born: now,
+            delay: Trend::new(),
+            throughput: Throughput::default(),
+            losses: Losses::default(),
+            capacity: None,
+            decreased: None,
+            adjusted: now,
+            may_grow: true,
+        }
+    }
+
+    pub fn bits_per_s(&self) -> u64 {
+        self.rate.min(self.losses.bound.unwrap_or(RATE_MAX)) as u64
+    }
+
+    /// More can be tried: nothing piles up now, and next to nothing is lost.
+    pub fn is_calm(&self) -> bool {
+        self.delay.usage == Usage::Normal && self.losses.bound.is_none()
+    }
+
+    /// What was reported at once: what has come, in the order of sending, and how many packets have not. `rtt`: the time of an answer.
+    pub fn hear(&mut self, arrivals: &[Arrival], lost: usize, rtt: Duration, now: Instant) {
+        for arrival in arrivals {
+            let sent_us = arrival.sent.saturating_duration_since(self.born).as_micros() as i64;
+            self.delay.hear(sent_us, arrival.came_us);
+            self.throughput.hear(arrival.came_us, arrival.bytes);
+        }
+        self.adjust(rtt, now);
+        self.losses.hear(arrivals.len(), lost, self.rate, rtt, now);
+    }
+
+    /// A try has shown that this much comes through.
+    pub fn is_shown(&mut self, bits_per_s: f64) {
+        if bits_per_s > self.rate {
+            self.rate = bits_per_s.min(RATE_MAX);
+        }
+    }
+
+    fn adjust(&mut self, rtt: Duration, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.adjusted).min(Duration::from_secs(1)).as_secs_f64();
+        self.adjusted = now;
+        let Some(came) = self.throughput.bits_per_s() else { return };
+        match self.delay.usage {
+            Usage::Over => {
+                let again = rtt.clamp(Duration::from_millis(10), Duration::from_millis(200)) + HEARD_AFTER;
+                if self.decreased.is_none_or(|at| now.saturating_duration_since(at) >= again) {
+                    self.rate = self.rate.min(DECREASE * came).max(RATE_MIN);
+                    self.learn(came);
+                    self.decreased = Some(now);
+                }
+                self.may_grow = false;
+            }
+            Usage::Under => self.may_grow = false,
+            // What had gathered has gone: from the next time on there may be more.
+            Usage::Normal if !self.may_grow => self.may_grow = true,
+            Usage::Normal => {
+                let is_near = self.capacity.is_some_and(|(mean, deviation)| (came - mean).abs() < 3.0 * deviation);
+                if self.capacity.is_some_and(|(mean, deviation)| came > mean + 3.0 * deviation) {
+                    self.capacity = None;
+                }
+                let grown = if is_near {
+                    self.rate + PACKET_BITS / (2 * rtt + HEARD_AFTER).as_secs_f64() * elapsed
+                } else {
+                    self.rate * GROWTH.powf(elapsed)
+                };
+                self.rate = grown.min(UNSEEN * came + UNSEEN_BITS).max(self.rate).min(RATE_MAX);
+            }
+        }
+    }
+
+    fn learn(&mut self, came: f64) {
+        let (mean, deviation) = self.capacity.unwrap_or((came, 0.1 * came));
+        let error = came - mean;
+        let mean = mean + CAPACITY_WEIGHT * error;
+        let deviation = (1.0 - CAPACITY_WEIGHT) * deviation + CAPACITY_WEIGHT * error.abs();
+        self.capacity = Some((mean, deviation.clamp(0.02 * mean, 0.1 * mean)));
+    }
+}
+
+/// Whether packets take longer and longer.
+#[derive(Debug)]
+struct Trend {
+    current: Option<Group>,
+    before: Option<Group>,
+    first_us: i64,
+    /// All differences so far, and these smoothed, in milliseconds.
+    gathered: f64,
+    smoothed: f64,
+    /// When a group came, and the smoothed delay then.
+    points: VecDeque<(f64, f64)>,
+    heard: u32,
+    slope: f64,
+    /// What a trend may be: it follows what there is, so that others on the way do not take all of it.
+    threshold: f64,
+    updated_ms: Option<f64>,
+    over_ms: f64,
+    over_count: u32,
+    usage: Usage,
+}
+
+/// Packets that left together.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    first_sent_us: i64,
+    sent_us: i64,
+    came_us: i64,
+}
+
+const GROUP_US: i64 = 5000;
+/// Of groups that are this far from each other nothing is learnt.
+const PAUSE_US: i64 = 3_000_000;
+const POINTS: usize = 20;
+const SMOOTHING: f64 = 0.9;
+const GAIN: f64 = 4.0;
+const HEARD_MAX: u32 = 60;
+const THRESHOLD: f64 = 12.5;
+const THRESHOLD_RANGE: (f64, f64) = (6.0, 600.0);
+const THRESHOLD_UP: f64 = 0.0087;
+const THRESHOLD_DOWN: f64 = 0.039;
+/// A jump beyond the threshold by more than this is not followed.
+const JUMP: f64 = 15.0;
+const OVER_MS: f64 = 10.0;
+
+impl Trend {
+    fn new() -> Self {
+        Self {
+            current: None,
+            before: None,
+            first_us: 0,
+            gathered: 0.0,
+            smoothed: 0.0,
+            points: VecDeque::new(),
+            heard: 0,
+            slope: 0.0,
+            threshold: THRESHOLD,
+            updated_ms: None,
+            over_ms: 0.0,
+            over_count: 0,
+            usage: Usage::Normal,
+        }
+    }
+
+    fn hear(&mut self, sent_us: i64, came_us: i64) {
+        let Some(current) = &mut self.current else {
+            self.first_us = came_us;
+            self.current = Some(Group { first_sent_us: sent_us, sent_us, came_us });
+            return;
+        };
+        if sent_us < current.first_sent_us {
+            return;
+        }
+        // What had to wait, and then came at once, left at once as far as the way is concerned.
+        let came_after = came_us - current.came_us;
+        let is_burst = came_after <= GROUP_US && came_after < sent_us - current.sent_us && came_after >= 0;
+        if sent_us - current.first_sent_us <= GROUP_US || is_burst {
+            current.sent_us = current.sent_us.max(sent_us);
+            current.came_us = current.came_us.max(came_us);
+            return;
+        }
+        let (done, next) = (*current, Group { first_sent_us: sent_us, sent_us, came_us });
+        if let Some(before) = self.before {
+            let (sent, came) = (done.sent_us - before.sent_us, done.came_us - before.came_us);
+            if sent > PAUSE_US || came.abs() > PAUSE_US {
+                // The other end's clock has moved, or nothing was sent: it begins anew.
+                *self = Self { threshold: self.threshold, first_us: came_us, current: Some(next), ..Self::new() };
+                return;
+            } else if came >= 0 {
+                self.compare(sent as f64 / 1000.0, came as f64 / 1000.0, done.came_us);
+            }
+        }
+        (self.before, self.current) = (Some(done), Some(next));
+    }
+
+    fn compare(&mut self, sent_ms: f64, came_ms: f64, at_us: i64) {
+        let at_ms = (at_us - self.first_us) as f64 / 1000.0;
+        self.heard = (self.heard + 1).min(HEARD_MAX);
+        self.gathered += came_ms - sent_ms;
+        self.smoothed = SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * self.gathered;
+        self.points.push_back((at_ms, self.smoothed));
+        if self.points.len() > POINTS {
+            self.points.pop_front();
+        }
+        let slope = if self.points.len() == POINTS { slope(&self.points).unwrap_or(self.slope) } else { self.slope };
+        self.judge(slope, sent_ms, at_ms);
+    }
+
+    fn judge(&mut self, slope: f64, sent_ms: f64, at_ms: f64) {
+        let trend = f64::from(self.heard) * slope * GAIN;
+        if trend > self.threshold {
+            self.over_ms += if self.over_count == 0 { sent_ms / 2.0 } else { sent_ms };
+            self.over_count += 1;
+            if self.over_ms > OVER_MS && self.over_count > 1 && slope >= self.slope {
+                (self.over_ms, self.over_count) = (0.0, 0);
+                self.usage = Usage::Over;
+            }
+        } else {
+            (self.over_ms, self.over_count) = (0.0, 0);
+            self.usage = if trend < -self.threshold { Usage::Under } else { Usage::Normal };
+        }
+        self.slope = slope;
+        let since = (at_ms - self.updated_ms.unwrap_or(at_ms)).clamp(0.0, 100.0);
+        self.updated_ms = Some(at_ms);
+        let beyond = trend.abs() - self.threshold;
+        if beyond <= JUMP {
+            let speed = if beyond < 0.0 { THRESHOLD_DOWN } else { THRESHOLD_UP };
+            let (least, most) = THRESHOLD_RANGE;
+            self.threshold = (self.threshold + speed * beyond * since).clamp(least, most);
+        }
+    }
+}
+
+/// Of the line that fits best. `None`: all of them at once.
+fn slope(points: &VecDeque<(f64, f64)>) -> Option<f64> {
+    let count = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (x_mean, y_mean) = (mean(|point| point.0), mean(|point| point.1));
+    let rise: f64 = points.iter().map(|(x, y)| (x - x_mean) * (y - y_mean)).sum();
+    let run: f64 = points.iter().map(|(x, _)| (x - x_mean).powi(2)).sum();
+    (run > 0.0).then(|| rise / run)
+}
+
+/// What has come through lately.
+#[derive(Debug, Default)]
+struct Throughput {
+    arrivals: VecDeque<(i64, usize)>,
+    bytes: usize,
+}
+
+const THROUGHPUT_US: i64 = 500_000;
+/// In less than this nothing can be seen.
+const THROUGHPUT_MIN_US: i64 = 100_000;
+/// What is remembered, at most: 150 Mbit/s for half a second.
+const THROUGHPUT_PACKETS: usize = 8192;
+
+impl Throughput {
+    fn hear(&mut self, came_us: i64, bytes: usize) {
+        // Another clock, or a pause: it begins anew.
+        if self.arrivals.back().is_some_and(|(last, _)| (came_us - last).abs() > THROUGHPUT_US) {
+            *self = Self::default();
+        }
+        self.arrivals.push_back((came_us, bytes));
+        self.bytes += bytes;
+        let is_old = |(at, _): &(i64, usize)| came_us - at > THROUGHPUT_US;
+        while self.arrivals.len() > THROUGHPUT_PACKETS || self.arrivals.front().is_some_and(is_old) {
+            self.bytes -= self.arrivals.pop_front().map_or(0, |(_, bytes)| bytes);
+        }
+    }
+
+    fn bits_per_s(&self) -> Option<f64> {
+        let ((first, head), (last, _)) = (self.arrivals.front()?, self.arrivals.back()?);
+        let span = last - first;
+        (span >= THROUGHPUT_MIN_US).then(|| (self.bytes - head) as f64 * 8e6 / span as f64)
+    }
+}
+
+/// What losses say.
+#[derive(Debug, Default)]
+struct Losses {
+    came: usize,
+    lost: usize,
+    /// No more than this.
+    bound: Option<f64>,
+    judged: Option<Instant>,
+}
+
+/// A share of fewer packets is chance.
+const SHARE_OF: usize = 20;
+const JUDGE_AFTER: Duration = Duration::from_millis(200);
+/// Beyond this there is too much, and below this there may be more.
+const MUCH: f64 = 0.1;
+const LITTLE: f64 = 0.02;
+const RECOVERY: f64 = 1.08;
+
+impl Losses {
+    fn hear(&mut self, came: usize, lost: usize, rate: f64, rtt: Duration, now: Instant) {
+        (self.came, self.lost) = (self.came + came, self.lost + lost);
+        let since = now.saturating_duration_since(*self.judged.get_or_insert(now));
+        let all = self.came + self.lost;
+        if all < SHARE_OF || since < JUDGE_AFTER + rtt {
+            return;
+        }
+        let share = self.lost as f64 / all as f64;
+        let bound = self.bound.unwrap_or(rate).min(rate);
+        if share > MUCH {
+            self.bound = Some((bound * (1.0 - 0.5 * share)).max(RATE_MIN));
+        } else if share < LITTLE && self.bound.is_some() {
+            let grown = bound * RECOVERY.powf(since.as_secs_f64().min(1.0)) + 1000.0;
+            self.bound = (grown < rate).then_some(grown);
+        }
+        (self.came, self.lost, self.judged) = (0, 0, Some(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A way with a queue of its own before it: packets leave in even steps, and come when the way has had time for them.
+    struct Way {
+        bits_per_s: f64,
+        free_us: f64,
+        lose_every: usize,
+        count: usize,
+    }
+
+    const PACKET: usize = 1200;
+    const RTT: Duration = Duration::from_millis(40);
+
+    /// Sends at the estimated rate, or at `most`, for so long; what has come is reported every 50 ms. Gives the estimate of each report.
+    fn send(estimator: &mut Estimator, way: &mut Way, most: f64, from: Instant, span: Duration) -> (Vec<f64>, f64) {
+        let (mut told, mut arrivals, mut lost, mut longest) = (Vec::new(), Vec::new(), 0, 0.0_f64);
+        let (mut at_us, mut report_us) = (0.0, 50_000.0);
+        while at_us < span.as_micros() as f64 {
+            let rate = (estimator.bits_per_s() as f64).min(most);
+            let sent = from + Duration::from_micros(at_us as u64);
+            way.count += 1;
+            if way.lose_every > 0 && way.count.is_multiple_of(way.lose_every) {
+                lost += 1;
+            } else {
+                way.free_us = way.free_us.max(at_us) + PACKET as f64 * 8e6 / way.bits_per_s;
+                longest = longest.max(way.free_us - at_us);
+                // By a clock that has nothing to do with ours.
+                arrivals.push(Arrival { sent, came_us: 77_000_000 + way.free_us as i64, bytes: PACKET });
+            }
+            at_us += PACKET as f64 * 8e6 / rate;
+            if at_us > report_us {
+                let now = from + Duration::from_micros(at_us as u64) + RTT / 2;
+                estimator.hear(&arrivals, lost, RTT, now);
+                arrivals.clear();
+                (lost, report_us) = (0, at_us + 50_000.0);
+                told.push(estimator.bits_per_s() as f64);
+            }
+        }
+        way.free_us -= at_us;
+        (told, longest / 1000.0)
+    }
+
+    fn way(bits_per_s: f64, lose_every: usize) -> Way {
+        Way { bits_per_s, free_us: 0.0, lose_every, count: 0 }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn it_finds_what_a_way_carries_and_keeps_its_queue_short() {
+        let (mut estimator, now) = (Estimator::new(1e6, start()), start());
+        let (told, longest_ms) = send(&mut estimator, &mut way(3e6, 0), f64::INFINITY, now, Duration::from_secs(120));
+        let late = &told[told.len() / 2..];
+        let mean = late.iter().sum::<f64>() / late.len() as f64;
+        assert!((2.2e6..3.1e6).contains(&mean), "{mean}");
+        assert!(longest_ms < 400.0, "{longest_ms} ms in the queue");
+    }
+
+    #[test]
+    fn it_follows_a_way_that_narrows_within_seconds() {
+        let (mut estimator, now) = (Estimator::new(2e6, start()), start());
+        let mut way = way(5e6, 0);
+        send(&mut estimator, &mut way, 2e6, now, Duration::from_secs(10));
+        way.bits_per_s = 5e5;
+        let later = now + Duration::from_secs(10);
+        let (told, _) = send(&mut estimator, &mut way, f64::INFINITY, later, Duration::from_secs(10));
+        assert!(told.iter().skip(60).all(|rate| *rate < 7e5), "{told:?}");
+    }
+
+    #[test]
+    fn what_little_is_sent_shows_little_and_is_not_held_against_the_way() {
+        let (mut estimator, now) = (Estimator::new(1e6, start()), start());
+        let (told, _) = send(&mut estimator, &mut way(1e7, 0), 3e5, now, Duration::from_secs(60));
+        assert!(told.iter().all(|rate| (9.9e5..=1.01e6).contains(rate)), "{told:?}");
+        estimator.is_shown(2.5e6);
+        estimator.is_shown(2e6);
+        assert_eq!(estimator.bits_per_s(), 2_500_000);
+        assert!(estimator.is_calm());
+    }
+
+    #[test]
+    fn losses_bound_it_while_they_last() {
+        let (mut estimator, now) = (Estimator::new(2e6, start()), start());
+        let mut way = way(1e8, 5);
+        let (told, _) = send(&mut estimator, &mut way, 2e6, now, Duration::from_secs(20));
+        assert!(told[told.len() - 1] < 3e5 && !estimator.is_calm(), "{told:?}");
+        way.lose_every = 0;
+        let later = now + Duration::from_secs(20);
+        let (told, _) = send(&mut estimator, &mut way, 2e6, later, Duration::from_secs(60));
+        assert!(told[told.len() - 1] > 1.5e6 && estimator.is_calm(), "{}", told[told.len() - 1]);
+        // One in a hundred is what a radio loses anyway.
+        way.lose_every = 100;
+        let later = later + Duration::from_secs(60);
+        let (told, _) = send(&mut estimator, &mut way, 2e6, later, Duration::from_secs(20));
+        assert!(told.iter().all(|rate| *rate > 1.5e6));
+    }
+}

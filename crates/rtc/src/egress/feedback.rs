@@ -1,0 +1,203 @@
+//! What receivers report, read where the library hides it. Source: RFC 3550 (reports), RFC 4585 (negative acknowledgements),
+//! draft-alvestrand-rmcat-remb-03, draft-holmer-rmcat-transport-wide-cc-extensions-01.
+
+/// One of the things that a report says.
+#[derive(Debug, PartialEq)]
+pub enum Feedback<'a> {
+    /// How a stream comes: `lost` of 256 packets since the last time; `last_report` is the middle of the clock in the newest report of its
+    /// sender, which came `delay` 65,536ths of a second ago.
+    Received { ssrc: u32, lost: u8, last_report: u32, delay: u32 },
+    /// Of a stream, `first` is missing, and those behind it whose bits are set.
+    Missing { ssrc: u32, first: u16, others: u16 },
+    /// Which packets came when, whatever stream they were of.
+    Arrived(Arrivals<'a>),
+    /// What the way carries, as the other end has estimated, in bits per second.
+    Carries(u64),
+    /// Something that the library has to hear.
+    Other,
+}
+
+/// Of consecutive packets, from `first` on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arrivals<'a> {
+    pub first: u16,
+    pub count: u16,
+    /// In 64 ms, by the other end's clock; 24 bits, signed.
+    reference: i32,
+    chunks: &'a [u8],
+}
+
+pub const SENDER_REPORT: u8 = 200;
+const RECEIVER_REPORT: u8 = 201;
+const DESCRIPTION: u8 = 202;
+const TRANSPORT: u8 = 205;
+const PAYLOAD: u8 = 206;
+const EXTENDED: u8 = 207;
+const NACK: u8 = 1;
+const ARRIVALS: u8 = 15;
+const APPLICATION: u8 = 15;
+const REMB: &[u8] = b"REMB";
+const BLOCK_BYTES: usize = 24;
+/// Of an arrival's time.
+pub const TICK_US: i64 = 250;
+const REFERENCE_US: i64 = 64_000;
+
+/// One packet after the other of those that came together: kind, count (or format), and all of it with its head.
+pub fn packets(mut compound: &[u8]) -> impl Iterator<Item = (u8, u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let [flags, kind, high, low] = *compound.first_chunk()?;
+        let length = 4 * (usize::from(u16::from_be_bytes([high, low])) + 1);
+        let (packet, rest) = compound.split_at_checked(length).filter(|_| flags >> 6 == 2)?;
+        compound = rest;
+        Some((kind, flags & 0x1f, packet))
+    })
+}
+
+/// Tells what is in a report, in its order. What is cut off or of no known shape is left out.
+pub fn read<'a>(compound: &'a [u8], mut tell: impl FnMut(Feedback<'a>)) {
+    for (kind, count, packet) in packets(compound) {
+        match (kind, count) {
+            (SENDER_REPORT, _) => {
+                tell(Feedback::Other);
+                packet.get(28..).into_iter().for_each(|blocks| read_blocks(blocks, count, &mut tell));
+            }
+            (RECEIVER_REPORT, _) => {
+                packet.get(8..).into_iter().for_each(|blocks| read_blocks(blocks, count, &mut tell));
+            }
+            (TRANSPORT, NACK) => {
+                let Some((head, entries)) = packet.split_at_checked(12) else { continue };
+                let ssrc = u32_at(head, 8);
+                for entry in entries.chunks_exact(4) {
+                    tell(Feedback::Missing { ssrc, first: u16_at(entry, 0), others: u16_at(entry, 2) });
+                }
+            }
+            (TRANSPORT, ARRIVALS) => {
+                let Some((head, chunks)) = packet.split_at_checked(20) else { continue };
+                // 24 bits, and then the number of the report.
+                let reference = u32_at(head, 16) as i32 >> 8;
+                let (first, count) = (u16_at(head, 12), u16_at(head, 14));
+                tell(Feedback::Arrived(Arrivals { first, count, reference, chunks }));
+            }
+            (PAYLOAD, APPLICATION) if packet.get(12..16) == Some(REMB) => {
+                let Some(word) = packet.get(16..20).map(|word| u32_at(word, 0)) else { continue };
+                // Six bits say how often the eighteen behind them are doubled.
+                let bits = u64::from(word & 0x3_ffff).checked_shl(word >> 18 & 0x3f).unwrap_or(u64::MAX);
+                tell(Feedback::Carries(bits));
+            }
+            // Names, and reports of those who only receive: nothing that is used.
+            (DESCRIPTION | EXTENDED, _) => {}
+            _ => tell(Feedback::Other),
+        }
+    }
+}
+
+fn read_blocks<'a>(blocks: &[u8], count: u8, tell: &mut impl FnMut(Feedback<'a>)) {
+    for block in blocks.chunks_exact(BLOCK_BYTES).take(count.into()) {
+        let (ssrc, lost) = (u32_at(block, 0), block[4]);
+        tell(Feedback::Received { ssrc, lost, last_report: u32_at(block, 16), delay: u32_at(block, 20) });
+    }
+}
+
+impl Arrivals<'_> {
+    /// When each came, in microseconds of the other end's clock; `None`: it has not come. Ends where the report is cut off.
+    pub fn for_each(&self, mut tell: impl FnMut(u16, Option<i64>)) {
+        let (mut chunks, mut left) = (self.chunks, self.count);
+        let mut statuses = Vec::new();
+        while left > 0 {
+            let Some((chunk, rest)) = chunks.split_first_chunk() else { return };
+            chunks = rest;
+            let chunk = u16::from_be_bytes(*chunk);
+            let before = statuses.len();
+            match chunk >> 14 {
+                0 | 1 => {
+                    let run = usize::from((chunk & 0x1fff).min(left));
+                    statuses.resize(before + run, (chunk >> 13 & 3) as u8);
+                }
+                2 => statuses.extend((0..14).rev().map(|bit| (chunk >> bit & 1) as u8)),
+                _ => statuses.extend((0..7).rev().map(|pair| (chunk >> (2 * pair) & 3) as u8)),
+            }
+            statuses.truncate(before + usize::from(left));
+            left -= (statuses.len() - before) as u16;
+        }
+        let (mut at, mut deltas) = (i64::from(self.reference) * REFERENCE_US, chunks);
+        for (number, status) in (0_u16..).zip(statuses) {
+            let delta = match status {
+                1 => deltas.split_first().map(|(delta, rest)| (i64::from(*delta), rest)),
+                2 => deltas.split_first_chunk().map(|(delta, rest)| (i64::from(i16::from_be_bytes(*delta)), rest)),
+                _ => {
+                    tell(self.first.wrapping_add(number), None);
+                    continue;
+                }
+            };
+            let Some((delta, rest)) = delta else { return };
+            (at, deltas) = (at + delta * TICK_US, rest);
+            tell(self.first.wrapping_add(number), Some(at));
+        }
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(compound: &[u8]) -> Vec<Feedback<'_>> {
+        let mut all = Vec::new();
+        read(compound, |feedback| all.push(feedback));
+        all
+    }
+
+    fn packet(flags: u8, kind: u8, words: &[u32]) -> Vec<u8> {
+        let mut packet = vec![0x80 | flags, kind, 0, words.len() as u8];
+        words.iter().for_each(|word| packet.extend_from_slice(&word.to_be_bytes()));
+        packet
+    }
+
+    #[test]
+    fn reports_are_read_one_after_the_other() {
+        let compound = [
+            packet(1, 201, &[1, 2, 0x4000_0001, 3, 4, 5, 6]),
+            packet(1, 205, &[1, 2, 0x0007_8001, 0x0100_0000]),
+            packet(15, 206, &[1, 0, u32::from_be_bytes(*b"REMB"), (1 << 24) | (3 << 18) | 125_000, 2]),
+            packet(1, 206, &[1, 2]),
+        ]
+        .concat();
+        let (ssrc, bits) = (2, 1_000_000);
+        let expected = [
+            Feedback::Received { ssrc, lost: 0x40, last_report: 5, delay: 6 },
+            Feedback::Missing { ssrc, first: 7, others: 0x8001 },
+            Feedback::Missing { ssrc, first: 0x100, others: 0 },
+            Feedback::Carries(bits),
+            Feedback::Other,
+        ];
+        assert_eq!(all(&compound), expected);
+        for length in 0..compound.len() {
+            assert!(all(&compound[..length]).len() < expected.len());
+        }
+    }
+
+    #[test]
+    fn arrivals_are_read_from_runs_and_from_both_kinds_of_vectors() {
+        // Three of a run that came; one bit each: came, not, came; two bits each: long delta backwards, not.
+        let chunks: [u16; 3] = [0b0010_0000_0000_0011, 0b1010_1000_0000_0000, 0b1110_0000_0000_0000];
+        let mut bytes = chunks.iter().flat_map(|chunk| chunk.to_be_bytes()).collect::<Vec<u8>>();
+        bytes.extend([4, 0, 8, 4, 4]);
+        bytes.extend((-8_i16).to_be_bytes());
+        let arrivals = Arrivals { first: 65_534, count: 18, reference: 2, chunks: &bytes };
+        let mut seen = Vec::new();
+        arrivals.for_each(|number, at| seen.push((number, at.map(|at| at - 128_000))));
+        let came = [(65_534, 1000), (65_535, 1000), (0, 3000), (1, 4000), (3, 5000), (15, 3000)];
+        assert_eq!(seen.len(), 18);
+        assert_eq!(seen.iter().filter_map(|(number, at)| Some((*number, (*at)?))).collect::<Vec<_>>(), came);
+        for length in 0..bytes.len() {
+            Arrivals { chunks: &bytes[..length], ..arrivals.clone() }.for_each(|_, _| {});
+        }
+    }
+}

@@ -1,0 +1,136 @@
+use std::time::{Duration, Instant};
+
+use super::estimate::Arrival;
+
+/// A try whether more comes through: for a moment this much is sent, and how fast it comes says what the way carries.
+#[derive(Debug)]
+pub struct Probe {
+    bits_per_s: f64,
+    begun: Instant,
+    bytes: usize,
+    sent_bytes: usize,
+    /// Numbers of its packets, from the first on.
+    numbers: std::ops::Range<u64>,
+    seen: Option<Seen>,
+}
+
+/// What has come of it.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    first: Arrival,
+    last: Arrival,
+    bytes: usize,
+    count: usize,
+}
+
+const LASTS: Duration = Duration::from_millis(20);
+const BYTES_MIN: usize = 5000;
+/// Whoever has not heard of it by then will not.
+const HEARD_MAX: Duration = Duration::from_secs(1);
+const SHARE_MIN: f64 = 0.8;
+const COUNT_MIN: usize = 4;
+/// What comes slower than this was too much.
+const KEEPS_UP: f64 = 0.9;
+const LEAVES_ROOM: f64 = 0.95;
+
+impl Probe {
+    /// `number`: of the next packet.
+    pub fn new(bits_per_s: f64, number: u64, now: Instant) -> Self {
+        let bytes = ((bits_per_s * LASTS.as_secs_f64() / 8.0) as usize).max(BYTES_MIN);
+        Self { bits_per_s, begun: now, bytes, sent_bytes: 0, numbers: number..number, seen: None }
+    }
+
+    /// All of it has left.
+    pub fn is_sent(&self) -> bool {
+        self.sent_bytes >= self.bytes
+    }
+
+    /// When more is to be sent, or whether it has failed is to be looked at.
+    pub fn timeout(&self) -> Instant {
+        if self.is_sent() {
+            return self.begun + HEARD_MAX;
+        }
+        self.begun + Duration::from_secs_f64(self.sent_bytes as f64 * 8.0 / self.bits_per_s)
+    }
+
+    /// A packet has left, one of its own or any other: all count.
+    pub fn count(&mut self, bytes: usize, number: u64) {
+        if !self.is_sent() {
+            self.sent_bytes += bytes;
+            self.numbers.end = number + 1;
+        }
+    }
+
+    pub fn hear(&mut self, number: u64, arrival: Arrival) {
+        if self.numbers.contains(&number) {
+            let seen = self.seen.get_or_insert(Seen { first: arrival, last: arrival, bytes: 0, count: 0 });
+            (seen.last, seen.bytes, seen.count) = (arrival, seen.bytes + arrival.bytes, seen.count + 1);
+        }
+    }
+
+    /// What the way has shown to carry, in bits per second, once its last packet, or one behind it, has been heard of.
+    pub fn result(&self, newest: Option<u64>, now: Instant) -> Option<Result<f64, ()>> {
+        let is_heard = self.is_sent() && newest.is_some_and(|newest| newest + 1 >= self.numbers.end);
+        if !is_heard && now.saturating_duration_since(self.begun) < HEARD_MAX {
+            return None;
+        }
+        Some(self.judge().ok_or(()))
+    }
+
+    fn judge(&self) -> Option<f64> {
+        let Seen { first, last, bytes, count } = self.seen?;
+        let sent = (self.numbers.end - self.numbers.start) as f64;
+        if count < COUNT_MIN || (count as f64) < SHARE_MIN * sent {
+            return None;
+        }
+        let took = last.sent.saturating_duration_since(first.sent).as_secs_f64();
+        let came = (last.came_us - first.came_us) as f64 / 1e6;
+        if took <= 0.0 || came < 0.0 {
+            return None;
+        }
+        // Each rate is that between the first and the last, one of which does not count.
+        let sent = (bytes - last.bytes) as f64 * 8.0 / took;
+        let received = if came > 0.0 { (bytes - first.bytes) as f64 * 8.0 / came } else { f64::INFINITY };
+        Some(if received < KEEPS_UP * sent { LEAVES_ROOM * received } else { sent.min(received) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten packets of 1,000 bytes at 4 Mbit/s over a way that carries so much.
+    fn probe(carries: f64, lose: usize) -> Option<Result<f64, ()>> {
+        #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+        let begun = Instant::now();
+        let mut probe = Probe::new(4e6, 70, begun);
+        let (mut number, mut free_us) = (70, 0.0);
+        while !probe.is_sent() {
+            let sent = probe.timeout();
+            probe.count(1000, number);
+            let at = sent.saturating_duration_since(begun).as_micros() as f64;
+            free_us = f64::max(free_us, at) + 8e9 / carries;
+            if number >= 70 + lose as u64 {
+                probe.hear(number, Arrival { sent, came_us: 5_000_000 + free_us as i64, bytes: 1000 });
+            }
+            number += 1;
+        }
+        assert_eq!(number, 80);
+        assert_eq!(probe.result(Some(78), begun), None, "the last has not been heard of");
+        assert_eq!(probe.result(None, begun + HEARD_MAX).is_some(), true);
+        probe.result(Some(79), begun)
+    }
+
+    #[test]
+    fn what_comes_as_fast_as_it_was_sent_shows_the_rate_and_what_comes_slower_what_there_is() {
+        let near = |result: Option<Result<f64, ()>>, expected: f64| {
+            let rate = result.unwrap().unwrap();
+            assert!((rate / expected - 1.0).abs() < 0.05, "{rate} for {expected}");
+        };
+        near(probe(1e9, 0), 4e6);
+        near(probe(4.2e6, 0), 4e6);
+        near(probe(2e6, 0), LEAVES_ROOM * 2e6);
+        near(probe(1e9, 2), 4e6);
+        assert_eq!(probe(1e9, 3), Some(Err(())), "too much was lost");
+    }
+}
