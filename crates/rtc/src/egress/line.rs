@@ -6,7 +6,7 @@ use std::{
 
 use str0m::{
     media::Mid,
-    rtp::{Extension, ExtensionMap, StreamTx},
+    rtp::{Extension, ExtensionMap},
 };
 
 use super::{patch::Patch, seal::OVERHEAD_BYTES};
@@ -89,13 +89,13 @@ pub struct Written {
 }
 
 impl Line {
-    /// `extensions`: as the other end has named them.
-    pub fn new(mid: Mid, extensions: &ExtensionMap, stream: &StreamTx) -> Self {
+    /// `extensions`: as the other end has named them; `resends`: the number of the stream for what is sent again, if there is one.
+    pub fn new(mid: Mid, extensions: &ExtensionMap, ssrc: u32, resends: Option<u32>) -> Self {
         let named = |extension| extensions.id_of(extension).filter(|id| *id <= EXTENSION_MAX);
         Self {
             mid,
-            ssrc: *stream.ssrc(),
-            resends: stream.rtx().map(|ssrc| Resends { ssrc: *ssrc, next: 1 }),
+            ssrc,
+            resends: resends.map(|ssrc| Resends { ssrc, next: 1 }),
             extensions: Extensions {
                 number: named(Extension::TransportSequenceNumber),
                 mid: named(Extension::RtpMid),

@@ -144,6 +144,11 @@ impl Keys {
 pub struct ReportIndex(u32);
 
 impl ReportIndex {
+    #[cfg(test)]
+    pub fn numbered(index: u32) -> Self {
+        Self(index)
+    }
+
     fn read(word: [u8; INDEX_BYTES]) -> Option<Self> {
         let word = u32::from_be_bytes(word);
         (word & IS_ENCRYPTED != 0).then_some(Self(word & !IS_ENCRYPTED))

@@ -1,1 +1,265 @@
+use std::sync::Arc;
 
+use str0m::rtp::{Extension, ExtensionMap};
+
+use super::{
+    seal::{
+        ReportIndex,
+        tests::{PROFILES, exported},
+    },
+    *,
+};
+
+const SSRC: u32 = 0x1111_2222;
+const RESENDS: u32 = 0x3333_4444;
+const NUMBER_ID: u8 = 3;
+const RTT: Duration = Duration::from_millis(40);
+
+/// An egress with one line, what its other end has the keys for, and a way that carries so much; its time is an input.
+struct Pair {
+    egress: Egress,
+    other: Keys,
+    now: Instant,
+    carries: f64,
+    free: Instant,
+    /// Numbers of what has come, and when.
+    came: Vec<(u16, Instant)>,
+    /// Bytes that left for a try alone.
+    tried: usize,
+    sequence: u64,
+    reports: u32,
+}
+
+impl Pair {
+    #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+    fn new(carries: f64) -> Self {
+        let now = Instant::now();
+        let (profile, bytes) = PROFILES[2];
+        let mut egress = Egress::new(&exported(profile, bytes, true), now).unwrap();
+        let mut extensions = ExtensionMap::empty();
+        extensions.set(NUMBER_ID, Extension::TransportSequenceNumber);
+        egress.line("v".into(), || Line::new("v".into(), &extensions, SSRC, Some(RESENDS)));
+        let (other, _) = exported(profile, bytes, false).keys().unwrap();
+        Self { egress, other, now, carries, free: now, came: Vec::new(), tried: 0, sequence: 1000, reports: 0 }
+    }
+
+    fn write(&mut self) -> Vec<u8> {
+        let packet = Packet {
+            format: 96,
+            resend_format: Some(97),
+            sequence: self.sequence,
+            time: self.sequence as u32 * 3000,
+            clock_hz: 90_000,
+            marker: true,
+            audio_level: None,
+            orientation: None,
+            patch: None,
+            payload: Arc::from([7; 1000]),
+        };
+        self.sequence += 1;
+        self.egress.write(0, &packet, self.now).unwrap()
+    }
+
+    /// A datagram is on its way: it comes when the way has had time for it.
+    fn carry(&mut self, datagram: &[u8]) {
+        let took = Duration::from_secs_f64(datagram.len() as f64 * 8.0 / self.carries);
+        self.free = self.free.max(self.now) + took;
+        self.came.push((number(datagram), self.free));
+    }
+
+    fn report(&mut self, report: &[u8]) -> (Heard, Vec<Vec<u8>>) {
+        self.reports += 1;
+        let mut sealed = report.to_vec();
+        let index = ReportIndex::numbered(self.reports);
+        self.other.seal_report(&mut sealed, index).unwrap();
+        let mut told = Vec::new();
+        let heard = self.egress.hear(&sealed, self.now, |datagram| told.push(datagram));
+        (heard, told)
+    }
+
+    /// What has come is reported, in pairs of bits and with long deltas.
+    fn report_arrivals(&mut self, since: Instant) {
+        let now = self.now;
+        let (came, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.came).into_iter().partition(|(_, at)| *at <= now);
+        self.came = later;
+        let Some((first, _)) = came.first().copied() else { return };
+        let mut report = [0x8f, 205, 0, 0].to_vec();
+        report.extend([1_u32, SSRC].iter().flat_map(|word| word.to_be_bytes()));
+        report.extend([first, came.len() as u16].iter().flat_map(|half| half.to_be_bytes()));
+        report.extend(0_u32.to_be_bytes());
+        for statuses in came.chunks(7) {
+            let bits = statuses.iter().enumerate().fold(0b11 << 14, |bits, (at, _)| bits | 2 << (12 - 2 * at));
+            report.extend(u16::to_be_bytes(bits));
+        }
+        let mut before = 0;
+        for (_, at) in &came {
+            let ticks = at.duration_since(since).as_micros() as i64 / 250;
+            report.extend(((ticks - before) as i16).to_be_bytes());
+            before = ticks;
+        }
+        report.resize(report.len().next_multiple_of(4), 0);
+        let words = (report.len() / 4 - 1) as u16;
+        report[2..4].copy_from_slice(&words.to_be_bytes());
+        assert_eq!(self.report(&report).0, Heard::All);
+    }
+
+    /// A packet every 10 ms, a report every 50 ms. The other end's clock begins anew with each second, for a delta has 16 bits.
+    fn run(&mut self, span: Duration) {
+        let (end, mut since) = (self.now + span, self.now);
+        while self.now < end {
+            for step in 0..50 {
+                self.now += Duration::from_millis(1);
+                if step % 10 == 0 {
+                    let datagram = self.write();
+                    self.carry(&datagram);
+                }
+                if self.egress.timeout().is_some_and(|at| at <= self.now) {
+                    let mut told = Vec::new();
+                    self.egress.handle_timeout(self.now, |datagram| told.push(datagram));
+                    self.tried += told.iter().map(Vec::len).sum::<usize>();
+                    told.iter().for_each(|datagram| self.carry(datagram));
+                }
+            }
+            self.report_arrivals(since);
+            if self.now - since > Duration::from_secs(5) {
+                since = self.now - Duration::from_secs(1);
+            }
+        }
+    }
+}
+
+/// What is told of a packet by the extension for it.
+fn number(datagram: &[u8]) -> u16 {
+    assert_eq!(datagram[16], NUMBER_ID << 4 | 1);
+    u16::from_be_bytes([datagram[17], datagram[18]])
+}
+
+fn sequence(datagram: &[u8]) -> u16 {
+    u16::from_be_bytes([datagram[2], datagram[3]])
+}
+
+fn ssrc(datagram: &[u8]) -> u32 {
+    u32::from_be_bytes(datagram[8..12].try_into().unwrap())
+}
+
+fn missing(first: u16, others: u16) -> Vec<u8> {
+    let words = [0x81cd_0003, 1, SSRC, u32::from(first) << 16 | u32::from(others)];
+    words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect()
+}
+
+#[test]
+fn what_is_missing_leaves_again_under_a_number_of_its_own_and_once_in_a_round_trip() {
+    let mut pair = Pair::new(1e9);
+    let first = pair.write();
+    assert_eq!((first[1], sequence(&first), ssrc(&first), number(&first)), (0x80 | 96, 1000, SSRC, 1));
+    (0..20).for_each(|_| drop(pair.write()));
+    let (heard, told) = pair.report(&missing(1002, 0b101));
+    assert_eq!(heard, Heard::All);
+    let named: Vec<_> = told.iter().map(|datagram| (datagram[1], sequence(datagram), ssrc(datagram))).collect();
+    assert_eq!(named, [1, 2, 3].map(|sequence| (0x80 | 97, sequence, RESENDS)));
+    assert_eq!(told.iter().map(|datagram| number(datagram)).collect::<Vec<_>>(), [22, 23, 24]);
+    assert_eq!(pair.report(&missing(1002, 0)).1.len(), 0, "it is on its way");
+    pair.now += 2 * FIRST_RTT;
+    assert_eq!(pair.report(&missing(1002, 0)).1.len(), 1);
+    assert_eq!(pair.report(&missing(900, 0xffff)).1.len(), 0, "nobody has them");
+    pair.now += 2 * SENT_FOR;
+    pair.write();
+    assert_eq!(pair.report(&missing(1002, 0)).1.len(), 0, "too late");
+}
+
+#[test]
+fn who_asks_for_everything_again_and_again_is_sent_a_share_of_what_the_way_carries() {
+    let mut pair = Pair::new(1e9);
+    let mut bytes = 0;
+    for _ in 0..1000 {
+        pair.now += Duration::from_millis(10);
+        pair.write();
+        for back in 1..=4 {
+            let first = (pair.sequence - 17 * back) as u16;
+            bytes += pair.report(&missing(first, 0xffff)).1.iter().map(Vec::len).sum::<usize>();
+        }
+    }
+    let share = AGAIN_BYTES_MAX + AGAIN_SHARE * FIRST_ESTIMATE / 8.0 * 10.0;
+    assert!((0.8 * share..1.1 * share).contains(&(bytes as f64)), "{bytes} of {share}");
+}
+
+#[test]
+fn more_is_tried_until_there_is_enough_or_no_more() {
+    for (carries, enough) in [(2e7, true), (1.3e6, false)] {
+        let mut pair = Pair::new(carries);
+        pair.run(Duration::from_secs(1));
+        let before = pair.egress.bits_per_s().unwrap();
+        assert!((9e5..1.1e6).contains(&(before as f64)), "nobody wants more: {before}");
+        assert_eq!(pair.tried, 0);
+        pair.egress.set_desired(3_000_000, pair.now);
+        pair.run(Duration::from_secs(4));
+        let after = pair.egress.bits_per_s().unwrap() as f64;
+        match enough {
+            true => assert!(after >= 3e6 && (5_000..40_000).contains(&pair.tried), "{after} by {} bytes", pair.tried),
+            false => assert!(after < 1.4e6 && pair.tried < 40_000, "{after} by {} bytes", pair.tried),
+        }
+    }
+}
+
+#[test]
+fn a_report_of_the_library_is_corrected_and_keeps_the_rest() {
+    let mut pair = Pair::new(1e9);
+    let report_of = |ssrc: u32| {
+        let mut report = vec![0; 28];
+        report[..4].copy_from_slice(&[0x80, 200, 0, 6]);
+        report[4..8].copy_from_slice(&ssrc.to_be_bytes());
+        report[8..16].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        report
+    };
+    let picture_lost = [0x81, 206, 0, 2, 0, 0, 0, 1, 0, 0, 0, 9];
+    let keys = |is_client| exported(PROFILES[2].0, PROFILES[2].1, is_client).keys().unwrap();
+    let sealed = |index, report: &[u8]| {
+        let mut sealed = report.to_vec();
+        keys(true).0.seal_report(&mut sealed, ReportIndex::numbered(index)).unwrap();
+        sealed
+    };
+    // Before anything has left there is nothing to report.
+    let mut nothing = sealed(1, &report_of(SSRC));
+    assert!(!pair.egress.correct(&mut nothing, pair.now));
+    pair.write();
+    pair.write();
+    pair.now += Duration::from_millis(100);
+    let mut report = sealed(2, &[&report_of(99)[..], &report_of(SSRC), &picture_lost].concat());
+    assert!(pair.egress.correct(&mut report, pair.now));
+    assert_eq!(keys(false).1.open_report(&mut report), Some(ReportIndex::numbered(2)));
+    let mut expected = report_of(SSRC);
+    expected[16..20].copy_from_slice(&(1001_u32 * 3000 + 9000).to_be_bytes());
+    expected[20..28].copy_from_slice(&[0, 0, 0, 2, 0, 0, 7, 0xd0]);
+    assert_eq!(report, [&expected[..], &picture_lost].concat());
+    // The answer tells how long it took.
+    pair.now += RTT + Duration::from_secs(1);
+    let words = [0x81c9_0007, 1, SSRC, 0, 0, 0, 0x0304_0506, 65536];
+    let answer: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
+    assert_eq!(pair.report(&answer).0, Heard::All);
+    assert_eq!(pair.egress.rtt, RTT);
+}
+
+#[test]
+fn what_nobody_has_sealed_changes_nothing_and_what_is_not_for_here_is_passed_on() {
+    let mut pair = Pair::new(1e9);
+    pair.write();
+    let forged = [missing(1000, 0), vec![0; 40]].concat();
+    assert_eq!(pair.egress.hear(&forged, pair.now, |_| panic!("nothing leaves")), Heard::Spurious);
+    assert!(!pair.egress.correct(&mut forged.clone(), pair.now));
+    let picture_lost = [0x81, 206, 0, 2, 0, 0, 0, 1, 0, 0, 0, 9];
+    assert_eq!(pair.report(&[&missing(1000, 0)[..], &picture_lost].concat()).0, Heard::More);
+    assert!(is_report(&picture_lost) && !is_report(&pair.write()) && !is_report(&[22, 200]) && !is_report(&[]));
+}
+
+#[test]
+fn lines_that_are_no_more_are_forgotten() {
+    let mut pair = Pair::new(1e9);
+    let extensions = ExtensionMap::empty();
+    let made = |name: &str| Line::new(name.into(), &extensions, 1, None);
+    assert_eq!(pair.egress.line("w".into(), || made("w")), 1);
+    assert_eq!(pair.egress.line("w".into(), || panic!("it is there")), 1);
+    pair.egress.retain(|mid| *mid != *"v");
+    assert_eq!(pair.egress.line("w".into(), || panic!("it is there")), 0);
+    assert_eq!(pair.egress.bits_per_s(), None, "nobody tells of a line that is not numbered");
+}

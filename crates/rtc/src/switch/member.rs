@@ -342,7 +342,8 @@ impl Slot {
         let extensions = media.remote_extmap().clone();
         let mut api = rtc.direct_api();
         let stream = api.stream_tx_by_mid(self.mid, None)?;
-        let line = egress.line(self.mid, || Way::new(self.mid, &extensions, stream));
+        let (ssrc, resends) = (*stream.ssrc(), stream.rtx().map(|ssrc| *ssrc));
+        let line = egress.line(self.mid, || Way::new(self.mid, &extensions, ssrc, resends));
         Some(Format { name: *ours.pt(), resend_name: ours.resend().map(|name| *name), line })
     }
 

@@ -37,24 +37,27 @@ async fn a_websocket_that_answers_no_ping_is_closed_and_others_stay() {
     let mut dead = Raw::upgrade(&server, "/v1/channels/pulse", None).await;
     let mut alive = Reader::open(Way::Session, &server, &Ask::one("pulse")).await;
     server.await_presence("pulse", 2).await;
-    // Whoever answers is looked after all the while.
     let (beat, mut beats) = tokio::sync::mpsc::unbounded_channel();
-    let alive = tokio::spawn(async move {
+    let answers = async {
         let mut item = alive.next_of_all().await;
         while item == Item::Heartbeat {
             beat.send(()).unwrap();
             item = alive.next_of_all().await;
         }
         item
-    });
-    assert_eq!(dead.frame().await, Some(Frame { opcode: 9, compressed: false, payload: Vec::new() }), "a ping");
-    dead.read_to_end().await;
-    server.await_presence("pulse", 1).await;
-    for _ in 0..3 {
-        within(beats.recv()).await.expect("it answers, and stays");
-    }
-    server.publish("pulse", "1").await;
-    let item = within(alive).await.unwrap();
+    };
+    let is_silent = async {
+        let ping = Frame { opcode: 9, compressed: false, payload: Vec::new() };
+        assert_eq!(dead.frame().await, Some(ping));
+        dead.read_to_end().await;
+        server.await_presence("pulse", 1).await;
+        for _ in 0..3 {
+            beats.recv().await.expect("the other one answers, and stays");
+        }
+        server.publish("pulse", "1").await;
+    };
+    // Whoever answers is looked after all the while.
+    let (item, ()) = within(async { tokio::join!(answers, is_silent) }).await;
     assert!(matches!(&item, Item::Message(message) if message.data.clone().into_text() == "1"), "{item:?}");
 }
 
