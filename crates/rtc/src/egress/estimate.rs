@@ -36,7 +36,7 @@ pub struct Estimator {
 }
 
 pub const RATE_MIN: f64 = 30_000.0;
-const RATE_MAX: f64 = 1e9;
+pub const RATE_MAX: f64 = 1e9;
 /// What is left of what came through when the delay grows.
 const DECREASE: f64 = 0.85;
 /// Growth in a second while the capacity is not known.

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use rand_pcg::rand_core::Rng;
 use str0m::rtp::{Extension, ExtensionMap};
 
 use super::{
@@ -262,4 +263,45 @@ fn lines_that_are_no_more_are_forgotten() {
     pair.egress.retain(|mid| *mid != *"v");
     assert_eq!(pair.egress.line("w".into(), || panic!("it is there")), 0);
     assert_eq!(pair.egress.bits_per_s(), None, "nobody tells of a line that is not numbered");
+}
+
+/// Whoever has the keys may say anything: each report is a good one with bytes changed, cut or doubled.
+#[test]
+fn reports_full_of_nonsense_are_survived_and_what_leaves_is_bounded() {
+    let mut pair = Pair::new(1e9);
+    let mut dice = rand_pcg::Pcg32::new(7, 7);
+    let mut roll = |most: usize| dice.next_u32() as usize % most;
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    let good = [
+        words(&[0x81c9_0007, 1, SSRC, 0, 0, 0, 5, 6]),
+        missing(1000, 0xffff),
+        words(&[0x8fcd_0006, 1, SSRC, 0x0001_0014, 0, 0x2005_d555, 0x0102_0304]),
+        words(&[0x8fce_0005, 1, 0, u32::from_be_bytes(*b"REMB"), 1 << 24 | 3 << 18 | 125_000, SSRC]),
+        words(&[0x80c8_0006, SSRC, 1, 2, 3, 4, 5]),
+    ];
+    let mut left = 0;
+    for _ in 0..20_000 {
+        pair.now += Duration::from_millis(1);
+        if roll(4) == 0 {
+            pair.write();
+        }
+        let mut report: Vec<u8> = (0..=roll(3)).flat_map(|_| good[roll(good.len())].clone()).collect();
+        for _ in 0..roll(6) {
+            let at = roll(report.len());
+            match roll(3) {
+                0 => report.truncate(at.max(8)),
+                1 => report[at] ^= 1 << roll(8),
+                _ => report[at] = roll(256) as u8,
+            }
+        }
+        left += pair.report(&report).1.iter().map(Vec::len).sum::<usize>();
+        pair.egress.set_desired(roll(10_000_000) as u64, pair.now);
+        if pair.egress.timeout().is_some_and(|at| at <= pair.now) {
+            pair.egress.handle_timeout(pair.now, |datagram| left += datagram.len());
+        }
+        assert!(pair.egress.sent.len() <= SENT_MAX && pair.egress.rtt <= RTT_MAX);
+        let estimate = pair.egress.bits_per_s().unwrap() as f64;
+        assert!((estimate::RATE_MIN..=estimate::RATE_MAX).contains(&estimate), "{estimate}");
+    }
+    assert!(left > 0);
 }
