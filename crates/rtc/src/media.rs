@@ -9,7 +9,7 @@ use str0m::{
 };
 
 use crate::{
-    BadOffer, Broken,
+    BadOffer, Broken, Sink,
     connection::{Connection, Said},
 };
 
@@ -184,6 +184,11 @@ impl MediaClient {
             Ok(())
         };
         connection.run(work, |rtc, said| tell(rtc, lines, said, out))
+    }
+
+    /// What takes over a line that it is sent, once packets have come; once.
+    pub fn sink(&mut self, line: usize, now: Instant) -> Option<Sink> {
+        Sink::new(&mut self.connection, self.lines.get(line)?.mid, now)
     }
 
     pub fn close(&mut self, out: &mut impl MediaOutput) {

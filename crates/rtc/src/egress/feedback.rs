@@ -38,6 +38,8 @@ const ARRIVALS: u8 = 15;
 const APPLICATION: u8 = 15;
 const REMB: &[u8] = b"REMB";
 const BLOCK_BYTES: usize = 24;
+/// Packets that one report of ours tells of.
+const ARRIVALS_MAX: usize = 4096;
 /// Of an arrival's time.
 pub const TICK_US: i64 = 250;
 const REFERENCE_US: i64 = 64_000;
@@ -136,6 +138,42 @@ impl Arrivals<'_> {
     }
 }
 
+/// A report of which packets came when: number, and microseconds of a clock, in the order of coming. `ssrcs`: who says so, and of whom. `None`:
+/// nothing has come. What comes before the first, or more than eight seconds after another, is told as lost.
+pub fn write_arrivals(ssrcs: (u32, u32), count: u8, came: &[(u16, i64)]) -> Option<Vec<u8>> {
+    let (first, first_us) = *came.first()?;
+    let ahead = |number: u16| usize::from(number.wrapping_sub(first));
+    let span = came.iter().map(|(number, _)| ahead(*number)).filter(|ahead| *ahead < ARRIVALS_MAX).max()? + 1;
+    let mut numbers = vec![None; span];
+    for (number, at_us) in came {
+        if let Some(slot) = numbers.get_mut(ahead(*number)) {
+            *slot = Some(at_us / TICK_US);
+        }
+    }
+    let reference = first_us / REFERENCE_US;
+    let mut report = vec![0x80 | ARRIVALS, TRANSPORT, 0, 0];
+    report.extend([ssrcs.0, ssrcs.1].iter().flat_map(|ssrc| ssrc.to_be_bytes()));
+    report.extend([first, span as u16].iter().flat_map(|half| half.to_be_bytes()));
+    report.extend(((reference as u32) << 8 | u32::from(count)).to_be_bytes());
+    let (mut deltas, mut before) = (Vec::new(), reference * REFERENCE_US / TICK_US);
+    for numbers in numbers.chunks(7) {
+        let mut chunk = 0b11_u16 << 14;
+        for (at, ticks) in numbers.iter().enumerate() {
+            if let Some((ticks, delta)) = ticks.and_then(|ticks| Some((ticks, i16::try_from(ticks - before).ok()?))) {
+                chunk |= 2 << (12 - 2 * at);
+                deltas.extend(delta.to_be_bytes());
+                before = ticks;
+            }
+        }
+        report.extend(chunk.to_be_bytes());
+    }
+    report.extend(deltas);
+    report.resize(report.len().next_multiple_of(4), 0);
+    let words = (report.len() / 4 - 1) as u16;
+    report[2..4].copy_from_slice(&words.to_be_bytes());
+    Some(report)
+}
+
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes))
 }
@@ -181,6 +219,22 @@ mod tests {
         for length in 0..compound.len() {
             assert!(all(&compound[..length]).len() < expected.len());
         }
+    }
+
+    #[test]
+    fn arrivals_are_read_as_they_were_written() {
+        let came = [(65_535, 700_000), (0, 701_000), (3, 709_250), (2, 700_250), (40, 3_000_000)];
+        let report = write_arrivals((1, 2), 3, &came).unwrap();
+        let mut seen = Vec::new();
+        for feedback in all(&report) {
+            let Feedback::Arrived(arrivals) = feedback else { panic!("{feedback:?}") };
+            arrivals.for_each(|number, at| seen.push((number, at)));
+        }
+        assert_eq!((seen.len(), seen[0].0), (42, 65_535));
+        let mut told: Vec<_> = seen.into_iter().filter_map(|(number, at)| Some((number, at?))).collect();
+        told.sort_by_key(|(number, _)| came.iter().position(|(came, _)| came == number));
+        assert_eq!(told, came);
+        assert_eq!(write_arrivals((1, 2), 3, &[]), None);
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub struct Line {
     extensions: Extensions,
     /// The other end has reported of this stream, and so knows which line it is of.
     is_known: bool,
+    born: Instant,
     kept: VecDeque<Kept>,
     /// The time of the newest packet, in its clock's units, and when it left.
     last: Option<(u32, u32, Instant)>,
@@ -61,16 +62,26 @@ pub struct Packet {
     pub payload: Arc<[u8]>,
 }
 
-/// For whoever asks for it again.
+/// For whoever asks for it again. There are hundreds of them for each receiver: small, so that they stay near.
 struct Kept {
-    packet: Packet,
-    at: Instant,
-    again: Option<Instant>,
+    payload: Arc<[u8]>,
+    sequence: u64,
+    time: u32,
+    /// Milliseconds since the line began.
+    at_ms: u32,
+    /// When it was sent again, likewise; 0: never.
+    again_ms: u32,
+    patch: Option<Patch>,
+    resend_format: u8,
+    marker: bool,
+    orientation: Option<u8>,
 }
 
 /// What is kept of a stream.
 const KEPT_MAX: usize = 512;
 const KEPT_FOR: Duration = Duration::from_secs(2);
+/// What is too old goes so many at a time: to look at the oldest for each packet would fetch what nothing else needs.
+const SWEEP_EVERY: u64 = 16;
 /// So many of the newest are sent again where only the bytes matter.
 const FILLERS: usize = 16;
 const FILLER_BYTES_MIN: usize = 200;
@@ -81,6 +92,17 @@ const EXTENSIONS_BYTES: usize = 4 + 32;
 const EXTENSION_MAX: u8 = 14;
 const WITH_EXTENSIONS: u16 = 0xbede;
 
+/// What a head says.
+struct Head {
+    format: u8,
+    marker: bool,
+    sequence: u64,
+    time: u32,
+    ssrc: u32,
+    audio_level: Option<(u8, bool)>,
+    orientation: Option<u8>,
+}
+
 /// A packet as it leaves, but for its seal: the bytes, how many of them are its head, and its number for the seal.
 pub struct Written {
     pub bytes: Vec<u8>,
@@ -90,7 +112,7 @@ pub struct Written {
 
 impl Line {
     /// `extensions`: as the other end has named them; `resends`: the number of the stream for what is sent again, if there is one.
-    pub fn new(mid: Mid, extensions: &ExtensionMap, ssrc: u32, resends: Option<u32>) -> Self {
+    pub fn new(mid: Mid, extensions: &ExtensionMap, ssrc: u32, resends: Option<u32>, now: Instant) -> Self {
         let named = |extension| extensions.id_of(extension).filter(|id| *id <= EXTENSION_MAX);
         Self {
             mid,
@@ -103,6 +125,7 @@ impl Line {
                 orientation: named(Extension::VideoOrientation),
             },
             is_known: false,
+            born: now,
             kept: VecDeque::new(),
             last: None,
             packets: 0,
@@ -122,29 +145,65 @@ impl Line {
 
     /// `number`: what is told of the packet by the extension for it.
     pub fn write(&mut self, packet: &Packet, number: u64, now: Instant) -> Written {
-        let (bytes, head) = self.begin((packet.format, packet.sequence, self.ssrc), packet, number, 0);
-        let written = append(bytes, head, packet);
+        let head = Head {
+            format: packet.format,
+            marker: packet.marker,
+            sequence: packet.sequence,
+            time: packet.time,
+            ssrc: self.ssrc,
+            audio_level: packet.audio_level,
+            orientation: packet.orientation,
+        };
+        let (mut bytes, head) = self.begin(&head, number, packet.payload.len());
+        append(&mut bytes, &packet.payload, packet.patch);
         self.last = Some((packet.time, packet.clock_hz, now));
         self.packets = self.packets.wrapping_add(1);
         self.bytes = self.bytes.wrapping_add(packet.payload.len() as u32);
-        if self.resends.is_some() && packet.resend_format.is_some() {
-            let is_old = |kept: &Kept| now.saturating_duration_since(kept.at) > KEPT_FOR;
+        if let (Some(_), Some(resend_format)) = (&self.resends, packet.resend_format) {
+            self.keep(packet, resend_format, now);
+        }
+        Written { bytes, head, index: packet.sequence }
+    }
+
+    fn keep(&mut self, packet: &Packet, resend_format: u8, now: Instant) {
+        let at_ms = self.ms(now);
+        if packet.sequence.is_multiple_of(SWEEP_EVERY) || self.kept.len() >= KEPT_MAX {
+            let is_old = |kept: &Kept| at_ms.saturating_sub(kept.at_ms) > KEPT_FOR.as_millis() as u32;
             while self.kept.len() >= KEPT_MAX || self.kept.front().is_some_and(is_old) {
                 self.kept.pop_front();
             }
-            self.kept.push_back(Kept { packet: packet.clone(), at: now, again: None });
         }
-        written
+        let Packet { sequence, time, patch, marker, orientation, .. } = *packet;
+        let payload = packet.payload.clone();
+        self.kept.push_back(Kept {
+            payload,
+            sequence,
+            time,
+            at_ms,
+            again_ms: 0,
+            patch,
+            resend_format,
+            marker,
+            orientation,
+        });
+    }
+
+    /// From one on: 49 days.
+    fn ms(&self, now: Instant) -> u32 {
+        now.saturating_duration_since(self.born).as_millis() as u32 + 1
     }
 
     /// What was asked for again, if it is still there and was not sent again within `pause`.
     pub fn write_again(&mut self, sequence: u16, number: u64, pause: Duration, now: Instant) -> Option<Written> {
-        let at = self.kept.iter().rposition(|kept| kept.packet.sequence as u16 == sequence)?;
+        let now_ms = self.ms(now);
+        let at = self.kept.iter().rposition(|kept| kept.sequence as u16 == sequence)?;
         let kept = &mut self.kept[at];
-        if kept.again.is_some_and(|again| now.saturating_duration_since(again) < pause) {
+        let is_late = now_ms.saturating_sub(kept.at_ms) > KEPT_FOR.as_millis() as u32;
+        let is_again = kept.again_ms > 0 && now_ms.saturating_sub(kept.again_ms) < pause.as_millis() as u32;
+        if is_late || is_again {
             return None;
         }
-        kept.again = Some(now);
+        kept.again_ms = now_ms;
         self.resend(at, number)
     }
 
@@ -157,33 +216,36 @@ impl Line {
 
     /// Whether there are fillers, of a size that is worth a packet.
     pub fn has_fillers(&self) -> bool {
-        self.is_numbered() && self.kept.back().is_some_and(|kept| kept.packet.payload.len() >= FILLER_BYTES_MIN)
+        self.is_numbered() && self.kept.back().is_some_and(|kept| kept.payload.len() >= FILLER_BYTES_MIN)
     }
 
     fn resend(&mut self, at: usize, number: u64) -> Option<Written> {
-        let packet = self.kept.get(at)?.packet.clone();
-        let (format, resends) = (packet.resend_format?, self.resends.as_mut()?);
-        let name = (format, resends.next, resends.ssrc);
+        let (kept, resends) = (self.kept.get(at)?, self.resends.as_mut()?);
+        let index = resends.next;
         resends.next += 1;
-        let (mut bytes, head) = self.begin(name, &packet, number, 2);
-        bytes.extend_from_slice(&(packet.sequence as u16).to_be_bytes());
-        Some(Written { index: name.1, ..append(bytes, head, &packet) })
+        let head = Head {
+            format: kept.resend_format,
+            marker: kept.marker,
+            sequence: index,
+            time: kept.time,
+            ssrc: resends.ssrc,
+            audio_level: None,
+            orientation: kept.orientation,
+        };
+        let kept = self.kept.get(at)?;
+        let (mut bytes, head) = self.begin(&head, number, 2 + kept.payload.len());
+        bytes.extend_from_slice(&(kept.sequence as u16).to_be_bytes());
+        append(&mut bytes, &kept.payload, kept.patch);
+        Some(Written { bytes, head, index })
     }
 
     /// The head of a packet, in a buffer that has room for all of it.
-    fn begin(
-        &self,
-        (format, sequence, ssrc): (u8, u64, u32),
-        packet: &Packet,
-        number: u64,
-        more: usize,
-    ) -> (Vec<u8>, usize) {
-        let room = HEAD_BYTES + EXTENSIONS_BYTES + more + packet.payload.len() + OVERHEAD_BYTES;
-        let mut bytes = Vec::with_capacity(room);
-        bytes.extend_from_slice(&[0x90, format | u8::from(packet.marker) << 7]);
-        bytes.extend_from_slice(&(sequence as u16).to_be_bytes());
-        bytes.extend_from_slice(&packet.time.to_be_bytes());
-        bytes.extend_from_slice(&ssrc.to_be_bytes());
+    fn begin(&self, what: &Head, number: u64, payload: usize) -> (Vec<u8>, usize) {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + EXTENSIONS_BYTES + payload + OVERHEAD_BYTES);
+        bytes.extend_from_slice(&[0x90, what.format | u8::from(what.marker) << 7]);
+        bytes.extend_from_slice(&(what.sequence as u16).to_be_bytes());
+        bytes.extend_from_slice(&what.time.to_be_bytes());
+        bytes.extend_from_slice(&what.ssrc.to_be_bytes());
         bytes.extend_from_slice(&WITH_EXTENSIONS.to_be_bytes());
         bytes.extend_from_slice(&[0, 0]);
         let named = &self.extensions;
@@ -197,10 +259,10 @@ impl Line {
         if !self.is_known {
             extend(named.mid, self.mid.as_bytes());
         }
-        if let Some((below, speaks)) = packet.audio_level {
+        if let Some((below, speaks)) = what.audio_level {
             extend(named.audio_level, &[below & 0x7f | u8::from(speaks) << 7]);
         }
-        if let Some(orientation) = packet.orientation {
+        if let Some(orientation) = what.orientation {
             extend(named.orientation, &[orientation]);
         }
         let words = (bytes.len() - HEAD_BYTES - 4).div_ceil(4);
@@ -225,11 +287,10 @@ impl Line {
     }
 }
 
-fn append(mut bytes: Vec<u8>, head: usize, packet: &Packet) -> Written {
+fn append(bytes: &mut Vec<u8>, payload: &[u8], patch: Option<Patch>) {
     let at = bytes.len();
-    bytes.extend_from_slice(&packet.payload);
-    if let Some(patch) = packet.patch {
+    bytes.extend_from_slice(payload);
+    if let Some(patch) = patch {
         patch.apply(&mut bytes[at..]);
     }
-    Written { bytes, head, index: packet.sequence }
 }

@@ -28,6 +28,7 @@ mod tests;
 
 use std::{
     collections::VecDeque,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -37,11 +38,11 @@ use estimate::{Arrival, Estimator};
 use feedback::{Arrivals, Feedback};
 use line::Written;
 use probe::Probe;
-use seal::Keys;
 
+pub use feedback::write_arrivals;
 pub use line::{Line, Packet};
 pub use patch::Patch;
-pub use seal::Exported;
+pub use seal::{Exported, Keys, ReportIndex};
 
 /// What a way is thought to carry until it is known.
 const FIRST_ESTIMATE: f64 = 1_000_000.0;
@@ -56,6 +57,8 @@ const AGAIN_BYTES_MAX: f64 = 64_000.0;
 /// What has left and is not heard of, at most.
 const SENT_MAX: usize = 4096;
 const SENT_FOR: Duration = Duration::from_secs(2);
+/// What is too old goes so many at a time.
+const SWEEP_EVERY: u64 = 16;
 /// One try after the other: after one that has shown more, and after one that has not; then twice as long each time.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const TRY_AGAIN_MAX: Duration = Duration::from_secs(16);
@@ -71,6 +74,9 @@ pub struct Egress {
     sends: Keys,
     receives: Keys,
     lines: Vec<Line>,
+    born: Instant,
+    /// Where its datagrams go.
+    to: SocketAddr,
     /// Number of the next packet, of whatever line.
     next: u64,
     /// Those that have left, up to the last.
@@ -90,9 +96,11 @@ pub struct Egress {
     arrivals: Vec<Arrival>,
 }
 
+/// Small, as what is kept of a packet.
 #[derive(Clone, Copy)]
 struct Sent {
-    at: Instant,
+    /// Microseconds since the way began; wraps.
+    at_us: u32,
     bytes: u16,
     is_settled: bool,
 }
@@ -110,12 +118,14 @@ pub enum Heard {
 
 impl Egress {
     /// `None`: for these keys there is no cipher.
-    pub fn new(exported: &Exported, now: Instant) -> Option<Self> {
+    pub fn new(exported: &Exported, to: SocketAddr, now: Instant) -> Option<Self> {
         let (sends, receives) = exported.keys()?;
         Some(Self {
             sends,
             receives,
             lines: Vec::new(),
+            born: now,
+            to,
             next: 1,
             sent: VecDeque::new(),
             newest_heard: None,
@@ -160,6 +170,15 @@ impl Egress {
         self.try_more(now);
     }
 
+    pub fn to(&self) -> SocketAddr {
+        self.to
+    }
+
+    /// The other end has moved.
+    pub fn set_to(&mut self, to: SocketAddr) {
+        self.to = to;
+    }
+
     /// The datagram of a packet. `None`: there is no such line.
     pub fn write(&mut self, line: usize, packet: &Packet, now: Instant) -> Option<Vec<u8>> {
         let line = self.lines.get_mut(line)?;
@@ -176,17 +195,24 @@ impl Egress {
     ) -> Option<Vec<u8>> {
         self.sends.seal_packet(&mut bytes, head, index)?;
         if is_numbered {
-            let is_old = |sent: &Sent| now.saturating_duration_since(sent.at) > SENT_FOR;
-            while self.sent.len() >= SENT_MAX || self.sent.front().is_some_and(is_old) {
-                self.sent.pop_front();
+            let at_us = self.us(now);
+            if self.next.is_multiple_of(SWEEP_EVERY) || self.sent.len() >= SENT_MAX {
+                let is_old = |sent: &Sent| at_us.wrapping_sub(sent.at_us) > SENT_FOR.as_micros() as u32;
+                while self.sent.len() >= SENT_MAX || self.sent.front().is_some_and(is_old) {
+                    self.sent.pop_front();
+                }
             }
-            self.sent.push_back(Sent { at: now, bytes: bytes.len() as u16, is_settled: false });
+            self.sent.push_back(Sent { at_us, bytes: bytes.len() as u16, is_settled: false });
             if let Some((probe, _)) = &mut self.probe {
                 probe.count(bytes.len(), self.next);
             }
             self.next += 1;
         }
         Some(bytes)
+    }
+
+    fn us(&self, now: Instant) -> u32 {
+        now.saturating_duration_since(self.born).as_micros() as u32
     }
 
     /// A report of the other end. `tell`: what leaves because of it.
@@ -240,6 +266,7 @@ impl Egress {
     }
 
     fn arrived(&mut self, reported: &Arrivals<'_>, now: Instant) {
+        let now_us = self.us(now);
         let Self { sent, next, newest_heard, arrivals, probe, .. } = self;
         arrivals.clear();
         let (first, mut lost) = (*next - sent.len() as u64, 0);
@@ -252,7 +279,8 @@ impl Egress {
             *newest_heard = (*newest_heard).max(Some(number));
             match came_us {
                 Some(came_us) => {
-                    let arrival = Arrival { sent: sent.at, came_us, bytes: sent.bytes.into() };
+                    let since = Duration::from_micros(now_us.wrapping_sub(sent.at_us).into());
+                    let arrival = Arrival { sent: now - since, came_us, bytes: sent.bytes.into() };
                     arrivals.push(arrival);
                     if let Some((probe, _)) = probe {
                         probe.hear(number, arrival);

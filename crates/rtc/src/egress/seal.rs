@@ -144,7 +144,6 @@ impl Keys {
 pub struct ReportIndex(u32);
 
 impl ReportIndex {
-    #[cfg(test)]
     pub fn numbered(index: u32) -> Self {
         Self(index)
     }

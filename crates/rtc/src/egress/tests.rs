@@ -20,6 +20,7 @@ const RTT: Duration = Duration::from_millis(40);
 struct Pair {
     egress: Egress,
     other: Keys,
+    born: Instant,
     now: Instant,
     carries: f64,
     free: Instant,
@@ -36,12 +37,23 @@ impl Pair {
     fn new(carries: f64) -> Self {
         let now = Instant::now();
         let (profile, bytes) = PROFILES[2];
-        let mut egress = Egress::new(&exported(profile, bytes, true), now).unwrap();
+        let mut egress = Egress::new(&exported(profile, bytes, true), "127.0.0.1:9".parse().unwrap(), now).unwrap();
         let mut extensions = ExtensionMap::empty();
         extensions.set(NUMBER_ID, Extension::TransportSequenceNumber);
-        egress.line("v".into(), || Line::new("v".into(), &extensions, SSRC, Some(RESENDS)));
+        egress.line("v".into(), || Line::new("v".into(), &extensions, SSRC, Some(RESENDS), now));
         let (other, _) = exported(profile, bytes, false).keys().unwrap();
-        Self { egress, other, now, carries, free: now, came: Vec::new(), tried: 0, sequence: 1000, reports: 0 }
+        Self {
+            egress,
+            other,
+            born: now,
+            now,
+            carries,
+            free: now,
+            came: Vec::new(),
+            tried: 0,
+            sequence: 1000,
+            reports: 0,
+        }
     }
 
     fn write(&mut self) -> Vec<u8> {
@@ -78,36 +90,21 @@ impl Pair {
         (heard, told)
     }
 
-    /// What has come is reported, in pairs of bits and with long deltas.
-    fn report_arrivals(&mut self, since: Instant) {
+    /// What has come is reported.
+    fn report_arrivals(&mut self) {
         let now = self.now;
         let (came, later): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.came).into_iter().partition(|(_, at)| *at <= now);
         self.came = later;
-        let Some((first, _)) = came.first().copied() else { return };
-        let mut report = [0x8f, 205, 0, 0].to_vec();
-        report.extend([1_u32, SSRC].iter().flat_map(|word| word.to_be_bytes()));
-        report.extend([first, came.len() as u16].iter().flat_map(|half| half.to_be_bytes()));
-        report.extend(0_u32.to_be_bytes());
-        for statuses in came.chunks(7) {
-            let bits = statuses.iter().enumerate().fold(0b11 << 14, |bits, (at, _)| bits | 2 << (12 - 2 * at));
-            report.extend(u16::to_be_bytes(bits));
-        }
-        let mut before = 0;
-        for (_, at) in &came {
-            let ticks = at.duration_since(since).as_micros() as i64 / 250;
-            report.extend(((ticks - before) as i16).to_be_bytes());
-            before = ticks;
-        }
-        report.resize(report.len().next_multiple_of(4), 0);
-        let words = (report.len() / 4 - 1) as u16;
-        report[2..4].copy_from_slice(&words.to_be_bytes());
+        let came: Vec<_> = came.iter().map(|(number, at)| (*number, (*at - self.born).as_micros() as i64)).collect();
+        let report = write_arrivals((1, SSRC), 0, &came);
+        let Some(report) = report else { return };
         assert_eq!(self.report(&report).0, Heard::All);
     }
 
-    /// A packet every 10 ms, a report every 50 ms. The other end's clock begins anew with each second, for a delta has 16 bits.
+    /// A packet every 10 ms, a report every 50 ms.
     fn run(&mut self, span: Duration) {
-        let (end, mut since) = (self.now + span, self.now);
+        let end = self.now + span;
         while self.now < end {
             for step in 0..50 {
                 self.now += Duration::from_millis(1);
@@ -122,10 +119,7 @@ impl Pair {
                     told.iter().for_each(|datagram| self.carry(datagram));
                 }
             }
-            self.report_arrivals(since);
-            if self.now - since > Duration::from_secs(5) {
-                since = self.now - Duration::from_secs(1);
-            }
+            self.report_arrivals();
         }
     }
 }
@@ -257,7 +251,8 @@ fn what_nobody_has_sealed_changes_nothing_and_what_is_not_for_here_is_passed_on(
 fn lines_that_are_no_more_are_forgotten() {
     let mut pair = Pair::new(1e9);
     let extensions = ExtensionMap::empty();
-    let made = |name: &str| Line::new(name.into(), &extensions, 1, None);
+    let now = pair.now;
+    let made = |name: &str| Line::new(name.into(), &extensions, 1, None, now);
     assert_eq!(pair.egress.line("w".into(), || made("w")), 1);
     assert_eq!(pair.egress.line("w".into(), || panic!("it is there")), 1);
     pair.egress.retain(|mid| *mid != *"v");

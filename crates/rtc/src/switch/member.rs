@@ -6,7 +6,7 @@ use std::{
 use str0m::{
     change::{SdpAnswer, SdpOffer, SdpPendingOffer},
     format::{CodecSpec, PayloadParams},
-    media::{Direction, MediaKind, Mid},
+    media::{Direction, MediaKind, Mid, Pt},
     rtp::RtpPacket,
 };
 
@@ -63,7 +63,7 @@ pub struct Slot {
     pub source: Option<Source>,
     pub feed: Feed,
     /// What a format of the source is called here; `None`: this member does not take it.
-    format: Option<(PayloadParams, Option<Format>)>,
+    format: Option<(Pt, Option<Format>)>,
     pub sent_packets: u64,
     pub sent_bytes: u64,
 }
@@ -232,8 +232,8 @@ impl Member {
         now: Instant,
     ) -> Option<(SocketAddr, Vec<u8>)> {
         let Self { connection, egress, slots, .. } = self;
-        let (slot, egress, to) = (slots.get_mut(slot)?, egress.as_mut()?, connection.remote()?);
-        let format = slot.format(&mut connection.rtc, egress, params)?;
+        let (slot, egress) = (slots.get_mut(slot)?, egress.as_mut()?);
+        let format = slot.format(&mut connection.rtc, egress, params, now)?;
         let seen = &packet.header.ext_vals;
         let outgoing = Packet {
             format: format.name,
@@ -250,7 +250,7 @@ impl Member {
         let datagram = egress.write(format.line, &outgoing, now)?;
         slot.sent_packets += 1;
         slot.sent_bytes += packet.payload.len() as u64;
-        Some((to, datagram))
+        Some((egress.to(), datagram))
     }
 
     /// True if it was one of this member's. A report is looked at here before the library hears it, if it has to.
@@ -263,10 +263,11 @@ impl Member {
         datagram: &[u8],
         brought: &mut Brought,
     ) -> Result<bool, Broken> {
-        if let (true, Some(egress), Some(remote)) = (is_report(datagram), &mut self.egress, self.connection.remote())
-            && egress.hear(datagram, now, |datagram| brought.datagrams.push((remote, datagram))) == Heard::All
-        {
-            return Ok(true);
+        if let Some(egress) = self.egress.as_mut().filter(|_| is_report(datagram)) {
+            let to = egress.to();
+            if egress.hear(datagram, now, |datagram| brought.datagrams.push((to, datagram))) == Heard::All {
+                return Ok(true);
+            }
         }
         self.connection.handle_datagram(now, from, to, datagram, |_, said| {
             brought.tell(said);
@@ -282,7 +283,8 @@ impl Member {
     }
 
     pub fn handle_timeout(&mut self, now: Instant, brought: &mut Brought) -> Result<(), Broken> {
-        if let (Some(egress), Some(to)) = (&mut self.egress, self.connection.remote()) {
+        if let Some(egress) = &mut self.egress {
+            let to = egress.to();
             egress.handle_timeout(now, |datagram| brought.datagrams.push((to, datagram)));
         }
         if self.connection.timeout() > now {
@@ -309,10 +311,14 @@ impl Member {
         now.abs_diff(then) * ESTIMATE_STEP > then
     }
 
-    /// Once the handshake is done, packets can leave.
-    pub fn begin(&mut self, now: Instant) {
+    /// Once the handshake is done, packets can leave; and they leave to where its other end is now.
+    pub fn settle(&mut self, now: Instant) {
+        let Some(to) = self.connection.remote() else { return };
         if let Some(exported) = self.connection.take_exported().filter(|_| self.role != Role::Publisher) {
-            self.egress = Egress::new(&exported, now).map(Box::new);
+            self.egress = Egress::new(&exported, to, now).map(Box::new);
+        }
+        if let Some(egress) = &mut self.egress {
+            egress.set_to(to);
         }
     }
 
@@ -326,14 +332,27 @@ impl Slot {
         Self { mid, kind, source: None, feed: Feed::default(), format: None, sent_packets: 0, sent_bytes: 0 }
     }
 
-    fn format(&mut self, rtc: &mut str0m::Rtc, egress: &mut Egress, params: &PayloadParams) -> Option<Format> {
-        if self.format.as_ref().is_none_or(|(known, _)| known.pt() != params.pt() || known.spec() != params.spec()) {
-            self.format = Some((*params, self.find_format(rtc, egress, params)));
+    /// A name of a format is never another's while a connection lasts (RFC 3264, section 8.3.2).
+    fn format(
+        &mut self,
+        rtc: &mut str0m::Rtc,
+        egress: &mut Egress,
+        params: &PayloadParams,
+        now: Instant,
+    ) -> Option<Format> {
+        if self.format.is_none_or(|(known, _)| known != params.pt()) {
+            self.format = Some((params.pt(), self.find_format(rtc, egress, params, now)));
         }
-        self.format.as_ref().and_then(|(_, ours)| *ours)
+        self.format.and_then(|(_, ours)| ours)
     }
 
-    fn find_format(&self, rtc: &mut str0m::Rtc, egress: &mut Egress, params: &PayloadParams) -> Option<Format> {
+    fn find_format(
+        &self,
+        rtc: &mut str0m::Rtc,
+        egress: &mut Egress,
+        params: &PayloadParams,
+        now: Instant,
+    ) -> Option<Format> {
         let ours = *rtc.codec_config().match_params(*params)?;
         let media = rtc.media(self.mid)?;
         if !is_same_codec(ours.spec(), params.spec()) || !media.remote_pts().contains(&ours.pt()) {
@@ -343,7 +362,7 @@ impl Slot {
         let mut api = rtc.direct_api();
         let stream = api.stream_tx_by_mid(self.mid, None)?;
         let (ssrc, resends) = (*stream.ssrc(), stream.rtx().map(|ssrc| *ssrc));
-        let line = egress.line(self.mid, || Way::new(self.mid, &extensions, ssrc, resends));
+        let line = egress.line(self.mid, || Way::new(self.mid, &extensions, ssrc, resends, now));
         Some(Format { name: *ours.pt(), resend_name: ours.resend().map(|name| *name), line })
     }
 

@@ -494,7 +494,7 @@ impl Switch {
         let Self { brought, members, .. } = self;
         let mut member = members.get_mut(id.slot as usize).filter(|member| member.id == id);
         if let Some(member) = &mut member {
-            member.begin(now);
+            member.settle(now);
         }
         for (to, mut datagram) in brought.datagrams.drain(..) {
             if member.as_mut().is_none_or(|member| member.correct(&mut datagram, now)) {
