@@ -9,7 +9,7 @@
 
 mod connection;
 mod crypto;
-mod egress;
+pub mod egress;
 pub mod forward;
 mod media;
 mod peer;

@@ -17,6 +17,7 @@ pub struct Sink {
     born: Instant,
     /// Number, and microseconds since it was born.
     came: Vec<(u16, i64)>,
+    /// Of the stream.
     ssrc: u32,
     reports: u32,
 }
@@ -31,29 +32,24 @@ impl Sink {
     pub(crate) fn new(connection: &mut Connection, mid: Mid, now: Instant) -> Option<Self> {
         let (sends, _) = connection.take_exported()?.keys()?;
         let number_id = connection.rtc.media(mid)?.remote_extmap().id_of(Extension::TransportSequenceNumber)?;
-        Some(Self {
-            sends,
-            to: connection.remote()?,
-            number_id,
-            born: now,
-            came: Vec::new(),
-            ssrc: 0,
-            reports: FIRST_REPORT,
-        })
+        let ssrc = *connection.rtc.direct_api().stream_rx_by_mid(mid, None)?.ssrc();
+        let to = connection.remote()?;
+        Some(Self { sends, to, number_id, born: now, came: Vec::new(), ssrc, reports: FIRST_REPORT })
     }
 
-    /// The time that a packet says it is of, in units of its clock. `None`: it is no packet of media.
+    /// Whether it is a packet of media; all else is the connection's.
+    pub fn takes(datagram: &[u8]) -> bool {
+        matches!(datagram.first(), Some(128..=191)) && !is_report(datagram)
+    }
+
+    /// The time that a packet says it is of, in units of its clock. `None`: it is none of this stream, but one that is sent again.
     pub fn hear(&mut self, datagram: &[u8], now: Instant) -> Option<u32> {
-        if is_report(datagram) || !matches!(datagram.first(), Some(128..=191)) {
-            return None;
-        }
         let word = |at: usize| datagram.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let (time, ssrc) = (word(4)?, word(8)?);
         if let Some(number) = self.number(datagram) {
-            self.ssrc = ssrc;
             self.came.push((number, now.saturating_duration_since(self.born).as_micros() as i64));
         }
-        Some(time)
+        (ssrc == self.ssrc).then_some(time)
     }
 
     fn number(&self, datagram: &[u8]) -> Option<u16> {

@@ -317,7 +317,8 @@ impl Crowd {
                 let client = &mut self.clients[event.data.u64() as usize];
                 let Ok((length, from)) = client.socket.recv_from(&mut buffer) else { continue };
                 let now = Instant::now();
-                if let Some(time) = client.sink.as_mut().and_then(|sink| sink.hear(&buffer[..length], now)) {
+                if let Some(sink) = client.sink.as_mut().filter(|_| Sink::takes(&buffer[..length])) {
+                    let Some(time) = sink.hear(&buffer[..length], now) else { continue };
                     let since = ticks(now - self.began).wrapping_sub(time.wrapping_sub(client.shift));
                     self.delays_us.push(u64::from(since) * 100 / 9);
                     continue;

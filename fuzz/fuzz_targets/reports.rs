@@ -1,0 +1,105 @@
+//! What a receiver of media reports, sealed with its own keys: it may say anything. Input: packets that leave, time that goes by, reports.
+
+#![no_main]
+
+use std::{
+    collections::HashSet,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use dimpl::SrtpProfile;
+use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
+use millrace_rtc::egress::{Egress, Exported, Heard, Line, Packet, ReportIndex};
+use str0m::rtp::{Extension, ExtensionMap};
+
+const PROFILES: [(SrtpProfile, usize); 3] = [
+    (SrtpProfile::AES128_CM_SHA1_80, 2 * (16 + 14)),
+    (SrtpProfile::AEAD_AES_128_GCM, 2 * (16 + 12)),
+    (SrtpProfile::AEAD_AES_256_GCM, 2 * (32 + 12)),
+];
+const SSRC: u32 = 1;
+const RESENDS: u32 = 2;
+const STEPS_MAX: usize = 200;
+const PAYLOAD_MAX: usize = 1200;
+/// What leaves without having been written: of half a way of 1 Gbit/s no more than was kept for a burst, and what tries take.
+const UNASKED_MAX: usize = 1 << 20;
+
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    profile: u8,
+    steps: Vec<Step<'a>>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Step<'a> {
+    Write { bytes: u16 },
+    Pass { ms: u8 },
+    Report { bytes: &'a [u8] },
+    /// Not sealed, or by somebody else.
+    Forged { bytes: &'a [u8] },
+    Desired { kbps: u16 },
+}
+
+fuzz_target!(|input: Input<'_>| {
+    let (profile, bytes) = PROFILES[usize::from(input.profile) % PROFILES.len()];
+    let exported = |is_client| Exported { profile, material: (0..bytes as u8).collect(), is_client };
+    let (other, _) = exported(false).keys().expect("a known profile");
+    let mut now = Instant::now();
+    let to = SocketAddr::from(([127, 0, 0, 1], 9));
+    let mut egress = Egress::new(&exported(true), to, now).expect("a known profile");
+    let mut extensions = ExtensionMap::empty();
+    extensions.set(3, Extension::TransportSequenceNumber);
+    egress.line("v".into(), || Line::new("v".into(), &extensions, SSRC, Some(RESENDS), now));
+    let (mut sequence, mut reports, mut unasked) = (1000, 0, Vec::new());
+    let mut numbers = HashSet::new();
+    for step in input.steps.iter().take(STEPS_MAX) {
+        match *step {
+            Step::Write { bytes } => {
+                let packet = Packet {
+                    format: 96,
+                    resend_format: Some(97),
+                    sequence,
+                    time: sequence as u32,
+                    clock_hz: 90_000,
+                    marker: bytes & 1 == 0,
+                    audio_level: None,
+                    orientation: None,
+                    patch: None,
+                    payload: Arc::from(vec![7; usize::from(bytes) % PAYLOAD_MAX]),
+                };
+                sequence += 1;
+                let datagram = egress.write(0, &packet, now).expect("a packet of a line that is there");
+                assert!(numbers.insert((datagram[8..12].to_vec(), datagram[2..4].to_vec())));
+            }
+            Step::Pass { ms } => {
+                now += Duration::from_millis(ms.into());
+                if egress.timeout().is_some_and(|at| at <= now) {
+                    egress.handle_timeout(now, |datagram| unasked.push(datagram));
+                }
+            }
+            Step::Report { bytes } => {
+                let mut sealed = bytes.to_vec();
+                reports += 1;
+                if other.seal_report(&mut sealed, ReportIndex::numbered(reports)).is_some() {
+                    let heard = egress.hear(&sealed, now, |datagram| unasked.push(datagram));
+                    assert_ne!(heard, Heard::Spurious, "it is genuine");
+                }
+                let _ = egress.correct(&mut bytes.to_vec(), now);
+            }
+            Step::Forged { bytes } => {
+                let heard = egress.hear(bytes, now, |_| panic!("nothing leaves for a stranger"));
+                assert_eq!(heard, Heard::Spurious);
+            }
+            Step::Desired { kbps } => egress.set_desired(u64::from(kbps) * 1000, now),
+        }
+        let estimate = egress.bits_per_s().expect("packets are numbered");
+        assert!((30_000..=1_000_000_000).contains(&estimate), "{estimate}");
+    }
+    for datagram in &unasked {
+        assert_eq!(datagram[8..12], RESENDS.to_be_bytes(), "never a number twice with one key");
+        assert!(numbers.insert((datagram[8..12].to_vec(), datagram[2..4].to_vec())));
+    }
+    assert!(unasked.iter().map(Vec::len).sum::<usize>() <= UNASKED_MAX);
+});
