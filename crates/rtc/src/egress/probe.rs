@@ -117,7 +117,7 @@ mod tests {
         }
         assert_eq!(number, 80);
         assert_eq!(probe.result(Some(78), begun), None, "the last has not been heard of");
-        assert_eq!(probe.result(None, begun + HEARD_MAX).is_some(), true);
+        assert!(probe.result(None, begun + HEARD_MAX).is_some());
         probe.result(Some(79), begun)
     }
 
