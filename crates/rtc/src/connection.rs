@@ -60,6 +60,7 @@ pub(crate) struct Connection {
     is_over: bool,
     /// Where the library has sent last what is no STUN: the way that was found.
     remote: Option<SocketAddr>,
+    has_moved: bool,
     exported: Option<Exported>,
 }
 
@@ -128,7 +129,6 @@ impl Connection {
             rtc.add_local_candidate(candidate);
         }
         let (consent, keeps_consent) = (None, is_lite && haste > 1);
-        let (is_over, remote, exported) = (false, None, None);
         Self {
             rtc,
             born: now,
@@ -138,9 +138,10 @@ impl Connection {
             told: now,
             consent,
             keeps_consent,
-            is_over,
-            remote,
-            exported,
+            is_over: false,
+            remote: None,
+            has_moved: false,
+            exported: None,
         }
     }
 
@@ -152,6 +153,11 @@ impl Connection {
     /// Where the other end is, once a way to it was found.
     pub fn remote(&self) -> Option<SocketAddr> {
         self.remote
+    }
+
+    /// The same, once after each time that it has become another.
+    pub fn take_moved(&mut self) -> Option<SocketAddr> {
+        std::mem::take(&mut self.has_moved).then_some(self.remote).flatten()
     }
 
     /// The keys of media, once, when the handshake has agreed on them.
@@ -274,7 +280,7 @@ impl Connection {
                 }
                 Output::Transmit(transmit) => {
                     if transmit.contents.first() >= Some(&NO_STUN) {
-                        self.remote = Some(transmit.destination);
+                        self.has_moved |= self.remote.replace(transmit.destination) != Some(transmit.destination);
                     }
                     tell(&mut self.rtc, Said::Datagram(transmit.destination, transmit.contents.into()))?;
                 }

@@ -21,6 +21,7 @@ pub struct Line {
     /// The other end has reported of this stream, and so knows which line it is of.
     is_known: bool,
     born: Instant,
+    left: Left,
     kept: VecDeque<Kept>,
     /// The time of the newest packet, in its clock's units, and when it left.
     last: Option<(u32, u32, Instant)>,
@@ -92,6 +93,48 @@ const EXTENSIONS_BYTES: usize = 4 + 32;
 const EXTENSION_MAX: u8 = 14;
 const WITH_EXTENSIONS: u16 = 0xbede;
 
+/// Which sequences have left: none does twice, whatever a sender says, because two packets under one number give away the key of their seals.
+#[derive(Default)]
+struct Left {
+    /// One behind the highest.
+    next: u64,
+    /// Of the sequences before it, each in the place of its remainder.
+    bits: [u64; LEFT / 64],
+}
+
+/// So far behind the highest a packet may come.
+const LEFT: usize = 1024;
+
+impl Left {
+    /// False: it has left, or is too far behind to know.
+    fn note(&mut self, sequence: u64) -> bool {
+        let behind = self.next.saturating_sub(sequence);
+        if behind > LEFT as u64 {
+            return false;
+        }
+        // The places of what is skipped were those of what is too far behind from now on.
+        if sequence >= self.next + LEFT as u64 {
+            self.bits = [0; LEFT / 64];
+        } else {
+            for skipped in self.next..sequence {
+                let (word, bit) = self.place(skipped);
+                *word &= !bit;
+            }
+        }
+        let is_new = sequence >= self.next;
+        self.next = self.next.max(sequence + 1);
+        let (word, bit) = self.place(sequence);
+        let has_left = !is_new && *word & bit != 0;
+        *word |= bit;
+        !has_left
+    }
+
+    fn place(&mut self, sequence: u64) -> (&mut u64, u64) {
+        let place = sequence as usize % LEFT;
+        (&mut self.bits[place / 64], 1 << (place % 64))
+    }
+}
+
 /// What a head says.
 struct Head {
     format: u8,
@@ -126,6 +169,7 @@ impl Line {
             },
             is_known: false,
             born: now,
+            left: Left::default(),
             kept: VecDeque::new(),
             last: None,
             packets: 0,
@@ -143,8 +187,11 @@ impl Line {
         self.is_known = true;
     }
 
-    /// `number`: what is told of the packet by the extension for it.
-    pub fn write(&mut self, packet: &Packet, number: u64, now: Instant) -> Written {
+    /// `number`: what is told of the packet by the extension for it. `None`: one of its sequence has left already, or may have.
+    pub fn write(&mut self, packet: &Packet, number: u64, now: Instant) -> Option<Written> {
+        if !self.left.note(packet.sequence) {
+            return None;
+        }
         let head = Head {
             format: packet.format,
             marker: packet.marker,
@@ -162,7 +209,7 @@ impl Line {
         if let (Some(_), Some(resend_format)) = (&self.resends, packet.resend_format) {
             self.keep(packet, resend_format, now);
         }
-        Written { bytes, head, index: packet.sequence }
+        Some(Written { bytes, head, index: packet.sequence })
     }
 
     fn keep(&mut self, packet: &Packet, resend_format: u8, now: Instant) {
@@ -292,5 +339,37 @@ fn append(bytes: &mut Vec<u8>, payload: &[u8], patch: Option<Patch>) {
     bytes.extend_from_slice(payload);
     if let Some(patch) = patch {
         patch.apply(&mut bytes[at..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use rand_pcg::rand_core::Rng;
+
+    use super::*;
+
+    /// Against a set that forgets nothing.
+    #[test]
+    fn no_sequence_leaves_twice_however_they_come() {
+        let (mut left, mut all, mut highest) = (Left::default(), HashSet::new(), 1000);
+        let mut dice = rand_pcg::Pcg32::new(3, 3);
+        let mut refused = 0;
+        for _ in 0..200_000 {
+            let roll = u64::from(dice.next_u32());
+            let sequence = match roll % 16 {
+                0 => highest + roll / 16 % 3000,
+                1..=8 => highest + 1,
+                _ => highest.saturating_sub(roll / 16 % 1500),
+            };
+            let is_near = sequence + LEFT as u64 > highest;
+            let may_leave = left.note(sequence);
+            assert!(!may_leave || all.insert(sequence), "{sequence} has left twice");
+            assert!(may_leave || !is_near || all.contains(&sequence), "{sequence} is refused, highest {highest}");
+            refused += usize::from(!may_leave);
+            highest = highest.max(sequence);
+        }
+        assert!(refused > 10_000 && all.len() > 100_000);
     }
 }

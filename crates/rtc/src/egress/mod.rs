@@ -179,10 +179,10 @@ impl Egress {
         self.to = to;
     }
 
-    /// The datagram of a packet. `None`: there is no such line.
+    /// The datagram of a packet. `None`: there is no such line, or a packet of this sequence has left already.
     pub fn write(&mut self, line: usize, packet: &Packet, now: Instant) -> Option<Vec<u8>> {
         let line = self.lines.get_mut(line)?;
-        let written = line.write(packet, self.next, now);
+        let written = line.write(packet, self.next, now)?;
         let is_numbered = line.is_numbered();
         self.leave(written, is_numbered, now)
     }

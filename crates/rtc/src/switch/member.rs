@@ -264,8 +264,12 @@ impl Member {
         brought: &mut Brought,
     ) -> Result<bool, Broken> {
         if let Some(egress) = self.egress.as_mut().filter(|_| is_report(datagram)) {
-            let to = egress.to();
-            if egress.hear(datagram, now, |datagram| brought.datagrams.push((to, datagram))) == Heard::All {
+            let heard = egress.hear(datagram, now, |datagram| brought.datagrams.push((from, datagram)));
+            if heard != Heard::Spurious {
+                // From an address that has shown its password: it has moved there.
+                egress.set_to(from);
+            }
+            if heard == Heard::All {
                 return Ok(true);
             }
         }
@@ -313,12 +317,12 @@ impl Member {
 
     /// Once the handshake is done, packets can leave; and they leave to where its other end is now.
     pub fn settle(&mut self, now: Instant) {
-        let Some(to) = self.connection.remote() else { return };
-        if let Some(exported) = self.connection.take_exported().filter(|_| self.role != Role::Publisher) {
-            self.egress = Egress::new(&exported, to, now).map(Box::new);
-        }
-        if let Some(egress) = &mut self.egress {
+        if let (Some(to), Some(egress)) = (self.connection.take_moved(), &mut self.egress) {
             egress.set_to(to);
+        }
+        let exported = self.connection.take_exported().filter(|_| self.role != Role::Publisher);
+        if let (Some(exported), Some(to)) = (exported, self.connection.remote()) {
+            self.egress = Egress::new(&exported, to, now).map(Box::new);
         }
     }
 
