@@ -34,12 +34,22 @@ struct Input<'a> {
 
 #[derive(Arbitrary, Debug)]
 enum Step<'a> {
-    Write { bytes: u16 },
-    Pass { ms: u8 },
-    Report { bytes: &'a [u8] },
+    Write {
+        bytes: u16,
+    },
+    Pass {
+        ms: u8,
+    },
+    Report {
+        bytes: &'a [u8],
+    },
     /// Not sealed, or by somebody else.
-    Forged { bytes: &'a [u8] },
-    Desired { kbps: u16 },
+    Forged {
+        bytes: &'a [u8],
+    },
+    Desired {
+        kbps: u16,
+    },
 }
 
 fuzz_target!(|input: Input<'_>| {

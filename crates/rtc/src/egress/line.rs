@@ -91,7 +91,11 @@ const HEAD_BYTES: usize = 12;
 const EXTENSIONS_BYTES: usize = 4 + 32;
 /// One-byte heads have no other names.
 const EXTENSION_MAX: u8 = 14;
-const WITH_EXTENSIONS: u16 = 0xbede;
+/// First byte of a packet, without padding and other sources.
+const WITH_EXTENSIONS: u8 = 0x90;
+const WITHOUT_EXTENSIONS: u8 = 0x80;
+/// How extensions with heads of one byte begin.
+const ONE_BYTE_HEADS: u16 = 0xbede;
 
 /// Which sequences have left: none does twice, whatever a sender says, because two packets under one number give away the key of their seals.
 #[derive(Default)]
@@ -289,11 +293,11 @@ impl Line {
     /// The head of a packet, in a buffer that has room for all of it.
     fn begin(&self, what: &Head, number: u64, payload: usize) -> (Vec<u8>, usize) {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + EXTENSIONS_BYTES + payload + OVERHEAD_BYTES);
-        bytes.extend_from_slice(&[0x90, what.format | u8::from(what.marker) << 7]);
+        bytes.extend_from_slice(&[WITH_EXTENSIONS, what.format | u8::from(what.marker) << 7]);
         bytes.extend_from_slice(&(what.sequence as u16).to_be_bytes());
         bytes.extend_from_slice(&what.time.to_be_bytes());
         bytes.extend_from_slice(&what.ssrc.to_be_bytes());
-        bytes.extend_from_slice(&WITH_EXTENSIONS.to_be_bytes());
+        bytes.extend_from_slice(&ONE_BYTE_HEADS.to_be_bytes());
         bytes.extend_from_slice(&[0, 0]);
         let named = &self.extensions;
         let mut extend = |id: Option<u8>, value: &[u8]| {
@@ -311,6 +315,11 @@ impl Line {
         }
         if let Some(orientation) = what.orientation {
             extend(named.orientation, &[orientation]);
+        }
+        if bytes.len() == HEAD_BYTES + 4 {
+            bytes.truncate(HEAD_BYTES);
+            bytes[0] = WITHOUT_EXTENSIONS;
+            return (bytes, HEAD_BYTES);
         }
         let words = (bytes.len() - HEAD_BYTES - 4).div_ceil(4);
         let head = HEAD_BYTES + 4 + 4 * words;

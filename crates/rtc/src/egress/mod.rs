@@ -51,7 +51,7 @@ const FIRST_RTT: Duration = Duration::from_millis(100);
 const RTT_MAX: Duration = Duration::from_secs(2);
 /// What is asked for again sooner than this was asked for twice.
 const AGAIN_MIN: Duration = Duration::from_millis(10);
-/// What is sent again takes this share of what the way carries, and at most so many bytes at once.
+/// What is sent again is this share of what is sent, and at most so many bytes at once: whoever asks for everything costs no more.
 const AGAIN_SHARE: f64 = 0.5;
 const AGAIN_BYTES_MAX: f64 = 64_000.0;
 /// What has left and is not heard of, at most.
@@ -87,7 +87,6 @@ pub struct Egress {
     carries: Option<u64>,
     rtt: Duration,
     again_bytes: f64,
-    again_at: Instant,
     desired: f64,
     probe: Option<(Probe, f64)>,
     probe_at: Instant,
@@ -133,7 +132,6 @@ impl Egress {
             carries: None,
             rtt: FIRST_RTT,
             again_bytes: AGAIN_BYTES_MAX,
-            again_at: now,
             desired: 0.0,
             probe: None,
             probe_at: now,
@@ -184,6 +182,8 @@ impl Egress {
         let line = self.lines.get_mut(line)?;
         let written = line.write(packet, self.next, now)?;
         let is_numbered = line.is_numbered();
+        let again_bytes = self.again_bytes + AGAIN_SHARE * written.bytes.len() as f64;
+        self.again_bytes = again_bytes.min(AGAIN_BYTES_MAX);
         self.leave(written, is_numbered, now)
     }
 
@@ -248,10 +248,6 @@ impl Egress {
     }
 
     fn resend(&mut self, ssrc: u32, sequence: u16, now: Instant, tell: &mut impl FnMut(Vec<u8>)) {
-        let since = now.saturating_duration_since(self.again_at).as_secs_f64();
-        let share = AGAIN_SHARE * self.bits_per_s().map_or(FIRST_ESTIMATE, |bits| bits as f64) / 8.0;
-        self.again_bytes = (self.again_bytes + since * share).min(AGAIN_BYTES_MAX);
-        self.again_at = now;
         if self.again_bytes < 0.0 {
             return;
         }
