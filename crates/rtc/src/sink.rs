@@ -4,7 +4,7 @@ use str0m::{media::Mid, rtp::Extension};
 
 use crate::{
     connection::Connection,
-    egress::{Keys, ReportIndex, is_report, write_arrivals},
+    egress::{Keys, ReportIndex, write_arrivals},
 };
 
 /// A viewer that opens nothing: it reads the heads of packets, and reports when each has come, as browsers do. For a load generator, whose own
@@ -37,12 +37,7 @@ impl Sink {
         Some(Self { sends, to, number_id, born: now, came: Vec::new(), ssrc, reports: FIRST_REPORT })
     }
 
-    /// Whether it is a packet of media; all else is the connection's.
-    pub fn takes(datagram: &[u8]) -> bool {
-        matches!(datagram.first(), Some(128..=191)) && !is_report(datagram)
-    }
-
-    /// The time that a packet says it is of, in units of its clock. `None`: it is none of this stream, but one that is sent again.
+    /// A packet of media (all else is the connection's): the time that it says it is of, in units of its clock. `None`: it is none of this stream, but one that is sent again.
     pub fn hear(&mut self, datagram: &[u8], now: Instant) -> Option<u32> {
         let word = |at: usize| datagram.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let (time, ssrc) = (word(4)?, word(8)?);

@@ -28,7 +28,7 @@ use std::{
 use anyhow::{Context, ensure};
 use clap::Parser;
 use janus::Janus;
-use millrace_rtc::{MediaClient, MediaEvent, MediaKind, MediaOutput, Sink};
+use millrace_rtc::{MediaClient, MediaEvent, MediaKind, MediaOutput, Sink, egress::is_media};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use server::Server;
 
@@ -317,7 +317,7 @@ impl Crowd {
                 let client = &mut self.clients[event.data.u64() as usize];
                 let Ok((length, from)) = client.socket.recv_from(&mut buffer) else { continue };
                 let now = Instant::now();
-                if let Some(sink) = client.sink.as_mut().filter(|_| Sink::takes(&buffer[..length])) {
+                if let Some(sink) = client.sink.as_mut().filter(|_| is_media(&buffer[..length])) {
                     let Some(time) = sink.hear(&buffer[..length], now) else { continue };
                     let since = ticks(now - self.began).wrapping_sub(time.wrapping_sub(client.shift));
                     self.delays_us.push(u64::from(since) * 100 / 9);

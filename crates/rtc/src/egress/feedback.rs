@@ -4,9 +4,9 @@
 /// One of the things that a report says.
 #[derive(Debug, PartialEq)]
 pub enum Feedback<'a> {
-    /// How a stream comes: `lost` of 256 packets since the last time; `last_report` is the middle of the clock in the newest report of its
-    /// sender, which came `delay` 65,536ths of a second ago.
-    Received { ssrc: u32, lost: u8, last_report: u32, delay: u32 },
+    /// A stream comes: `last_report` is the middle of the clock in the newest report of its sender, which came `delay` 65,536ths of a second
+    /// ago.
+    Received { ssrc: u32, last_report: u32, delay: u32 },
     /// Of a stream, `first` is missing, and those behind it whose bits are set.
     Missing { ssrc: u32, first: u16, others: u16 },
     /// Which packets came when, whatever stream they were of.
@@ -95,8 +95,8 @@ pub fn read<'a>(compound: &'a [u8], mut tell: impl FnMut(Feedback<'a>)) {
 
 fn read_blocks<'a>(blocks: &[u8], count: u8, tell: &mut impl FnMut(Feedback<'a>)) {
     for block in blocks.chunks_exact(BLOCK_BYTES).take(count.into()) {
-        let (ssrc, lost) = (u32_at(block, 0), block[4]);
-        tell(Feedback::Received { ssrc, lost, last_report: u32_at(block, 16), delay: u32_at(block, 20) });
+        let (ssrc, last_report, delay) = (u32_at(block, 0), u32_at(block, 16), u32_at(block, 20));
+        tell(Feedback::Received { ssrc, last_report, delay });
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
         .concat();
         let (ssrc, bits) = (2, 1_000_000);
         let expected = [
-            Feedback::Received { ssrc, lost: 0x40, last_report: 5, delay: 6 },
+            Feedback::Received { ssrc, last_report: 5, delay: 6 },
             Feedback::Missing { ssrc, first: 7, others: 0x8001 },
             Feedback::Missing { ssrc, first: 0x100, others: 0 },
             Feedback::Carries(bits),

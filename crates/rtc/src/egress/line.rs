@@ -187,7 +187,8 @@ impl Line {
         self.extensions.number.is_some()
     }
 
-    pub fn is_known(&mut self) {
+    /// The other end has reported of it.
+    pub fn know(&mut self) {
         self.is_known = true;
     }
 

@@ -223,7 +223,7 @@ impl Egress {
         }
         let mut heard = Heard::All;
         feedback::read(&opened, |feedback| match feedback {
-            Feedback::Received { ssrc, last_report, delay, .. } => self.received(ssrc, last_report, delay, now),
+            Feedback::Received { ssrc, last_report, delay } => self.received(ssrc, last_report, delay, now),
             Feedback::Missing { ssrc, first, others } => {
                 self.resend(ssrc, first, now, &mut tell);
                 let others = (0..16).filter(|bit| others >> bit & 1 == 1);
@@ -239,7 +239,7 @@ impl Egress {
 
     fn received(&mut self, ssrc: u32, last_report: u32, delay: u32, now: Instant) {
         let Some(line) = self.lines.iter_mut().find(|line| line.ssrc == ssrc) else { return };
-        line.is_known();
+        line.know();
         if let Some((_, at)) = line.reported.filter(|(middle, _)| *middle == last_report) {
             let since = now.saturating_duration_since(at);
             let delay = Duration::from_secs_f64(f64::from(delay) / 65536.0);
@@ -365,4 +365,9 @@ impl Egress {
 /// Whether a datagram is a report: its second byte has no such values where it is a packet. Source: RFC 5761, section 4; RFC 7983.
 pub fn is_report(datagram: &[u8]) -> bool {
     matches!(datagram, [128..=191, 192..=223, ..])
+}
+
+/// Whether it is a packet of sound or pictures, and nothing of what is said about them, of STUN or of DTLS. Source: as above.
+pub fn is_media(datagram: &[u8]) -> bool {
+    matches!(datagram, [128..=191, _, ..]) && !is_report(datagram)
 }

@@ -287,6 +287,14 @@ fn a_head_has_the_extensions_that_the_other_end_has_named_and_no_others() {
 }
 
 #[test]
+fn media_are_told_from_what_is_said_about_them() {
+    // VP8 by a usual number, Opus with a marker; a receiver report, feedback; STUN, DTLS, nothing.
+    assert!(is_media(&[0x80, 96, 0]) && is_media(&[0x90, 0x80 | 111, 0]));
+    assert!(!is_media(&[0x81, 201, 0]) && !is_media(&[0x8f, 205, 0]));
+    assert!(!is_media(&[0, 1, 0]) && !is_media(&[22, 254, 253]) && !is_media(&[0x80]) && !is_media(&[]));
+}
+
+#[test]
 fn lines_that_are_no_more_are_forgotten() {
     let mut pair = Pair::new(1e9);
     let extensions = ExtensionMap::empty();

@@ -57,11 +57,6 @@ impl Arrivals {
     }
 }
 
-/// A packet of sound or pictures, and nothing of what is said about them (RTCP), of STUN or of DTLS. Source: RFC 7983; RFC 5761, section 4.
-pub fn is_media(datagram: &[u8]) -> bool {
-    matches!(datagram, [128..=191, kind, ..] if !(64..96).contains(&(kind & 0x7f)))
-}
-
 fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
     let v4 = storage.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
     v4.or_else(|| storage.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
@@ -128,18 +123,5 @@ impl Datagrams {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn media_are_told_from_what_is_said_about_them() {
-        // VP8 by a usual number, Opus with a marker; a receiver report, feedback; STUN, DTLS, nothing.
-        assert!(is_media(&[0x80, 96, 0]) && is_media(&[0x90, 0x80 | 111, 0]));
-        assert!(!is_media(&[0x81, 201, 0]) && !is_media(&[0x8f, 205, 0]));
-        assert!(!is_media(&[0, 1, 0]) && !is_media(&[22, 254, 253]) && !is_media(&[0x80]) && !is_media(&[]));
     }
 }

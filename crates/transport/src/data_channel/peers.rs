@@ -14,13 +14,13 @@ use std::{
 use millrace_delivery::ConnId;
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
-use millrace_rtc::{Broken, Candidates, Event, Lane, Output, Peer, switch::Switch, ufrag};
+use millrace_rtc::{Broken, Candidates, Event, Lane, Output, Peer, egress::is_media, switch::Switch, ufrag};
 use slab::Slab;
 use tokio::{io::Interest, net::UdpSocket, sync::Notify};
 
 use super::{
     Guests,
-    datagrams::{Arrivals, BATCH, Datagrams, is_media},
+    datagrams::{Arrivals, BATCH, Datagrams},
     lane::Out,
 };
 use crate::{framed::Outgoing, limits::Limits, session::Waiting};
