@@ -1,9 +1,11 @@
-// What needs no browser: who is linked with whom, and data that comes once and in order whatever is lost on the way.
+// What needs no browser: who is linked with whom, who is muted, and data that comes once and in order whatever is lost on the way.
+import { createHmac } from 'node:crypto';
 import { expect, test, vi } from 'vitest';
 import { Floor } from '../src/room/floor.js';
 import { LinkFlow, type FlowHost } from '../src/room/flow.js';
 import type { Link } from '../src/room/link.js';
 import { joinRoom, neighbours, type RoomState } from '../src/room/index.js';
+import { Held } from '../src/room/mute.js';
 import { TreeFlow } from '../src/room/tree.js';
 import type { Subscription } from '../src/types.js';
 import { startMillrace } from './millrace.js';
@@ -19,6 +21,7 @@ test.each([
   [state('tree', { parents: { '2': '1', '3': '1', '4': '2' } }), '2', ['1', '4']],
   [state('tree', { parents: { '2': '1', '3': '1', '4': '2' } }), '3', ['1']],
   [state('switch'), '2', ['switch']],
+  [state('mixer'), '2', ['switch']],
 ])('whom the state links: %#', (state, me, expected) => {
   expect(neighbours(state, me)).toEqual(expected);
 });
@@ -42,6 +45,32 @@ test('the loudest speaks after a moment, and nobody after a while of silence', (
   expect(run(3_000, { a: 0, b: noise })).toEqual([undefined, 1]);
   expect(run(1_500, { a: speech, b: noise })).toEqual(['a', 1]);
   expect(run(100, { b: noise })).toEqual([undefined, 1]);
+});
+
+test('what is held is off until it is let go, and then as it was wanted last', () => {
+  const held = new Held();
+  const track = (enabled: boolean) => ({ enabled }) as MediaStreamTrack;
+  const [on, off, other] = [track(true), track(false), track(true)];
+  const enabled = (): boolean[] => [on, off, other].map((one) => one.enabled);
+  held.hold([on, off]);
+  held.hold([on, off, on]);
+  expect(enabled()).toEqual([false, false, true]);
+  expect([on, off, other].map((one) => held.has(one))).toEqual([true, true, false]);
+  held.hold([on, off, other]);
+  expect(enabled()).toEqual([false, false, false]);
+  held.hold([]);
+  expect(enabled(), 'as they were').toEqual([true, false, true]);
+
+  held.hold([on, off, other]);
+  held.want(on, false);
+  // A page that sets it itself.
+  off.enabled = true;
+  held.hold([on, off]);
+  expect(enabled()).toEqual([false, false, true]);
+  held.hold([]);
+  expect(enabled(), 'as they are wanted').toEqual([false, true, true]);
+  held.want(on, true);
+  expect(on.enabled).toBe(true);
 });
 
 /** The data of one participant, with links that a test opens, breaks and reads. */
@@ -163,6 +192,16 @@ test('whom no link reaches is told by the channel, and what is gone is told as l
   for (const peer of [one, two, far, near]) peer.flow.end();
 });
 
+test.each(['switch', 'mixer'] as const)('%s: the server takes no data, so they go by the channel at once', (topology) => {
+  const [one, two] = [new Peer('1'), new Peer('2')];
+  for (const peer of [one, two]) peer.flow.follow(state(topology, { participants: people('1', '2') }));
+  one.flow.send(0);
+  one.flow.send(1);
+  for (const message of one.published) two.flow.read(message);
+  expect(two.numbersOf('1')).toEqual([0, 1]);
+  for (const peer of [one, two]) peer.flow.end();
+});
+
 test('a parent that is silent is read around soon, told to the room when it is lost, and forgiven when it speaks', () => {
   vi.useFakeTimers();
   try {
@@ -233,6 +272,48 @@ test('Node joins again by itself after its server was killed, as the one it was'
   } finally {
     await first.stop();
     await second?.stop();
+  }
+});
+
+test('who may mutes somebody, the state says so until that is lifted, and others are refused', async () => {
+  const secret = 'a secret of thirty-two bytes or more';
+  const part = (value: object): string => Buffer.from(JSON.stringify(value)).toString('base64url');
+  const token = (sub: string, publish: string[]): string => {
+    const message = `${part({ alg: 'HS256' })}.${part({ sub, exp: Math.floor(Date.now() / 1000) + 600, millrace: { subscribe: ['rooms/kitchen/#'], publish } })}`;
+    return `${message}.${createHmac('sha256', secret).update(message).digest('base64url')}`;
+  };
+  const server = await startMillrace([`auth.secret=${secret}`]);
+  try {
+    const ann = await joinRoom(server.url, 'kitchen', { name: 'Ann', token: token('ann', ['rooms/kitchen/#']) });
+    const bob = await joinRoom(server.url, 'kitchen', { name: 'Bob', token: token('bob', ['rooms/kitchen/chat', 'rooms/kitchen/data']) });
+    const muted = () => bob.state.participants.map((one) => one.muted_by_host);
+    await ann.mute(bob.id, { audio: true });
+    await expect.poll(muted).toEqual([undefined, ['audio']]);
+    await ann.mute(bob.id, { video: true });
+    await expect.poll(muted).toEqual([undefined, ['audio', 'video']]);
+    await ann.mute(bob.id, { audio: false });
+    await expect.poll(muted).toEqual([undefined, ['video']]);
+    await expect(bob.mute(bob.id, { video: false })).rejects.toMatchObject({ code: 'auth', reason: 'forbidden' });
+    await expect(ann.mute('nobody', { audio: true })).rejects.toMatchObject({ reason: 'not_found' });
+    await expect(ann.mute(bob.id, {})).rejects.toMatchObject({ reason: 'bad_request' });
+    await ann.mute(bob.id, { video: false });
+    await expect.poll(muted).toEqual([undefined, undefined]);
+    await bob.leave();
+    await ann.leave();
+  } finally {
+    await server.stop();
+  }
+});
+
+test('a room has a mixer only where the server has any', async () => {
+  const [none, some] = await Promise.all([startMillrace(), startMillrace(['rooms.mixers_max=1'])]);
+  try {
+    await expect(joinRoom(none.url, 'hall', { topology: 'mixer' })).rejects.toMatchObject({ reason: 'bad_request' });
+    const room = await joinRoom(some.url, 'hall', { topology: 'mixer' });
+    expect(room.state).toMatchObject({ topology: 'mixer' });
+    await room.leave();
+  } finally {
+    await Promise.all([none.stop(), some.stop()]);
   }
 });
 

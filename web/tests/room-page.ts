@@ -15,6 +15,9 @@ const [WIDTH, HEIGHT, FPS, SECONDS] = [320, 240, 30, 2];
 /** What a page keeps of its room. */
 export interface Kept {
   room: Room;
+  /** What it sends, and what it was given of others. */
+  stream: MediaStream | undefined;
+  streams: Record<string, MediaStream>;
   /** Of every remote participant: from the call of `joinRoom` to its first frame, ms. */
   first: Record<string, number>;
   data: { from: string; data: unknown; at: number }[];
@@ -109,8 +112,8 @@ export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transp
   readonly video?: boolean;
   /** A picture of this size that always changes, instead of the camera's. */
   readonly canvas?: readonly [width: number, height: number];
-  /** With a tone besides, silent until `voice` says otherwise. */
-  readonly tone?: boolean;
+  /** With a tone besides, of so many hertz, silent until `voice` says otherwise. */
+  readonly tone?: boolean | number;
 }
 
 /** Joins; the participant's id. */
@@ -135,16 +138,18 @@ export const enter = (page: Page, room: string, joining: Joining): Promise<strin
         const [source, volume, out] = [sounds.createOscillator(), sounds.createGain(), sounds.createMediaStreamDestination()];
         window.voice = (level) => (volume.gain.value = level);
         window.voice(0);
+        if (typeof tone === 'number') source.frequency.value = tone;
         source.connect(volume).connect(out);
         source.start();
         stream?.addTrack(out.stream.getAudioTracks()[0]!);
       }
       const began = performance.now();
       const joined = await window.joinRoom(location.origin, room, { ...options, ...(stream && { stream }) });
-      const kept: Kept = (window.kept = { room: joined, first: {}, data: [], chat: [], links: [], speaker: undefined, gaps: 0, ended: undefined, rejoined: [], moved: {} });
+      const kept: Kept = (window.kept = { room: joined, stream, streams: {}, first: {}, data: [], chat: [], links: [], speaker: undefined, gaps: 0, ended: undefined, rejoined: [], moved: {} });
       // One element for each of the others, as an application has it.
       const videos = new Map<string, HTMLVideoElement>();
       joined.on('track', ({ participant, stream }) => {
+        kept.streams[participant] = stream;
         let video = videos.get(participant);
         if (!video) {
           const made = (video = document.createElement('video'));
@@ -213,6 +218,28 @@ export async function stills(pages: readonly Page[], ids: readonly string[]): Pr
     return Math.round(longest);
   };
   return Promise.all(pages.map((page) => page.evaluate(still, ids)));
+}
+
+/** Of sound that comes: what a browser counts. Source: W3C "Identifiers for WebRTC's Statistics API". */
+export type Sound = Required<Pick<RTCInboundRtpStreamStats, 'packetsReceived' | 'totalAudioEnergy' | 'totalSamplesDuration' | 'jitterBufferDelay' | 'jitterBufferEmittedCount'>>;
+
+/** Of a page that has not joined yet: what its browser counts from then on of each stream of sound that comes. */
+export async function listener(page: Page): Promise<() => Promise<Sound[]>> {
+  const made = await page.evaluateHandle(() => {
+    const made: RTCPeerConnection[] = [];
+    window.RTCPeerConnection = class extends RTCPeerConnection {
+      constructor(configuration?: RTCConfiguration) {
+        super(configuration);
+        made.push(this);
+      }
+    };
+    return made;
+  });
+  return () =>
+    made.evaluate(async (made) => {
+      const reports = await Promise.all(made.filter(({ connectionState }) => connectionState !== 'closed').map((connection) => connection.getStats()));
+      return reports.flatMap((report) => [...report.values()]).filter(({ type, kind }) => type === 'inbound-rtp' && kind === 'audio');
+    });
 }
 
 export const quality = (page: Page): Promise<Quality> => page.evaluate(() => window.kept.room.quality());

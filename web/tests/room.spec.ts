@@ -130,6 +130,47 @@ test('by the switching unit, somebody without devices sees, writes and is counte
   await context.close();
 });
 
+test('by the mixer, all sound comes as one and is played', async ({ browser }, info) => {
+  const { context, ann } = await meet(browser, 'mixer', { viewport: { width: 1280, height: 800 } });
+  await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(5);
+  const played = () => ann.locator('audio').evaluateAll((all) => (all as HTMLAudioElement[]).map(({ srcObject, paused, muted }) => [(srcObject as MediaStream | null)?.id, paused, muted]));
+  await expect.poll(played, PATIENCE).toEqual([['mix', false, false]]);
+  expect(await ann.getByLabel('Picture of Bob').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getTracks().map(({ kind }) => kind))).toEqual(['video']);
+  await ann.getByRole('button', { name: 'Quality' }).click();
+  await expect(ann.getByRole('img', { name: /^Mixer of 2/ })).toBeVisible();
+  await expect(ann.getByRole('article', { name: 'Sound from everybody' })).toBeVisible(PATIENCE);
+  await check(ann, 'mixer', info);
+  await context.close();
+});
+
+test('a host mutes somebody: both pages say so until it is lifted, and who may not mute is told', async ({ browser }, info) => {
+  const { context, ann, bob } = await meet(browser, 'mesh', { viewport: { width: 1280, height: 800 } });
+  await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(5);
+  const button = ann.getByRole('button', { name: 'Mute Bob for everybody' });
+  const heard = () => ann.getByLabel('Picture of Bob').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getAudioTracks().map(({ enabled }) => enabled));
+  await expect(button).toHaveAttribute('aria-pressed', 'false');
+  expect(await heard()).toEqual([true]);
+  await button.press('Enter');
+  await expect(button).toHaveAttribute('aria-pressed', 'true', PATIENCE);
+  await expect(ann.getByRole('group', { name: 'Bob' })).toContainText('Muted by the host');
+  expect(await heard()).toEqual([false]);
+  await expect(bob.getByRole('status').filter({ hasText: 'The host has muted you.' })).toBeVisible(PATIENCE);
+  await expect(bob.getByRole('group', { name: 'Bob' })).toContainText('Muted by the host');
+  await expect(bob.getByRole('button', { name: 'Microphone' })).toHaveAccessibleDescription('The host has muted you.');
+  await check(ann, 'host-mutes', info);
+  await check(bob, 'host-muted', info);
+  await button.click();
+  await expect(button).toHaveAttribute('aria-pressed', 'false', PATIENCE);
+  await expect(bob.getByText('The host has muted you.')).toHaveCount(0, PATIENCE);
+  expect(await heard()).toEqual([true]);
+
+  await ann.route('**/mute', (route) => route.fulfill({ status: 403, contentType: 'application/problem+json', json: { code: 'forbidden', detail: 'no' } }));
+  await button.click();
+  await expect(ann.getByRole('alert')).toHaveText('Only a moderator may mute others.');
+  await check(ann, 'host-refused', info);
+  await context.close();
+});
+
 test('on a phone: every step, by finger', async ({ browser }, info) => {
   const context = await browser.newContext({ viewport: { width: 390, height: 844 }, hasTouch: true });
   const [page, other] = [await context.newPage(), await context.newPage()];
@@ -188,11 +229,11 @@ test('edges carry what arrives, and the server and a hub are in the middle', () 
   expect(byServer.map(({ from, to, kbps }) => [from, to, kbps])).toContainEqual(['1', 'switch', 280]);
   expect(byServer.map(({ from, to, kbps }) => [from, to, kbps])).toContainEqual(['2', 'switch', 600]);
   expect(byServer.map(({ from, to, kbps }) => [from, to, kbps])).toContainEqual(['switch', '1', 304]);
-  for (const room of [state('switch'), state('star', { hub: '2' }), state('mesh'), state('tree', { parents: { '2': '1', '3': '1' } })]) {
+  for (const room of [state('switch'), state('mixer'), state('star', { hub: '2' }), state('mesh'), state('tree', { parents: { '2': '1', '3': '1' } })]) {
     const places = placesOf(room, '1', 360, 240, 44);
     expect(new Set(places.map(({ x, y }) => `${x.toFixed()} ${y.toFixed()}`)).size, 'nobody on top of another').toBe(places.length);
     for (const { x, y } of places) expect(x >= 22 && x <= 338 && y >= 22 && y <= 218, `${room.topology}: ${x} ${y}`).toBe(true);
-    if (room.topology === 'switch' || room.topology === 'star') expect(places[0]).toMatchObject({ id: room.hub ?? 'switch', x: 180, y: 120 });
+    if (['switch', 'mixer', 'star'].includes(room.topology)) expect(places[0]).toMatchObject({ id: room.hub ?? 'switch', x: 180, y: 120 });
   }
   expect(arcOf({ id: 'a', x: 0, y: 0 }, { id: 'b', x: 0, y: 0 }, 20).path, 'one place for two is no crash').not.toContain('NaN');
 });

@@ -1,7 +1,7 @@
 // Rooms in a real Chromium: pictures and data between tabs, by topology, and what becomes of them when something is cut.
 import { expect, test, type Browser, type Page } from '@playwright/test';
 import type { Topology } from '../../sdk/src/room/index.ts';
-import { blank, camera, cuttable, enter, heard, middleBox, quality, sendAll, stills } from './room-page.ts';
+import { blank, camera, cuttable, enter, heard, listener, middleBox, quality, sendAll, stills, type Sound } from './room-page.ts';
 import { serve } from './server.ts';
 
 test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
@@ -30,7 +30,7 @@ async function meet(browser: Browser, count: number, topology: Topology, video =
 /** What the tabs of a call that failed know: it says where to look. */
 async function account({ pages }: Call): Promise<void> {
   for (const page of pages.filter((page) => !page.isClosed())) {
-    const { state, links, gaps, ended } = await page.evaluate(() => ({ ...window.kept, state: window.kept.room.state, room: undefined, data: undefined }));
+    const { state, links, gaps, ended } = await page.evaluate(() => ({ ...window.kept, state: window.kept.room.state, room: undefined, stream: undefined, streams: undefined, data: undefined }));
     console.log(JSON.stringify({ state, links, gaps, ended, quality: await quality(page) }));
   }
 }
@@ -74,14 +74,14 @@ async function measure(topology: string, { pages }: Call): Promise<{ fps: number
   return rows;
 }
 
-for (const [topology, count] of [['p2p', 2], ['mesh', 3], ['star', 3], ['relay', 2], ['switch', 3]] as const) {
+for (const [topology, count] of [['p2p', 2], ['mesh', 3], ['star', 3], ['relay', 2], ['switch', 3], ['mixer', 3]] as const) {
   test(`${topology}: ${count} see and hear each other`, async ({ browser }) => {
     const call = await meet(browser, count, topology);
     await seeEachOther(call);
     await sendAll(call.pages, 300);
     await hearEachOther(call, 300);
     const rows = await measure(topology, call);
-    expect(rows.length).toBe({ star: 2 * (count - 1), switch: count }[topology as string] ?? count * (count - 1));
+    expect(rows.length).toBe({ star: 2 * (count - 1), switch: count, mixer: count }[topology as string] ?? count * (count - 1));
     if (topology === 'relay') expect(rows.map(({ kind }) => kind)).toEqual(['relay', 'relay']);
     for (const { fps, rate_kbps } of rows) {
       expect(fps, 'pictures that move').toBeGreaterThan(5);
@@ -124,6 +124,147 @@ for (const topology of ['mesh', 'switch'] as const) {
 const frames = async (page: Page, of: string): Promise<number> => (await quality(page)).links.find(({ to }) => to === of)?.frames ?? 0;
 const links = (page: Page): Promise<string[]> => page.evaluate(() => window.kept.links);
 const ended = (page: Page): Promise<string | undefined> => page.evaluate(() => window.kept.ended);
+
+for (const topology of ['mesh', 'switch'] as const) {
+  test(`${topology}: whom a host mutes nobody hears or sees, whatever they do, until that is lifted`, async ({ browser }) => {
+    const call = await meet(browser, 2, topology, true, true);
+    const [host, guest] = call.pages as [Page, Page];
+    const id = call.ids[1]!;
+    const PATIENCE = { timeout: 20_000 };
+    await seeEachOther(call);
+    const mute = (what: { audio?: boolean; video?: boolean }): Promise<void> => host.evaluate(([id, what]) => window.kept.room.mute(id, what), [id, what] as const);
+    const told = (page: Page) => page.evaluate((id) => window.kept.room.state.participants.find((one) => one.id === id)?.muted_by_host, id);
+    const speaker = () => host.evaluate(() => window.kept.speaker);
+    /** The guest's tracks: as they are sent, and as a page has them. */
+    const sent = () => guest.evaluate(() => window.kept.stream!.getTracks().map(({ kind, enabled }) => `${kind} ${enabled ? 'on' : 'off'}`).sort());
+    const seen = (page: Page) => page.evaluate((id) => window.kept.streams[id]?.getTracks().map(({ kind, enabled }) => `${kind} ${enabled ? 'on' : 'off'}`).sort(), id);
+    /** What comes of them to the host over a second, kbit/s. */
+    const rates = async (): Promise<{ audio: number; video: number }> => {
+      await quality(host);
+      const from = Date.now();
+      await expect.poll(() => Date.now() - from).toBeGreaterThan(1_000);
+      const streams = (await quality(host)).links.flatMap((link) => link.streams);
+      const of = (kind: 'audio' | 'video'): number => streams.find((one) => one.direction === 'in' && one.from === id && one.kind === kind)?.rate_kbps ?? 0;
+      return { audio: of('audio'), video: of('video') };
+    };
+
+    await guest.evaluate(() => window.voice(1));
+    await expect.poll(speaker, PATIENCE).toBe(id);
+    expect(await seen(host)).toEqual(['audio on', 'video on']);
+    await mute({ audio: true });
+    await expect.poll(sent, PATIENCE).toEqual(['audio off', 'video on']);
+    await expect.poll(() => seen(host), PATIENCE).toEqual(['audio off', 'video on']);
+    await expect.poll(speaker, PATIENCE).toBeUndefined();
+    expect([await told(host), await told(guest)]).toEqual([['audio'], ['audio']]);
+
+    // Who does not obey is not heard either: by the switching unit it does not come, in a mesh it is not played.
+    await guest.evaluate(() => window.kept.stream!.getAudioTracks().forEach((track) => (track.enabled = true)));
+    const { audio, video } = await rates();
+    expect(audio > 0).toBe(topology === 'mesh');
+    expect(video).toBeGreaterThan(0);
+    expect([await seen(host), await speaker()]).toEqual([['audio off', 'video on'], undefined]);
+
+    // Other tracks obey, too; those that are sent no more are the page's own again.
+    const old = await guest.evaluate(async () => {
+      const { room, stream } = window.kept;
+      const next = stream!.clone();
+      await room.replaceStream((window.kept.stream = next));
+      return stream!.getTracks().every(({ enabled }) => enabled);
+    });
+    expect(old).toBe(true);
+    expect(await sent()).toEqual(['audio off', 'video on']);
+
+    await mute({ video: true });
+    await expect.poll(() => seen(host), PATIENCE).toEqual(['audio off', 'video off']);
+    expect(await told(host)).toEqual(['audio', 'video']);
+    if (topology === 'switch') await expect.poll(rates, PATIENCE).toEqual({ audio: 0, video: 0 });
+    const late = await blank(host.context(), server());
+    await enter(late, call.room, { video: false });
+    await expect.poll(() => seen(late), { ...PATIENCE, message: 'who comes later neither' }).toEqual(['audio off', 'video off']);
+
+    // What the guest wants meanwhile holds afterwards.
+    await guest.evaluate(() => window.kept.room.setMuted(true));
+    await mute({ audio: false, video: false });
+    await expect.poll(sent, PATIENCE).toEqual(['audio off', 'video on']);
+    expect(await told(guest)).toBeUndefined();
+    await guest.evaluate(() => window.kept.room.setMuted(false));
+    expect(await sent()).toEqual(['audio on', 'video on']);
+    for (const page of [host, late]) await expect.poll(() => seen(page), PATIENCE).toEqual(['audio on', 'video on']);
+    await expect.poll(speaker, PATIENCE).toBe(id);
+    const link = topology === 'switch' ? 'switch' : id;
+    const before = await frames(host, link);
+    await expect.poll(() => frames(host, link), { ...PATIENCE, message: 'pictures come again' }).toBeGreaterThan(before + 20);
+    await host.context().close();
+  });
+}
+
+test('mixer: each is sent the sound of all others as one, and nothing of its own', async ({ browser }) => {
+  const context = await browser.newContext();
+  const room = fresh();
+  const pages = [await blank(context, server()), await blank(context, server()), await blank(context, server())] as const;
+  const [one, two, three] = pages;
+  const ears = await Promise.all(pages.map(listener));
+  const ids: string[] = [];
+  // Tones that differ: two of the same may leave nothing of each other.
+  for (const page of pages) ids.push(await enter(page, room, { topology: 'mixer', tone: 330 + 110 * ids.length, name: `peer ${ids.length}` }));
+  await seeEachOther({ room, pages: [...pages], ids });
+  const PATIENCE = { timeout: 30_000 };
+  for (const [i, page] of pages.entries()) {
+    const live = () =>
+      page.evaluate(() => Object.entries(window.kept.streams).flatMap(([of, stream]) => stream.getTracks().flatMap(({ kind, readyState }) => (readyState === 'live' ? [`${of} ${kind}`] : []))).sort());
+    await expect.poll(live, PATIENCE).toEqual([...ids.filter((id) => id !== ids[i]).map((id) => `${id} video`), 'mix audio'].sort());
+    expect(await page.evaluate(() => window.kept.streams['mix']!.id)).toBe('mix');
+  }
+  const say = (page: Page, level: number): Promise<void> => page.evaluate((level) => window.voice(level), level);
+  /** What each is sent over a second: packets, how loud it is, 0 to 1, and how long it waits before it is played. */
+  const hear = async () => {
+    const count = () => Promise.all(ears.map(async (ear) => (await ear())[0]));
+    const before = await count();
+    const from = Date.now();
+    await expect.poll(() => Date.now() - from).toBeGreaterThan(1_000);
+    return (await count()).map((now, i) => {
+      const more = (what: keyof Sound): number => (now?.[what] ?? 0) - (before[i]?.[what] ?? 0);
+      return {
+        packets: more('packetsReceived'),
+        loud: Math.sqrt(more('totalAudioEnergy') / (more('totalSamplesDuration') || 1)),
+        waits_ms: Math.round((1_000 * more('jitterBufferDelay')) / (more('jitterBufferEmittedCount') || 1)),
+      };
+    });
+  };
+  const heard = async (): Promise<boolean[]> => (await hear()).map(({ loud }) => loud > 0.05);
+
+  for (const page of pages) await say(page, 0.3);
+  await expect.poll(heard, PATIENCE).toEqual([true, true, true]);
+  const sounds = await hear();
+  console.log(JSON.stringify({ rooms: 'mixer', peers: 3, sounds }));
+  for (const { packets } of sounds) expect(packets, 'sound that goes on').toBeGreaterThan(20);
+  for (const ear of ears) expect((await ear()).length, 'one stream of it').toBe(1);
+  expect(await Promise.all(pages.map((page) => page.evaluate(() => window.kept.speaker))), 'one stream says nothing of who speaks').toEqual([undefined, undefined, undefined]);
+  const { switch: members } = (await (await fetch(`${server()}/v1/rooms/${room}`)).json()) as { switch: { receives: { from: string; kind: string }[] }[] };
+  for (const { receives } of members) expect(receives.filter(({ kind }) => kind === 'audio').map(({ from }) => from)).toEqual(['mix']);
+
+  // Only the first is to be heard: the third mutes itself, and a host mutes the second, which does not obey.
+  const enabled = () => two.evaluate(() => window.kept.stream!.getAudioTracks().map(({ enabled }) => enabled));
+  const muted = () => two.evaluate(() => window.kept.room.state.participants.map(({ muted, muted_by_host }) => [muted ?? false, muted_by_host ?? []]));
+  await three.evaluate(() => window.kept.room.setMuted(true));
+  await expect.poll(muted, PATIENCE).toEqual([[false, []], [false, []], [true, []]]);
+  await one.evaluate((id) => window.kept.room.mute(id, { audio: true }), ids[1]!);
+  await expect.poll(muted, PATIENCE).toEqual([[false, []], [false, ['audio']], [true, []]]);
+  expect(await enabled()).toEqual([false]);
+  await two.evaluate(() => window.kept.stream!.getAudioTracks().forEach((track) => (track.enabled = true)));
+  await expect.poll(heard, PATIENCE).toEqual([false, true, true]);
+  expect((await hear())[0]!.loud, 'not itself').toBeLessThan(0.01);
+  expect(await enabled()).toEqual([true]);
+
+  // Only the second.
+  await one.evaluate((id) => window.kept.room.mute(id, { audio: false }), ids[1]!);
+  await say(one, 0);
+  await expect.poll(heard, PATIENCE).toEqual([true, false, true]);
+  expect((await hear())[1]!.loud, 'not itself').toBeLessThan(0.01);
+  await say(two, 0);
+  await expect.poll(async () => (await hear()).map(({ packets }) => packets), { ...PATIENCE, message: 'nobody speaks, and nothing is sent' }).toEqual([0, 0, 0]);
+  await context.close();
+});
 
 test('somebody on long polling chats in a room with pictures', async ({ browser }) => {
   const call = await meet(browser, 2, 'mesh');

@@ -3,7 +3,7 @@ import { serve, simulate } from './server.ts';
 
 /** One server and one fleet for all tests; a test that needs a server of its own starts it itself. */
 export default async function setup(): Promise<() => Promise<void>> {
-  const server = await serve();
+  const server = await serve(undefined, ['--set', 'rooms.mixers_max=4']);
   await samePages(server.url).catch(async (error: unknown) => {
     await server.stop();
     throw error;

@@ -12,6 +12,7 @@ mod crypto;
 pub mod egress;
 pub mod forward;
 mod media;
+pub mod mixer;
 mod peer;
 pub mod room;
 mod sink;

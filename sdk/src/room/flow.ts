@@ -5,7 +5,7 @@
 // channel `rooms/{room}/data`, to which a sender publishes for as long as that is so. Source: docs/rooms.md, "Data".
 import type { Link } from './link.js';
 import type { Data, RoomState } from './types.js';
-import { neighbours } from './topology.js';
+import { isByServer, neighbours } from './topology.js';
 
 /** What is kept for a link that breaks: messages, and characters of them. */
 const KEPT_MAX = 4096;
@@ -149,8 +149,9 @@ export class LinkFlow implements Flow {
     const { me, links } = this.#host;
     const reached = neighbours(this.#state, me);
     const others = this.#state.participants.map(({ id }) => id).filter((id) => id !== me);
-    // A hub, or a neighbour, reaches everybody else; the switching unit takes no data of ours.
-    const needed = this.#state.topology === 'switch' ? others : reached;
+    // A hub, or a neighbour, reaches everybody else; the server takes no data of ours.
+    const byServer = isByServer(this.#state.topology);
+    const needed = byServer ? others : reached;
     for (const id of [...this.#missing.keys()]) if (!needed.includes(id)) this.#missing.delete(id);
     let byChannel = false;
     for (const id of needed) {
@@ -160,7 +161,7 @@ export class LinkFlow implements Flow {
         continue;
       }
       if (!this.#missing.has(id)) this.#missing.set(id, now);
-      byChannel ||= this.#state.topology === 'switch' || this.#unreachable.has(id) || now - this.#missing.get(id)! > PATIENCE;
+      byChannel ||= byServer || this.#unreachable.has(id) || now - this.#missing.get(id)! > PATIENCE;
     }
     if (byChannel && !this.#byChannel) {
       const of = this.#state.topology === 'star' ? others : [...this.#missing.keys()];

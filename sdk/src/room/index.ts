@@ -12,14 +12,16 @@ import type { Client, Event, Subscription } from '../types.js';
 import { Floor } from './floor.js';
 import { LinkFlow, type Flow } from './flow.js';
 import { Link, type LinkHost, type Sent } from './link.js';
+import { Held, isMuted } from './mute.js';
 import { Meter } from './quality.js';
 import { Server, type Joined, type Signal } from './server.js';
 import { Shown } from './shown.js';
-import { neighbours, SWITCH } from './topology.js';
+import { MIX, neighbours, SWITCH } from './topology.js';
 import { TreeFlow } from './tree.js';
+import { DataWay } from './way.js';
 import type { JoinOptions, Participant, Quality, Room, RoomEvents, RoomState, Topology } from './types.js';
 
-export { neighbours } from './topology.js';
+export { isByServer, MIX, neighbours } from './topology.js';
 export type * from './types.js';
 export { MillraceError, type ErrorCode } from '../errors.js';
 
@@ -50,14 +52,15 @@ export async function joinRoom(where: string | URL | Client, name: string, optio
   const serverOf = (): Server => new Server(isUrl ? where : (options.url ?? ''), name, options);
   const server = serverOf();
   const joined = await server.join(options.topology);
-  return new Participation(isUrl ? millrace(where, options) : where, isUrl, serverOf, name, options, server, joined);
+  return new Participation(isUrl ? millrace(where, options) : where, isUrl ? where : undefined, serverOf, name, options, server, joined);
 }
 
 class Participation implements Room {
   id!: string;
   state!: RoomState;
   readonly #client: Client;
-  readonly #owned: boolean;
+  /** Where the server is; undefined: the client is the application's, and the options say where. */
+  readonly #url: string | URL | undefined;
   readonly #serverOf: () => Server;
   readonly #options: JoinOptions;
   readonly #channel: (what: string) => string;
@@ -77,6 +80,7 @@ class Participation implements Room {
   readonly #received = new Map<Link, Sent[]>();
   #stream: MediaStream | undefined;
   #muted = false;
+  readonly #held = new Held();
   #calls = 0;
   #callsFailed = 0;
   #ended = false;
@@ -86,6 +90,7 @@ class Participation implements Room {
   #server!: Server;
   #rtc!: RTCConfiguration;
   #flow!: Flow;
+  #way!: DataWay;
   #rejoinedAt = -SETTLED;
   /** What was sent while there is no stay. */
   #unsent: unknown[] | undefined;
@@ -93,9 +98,9 @@ class Participation implements Room {
   /** The version of the state with which the topology, or the hub, became another one. */
   #changedAt = 0;
 
-  constructor(client: Client, owned: boolean, serverOf: () => Server, room: string, options: JoinOptions, server: Server, joined: Joined) {
+  constructor(client: Client, url: string | URL | undefined, serverOf: () => Server, room: string, options: JoinOptions, server: Server, joined: Joined) {
     this.#client = client;
-    this.#owned = owned;
+    this.#url = url;
     this.#serverOf = serverOf;
     this.#options = options;
     this.#stream = options.stream;
@@ -124,16 +129,20 @@ class Participation implements Room {
     this.#server = server;
     this.#rtc = { iceServers: ice_servers, ...(state.topology === 'relay' && { iceTransportPolicy: 'relay' }), ...this.#options.rtc };
     this.#changedAt = 0;
+    const channel = this.#channel('data');
+    const read = (after: string, fn: (message: unknown, position: string) => void): Subscription => this.#read('data', after, ({ data, position }) => fn(data, position));
+    const publish = async (message: object): Promise<void> => void (await this.#client.publish(channel, message));
+    this.#way = new DataWay({ url: this.#url ?? this.#options.url ?? '', token: this.#options.token, channel, read, publish }, positions[channel]!);
     const host = {
       me: participant,
       links: this.#links,
       deliver: (data: RoomEvents['data']) => this.#emit('data', data),
       lost: (from: string, count: number) => this.#emit('gap', { from, count }),
-      publish: (message: object) => void this.#client.publish(this.#channel('data'), message).catch((thrown: unknown) => this.#end(toError(thrown))),
-      read: (after: string, fn: (message: unknown, position: string) => void) => this.#read('data', after, ({ data, position }) => fn(data, position)),
+      publish: (message: object) => void this.#way.publish(message).catch((thrown: unknown) => this.#end(toError(thrown))),
+      read,
       report: () => void this.#report(),
     };
-    this.#flow = state.topology === 'tree' ? new TreeFlow(host, positions[this.#channel('data')]!) : new LinkFlow(host);
+    this.#flow = state.topology === 'tree' ? new TreeFlow(host, positions[channel]!) : new LinkFlow(host);
   }
 
   #listen({ participant, state, positions }: Joined): void {
@@ -141,7 +150,7 @@ class Participation implements Room {
     this.#follow(state);
     read('state', ({ data }) => this.#follow(data as RoomState));
     read(`inbox/${participant}`, ({ data }) => this.#take(data as Signal & { from: string }));
-    if (state.topology !== 'tree') read('data', ({ data, position }) => this.#flow.read(data, position));
+    if (state.topology !== 'tree') this.#way.read((data, position) => this.#flow.read(data, position));
   }
 
   on<E extends keyof RoomEvents>(event: E, fn: (value: RoomEvents[E]) => void): () => void {
@@ -163,14 +172,24 @@ class Participation implements Room {
   }
 
   async replaceStream(stream: MediaStream | undefined): Promise<void> {
+    const old = this.#stream;
     this.#stream = stream;
+    // The old one is let go of when it is sent no more.
+    this.#obey(old);
     await this.#spread();
+    this.#obey();
   }
 
   setMuted(muted: boolean): void {
     this.#muted = muted;
-    for (const track of this.#stream?.getAudioTracks() ?? []) track.enabled = !muted;
+    for (const track of this.#stream?.getAudioTracks() ?? []) this.#held.want(track, !muted);
     void this.#report();
+  }
+
+  async mute(id: string, what: { readonly audio?: boolean; readonly video?: boolean }): Promise<void> {
+    await this.#server.mute(id, what).catch((thrown: unknown) => {
+      throw toError(thrown);
+    });
   }
 
   quality(): Promise<Quality> {
@@ -211,6 +230,7 @@ class Participation implements Room {
     const there = new Set(state.participants.map(({ id }) => id));
     if (!there.has(this.id)) return void this.#rejoin(toError('the server takes this participant for gone', 'rejected'));
     this.state = state;
+    this.#obey();
     const known = new Set(before.map(({ id }) => id));
     for (const id of this.#early.keys()) if (!there.has(id) && id !== SWITCH) this.#early.delete(id);
     for (const [id, link] of this.#links) if (!there.has(id) && id !== SWITCH) this.#drop(link);
@@ -249,7 +269,8 @@ class Participation implements Room {
       rtc: this.#rtc,
       signal: (to, signal) => this.#server.signal(to, signal),
       opened: (link) => {
-        this.#flow.opened(link);
+        if (to === SWITCH) this.#way.take(link.pc);
+        else this.#flow.opened(link);
         this.#giveUpOld();
       },
       heard: (link, message) => this.#flow.heard(link, message),
@@ -285,6 +306,7 @@ class Participation implements Room {
     if (this.#links.get(link.to) === link) this.#links.delete(link.to);
     for (const meters of Object.values(this.#meters)) meters.delete(link);
     this.#early.delete(link.to);
+    this.#way.leave(link.pc);
     link.close();
     this.#flow.closed(link);
     this.#shown.drop(link);
@@ -325,14 +347,28 @@ class Participation implements Room {
       received.splice(0, received.length, ...received.filter((sent) => sent.track !== gone));
       void this.#spread();
     });
+    this.#obey();
     this.#shown.take(link, { participant: owner, track, stream });
     void this.#spread();
   }
 
+  /** What a host has muted is neither sent nor played here: the server itself can stop only what goes through it. */
+  #obey(leaving?: MediaStream): void {
+    if (this.#ended) return;
+    const { id, state } = this;
+    const own = [this.#stream, leaving].flatMap((stream) => stream?.getTracks() ?? []).filter(({ kind }) => isMuted(state, id, kind));
+    // What comes from somebody who is no hub is that one's own, whatever its signals say.
+    const others = [...this.#received].flatMap(([{ to }, sent]) =>
+      sent.filter(({ track: { kind }, owner }) => isMuted(state, owner, kind) || (to !== state.hub && isMuted(state, to, kind))),
+    );
+    this.#held.hold([...own, ...others.map(({ track }) => track)]);
+  }
+
+  /** A mix does not say whose words it has. */
   #whoSpeaks(): void {
     const levels = new Map<string, number>();
     for (const [link, sent] of this.#received) {
-      for (const { track, owner } of sent) if (track.kind === 'audio') levels.set(owner, Math.max(levels.get(owner) ?? 0, link.levelOf(track)));
+      for (const { track, owner } of sent) if (track.kind === 'audio' && owner !== MIX && !this.#held.has(track)) levels.set(owner, Math.max(levels.get(owner) ?? 0, link.levelOf(track)));
     }
     if (this.#floor.hear(levels, performance.now())) this.#emit('speaker', this.#floor.holder);
   }
@@ -422,9 +458,11 @@ class Participation implements Room {
   #clear(): void {
     clearTimeout(this.#overlap);
     this.#flow.end();
+    this.#way.end();
     this.#shown.clear();
     for (const link of this.#links.values()) link.close();
     for (const map of [this.#links, ...Object.values(this.#meters), this.#early, this.#received]) map.clear();
+    this.#held.hold([]);
     // The chat goes on from where it was, whoever one is.
     for (const subscription of [...this.#subscriptions]) if (this.#ended || subscription.channel !== this.#channel('chat')) void subscription.close();
   }
@@ -436,7 +474,7 @@ class Participation implements Room {
     clearInterval(this.#listens);
     this.#clear();
     this.#over.abort();
-    if (this.#owned) void this.#client.close();
+    if (this.#url !== undefined) void this.#client.close();
     this.#emit('end', cause);
   }
 }

@@ -27,6 +27,8 @@ const TRIES = 6;
 export class Server {
   readonly #base: string;
   readonly #options: JoinOptions;
+  readonly #participants: string;
+  /** That, and from joining on one's own. */
   #path: string;
   #secret = '';
   #number = 0;
@@ -36,7 +38,7 @@ export class Server {
   constructor(url: string | URL, room: string, options: JoinOptions) {
     this.#base = new URL(url, (globalThis as Partial<Window & typeof globalThis>).location?.href).href.replace(/\/*([?#].*)?$/, '');
     this.#options = options;
-    this.#path = `/v1/rooms/${room}/participants`;
+    this.#path = this.#participants = `/v1/rooms/${room}/participants`;
   }
 
   /** Once; with a relay, where there is one. */
@@ -69,6 +71,11 @@ export class Server {
   /** Throws a MillraceError with `reason` `not_found` when the server no longer knows the participant. */
   async report(report: object): Promise<void> {
     await this.#ask('POST', `${this.#path}/reports`, report);
+  }
+
+  /** Of anybody; it takes a right, and no secret. */
+  async mute(id: string, what: object): Promise<void> {
+    await this.#ask('POST', `${this.#participants}/${encodeURIComponent(id)}/mute`, what);
   }
 
   async leave(): Promise<void> {

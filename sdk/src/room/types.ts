@@ -2,7 +2,7 @@
 import type { MillraceError } from '../errors.js';
 import type { ConnectOptions } from '../types.js';
 
-export type Topology = 'p2p' | 'mesh' | 'star' | 'switch' | 'relay' | 'tree' | 'auto';
+export type Topology = 'p2p' | 'mesh' | 'star' | 'switch' | 'mixer' | 'relay' | 'tree' | 'auto';
 
 export interface Participant {
   /** Sorts by when they joined. */
@@ -10,7 +10,10 @@ export interface Participant {
   readonly name: string;
   readonly role: 'member' | 'hub' | 'viewer';
   readonly since_ms: number;
+  /** As it says itself. */
   readonly muted?: boolean;
+  /** What others neither hear nor see of it, because somebody who may has said so. */
+  readonly muted_by_host?: readonly ('audio' | 'video')[];
 }
 
 export interface RoomState {
@@ -51,6 +54,7 @@ export interface Said {
 }
 
 export interface Seen {
+  /** Whose it is. In a room with a mixer all sound comes as one track, whose participant is `mix`, in a stream of its own. */
   readonly participant: string;
   readonly track: MediaStreamTrack;
   readonly stream: MediaStream;
@@ -68,7 +72,7 @@ export interface RoomEvents {
   state: RoomState;
   /** A link to somebody is connected, or is no longer. */
   link: { readonly to: string; readonly state: RTCPeerConnectionState };
-  /** Who of the others speaks now; nobody after two seconds without a word. */
+  /** Who of the others speaks now; nobody after two seconds without a word. Not known in a room with a mixer. */
   speaker: string | undefined;
   /** The server had forgotten you, or the whole room, as after a restart: you are in it again, under another id, and so are the others soon. */
   rejoined: { readonly id: string; readonly was: string; readonly cause: MillraceError };
@@ -78,7 +82,7 @@ export interface RoomEvents {
 
 /** What was measured of one stream since the last time, by `getStats`. */
 export interface StreamQuality {
-  /** Whose it is. */
+  /** Whose it is; `mix`: all others', as one. */
   readonly from: string;
   readonly direction: 'in' | 'out';
   readonly kind: 'audio' | 'video';
@@ -148,7 +152,13 @@ export interface Room {
   say(text: string): Promise<void>;
   /** Others see this instead, on the same links. */
   replaceStream(stream: MediaStream | undefined): Promise<void>;
+  /** Your own microphone. While a host has muted you, this says how it is afterwards. */
   setMuted(muted: boolean): void;
+  /**
+   * Mutes somebody's sound, or picture, for everybody (true), or takes that back (false); what is not named stays as it is. The state says so.
+   * Takes the right `publish` on `rooms/{room}/moderate`. Throws a MillraceError; its `reason` is `forbidden` without that right, and `not_found` where nobody has this id.
+   */
+  mute(id: string, what: { readonly audio?: boolean; readonly video?: boolean }): Promise<void>;
   quality(): Promise<Quality>;
   leave(): Promise<void>;
 }

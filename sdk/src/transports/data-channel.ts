@@ -2,13 +2,13 @@
 // comes on a channel of its own, where what is lost is not sent again. Source: docs/protocol.md, "Data channels".
 import { closeError, refused, toError } from '../errors.js';
 import type { Transport } from '../link.js';
-import { openSession, type Dial } from './session.js';
+import { openSession, type Carrier, type Dial } from './session.js';
 
 /** Most characters of one message: browsers differ in how much they take, and the server reads a stream of lines. */
 const PIECE = 16 * 1024;
 
-const dial: Dial = (host, token, hear, end, signal) => {
-  const peer = new RTCPeerConnection();
+/** A session over a connection that there is; `closePeer`: with it the connection ends, too. */
+function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , hear, end, signal]: Parameters<Dial>): Carrier {
   const session = peer.createDataChannel('millrace');
   const latest = peer.createDataChannel('latest', { ordered: false, maxRetransmits: 0 });
   let rest = '';
@@ -36,8 +36,31 @@ const dial: Dial = (host, token, hear, end, signal) => {
     newest = number;
     lines(data.slice(data.indexOf('\n')));
   };
+  const check = (): void => void (/failed|closed/.test(peer.connectionState) && lost());
   session.onclose = lost;
-  peer.onconnectionstatechange = () => /failed|closed/.test(peer.connectionState) && lost();
+  peer.addEventListener('connectionstatechange', check);
+  return {
+    send(text) {
+      for (let at = 0, line = `${text}\n`; at < line.length; ) {
+        // A pair of surrogates is one character, which no message may cut.
+        const end = at + PIECE - Number(/[\uD800-\uDBFF]/.test(line[at + PIECE - 1] ?? ''));
+        session.send(line.slice(at, end));
+        at = end;
+      }
+    },
+    close() {
+      session.onclose = session.onmessage = latest.onmessage = null;
+      peer.removeEventListener('connectionstatechange', check);
+      if (closePeer) return peer.close();
+      session.close();
+      latest.close();
+    },
+  };
+}
+
+const dial: Dial = (host, token, hear, end, signal) => {
+  const peer = new RTCPeerConnection();
+  const carrier = carry(peer, true, host, token, hear, end, signal);
 
   async function connect(): Promise<void> {
     await peer.setLocalDescription();
@@ -52,20 +75,7 @@ const dial: Dial = (host, token, hear, end, signal) => {
   }
 
   connect().catch((thrown) => end(toError(thrown)));
-  return {
-    send(text) {
-      for (let at = 0, line = `${text}\n`; at < line.length; ) {
-        // A pair of surrogates is one character, which no message may cut.
-        const end = at + PIECE - Number(/[\uD800-\uDBFF]/.test(line[at + PIECE - 1] ?? ''));
-        session.send(line.slice(at, end));
-        at = end;
-      }
-    },
-    close() {
-      session.onclose = session.onmessage = latest.onmessage = peer.onconnectionstatechange = null;
-      peer.close();
-    },
-  };
+  return carrier;
 };
 
 export const dataChannel: Transport = {
@@ -74,3 +84,9 @@ export const dataChannel: Transport = {
   usable: () => !!globalThis.RTCPeerConnection,
   open: (host) => openSession(host, dial),
 };
+
+/** The same beside the media of a connection with the switching unit, which is not ended with it. */
+export const besideMedia = (peer: RTCPeerConnection): Transport => ({
+  name: 'data-channel',
+  open: (host) => openSession(host, (...dialled) => carry(peer, false, ...dialled)),
+});

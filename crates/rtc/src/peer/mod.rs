@@ -19,7 +19,7 @@ use crate::{
 /// Channels that one peer may open, whatever they are called.
 const CHANNELS_MAX: usize = 4;
 /// What the library may hold of a peer that takes nothing; whoever writes asks [`Peer::buffered`] before, and stays below.
-const BUFFERED_MAX: usize = 1 << 20;
+pub(crate) const BUFFERED_MAX: usize = 1 << 20;
 
 /// So much faster does time pass for the library. It waits at least a second before it sends again what SCTP has lost, and three for the
 /// first answer, and lets nobody change that; so a fifth: as long as TCP waits here. What shall not be shortened is set five times as long.
@@ -41,8 +41,9 @@ pub struct Peer {
     channels: Channels,
 }
 
+/// The data channels of one connection.
 #[derive(Default)]
-struct Channels {
+pub(crate) struct Channels {
     lanes: [Option<ChannelId>; 2],
     opened: usize,
 }
@@ -199,24 +200,22 @@ impl Peer {
         message: &[u8],
         out: &mut impl Output,
     ) -> Result<bool, Broken> {
-        let id = self.channels.lanes[lane as usize];
         // The acknowledgement is waited for from now on, not from when something happened last.
         let late = self.connection.behind(now);
-        self.run(out, |rtc| {
+        let Self { connection, channels } = self;
+        let id = channels.lanes[lane as usize];
+        let work = |rtc: &mut Rtc| {
             if let Some(now) = late {
                 rtc.handle_input(Input::Timeout(now))?;
             }
-            match id.and_then(|id| rtc.channel(id)) {
-                Some(mut channel) => Ok(channel.write(!is_text, message)?),
-                None => Ok(false),
-            }
-        })
+            write(rtc, id, is_text, message)
+        };
+        connection.run(work, |rtc, said| channels.tell(rtc, said, out))
     }
 
     /// Bytes that were written and have not been acknowledged.
     pub fn buffered(&mut self, lane: Lane) -> usize {
-        let id = self.channels.lanes[lane as usize];
-        id.and_then(|id| self.connection.rtc.channel(id)).map_or(0, |mut channel| channel.buffered_amount())
+        self.channels.buffered(&mut self.connection.rtc, lane)
     }
 
     /// [`Event::Low`] comes when less than this is buffered.
@@ -255,7 +254,17 @@ impl Channels {
         Ok(())
     }
 
-    fn handle_event(&mut self, rtc: &mut Rtc, event: str0m::Event) -> Result<Option<Event>, Broken> {
+    /// Bytes that were written and have not been acknowledged.
+    pub(crate) fn buffered(&self, rtc: &mut Rtc, lane: Lane) -> usize {
+        self.id(lane).and_then(|id| rtc.channel(id)).map_or(0, |mut channel| channel.buffered_amount())
+    }
+
+    pub(crate) fn id(&self, lane: Lane) -> Option<ChannelId> {
+        self.lanes[lane as usize]
+    }
+
+    /// Errors: the connection is to be ended; it has opened too many, or not as they have to be.
+    pub(crate) fn handle_event(&mut self, rtc: &mut Rtc, event: str0m::Event) -> Result<Option<Event>, Broken> {
         Ok(match event {
             str0m::Event::ChannelOpen(id, label) => {
                 self.opened += 1;
@@ -294,6 +303,14 @@ impl Channels {
 
     fn lane(&self, id: ChannelId) -> Option<Lane> {
         Lane::ALL.into_iter().find(|lane| self.lanes[*lane as usize] == Some(id))
+    }
+}
+
+/// False if there is no room, or no such channel.
+pub(crate) fn write(rtc: &mut Rtc, id: Option<ChannelId>, is_text: bool, message: &[u8]) -> Result<bool, Broken> {
+    match id.and_then(|id| rtc.channel(id)) {
+        Some(mut channel) => Ok(channel.write(!is_text, message)?),
+        None => Ok(false),
     }
 }
 

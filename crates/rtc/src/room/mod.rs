@@ -23,7 +23,7 @@ use allowance::Allowance;
 pub use topology::Topology;
 use tree::Tree;
 
-/// The participant that is the server, in a room with the topology `switch`. It is in no list of participants.
+/// The participant that is the server, in a room with the topology `switch` or `mixer`. It is in no list of participants.
 pub const SWITCH: &str = "switch";
 /// Of what a participant calls itself.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -49,6 +49,8 @@ pub struct Config {
     pub calm: Duration,
     /// There is a switching unit, so that participants can be connected with [`SWITCH`].
     pub has_switch: bool,
+    /// It can mix.
+    pub has_mixer: bool,
 }
 
 impl Default for Config {
@@ -62,6 +64,7 @@ impl Default for Config {
             doubt_max: Duration::from_secs(7),
             calm: Duration::from_secs(10),
             has_switch: false,
+            has_mixer: false,
         }
     }
 }
@@ -100,6 +103,13 @@ pub enum Role {
     Viewer,
 }
 
+/// What of a participant's media others are sent no more of, because somebody who may has said so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Muted {
+    pub audio: bool,
+    pub video: bool,
+}
+
 /// How somebody wants to join.
 #[derive(Clone, Debug, Default)]
 pub struct Join {
@@ -122,6 +132,8 @@ pub enum Refused {
     OtherTopology(Topology),
     #[error("this server has no switching unit, so no room has the topology `switch`")]
     NoSwitch,
+    #[error("this server mixes no sound, so no room has the topology `mixer`; `rooms.mixers_max` is 0, or `rtc.listen` is off")]
+    NoMixer,
     #[error("the room is full: a room of the topology `{0}` has at most {1} participants")]
     Full(Topology, usize),
     #[error("there is no such participant in the room, or it has left")]
@@ -148,13 +160,17 @@ pub enum Output {
     /// Has joined, or left: for the switching unit.
     Joined(ParticipantId),
     Left(ParticipantId),
+    /// The switching unit passes on no more of these, and of the others again.
+    Muted(ParticipantId, Muted),
 }
 
 struct Participant {
     name: String,
     role: Role,
     since_ms: u64,
+    /// As it says itself.
     muted: bool,
+    muted_by_host: Muted,
     secret: String,
     heard: Instant,
     allowance: Allowance,
@@ -196,11 +212,14 @@ pub struct Room {
 impl Room {
     /// A room as its first participant wants it.
     ///
-    /// Errors: [`Refused::NoSwitch`].
+    /// Errors: [`Refused::NoSwitch`], [`Refused::NoMixer`].
     pub fn new(config: Config, topology: Option<Topology>) -> Result<Self, Refused> {
         let topology = topology.unwrap_or_default();
         if topology == Topology::Switch && !config.has_switch {
             return Err(Refused::NoSwitch);
+        }
+        if topology == Topology::Mixer && !(config.has_switch && config.has_mixer) {
+            return Err(Refused::NoMixer);
         }
         let tree = Tree::new(config.children_max);
         Ok(Self {
@@ -240,6 +259,7 @@ impl Room {
             role,
             since_ms,
             muted: false,
+            muted_by_host: Muted::default(),
             secret: secret.clone(),
             heard: now,
             allowance: Allowance::new(now),
@@ -266,7 +286,7 @@ impl Room {
     pub fn check_signal(&mut self, now: Instant, from: &str, secret: &str, to: &str) -> Result<(), Refused> {
         self.check_secret(from, secret)?;
         let is_there = match to {
-            SWITCH => self.topology() == Topology::Switch,
+            SWITCH => self.topology().is_by_server(),
             to => self.participant(to).is_ok() && to != from,
         };
         if !is_there {
@@ -311,6 +331,26 @@ impl Room {
         // In a time that does not depend on how much of it is right.
         let differs = own.bytes().zip(secret.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
         if own.len() == secret.len() && differs == 0 { Ok(()) } else { Err(Refused::NotTheirs) }
+    }
+
+    /// Somebody who may mutes a participant for everybody, or takes that back; `None`: that kind stays as it was.
+    ///
+    /// Errors: [`Refused::Gone`].
+    pub fn mute(&mut self, id: &str, audio: Option<bool>, video: Option<bool>) -> Result<(), Refused> {
+        let participant = self.participant_mut(id)?;
+        let was = participant.muted_by_host;
+        let muted = Muted { audio: audio.unwrap_or(was.audio), video: video.unwrap_or(was.video) };
+        if muted != was {
+            participant.muted_by_host = muted;
+            self.outputs.push_back(Output::Muted(ParticipantId(id.to_owned()), muted));
+            self.changed();
+        }
+        Ok(())
+    }
+
+    /// What of a participant is muted for everybody; nothing of one that is not there.
+    pub fn muted_by_host(&self, id: &str) -> Muted {
+        self.participant(id).map(|participant| participant.muted_by_host).unwrap_or_default()
     }
 
     /// When [`Room::handle_timeout`] has something to do.
@@ -367,6 +407,11 @@ impl Room {
                 serde_json::json!({ "id": id, "name": one.name, "role": one.role, "since_ms": one.since_ms });
             if one.muted {
                 shown["muted"] = true.into();
+            }
+            let Muted { audio, video } = one.muted_by_host;
+            let kinds: Vec<&str> = audio.then_some("audio").into_iter().chain(video.then_some("video")).collect();
+            if !kinds.is_empty() {
+                shown["muted_by_host"] = kinds.into();
             }
             shown
         };

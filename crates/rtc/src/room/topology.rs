@@ -15,12 +15,21 @@ pub enum Topology {
     Star,
     /// Everybody with the server, which forwards.
     Switch,
+    /// Everybody with the server, which mixes what is said into one stream for each.
+    Mixer,
     /// As a mesh, but through a relay only.
     Relay,
     /// Each with its parent and its children.
     Tree,
     /// A mesh of two, a switch from the third on.
     Auto,
+}
+
+impl Topology {
+    /// Everybody is connected with [`super::SWITCH`].
+    pub fn is_by_server(self) -> bool {
+        matches!(self, Topology::Switch | Topology::Mixer)
+    }
 }
 
 impl fmt::Display for Topology {
@@ -30,6 +39,7 @@ impl fmt::Display for Topology {
             Topology::Mesh => "mesh",
             Topology::Star => "star",
             Topology::Switch => "switch",
+            Topology::Mixer => "mixer",
             Topology::Relay => "relay",
             Topology::Tree => "tree",
             Topology::Auto => "auto",

@@ -1,6 +1,6 @@
 use std::time::Instant;
 
-use str0m::media::Direction;
+use str0m::media::{Direction, MediaKind};
 
 use super::{
     Event, MemberId, Role, Send, Source, Switch, TRACKS_MAX,
@@ -8,6 +8,7 @@ use super::{
     member::{Missing, Slot},
     track::Track,
 };
+use crate::mixer::Input;
 
 /// Whose tracks go over which lines of whose description.
 impl Switch {
@@ -34,12 +35,14 @@ impl Switch {
         let is_heard = matches!(added.direction, Direction::RecvOnly | Direction::SendRecv);
         let Some(member) = self.member(id) else { return };
         if is_heard && member.role != Role::Viewer && member.tracks.len() < TRACKS_MAX {
+            let is_muted = member.is_muted(kind);
             member.tracks.push(Track {
                 mid,
                 kind,
                 layers: Vec::new(),
                 receivers: Vec::new(),
                 loudness: Loudness::default(),
+                is_muted,
             });
             let room = member.room;
             for other in self.rooms[room as usize].members.clone() {
@@ -73,7 +76,11 @@ impl Switch {
             };
             other.tracks.iter().enumerate().map(track)
         });
-        all.filter(|track| !member.slots.iter().any(|slot| slot.source == Some(track.source))).collect()
+        let is_mixed = self.rooms[member.room as usize].mixer.is_some();
+        all.filter(|track| !is_mixed || track.kind == MediaKind::Video)
+            .filter(|track| !member.slots.iter().any(|slot| slot.source == Some(track.source)))
+            .chain(self.missing_mix(id))
+            .collect()
     }
 
     /// Offers a member what it is not sent yet, and takes back what has gone.
@@ -123,7 +130,10 @@ impl Switch {
     ) {
         let Some(member) = self.member(id) else { return };
         member.slots[slot].attach(Some(source));
-        if let Some(track) = self.track(source) {
+        let room = member.room;
+        if source == Source::MIX {
+            self.rooms[room as usize].tell_mixer(Input::Listens(id));
+        } else if let Some(track) = self.track(source) {
             track.receivers.push((id, slot));
         }
         self.choose_layers(id, now, send);

@@ -1,5 +1,6 @@
 use std::{
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,6 +20,8 @@ use crate::{
     BadOffer, Broken,
     connection::{self, Candidates, Connection, Said},
     egress::{Egress, Heard, Line as Way, Packet, is_report},
+    peer::{BUFFERED_MAX, Channels},
+    room::Muted,
 };
 
 /// An estimate that has changed by less than this part of it is the same.
@@ -31,7 +34,9 @@ pub struct Member {
     /// Whose tracks these are, to the others.
     pub name: Box<str>,
     pub role: Role,
+    pub muted: Muted,
     pub connection: Connection,
+    pub channels: Channels,
     /// How packets leave for it; `None`: there are no keys yet, or nothing is sent to it.
     pub egress: Option<Box<Egress>>,
     /// What its other end calls it in its requests; another name after each restart of ICE.
@@ -97,6 +102,30 @@ pub struct Missing {
     pub name: String,
 }
 
+/// What is sent of a packet, wherever it comes from.
+#[derive(Clone, Copy)]
+pub struct Media<'a> {
+    pub payload: &'a Arc<[u8]>,
+    pub clock_hz: u32,
+    pub marker: bool,
+    /// Decibels below the loudest that there is, and whether somebody speaks. Source: RFC 6464.
+    pub audio_level: Option<(u8, bool)>,
+    pub orientation: Option<u8>,
+}
+
+impl<'a> From<&'a RtpPacket> for Media<'a> {
+    fn from(packet: &'a RtpPacket) -> Self {
+        let seen = &packet.header.ext_vals;
+        Self {
+            payload: &packet.payload,
+            clock_hz: packet.time.denom(),
+            marker: packet.header.marker,
+            audio_level: seen.audio_level.map(|level| (level.unsigned_abs(), seen.voice_activity.unwrap_or(false))),
+            orientation: seen.video_orientation.map(|orientation| orientation as u8),
+        }
+    }
+}
+
 /// Everything that a call has brought, to be looked at when the member is free again.
 #[derive(Default)]
 pub struct Brought {
@@ -125,14 +154,17 @@ impl Member {
         brought: &mut Brought,
     ) -> Result<(Self, String), BadOffer> {
         let connection = Connection::new(true, candidates, 1, now, |config| {
-            config.clear_codecs().enable_opus(true, false).enable_vp8(true).enable_h264(true).set_rtp_mode(true)
+            let config = config.clear_codecs().enable_opus(true, false).enable_vp8(true).enable_h264(true);
+            config.set_rtp_mode(true).set_sctp_max_buffered_amount(BUFFERED_MAX)
         });
         let mut member = Self {
             id,
             room,
             name: name.into(),
             role,
+            muted: Muted::default(),
             connection,
+            channels: Channels::default(),
             egress: None,
             ufrag: "".into(),
             tracks: Vec::new(),
@@ -228,28 +260,27 @@ impl Member {
     pub fn write(
         &mut self,
         slot: usize,
-        (packet, params, sent): (&RtpPacket, &PayloadParams, Renumbered),
+        (media, params, sent): (Media<'_>, &PayloadParams, Renumbered),
         now: Instant,
     ) -> Option<(SocketAddr, Vec<u8>)> {
         let Self { connection, egress, slots, .. } = self;
         let (slot, egress) = (slots.get_mut(slot)?, egress.as_mut()?);
         let format = slot.format(&mut connection.rtc, egress, params, now)?;
-        let seen = &packet.header.ext_vals;
         let outgoing = Packet {
             format: format.name,
             resend_format: format.resend_name.filter(|_| slot.kind == MediaKind::Video),
             sequence: sent.sequence,
             time: sent.time,
-            clock_hz: packet.time.denom(),
-            marker: packet.header.marker,
-            audio_level: seen.audio_level.map(|level| (level.unsigned_abs(), seen.voice_activity.unwrap_or(false))),
-            orientation: seen.video_orientation.map(|orientation| orientation as u8),
+            clock_hz: media.clock_hz,
+            marker: media.marker,
+            audio_level: media.audio_level,
+            orientation: media.orientation,
             patch: sent.patch,
-            payload: packet.payload.clone(),
+            payload: media.payload.clone(),
         };
         let datagram = egress.write(format.line, &outgoing, now)?;
         slot.sent_packets += 1;
-        slot.sent_bytes += packet.payload.len() as u64;
+        slot.sent_bytes += media.payload.len() as u64;
         Some((egress.to(), datagram))
     }
 
@@ -326,6 +357,13 @@ impl Member {
         }
     }
 
+    pub fn is_muted(&self, kind: MediaKind) -> bool {
+        match kind {
+            MediaKind::Audio => self.muted.audio,
+            MediaKind::Video => self.muted.video,
+        }
+    }
+
     pub fn deadline(&self, silence_max: Duration) -> Instant {
         self.ends.unwrap_or(self.heard + silence_max).min(self.heard + silence_max)
     }
@@ -368,6 +406,10 @@ impl Slot {
         let (ssrc, resends) = (*stream.ssrc(), stream.rtx().map(|ssrc| *ssrc));
         let line = egress.line(self.mid, || Way::new(self.mid, &extensions, ssrc, resends, now));
         Some(Format { name: *ours.pt(), resend_name: ours.resend().map(|name| *name), line })
+    }
+
+    pub fn is_mix(&self) -> bool {
+        self.source == Some(Source::MIX)
     }
 
     /// The source has changed: its formats may be others.

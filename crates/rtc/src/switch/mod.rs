@@ -8,15 +8,19 @@
 //! - [`track`]: what is sent, in how many layers, and how much it is
 //! - [`allocate`]: which layer of each picture fits on the way to a member
 //! - [`floor`]: who speaks now
+//! - [`data`]: data channels beside media
+//! - [`mix`]: rooms whose sound is mixed
 //!
 //! The sender is asked by the switch alone, once for all that want a key frame, and each receiver's way is measured by itself: what one
 //! receiver reports changes nothing for another.
 
 mod allocate;
+mod data;
 mod feed;
 mod floor;
 mod lines;
 mod member;
+mod mix;
 mod relay;
 mod track;
 
@@ -33,9 +37,10 @@ use std::{
 use slab::Slab;
 use str0m::media::MediaKind;
 
-use crate::{BadOffer, Broken, Candidates, ufrag};
+use crate::{BadOffer, Broken, Candidates, mixer::Input, ufrag};
 use floor::Floor;
 use member::{Brought, Line, Member};
+pub use mix::MIX;
 use track::Track;
 
 /// From the answer to the first sign of life.
@@ -56,6 +61,16 @@ const TRACKS_MAX: usize = 8;
 pub struct MemberId {
     slot: u32,
     serial: u32,
+}
+
+impl MemberId {
+    /// Whose the sound of a room is that is mixed: nobody's.
+    const MIXER: Self = Self { slot: u32::MAX, serial: 0 };
+
+    #[cfg(test)]
+    pub(crate) fn of_test(slot: u32) -> Self {
+        Self { slot, serial: 1 }
+    }
 }
 
 /// One of a member's tracks.
@@ -99,6 +114,7 @@ pub struct Switch {
     by_ufrag: HashMap<Box<str>, u32>,
     timers: BinaryHeap<Reverse<(Instant, MemberId)>>,
     events: VecDeque<Event>,
+    data: VecDeque<(MemberId, crate::Event)>,
     /// When layers are chosen anew; `None` while nobody is there.
     next_tick: Option<Instant>,
     /// Lent to whatever is done to a member, so that nothing is allocated for a packet.
@@ -110,7 +126,12 @@ struct Room {
     name: Box<str>,
     members: Vec<MemberId>,
     floor: Floor,
+    /// Where its sound goes to be mixed; `None`: it is passed on as it comes.
+    mixer: Option<ToMixer>,
 }
+
+/// Where the sound of a room goes that is mixed.
+pub type ToMixer = Box<dyn FnMut(Input)>;
 
 /// Why somebody cannot join.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +164,8 @@ pub struct Sends {
     pub kind: &'static str,
     /// Of each layer, in the order of their first packets.
     pub layers_kbps: Vec<u64>,
+    /// By somebody who may: nothing of it is passed on.
+    pub is_muted: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
@@ -177,6 +200,7 @@ impl Switch {
             by_ufrag: HashMap::new(),
             timers: BinaryHeap::new(),
             events: VecDeque::new(),
+            data: VecDeque::new(),
             next_tick: None,
             brought: Brought::default(),
             forwarded: 0,
@@ -241,7 +265,7 @@ impl Switch {
         self.members.insert(Box::new(member));
         self.next_tick.get_or_insert(now + TICK);
         if known.is_none() {
-            self.rooms.insert(Room { name: room.into(), members: Vec::new(), floor: Floor::default() });
+            self.rooms.insert(Room { name: room.into(), members: Vec::new(), floor: Floor::default(), mixer: None });
             self.rooms_by_name.insert(room.into(), room_at);
         }
         self.rooms[room_at as usize].members.push(id);
@@ -325,7 +349,8 @@ impl Switch {
         let lines = made?;
         let first = self.member(id).map_or(0, |member| member.slots.len() - lines.len());
         for (at, Line { kind, source, .. }) in lines.into_iter().enumerate() {
-            if self.track(source).is_some_and(|track| track.kind == kind) {
+            let is_there = source.member == MemberId::MIXER || self.track(source).is_some_and(|track| track.kind == kind);
+            if is_there {
                 self.attach(id, first + at, source, now, send);
             } else if let Some(member) = self.member(id) {
                 // It has gone while the offer was under way.
@@ -441,11 +466,15 @@ impl Switch {
         let sends = member.tracks.iter().map(|track| Sends {
             kind: kind_name(track.kind),
             layers_kbps: track.layers.iter().map(|layer| layer.bits_per_s(now) / 1000).collect(),
+            is_muted: track.is_muted,
         });
         let receives = member.slots.iter().filter_map(|slot| {
-            let from = slot.source?.member;
+            let from = match slot.source?.member {
+                MemberId::MIXER => MIX,
+                from => &*self.members.get(from.slot as usize)?.name,
+            };
             Some(Receives {
-                from: self.members.get(from.slot as usize)?.name.to_string(),
+                from: from.to_owned(),
                 kind: kind_name(slot.kind),
                 layer: slot.feed.layer(),
                 layer_switches: slot.feed.switches,
@@ -545,6 +574,7 @@ impl Switch {
         }
         self.events.push_back(Event::Left { id, panicked });
         let room = &mut self.rooms[member.room as usize];
+        room.tell_mixer(Input::Left(id));
         room.members.retain(|other| *other != id);
         if room.members.is_empty() {
             self.rooms_by_name.remove(&room.name);
@@ -572,6 +602,14 @@ impl Switch {
 
     fn member(&mut self, id: MemberId) -> Option<&mut Member> {
         Some(self.members.get_mut(id.slot as usize).filter(|member| member.id == id)?)
+    }
+}
+
+impl Room {
+    fn tell_mixer(&mut self, input: Input) {
+        if let Some(tell) = &mut self.mixer {
+            tell(input);
+        }
     }
 }
 

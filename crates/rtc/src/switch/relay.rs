@@ -12,8 +12,9 @@ use super::{
     allocate::{Wish, allocate},
     feed::Packet,
     member::Slot,
-    track::{LAYERS_MAX, Layer, is_key},
+    track::{LAYERS_MAX, Layer, Track, is_key},
 };
+use crate::{mixer::Input, room::Muted};
 
 /// What sound takes on a way, in bits per second for each sender.
 const SOUND: u64 = 50_000;
@@ -58,6 +59,10 @@ impl Switch {
                     _ => {}
                 }
             }
+            str0m::Event::ChannelOpen(..)
+            | str0m::Event::ChannelData(_)
+            | str0m::Event::ChannelBufferedAmountLow(_)
+            | str0m::Event::ChannelClose(_) => self.handle_data(id, event, now, send),
             str0m::Event::Closed => self.remove(id, false, now, send),
             _ => {}
         }
@@ -71,6 +76,9 @@ impl Switch {
         let Some(params) = member.connection.rtc.codec_config().params().iter().find(find).copied() else { return };
         let room = member.room;
         let track = &mut member.tracks[track_at];
+        if track.is_muted {
+            return;
+        }
         let level = packet.header.ext_vals.audio_level.filter(|_| track.kind == MediaKind::Audio);
         if let Some(level) = level {
             track.loudness.hear(level, now);
@@ -94,12 +102,13 @@ impl Switch {
             let holder = self.holder(room).and_then(|holder| Some(self.track(holder)?.loudness.now(now)));
             self.rooms[room as usize].floor.hear(source, loudness, holder.unwrap_or(0.0), now);
         }
-        for (receiver, slot) in &receivers {
+        let is_mixed = kind == MediaKind::Audio && self.mix(source, room, passed.sequence, &packet.payload);
+        for (receiver, slot) in receivers.iter().filter(|_| !is_mixed) {
             let Some(member) = self.member(*receiver) else { continue };
             let can_leave = member.egress.is_some();
             let line = member.slots.get_mut(*slot).filter(|line| can_leave && line.source == Some(source));
             let Some(sent) = line.and_then(|line| line.feed.pass(&passed, now)) else { continue };
-            if let Some((to, datagram)) = member.write(*slot, (packet, &params, sent), now) {
+            if let Some((to, datagram)) = member.write(*slot, (packet.into(), &params, sent), now) {
                 self.forwarded += 1;
                 send(to, datagram);
             }
@@ -110,6 +119,29 @@ impl Switch {
             for (receiver, slot) in added {
                 track.receivers.retain(|(known, _)| *known != receiver);
                 track.receivers.push((receiver, slot));
+            }
+        }
+    }
+
+    /// Of a member these are passed on no more, and the others again: a picture with its next key frame, under numbers that go on.
+    pub fn mute(&mut self, id: MemberId, muted: Muted, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let Some(member) = self.member(id) else { return };
+        member.muted = muted;
+        let room = member.room;
+        let wanted: Vec<bool> = member.tracks.iter().map(|track| member.is_muted(track.kind)).collect();
+        for (at, is_muted) in wanted.into_iter().enumerate() {
+            let source = Source { member: id, track: at };
+            let Some(track) = self.track(source).filter(|track| track.is_muted != is_muted) else { continue };
+            track.is_muted = is_muted;
+            if is_muted && track.kind == MediaKind::Audio {
+                self.rooms[room as usize].tell_mixer(Input::Silent(id));
+            }
+            let Some(track) = self.track(source) else { continue };
+            for (receiver, slot) in track.receivers.clone() {
+                if let Some(slot) = self.member(receiver).and_then(|member| member.slots.get_mut(slot)) {
+                    slot.feed.detach();
+                }
+                self.choose_layers(receiver, now, send);
             }
         }
     }
@@ -152,7 +184,8 @@ impl Switch {
         now: Instant,
         send: &mut (impl Send + ?Sized),
     ) {
-        let Some(track) = self.track(source).filter(|track| track.kind == MediaKind::Video) else { return };
+        let is_wanted = |track: &&mut Track| track.kind == MediaKind::Video && !track.is_muted;
+        let Some(track) = self.track(source).filter(is_wanted) else { return };
         let (mid, receivers) = (track.mid, track.receivers.clone());
         let mut wanted: Vec<usize> = layer.into_iter().collect();
         if layer.is_none() {
@@ -192,9 +225,9 @@ impl Switch {
         let pictures: Vec<_> = member.slots.iter().enumerate().filter(is_picture).filter_map(picture).collect();
         let speaks = self.holder(room).map(|holder| holder.member);
         let mut wish = |(_, source, current): &(usize, Source, usize)| {
-            let rates = self
-                .track(*source)
-                .map_or_else(Vec::new, |track| track.layers.iter().map(|layer| layer.bits_per_s(now)).collect());
+            let track = self.track(*source).filter(|track| !track.is_muted);
+            let rates =
+                track.map_or_else(Vec::new, |track| track.layers.iter().map(|layer| layer.bits_per_s(now)).collect());
             Wish { rates, current: *current, comes_first: speaks == Some(source.member) }
         };
         let wishes: Vec<Wish> = pictures.iter().map(&mut wish).collect();

@@ -19,6 +19,8 @@ pub struct Track {
     pub receivers: Vec<(MemberId, usize)>,
     /// Of sound.
     pub loudness: Loudness,
+    /// By somebody who may: nothing of it is passed on.
+    pub is_muted: bool,
 }
 
 /// One of the streams.

@@ -1,23 +1,28 @@
 //! The switching unit of a shard, seen from outside: who is behind each of its members.
 //!
 //! - this file: participants of rooms, who signal; and what the unit tells
+//! - [`mixing`]: rooms whose sound is mixed
 //! - [`whip`]: publishers and viewers that only speak HTTP
 //!
 //! The unit itself is [`millrace_rtc::switch`], and lives with the data channels: it has their socket.
 
+mod mixing;
 mod whip;
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc, time::Instant};
 
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
-use millrace_rtc::switch::{Event, MemberId, Refused, Report, Role, Switch as Unit};
+use millrace_rtc::{
+    room::Muted,
+    switch::{Event, MemberId, Refused, Report, Role, Switch as Unit},
+};
 use serde_json::{Map, Value, json};
 
 pub(crate) use whip::{Path, answer};
 
 use crate::{
-    data_channel::Datagram,
+    data_channel::{Datagram, Guests},
     http::Context,
     rooms::{RoomName, Switch, signal_from_switch},
 };
@@ -57,7 +62,21 @@ impl Switch for Participants {
         leave(context, room, id);
     }
 
-    fn handle_signal(&self, context: &Rc<Context>, room: &RoomName, from: &str, signal: Map<String, Value>) {
+    fn muted(&self, context: &Rc<Context>, room: &RoomName, id: &str, muted: Muted) {
+        let member = context.media.participants.borrow().get(&(room.clone(), Box::from(id))).map(|known| known.member);
+        if let Some(member) = member {
+            with_unit(context, |unit, send| unit.mute(member, muted, Instant::now(), send));
+        }
+    }
+
+    fn handle_signal(
+        &self,
+        context: &Rc<Context>,
+        room: &RoomName,
+        from: &str,
+        signal: Map<String, Value>,
+        guests: Option<Guests>,
+    ) {
         if signal.contains_key("bye") {
             return leave(context, room, from);
         }
@@ -66,7 +85,7 @@ impl Switch for Participants {
         let text = |name: &str| description.get(name).and_then(Value::as_str);
         let link = signal.get("link").and_then(Value::as_str).filter(|link| link.len() <= LINK_BYTES_MAX);
         let said = match (text("type"), text("sdp")) {
-            (Some("offer"), Some(offer)) => take_offer(context, room, from, (offer, link)).map(Some),
+            (Some("offer"), Some(offer)) => take_offer(context, room, from, (offer, link), guests).map(Some),
             (Some("answer"), Some(answer)) => take_answer(context, room, from, answer).map(|()| None),
             _ => Err("a description is an offer or an answer, with its SDP".to_owned()),
         };
@@ -94,6 +113,7 @@ fn take_offer(
     room: &RoomName,
     id: &str,
     (offer, link): (&str, Option<&str>),
+    guests: Option<Guests>,
 ) -> Result<String, String> {
     let key = (room.clone(), Box::from(id));
     let origin: Box<str> = offer.lines().find(|line| line.starts_with("o=")).map(origin_of).unwrap_or_default().into();
@@ -110,9 +130,29 @@ fn take_offer(
     let joined =
         with_unit(context, |unit, send| unit.join(room.as_str(), (id, Role::Member), offer, Instant::now(), send));
     let (member, answer) = joined.unwrap_or(Err(Refused::Gone)).map_err(|error| error.to_string())?;
+    if let Err(error) = begin_mixing(context, room) {
+        with_unit(context, |unit, send| unit.leave(member, Instant::now(), send));
+        return Err(error);
+    }
+    if let (Some(guests), Some(peers)) = (guests, context.shard.sockets().peers.as_mut()) {
+        peers.carry(member, guests);
+    }
+    with_unit(context, |unit, send| unit.mute(member, context.rooms.muted_by_host(room, id), Instant::now(), send));
     media.members.borrow_mut().insert(member, Who::Participant(room.clone(), id.into()));
     media.participants.borrow_mut().insert(key, Participant { member, origin, link: link.map(Box::from) });
     Ok(answer)
+}
+
+/// Where that is the room's topology, its sound is mixed from the first participant on.
+fn begin_mixing(context: &Rc<Context>, room: &RoomName) -> Result<(), String> {
+    let is_mixed = with_unit(context, |unit, _| unit.is_mixed(room.as_str())).unwrap_or(false);
+    if is_mixed || !context.rooms.is_mixed(room) {
+        return Ok(());
+    }
+    let seat = context.rooms.mixer().ok_or("this server mixes as many rooms as it may (`rooms.mixers_max`)")?;
+    let mixer = mixing::start(context, room, seat).map_err(|error| format!("no mixer: {error}"))?;
+    with_unit(context, |unit, send| unit.set_mixer(room.as_str(), mixer, Instant::now(), send));
+    Ok(())
 }
 
 /// The session of an origin line; its version rises with each description.
@@ -160,6 +200,9 @@ pub(crate) fn handle_events(context: &Rc<Context>) {
                 if panicked {
                     Metrics::add(&context.shard.metrics.rtc_panicked, 1);
                     tracing::error!("a member's library has panicked; the member is ended");
+                }
+                if let Some(peers) = context.shard.sockets().peers.as_mut() {
+                    peers.uncarry(id);
                 }
                 let who = context.media.members.borrow_mut().remove(&id);
                 match who {

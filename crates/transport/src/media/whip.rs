@@ -8,7 +8,7 @@ use std::{rc::Rc, time::Instant};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_protocol::{ChannelName, Code, Error, Right, session::Target};
-use millrace_rtc::switch::{MemberId, Role};
+use millrace_rtc::switch::{MIX, MemberId, Role};
 
 use super::{Who, refused, with_unit};
 use crate::{
@@ -99,6 +99,9 @@ async fn begin(
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
         let detail = format!("`name` is 1 to {NAME_BYTES_MAX} visible ASCII characters");
         return Err(Error::new(Code::BadRequest, detail));
+    }
+    if name == MIX {
+        return Err(Error::new(Code::BadRequest, "`mix` is what the sound of a room is called that is mixed"));
     }
     check_type(&parts.headers, SDP)?;
     let accepted = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("*/*");

@@ -14,6 +14,8 @@ pub struct Config {
     pub mesh_max: usize,
     /// Most children of one participant in a tree.
     pub children_max: usize,
+    /// Most rooms of the topology `mixer`, each of which takes a thread; 0: there are none.
+    pub mixers_max: usize,
     /// Who reports nothing for so long has left.
     #[serde(with = "humantime_serde")]
     pub silence_max: Duration,
@@ -32,6 +34,7 @@ impl Default for Config {
             participants_max,
             mesh_max,
             children_max,
+            mixers_max: 0,
             silence_max,
             signals_per_s,
             signal_bytes_max: 64 * 1024,
@@ -49,6 +52,7 @@ impl Config {
             silence_max,
             signals_per_s,
             has_switch,
+            has_mixer: self.mixers_max > 0,
             ..room::Config::default()
         }
     }

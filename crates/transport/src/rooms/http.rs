@@ -13,6 +13,8 @@ use super::{RoomName, publish, report, see_to, signal, welcome};
 use crate::{
     access::Caller,
     http::{Context, Query, Response, json as json_answer, no_content, read_body},
+    data_channel::Guests,
+    limits::Guest,
     media, turn,
 };
 
@@ -35,6 +37,7 @@ enum Rest<'a> {
     Participant(&'a str),
     Signals(&'a str),
     Reports(&'a str),
+    Mute(&'a str),
 }
 
 impl<'a> Path<'a> {
@@ -48,6 +51,7 @@ impl<'a> Path<'a> {
             (Some("participants"), Some(id), None, _) => Rest::Participant(id),
             (Some("participants"), Some(id), Some("signals"), None) => Rest::Signals(id),
             (Some("participants"), Some(id), Some("reports"), None) => Rest::Reports(id),
+            (Some("participants"), Some(id), Some("mute"), None) => Rest::Mute(id),
             _ => return None,
         };
         Some(Self { room, rest })
@@ -56,7 +60,7 @@ impl<'a> Path<'a> {
     pub fn allowed(&self) -> &'static str {
         match self.rest {
             Rest::Room => "GET",
-            Rest::Participants | Rest::Signals(_) | Rest::Reports(_) => "POST",
+            Rest::Participants | Rest::Signals(_) | Rest::Reports(_) | Rest::Mute(_) => "POST",
             Rest::Participant(_) => "DELETE",
         }
     }
@@ -68,6 +72,14 @@ struct Asked {
     name: String,
     topology: Option<Topology>,
     role: Role,
+}
+
+/// Of a participant, for everybody; what is not named stays as it is.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Mute {
+    audio: Option<bool>,
+    video: Option<bool>,
 }
 
 /// Errors: `not_found`, `forbidden`, `conflict`, `too_many`, `rate_limited`, `too_large`, `bad_json`, and the engine's.
@@ -93,11 +105,15 @@ pub(crate) async fn answer(
         }
         Rest::Signals(id) => {
             may_take_part(&caller, &room)?;
-            signals(context, parts, body, room, id.to_owned()).await
+            signals(context, parts, body, &caller, room, id.to_owned()).await
         }
         Rest::Reports(id) => {
             may_take_part(&caller, &room)?;
             reports(context, parts, body, room, id.to_owned()).await
+        }
+        Rest::Mute(id) => {
+            caller.may(Right::Publish, &room.moderate())?;
+            mute(context, parts, body, room, id.to_owned()).await
         }
     }
 }
@@ -213,6 +229,7 @@ async fn signals(
     context: &Rc<Context>,
     parts: &Parts,
     body: &mut Incoming,
+    caller: &Caller,
     room: RoomName,
     from: String,
 ) -> Result<Response, Error> {
@@ -232,18 +249,27 @@ async fn signals(
         return Err(Error::new(Code::BadRequest, "a signal has a `description`, a `candidate` or a `bye`"));
     }
     let name = room.clone();
+    let guests = (to == SWITCH && said.contains_key("description")).then(|| guests(context, parts, caller)).flatten();
     let ask = move |context: Rc<Context>| async move {
         context.rooms.with(&name, |room| room.check_signal(super::now(), &from, &secret, &to))?;
         if to == SWITCH {
             let switch = context.rooms.switch.borrow().clone();
             if let Some(switch) = switch {
-                switch.handle_signal(&context, &name, &from, said);
+                switch.handle_signal(&context, &name, &from, said, guests);
             }
             return Ok(());
         }
         signal(&context, &name, &from, &to, said, key).await.map(drop)
     };
     shared.ask(context, &room, ask).await.map(|()| no_content())
+}
+
+/// Who may open a session beside their media, as if they had come for one. Without room for it their data go another way.
+fn guests(context: &Context, parts: &Parts, caller: &Caller) -> Option<Guests> {
+    let address = parts.extensions.get::<std::sync::Arc<Guest>>()?.address;
+    let permit = context.limits.connect(address).ok()?;
+    let seat = context.admit(parts, caller).ok()?;
+    Some(Guests { caller: caller.clone(), ticket: None, permit, seat })
 }
 
 async fn reports(
@@ -269,6 +295,29 @@ async fn reports(
         }
     };
     shared.ask(context, &room, ask).await.map(|()| no_content())
+}
+
+async fn mute(
+    context: &Rc<Context>,
+    parts: &Parts,
+    body: &mut Incoming,
+    room: RoomName,
+    id: String,
+) -> Result<Response, Error> {
+    let asked = read_object(context, parts, body, JOIN_BYTES_MAX).await?;
+    let Mute { audio, video } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
+    if audio.or(video).is_none() {
+        return Err(Error::new(Code::BadRequest, "`audio` and `video` say what is muted (true) or no more (false)"));
+    }
+    let name = room.clone();
+    let ask = move |context: Rc<Context>| async move {
+        context.rooms.with(&name, |room| room.mute(&id, audio, video))?;
+        match context.rooms.carry_out(&context, &name) {
+            Some(published) => published.await.map(drop),
+            None => Ok(()),
+        }
+    };
+    context.rooms.shared()?.ask(context, &room, ask).await.map(|()| no_content())
 }
 
 /// Whoever may publish in the chat may join; who may only read it joins as a viewer. True for such a one.
@@ -317,6 +366,7 @@ mod tests {
         assert_eq!(rest("/v1/rooms/a/participants/7"), Some(("a", Rest::Participant("7"))));
         assert_eq!(rest("/v1/rooms/a/participants/7/signals"), Some(("a", Rest::Signals("7"))));
         assert_eq!(rest("/v1/rooms/a/participants/7/reports"), Some(("a", Rest::Reports("7"))));
+        assert_eq!(rest("/v1/rooms/a/participants/7/mute"), Some(("a", Rest::Mute("7"))));
         for path in
             ["/v1/rooms", "/v1/rooms/a/b", "/v1/rooms/a/participants/7/x", "/v1/rooms/a/participants/7/signals/x"]
         {

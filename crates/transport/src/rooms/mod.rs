@@ -29,7 +29,7 @@ use std::{
 
 use millrace_engine::Answer;
 use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position};
-use millrace_rtc::room::{Join, Joined, Output, Refused, Room};
+use millrace_rtc::room::{Join, Joined, Muted, Output, Refused, Room, Topology};
 use serde_json::{Map, Value, json};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -57,7 +57,18 @@ pub struct Shared {
     config: Config,
     /// Rooms of all shards.
     count: AtomicUsize,
+    /// Those of them that are mixed now.
+    mixers: AtomicUsize,
     shards: Vec<mpsc::Sender<Question>>,
+}
+
+/// Of a mixer, while there is one.
+pub(crate) struct MixerSeat(Arc<Shared>);
+
+impl Drop for MixerSeat {
+    fn drop(&mut self) {
+        self.0.mixers.fetch_sub(1, Relaxed);
+    }
 }
 
 /// The rooms of one shard.
@@ -70,7 +81,7 @@ pub struct Rooms {
 
 impl Shared {
     pub fn new(config: Config, shards: Vec<mpsc::Sender<Question>>) -> Arc<Self> {
-        Arc::new(Self { config, count: AtomicUsize::new(0), shards })
+        Arc::new(Self { config, count: AtomicUsize::new(0), mixers: AtomicUsize::new(0), shards })
     }
 
     /// Asks the shard that a room is of.
@@ -128,6 +139,10 @@ impl Rooms {
             Entry::Vacant(place) => {
                 let config = shared.config.room(self.switch.borrow().is_some());
                 let mut room = Room::new(config, join.topology).map_err(refused)?;
+                if room.topology() == Topology::Mixer && shared.mixers.load(Relaxed) >= shared.config.mixers_max {
+                    let detail = "this server mixes as many rooms as it may (`rooms.mixers_max`); try again later";
+                    return Err(Error::new(Code::TooMany, detail));
+                }
                 let joined = room.join(now(), join).map_err(refused)?;
                 if shared.count.fetch_add(1, Relaxed) >= shared.config.rooms_max {
                     shared.count.fetch_sub(1, Relaxed);
@@ -148,6 +163,23 @@ impl Rooms {
             Some(room) => work(room).map_err(refused),
             None => Err(Error::new(Code::NotFound, "there is nobody in this room")),
         }
+    }
+
+    /// The sound of this room is mixed.
+    pub(crate) fn is_mixed(&self, name: &RoomName) -> bool {
+        self.rooms.borrow().get(name).is_some_and(|room| room.topology() == Topology::Mixer)
+    }
+
+    /// One mixer more; `None`: there are as many as there may be.
+    pub(crate) fn mixer(&self) -> Option<MixerSeat> {
+        let shared = self.shared.get()?.clone();
+        let seat = MixerSeat(shared.clone());
+        (shared.mixers.fetch_add(1, Relaxed) < shared.config.mixers_max).then_some(seat)
+    }
+
+    /// What of a participant is muted for everybody.
+    pub(crate) fn muted_by_host(&self, name: &RoomName, id: &str) -> Muted {
+        self.rooms.borrow().get(name).map(|room| room.muted_by_host(id)).unwrap_or_default()
     }
 
     /// Does what a room wants done, and forgets it once it is empty. Gives the state's way, if that has changed.
@@ -176,6 +208,7 @@ impl Rooms {
             match moved {
                 Output::Joined(id) => switch.joined(context, name, id.as_str()),
                 Output::Left(id) => switch.left(context, name, id.as_str()),
+                Output::Muted(id, muted) => switch.muted(context, name, id.as_str(), *muted),
                 Output::State => {}
             }
         }
@@ -251,7 +284,7 @@ fn welcome() -> Map<String, Value> {
 
 fn refused(refused: Refused) -> Error {
     let code = match &refused {
-        Refused::BadName | Refused::NoSwitch => Code::BadRequest,
+        Refused::BadName | Refused::NoSwitch | Refused::NoMixer => Code::BadRequest,
         Refused::OtherTopology(_) => Code::Conflict,
         Refused::Full(..) => Code::TooMany,
         Refused::Gone => Code::NotFound,

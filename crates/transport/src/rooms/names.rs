@@ -44,6 +44,11 @@ impl RoomName {
         self.channel("reports")
     }
 
+    /// Whoever may publish here, where nothing is, may mute others.
+    pub fn moderate(&self) -> ChannelName {
+        self.channel("moderate")
+    }
+
     pub fn inbox(&self, id: &str) -> ChannelName {
         self.channel(&format!("inbox/{id}"))
     }

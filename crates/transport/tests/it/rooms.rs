@@ -1,8 +1,9 @@
 //! Rooms from outside: who joins, what is told, who may say what, and what comes of bad input.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::{SinkExt as _, StreamExt as _};
+use millrace_rtc::{MediaClient, MediaKind};
 use millrace_server::{Config, auth::SigningKey, config::Secret};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
@@ -286,9 +287,14 @@ async fn who_loses_its_parent_in_a_tree_gets_another_at_once() {
 
 /// A token with these rights on everything of the room `r`.
 pub fn token(subject: &str, rights: &[&str]) -> String {
+    token_for(subject, &rights.iter().map(|right| (*right, "rooms/r/#")).collect::<Vec<_>>())
+}
+
+/// The same for channels that are named.
+fn token_for(subject: &str, rights: &[(&str, &str)]) -> String {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs();
     let granted: serde_json::Map<String, Value> =
-        rights.iter().map(|right| ((*right).to_owned(), json!(["rooms/r/#"]))).collect();
+        rights.iter().map(|(right, channel)| ((*right).to_owned(), json!([channel]))).collect();
     let claims = json!({ "sub": subject, "iat": now_s, "exp": now_s + 60, "millrace": granted });
     SigningKey::parse(SECRET.as_bytes()).expect("a key").sign(&claims, None).expect("a token")
 }
@@ -319,6 +325,63 @@ async fn rights_decide_who_joins_and_as_what() {
     assert_eq!(ask(&server, "POST", &path, &both, signal).await.status, 204);
     ask(&server, "GET", "/v1/rooms/r", &[], String::new()).await.assert_problem(401, "unauthorized");
     ask(&server, "POST", "/v1/channels/rooms/r/state", &both[1..], "1".into()).await.assert_problem(403, "forbidden");
+}
+
+#[tokio::test]
+async fn whoever_may_moderate_mutes_others_and_all_are_told() {
+    let server = Server::with(|config: &mut Config| config.auth.secret = Secret::from(SECRET));
+    let of = |rights: &[(&str, &str)]| format!("Bearer {}", token_for("ann", rights));
+    let host = of(&[("publish", "rooms/r/#"), ("subscribe", "rooms/r/#")]);
+    let guest = of(&[("publish", "rooms/r/chat"), ("subscribe", "rooms/r/#")]);
+    let join = async |bearer: &str| {
+        let headers = [("authorization", bearer)];
+        let joined = ask(&server, "POST", "/v1/rooms/r/participants", &headers, String::new()).await;
+        assert_eq!(joined.status, 201, "{}", joined.text());
+        joined.json()["participant"].as_str().expect("an id").to_owned()
+    };
+    let (_, loud) = (join(&host).await, join(&guest).await);
+    let mute = async |bearer: &str, id: &str, asked: Value| {
+        let path = format!("/v1/rooms/r/participants/{id}/mute");
+        ask(&server, "POST", &path, &[("authorization", bearer)], asked.to_string()).await
+    };
+    let muted = async || {
+        let state = ask(&server, "GET", "/v1/rooms/r", &[("authorization", &host)], String::new()).await.json();
+        state["participants"][1]["muted_by_host"].clone()
+    };
+    mute(&guest, &loud, json!({ "audio": true })).await.assert_problem(403, "forbidden");
+    mute("Bearer x", &loud, json!({ "audio": true })).await.assert_problem(401, "unauthorized");
+    mute(&host, "nobody", json!({ "audio": true })).await.assert_problem(404, "not_found");
+    mute(&host, &loud, json!({})).await.assert_problem(400, "bad_request");
+    for bad in [json!({ "audio": 1 }), json!({ "sound": true }), json!([])] {
+        mute(&host, &loud, bad).await.assert_problem(400, "bad_json");
+    }
+    assert_eq!(muted().await, Value::Null);
+    for (asked, expected) in [
+        (json!({ "audio": true }), json!(["audio"])),
+        (json!({ "video": true }), json!(["audio", "video"])),
+        (json!({ "audio": false }), json!(["video"])),
+        (json!({ "video": false }), Value::Null),
+    ] {
+        assert_eq!(mute(&host, &loud, asked).await.status, 204);
+        assert_eq!(muted().await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_room_is_mixed_where_that_is_allowed_and_only_so_many() {
+    let asked = || json!({ "topology": "mixer" });
+    let why = try_join(&Server::start(), "r", asked()).await.assert_problem(400, "bad_request");
+    assert!(why.contains("rooms.mixers_max"), "{why}");
+    let server = Server::with(|config| config.rooms.mixers_max = 1);
+    let ann = join(&server, "one", asked()).await;
+    assert_eq!(ann.joined["state"]["topology"], "mixer");
+    let local = "127.0.0.1:9".parse().expect("an address");
+    let (_, offer) = MediaClient::offer(local, &[MediaKind::Audio], &[], Instant::now());
+    let signal = json!({ "to": "switch", "description": { "type": "offer", "sdp": offer } });
+    assert_eq!(ann.post(&server, "signals", signal).await.status, 204);
+    try_join(&server, "two", asked()).await.assert_problem(429, "too_many");
+    assert_eq!(ann.leave(&server).await.status, 204);
+    until("its mixer has ended", async || try_join(&server, "two", asked()).await.status == 201).await;
 }
 
 #[tokio::test]

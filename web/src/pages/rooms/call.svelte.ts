@@ -2,7 +2,7 @@
 import { millrace, type Client } from '@millrace/client';
 import { joinRoom, MillraceError, type Participant, type Quality, type Room, type RoomState, type Topology } from '@millrace/client/room';
 import type { Devices } from './devices.svelte';
-import { neighbours } from '@millrace/client/room';
+import { MIX, neighbours } from '@millrace/client/room';
 import { SWITCH } from './graph';
 import { Run } from './run';
 import { isTold, look, type Report, type SwitchView } from './view';
@@ -119,7 +119,7 @@ export class Call {
     });
   }
 
-  readonly nameOf = (id: string): string => (id === this.room.id ? 'You' : id === SWITCH ? 'Server' : this.#names.get(id) || 'Somebody');
+  readonly nameOf = (id: string): string => (id === this.room.id ? 'You' : id === SWITCH ? 'Server' : id === MIX ? 'everybody' : this.#names.get(id) || 'Somebody');
 
   async say(text: string): Promise<void> {
     await this.room.say(text);

@@ -1,5 +1,5 @@
 /** A room's topology as nodes and directed edges with what they carry, and where they are drawn. No document in here. */
-import { neighbours, type RoomState } from '@millrace/client/room';
+import { isByServer, neighbours, type RoomState } from '@millrace/client/room';
 import type { Report, SwitchView } from './view';
 
 /** As in the state: the participant that is the server. */
@@ -47,7 +47,7 @@ export function placesOf(state: RoomState, me: string, width: number, height: nu
   const ids = state.participants.map(({ id }) => id);
   const [cx, cy] = [width / 2, height / 2];
   if (state.topology === 'tree') return levels(state, width, height, margin);
-  const centre = state.topology === 'switch' ? SWITCH : state.topology === 'star' ? state.hub : undefined;
+  const centre = isByServer(state.topology) ? SWITCH : state.topology === 'star' ? state.hub : undefined;
   const around = ids.filter((id) => id !== centre);
   const first = Math.max(around.indexOf(me), 0);
   const ring = [...around.slice(first), ...around.slice(0, first)];

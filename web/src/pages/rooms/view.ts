@@ -73,6 +73,7 @@ export const TOPOLOGIES = [
   { name: 'auto', label: 'Automatic', says: 'Straight between two, by the server from the third on.' },
   { name: 'mesh', label: 'Mesh', says: 'Everybody straight with everybody. Good for a few.' },
   { name: 'switch', label: 'Switch', says: 'One connection each, to the server, which passes all on.' },
+  { name: 'mixer', label: 'Mixer', says: 'One connection each; the server mixes all sound into one.' },
   { name: 'star', label: 'Star', says: 'Through one participant, who came first.' },
   { name: 'relay', label: 'Relay', says: 'As a mesh, but through a relay only.' },
   { name: 'p2p', label: 'Two only', says: 'Straight, and nobody else may come.' },

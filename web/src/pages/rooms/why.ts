@@ -1,5 +1,5 @@
 /** Why a call is bad, in words: what the browser and the switching unit have measured, said as a person would. No document in here. */
-import type { LinkQuality, Quality, RoomState, StreamQuality } from '@millrace/client/room';
+import { isByServer, type LinkQuality, type Quality, type RoomState, type StreamQuality } from '@millrace/client/room';
 import { SWITCH } from './graph';
 import type { Report, SwitchView } from './view';
 
@@ -103,10 +103,10 @@ function outgoing(link: LinkQuality, quality: Quality, { nameOf }: Seen, say: Sa
 /** What only the switching unit knows. */
 function unit({ me, views, viewBefore, nameOf, state }: Seen, say: Say): void {
   const now = views.get(me);
-  if (state.topology !== SWITCH || !now) return;
+  if (!isByServer(state.topology) || !now) return;
   const carries = now.estimate_kbps ? `: your way carries about ${now.estimate_kbps} kbit/s` : '';
   for (const { from, kind, layer, layer_switches, is_waiting } of now.receives) {
-    if (kind !== 'video') continue;
+    if (kind !== 'video' || state.participants.some((one) => one.id === from && one.muted_by_host?.includes('video'))) continue;
     const picture = `${possessive(nameOf(from))} picture`;
     const switched = layer_switches - (viewBefore?.receives.find((one) => one.from === from && one.kind === kind)?.layer_switches ?? layer_switches);
     if (switched >= SWITCHES_MANY) say('warn', `${picture} has changed its size ${switched} times in the last minute: your way is uneven.`);

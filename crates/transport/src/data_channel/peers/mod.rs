@@ -1,5 +1,10 @@
 //! The peers of one shard behind one socket. A datagram finds its peer by the address it comes from, or, the first time, by the name in
 //! it; a timer by its time. Nothing is looked for among all of them.
+//!
+//! - this file: the peers and the switch behind the socket
+//! - [`carried`]: sessions of the switch's members
+
+mod carried;
 
 use std::{
     cmp::Reverse,
@@ -14,9 +19,11 @@ use std::{
 use millrace_delivery::ConnId;
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
-use millrace_rtc::{Broken, Candidates, Event, Lane, Output, Peer, egress::is_media, switch::Switch, ufrag};
+use millrace_rtc::{Broken, Candidates, Event, Lane, Output, Peer, egress::is_media, switch::{MemberId, Switch}, ufrag};
 use slab::Slab;
 use tokio::{io::Interest, net::UdpSocket, sync::Notify};
+
+use carried::Carrier;
 
 use super::{
     Guests,
@@ -72,6 +79,9 @@ pub struct Peers {
     by_ufrag: HashMap<Box<str>, u32>,
     /// Rooms whose media go through here: what is no session's is theirs.
     switch: Switch,
+    /// The sessions that its members carry.
+    carried: HashMap<MemberId, PeerId>,
+    blocked: Vec<PeerId>,
     timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
     dirty: Vec<PeerId>,
     datagrams: Datagrams,
@@ -84,7 +94,7 @@ pub struct Peers {
 
 struct Entry {
     id: PeerId,
-    peer: Peer,
+    carrier: Carrier,
     /// `None` once the session has begun.
     guests: Option<Guests>,
     lanes: [Out; 2],
@@ -134,6 +144,8 @@ impl Peers {
             candidates,
             peers_max,
             switch,
+            carried: HashMap::new(),
+            blocked: Vec::new(),
             entries: Slab::new(),
             serial: 0,
             by_address: HashMap::new(),
@@ -166,13 +178,20 @@ impl Peers {
         }
         let (peer, answer) = Peer::answer(offer, &self.candidates, now)
             .map_err(|error| Error::new(Code::BadRequest, error.to_string()))?;
+        let ufrag = peer.ufrag().into();
+        let id = self.add(Carrier::Peer(peer), guests, Some(now + OPEN_TIMEOUT), now);
+        self.by_ufrag.insert(ufrag, id.slot);
+        self.run(id, now, |peer, mouth| peer.handle_timeout(now, mouth));
+        self.awake.notify_one();
+        Ok(answer)
+    }
+
+    fn add(&mut self, carrier: Carrier, guests: Guests, ends: Option<Instant>, now: Instant) -> PeerId {
         self.serial = self.serial.wrapping_add(1);
-        let slot = self.entries.vacant_key() as u32;
-        let id = PeerId { slot, serial: self.serial };
-        self.by_ufrag.insert(peer.ufrag().into(), slot);
+        let id = PeerId { slot: self.entries.vacant_key() as u32, serial: self.serial };
         self.entries.insert(Box::new(Entry {
             id,
-            peer,
+            carrier,
             guests: Some(guests),
             lanes: [Out::new(Lane::Session), Out::new(Lane::Latest)],
             has_latest: false,
@@ -182,14 +201,12 @@ impl Peers {
             addresses: Vec::new(),
             queued: None,
             heard: now,
-            ends: Some(now + OPEN_TIMEOUT),
+            ends,
             is_ending: false,
             is_dirty: false,
         }));
         self.count();
-        self.run(id, now, |peer, mouth| peer.handle_timeout(now, mouth));
-        self.awake.notify_one();
-        Ok(answer)
+        id
     }
 
     /// Works on the switch; what it has to send leaves with the next [`Peers::flush`].
@@ -333,8 +350,8 @@ impl Peers {
             match entry.ends {
                 Some(ends) if ends <= now && entry.is_ending => self.finish(id),
                 Some(ends) if ends <= now => self.remove(id),
-                _ if entry.heard + SILENCE_MAX <= now => self.remove(id),
-                _ if entry.peer.timeout() <= now => {
+                _ if entry.is_silent(now) => self.remove(id),
+                _ if entry.peer().is_some_and(|peer| peer.timeout() <= now) => {
                     self.run(id, now, |peer, mouth| peer.handle_timeout(now, mouth));
                 }
                 _ => self.settle(id, now),
@@ -373,7 +390,14 @@ impl Peers {
         let (mut from, mut bytes) = (0, 0);
         while let Some(message) = self.entry(id).and_then(|entry| entry.lanes[lane as usize].next_message(&mut from)) {
             bytes += message.len();
-            match self.work(id, |peer, mouth| peer.write(now, lane, true, &message, mouth)) {
+            let written = match self.entry(id).map(|entry| &entry.carrier) {
+                Some(Carrier::Member(member)) => {
+                    let member = *member;
+                    Some(self.write_carried(member, lane, &message, now))
+                }
+                _ => self.work(id, |peer, mouth| peer.write(now, lane, true, &message, mouth)),
+            };
+            match written {
                 Some(true) => {}
                 // There is always room for as much as was taken; so the channel has gone, and with it the session.
                 Some(false) if lane == Lane::Session => {
@@ -396,6 +420,7 @@ impl Peers {
     }
 
     pub fn poll_event(&mut self) -> Option<(PeerId, Happened)> {
+        self.take_carried();
         self.events.pop_front()
     }
 
@@ -477,6 +502,9 @@ impl Peers {
         }
         let taken = entry.lanes[lane as usize].take(bytes, Instant::now());
         self.mark_dirty(id);
+        if taken < bytes.len() {
+            self.watch_blocked(id);
+        }
         taken
     }
 
@@ -510,13 +538,16 @@ impl Peers {
             return;
         }
         let entry = self.entries.remove(id.slot as usize);
-        self.by_ufrag.remove(entry.peer.ufrag());
+        match &entry.carrier {
+            Carrier::Peer(peer) => drop(self.by_ufrag.remove(peer.ufrag())),
+            Carrier::Member(member) => drop(self.carried.remove(member)),
+        }
         for address in &entry.addresses {
             if self.by_address.get(address) == Some(&id.slot) {
                 self.by_address.remove(address);
             }
         }
-        if entry.guests.is_some() {
+        if entry.guests.is_some() && entry.peer().is_some() {
             Metrics::add(&self.metrics.rtc_failed, 1);
         }
         self.events.push_back((id, Happened::Gone(entry.lanes.each_ref().map(|out| out.conn))));
@@ -528,7 +559,13 @@ impl Peers {
     fn finish(&mut self, id: PeerId) {
         let Self { entries, socket, datagrams, events, .. } = self;
         if let Some(entry) = entries.get_mut(id.slot as usize).filter(|entry| entry.id == id) {
-            entry.peer.close(&mut Mouth { id, socket, datagrams, events });
+            match &mut entry.carrier {
+                Carrier::Peer(peer) => peer.close(&mut Mouth { id, socket, datagrams, events }),
+                Carrier::Member(member) => {
+                    let member = *member;
+                    self.turn_switch(|switch, send| switch.close_data(member, Instant::now(), send));
+                }
+            }
             self.remove(id);
         }
     }
@@ -549,7 +586,8 @@ impl Peers {
     fn work<T>(&mut self, id: PeerId, work: impl FnOnce(&mut Peer, &mut Mouth<'_>) -> Result<T, Broken>) -> Option<T> {
         let Self { entries, socket, datagrams, events, .. } = self;
         let entry = entries.get_mut(id.slot as usize).filter(|entry| entry.id == id)?;
-        match work(&mut entry.peer, &mut Mouth { id, socket, datagrams, events }) {
+        let Carrier::Peer(peer) = &mut entry.carrier else { return None };
+        match work(peer, &mut Mouth { id, socket, datagrams, events }) {
             Ok(done) => Some(done),
             Err(broken) => {
                 if matches!(broken, Broken::Panicked) {
@@ -565,16 +603,26 @@ impl Peers {
 
     /// A peer has been worked on: its channels may have room again, its next timer may be earlier, and it may have nothing left to say.
     fn settle(&mut self, id: PeerId, now: Instant) {
-        let Self { entries, events, timers, .. } = self;
+        let Self { entries, events, timers, switch, .. } = self;
         let Some(entry) = entries.get_mut(id.slot as usize).filter(|entry| entry.id == id) else { return };
-        let Entry { peer, lanes, is_ending, .. } = &mut **entry;
+        let Entry { carrier, lanes, is_ending, .. } = &mut **entry;
         for (lane, out) in Lane::ALL.into_iter().zip(lanes) {
-            if (*is_ending || out.is_watched(now)) && out.set_buffered(peer.buffered(lane), now) {
+            if !*is_ending && !out.is_watched(now) {
+                continue;
+            }
+            let buffered = match carrier {
+                Carrier::Peer(peer) => peer.buffered(lane),
+                Carrier::Member(member) => switch.buffered_data(*member, lane),
+            };
+            if out.set_buffered(buffered, now) {
                 events.push_back((id, Happened::Writable(lane)));
             }
         }
-        let wanted = entry.peer.timeout().min(entry.ends.unwrap_or(entry.heard + SILENCE_MAX));
-        if entry.queued.is_none_or(|queued| wanted < queued) {
+        let wanted = match &entry.carrier {
+            Carrier::Peer(peer) => Some(peer.timeout().min(entry.ends.unwrap_or(entry.heard + SILENCE_MAX))),
+            Carrier::Member(_) => entry.ends,
+        };
+        if let Some(wanted) = wanted.filter(|wanted| entry.queued.is_none_or(|queued| *wanted < queued)) {
             entry.queued = Some(wanted);
             timers.push(Reverse((wanted, id)));
         }

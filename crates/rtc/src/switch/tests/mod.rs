@@ -1,7 +1,10 @@
+mod mixed;
+mod muted;
+
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::*;
-use crate::{MediaClient, MediaEvent, MediaOutput};
+use crate::{MediaClient, MediaEvent, MediaOutput, room::Muted};
 
 /// Clients around a switch, with time that is an input; every `lose`th datagram from the switch is lost (0: none).
 struct Net {

@@ -1,0 +1,62 @@
+//! Data channels beside a member's media, in the same connection: they carry a session, as a [`crate::Peer`]'s do.
+
+use std::time::Instant;
+
+use super::{MemberId, Send, Switch};
+use crate::{Event as Data, Lane, peer};
+
+impl Switch {
+    /// What has happened on the data channels of members.
+    pub fn poll_data(&mut self) -> Option<(MemberId, Data)> {
+        self.data.pop_front()
+    }
+
+    /// Sends one message. False if there is no room, no such channel, or no such member any more.
+    pub fn write_data(
+        &mut self,
+        id: MemberId,
+        (lane, is_text, message): (Lane, bool, &[u8]),
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) -> bool {
+        let written = self.work(id, now, send, |member, brought| {
+            let channel = member.channels.id(lane);
+            member.run(brought, |rtc| peer::write(rtc, channel, is_text, message))
+        });
+        written.unwrap_or(false)
+    }
+
+    /// Bytes that were written and have not been acknowledged.
+    pub fn buffered_data(&mut self, id: MemberId, lane: Lane) -> usize {
+        let Some(member) = self.member(id) else { return 0 };
+        let super::Member { connection, channels, .. } = member;
+        channels.buffered(&mut connection.rtc, lane)
+    }
+
+    /// Nothing more is said on its data channels; its media go on.
+    pub fn close_data(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
+        self.work(id, now, send, |member, brought| {
+            let ids = Lane::ALL.map(|lane| member.channels.id(lane));
+            member.run(brought, |rtc| {
+                ids.into_iter().flatten().for_each(|id| rtc.direct_api().close_data_channel(id));
+                Ok(())
+            })
+        });
+    }
+
+    pub(super) fn handle_data(
+        &mut self,
+        id: MemberId,
+        event: str0m::Event,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) {
+        let Some(member) = self.member(id) else { return };
+        let super::Member { connection, channels, .. } = member;
+        match channels.handle_event(&mut connection.rtc, event) {
+            Ok(Some(event)) => self.data.push_back((id, event)),
+            Ok(None) => {}
+            Err(_) => self.leave(id, now, send),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Rooms whose sound is mixed: it goes to the [`crate::mixer`] instead of to the others, and each is given one stream of it. Pictures are
+//! passed on as ever.
+
+use std::time::Instant;
+
+use str0m::{format::Codec, media::MediaKind};
+
+use super::{
+    MemberId, Send, Source, Switch, ToMixer,
+    feed::Packet,
+    member::{Media, Missing, Slot},
+};
+use crate::mixer::{CLOCK_HZ, Input, Mixed};
+
+/// Whose the sound of such a room is, as its receivers are told.
+pub const MIX: &str = "mix";
+
+impl Source {
+    pub(super) const MIX: Self = Self { member: MemberId::MIXER, track: 0 };
+}
+
+impl Switch {
+    pub fn is_mixed(&self, room: &str) -> bool {
+        self.rooms_by_name.get(room).is_some_and(|at| self.rooms[*at as usize].mixer.is_some())
+    }
+
+    /// From now on the sound of a room with members goes there, until its last member leaves.
+    pub fn set_mixer(&mut self, room: &str, mixer: ToMixer, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let Some(at) = self.rooms_by_name.get(room) else { return };
+        let room = &mut self.rooms[*at as usize];
+        room.mixer = Some(mixer);
+        let members = room.members.clone();
+        for id in &members {
+            let Some(member) = self.member(*id) else { continue };
+            let sounds = member.tracks.iter_mut().filter(|track| track.kind == MediaKind::Audio);
+            sounds.for_each(|track| track.receivers.clear());
+            for slot in member.slots.iter_mut().filter(|slot| slot.kind == MediaKind::Audio) {
+                slot.attach(None);
+                member.wants_offer = true;
+            }
+        }
+        for id in members {
+            self.wish(id, now, send);
+        }
+    }
+
+    /// What the mixer gives each of a room.
+    pub fn pass_mixed(&mut self, room: &str, mixed: &Mixed, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let passed = Packet {
+            layer: 0,
+            sequence: mixed.sequence,
+            time: mixed.time,
+            clock_hz: CLOCK_HZ,
+            is_key: true,
+            vp8: None,
+        };
+        if !self.is_mixed(room) {
+            return;
+        }
+        for (id, payload) in &mixed.to {
+            let Some(member) = self.member(*id).filter(|member| member.egress.is_some()) else { continue };
+            let Some(at) = member.slots.iter().position(Slot::is_mix) else { continue };
+            let is_opus = |params: &&str0m::format::PayloadParams| params.spec().codec == Codec::Opus;
+            let params = member.connection.rtc.codec_config().params().iter().find(is_opus).copied();
+            let sent = member.slots[at].feed.pass(&passed, now);
+            let (Some(params), Some(sent)) = (params, sent) else { continue };
+            let media = Media {
+                payload,
+                clock_hz: CLOCK_HZ,
+                marker: mixed.begins,
+                audio_level: None,
+                orientation: None,
+            };
+            if let Some((to, datagram)) = member.write(at, (media, &params, sent), now) {
+                self.forwarded += 1;
+                send(to, datagram);
+            }
+        }
+    }
+
+    /// What a member of a mixed room is not sent yet, besides pictures.
+    pub(super) fn missing_mix(&self, id: MemberId) -> Option<Missing> {
+        let member = self.members.get(id.slot as usize).filter(|member| member.id == id)?;
+        let is_missing = self.rooms[member.room as usize].mixer.is_some() && !member.slots.iter().any(Slot::is_mix);
+        is_missing.then(|| Missing { kind: MediaKind::Audio, source: Source::MIX, name: MIX.into() })
+    }
+
+    /// A packet of sound goes to the mixer; false: it is to be passed on.
+    pub(super) fn mix(&mut self, source: Source, room: u32, sequence: u64, payload: &std::sync::Arc<[u8]>) -> bool {
+        let Some(tell) = self.rooms.get_mut(room as usize).and_then(|room| room.mixer.as_mut()) else { return false };
+        tell(Input::Sound { from: source.member, track: source.track, sequence, payload: payload.clone() });
+        true
+    }
+}

@@ -1,0 +1,78 @@
+//! Sessions that a member of the switch carries, beside its media and in the same connection.
+
+use std::time::Instant;
+
+use millrace_rtc::{Lane, Peer, switch::MemberId};
+
+use super::{Entry, Guests, Happened, PeerId, Peers};
+
+/// What carries a session.
+pub enum Carrier {
+    Peer(Peer),
+    /// The switch sees to its way.
+    Member(MemberId),
+}
+
+impl Peers {
+    /// This member may open a session by data channels. Without room for one it may not.
+    pub fn carry(&mut self, member: MemberId, guests: Guests) {
+        if !self.is_full() {
+            let id = self.add(Carrier::Member(member), guests, None, Instant::now());
+            self.carried.insert(member, id);
+        }
+    }
+
+    /// A member has gone, and its session with it.
+    pub fn uncarry(&mut self, member: MemberId) {
+        if let Some(id) = self.carried.get(&member).copied() {
+            self.remove(id);
+        }
+    }
+
+    /// What has happened to sessions that members carry. Those that are blocked may have room again, now that datagrams have come.
+    pub(super) fn take_carried(&mut self) {
+        while let Some((member, event)) = self.switch.poll_data() {
+            if let Some(id) = self.carried.get(&member) {
+                self.events.push_back((*id, Happened::Event(event)));
+            }
+        }
+        if !self.blocked.is_empty() {
+            let now = Instant::now();
+            for id in std::mem::take(&mut self.blocked) {
+                self.settle(id, now);
+                if self.is_blocked(id) {
+                    self.blocked.push(id);
+                }
+            }
+        }
+    }
+
+    /// A session that a member carries has taken less than it was given.
+    pub(super) fn watch_blocked(&mut self, id: PeerId) {
+        if self.is_blocked(id) && !self.blocked.contains(&id) {
+            self.blocked.push(id);
+        }
+    }
+
+    fn is_blocked(&mut self, id: PeerId) -> bool {
+        self.entry(id).is_some_and(|entry| entry.peer().is_none() && entry.lanes.iter().any(|out| out.is_blocked))
+    }
+
+    pub(super) fn write_carried(&mut self, member: MemberId, lane: Lane, message: &[u8], now: Instant) -> bool {
+        self.turn_switch(|switch, send| switch.write_data(member, (lane, true, message), now, send))
+    }
+}
+
+impl Entry {
+    /// A peer of its own that has said nothing for too long. Of members the switch knows.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        matches!(self.carrier, Carrier::Peer(_)) && self.heard + super::SILENCE_MAX <= now
+    }
+
+    pub(super) fn peer(&self) -> Option<&Peer> {
+        match &self.carrier {
+            Carrier::Peer(peer) => Some(peer),
+            Carrier::Member(_) => None,
+        }
+    }
+}
