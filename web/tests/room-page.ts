@@ -37,6 +37,8 @@ declare global {
     kept: Kept;
     /** How loud the tone of this page is, 0 to 1. */
     voice: (level: number) => void;
+    /** What it hears. */
+    ear?: AnalyserNode;
     /** Of a tree: when orphans had another parent. */
     replaced?: { at: number; isThere: boolean };
   }
@@ -221,7 +223,7 @@ export async function stills(pages: readonly Page[], ids: readonly string[]): Pr
 }
 
 /** Of sound that comes: what a browser counts. Source: W3C "Identifiers for WebRTC's Statistics API". */
-export type Sound = Required<Pick<RTCInboundRtpStreamStats, 'packetsReceived' | 'totalAudioEnergy' | 'totalSamplesDuration' | 'jitterBufferDelay' | 'jitterBufferEmittedCount'>>;
+export type Sound = Required<Pick<RTCInboundRtpStreamStats, 'packetsReceived' | 'jitterBufferDelay' | 'jitterBufferEmittedCount'>>;
 
 /** Of a page that has not joined yet: what its browser counts from then on of each stream of sound that comes. */
 export async function listener(page: Page): Promise<() => Promise<Sound[]>> {
@@ -241,6 +243,24 @@ export async function listener(page: Page): Promise<() => Promise<Sound[]>> {
       return reports.flatMap((report) => [...report.values()]).filter(({ type, kind }) => type === 'inbound-rtp' && kind === 'audio');
     });
 }
+
+/** How loud each of these tones is in what a page is sent of somebody, dB below the loudest. */
+export const tones = (page: Page, of: string, hz: readonly number[]): Promise<number[]> =>
+  page.evaluate(
+    ([of, hz]) => {
+      if (!window.ear) {
+        const sounds = new AudioContext();
+        window.ear = new AnalyserNode(sounds, { fftSize: 8192, smoothingTimeConstant: 0 });
+        sounds.createMediaStreamSource(window.kept.streams[of]!).connect(window.ear);
+      }
+      const { ear } = window;
+      const levels = new Float32Array(ear.frequencyBinCount);
+      ear.getFloatFrequencyData(levels);
+      const step = ear.context.sampleRate / ear.fftSize;
+      return hz.map((hz) => Math.max(...levels.subarray(Math.round(hz / step) - 1, Math.round(hz / step) + 2)));
+    },
+    [of, hz] as const,
+  );
 
 export const quality = (page: Page): Promise<Quality> => page.evaluate(() => window.kept.room.quality());
 

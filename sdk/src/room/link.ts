@@ -168,9 +168,10 @@ export class Link {
   #add(track: MediaStreamTrack, stream: MediaStream): RTCRtpSender {
     const { width = 0, height = 0 } = track.getSettings();
     const more = PIXELS_MIN.filter((pixels) => width * height >= pixels).length;
-    if (this.to !== SWITCH || track.kind !== 'video' || !more) return this.pc.addTrack(track, stream);
-    const sendEncodings = LAYERS.slice(-1 - more);
-    return this.pc.addTransceiver(track, { direction: 'sendonly', streams: [stream], sendEncodings }).sender;
+    // The unit sends by lines of its own.
+    if (this.to !== SWITCH) return this.pc.addTrack(track, stream);
+    const sendEncodings = track.kind === 'video' && more ? LAYERS.slice(-1 - more) : undefined;
+    return this.pc.addTransceiver(track, { direction: 'sendonly', streams: [stream], ...(sendEncodings && { sendEncodings }) }).sender;
   }
 
   /** What the other says; in this order. */

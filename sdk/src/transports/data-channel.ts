@@ -41,6 +41,10 @@ function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , hear, en
   peer.addEventListener('connectionstatechange', check);
   return {
     send(text) {
+      // What the server says first may be heard before that it is open.
+      if (session.readyState === 'connecting') return session.addEventListener('open', () => this.send(text), { once: true });
+      // It has ended, and says so in a moment.
+      if (session.readyState !== 'open') return lost();
       for (let at = 0, line = `${text}\n`; at < line.length; ) {
         // A pair of surrogates is one character, which no message may cut.
         const end = at + PIECE - Number(/[\uD800-\uDBFF]/.test(line[at + PIECE - 1] ?? ''));
