@@ -444,6 +444,33 @@ test('tree: data goes down to seven, and parents that are killed are replaced, t
   await last[0]!.context().close();
 });
 
+test('tree: the picture of the root goes down from one to the next, and on when one of them is killed', async ({ browser }) => {
+  const alone = await serve(undefined, ['--set', 'rooms.children_max=1']);
+  const context = await browser.newContext();
+  const room = fresh();
+  const [pages, ids]: [Page[], string[]] = [[], []];
+  for (let i = 0; i < 3; i++) {
+    pages.push(await blank(context, alone.url));
+    ids.push(await enter(pages[i]!, room, { topology: 'tree', name: `peer ${i}` }));
+  }
+  const [root, middle, leaf] = pages as [Page, Page, Page];
+  const seen = (page: Page) => page.evaluate(() => Object.keys(window.kept.first));
+  const parents = () => root.evaluate(() => window.kept.room.state.parents);
+  expect(await parents()).toEqual({ [ids[1]!]: ids[0], [ids[2]!]: ids[1] });
+  for (const page of [middle, leaf]) await expect.poll(() => seen(page), { timeout: 30_000, message: 'the root alone' }).toEqual([ids[0]]);
+  expect(await seen(root)).toEqual([]);
+  const first = await leaf.evaluate((id) => Math.round(window.kept.first[id]!), ids[0]!);
+  const session = await context.newCDPSession(middle);
+  const killed = Date.now();
+  void session.send('Page.crash').catch(() => {});
+  await expect.poll(parents, { timeout: 40_000, message: 'another parent' }).toMatchObject({ [ids[2]!]: ids[0] });
+  const shown = () => leaf.evaluate((id) => window.kept.streams[id]!.getVideoTracks().some(({ readyState, muted }) => readyState === 'live' && !muted) && performance.now() - window.kept.moved[id]!.last < 200, ids[0]!);
+  await expect.poll(shown, { timeout: 40_000, message: 'the picture moves again' }).toBe(true);
+  console.log(JSON.stringify({ rooms: 'pictures in a tree', depth: 2, first_at_leaf_ms: first, moves_again_ms: Date.now() - killed }));
+  await context.close();
+  await alone.stop();
+});
+
 test('auto: two in a mesh, three by the switch, two in a mesh again, and nothing stops', async ({ browser }) => {
   const call = await meet(browser, 2, 'auto');
   const [one, two] = call.pages as [Page, Page];

@@ -10,7 +10,7 @@ interface Report {
   readonly name: string;
   readonly estimate_kbps: number | null;
   readonly sends: readonly { readonly kind: string; readonly layers_kbps: readonly number[] }[];
-  readonly receives: readonly { readonly from: string; readonly kind: string; readonly layer: number | null; readonly layer_switches: number; readonly is_waiting: boolean }[];
+  readonly receives: readonly { readonly from: string; readonly kind: string; readonly layer: number | null; readonly layer_switches: number; readonly last_switch: { readonly why: string } | null; readonly is_waiting: boolean }[];
 }
 
 test('three layers come from one browser, and a narrow way is sent another one than a wide way', async ({ browser }) => {
@@ -63,10 +63,13 @@ test('three layers come from one browser, and a narrow way is sent another one t
   });
   const switches = (await seen()).to(nearId)!.layer_switches;
   way.carry(300);
+  const whys = new Set<string | undefined>();
   await comes('another layer for the narrow way', async () => {
     const { to, rate } = await seen();
+    whys.add(to(nearId)!.last_switch?.why);
     return to(nearId)!.layer_switches > switches && rate(nearId) > 0 && rate(wideId) > 1.5 * rate(nearId) && (await width(wide)) > (await width(near));
   });
+  expect([...whys], 'and the unit says why').toContain('narrower');
   way.stop();
   await context.close();
 });

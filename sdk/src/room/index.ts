@@ -357,9 +357,9 @@ class Participation implements Room {
     if (this.#ended) return;
     const { id, state } = this;
     const own = [this.#stream, leaving].flatMap((stream) => stream?.getTracks() ?? []).filter(({ kind }) => isMuted(state, id, kind));
-    // What comes from somebody who is no hub is that one's own, whatever its signals say.
+    // What comes from somebody who passes nothing on is that one's own, whatever its signals say.
     const others = [...this.#received].flatMap(([{ to }, sent]) =>
-      sent.filter(({ track: { kind }, owner }) => isMuted(state, owner, kind) || (to !== state.hub && isMuted(state, to, kind))),
+      sent.filter(({ track: { kind }, owner }) => isMuted(state, owner, kind) || (to !== state.hub && state.topology !== 'tree' && isMuted(state, to, kind))),
     );
     this.#held.hold([...own, ...others.map(({ track }) => track)]);
   }
@@ -373,13 +373,18 @@ class Participation implements Room {
     if (this.#floor.hear(levels, performance.now())) this.#emit('speaker', this.#floor.holder);
   }
 
-  /** Own tracks; from a hub everybody else's, too. A tree carries data alone. */
+  /** Own tracks; from a hub everybody else's, too. Down a tree go those of its root, from one to the next. */
   #tracksFor(link: Link): Sent[] {
-    if (this.state.topology === 'tree') return [];
-    const me = this.state.participants.find(({ id }) => id === this.id);
+    const { topology, hub, parents = {}, participants } = this.state;
+    const me = participants.find(({ id }) => id === this.id);
     const stream = me?.role === 'viewer' ? undefined : this.#stream;
     const own = (stream?.getTracks() ?? []).map((track) => ({ track, stream: stream!, owner: this.id }));
-    if (this.state.topology !== 'star' || this.state.hub !== this.id) return own;
+    if (topology === 'tree') {
+      const parent = parents[this.id];
+      if (parents[link.to] !== this.id) return [];
+      return parent === undefined ? own : (this.#received.get(this.#links.get(parent)!) ?? []);
+    }
+    if (topology !== 'star' || hub !== this.id) return own;
     return [...own, ...[...this.#received].flatMap(([from, sent]) => (from === link ? [] : sent))];
   }
 

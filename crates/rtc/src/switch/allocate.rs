@@ -10,6 +10,20 @@ pub struct Wish {
     pub comes_first: bool,
 }
 
+/// Why a member is sent another layer of a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The one that was sent does not come any more.
+    Gone,
+    /// Its way carries less than it did, or others take more of it.
+    Narrower,
+    /// Its way carries more, or there is a better layer.
+    Wider,
+    /// Somebody speaks, or speaks no more.
+    Floor,
+}
+
 /// A better layer is begun only if it leaves this much unused: an estimate that moves up and down a little switches nothing.
 const HEADROOM: f64 = 1.15;
 
@@ -43,6 +57,19 @@ pub fn allocate(wishes: &[Wish], estimate: u64) -> Vec<usize> {
     }
     let layer = |(picture, rank): (usize, usize)| ranked[picture].get(rank).copied().unwrap_or(wishes[picture].current);
     chosen.into_iter().enumerate().map(layer).collect()
+}
+
+/// Why this layer was chosen of a picture, other than the one that was sent.
+pub fn reason(wishes: &[Wish], estimate: u64, picture: usize, layer: usize) -> Reason {
+    let rate = |layer: usize| wishes[picture].rates.get(layer).copied().unwrap_or(0);
+    let (was, is) = (rate(wishes[picture].current), rate(layer));
+    let silent: Vec<Wish> = wishes.iter().map(|wish| Wish { comes_first: false, ..wish.clone() }).collect();
+    match () {
+        () if was == 0 => Reason::Gone,
+        () if allocate(&silent, estimate).get(picture) != Some(&layer) => Reason::Floor,
+        () if is < was => Reason::Narrower,
+        () => Reason::Wider,
+    }
 }
 
 /// Those that come, the least first.
@@ -85,6 +112,23 @@ mod tests {
         assert_eq!(allocate(&wishes, 1300), [0, 2, 0], "nobody else while there is more to have");
         assert_eq!(allocate(&wishes, 1550), [1, 2, 0]);
         assert_eq!(allocate(&wishes, 10_000), [2, 2, 2]);
+    }
+
+    #[test]
+    fn why_another_layer_is_sent_is_known() {
+        let mut wishes = vec![wish(&[100, 300, 900], 1), wish(&[100, 300, 900], 1)];
+        let why = |wishes: &[Wish], estimate| {
+            let layer = allocate(wishes, estimate)[0];
+            (layer, reason(wishes, estimate, 0, layer))
+        };
+        assert_eq!(why(&wishes, 250), (0, Reason::Narrower));
+        assert_eq!(why(&wishes, 10_000), (2, Reason::Wider));
+        wishes[0].comes_first = true;
+        assert_eq!(why(&wishes, 1200), (2, Reason::Floor), "it speaks");
+        (wishes[0].comes_first, wishes[1].comes_first) = (false, true);
+        assert_eq!(why(&wishes, 1180), (0, Reason::Floor), "another speaks");
+        wishes[0].rates[1] = 0;
+        assert_eq!(why(&wishes, 400), (0, Reason::Gone));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use str0m::{
 };
 
 use super::{
-    MemberId, Role, Source,
+    LayerSwitch, MemberId, Role, Source,
     feed::{Feed, Renumbered},
     track::Track,
 };
@@ -69,6 +69,8 @@ pub struct Slot {
     pub feed: Feed,
     /// What a format of the source is called here; `None`: this member does not take it.
     format: Option<(Pt, Option<Format>)>,
+    /// Why another layer was chosen last, and when.
+    pub switched: Option<(LayerSwitch, Instant)>,
     pub sent_packets: u64,
     pub sent_bytes: u64,
 }
@@ -371,7 +373,7 @@ impl Member {
 
 impl Slot {
     pub fn new(mid: Mid, kind: MediaKind) -> Self {
-        Self { mid, kind, source: None, feed: Feed::default(), format: None, sent_packets: 0, sent_bytes: 0 }
+        Self { mid, kind, source: None, feed: Feed::default(), format: None, switched: None, sent_packets: 0, sent_bytes: 0 }
     }
 
     /// A name of a format is never another's while a connection lasts (RFC 3264, section 8.3.2).
@@ -416,6 +418,7 @@ impl Slot {
     pub fn attach(&mut self, source: Option<Source>) {
         self.source = source;
         self.format = None;
+        self.switched = None;
         self.feed.detach();
     }
 }

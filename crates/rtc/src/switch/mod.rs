@@ -40,6 +40,7 @@ use str0m::media::MediaKind;
 use crate::{BadOffer, Broken, Candidates, mixer::Input, ufrag};
 use floor::Floor;
 use member::{Brought, Line, Member};
+pub use allocate::Reason;
 pub use mix::MIX;
 use track::Track;
 
@@ -175,10 +176,21 @@ pub struct Receives {
     /// Which of the source's layers.
     pub layer: Option<usize>,
     pub layer_switches: u64,
+    /// The last time that another one was chosen.
+    pub last_switch: Option<LayerSwitch>,
     /// It is waited for a key frame.
     pub is_waiting: bool,
     pub packets: u64,
     pub bytes: u64,
+}
+
+/// A member is to be sent another layer of a picture.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct LayerSwitch {
+    pub from: usize,
+    pub to: usize,
+    pub why: Reason,
+    pub ago_ms: u64,
 }
 
 /// Where datagrams go.
@@ -478,6 +490,10 @@ impl Switch {
                 kind: kind_name(slot.kind),
                 layer: slot.feed.layer(),
                 layer_switches: slot.feed.switches,
+                last_switch: slot.switched.map(|(switch, at)| LayerSwitch {
+                    ago_ms: now.saturating_duration_since(at).as_millis() as u64,
+                    ..switch
+                }),
                 is_waiting: slot.feed.is_waiting(),
                 packets: slot.sent_packets,
                 bytes: slot.sent_bytes,

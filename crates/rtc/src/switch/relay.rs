@@ -9,7 +9,8 @@ use str0m::{
 
 use super::{
     Event, MemberId, RESTART_MAX, Role, Send, Source, Switch,
-    allocate::{Wish, allocate},
+    LayerSwitch,
+    allocate::{Wish, allocate, reason},
     feed::Packet,
     member::Slot,
     track::{LAYERS_MAX, Layer, Track, is_key},
@@ -234,10 +235,16 @@ impl Switch {
         let sound = sounds as u64 * SOUND;
         let best = |wish: &Wish| wish.rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(UNKNOWN);
         let desired = sound + wishes.iter().map(best).sum::<u64>();
-        let chosen = allocate(&wishes, estimate.map_or(u64::MAX / 4, |estimate| estimate.saturating_sub(sound)));
+        let carries = estimate.map_or(u64::MAX / 4, |estimate| estimate.saturating_sub(sound));
+        let chosen = allocate(&wishes, carries);
         let Some(member) = self.member(id) else { return };
-        for ((at, ..), layer) in pictures.iter().zip(&chosen) {
-            member.slots[*at].feed.wanted = *layer;
+        for (picture, ((at, ..), layer)) in pictures.iter().zip(&chosen).enumerate() {
+            let slot = &mut member.slots[*at];
+            let from = std::mem::replace(&mut slot.feed.wanted, *layer);
+            if from != *layer && slot.feed.layer().is_some() {
+                let why = reason(&wishes, carries, picture, *layer);
+                slot.switched = Some((LayerSwitch { from, to: *layer, why, ago_ms: 0 }, now));
+            }
         }
         if let Some(egress) = &mut member.egress {
             // A little more than is sent, so that a better layer can be seen to fit.

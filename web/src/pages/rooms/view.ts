@@ -12,6 +12,8 @@ export interface SwitchView {
     readonly kind: 'audio' | 'video';
     readonly layer: number | null;
     readonly layer_switches: number;
+    /** The last time that another layer was chosen, and why. */
+    readonly last_switch?: { readonly from: number; readonly to: number; readonly why: 'gone' | 'narrower' | 'wider' | 'floor'; readonly ago_ms: number } | null;
     readonly is_waiting: boolean;
     readonly packets: number;
     readonly bytes: number;
@@ -77,7 +79,7 @@ export const TOPOLOGIES = [
   { name: 'star', label: 'Star', says: 'Through one participant, who came first.' },
   { name: 'relay', label: 'Relay', says: 'As a mesh, but through a relay only.' },
   { name: 'p2p', label: 'Two only', says: 'Straight, and nobody else may come.' },
-  { name: 'tree', label: 'Tree', says: 'Data for many: no pictures, no sound.' },
+  { name: 'tree', label: 'Tree', says: 'One for many: what the first sends goes from one to the next.' },
 ] as const;
 
 export const topologyLabel = (name: string): string => TOPOLOGIES.find((one) => one.name === name)?.label ?? name;

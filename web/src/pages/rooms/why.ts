@@ -105,14 +105,14 @@ function unit({ me, views, viewBefore, nameOf, state }: Seen, say: Say): void {
   const now = views.get(me);
   if (!isByServer(state.topology) || !now) return;
   const carries = now.estimate_kbps ? `: your way carries about ${now.estimate_kbps} kbit/s` : '';
-  for (const { from, kind, layer, layer_switches, is_waiting } of now.receives) {
+  for (const { from, kind, layer, layer_switches, last_switch, is_waiting } of now.receives) {
     if (kind !== 'video' || state.participants.some((one) => one.id === from && one.muted_by_host?.includes('video'))) continue;
     const picture = `${possessive(nameOf(from))} picture`;
     const switched = layer_switches - (viewBefore?.receives.find((one) => one.from === from && one.kind === kind)?.layer_switches ?? layer_switches);
     if (switched >= SWITCHES_MANY) say('warn', `${picture} has changed its size ${switched} times in the last minute: your way is uneven.`);
     if (layer === null) say('note', `${picture} begins with its next key frame.`);
     const layers = views.get(from)?.sends.find((sent) => sent.kind === 'video')?.layers_kbps ?? [];
-    if (!is_waiting && layer !== null && (layers[layer] ?? 0) < 0.7 * Math.max(...layers, 0)) say('note', `The server sends you a smaller copy of ${picture}${carries}.`);
+    if (!is_waiting && layer !== null && (layers[layer] ?? 0) < 0.7 * Math.max(...layers, 0)) say('note', `The server sends you a smaller copy of ${picture}${last_switch?.why === 'floor' ? ': somebody else speaks' : last_switch?.why === 'gone' ? ': its sender has stopped the better one' : carries}.`);
   }
 }
 
