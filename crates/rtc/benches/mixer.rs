@@ -5,6 +5,7 @@
 //! ```
 
 use std::{
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -73,7 +74,7 @@ fn hum(voice: &mut OpusEncoder, at: usize, frame: u32) -> Arc<[u8]> {
 
 /// Names of members: only a switch gives them.
 fn members(count: usize, now: Instant) -> Vec<MemberId> {
-    let address = "127.0.0.1:9".parse().expect("an address");
+    let address: SocketAddr = "127.0.0.1:9".parse().expect("an address");
     let mut switch = Switch::new(address.into(), count, count);
     let (_, offer) = MediaClient::offer(address, &[], &[MediaKind::Audio], now);
     let join = |_| switch.join("room", ("one", Role::Viewer), &offer, now, &mut |_, _| {}).expect("a good offer").0;

@@ -218,18 +218,20 @@ impl Pages for Site {
             "/v1/info" => Some(self.info()),
             // The type makes phones offer to install it.
             "/ca.crt" => self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca))),
-            path if self.assets.is_empty() && matches!(page_of(path), "/" | "/carcare" | "/rooms") => Some(not_built()),
+            path if self.assets.is_empty() && matches!(page_of(path), "/" | "/carcare" | "/rooms" | "/gateway") => {
+                Some(not_built())
+            }
             _ => self.asset(request),
         }
     }
 }
 
-/// All rooms have one page, which finds the room's name in its own address.
+/// All rooms have one page, and all gateways, which finds the name in its own address.
 fn page_of(path: &str) -> &str {
-    match path.strip_prefix("/rooms/") {
-        Some(room) if !room.contains('/') => "/rooms",
-        _ => path,
-    }
+    let is_name = |page: &str| {
+        path.strip_prefix(page).and_then(|rest| rest.strip_prefix('/')).is_some_and(|name| !name.contains('/'))
+    };
+    ["/rooms", "/gateway"].into_iter().find(|page| is_name(page)).unwrap_or(path)
 }
 
 fn load() -> HashMap<String, Loaded> {
@@ -268,4 +270,25 @@ fn not_built() -> Response {
         <h1>Millrace is running</h1><p>Its pages have not been built into this binary. Build them with <code>make web</code>, then build the \
         server again; or use it right away:</p><pre>curl -d '{\"hello\":1}' localhost:8080/v1/channels/demo\ncurl 'localhost:8080/v1/channels/demo?since=earliest'</pre>";
     fresh(text(StatusCode::OK, "text/html; charset=utf-8", page))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_behind_a_page_is_for_the_page_to_read() {
+        for (path, page) in [
+            ("/", "/"),
+            ("/rooms", "/rooms"),
+            ("/rooms/kitchen", "/rooms"),
+            ("/gateway", "/gateway"),
+            ("/gateway/mill-1", "/gateway"),
+            ("/gateway/a/b", "/gateway/a/b"),
+            ("/gateways/a", "/gateways/a"),
+            ("/carcare/a", "/carcare/a"),
+        ] {
+            assert_eq!(page_of(path), page);
+        }
+    }
 }

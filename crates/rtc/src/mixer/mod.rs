@@ -145,11 +145,7 @@ impl Mixer {
         Some(Mixed { sequence: self.sequence, time: self.time, begins, to: self.encode(&sum, &heard) })
     }
 
-    fn encode(
-        &mut self,
-        sum: &[f32; FRAME],
-        heard: &[(MemberId, [f32; FRAME])],
-    ) -> Vec<(MemberId, Arc<[u8]>)> {
+    fn encode(&mut self, sum: &[f32; FRAME], heard: &[(MemberId, [f32; FRAME])]) -> Vec<(MemberId, Arc<[u8]>)> {
         let mut to = Vec::with_capacity(self.listeners.len());
         let mut of_all: Option<Arc<[u8]>> = None;
         for (id, own) in &mut self.listeners {

@@ -32,8 +32,7 @@ impl Choir {
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
     fn new(singers: usize) -> Self {
         let now = Instant::now();
-        let mut choir =
-            Self { mixer: Mixer::new(now), now, singers: Vec::new(), ears: BTreeMap::new(), packets: 0 };
+        let mut choir = Self { mixer: Mixer::new(now), now, singers: Vec::new(), ears: BTreeMap::new(), packets: 0 };
         for (at, hz) in HZ.into_iter().enumerate().take(singers) {
             let encoder = OpusEncoder::new(CLOCK_HZ as i32, 1, Application::Voip).unwrap();
             choir.singers.push(Singer { id: id(at), hz, loudness: 0.3, encoder, sequence: 1000, phase: 0.0 });
@@ -168,7 +167,8 @@ fn a_sender_whose_clock_is_faster_is_not_heard_later_and_later() {
         let mut packet = [0; PACKET_BYTES_MAX];
         let length = singer.encoder.encode(&[0.1; FRAME], FRAME, &mut packet).unwrap();
         singer.sequence += 1;
-        let input = Input::Sound { from: singer.id, track: 0, sequence: singer.sequence, payload: packet[..length].into() };
+        let input =
+            Input::Sound { from: singer.id, track: 0, sequence: singer.sequence, payload: packet[..length].into() };
         choir.mixer.handle(input, choir.now);
     }
     let voice = &choir.mixer.voices[&(id(1), 0)];

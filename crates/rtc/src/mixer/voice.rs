@@ -55,7 +55,18 @@ pub struct Voice {
 impl Voice {
     pub fn new() -> Self {
         let decoder = OpusDecoder::new(CLOCK_HZ as i32, 1).expect("a rate and channels of Opus");
-        Self { decoder: Box::new(decoder), waiting: BTreeMap::new(), next: None, filling_since: None, sound: Vec::new(), delay: DELAY_MIN, late: None, concealed: 0, surplus: 0, spoke: None }
+        Self {
+            decoder: Box::new(decoder),
+            waiting: BTreeMap::new(),
+            next: None,
+            filling_since: None,
+            sound: Vec::new(),
+            delay: DELAY_MIN,
+            late: None,
+            concealed: 0,
+            surplus: 0,
+            spoke: None,
+        }
     }
 
     /// A packet has come.
@@ -163,7 +174,12 @@ impl Voice {
             Ok(Ok(decoded)) => decoded.min(samples),
             Ok(Err(_)) => FRAME,
             Err(_) => {
-                *self = Self { waiting: std::mem::take(&mut self.waiting), next: self.next, sound: std::mem::take(&mut self.sound), ..Self::new() };
+                *self = Self {
+                    waiting: std::mem::take(&mut self.waiting),
+                    next: self.next,
+                    sound: std::mem::take(&mut self.sound),
+                    ..Self::new()
+                };
                 FRAME
             }
         };

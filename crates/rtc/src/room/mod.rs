@@ -132,7 +132,9 @@ pub enum Refused {
     OtherTopology(Topology),
     #[error("this server has no switching unit, so no room has the topology `switch`")]
     NoSwitch,
-    #[error("this server mixes no sound, so no room has the topology `mixer`; `rooms.mixers_max` is 0, or `rtc.listen` is off")]
+    #[error(
+        "this server mixes no sound, so no room has the topology `mixer`; `rooms.mixers_max` is 0, or `rtc.listen` is off"
+    )]
     NoMixer,
     #[error("the room is full: a room of the topology `{0}` has at most {1} participants")]
     Full(Topology, usize),

@@ -373,7 +373,16 @@ impl Member {
 
 impl Slot {
     pub fn new(mid: Mid, kind: MediaKind) -> Self {
-        Self { mid, kind, source: None, feed: Feed::default(), format: None, switched: None, sent_packets: 0, sent_bytes: 0 }
+        Self {
+            mid,
+            kind,
+            source: None,
+            feed: Feed::default(),
+            format: None,
+            switched: None,
+            sent_packets: 0,
+            sent_bytes: 0,
+        }
     }
 
     /// A name of a format is never another's while a connection lasts (RFC 3264, section 8.3.2).

@@ -64,13 +64,8 @@ impl Switch {
             let params = member.connection.rtc.codec_config().params().iter().find(is_opus).copied();
             let sent = member.slots[at].feed.pass(&passed, now);
             let (Some(params), Some(sent)) = (params, sent) else { continue };
-            let media = Media {
-                payload,
-                clock_hz: CLOCK_HZ,
-                marker: mixed.begins,
-                audio_level: None,
-                orientation: None,
-            };
+            let media =
+                Media { payload, clock_hz: CLOCK_HZ, marker: mixed.begins, audio_level: None, orientation: None };
             if let Some((to, datagram)) = member.write(at, (media, &params, sent), now) {
                 self.forwarded += 1;
                 send(to, datagram);

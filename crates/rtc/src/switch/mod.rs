@@ -38,9 +38,9 @@ use slab::Slab;
 use str0m::media::MediaKind;
 
 use crate::{BadOffer, Broken, Candidates, mixer::Input, ufrag};
+pub use allocate::Reason;
 use floor::Floor;
 use member::{Brought, Line, Member};
-pub use allocate::Reason;
 pub use mix::MIX;
 use track::Track;
 
@@ -361,7 +361,8 @@ impl Switch {
         let lines = made?;
         let first = self.member(id).map_or(0, |member| member.slots.len() - lines.len());
         for (at, Line { kind, source, .. }) in lines.into_iter().enumerate() {
-            let is_there = source.member == MemberId::MIXER || self.track(source).is_some_and(|track| track.kind == kind);
+            let is_there =
+                source.member == MemberId::MIXER || self.track(source).is_some_and(|track| track.kind == kind);
             if is_there {
                 self.attach(id, first + at, source, now, send);
             } else if let Some(member) = self.member(id) {

@@ -8,8 +8,7 @@ use str0m::{
 };
 
 use super::{
-    Event, MemberId, RESTART_MAX, Role, Send, Source, Switch,
-    LayerSwitch,
+    Event, LayerSwitch, MemberId, RESTART_MAX, Role, Send, Source, Switch,
     allocate::{Wish, allocate, reason},
     feed::Packet,
     member::Slot,

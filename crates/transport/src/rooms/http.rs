@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use super::{RoomName, publish, report, see_to, signal, welcome};
 use crate::{
     access::Caller,
-    http::{Context, Query, Response, json as json_answer, no_content, read_body},
     data_channel::Guests,
+    http::{Context, Query, Response, json as json_answer, no_content, read_body},
     limits::Guest,
     media, turn,
 };

@@ -7,6 +7,7 @@ use millrace_rtc::{Lane, Peer, switch::MemberId};
 use super::{Entry, Guests, Happened, PeerId, Peers};
 
 /// What carries a session.
+#[expect(clippy::large_enum_variant, reason = "an entry is in a box, and nearly all of them are peers")]
 pub enum Carrier {
     Peer(Peer),
     /// The switch sees to its way.

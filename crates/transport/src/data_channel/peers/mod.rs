@@ -19,7 +19,12 @@ use std::{
 use millrace_delivery::ConnId;
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
-use millrace_rtc::{Broken, Candidates, Event, Lane, Output, Peer, egress::is_media, switch::{MemberId, Switch}, ufrag};
+use millrace_rtc::{
+    Broken, Candidates, Event, Lane, Output, Peer,
+    egress::is_media,
+    switch::{MemberId, Switch},
+    ufrag,
+};
 use slab::Slab;
 use tokio::{io::Interest, net::UdpSocket, sync::Notify};
 
