@@ -110,8 +110,8 @@ impl EventLoop {
                 if events.is_empty() {
                     break;
                 }
-                mailbox.attend();
                 self.expect(&events);
+                mailbox.attend();
                 for event in &events {
                     let token = event.data.u64();
                     self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
@@ -275,10 +275,8 @@ impl EventLoop {
 
     /// What so many connections touch comes into the cache for all of them at once.
     fn expect(&self, events: &[Event]) {
-        if events.len() > 1 {
-            let sockets = self.context.shard.sockets();
-            events.iter().for_each(|event| sockets.expect(event.data.u64() as u32));
-        }
+        let sockets = self.context.shard.sockets();
+        events.iter().for_each(|event| sockets.expect(event.data.u64() as u32));
     }
 
     fn handle(self: &Rc<Self>, id: ConnId, flags: EventFlags) {
