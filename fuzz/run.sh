@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes, with stable Rust and a C++ compiler:
-#   run.sh                     every target for 20 s, two at a time
+#   run.sh                     every target for 10 s, two at a time
 #   run.sh all|TARGET SECONDS  longer; what is found goes to target/fuzz/found, what failed and a line for each target (results) beside it
 #   run.sh TARGET FILE...      runs inputs, each once: is it mended?
 #   run.sh keep [TARGET]       takes what was found into the corpus, as far as it reaches something new
@@ -44,13 +44,13 @@ case ${1:-all} in
         export bin found results
         failed=0
         # shellcheck disable=SC2086
-        printf '%s\n' $targets | xargs -P 2 -I{} bash -c 'fuzz {} "$0"' "${2:-20}" || failed=$?
+        printf '%s\n' $targets | xargs -P 2 -I{} bash -c 'fuzz {} "$0"' "${2:-10}" || failed=$?
         awk '{ runs += $4; failed += $NF != "clean" } END { printf "%d targets, %d runs, %d failed\n", NR, runs, failed }' "$results" |
             tee -a "$results"
         exit $failed
         ;;
     *)
         [ -x "$bin/$1" ] || { echo "no such target; there are:" $targets >&2; exit 2; }
-        if [[ ${2:-20} =~ ^[0-9]+$ ]]; then fuzz "$1" "${2:-20}"; else "$bin/$1" "${@:2}"; fi
+        if [[ ${2:-10} =~ ^[0-9]+$ ]]; then fuzz "$1" "${2:-10}"; else "$bin/$1" "${@:2}"; fi
         ;;
 esac

@@ -53,7 +53,7 @@ step "client tests in Node, Chromium and a worker" done_beside client
 done_beside clippy >/dev/null
 step "formatting and lints" make --no-print-directory check
 step "page tests in Chromium" npm --prefix web test --silent
-step "fuzzing, each target for 20 s" done_beside fuzzing
+step "fuzzing, each target for 10 s" done_beside fuzzing
 # Instructions are counted, not timed: it does not matter what else goes on.
 beside instructions "${idle[@]}" scripts/instructions.sh
 step "quick scenarios of the lab" scripts/lab-quick.sh "$MILLRACE_BIN"

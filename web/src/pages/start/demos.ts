@@ -10,4 +10,9 @@ export const DEMOS = [
     name: 'Rooms',
     says: 'A call between browsers, with its topology, its figures, and why it is bad.',
   },
+  {
+    path: '/gateway',
+    name: 'Gateway',
+    says: 'A tab that forwards between devices: one to one, many messages as one, one as many.',
+  },
 ] as const;

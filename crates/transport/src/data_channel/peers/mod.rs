@@ -647,6 +647,7 @@ impl Peers {
     /// Memory held here, in bytes: of what the library holds of a peer that is idle, an estimate.
     pub fn bytes(&self) -> usize {
         let lanes = |entry: &Entry| entry.lanes.iter().map(Out::bytes).sum::<usize>() + entry.incoming.capacity();
-        self.entries.iter().map(|(_, entry)| PEER_BYTES + lanes(entry)).sum()
+        let own = |entry: &Entry| if entry.peer().is_some() { PEER_BYTES } else { 0 };
+        self.entries.iter().map(|(_, entry)| own(entry) + lanes(entry)).sum()
     }
 }

@@ -1,0 +1,18 @@
+/** Timers that keep their time in a tab that nobody looks at. */
+const worker = new Worker(new URL('./clock.worker.ts', import.meta.url), { type: 'module' });
+const waiting = new Map<number, () => void>();
+let serial = 0;
+
+worker.onmessage = ({ data: id }: MessageEvent<number>) => {
+  const fn = waiting.get(id);
+  waiting.delete(id);
+  fn?.();
+};
+
+/** Calls `fn` once, after so long. Returns the way out. */
+export function after(ms: number, fn: () => void): () => void {
+  const id = ++serial;
+  waiting.set(id, fn);
+  worker.postMessage([id, ms]);
+  return () => void waiting.delete(id);
+}

@@ -1,0 +1,122 @@
+/** A device's end: joins a gateway by its name, and again whenever it is lost. */
+import type { Client } from '@millrace/client';
+import { after } from './clock';
+import { LABEL, relays, whole } from './connection';
+import type { Ticket } from './forwarder';
+import { answers, freshId, offers, readAnswer, type Offer } from './signals';
+
+/** From the offer to an open channel. */
+const JOIN_MS = 15_000;
+/** Between two attempts: so long, and by chance as long again. */
+const AGAIN_MS = 1_000;
+/** What has been sent before the end still goes, for so long. */
+const LINGER_MS = 1_000;
+/** What waits here when the way is too narrow; what comes then is not sent. */
+const BUFFERED_MAX = 256 * 1024;
+
+export type PeerState = 'joining' | 'open' | 'refused' | 'closed';
+
+export class Device {
+  state: PeerState = 'joining';
+  /** Why it is not there. */
+  trouble = '';
+  #connection: RTCPeerConnection | undefined;
+  #channel: RTCDataChannel | undefined;
+  #stop: () => void = () => {};
+
+  constructor(
+    readonly client: Client,
+    readonly gateway: string,
+    readonly ticket: Ticket,
+    readonly token: string | undefined,
+    readonly heard: (data: string | ArrayBuffer) => void,
+  ) {
+    void this.#join();
+  }
+
+  /** Whether it could be sent. */
+  send(text: string): boolean {
+    const channel = this.#channel;
+    if (channel?.readyState !== 'open' || channel.bufferedAmount > BUFFERED_MAX) return false;
+    channel.send(text);
+    return true;
+  }
+
+  close(): void {
+    this.state = 'closed';
+    this.#stop();
+    const [connection, channel] = [this.#connection, this.#channel];
+    if (channel?.readyState !== 'open') return connection?.close();
+    // Closing the connection would throw away what is on its way; closing the channel does not.
+    channel.onclose = () => connection?.close();
+    channel.close();
+    after(LINGER_MS, () => connection?.close());
+  }
+
+  async #join(): Promise<void> {
+    const connection = (this.#connection = new RTCPeerConnection({ iceServers: await relays(this.token) }));
+    const channel = (this.#channel = connection.createDataChannel(LABEL));
+    channel.binaryType = 'arraybuffer';
+    channel.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => this.heard(data);
+    const opened = new Promise<void>((resolve) => (channel.onopen = () => resolve()));
+    const closed = new Promise<void>((resolve) => {
+      channel.onclose = () => resolve();
+      connection.onconnectionstatechange = () => /failed|closed/.test(connection.connectionState) && resolve();
+    });
+    const ended = new AbortController();
+    const late = after(JOIN_MS, () => ended.abort());
+    try {
+      await this.#offer(connection, ended.signal);
+      await Promise.race([opened, closed, aborted(ended.signal)]);
+      if (channel.readyState !== 'open') throw new Error('the channel does not open');
+      late();
+      if (this.#is('closed')) return connection.close();
+      this.state = 'open';
+      this.trouble = '';
+      await closed;
+      this.trouble = 'the gateway has gone';
+    } catch (error) {
+      this.trouble = ended.signal.aborted ? `nobody answers as ${this.gateway}` : error instanceof Error ? error.message : String(error);
+    }
+    late();
+    ended.abort();
+    connection.close();
+    if (this.#is('closed') || this.#is('refused')) return;
+    this.state = 'joining';
+    this.#stop = after(AGAIN_MS * (1 + Math.random()), () => void this.#join());
+  }
+
+  /** Throws when there is no answer, or it is no. */
+  async #offer(connection: RTCPeerConnection, signal: AbortSignal): Promise<void> {
+    const id = freshId();
+    const answered = this.client.subscribe(answers(this.gateway, id), { signal });
+    try {
+      const first = new Promise<unknown>((resolve, reject) => answered.on(({ data }) => resolve(data), (cause) => reject(cause ?? new Error('no answer'))));
+      // Else it would count as nobody's when `ready` fails first.
+      first.catch(() => {});
+      await answered.ready;
+      const offer: Offer = { id, ...this.ticket, offer: await whole(connection) };
+      await this.client.publish(offers(this.gateway), offer, { ttl: JOIN_MS / 1000, signal });
+      const answer = readAnswer(await Promise.race([first, aborted(signal)]));
+      if (!answer) throw new Error('no answer');
+      if ('error' in answer) {
+        if (answer.error === 'bad_request') this.state = 'refused';
+        throw new Error(answer.detail || answer.error);
+      }
+      await connection.setRemoteDescription({ type: 'answer', sdp: answer.answer });
+    } finally {
+      void answered.close();
+    }
+  }
+
+  /** What it is may change while one waits. */
+  #is(state: PeerState): boolean {
+    return this.state === state;
+  }
+}
+
+const aborted = (signal: AbortSignal): Promise<never> =>
+  new Promise((_, reject) => {
+    if (signal.aborted) reject(new Error('too late'));
+    signal.addEventListener('abort', () => reject(new Error('too late')));
+  });

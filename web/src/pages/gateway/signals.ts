@@ -1,0 +1,50 @@
+/** How peers come to a gateway in a page: channels, and what is said there (docs/gateway.md, "In a browser"). No document in here. */
+import { bytesOf } from './bundle';
+import { Refused, type Ticket } from './forwarder';
+
+/** Of the offer alone. */
+export const OFFER_BYTES_MAX = 64 * 1024;
+const URGENT_BYTES_MAX = 256;
+
+/** A device publishes it on `offers`, and reads `answers` of its `id`. */
+export interface Offer extends Ticket {
+  /** Nobody else's, and nobody guesses it. */
+  readonly id: string;
+  readonly offer: string;
+}
+
+export type Answer = { readonly answer: string } | { readonly error: Refused['code']; readonly detail: string };
+
+export const offers = (gateway: string): string => `gateways/${gateway}/offers`;
+export const answers = (gateway: string, id: string): string => `gateways/${gateway}/answers/${id}`;
+
+/** 128 bits by chance. */
+export const freshId = (): string => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('');
+
+/** Where an answer to this could go. `undefined`: nowhere. */
+export function idOf(data: unknown): string | undefined {
+  const { id } = (data ?? {}) as Partial<Offer>;
+  return typeof id === 'string' && /^[\w-]{8,64}$/.test(id) ? id : undefined;
+}
+
+/** Throws `Refused`. The names are the forwarder's to judge. */
+export function readOffer(data: unknown): Offer {
+  const wrong = (detail: string): never => {
+    throw new Refused('bad_request', detail);
+  };
+  const { name, to, urgent, offer } = (data ?? {}) as Record<string, unknown>;
+  const id = idOf(data) ?? wrong('an offer has an id: 8 to 64 letters, digits, - or _');
+  if (typeof name !== 'string' || typeof offer !== 'string') return wrong('an offer says who comes: {"id", "name", "to"?, "urgent"?, "offer"}');
+  if (to != null && typeof to !== 'string') wrong('`to` is a name');
+  if (urgent != null && (typeof urgent !== 'string' || bytesOf(urgent) > URGENT_BYTES_MAX)) wrong(`\`urgent\` is text of ${URGENT_BYTES_MAX} bytes at most`);
+  if (bytesOf(offer) > OFFER_BYTES_MAX) wrong(`an offer has at most ${OFFER_BYTES_MAX} bytes`);
+  // Whoever offers pictures and sound wants them decoded.
+  if (!/^m=application /m.test(offer) || /^m=(?!application )/m.test(offer)) wrong('an offer is for data channels, and nothing else');
+  return { id, name, offer, ...(typeof to === 'string' && { to }), ...(typeof urgent === 'string' && { urgent }) };
+}
+
+export function readAnswer(data: unknown): Answer | undefined {
+  const { answer, error, detail } = (data ?? {}) as Record<string, unknown>;
+  if (typeof answer === 'string') return { answer };
+  return typeof error === 'string' ? { error: error as Refused['code'], detail: String(detail ?? '') } : undefined;
+}

@@ -1,0 +1,456 @@
+// A gateway in a tab: what it does with messages without a browser, then real tabs with real data channels, and a page that everyone can use.
+import { expect, test, type Browser, type BrowserContext, type Page, type TestInfo } from '@playwright/test';
+import { Bundle, read } from '../src/pages/gateway/bundle.ts';
+import { Forwarder, MESSAGE_BYTES_MAX, Refused, type Config } from '../src/pages/gateway/forwarder.ts';
+import { Order, readSample, write } from '../src/pages/gateway/sample.ts';
+import { readOffer } from '../src/pages/gateway/signals.ts';
+import type {} from '../src/pages/gateway/window';
+import type { Plan } from '../src/pages/gateway/wearers.ts';
+import { LOOKS, url, violations } from './page.ts';
+
+// Tabs find each other by their addresses: names for them (mDNS) need a network that carries them.
+test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-features=WebRtcHideLocalIpsWithMdns'] } });
+test.describe.configure({ timeout: 120_000 });
+
+const PATIENCE = { timeout: 40_000 };
+
+/** A forwarder on a clock that stands until it is moved. */
+class Bench {
+  readonly forwarder: Forwarder;
+  nowMs = 1_000;
+
+  constructor(config: Partial<Config> = {}) {
+    this.forwarder = new Forwarder(config);
+  }
+
+  join(name: string, to?: string): number {
+    return this.forwarder.join({ name, urgent: '!', ...(to && { to }) });
+  }
+
+  send(from: number, text: string | Uint8Array<ArrayBuffer>): void {
+    this.forwarder.handle(this.nowMs, from, text);
+  }
+
+  wait(ms: number): void {
+    this.nowMs += ms;
+    this.forwarder.handleTimeout(this.nowMs);
+  }
+
+  heard(id: number): (string | Uint8Array)[] {
+    const heard: (string | Uint8Array)[] = [];
+    for (let message; (message = this.forwarder.pollOutput(id)); ) heard.push(message.data);
+    return heard;
+  }
+
+  /** Bundles that have come, as `sender text` each. */
+  bundles(id: number): string[][] {
+    return this.heard(id).map((text) => read(text as string)!.parts.map(({ peer, data }) => `${peer} ${data as string}`));
+  }
+}
+
+/** What `join` refuses with. */
+function refusal(join: () => unknown): string | undefined {
+  try {
+    join();
+    return undefined;
+  } catch (error) {
+    return (error as Refused).code;
+  }
+}
+
+test.describe('without a browser', () => {
+  test('a message goes to whom its sender has named', () => {
+    const bench = new Bench();
+    const [a, b, c] = [bench.join('a', 'b'), bench.join('b', 'a'), bench.join('c')];
+    bench.send(a, 'to b');
+    bench.send(b, 'to a');
+    bench.send(c, 'to nobody');
+    bench.send(a, Uint8Array.of(0, 255));
+    bench.send(a, new TextEncoder().encode('é'));
+    const { forwarder } = bench;
+    expect([forwarder.pollReady(), forwarder.pollReady(), forwarder.pollReady()]).toEqual([b, a, undefined]);
+    expect([bench.heard(b), bench.heard(a), bench.heard(c)]).toEqual([['to b', Uint8Array.of(0, 255), 'é'], ['to a'], []]);
+    expect(forwarder.stats).toMatchObject({ received: 5, sent: 4, nowhere: 1 });
+    forwarder.leave(b);
+    bench.send(a, 'too late');
+    expect(forwarder.stats.nowhere).toBe(2);
+    const again = bench.join('b');
+    bench.send(a, 'for the next of this name');
+    expect(bench.heard(again)).toEqual(['for the next of this name']);
+  });
+
+  test('a bundle goes when its window ends, and the next begins with the next message', () => {
+    const bench = new Bench({ gathers: true });
+    const [a, b, up] = [bench.join('a', 'up'), bench.join('b', 'up'), bench.join('up')];
+    bench.send(a, '1');
+    expect(bench.forwarder.timeout()).toBe(bench.nowMs + 250);
+    bench.wait(100);
+    bench.send(b, '2');
+    bench.wait(149);
+    bench.send(a, '3');
+    expect([bench.bundles(up), bench.forwarder.pollReady()]).toEqual([[], undefined]);
+    bench.wait(1);
+    expect([bench.forwarder.pollReady(), bench.bundles(up)]).toEqual([up, [['a 1', 'b 2', 'a 3']]]);
+    bench.wait(1_000);
+    expect([bench.forwarder.timeout(), bench.bundles(up)]).toEqual([undefined, []]);
+    bench.send(b, '4');
+    bench.wait(250);
+    expect(bench.bundles(up)).toEqual([['b 4']]);
+  });
+
+  test('a bundle goes before it grows beyond its size', () => {
+    const limit = 200;
+    const bench = new Bench({ gathers: true, bundleBytesMax: limit });
+    const [a, up] = [bench.join('a', 'up'), bench.join('up')];
+    for (let i = 0; i < 20; i++) bench.send(a, 'ä123456789');
+    const sizes = bench.heard(up).map((text) => new TextEncoder().encode(text as string).length);
+    expect(sizes.length).toBeGreaterThanOrEqual(3);
+    expect(Math.max(...sizes)).toBeLessThanOrEqual(limit);
+    // What alone is larger goes alone, at once, behind what was there.
+    bench.send(a, 'x'.repeat(2 * limit));
+    const last = bench.bundles(up);
+    expect([last.length, last[1]!.length, last[1]![0]!.length]).toEqual([2, 1, 2 * limit + 2]);
+    expect(bench.forwarder.timeout()).toBeUndefined();
+  });
+
+  test('an urgent message waits for nothing and takes along what waits', () => {
+    const bench = new Bench({ gathers: true });
+    const [a, b, up] = [bench.join('a', 'up'), bench.join('b', 'up'), bench.join('up')];
+    bench.send(b, '1');
+    bench.send(a, '!2');
+    expect(bench.bundles(up)).toEqual([['b 1', 'a !2']]);
+    // The window that has gone does not shorten the next.
+    bench.wait(249);
+    bench.send(b, '3');
+    bench.wait(249);
+    expect(bench.bundles(up)).toEqual([]);
+    bench.wait(1);
+    expect([bench.bundles(up), bench.forwarder.stats.urgent]).toEqual([[['b 3']], 1]);
+  });
+
+  test('a bundle is split to those that its parts name, and what was gathered can be split', () => {
+    const bench = new Bench({ splits: true });
+    const hub = bench.join('hub');
+    const arms = Array.from({ length: 10 }, (_, i) => bench.join(`arm-${i}`, 'hub'));
+    const bundle = new Bundle();
+    bundle.pushLost(1);
+    arms.forEach((_, i) => bundle.push(`arm-${i}`, `move ${i}`));
+    bundle.push('nobody', 'x');
+    bundle.push('arm-3', Uint8Array.of(255));
+    bench.send(hub, bundle.take());
+    arms.forEach((arm, i) => expect(bench.heard(arm)).toEqual([`move ${i}`, ...(i === 3 ? [Uint8Array.of(255)] : [])]));
+    bench.send(arms[0]!, 'as it is');
+    expect(bench.heard(hub)).toEqual(['as it is']);
+    bench.send(hub, 'no bundle');
+    expect(bench.forwarder.stats).toMatchObject({ split_bundles: 1, nowhere: 1, refused: 1 });
+
+    bench.forwarder.configure({ gathers: true });
+    bench.send(arms[1]!, 'up');
+    bench.send(arms[2]!, 'up, too');
+    bench.wait(250);
+    bench.send(hub, bench.heard(hub)[0] as string);
+    expect([bench.heard(arms[1]!), bench.heard(arms[2]!)]).toEqual([['up'], ['up, too']]);
+  });
+
+  test('each sender keeps its order, also over a change of the mode', () => {
+    let seed = 7;
+    const below = (n: number): number => {
+      seed = (Math.imul(seed, 1_103_515_245) + 12_345) & 0x7fffffff;
+      return (seed >> 15) % n;
+    };
+    const bench = new Bench({ gathers: true, bundleBytesMax: 300 });
+    const up = bench.join('up');
+    const senders = Array.from({ length: 5 }, (_, i) => bench.join(`s${i}`, 'up'));
+    const [sent, came] = [[0, 0, 0, 0, 0], [[], [], [], [], []] as number[][]];
+    const take = (): void => {
+      for (const text of bench.heard(up)) {
+        const parts = read(text as string)?.parts ?? [{ data: text }];
+        for (const { data } of parts) {
+          const [, who, number] = /^!?(\d) (\d+)/.exec(data as string)!;
+          came[Number(who)]!.push(Number(number));
+        }
+      }
+    };
+    for (let i = 0; i < 3_000; i++) {
+      const who = below(5);
+      if (below(200) === 0) bench.forwarder.configure({ gathers: below(2) === 0, windowMs: 50 + below(400) });
+      bench.send(senders[who]!, `${below(10) ? '' : '!'}${who} ${sent[who]!++} ${'.'.repeat(below(60))}`);
+      bench.wait(below(30));
+      if (!below(4)) take();
+    }
+    bench.wait(1_000);
+    take();
+    expect(came).toEqual(sent.map((count) => Array.from({ length: count }, (_, i) => i)));
+  });
+
+  test('a receiver that takes nothing holds no more than its share, and is told what it lost', () => {
+    const waitingBytesMax = 4_096;
+    const bench = new Bench({ gathers: true, bundleBytesMax: 300, waitingBytesMax });
+    const [a, up] = [bench.join('a', 'up'), bench.join('up')];
+    for (let i = 0; i < 1_000; i++) bench.send(a, String(i).padStart(100, '0'));
+    bench.wait(250);
+    const held = bench.forwarder.peers().find(({ id }) => id === up)!.waitingBytes;
+    expect(held).toBeLessThanOrEqual(waitingBytesMax);
+    expect(held).toBeGreaterThan(2_000);
+    const { lost } = bench.forwarder.stats;
+    bench.send(a, 'next');
+    bench.wait(250);
+    const bundles = bench.heard(up).map((text) => read(text as string)!);
+    const parts = bundles.flatMap(({ parts }) => parts);
+    expect(lost).toBeGreaterThan(900);
+    expect(parts.at(-2)!.data).toMatch(/999$/);
+    expect([parts.length + lost, bundles.reduce((sum, { lost }) => sum + lost, 0)]).toEqual([1_001, lost]);
+  });
+
+  test('who cannot join is told why, and what is too large is refused', () => {
+    const bench = new Bench({ peersMax: 2, gathers: true, splits: true });
+    const a = bench.join('a', 'b');
+    expect(refusal(() => bench.join('a'))).toBe('name_taken');
+    for (const [name, to] of [['', 'b'], ['x\n', 'b'], ['y', '\x7f'], ['ü'.repeat(33), 'b']] as const) expect(refusal(() => bench.join(name, to)), name).toBe('bad_request');
+    const b = bench.join('b');
+    expect(refusal(() => bench.join('c'))).toBe('unavailable');
+    bench.send(a, 'ü'.repeat(MESSAGE_BYTES_MAX / 2 + 1));
+    bench.send(b, `[${' '.repeat(256 * 1024)}]`);
+    expect([bench.forwarder.stats.refused, bench.forwarder.timeout()]).toEqual([2, undefined]);
+  });
+
+  test('what was put into a bundle comes out, and what is none is none', () => {
+    const bundle = new Bundle();
+    const messages = [['a', 'text'], ['"b"', '\x01\n\u00e9"\u{1f600}'], ['c', Uint8Array.of(0, 255)], ['a', '']] as const;
+    bundle.pushLost(3);
+    for (const [peer, data] of messages) bundle.push(peer, data);
+    const { bytes } = bundle;
+    const text = bundle.take();
+    expect([new TextEncoder().encode(text).length, bundle.bytes, bundle.count]).toEqual([bytes + 1, 0, 0]);
+    expect(text.startsWith('[{"lost":3},{"peer":"a","data":"text"},')).toBe(true);
+    expect(read(text)).toEqual({ parts: messages.map(([peer, data]) => ({ peer, data })), lost: 3 });
+    expect(read('[]')).toEqual({ parts: [], lost: 0 });
+    for (const bad of ['', 'hello', '{}', '[1]', '[{"peer":"a"}]', '[{"lost":-1}]', '[{"peer":"a","data":"!","encoding":"base64"}]', '[{"peer":"a","data":"A P8=","encoding":"base64"}]', '[{"peer":"a","data":"x","encoding":"rot13"}]', '[{"peer":"a","data":"\\ud800"}]'])
+      expect(read(bad), bad).toBeUndefined();
+  });
+
+  test('an offer says who comes, and is for data alone', () => {
+    const offer = 'v=0\r\nm=application 9 UDP/DTLS/SCTP webrtc-datachannel\r\n';
+    const good = { id: 'abcdefgh', name: 'arm', to: 'up', urgent: '', offer };
+    expect(readOffer(good)).toEqual(good);
+    expect(readOffer({ ...good, to: null, more: 1 })).toEqual({ id: good.id, name: 'arm', urgent: '', offer });
+    const bads = [null, 'x', {}, { ...good, id: 'a/b/c/d/e' }, { ...good, name: 1 }, { ...good, to: 1 }, { ...good, urgent: 'x'.repeat(257) }, { ...good, offer: 'v=0' }, { ...good, offer: `${offer}m=video 9 UDP/TLS/RTP/SAVPF 96\r\n` }, { ...good, offer: offer + 'a'.repeat(65_536) }];
+    for (const bad of bads) expect(refusal(() => readOffer(bad))).toBe('bad_request');
+  });
+
+  test('a wearer’s message has its length, and says when and from whom', () => {
+    const sample = { number: 17, atMs: 1_700_000_000_123.25, from: 'arm 1' };
+    const text = write(sample, 100);
+    expect([text.length, readSample(text), readSample('hello')]).toEqual([100, sample, undefined]);
+    const order = new Order();
+    for (const number of [1, 2, 5, 5, 4, 1, 2]) order.see('a', number);
+    expect([order.missing, order.again]).toEqual([2, 2]);
+  });
+});
+
+let gateways = 0;
+const fresh = (): string => `gateway-${process.pid}-${++gateways}`;
+
+/** A tab that is a gateway. */
+async function open(context: BrowserContext, mode: string): Promise<{ name: string; page: Page }> {
+  const name = fresh();
+  const page = await context.newPage();
+  await page.goto(url(`/gateway/${name}?mode=${mode}&window=250`));
+  await expect(page.getByText('Open for devices')).toBeVisible(PATIENCE);
+  return { name, page };
+}
+
+/** A tab with devices, started and joined. */
+async function wear(context: BrowserContext, gateway: string, plan: Partial<Plan>): Promise<Page> {
+  const page = await context.newPage();
+  await page.goto(url(`/gateway/${gateway}?device`));
+  const { name = 'arm', count = 1, sends = 'messages', to = 'hub', parts = [] } = plan;
+  await page.getByLabel('Name').fill(name);
+  await page.getByLabel('How many').fill(String(count));
+  await page.getByLabel('What they send').selectOption(sends);
+  if (sends === 'bundles') await page.getByLabel('For whom').fill(parts.join(', '));
+  else await page.getByLabel('For whom').fill(to);
+  await page.getByRole('button', { name: 'Start' }).click();
+  await expect(page.getByText(`${count} of ${count} joined`)).toBeVisible(PATIENCE);
+  return page;
+}
+
+const seen = (page: Page) => page.evaluate(() => ({ ...window.wearers!.look(), received: window.wearers!.received }));
+const stats = (page: Page) => page.evaluate(() => window.gateway!.look().stats);
+const ARMS = Array.from({ length: 10 }, (_, i) => `arm-${i + 1}`);
+
+/** Of each sender, to each device here: every number once, in order, from the first that came. */
+function checkOrder({ received }: Awaited<ReturnType<typeof seen>>): void {
+  const next = new Map<string, number>();
+  for (const { device, from, number } of received) {
+    const key = `${from} to ${device}`;
+    if (next.has(key)) expect(number, key).toBe(next.get(key));
+    next.set(key, number + 1);
+  }
+}
+
+function tell(mode: string, { received, p50, p99, bundles }: Awaited<ReturnType<typeof seen>>, more: object = {}): void {
+  const round = (ms: number | undefined) => Math.round((ms ?? NaN) * 10) / 10;
+  console.log(JSON.stringify({ gateway: mode, messages: received.length, bundles, delay_p50_ms: round(p50), delay_p99_ms: round(p99), ...more }));
+}
+
+async function run(browser: Browser, mode: string, body: (context: BrowserContext, name: string, gateway: Page) => Promise<void>): Promise<void> {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
+  const { name, page } = await open(context, mode);
+  await body(context, name, page);
+  await context.close();
+}
+
+test('forward: ten at 4 Hz through a tab, each message once and in order', async ({ browser }) => {
+  await run(browser, 'forward', async (context, name, gateway) => {
+    const hub = await wear(context, name, { name: 'hub', sends: 'nothing', to: '' });
+    const arms = await wear(context, name, { count: 10 });
+    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(400);
+    await arms.getByRole('button', { name: 'Stop' }).click();
+    const sent = (await seen(arms)).sent;
+    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBe(sent);
+    const came = await seen(hub);
+    checkOrder(came);
+    tell('forward', came);
+    expect(new Set(came.received.map(({ from }) => from))).toEqual(new Set(ARMS));
+    expect(came).toMatchObject({ missing: 0, again: 0, bundles: 0 });
+    expect(came.p50).toBeLessThan(150);
+    expect(await stats(gateway)).toMatchObject({ received: sent, sent, lost: 0, nowhere: 0, refused: 0 });
+    // Who has gone is gone at once, and its name is free.
+    await expect(gateway.getByRole('rowheader')).toHaveText(['hub'], PATIENCE);
+  });
+});
+
+test('multiplex: ten at 4 Hz come as about four bundles per second', async ({ browser }) => {
+  await run(browser, 'multiplex', async (context, name, gateway) => {
+    const hub = await wear(context, name, { name: 'hub', sends: 'nothing', to: '' });
+    const arms = await wear(context, name, { count: 10 });
+    const [from, began] = [await seen(hub), performance.now()];
+    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(from.received.length + 400);
+    const [to, seconds] = [await seen(hub), (performance.now() - began) / 1000];
+    await arms.getByRole('button', { name: 'Stop' }).click();
+    const sent = (await seen(arms)).sent;
+    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBe(sent);
+    const came = await seen(hub);
+    checkOrder(came);
+    const perSecond = (to.bundles - from.bundles) / seconds;
+    tell('multiplex', came, { bundles_per_s: Math.round(perSecond * 10) / 10 });
+    expect(perSecond).toBeGreaterThan(2.5);
+    expect(perSecond).toBeLessThan(4.5);
+    expect(came.received.length / came.bundles).toBeGreaterThan(7);
+    expect(came).toMatchObject({ missing: 0, again: 0, lost: 0 });
+    expect(await stats(gateway)).toMatchObject({ received: sent, sent, gathered_bundles: came.bundles, lost: 0 });
+  });
+});
+
+test('demultiplex: each of ten parts gets to whom it names', async ({ browser }) => {
+  await run(browser, 'demultiplex', async (context, name, gateway) => {
+    const arms = await wear(context, name, { count: 10, sends: 'nothing', to: '' });
+    const hub = await wear(context, name, { name: 'hub', sends: 'bundles', parts: ARMS });
+    await expect.poll(async () => (await seen(arms)).received.length, PATIENCE).toBeGreaterThan(200);
+    await hub.getByRole('button', { name: 'Stop' }).click();
+    const sent = (await seen(hub)).sent;
+    await expect.poll(async () => (await seen(arms)).received.length, PATIENCE).toBe(sent);
+    const came = await seen(arms);
+    checkOrder(came);
+    tell('demultiplex', came);
+    const each = new Map(ARMS.map((arm) => [arm, came.received.filter(({ device }) => device === arm).length]));
+    expect(new Set(each.values())).toEqual(new Set([sent / 10]));
+    expect(came).toMatchObject({ missing: 0, again: 0, bundles: 0 });
+    expect(await stats(gateway)).toMatchObject({ received: sent / 10, split_bundles: sent / 10, sent, nowhere: 0, refused: 0 });
+  });
+});
+
+test('both: gathered on the way up, split on the way down, and another mode while it runs', async ({ browser }) => {
+  await run(browser, 'both', async (context, name, gateway) => {
+    const arms = await wear(context, name, { count: 10 });
+    const hub = await wear(context, name, { name: 'hub', sends: 'bundles', parts: ARMS });
+    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(200);
+    await expect.poll(async () => (await seen(arms)).received.length, PATIENCE).toBeGreaterThan(200);
+    const up = await seen(hub);
+    expect(up.received.length / up.bundles).toBeGreaterThan(7);
+    expect(gateway.url()).toContain('mode=both');
+    await gateway.getByLabel('Mode').selectOption('demultiplex');
+    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(up.received.length + 100);
+    const [above, below] = [await seen(hub), await seen(arms)];
+    checkOrder(above);
+    checkOrder(below);
+    tell('both, up', above);
+    tell('both, down', below);
+    expect(above).toMatchObject({ missing: 0, again: 0, lost: 0 });
+    expect(below).toMatchObject({ missing: 0, again: 0, bundles: 0 });
+    expect(gateway.url()).toContain('mode=demultiplex');
+    // Whoever loads the page again has the same gateway, and the devices come back by themselves.
+    await gateway.reload();
+    await expect(gateway.getByLabel('Mode')).toHaveValue('demultiplex');
+    await expect(gateway.getByRole('rowheader')).toHaveCount(11, { timeout: 60_000 });
+    await expect.poll(async () => (await stats(gateway)).sent, PATIENCE).toBeGreaterThan(50);
+  });
+});
+
+test('a name that is taken is refused until it is free, and what is no offer is counted', async ({ browser }) => {
+  await run(browser, 'forward', async (context, name, gateway) => {
+    const first = await wear(context, name, { name: 'arm', sends: 'nothing', to: '' });
+    const second = await context.newPage();
+    await second.goto(url(`/gateway/${name}?device`));
+    await second.getByLabel('Name').fill('arm');
+    await second.getByLabel('What they send').selectOption('nothing');
+    await second.getByRole('button', { name: 'Start' }).click();
+    await expect(second.getByText('there is a peer of this name already')).toBeVisible(PATIENCE);
+    await first.getByRole('button', { name: 'Stop' }).click();
+    await expect(second.getByText('1 of 1 joined')).toBeVisible(PATIENCE);
+    const dropped = () => gateway.evaluate(() => window.gateway!.look().dropped);
+    const before = await dropped();
+    const publish = (body: object) => gateway.request.post(url(`/v1/channels/gateways/${name}/offers`), { data: body });
+    await publish({ hello: 1 });
+    await publish({ id: 'somebody-1', name: 'x', offer: 'v=0' });
+    await expect.poll(dropped, PATIENCE).toBe(before + 2);
+    const answer = async () => (await gateway.request.get(url(`/v1/channels/gateways/${name}/answers/somebody-1?since=earliest`))).text();
+    await expect.poll(answer, PATIENCE).toContain('"error":"bad_request"');
+  });
+});
+
+/** Nothing that axe or a finger would miss, and nothing that is too wide. */
+async function check(page: Page, what: string, info: TestInfo): Promise<void> {
+  expect(await violations(page), what).toEqual([]);
+  const { sideways, small } = await page.evaluate(() => ({
+    sideways: document.documentElement.scrollWidth - innerWidth,
+    small: [...document.querySelectorAll<HTMLElement>('button, a[href], input, select, summary')]
+      .map((element) => ({ box: element.getBoundingClientRect(), html: element.outerHTML.slice(0, 90) }))
+      .filter(({ box }) => box.width < 44 || box.height < 44)
+      .map(({ box, html }) => `${box.width} x ${box.height}: ${html}`),
+  }));
+  expect(sideways, `${what}: no sideways scrolling`).toBeLessThanOrEqual(0);
+  expect(small, `${what}: a finger hits everything`).toEqual([]);
+  await page.screenshot({ path: info.outputPath(`${what}.png`), fullPage: true });
+}
+
+for (const { name: look, ...options } of LOOKS) {
+  test(`everyone can use it: ${look}`, async ({ browser }, info) => {
+    const context = await browser.newContext(options);
+    const page = await context.newPage();
+    await page.goto(url('/gateway'));
+    await expect(page.getByLabel('Name of the gateway')).toBeVisible();
+    await check(page, 'choose', info);
+    const name = fresh();
+    await page.getByLabel('Name of the gateway').fill(name);
+    await page.getByLabel('What it does').selectOption('multiplex');
+    await page.getByLabel('What it does').focus();
+    await page.keyboard.press('Tab');
+    await expect(page.getByLabel('Window, ms')).toBeFocused();
+    await page.keyboard.press('Enter');
+    await expect(page.getByText('Open for devices')).toBeVisible(PATIENCE);
+    await expect(page.getByRole('img', { name: new RegExp(`^QR code for .*/gateway/${name}\\?device$`) })).toBeVisible();
+    const devices = await wear(context, name, { count: 5, to: 'arm-1' });
+    await expect.poll(async () => (await seen(devices)).received.length, PATIENCE).toBeGreaterThan(20);
+    await check(devices, 'devices', info);
+    await expect.poll(() => page.getByRole('img', { name: /^A gateway with 5 devices/ }).getAttribute('aria-label'), PATIENCE).toMatch(/arm-1 sends [34]\.\d, gets 1?\d?\d\.\d/);
+    await check(page, 'gateway', info);
+    await context.close();
+  });
+}
+
+test('a name that is none is no gateway', async ({ page }) => {
+  await page.goto(url('/gateway/a%20b'));
+  await expect(page.getByRole('alert')).toContainText('“a b” is no name of a gateway.');
+});
