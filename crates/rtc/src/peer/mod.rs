@@ -137,13 +137,18 @@ impl Peer {
 
     /// A client's end, reachable at `local`, with both channels.
     pub fn offer(local: SocketAddr, now: Instant) -> Offer {
+        Self::offer_with(local, now, false, Reliability::MaxRetransmits { retransmits: 0 })
+    }
+
+    /// The same, with [`Lane::Latest`] as a browser may ask for it.
+    fn offer_with(local: SocketAddr, now: Instant, ordered: bool, reliability: Reliability) -> Offer {
         let mut peer = Self::new(false, &local.into(), now);
         let mut api = peer.connection.rtc.sdp_api();
         api.add_channel(Lane::Session.label().to_owned());
         api.add_channel_with_config(ChannelConfig {
             label: Lane::Latest.label().to_owned(),
-            ordered: false,
-            reliability: Reliability::MaxRetransmits { retransmits: 0 },
+            ordered,
+            reliability,
             ..ChannelConfig::default()
         });
         let (offer, pending) = api.apply().expect("a first channel is negotiated");

@@ -18,8 +18,19 @@ impl Pair {
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
     fn new(lose: usize) -> Self {
         let now = Instant::now();
+        Self::begun(lose, now, |local| Peer::offer(local, now))
+    }
+
+    /// The same, with [`Lane::Latest`] in another mode.
+    #[expect(clippy::disallowed_methods, reason = "as above")]
+    fn with_latest(ordered: bool, reliability: Reliability) -> Self {
+        let now = Instant::now();
+        Self::begun(0, now, |local| Peer::offer_with(local, now, ordered, reliability))
+    }
+
+    fn begun(lose: usize, now: Instant, offer: impl FnOnce(SocketAddr) -> Offer) -> Self {
         let addresses = ["127.0.0.1:1001", "127.0.0.1:1002"].map(|address| address.parse().unwrap());
-        let offer = Peer::offer(addresses[0], now);
+        let offer = offer(addresses[0]);
         let (server, answer) = Peer::answer(&offer.sdp, &addresses[1].into(), now).unwrap();
         let ends = [offer.accept(&answer).unwrap(), server];
         Self { ends, addresses, outs: Default::default(), now, lose, count: 0, seen: addresses, is_stunless: false }
@@ -264,5 +275,68 @@ fn what_gets_lost_delays_nothing_that_comes_after_it() {
         }
         let lost = count as usize - came;
         assert!((1..=2 * count as usize / lose).contains(&lost), "{lost} lost of one every {every_ms} ms");
+    }
+}
+
+/// What a channel's opener has asked for holds for what is sent to it: order or none, sent again or not, up to a number or a time.
+#[test]
+fn each_mode_of_a_channel_keeps_its_promise_where_datagrams_get_lost() {
+    const COUNT: u32 = 600;
+    let retransmits = |retransmits| Reliability::MaxRetransmits { retransmits };
+    // Of the library's milliseconds, which pass five times as fast.
+    let lifetime = |ms: u16| Reliability::MaxPacketLifetime { lifetime: ms };
+    for (ordered, reliability, loses) in [
+        (true, Reliability::Reliable, false),
+        (false, Reliability::Reliable, false),
+        (true, retransmits(0), true),
+        (false, retransmits(0), true),
+        (true, retransmits(8), false),
+        (false, retransmits(8), false),
+        (true, lifetime(500), true),
+        (false, lifetime(500), true),
+        (true, lifetime(20_000), false),
+        (false, lifetime(20_000), false),
+    ] {
+        let mut pair = Pair::with_latest(ordered, reliability);
+        assert!(pair.run(Duration::from_secs(2), both_open));
+        pair.lose = 7;
+        let (mut came, mut latest) = (Vec::new(), Duration::ZERO);
+        let mut hear = |pair: &mut Pair, began: Instant| {
+            for event in pair.outs[0].events.drain(..) {
+                let Event::Data(Lane::Latest, message) = event else { continue };
+                let n = u32::from_be_bytes(message[..4].try_into().unwrap());
+                latest = latest.max(pair.now - (began + n * Duration::from_millis(10)));
+                came.push(n);
+            }
+        };
+        let began = pair.now;
+        for n in 0..COUNT {
+            let Pair { ends, outs, now, .. } = &mut pair;
+            assert!(ends[1].write(*now, Lane::Latest, false, &n.to_be_bytes().repeat(50), &mut outs[1]).unwrap());
+            let next = began + (n + 1) * Duration::from_millis(10);
+            while pair.now < next {
+                pair.run(Duration::from_millis(1), |_| false);
+                hear(&mut pair, began);
+            }
+        }
+        for _ in 0..5_000 {
+            pair.run(Duration::from_millis(1), |_| false);
+            hear(&mut pair, began);
+        }
+        let lost = COUNT as usize - came.len();
+        let in_order = came.is_sorted();
+        let mut once = came.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), came.len(), "{ordered} {reliability:?}: something came twice");
+        assert!(in_order || !ordered, "{ordered} {reliability:?}");
+        assert_eq!(lost > 0, loses, "{ordered} {reliability:?}: {lost} lost");
+        let late_max = match (ordered, &reliability) {
+            (false, Reliability::MaxRetransmits { retransmits: 0 }) => 1,
+            (false, Reliability::MaxPacketLifetime { lifetime: 500 }) => 100,
+            // A datagram that is lost three times, by chance.
+            _ => 1_000,
+        };
+        assert!(latest <= Duration::from_millis(late_max), "{ordered} {reliability:?}: {latest:?} late");
     }
 }
