@@ -24,8 +24,11 @@ use millrace_transport::{Limits, limits::Pressure};
 
 use crate::Config;
 
-/// Between two looks: one small file is read.
+/// Between two looks, at least and at most: one small file is read, which takes 0.1 ms.
 const LOOK: Duration = Duration::from_millis(100);
+const LOOK_MAX: Duration = Duration::from_secs(1);
+/// Faster than this nothing fills memory from outside, in bytes per second: where more is left, a look may wait.
+const GROWTH_PER_S_MAX: f64 = (2u64 << 30) as f64;
 /// What was freed is given back to the system after a while only: sooner, it would be freed twice.
 const SETTLE: Duration = Duration::from_secs(10);
 /// The program itself, its threads and their buffers.
@@ -55,8 +58,10 @@ pub fn apportion(config: &mut Config) {
 /// Looks at the memory until `stop` says so, or nobody is left who could.
 pub fn watch(bytes_max: usize, limits: &Limits, engine: &Arc<dyn Engine>, stop: &Receiver<()>) {
     let mut freed: Option<Instant> = None;
-    while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(LOOK) {
+    let mut pause = LOOK;
+    while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
         let Some(used) = used() else { return };
+        pause = until_next_look(used, bytes_max);
         let was = limits.pressure();
         let pressure = next(was, used, bytes_max);
         if pressure != was {
@@ -69,6 +74,13 @@ pub fn watch(bytes_max: usize, limits: &Limits, engine: &Arc<dyn Engine>, stop: 
             freed = Some(Instant::now());
         }
     }
+}
+
+/// No longer than it takes at least to fill what is left below the first step.
+fn until_next_look(used: usize, bytes_max: usize) -> Duration {
+    let (_, begins) = BEGINS[0];
+    let left = (bytes_max / 100 * begins).saturating_sub(used);
+    Duration::from_secs_f64(left as f64 / GROWTH_PER_S_MAX).clamp(LOOK, LOOK_MAX)
 }
 
 /// Up at once, down with a distance.
@@ -118,6 +130,13 @@ mod tests {
         assert_eq!(steps(&[74, 75, 74, 70, 69, 74]), [0, 1, 1, 1, 0, 0]);
         assert_eq!(steps(&[85, 84, 80, 79, 92, 87, 86, 60]), [2, 2, 2, 1, 3, 3, 2, 0]);
         assert_eq!(steps(&[99, 0]), [3, 0]);
+    }
+
+    #[test]
+    fn the_less_is_left_the_sooner_is_the_next_look() {
+        let pause = |used: usize, max: usize| until_next_look(used << 20, max << 20).as_millis();
+        assert_eq!([pause(20, 64), pause(60, 64), pause(100, 16_000), pause(15_000, 16_000)], [100, 100, 1000, 100]);
+        assert_eq!(pause(5_000, 8_000), 488, "a thousand megabytes below 75 %");
     }
 
     #[test]
