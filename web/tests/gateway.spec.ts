@@ -305,7 +305,7 @@ test('forward: ten at 4 Hz through a tab, each message once and in order', async
   await run(browser, 'forward', async (context, name, gateway) => {
     const hub = await wear(context, name, { name: 'hub', sends: 'nothing', to: '' });
     const arms = await wear(context, name, { count: 10 });
-    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(250);
+    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(400);
     await arms.getByRole('button', { name: 'Stop' }).click();
     const sent = (await seen(arms)).sent;
     await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBe(sent);
@@ -326,7 +326,7 @@ test('multiplex: ten at 4 Hz come as about four bundles per second', async ({ br
     const hub = await wear(context, name, { name: 'hub', sends: 'nothing', to: '' });
     const arms = await wear(context, name, { count: 10 });
     const [from, began] = [await seen(hub), performance.now()];
-    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(from.received.length + 250);
+    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(from.received.length + 400);
     const [to, seconds] = [await seen(hub), (performance.now() - began) / 1000];
     await arms.getByRole('button', { name: 'Stop' }).click();
     const sent = (await seen(arms)).sent;
