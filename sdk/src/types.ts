@@ -165,6 +165,8 @@ export interface ConnectOptions {
   readonly hidden?: 'keep' | 'pause';
   /** Milliseconds between two requests of the `poll` transport. Default 1000. */
   readonly pollMs?: number;
+  /** Milliseconds of silence after which a WebSocket or stream is asked whether it still works. Longer spares a phone's battery, shorter notices sooner. Default: the server's, 25 s. */
+  readonly heartbeatMs?: number;
   readonly signal?: AbortSignal;
   readonly fetch?: typeof fetch;
   /** Needed where there is none, as on Node 20: `import { WebSocket } from 'ws'`. */

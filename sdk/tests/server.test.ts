@@ -37,6 +37,20 @@ const gather = (subscription: Subscription): Event[] => {
   return got;
 };
 
+test('a WebSocket or stream has the heartbeat that was asked for', async () => {
+  const heartbeat = async (transport: TransportName): Promise<void> => {
+    const [usual, own] = [connect({ transports: [transport] }), connect({ transports: [transport], heartbeatMs: 5000 })];
+    for (const mr of [usual, own]) await mr.subscribe(fresh()).ready;
+    const began = Date.now();
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    const heard = [usual, own].map((mr) => mr.stats().bytesIn);
+    await until(() => own.stats().bytesIn > heard[1]!, `a heartbeat by ${transport}`);
+    expect(Date.now() - began, transport).toBeGreaterThan(3000);
+    expect([usual.stats().bytesIn, own.stats().reconnects], transport).toEqual([heard[0], 0]);
+  };
+  await Promise.all((['websocket', 'http-stream', 'sse'] as const).map(heartbeat));
+}, 15_000);
+
 describe.each(ALL)('%s', (transport) => {
   test('receives in order what it publishes, once each', async () => {
     const mr = connect({ transports: [transport] });

@@ -118,7 +118,12 @@ impl Metrics {
         let memory: Vec<_> = memory.chain([history]).collect();
         family("millrace_connections", "gauge", "Open readers; polls count while they are held.", &open);
         family("millrace_connections_total", "counter", "Readers ever opened.", &total);
-        family("millrace_memory_bytes", "gauge", "Memory by what for, looked at every few seconds.", &memory);
+        family(
+            "millrace_memory_bytes",
+            "gauge",
+            "Memory by what for; of connections looked at once a minute or more often.",
+            &memory,
+        );
         for (name, kind, help, pick) in FAMILIES {
             family(name, kind, help, &[(String::new(), sum(&|shard| pick(shard).load(Relaxed) as i64))]);
         }

@@ -107,7 +107,16 @@ pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result
     let wanted = wanted(parts)?;
     let channels = vec![(channel(car)?, since)];
     let policy = Default::default();
-    let ask = Ask { channels, many: false, until: None, policy, limit: Some(1), wait: None, subscribe: true };
+    let ask = Ask {
+        channels,
+        many: false,
+        until: None,
+        policy,
+        limit: Some(1),
+        wait: None,
+        heartbeat: None,
+        subscribe: true,
+    };
     caller.may_read(&ask)?;
     let _seat = context.admit(parts, &caller)?;
     let read = hold(context, &caller, &ask, HOLD).await?;

@@ -1,8 +1,11 @@
-use std::time::Duration;
+use std::{num::NonZeroU16, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::Network;
+
+/// Shortest heartbeat that a client may ask for: each is a system call or two.
+const HEARTBEAT_MIN: Duration = Duration::from_secs(5);
 
 /// Limits of connections and requests. Whatever comes from outside meets one of these; 0 is no limit where a comment does not say otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +28,9 @@ pub struct Config {
     /// Silence after which a heartbeat or ping is sent.
     #[serde(with = "humantime_serde")]
     pub heartbeat: Duration,
+    /// Longest that a client may ask for instead.
+    #[serde(with = "humantime_serde")]
+    pub heartbeat_max: Duration,
     /// A WebSocket that answers no ping for so long is closed.
     #[serde(with = "humantime_serde")]
     pub grace: Duration,
@@ -85,6 +91,7 @@ impl Default for Config {
             body_timeout: Duration::from_secs(30),
             hold_max: Duration::from_secs(60),
             heartbeat: Duration::from_secs(25),
+            heartbeat_max: Duration::from_secs(600),
             grace: Duration::from_secs(10),
             subscriptions_max: 1000,
             log_bytes_max: 4 << 20,
@@ -122,6 +129,13 @@ impl Config {
             (0, memory) => memory / 8,
             (own, _) => own,
         }
+    }
+
+    /// The heartbeat of a client that asks for one of its own, in seconds.
+    pub fn heartbeat_s(&self, asked: Option<Duration>) -> Option<NonZeroU16> {
+        let least = HEARTBEAT_MIN.min(self.heartbeat);
+        let granted = asked?.clamp(least, self.heartbeat_max.max(least));
+        Some(NonZeroU16::new(granted.as_secs().min(u16::MAX.into()) as u16).unwrap_or(NonZeroU16::MIN))
     }
 
     /// Bounds of all hubs of a node; [`millrace_node::Shard::new`] gives each its share of what they have in common.

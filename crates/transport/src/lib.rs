@@ -8,6 +8,7 @@
 pub mod access;
 pub mod admin;
 mod carcare;
+mod census;
 mod config;
 mod data_channel;
 mod drain;

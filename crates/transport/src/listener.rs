@@ -6,7 +6,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr, TcpListener as StdListener},
     rc::Rc,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -29,7 +29,9 @@ use tokio::{
 };
 
 use crate::{
-    Shard, access, data_channel, drain,
+    access,
+    census::Census,
+    data_channel, drain,
     http::{Context, Handover, Response, route},
     limits::{ForwardedFor, Guest, Limit, Limits, Patient, Permit, Pressure, Refusals},
     rooms,
@@ -54,8 +56,6 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Unsent bytes that the kernel may hold per WebSocket or stream; the rest waits in the shared log.
 /// Measured: docs/adr/0003; without it a deep send queue does not recover from a stall.
 const NOTSENT_LOWAT_BYTES: u32 = 16 * 1024;
-/// Seconds between two looks at the memory that logs and connections hold.
-const FIGURES_EVERY_S: u64 = 5;
 /// While memory is short, whoever takes nothing for a heartbeat and has more than this waiting is cut off.
 const STUCK_BYTES_MAX: usize = 16 * 1024;
 /// Pause after the kernel has refused a connection (out of descriptors, say).
@@ -180,6 +180,7 @@ async fn accept(
 /// Once a second: heartbeats, dead peers, and the figures that are too dear to keep current.
 async fn tick(context: Rc<Context>, every_second: Ticks) {
     let started = tokio::time::Instant::now();
+    let mut census = Census::default();
     while every_second.next().await.is_ok() {
         let shard = &context.shard;
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
@@ -189,26 +190,12 @@ async fn tick(context: Rc<Context>, every_second: Ticks) {
             let cut_off = shard.with(|hub, _| hub.give_back(STUCK_BYTES_MAX));
             (0..cut_off).for_each(|_| context.limits.count(Limit::WriteTimeout));
         }
-        let second = started.elapsed().as_secs();
-        if second.is_multiple_of(FIGURES_EVERY_S) {
-            count_memory(shard);
-        }
+        census.go_on(shard);
         if shard.id == 0 {
             context.limits.sweep();
             shard.engine.sweep();
         }
     }
-}
-
-/// Walks all logs and connections, so not every second.
-fn count_memory(shard: &Rc<Shard>) {
-    let (memory, channels) = shard.with(|hub, _| (hub.memory(), hub.channel_count()));
-    let sockets = shard.sockets().bytes();
-    shard.metrics.memory_logs.store(memory.logs as u64, Relaxed);
-    shard.metrics.memory_spare.store(memory.spare as u64, Relaxed);
-    shard.metrics.memory_out.store(memory.out as u64, Relaxed);
-    shard.metrics.memory_connections.store((memory.connections + sockets) as u64, Relaxed);
-    shard.metrics.channels.store(channels as u64, Relaxed);
 }
 
 /// A connection whose client has to prove by a handshake that it can keep a secret.

@@ -5,6 +5,7 @@
 use std::{
     cell::RefCell,
     io,
+    ops::Range,
     os::fd::OwnedFd,
     pin::Pin,
     rc::Rc,
@@ -249,21 +250,34 @@ impl Sockets {
         }
     }
 
-    /// Memory held for connections here, in bytes; a WebSocket holds more only between the first and the last byte of a message.
-    pub(crate) fn bytes(&self) -> usize {
-        let held = |endpoint: &Option<Endpoint>| match endpoint {
-            Some(Endpoint::Socket(socket)) => {
+    /// Connections lie in the slots below this.
+    pub(crate) fn slots(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Memory held for the connections in these slots, in bytes; a WebSocket holds more only between the first and the last byte of a
+    /// message.
+    pub(crate) fn bytes_of(&self, slots: Range<usize>) -> usize {
+        let held = |endpoint: &Endpoint| match endpoint {
+            Endpoint::Socket(socket) => {
                 socket.decoder.buffered_bytes() + socket.tls.as_ref().map_or(0, |tls| tls.bytes())
             }
-            Some(Endpoint::Pipe(_, pipe)) => pipe.borrow().bytes.capacity(),
-            Some(Endpoint::Peer(..)) | None => 0,
+            Endpoint::Pipe(_, pipe) => pipe.borrow().bytes.capacity(),
+            Endpoint::Peer(..) => 0,
         };
-        let beside: usize = self.members.iter().flatten().map(Member::bytes).sum();
+        let of_slot = |slot: usize| {
+            let member = self.members.get(slot).and_then(Option::as_ref);
+            let endpoint = self.endpoints.get(slot).and_then(Option::as_ref);
+            endpoint.map_or(0, held) + member.map_or(0, Member::bytes)
+        };
+        slots.map(of_slot).sum()
+    }
+
+    /// The same of what they have in common.
+    pub(crate) fn shared_bytes(&self) -> usize {
         self.endpoints.capacity() * size_of::<Option<Endpoint>>()
-            + self.endpoints.iter().map(held).sum::<usize>()
-            + self.grants.bytes()
             + self.members.capacity() * size_of::<Option<Member>>()
-            + beside
+            + self.grants.bytes()
             + self.peers.as_ref().map_or(0, |peers| peers.bytes())
     }
 

@@ -77,7 +77,8 @@ impl Stream {
     /// As the body of a response.
     pub async fn respond(mut self, context: &Context, head: Response) -> Response {
         let shard = &context.shard;
-        let conn = shard.with(|hub, _| hub.connect(self.form));
+        let heartbeat_s = context.config().heartbeat_s(self.ask.heartbeat);
+        let conn = shard.with(|hub, _| hub.connect_with(self.form, heartbeat_s));
         // On an error the body is dropped, and the connection with it.
         let body = PipeBody::new(shard, conn, self.transport, self.seat.take());
         shard.sockets().grants.put(conn, self.caller.clone());

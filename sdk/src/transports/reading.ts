@@ -3,8 +3,9 @@ import { MillraceError } from '../errors.js';
 import { serverTime, type Query } from './http.js';
 import type { HttpLink } from './http-link.js';
 
-/** A heartbeat comes every 25 s; this much later it is overdue, ms. */
-const SILENCE = 30_000;
+/** A heartbeat comes every 25 s, unless another was asked for; this much later it is overdue, ms. */
+const HEARTBEAT = 25_000;
+const OVERDUE = 5000;
 /** Browsers open at most six HTTP/1.1 connections to one origin, for all tabs together. */
 const MANY = 5;
 const open = new Map<string, number>();
@@ -12,16 +13,19 @@ const open = new Map<string, number>();
 /** Hands every piece to `take`, with the server's time when the answer began; throws when the stream ends. */
 export async function reading(link: HttpLink, accept: string, query: Query, signal: AbortSignal, take: (piece: string, time: number) => void): Promise<void> {
   const { host } = link;
-  const { base } = host;
+  const { base, heartbeatMs } = host;
   const origin = new URL(base).origin;
-  host.say('alive', SILENCE);
+  let silence = HEARTBEAT + OVERDUE;
+  host.say('alive', silence);
   const streams = (open.get(origin) ?? 0) + 1;
   open.set(origin, streams);
   if (streams === MANY && base.startsWith('http:') && 'document' in globalThis) {
     host.log?.({ level: 'warn', msg: `${streams} HTTP streams to ${origin}: a browser opens six connections to an HTTP/1.1 origin, and this one may soon wait` });
   }
   try {
-    const response = await link.http.request('/v1/stream', query, { accept, signal });
+    const response = await link.http.request('/v1/stream', [...query, ['heartbeat', heartbeatMs && `${heartbeatMs}ms`]], { accept, signal });
+    const granted = Number(response.headers.get('Millrace-Heartbeat'));
+    if (granted) silence = granted * 1000 + OVERDUE;
     const time = serverTime(response);
     const reader = response.body!.getReader();
     const decoder = new TextDecoder();
@@ -29,7 +33,7 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
       const { done, value } = await reader.read();
       if (signal.aborted) return;
       if (done) throw new MillraceError('network', 'the stream ended');
-      host.say('alive', SILENCE);
+      host.say('alive', silence);
       host.counts.bytesIn += value.length;
       take(decoder.decode(value, { stream: true }), time);
     }

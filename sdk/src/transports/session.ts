@@ -151,6 +151,6 @@ const size = (part: any): number => new Blob([part]).size;
 
 function toBase64(bytes: Uint8Array): string {
   let text = '';
-  for (let i = 0; i < bytes.length; i += 0x8000) text += String.fromCharCode(...bytes.subarray(i, i + 0x8000));
+  for (const byte of bytes) text += String.fromCharCode(byte);
   return btoa(text);
 }

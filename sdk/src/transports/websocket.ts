@@ -3,11 +3,11 @@ import { closeError } from '../errors.js';
 import type { Transport } from '../link.js';
 import { openSession, type Dial } from './session.js';
 
-const PROTOCOL = 'millrace.v1+json';
-
 const dial: Dial = (host, token, hear, end) => {
-  const protocols = token === undefined ? [PROTOCOL] : [PROTOCOL, `bearer.${token}`];
-  const socket: WebSocket = new ((host.WebSocket ?? globalThis.WebSocket) as typeof WebSocket)(`${host.base.replace(/^http/, 'ws')}/v1/connect`, protocols);
+  const protocols = ['millrace.v1+json'];
+  if (token !== undefined) protocols.push(`bearer.${token}`);
+  const url = `${host.base.replace('http', 'ws')}/v1/connect${host.heartbeatMs ? `?heartbeat=${host.heartbeatMs}ms` : ''}`;
+  const socket: WebSocket = new ((host.WebSocket ?? globalThis.WebSocket) as typeof WebSocket)(url, protocols);
   let detail: string;
   // A close event follows; only Node's implementations say what went wrong.
   socket.onerror = (event) => (detail = (event as ErrorEvent).message);

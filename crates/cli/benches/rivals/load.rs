@@ -5,7 +5,7 @@
 
 use std::{
     fmt,
-    io::Write,
+    io::{Read, Write},
     net::{SocketAddr, TcpStream},
     os::fd::AsFd,
     time::{Duration, Instant},
@@ -40,8 +40,8 @@ pub enum Workload {
     Pairs { pairs: usize, per_s: f64, seconds: f64 },
     /// One connection that sends and waits for its own message.
     Echo { seconds: f64 },
-    /// Connections that do nothing: memory between `from` and `to` of them.
-    Idle { from: usize, to: usize },
+    /// Connections that do nothing: memory between `from` and `to` of them. Their CPU while no ping is due, or over a whole heartbeat.
+    Idle { from: usize, to: usize, heartbeat_s: Option<u64> },
 }
 
 /// What a run shows; what a workload does not measure is `None`.
@@ -57,7 +57,7 @@ pub struct Figures {
 }
 
 impl Workload {
-    pub fn all(seconds: f64) -> Vec<Workload> {
+    pub fn all(seconds: f64, heartbeat_s: Option<u64>) -> Vec<Workload> {
         let interval = Duration::from_millis(5);
         vec![
             Workload::Broadcast { subscribers: 1000, interval, seconds },
@@ -65,12 +65,12 @@ impl Workload {
             Workload::Saturate { subscribers: 1000, seconds },
             Workload::Pairs { pairs: 4000, per_s: 4.0, seconds },
             Workload::Echo { seconds },
-            Workload::Idle { from: 1000, to: 19_000 },
+            Workload::Idle { from: 1000, to: 19_000, heartbeat_s },
         ]
     }
 
     pub fn names() -> Vec<String> {
-        Workload::all(1.0).iter().map(Workload::name).collect()
+        Workload::all(1.0, None).iter().map(Workload::name).collect()
     }
 
     pub fn name(&self) -> String {
@@ -95,7 +95,7 @@ impl Workload {
                 format!("{pairs} publishers with one subscriber each, {per_s} messages/s each")
             }
             Workload::Echo { .. } => "one connection, one message at a time".into(),
-            Workload::Idle { from, to } => format!("memory of idle connections, from {from} to {to}"),
+            Workload::Idle { from, to, .. } => format!("memory of idle connections, from {from} to {to}"),
         };
         format!("{}: {what}", self.name())
     }
@@ -126,7 +126,7 @@ impl Workload {
                 let publisher = crowd.readers[0].stream.try_clone()?;
                 crowd.closed_loop(&server, publisher, seconds, 1, 1)
             }
-            Workload::Idle { from, to } => idle(&server, from, to),
+            Workload::Idle { from, to, heartbeat_s } => idle(&server, from, to, heartbeat_s),
         }
     }
 }
@@ -305,11 +305,13 @@ fn message(n: u64, at_us: u64) -> Vec<u8> {
     out
 }
 
-fn idle(server: &Server, from: usize, to: usize) -> anyhow::Result<Figures> {
+fn idle(server: &Server, from: usize, to: usize, heartbeat_s: Option<u64>) -> anyhow::Result<Figures> {
     let mut open = Vec::with_capacity(to);
+    let path = heartbeat_s.map(|every_s| format!("/v1/channels/idle?heartbeat={every_s}"));
+    let path = path.as_deref().unwrap_or("/v1/channels/idle");
     let mut fill = |count: usize| -> anyhow::Result<f64> {
         while open.len() < count {
-            open.push(connect(server.address, "/v1/channels/idle")?);
+            open.push(connect(server.address, path)?);
         }
         Ok(server.pss_kb()? as f64)
     };
@@ -321,12 +323,36 @@ fn idle(server: &Server, from: usize, to: usize) -> anyhow::Result<Figures> {
     let slope = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum::<f64>()
         / points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum::<f64>();
     let (cpu_before, started) = (server.cpu_ns()?, Instant::now());
-    let quiet = Duration::from_secs(5);
-    std::thread::sleep(quiet);
+    let pings = answer_pings(&open, heartbeat_s.map_or(Duration::from_secs(5), |s| Duration::from_secs(s + 10)))?;
+    ensure!(pings > 0 || heartbeat_s.is_none(), "not one ping within a whole heartbeat");
     let idle_cpu_percent = (server.cpu_ns()? - cpu_before) as f64 / started.elapsed().as_nanos() as f64 * 100.0;
     let pss_kb = Some(server.pss_kb()? as f64);
     let (bytes_per_connection, idle_cpu_percent) = (Some(slope), Some(idle_cpu_percent));
     Ok(Figures { pss_kb, bytes_per_connection, idle_cpu_percent, ..Figures::default() })
+}
+
+/// Gives how many there were.
+fn answer_pings(open: &[TcpStream], time: Duration) -> anyhow::Result<usize> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (stream, i) in open.iter().zip(0..) {
+        epoll::add(&epoll, stream, EventData::new_u64(i), EventFlags::IN)?;
+    }
+    let (mut events, mut scratch, mut pings) = (Vec::with_capacity(1024), [0; 4096], 0);
+    let mut pong = Vec::new();
+    client_frame(&mut pong, 10, b"");
+    let until = Instant::now() + time;
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        events.clear();
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&left.try_into()?))?;
+        for event in &events {
+            let mut stream = &open[event.data.u64() as usize];
+            let length = stream.read(&mut scratch)?;
+            ensure!(length > 0 && scratch[0] & 15 == 9, "an idle connection has heard something else than a ping");
+            stream.write_all(&pong)?;
+            pings += 1;
+        }
+    }
+    Ok(pings)
 }
 
 fn connect(address: SocketAddr, path: &str) -> anyhow::Result<TcpStream> {

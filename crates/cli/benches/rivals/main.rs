@@ -30,6 +30,10 @@ struct Args {
     /// Seconds of load per workload
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
+    /// Seconds of silence after which idle connections ask for a ping (Millrace; the others have intervals of their own): their CPU is then
+    /// measured for so long and ten seconds more, and pings are answered
+    #[arg(long)]
+    heartbeat: Option<u64>,
     /// Given by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -37,7 +41,7 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let all = Workload::all(args.seconds);
+    let all = Workload::all(args.seconds, args.heartbeat);
     let wanted =
         |workload: &Workload| args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name());
     let workloads: Vec<Workload> = all.into_iter().filter(wanted).collect();

@@ -26,6 +26,7 @@ impl Hub {
                     Seen::Quiet(next_s) => next_s,
                     Seen::Silent => {
                         let is_websocket = conn.form.is_websocket();
+                        let heartbeat_s = conn.heartbeat_s(heartbeat_s);
                         conn.pinged_s = is_websocket.then_some(now_s);
                         conn.send(id, conn.form.heartbeat(), now_s, wire);
                         now_s + if is_websocket { grace_s.min(heartbeat_s) } else { heartbeat_s }
@@ -49,12 +50,16 @@ impl Hub {
 }
 
 impl Conn {
+    fn heartbeat_s(&self, of_hub: u32) -> u32 {
+        self.heartbeat_s.map_or(of_hub, |own| own.get().into())
+    }
+
     fn look(&self, now_s: u32, heartbeat_s: u32, grace_s: u32) -> Seen {
         let is_websocket = self.form.is_websocket();
         if self.closing && self.out.is_empty() {
             return Seen::Quiet(now_s + heartbeat_s);
         }
-        // A slow peer cannot answer a ping it has not got yet: while it takes bytes it lives.
+        // A slow peer cannot answer a ping it has not got yet: while it takes bytes it lives. How long it may take none is not its choice.
         if self.blocked {
             let stuck_s = now_s.saturating_sub(self.heard_s.max(self.wrote_s));
             let dead = (is_websocket || self.closing) && stuck_s >= BLOCKED_HEARTBEATS * heartbeat_s;
@@ -64,6 +69,7 @@ impl Conn {
             let dead = now_s.saturating_sub(at_s) >= grace_s;
             return if dead { Seen::Dead } else { Seen::Quiet(at_s + grace_s) };
         }
+        let heartbeat_s = self.heartbeat_s(heartbeat_s);
         let last_s = if is_websocket { self.heard_s } else { self.wrote_s };
         if now_s.saturating_sub(last_s) >= heartbeat_s { Seen::Silent } else { Seen::Quiet(last_s + heartbeat_s) }
     }

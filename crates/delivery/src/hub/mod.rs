@@ -16,14 +16,20 @@
 
 mod deliver;
 mod heartbeat;
+mod memory;
 mod recover;
 mod subscribe;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    num::NonZeroU16,
+};
 
 use millrace_protocol::{ChannelName, Epoch, Error, Form, Pattern, PatternMap, Position, Since, session::Policy};
 use slab::Slab;
 use smallvec::SmallVec;
+
+pub use memory::Memory;
 
 use crate::log::{Pool, WireLog};
 
@@ -95,19 +101,6 @@ pub enum Output {
     Close(ConnId),
 }
 
-/// Bytes that a hub holds, by what for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// Frames that readers are behind in.
-    pub logs: usize,
-    /// Room for frames that nobody is behind in now: bounded, and used again by the next log that fills.
-    pub spare: usize,
-    /// Bytes that wait for single connections.
-    pub out: usize,
-    /// Connections and their cursors.
-    pub connections: usize,
-}
-
 /// Bounds of one hub.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -169,6 +162,8 @@ struct Conn {
     closing: bool,
     /// A page of history is on its way.
     asking: bool,
+    /// Seconds of silence after which it wants a heartbeat; `None`: what the hub's bounds say.
+    heartbeat_s: Option<NonZeroU16>,
     /// A ping has left then, or a pinged peer has taken bytes; nothing was heard since.
     pinged_s: Option<u32>,
     heard_s: u32,
@@ -299,6 +294,11 @@ impl Hub {
 
     /// A new connection whose frames have this form.
     pub fn connect(&mut self, form: Form) -> ConnId {
+        self.connect_with(form, None)
+    }
+
+    /// The same, with a heartbeat of its own, in seconds.
+    pub fn connect_with(&mut self, form: Form, heartbeat_s: Option<NonZeroU16>) -> ConnId {
         self.generation = self.generation.wrapping_add(1);
         let conn = Conn {
             generation: self.generation,
@@ -306,6 +306,7 @@ impl Hub {
             blocked: false,
             closing: false,
             asking: false,
+            heartbeat_s,
             pinged_s: None,
             heard_s: self.now_s,
             wrote_s: self.now_s,
@@ -314,7 +315,7 @@ impl Hub {
             patterns: Vec::new(),
         };
         let id = ConnId { slot: self.conns.insert(conn) as u32, generation: self.generation };
-        self.look_at(id, self.now_s + self.config.heartbeat_s);
+        self.look_at(id, self.now_s + heartbeat_s.map_or(self.config.heartbeat_s, |own| own.get().into()));
         id
     }
 
@@ -413,26 +414,6 @@ impl Hub {
             self.outputs.push_back(Output::Close(*id));
         }
         stuck.len()
-    }
-
-    /// What this hub holds. Cost: O(connections + channels).
-    pub fn memory(&self) -> Memory {
-        let groups = || self.channels.iter().flat_map(|(_, channel)| &channel.groups);
-        let cursors: usize = groups().map(|g| g.live.capacity() * size_of::<Live>()).sum();
-        let of_conn = |conn: &Conn| {
-            conn.readers.capacity() * size_of::<Option<ReaderRef>>()
-                + conn.patterns.capacity() * size_of::<Option<PatternRef>>()
-        };
-        let due: usize = self.due.values().map(|ids| ids.capacity() * size_of::<ConnId>()).sum();
-        let slab = self.conns.capacity() * size_of::<Conn>();
-        let logs = self.pool.used_bytes();
-        debug_assert_eq!(logs, groups().map(|group| group.log.bytes()).sum::<usize>(), "no byte is counted twice");
-        Memory {
-            logs,
-            spare: self.pool.spare_bytes(),
-            out: self.conns.iter().map(|(_, conn)| conn.out.bytes.capacity()).sum(),
-            connections: slab + cursors + due + self.conns.iter().map(|(_, conn)| of_conn(conn)).sum::<usize>(),
-        }
     }
 
     fn conn(&self, id: ConnId) -> Option<&Conn> {

@@ -1,6 +1,6 @@
 //! Short scripts on a hub: inputs in, bytes out.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, num::NonZeroU16};
 
 use millrace_delivery::{Appended, Bounds, Config, ConnId, History, Hub, Output, Page, PageLimit, WaiterId, Wire};
 use millrace_protocol::{
@@ -182,6 +182,49 @@ fn a_blocked_reader_costs_no_queue() {
     assert_eq!(writes.concat(), expected);
     stage.flush();
     assert!(stage.hub.memory().logs <= 2 * millrace_delivery::SEGMENT_BYTES, "the log is small again");
+}
+
+#[test]
+fn a_heartbeat_of_its_own_is_kept_to() {
+    let mut stage = Stage::new();
+    let usual = stage.hub.connect(Form::Ndjson);
+    let [rare, ping, often] = [(Form::Ndjson, 100), (Form::Bare, 60), (Form::Ndjson, 7)]
+        .map(|(form, every_s)| stage.hub.connect_with(form, NonZeroU16::new(every_s)));
+    let mut beats: HashMap<ConnId, Vec<u32>> = HashMap::new();
+    for now_s in 1..=200 {
+        stage.hub.tick(now_s, &mut stage.tape);
+        for conn in [usual, rare, ping, often] {
+            if !stage.tape.take(conn).is_empty() {
+                beats.entry(conn).or_default().push(now_s);
+            }
+        }
+        // It answers what it was asked.
+        if beats.get(&ping).is_some_and(|beats| beats.last() == Some(&now_s)) {
+            stage.hub.heard(ping);
+        }
+    }
+    assert_eq!(beats[&usual], [25, 50, 75, 100, 125, 150, 175, 200]);
+    assert_eq!((&beats[&rare][..], &beats[&ping][..]), (&[100, 200][..], &[60, 120, 180][..]));
+    assert_eq!(beats[&often], (7..=200).step_by(7).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_counted_by_parts_is_all() {
+    let mut stage = Stage::new();
+    for i in 0..20 {
+        let slow = stage.reader([Form::Session, Form::Ndjson][i % 2], &format!("c{}", i % 7));
+        stage.attach(slow, "all", Since::Now).unwrap();
+        stage.tape.room.insert(slow, i);
+    }
+    stage.publish("all", &"x".repeat(1000));
+    stage.flush();
+    let whole = stage.hub.memory();
+    assert!(whole.logs > 0 && whole.out > 0 && whole.connections > 20 * 100, "{whole:?}");
+    let mut parts = stage.hub.shared_memory();
+    for slot in (0..stage.hub.slots()).step_by(3) {
+        stage.hub.count(slot..slot + 3, &mut parts);
+    }
+    assert_eq!(parts, whole);
 }
 
 #[test]

@@ -224,7 +224,7 @@ impl Driver {
         let event_loop = self.event_loop.clone();
         tokio::task::spawn_local(async move {
             // Until then nothing of what has come is looked at.
-            event_loop.begin_session(id, &caller, ticket.as_deref()).await;
+            event_loop.begin_session(id, &caller, ticket.as_deref(), None).await;
             event_loop.watch(id);
             event_loop.shard().turn();
         });

@@ -13,6 +13,8 @@ use crate::{replay::Pages, sockets::PipeBody};
 
 pub type Response = http::Response<Body>;
 
+/// The header that names the heartbeat of who has asked for one, in seconds.
+pub const HEARTBEAT: header::HeaderName = header::HeaderName::from_static("millrace-heartbeat");
 /// The header that names the position to go on from.
 pub const POSITION: header::HeaderName = header::HeaderName::from_static("millrace-position");
 

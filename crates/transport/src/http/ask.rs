@@ -39,6 +39,8 @@ pub struct Ask {
     /// Of an answer, unless the server's default is wanted; of a range, unless all of it is.
     pub limit: Option<usize>,
     pub wait: Option<Duration>,
+    /// Silence after which it wants a heartbeat, unless the server's default is wanted.
+    pub heartbeat: Option<Duration>,
     /// `subscribe=no`: this WebSocket only publishes.
     pub subscribe: bool,
 }
@@ -67,6 +69,17 @@ impl<'a> Query<'a> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_ref())
     }
 
+    /// Seconds, or a duration such as `30s` or `500ms`.
+    ///
+    /// Errors: [`Code::BadRequest`].
+    pub fn duration(&self, name: &str) -> Result<Option<Duration>, Error> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && (0.0..=86_400.0).contains(s));
+        let duration = seconds.map(Duration::from_secs_f64).or_else(|| humantime::parse_duration(text).ok());
+        let detail = || format!("`{name}` is a number of seconds, or a duration such as `30s`");
+        duration.map(Some).ok_or_else(|| Error::new(Code::BadRequest, detail()))
+    }
+
     fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s str> {
         self.0.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_ref())
     }
@@ -77,7 +90,7 @@ impl Ask {
     ///
     /// Errors: `bad_request`, `bad_position`.
     pub fn one(parts: &Parts, channel: ChannelName) -> Result<Self, Error> {
-        let query = Query::parse(parts, &["since", "until", "limit", "policy", "wait", "subscribe"])?;
+        let query = Query::parse(parts, &["since", "until", "limit", "policy", "wait", "heartbeat", "subscribe"])?;
         let since = last_event_id(&parts.headers)?.or(query.get("since")).map(str::parse).transpose()?;
         Self::with(&query, vec![(channel, since)], false)
     }
@@ -86,7 +99,7 @@ impl Ask {
     ///
     /// Errors: `bad_request`, `bad_channel`, `bad_position`, `too_many`.
     pub fn many(parts: &Parts) -> Result<Self, Error> {
-        let query = Query::parse(parts, &["channel", "since", "until", "limit", "policy", "wait"])?;
+        let query = Query::parse(parts, &["channel", "since", "until", "limit", "policy", "wait", "heartbeat"])?;
         let default: Option<Since> = query.get("since").map(str::parse).transpose()?;
         let named = query.all("channel").count();
         // Before they are compared with one another.
@@ -124,7 +137,8 @@ impl Ask {
             Some(_) => return Err(bad("`subscribe` is `yes` or `no`")),
         };
         let policy = query.get("policy").map_or(Ok(Policy::Every), Policy::parse)?;
-        let wait = query.get("wait").map(parse_wait).transpose()?;
+        let wait = query.duration("wait")?;
+        let heartbeat = query.duration("heartbeat")?;
         let until: Option<Since> = query.get("until").map(str::parse).transpose()?;
         if let Some(until) = until {
             if wait.is_some() {
@@ -140,20 +154,13 @@ impl Ask {
                 since.get_or_insert(Since::Earliest).check_until(until)?;
             }
         }
-        Ok(Self { channels, many, until, policy, limit, wait, subscribe })
+        Ok(Self { channels, many, until, policy, limit, wait, heartbeat, subscribe })
     }
 
     /// Each channel's start, `now` unless it was given.
     pub fn starts(&self) -> Vec<(ChannelName, Since)> {
         self.channels.iter().map(|(name, since)| (name.clone(), since.unwrap_or(Since::Now))).collect()
     }
-}
-
-/// Seconds, or a duration such as `30s` or `500ms`.
-fn parse_wait(text: &str) -> Result<Duration, Error> {
-    let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && (0.0..=86_400.0).contains(s));
-    let wait = seconds.map(Duration::from_secs_f64).or_else(|| humantime::parse_duration(text).ok());
-    wait.ok_or_else(|| Error::new(Code::BadRequest, "`wait` is a number of seconds, or a duration such as `30s`"))
 }
 
 fn split_position(text: &str, default: Option<Since>) -> Result<(ChannelName, Option<Since>), Error> {

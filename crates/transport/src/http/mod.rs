@@ -5,7 +5,7 @@ mod ask;
 mod route;
 
 pub use answer::{Body, Response, problem, text};
-pub(crate) use answer::{json, no_cache, no_content, position_header};
+pub(crate) use answer::{HEARTBEAT, json, no_cache, no_content, position_header};
 pub(crate) use ask::{Ask, Query, Wanted, discard, read_body};
 pub(crate) use route::{Handover, route};
 

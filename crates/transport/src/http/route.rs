@@ -1,6 +1,6 @@
 //! Which URL is answered by whom.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
 use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
@@ -8,7 +8,7 @@ use millrace_node::Metrics;
 use millrace_protocol::{ChannelName, Code, Error, Right};
 use percent_encoding::percent_decode_str;
 
-use super::{Ask, Body, Context, Query, Response, Wanted, discard, json, problem};
+use super::{Ask, Body, Context, HEARTBEAT, Query, Response, Wanted, discard, json, problem};
 use crate::{
     access::{Caller, shown_to},
     carcare, data_channel, long_polling, media, polling, publish, replay, rooms, sse,
@@ -138,6 +138,10 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
 async fn read(context: &Context, parts: &Parts, caller: Caller, ask: Ask) -> Result<Routed, Error> {
     caller.may_read(&ask)?;
     let wanted = Wanted::negotiate(&parts.headers)?;
+    let ends = ask.until.is_some() || matches!(wanted, Wanted::Json | Wanted::Xml);
+    if ends && ask.heartbeat.is_some() {
+        return Err(Error::new(Code::BadRequest, "`heartbeat` belongs to what goes on: streams and WebSockets"));
+    }
     match (wanted, ask.wait) {
         (Wanted::Sse | Wanted::Ndjson, Some(_)) => {
             Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers"))
@@ -204,15 +208,25 @@ fn plain(response: Response) -> Routed {
 fn with_upgrade(
     context: &Context,
     parts: &Parts,
-    (response, mut upgrade): (Response, Upgrade),
+    (mut response, mut upgrade): (Response, Upgrade),
 ) -> Result<Routed, Error> {
     upgrade.seat = context.admit(parts, &upgrade.caller)?;
+    tell_heartbeat(context, upgrade.heartbeat, &mut response);
     Ok((response, Some(Handover::WebSocket(upgrade))))
 }
 
 fn with_stream(context: &Context, parts: &Parts, mut stream: Stream) -> Result<Routed, Error> {
     stream.seat = context.admit(parts, &stream.caller)?;
-    Ok((stream.head(), Some(Handover::Stream(stream))))
+    let mut head = stream.head();
+    tell_heartbeat(context, stream.ask.heartbeat, &mut head);
+    Ok((head, Some(Handover::Stream(stream))))
+}
+
+/// Who asks for a heartbeat of its own hears which one it gets, in seconds.
+fn tell_heartbeat(context: &Context, asked: Option<Duration>, head: &mut Response) {
+    if let Some(heartbeat_s) = context.config().heartbeat_s(asked) {
+        head.headers_mut().insert(HEARTBEAT, heartbeat_s.get().into());
+    }
 }
 
 fn method_not_allowed(allow: &'static str) -> Response {
@@ -239,7 +253,7 @@ fn preflight() -> Response {
 }
 
 /// What scripts of other origins may see of an answer, besides what all may.
-const EXPOSED: &str = "etag, link, location, millrace-position, retry-after";
+const EXPOSED: &str = "etag, link, location, millrace-heartbeat, millrace-position, retry-after";
 
 /// Source: Fetch Standard, "CORS protocol". Only origins that the configuration names are told that they may read.
 fn allow_origin(context: &Context, parts: &Parts, response: &mut Response) {

@@ -3,6 +3,7 @@ use std::{
     collections::{HashMap, HashSet},
     future::poll_fn,
     io,
+    num::NonZeroU16,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     rc::Rc,
     time::Duration,
@@ -156,7 +157,8 @@ impl EventLoop {
     ) {
         let shard = &self.context.shard;
         let form = upgrade.form();
-        let Upgrade { caller, seat, ask, session, ticket, deflate } = upgrade;
+        let Upgrade { caller, seat, ask, session, ticket, heartbeat, deflate } = upgrade;
+        let heartbeat_s = self.context.config().heartbeat_s(heartbeat);
         let talk = match (&ask, session) {
             (Some(ask), false) => {
                 let channel = ask.channels[0].0.clone();
@@ -166,7 +168,7 @@ impl EventLoop {
             _ => Talk::Session,
         };
         let id = shard.with(|hub, sockets| {
-            let id = hub.connect(form);
+            let id = hub.connect_with(form, heartbeat_s);
             sockets.add_socket(id, fd, tls, talk, deflate.is_some(), Member::new(permit, seat));
             sockets.grants.put(id, caller.clone());
             id
@@ -177,7 +179,7 @@ impl EventLoop {
             shard.with(|hub, sockets| hub.send(id, &std::mem::take(&mut head), sockets));
         }
         if session {
-            self.begin_session(id, &caller, ticket.as_deref()).await;
+            self.begin_session(id, &caller, ticket.as_deref(), heartbeat_s).await;
         }
         if let Some(ask) = ask {
             let now_ms = shard.engine.now_ms();
@@ -202,9 +204,16 @@ impl EventLoop {
     }
 
     /// Says the first words of a session, and takes up what its ticket says.
-    pub(crate) async fn begin_session(&self, id: ConnId, caller: &Caller, ticket: Option<&str>) {
+    pub(crate) async fn begin_session(
+        &self,
+        id: ConnId,
+        caller: &Caller,
+        ticket: Option<&str>,
+        heartbeat_s: Option<NonZeroU16>,
+    ) {
         let config = self.context.config();
-        let (ping_ms, now_ms) = (config.heartbeat.as_millis() as u64, self.context.shard.engine.now_ms());
+        let heartbeat = heartbeat_s.map_or(config.heartbeat, |own| Duration::from_secs(own.get().into()));
+        let (ping_ms, now_ms) = (heartbeat.as_millis() as u64, self.context.shard.engine.now_ms());
         let verified = ticket.map(|ticket| self.verify_ticket(ticket, caller));
         let resumed = verified.as_ref().map(|verified| verified.as_deref().unwrap_or_default());
         self.say(id, &encode_connected(ping_ms, config.message_bytes_max, now_ms, caller.expires_ms(), resumed));
@@ -247,7 +256,7 @@ impl EventLoop {
     ) {
         let shard = &self.context.shard;
         let id = shard.with(|hub, sockets| {
-            let id = hub.connect(stream.form);
+            let id = hub.connect_with(stream.form, self.context.config().heartbeat_s(stream.ask.heartbeat));
             let member = Member::new(permit, stream.seat.take());
             sockets.add_socket(id, fd, tls, Talk::Stream(stream.transport), false, member);
             sockets.grants.put(id, stream.caller.clone());

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
 use millrace_protocol::{Code, Error, Form, session::SUBPROTOCOL, websocket::Deflate};
@@ -28,6 +30,8 @@ pub struct Upgrade {
     pub session: bool,
     /// What the session was given by the server that it comes from.
     pub ticket: Option<String>,
+    /// Silence after which it wants a heartbeat, if it has asked for one of its own.
+    pub heartbeat: Option<Duration>,
     /// What client and server have agreed on, if they compress.
     pub deflate: Option<Deflate>,
 }
@@ -67,13 +71,9 @@ pub fn accept_channel(
         let detail = format!("offer the subprotocol `{SUBPROTOCOL}`, or for bare payloads `{BARE}` or none");
         return Err(Error::new(Code::BadRequest, detail));
     }
-    let session = subprotocol == Some(SUBPROTOCOL);
-    accept(
-        parts,
-        Upgrade { caller, seat: None, ask: Some(ask), session, ticket: None, deflate: None },
-        subprotocol,
-        compression,
-    )
+    let (session, heartbeat) = (subprotocol == Some(SUBPROTOCOL), ask.heartbeat);
+    let upgrade = Upgrade { caller, seat: None, ask: Some(ask), session, ticket: None, heartbeat, deflate: None };
+    accept(parts, upgrade, subprotocol, compression)
 }
 
 /// On `/v1/connect`: a session. A resume ticket is offered beside the subprotocol: in a header, because URLs are logged on the way, and in
@@ -81,13 +81,13 @@ pub fn accept_channel(
 ///
 /// Errors: `bad_request`, with what is wrong in the handshake.
 pub fn accept_session(parts: &Parts, caller: Caller, compression: bool) -> Result<(Response, Upgrade), Error> {
-    Query::parse(parts, &[])?;
+    let heartbeat = Query::parse(parts, &["heartbeat"])?.duration("heartbeat")?;
     if !offers(&parts.headers, SUBPROTOCOL) {
         let detail = format!("this URL is for WebSocket with `Sec-WebSocket-Protocol: {SUBPROTOCOL}`");
         return Err(Error::new(Code::BadRequest, detail));
     }
     let ticket = offered(&parts.headers).find_map(|item| item.strip_prefix(RESUME)).map(str::to_owned);
-    let upgrade = Upgrade { caller, seat: None, ask: None, session: true, ticket, deflate: None };
+    let upgrade = Upgrade { caller, seat: None, ask: None, session: true, ticket, heartbeat, deflate: None };
     accept(parts, upgrade, Some(SUBPROTOCOL), compression)
 }
 

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use millrace_engine::HistoryConfig;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     client::{
         Ask, Item, Reader, Way, parts,
-        raw::{Frame, Raw},
+        raw::{Frame, Raw, handshake},
     },
     server::{Answer, Server, client, until, within},
 };
@@ -26,6 +26,39 @@ async fn idle_streams_have_a_heartbeat() {
             item = reader.next_of_all().await;
         }
         assert_eq!(item, Item::Heartbeat, "{:?}", reader.way);
+    }
+}
+
+#[tokio::test]
+async fn a_client_may_ask_for_a_heartbeat_of_its_own() {
+    let server = Server::with(|config| {
+        let limits = &mut config.limits;
+        (limits.heartbeat, limits.heartbeat_max) = (Duration::from_secs(1), Duration::from_secs(3));
+    });
+    let began = Instant::now();
+    let mut bare = Raw::connect(&server).await;
+    bare.send(handshake("/v1/channels/quiet?heartbeat=1h", None)).await;
+    let mut sse = Raw::connect(&server).await;
+    sse.send("GET /v1/channels/quiet?heartbeat=3 HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n").await;
+    for stream in [&mut bare, &mut sse] {
+        let head = stream.head().await;
+        assert!(head.contains("\r\nmillrace-heartbeat: 3\r\n"), "no longer than the server allows: {head}");
+    }
+    let mut session = Raw::upgrade(&server, "/v1/connect?heartbeat=0", Some("millrace.v1+json")).await;
+    let connected: Value = serde_json::from_slice(&session.frame().await.unwrap().payload).unwrap();
+    assert_eq!(connected["ping_ms"], 1000, "no shorter than the server's own, where that is short");
+    assert_eq!(session.frame().await.unwrap().opcode, 9);
+    assert!(began.elapsed() < Duration::from_millis(2900), "{:?}", began.elapsed());
+    assert_eq!(bare.frame().await.unwrap().opcode, 9);
+    assert!(began.elapsed() > Duration::from_millis(2900), "{:?}", began.elapsed());
+
+    for (path, detail) in [
+        ("/v1/channels/quiet?heartbeat=30s", "belongs to what goes on"),
+        ("/v1/stream?channel=quiet&heartbeat=30s&wait=1", "belongs to what goes on"),
+        ("/v1/channels/quiet?heartbeat=often", "`heartbeat` is a number of seconds"),
+    ] {
+        let why = server.get(path).await.assert_problem(400, "bad_request");
+        assert!(why.contains(detail), "{path}: {why}");
     }
 }
 
