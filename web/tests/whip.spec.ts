@@ -113,6 +113,8 @@ async function load(page: Page): Promise<void> {
     const source = readFileSync(createRequire(import.meta.url).resolve(`whip-whep/${name}.js`), 'utf8');
     await page.addScriptTag({ type: 'module', content: `${source}\nwindow.${name} = new ${name.toUpperCase()}Client();` });
   }
+  // A module runs after it was added, and of two pages one is not seen: it has no frames to wait for.
+  await page.waitForFunction(() => 'whip' in window && 'whep' in window, undefined, { polling: 20 });
 }
 
 type Foreign = {
