@@ -3,3 +3,4 @@
 mod compression;
 mod scripts;
 mod sim;
+mod stage;
