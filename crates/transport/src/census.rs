@@ -24,10 +24,10 @@ impl Census {
         let slots = shard.with(|hub, sockets| hub.slots().max(sockets.slots()));
         let part = self.slot..slots.min(self.slot + SLOTS_PER_S.max(slots / SECONDS_MAX));
         self.slot = part.end;
-        let (shared, shared_sockets, channels) = shard.with(|hub, sockets| {
+        let (shared, channels) = shard.with(|hub, sockets| {
             hub.count(part.clone(), &mut self.connections);
             self.sockets += sockets.bytes_of(part);
-            (hub.shared_memory(), sockets.shared_bytes(), hub.channel_count())
+            (hub.shared_memory(), hub.channel_count())
         });
         let metrics = &shard.metrics;
         metrics.channels.store(channels as u64, Relaxed);
@@ -35,7 +35,7 @@ impl Census {
         metrics.memory_spare.store(shared.spare as u64, Relaxed);
         if self.slot >= slots {
             let Self { connections: own, sockets, .. } = std::mem::take(self);
-            let connections = own.connections + shared.connections + sockets + shared_sockets;
+            let connections = own.connections + shared.connections + sockets + shard.sockets().shared_bytes();
             metrics.memory_out.store(own.out as u64, Relaxed);
             metrics.memory_connections.store(connections as u64, Relaxed);
         }

@@ -273,7 +273,7 @@ impl Sockets {
         slots.map(of_slot).sum()
     }
 
-    /// The same of what they have in common.
+    /// The same of what they have in common. Cost: O(peers of data channels).
     pub(crate) fn shared_bytes(&self) -> usize {
         self.endpoints.capacity() * size_of::<Option<Endpoint>>()
             + self.members.capacity() * size_of::<Option<Member>>()

@@ -6,7 +6,7 @@ import { openSession, type Dial } from './session.js';
 const dial: Dial = (host, token, hear, end) => {
   const protocols = ['millrace.v1+json'];
   if (token !== undefined) protocols.push(`bearer.${token}`);
-  const url = `${host.base.replace('http', 'ws')}/v1/connect${host.heartbeatMs ? `?heartbeat=${host.heartbeatMs}ms` : ''}`;
+  const url = `${host.base.replace(/^http/, 'ws')}/v1/connect${host.heartbeatMs ? `?heartbeat=${host.heartbeatMs}ms` : ''}`;
   const socket: WebSocket = new ((host.WebSocket ?? globalThis.WebSocket) as typeof WebSocket)(url, protocols);
   let detail: string;
   // A close event follows; only Node's implementations say what went wrong.
