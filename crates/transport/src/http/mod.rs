@@ -3,11 +3,13 @@
 mod answer;
 mod ask;
 mod route;
+mod wire;
 
 pub use answer::{Body, Response, problem, text};
 pub(crate) use answer::{HEARTBEAT, json, no_cache, no_content, position_header};
 pub(crate) use ask::{Ask, Query, Wanted, discard, read_body};
-pub(crate) use route::{Handover, route};
+pub(crate) use route::{Handover, Routed, route, route_read};
+pub(crate) use wire::{SimpleRequest, encode_answer, encode_head, is_read};
 
 use std::{
     cell::{OnceCell, RefCell},

@@ -100,6 +100,11 @@ impl Stream {
         self.unsent.clone()
     }
 
+    /// A connection that comes back; `head` was read already.
+    pub(crate) fn from_parts(Parts { tcp, tls, head }: Parts) -> Self {
+        Self { tcp, tls, head, unsent: Rc::default() }
+    }
+
     pub(crate) fn into_parts(self) -> Parts {
         Parts { tcp: self.tcp, tls: self.tls, head: self.head }
     }
