@@ -12,6 +12,7 @@ mod data_channels;
 mod devices;
 mod drain;
 mod http;
+mod keep_alive;
 mod life;
 mod limits;
 mod many;
