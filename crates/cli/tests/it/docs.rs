@@ -32,6 +32,17 @@ fn every_thesis_row_has_one_honest_line() {
     assert!(text.contains(&summary), "the summary says: {summary}");
 }
 
+/// Scripts write the tables of `docs/lab`.
+#[test]
+fn tables_have_no_undefined_cell() {
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("it was just listed");
+        let is_broken = |cell: &&str| ["undefined", "NaN", "[object Object]"].contains(cell);
+        let broken = text.lines().find(|line| line.starts_with("| ") && cells(line).iter().any(is_broken));
+        assert_eq!(broken, None, "{}", document.display());
+    }
+}
+
 #[test]
 fn every_relative_link_leads_somewhere() {
     let mut broken = Vec::new();

@@ -55,9 +55,10 @@ fn read(folder: &Path) -> Recording {
 #[test]
 fn a_scenario_is_run_and_recorded() {
     let folder = fresh("run");
-    let ended = run(&[&TINY[..], &["websocket,sse", "--slo", "p50<10s", "--out", text(&folder)]].concat());
+    let ended = run(&[&TINY[..], &["websocket,sse", "--slo", "p50<10s", "--live", "--out", text(&folder)]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(ended.out.trim(), text(&folder));
+    assert!(ended.err.contains("live: http://127.0.0.1:"), "the page has a server of its own: {ended:?}");
     let recording = read(&folder);
     assert_eq!((recording.planned, recording.slo.as_deref(), recording.seed), (2, Some("p50<10s"), 1));
     assert!(recording.command.starts_with("millrace lab run thorsen-broadcast --quick"), "{}", recording.command);
@@ -128,6 +129,8 @@ fn what_is_unknown_is_code_3_and_told_its_nearest() {
         (&["thorsen-chat", "--sed", "1"], "--seed"),
         (&["--resume", "/nowhere"], "no recording"),
         (&["storm", "--budget", "0.1"], "minutes"),
+        (&["storm", "--live=127.0.0.1:1"], "http://127.0.0.1:8080"),
+        (&["storm", "--live=http://127.0.0.1:1"], "--live=http://127.0.0.1:1: the server does not take the progress"),
     ] {
         let ended = run(&[&["lab", "run"][..], args].concat());
         assert!(ended.code == Some(3) && ended.err.contains(says), "{args:?}: {ended:?}");
