@@ -4,17 +4,22 @@
 LISTEN ?= 127.0.0.1:8080
 CARS ?= 12
 SEED ?= 7
+BINDIR ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 BIN := $(CARGO_TARGET_DIR)/debug/millrace
 WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json web/*.ts web/*.js sdk/src sdk/*.json -type f 2>/dev/null)
 
-.PHONY: help run test check fmt bench lab instructions sbom teeth build web sdk setup clean screenshots
+.PHONY: help run install test check fmt bench lab instructions sbom teeth build web sdk setup clean screenshots
 
 help: ## list what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 24
 
 run: build ## build all, serve on LISTEN (127.0.0.1:8080) with a fleet of CARS (12); FLAGS for the server
 	@scripts/run.sh $(BIN) $(LISTEN) $(CARS) $(SEED) $(FLAGS)
+
+install: build ## copy the built millrace to BINDIR (~/.cargo/bin)
+	install -D -m 755 $(BIN) $(BINDIR)/millrace
+	@case ":$$PATH:" in *":$(BINDIR):"*) ;; *) echo "$(BINDIR) is not on the PATH: export PATH=\"$(BINDIR):\$$PATH\"" ;; esac
 
 test: setup ## everything: Rust, client in Node and Chromium, pages in Chromium, lints
 	@scripts/test.sh

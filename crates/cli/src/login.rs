@@ -13,6 +13,11 @@ pub struct Login {
 }
 
 impl Login {
+    /// Whether the flag was given; the environment is for all commands.
+    pub fn is_given(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// Errors: `MILLRACE_TOKEN` is no token.
     pub fn token(self) -> anyhow::Result<Option<Token>> {
         self.token.map_or_else(from_environment, |token| Ok(Some(token)))

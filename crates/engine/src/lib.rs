@@ -33,7 +33,7 @@ pub const ENGINES: &[&str] = &["memory", "sqlite", "redis", "nats"];
 /// Why an engine cannot be opened. No variant holds a password.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("there is no engine of this kind; an engine is one of: {}", ENGINES.join(", "))]
+    #[error("there is no engine of this kind; an engine is memory, sqlite:PATH, redis://HOST:PORT or nats://HOST:PORT")]
     Unknown,
     /// A setting that this engine cannot keep: which, and what to do.
     #[error("{0}")]
@@ -59,8 +59,12 @@ pub fn check_url(url: &str) -> Result<(), OpenError> {
     if let Some(checked) = nats::check_url(url) {
         return checked;
     }
+    let needs = |what: &str| Err(OpenError::Setting(format!("`{url}` alone says too little: write {what}")));
     match url {
         "memory" => Ok(()),
+        "sqlite" => needs("sqlite:PATH, for example sqlite:millrace.db"),
+        "redis" => needs("redis://HOST:PORT, for example redis://127.0.0.1:6379"),
+        "nats" => needs("nats://HOST:PORT, for example nats://127.0.0.1:4222"),
         _ => Err(OpenError::Unknown),
     }
 }
@@ -85,8 +89,8 @@ pub fn open<D: Deliver>(
     if let Some(path) = sqlite::path(url) {
         return Ok(Arc::new(SqliteEngine::open(path?, config, deliver, clock)?));
     }
-    if let Some(url) = redis::Url::parse(url) {
-        return Ok(Arc::new(redis::open(url?, config, deliver, clock)?));
+    if let Some(parsed) = redis::Url::parse(url) {
+        return Ok(Arc::new(redis::open(shown_url(url), parsed?, config, deliver, clock)?));
     }
     if nats::check_url(url).is_some() {
         return Ok(Arc::new(nats::open(url, config, deliver, clock)?));

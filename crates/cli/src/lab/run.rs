@@ -16,7 +16,7 @@ use millrace_lab::{
 };
 
 use super::{exit_code, live::Live, stop_by_signal, view};
-use crate::{login, trust::Trust};
+use crate::{login, number::number, trust::Trust};
 
 const DEFAULT_SEED: u64 = 1;
 
@@ -74,10 +74,10 @@ pub struct What {
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
     /// How often each combination is run
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32, _>(..))]
     repeats: Option<u32>,
     /// Decides the order of runs, and random arrivals [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u64, _>(..))]
     seed: Option<u64>,
     /// What each run must keep, such as 'p99<100ms' or 'p99.9<1s,lost<1%'
     #[arg(long, value_name = "LEVEL")]
@@ -121,6 +121,7 @@ impl Args {
             let folder = self.out.unwrap_or_else(|| fresh_folder(scenario.name));
             return self.what.request(scenario, folder, self.budget, command);
         };
+        ensure!(self.what.seed.is_none(), "--seed has no effect with --resume: the recording has its own");
         // What is not said again is as it was.
         let old = Store::read(&folder)?;
         ensure!(
@@ -180,9 +181,7 @@ impl What {
         }
         if !self.transports.is_empty() {
             for name in &self.transports {
-                let all = Transport::ALL.map(Transport::name);
-                name.parse::<Transport>()
-                    .with_context(|| format!("no transport {name}{}", scenarios::nearest(name, all)))?;
+                name.parse::<Transport>()?;
             }
             sets.push(("transports".to_owned(), self.transports.join(",")));
         }

@@ -9,7 +9,7 @@ use std::{
 use crate::support::repository;
 
 /// Not ours, or made.
-const SKIPPED: [&str; 6] = ["target", "node_modules", "dist", "pack", "test-results", ".git"];
+const SKIPPED: [&str; 8] = ["target", "node_modules", "dist", "pack", "single", "test-results", "lab-results", ".git"];
 const STATES: [&str; 3] = ["works", "partly", "not yet"];
 
 #[test]
@@ -154,7 +154,12 @@ fn documents() -> Vec<PathBuf> {
     files(repository("").canonicalize().expect("it is here"), "md")
 }
 
-/// All below a folder with this ending.
+/// Everything here that people write.
+pub fn sources() -> Vec<PathBuf> {
+    files(repository("").canonicalize().expect("it is here"), "")
+}
+
+/// All below a folder with this ending; all of them with none.
 fn files(folder: PathBuf, ending: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder];
@@ -163,7 +168,7 @@ fn files(folder: PathBuf, ending: &str) -> Vec<PathBuf> {
             let (path, name) = (entry.path(), entry.file_name());
             if path.is_dir() && !SKIPPED.iter().any(|skipped| name == *skipped) {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == ending) {
+            } else if ending.is_empty() || path.extension().is_some_and(|extension| extension == ending) {
                 files.push(path);
             }
         }

@@ -123,6 +123,7 @@ fn what_is_unknown_is_code_3_and_told_its_nearest() {
     for (args, says) in [
         (&["thorsen-brodcast"][..], "did you mean thorsen-broadcast?"),
         (&["thorsen-chat", "--targets", "mosquito"], "did you mean mosquitto?"),
+        (&["thorsen-chat", "--targets", "foo"], "millrace: no target foo; there are millrace, ws"),
         (&["thorsen-chat", "--transports", "websockets"], "did you mean websocket?"),
         (&["thorsen-chat", "--set", "client=1"], "did you mean clients?"),
         (&["thorsen-chat", "--slo", "p99"], "p99.9<1s"),

@@ -42,10 +42,11 @@ const CHUNKS_MAX: usize = 1000;
 /// See the module.
 pub(crate) type RedisEngine<D> = Remote<Redis, D>;
 
-/// Opens the engine; its thread connects.
+/// Opens the engine; its thread connects. `shown` is the URL for logs.
 ///
 /// Errors: a setting that Redis cannot keep, or a server that refuses.
 pub(crate) fn open<D: Deliver>(
+    shown: String,
     url: Url,
     config: Config,
     deliver: Arc<D>,
@@ -61,7 +62,7 @@ pub(crate) fn open<D: Deliver>(
         return Err(OpenError::Setting("`engine.prefix` is made of A-Z a-z 0-9 _ - . :".into()));
     }
     let prefix = config.prefix.clone();
-    Remote::open(config, deliver, clock, move |node, events| Ok(Redis::new(url, &prefix, node, events)))
+    Remote::open(shown, config, deliver, clock, move |node, events| Ok(Redis::new(url, &prefix, node, events)))
 }
 
 pub(crate) struct Redis {

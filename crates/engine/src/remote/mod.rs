@@ -53,6 +53,9 @@ const LEASE: Duration = Duration::from_secs(5);
 const RENEW: Duration = Duration::from_secs(1);
 /// Between two looks at how many channels there are.
 const COUNT: Duration = Duration::from_secs(5);
+/// Attempts to renew the lease between two lines in the log about an engine that does not answer.
+const REPORT_EVERY: usize = 10;
+const NO_ANSWER: &str = "no answer";
 /// Longest that [`Engine::close`] waits.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -67,12 +70,16 @@ pub(crate) struct Remote<B: Broker, D: Deliver> {
 /// What the tasks of an engine share.
 struct Shared<B: Broker, D: Deliver> {
     broker: B,
+    /// For logs: without user and password.
+    url: String,
     node: String,
     config: Config,
     local: Arc<Local<D>>,
     appends: Appends,
     /// Channels with a past, about.
     count: AtomicUsize,
+    /// To reach the broker since it answered last; 0 while it answers.
+    attempts: AtomicUsize,
     /// The lease was renewed when that was tried last.
     is_leased: AtomicBool,
     counts: Counts,
@@ -96,12 +103,13 @@ struct Local<D: Deliver> {
 }
 
 impl<B: Broker, D: Deliver> Remote<B, D> {
-    /// Starts the engine's thread. `connect` makes a broker from this node's name and where events go; it runs on the engine's runtime.
+    /// Starts the engine's thread. `url` is for logs and has no secret. `connect` makes a broker from this node's name and where events go; it runs on the engine's runtime.
     ///
     /// A broker that cannot be reached within [`Config::wait`] is waited for in the background.
     ///
     /// Errors: those of `connect`, and what the broker refuses.
     pub fn open(
+        url: String,
         config: Config,
         deliver: Arc<D>,
         clock: impl Fn() -> u64 + Send + Sync + 'static,
@@ -124,10 +132,12 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         let shared = Arc::new(Shared {
             appends: Appends::new(config.wait),
             broker,
+            url,
             node,
             config,
             local,
             count: AtomicUsize::new(0),
+            attempts: AtomicUsize::new(0),
             is_leased: AtomicBool::new(false),
             counts: Counts::default(),
         });
@@ -149,21 +159,20 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         let first = self.block_on(wait + RENEW, async move {
             let until = Instant::now() + wait;
             loop {
+                shared.attempts.fetch_add(1, Relaxed);
                 match timeout_at(until, shared.renew()).await {
                     Ok(Err(BrokerError::Unavailable(_))) if Instant::now() < until => {
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                     Ok(result) => return result.map(drop),
-                    Err(_) => return Err(BrokerError::Unavailable("no answer".into())),
+                    Err(_) => return Err(BrokerError::Unavailable(NO_ANSWER.into())),
                 }
             }
         });
-        match first.unwrap_or_else(|| Err(BrokerError::Unavailable("no answer".into()))) {
-            Ok(()) => {}
+        match first.unwrap_or_else(|| Err(BrokerError::Unavailable(NO_ANSWER.into()))) {
+            Ok(()) => self.shared.report_answer(),
             Err(BrokerError::Refused(error)) => return Err(OpenError::Setting(error.detail)),
-            Err(BrokerError::Unavailable(why)) => {
-                tracing::warn!(why, "the engine does not answer yet; it is tried again and again");
-            }
+            Err(BrokerError::Unavailable(why)) => self.shared.report_absence(&why),
         }
         self.runtime.spawn(self.shared.clone().keep_lease());
         self.runtime.spawn(keeper::run(self.shared.clone()));
@@ -218,6 +227,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
             let renewed = timeout(LEASE, self.renew()).await;
             match renewed {
                 Ok(Ok(_)) => {
+                    self.report_answer();
                     if counted.is_none_or(|at| at.elapsed() >= COUNT)
                         && let Ok(count) = self.broker.count().await
                     {
@@ -225,9 +235,36 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                         counted = Some(Instant::now());
                     }
                 }
-                _ => self.is_leased.store(false, Relaxed),
+                failed => {
+                    self.is_leased.store(false, Relaxed);
+                    if (self.attempts.fetch_add(1, Relaxed) + 1).is_multiple_of(REPORT_EVERY) {
+                        let why = match failed {
+                            Ok(Err(BrokerError::Unavailable(why))) => why,
+                            Ok(Err(BrokerError::Refused(error))) => error.detail,
+                            _ => NO_ANSWER.into(),
+                        };
+                        self.report_absence(&why);
+                    }
+                }
             }
             tokio::time::sleep(RENEW).await;
+        }
+    }
+
+    fn report_absence(&self, why: &str) {
+        let (engine, attempt) = (&self.url, self.attempts.load(Relaxed));
+        let wait = humantime::format_duration(self.config.wait);
+        tracing::warn!(
+            %engine, attempt, why,
+            "the engine does not answer; trying again every second. Until it answers, publishing and history are refused with 503 \
+             after {wait}, and readers get nothing new"
+        );
+    }
+
+    fn report_answer(&self) {
+        let attempts = self.attempts.swap(0, Relaxed);
+        if attempts > 1 {
+            tracing::info!(engine = %self.url, attempts, "the engine answers");
         }
     }
 
