@@ -12,11 +12,13 @@ mod mirror;
 mod nats;
 mod redis;
 mod remote;
+mod shares;
 mod sqlite;
 
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig};
 pub use memory::MemoryEngine;
+pub use shares::{Held, may_take};
 pub use sqlite::SqliteEngine;
 
 use std::{num::NonZeroU32, sync::Arc};
@@ -147,7 +149,11 @@ pub struct Newest {
 
 /// Order and history of all channels.
 ///
-/// Errors of all methods: `unavailable` when the engine does not answer (the caller may retry), `too_many` over a limit.
+/// A channel is charged to the holder of the publication that creates it. Publications into an existing channel are not
+/// counted.
+///
+/// Errors of all methods: `unavailable` when the engine does not answer (the caller may retry), `too_many` over a limit
+/// or a share.
 pub trait Engine: Send + Sync {
     /// Accepts a publication: once the answer is there it has its place, and [`Deliver`] has it or will have it if the channel is watched.
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>>;

@@ -74,7 +74,7 @@ pub async fn record(context: &Context, caller: &Caller, data: Bytes, key: Option
     };
     let channel = channel(&car)?;
     caller.may(Right::Publish, &channel)?;
-    let mut publication = NewPublication::new(Kind::Json, data);
+    let mut publication = NewPublication::new(Kind::Json, data).held_by(caller.holder);
     publication.idempotency_key = key.map(Into::into);
     let mut newest = publication.clone().check()?;
     publish::check_size(context, &publication)?;

@@ -27,7 +27,7 @@ pub async fn one(
     let data = read_body(context, &parts.headers, body, context.config().message_bytes_max).await?;
     let publication = with_headers(&parts.headers, NewPublication::new(kind(&parts.headers, &data)?, data))?;
     context.check_publish(parts, caller, publication.data.len())?;
-    let position = context.shard.publish(&channel, publication).await?;
+    let position = context.shard.publish(&channel, publication.held_by(caller.holder)).await?;
     Ok(answer_position(position))
 }
 
@@ -57,7 +57,7 @@ pub async fn publish_line(context: &Context, caller: &Caller, line: &[u8]) -> Re
     let (channel, publication) = session::decode_publish(text)?;
     caller.may(Right::Publish, &channel)?;
     check_size(context, &publication)?;
-    context.shard.publish(&channel, publication).await
+    context.shard.publish(&channel, publication.held_by(caller.holder)).await
 }
 
 /// Errors: [`Code::TooLarge`].

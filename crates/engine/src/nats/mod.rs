@@ -203,6 +203,9 @@ impl Nats {
 }
 
 impl Broker for Arc<Nats> {
+    /// The last message of a channel stays for ever.
+    const FORGETS: bool = false;
+
     async fn append(
         &self,
         channel: &ChannelName,

@@ -28,7 +28,7 @@ use std::{
 
 use millrace_delivery::{Page, PageLimit};
 use millrace_protocol::{
-    ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
+    ChannelName, Code, Error, Holder, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
 };
 use tokio::{
@@ -37,7 +37,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::{Answer, Config, Deliver, Engine, Newest, OpenError, mirror::Mirror};
+use crate::{Answer, Config, Deliver, Engine, Newest, OpenError, mirror::Mirror, shares::Shares};
 
 pub(crate) use broker::{Broker, BrokerError, Event, Events, Lease, Token};
 pub(crate) use clock::Clock;
@@ -56,6 +56,8 @@ const COUNT: Duration = Duration::from_secs(5);
 /// Attempts to renew the lease between two lines in the log about an engine that does not answer.
 const REPORT_EVERY: usize = 10;
 const NO_ANSWER: &str = "no answer";
+/// The counts of channels per holder are halved once per `history.age_max`, and not more often than this.
+const FADE_MIN: Duration = Duration::from_secs(60);
 /// Longest that [`Engine::close`] waits.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -76,10 +78,13 @@ struct Shared<B: Broker, D: Deliver> {
     config: Config,
     local: Arc<Local<D>>,
     appends: Appends,
-    /// Channels with a past, about.
+    /// Approximate number of channels with a past, and how many this node has created since that was asked for.
     count: AtomicUsize,
     /// To reach the broker since it answered last; 0 while it answers.
     attempts: AtomicUsize,
+    created: AtomicUsize,
+    /// Number of channels that each holder has created on this node; it fades where the broker expires channels.
+    shares: Shares,
     /// The lease was renewed when that was tried last.
     is_leased: AtomicBool,
     counts: Counts,
@@ -131,6 +136,8 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         drop(guard);
         let shared = Arc::new(Shared {
             appends: Appends::new(config.wait),
+            shares: Shares::new(&config, config.channels_max),
+            created: AtomicUsize::new(0),
             broker,
             url,
             node,
@@ -223,16 +230,20 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
 
     async fn keep_lease(self: Arc<Self>) {
         let mut counted = None::<Instant>;
+        let (fade, mut faded) = (self.config.history.age_max.max(FADE_MIN), Instant::now());
         loop {
             let renewed = timeout(LEASE, self.renew()).await;
             match renewed {
                 Ok(Ok(_)) => {
                     self.report_answer();
-                    if counted.is_none_or(|at| at.elapsed() >= COUNT)
-                        && let Ok(count) = self.broker.count().await
-                    {
-                        self.count.store(count, Relaxed);
-                        counted = Some(Instant::now());
+                    if counted.is_none_or(|at| at.elapsed() >= COUNT) {
+                        // A channel that is created during the request may count twice, until the next one.
+                        let created = self.created.load(Relaxed);
+                        if let Ok(count) = self.broker.count().await {
+                            self.count.store(count, Relaxed);
+                            self.created.fetch_sub(created, Relaxed);
+                            counted = Some(Instant::now());
+                        }
                     }
                 }
                 failed => {
@@ -246,6 +257,10 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                         self.report_absence(&why);
                     }
                 }
+            }
+            if B::FORGETS && faded.elapsed() >= fade {
+                self.shares.fade();
+                faded = Instant::now();
             }
             tokio::time::sleep(RENEW).await;
         }
@@ -268,8 +283,19 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         }
     }
 
-    fn may_create(&self) -> bool {
-        self.count.load(Relaxed) < self.config.channels_max
+    /// Approximate number of channels with a past.
+    fn used(&self) -> usize {
+        self.count.load(Relaxed) + self.created.load(Relaxed)
+    }
+
+    fn may_create(&self, holder: Holder, channel: &ChannelName) -> bool {
+        self.shares.may_create(holder, self.shares.namespace(channel), self.used())
+    }
+
+    /// Counts a channel that this node has created.
+    fn created(&self, holder: Holder, channel: &ChannelName) {
+        self.created.fetch_add(1, Relaxed);
+        self.shares.take(holder, self.shares.namespace(channel));
     }
 
     fn bounds(&self, channel: &ChannelName) -> millrace_delivery::Bounds {

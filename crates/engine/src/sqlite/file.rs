@@ -7,7 +7,7 @@ use std::{
 };
 
 use millrace_delivery::Bounds;
-use millrace_protocol::{ChannelName, Epoch};
+use millrace_protocol::{ChannelName, Epoch, Holder};
 use rusqlite::{Connection, ErrorCode, OpenFlags, named_params, params};
 
 use crate::{Config, OpenError};
@@ -81,6 +81,8 @@ pub(super) struct Log {
     pub bytes: usize,
     pub is_durable: bool,
     pub bounds: Bounds,
+    /// The holder that has created the channel. The file does not keep it: channels that exist at start have none.
+    pub holder: Holder,
 }
 
 /// A file that this process alone writes, until it is dropped.
@@ -226,7 +228,8 @@ fn settle(db: &mut Connection, config: &Config) -> Result<(Epoch, Vec<(ChannelNa
     Ok((epoch, logs))
 }
 
-fn another(old: Option<Epoch>) -> Result<Epoch, getrandom::Error> {
+/// An epoch that is not the old one.
+pub(super) fn another(old: Option<Epoch>) -> Result<Epoch, getrandom::Error> {
     loop {
         let epoch = Epoch(getrandom::u32()?);
         if Some(epoch) != old {
@@ -255,6 +258,7 @@ fn read_logs(db: &Connection, config: &Config) -> rusqlite::Result<Vec<(ChannelN
             bytes: row.get(7)?,
             is_durable: history.durable,
             bounds: history.bounds(),
+            holder: Holder::NONE,
         };
         logs.push((name, log));
     }
@@ -263,9 +267,34 @@ fn read_logs(db: &Connection, config: &Config) -> rusqlite::Result<Vec<(ChannelN
 
 impl Log {
     /// A channel's beginning.
-    pub fn new(id: i64, epoch: Epoch, bounds: Bounds, is_durable: bool) -> Self {
+    pub fn new(id: i64, epoch: Epoch, bounds: Bounds, is_durable: bool, holder: Holder) -> Self {
         let (top, top_time_ms, oldest_time_ms, trimmed_before_ms, bytes) = Default::default();
-        Self { id, epoch, top, top_time_ms, first: 1, oldest_time_ms, trimmed_before_ms, bytes, is_durable, bounds }
+        let first = 1;
+        Self {
+            id,
+            epoch,
+            top,
+            top_time_ms,
+            first,
+            oldest_time_ms,
+            trimmed_before_ms,
+            bytes,
+            is_durable,
+            bounds,
+            holder,
+        }
+    }
+
+    /// Deletes the channel with its publications and idempotency keys.
+    pub fn delete(&self, db: &Connection) -> rusqlite::Result<()> {
+        for sql in [
+            "DELETE FROM publications WHERE channel = ?1",
+            "DELETE FROM idempotency_keys WHERE channel = ?1",
+            "DELETE FROM channels WHERE id = ?1",
+        ] {
+            db.prepare_cached(sql)?.execute([self.id])?;
+        }
+        Ok(())
     }
 
     /// Writes what has changed, the name and the epoch only at the beginning.

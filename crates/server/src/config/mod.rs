@@ -286,6 +286,7 @@ impl Config {
         millrace_engine::Config {
             history: self.history,
             namespaces: self.namespaces.iter().map(|(name, own)| (name.clone(), own.history(self.history))).collect(),
+            reserved: vec!["rooms".into()],
             channels_max: self.engine.channels_max,
             history_bytes_max: self.engine.history_bytes_max,
             wait: self.engine.wait,

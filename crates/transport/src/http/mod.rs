@@ -96,7 +96,10 @@ impl Context {
     /// Errors: as [`Access::caller`].
     pub(crate) async fn caller(&self, parts: &Parts) -> Result<Caller, Error> {
         let config = self.config();
-        self.access.caller(parts, &config.allowed_origins).await
+        let caller = self.access.caller(parts, &config.allowed_origins).await?;
+        let forwarded = parts.extensions.get().map(|ForwardedFor(address)| *address);
+        let address = forwarded.or_else(|| Some(parts.extensions.get::<Arc<Guest>>()?.address));
+        Ok(Caller { holder: self.limits.holder(caller.grant.subject.as_ref(), address), ..caller })
     }
 
     /// Lets a caller begin to read what goes on.

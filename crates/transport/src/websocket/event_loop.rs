@@ -167,7 +167,7 @@ impl EventLoop {
             (Some(ask), false) => {
                 let channel = ask.channels[0].0.clone();
                 let may_publish = caller.may(Right::Publish, &channel).is_ok();
-                Talk::Bare { channel, place: Place::default(), may_publish }
+                Talk::Bare { channel, place: Place::default(), may_publish, holder: caller.holder }
             }
             _ => Talk::Session,
         };
@@ -459,11 +459,11 @@ impl EventLoop {
                 self.close(id, Broken { code: websocket::CLOSE_FORBIDDEN, reason: Code::Forbidden.name() });
                 return false;
             }
-            (Message::Text(text), Talk::Bare { channel, place, .. }) => {
-                self.publish(id, channel, place, NewPublication::new(Kind::Utf8, text));
+            (Message::Text(text), Talk::Bare { channel, place, holder, .. }) => {
+                self.publish(id, channel, place, NewPublication::new(Kind::Utf8, text).held_by(*holder));
             }
-            (Message::Binary(data), Talk::Bare { channel, place, .. }) => {
-                self.publish(id, channel, place, NewPublication::new(Kind::Binary, data));
+            (Message::Binary(data), Talk::Bare { channel, place, holder, .. }) => {
+                self.publish(id, channel, place, NewPublication::new(Kind::Binary, data).held_by(*holder));
             }
             (Message::Text(_) | Message::Binary(_), Talk::Stream(_) | Talk::Http(_)) => return false,
             (Message::Ping(payload), _) => {

@@ -17,14 +17,14 @@ pub use handshake::{Upgrade, accept_channel, accept_session, is_upgrade, offered
 
 use millrace_engine::Place;
 use millrace_node::Transport;
-use millrace_protocol::ChannelName;
+use millrace_protocol::{ChannelName, Holder};
 
 use crate::keep_alive::HttpConnection;
 
 /// How a WebSocket talks.
 pub enum Talk {
     /// Payloads of one channel, both ways if its client may publish: that stays so as long as it is open.
-    Bare { channel: ChannelName, place: Place, may_publish: bool },
+    Bare { channel: ChannelName, place: Place, may_publish: bool, holder: Holder },
     /// Commands and pushes.
     Session,
     /// It is no WebSocket but an HTTP response that goes on: nothing more is expected from its client.
