@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 BIN := $(CARGO_TARGET_DIR)/debug/millrace
 WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json web/*.ts web/*.js sdk/src sdk/*.json -type f 2>/dev/null)
 
-.PHONY: help run install test check fmt bench lab instructions sbom teeth build web sdk setup clean screenshots
+.PHONY: help run install test quick check fmt bench lab instructions sbom teeth build web sdk setup clean screenshots
 
 help: ## list what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 24
@@ -23,6 +23,9 @@ install: build ## copy the built millrace to BINDIR (~/.cargo/bin)
 
 test: setup ## everything: Rust, client in Node and Chromium, pages in Chromium, lints
 	@scripts/test.sh
+
+quick: sdk/dist/.built web/node_modules/.installed ## what a change since main touches, in about three minutes; says what it leaves out
+	@node scripts/quick.mjs
 
 check: sdk/dist/.built web/node_modules/.installed ## formatting and lints of every language
 	cargo fmt --all --check

@@ -8,8 +8,6 @@ import type {} from '../src/pages/gateway/window';
 import type { Plan } from '../src/pages/gateway/wearers.ts';
 import { BEST, LOOKS, url, violations } from './page.ts';
 
-// Tabs find each other by their addresses: names for them (mDNS) need a network that carries them.
-test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-features=WebRtcHideLocalIpsWithMdns'] } });
 test.describe.configure({ timeout: 120_000 });
 
 const PATIENCE = { timeout: 40_000 };

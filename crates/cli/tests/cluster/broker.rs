@@ -8,7 +8,10 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::process::{BOUND, Folder, Process, free_port, is_there, path_of, until};
+use crate::{
+    ports::free_port,
+    process::{BOUND, Folder, Process, is_there, path_of, until},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -74,7 +74,10 @@ fn a_scenario_is_run_and_recorded() {
         let watched = test.watched.as_ref().expect("somebody watched");
         let cpu_s = watched.cpu_user_s + watched.cpu_system_s;
         assert!(cpu_s > 0.0 && watched.rss_bytes > 1 << 20 && watched.descriptors > 7, "{watched:?}");
-        assert!((watched.seconds - (test.drained_s - test.start_s)).abs() < 0.2, "{watched:?}");
+        // Samples come late where other processes take the CPU: then less of the test lies between the first and the last one.
+        let lasted = test.drained_s - test.start_s;
+        let missing = if watched.others_cores > 0.1 { lasted / 2.0 } else { 0.2 };
+        assert!((lasted - missing..lasted + 0.2).contains(&watched.seconds), "{lasted} s, {watched:?}");
         let seconds = run.seconds.iter().filter_map(|second| second.watched.as_ref()?.metrics);
         assert!(seconds.map(|metrics| metrics.publications).sum::<u64>() >= 100, "what the server says of itself");
     }

@@ -8,6 +8,8 @@ mod gateway;
 mod hygiene;
 mod lab;
 mod memory;
+#[path = "../ports/mod.rs"]
+mod ports;
 mod readme;
 mod restart;
 mod serving;
