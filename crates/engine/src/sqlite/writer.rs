@@ -175,8 +175,12 @@ impl<D: Deliver> Writer<D> {
             let mut budget = FORGET_MAX;
             let result = work(self, &mut budget)?;
             self.forget(&mut budget)?;
-            for name in self.before.keys() {
-                self.logs[name].save(&self.file.db, name)?;
+            for (name, was) in &self.before {
+                let log = &self.logs[name];
+                match was {
+                    Some(_) => log.update(&self.file.db)?,
+                    None => log.insert(&self.file.db, name)?,
+                }
             }
             self.file.db.prepare_cached("COMMIT")?.execute([])?;
             Ok(result)
