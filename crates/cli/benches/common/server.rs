@@ -93,7 +93,8 @@ impl Server {
         Ok(threads)
     }
 
-    /// Of each of its threads, in nanoseconds: CPU time, and how long it was ready to run and had to wait for a CPU that others used.
+    /// Of each of its threads, in nanoseconds: CPU time, and how long it was ready to run and had to wait for a CPU
+    /// that others used.
     pub fn threads_ns(&self) -> anyhow::Result<Vec<(u64, u64)>> {
         let mut all = Vec::new();
         for thread in self.threads()? {

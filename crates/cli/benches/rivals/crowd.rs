@@ -1,7 +1,7 @@
 //! Readers and publishers, by one epoll.
 //!
-//! It never sleeps. To wake who sleeps on the same machine costs the sender 3 to 18 us in a virtual machine, by luck and by how soon it
-//! answers, and no server pays that for clients that are elsewhere.
+//! It never sleeps. To wake who sleeps on the same machine costs the sender 3 to 18 us in a virtual machine, by luck
+//! and by how soon it answers, and no server pays that for clients that are elsewhere.
 
 use std::{
     thread::sleep,
@@ -50,8 +50,8 @@ impl Crowd {
         Ok(Self { epoll, readers, publishers, events, scratch, latencies_us: Vec::new() })
     }
 
-    /// Each publisher sends once per period of `interval x publishers`, at a moment of its own in it; each message is delivered `copies`
-    /// times.
+    /// Each publisher sends once per period of `interval x publishers`, at a moment of its own in it; each message is
+    /// delivered `copies` times.
     pub fn open_loop(
         &mut self,
         server: &Server,
@@ -106,7 +106,8 @@ impl Crowd {
         self.figures(server, cpu_before, delivered, started.elapsed())
     }
 
-    /// Each publisher publishes again as soon as it is answered, for so many seconds; nobody reads. Figures are per publication.
+    /// Each publisher publishes again as soon as it is answered, for so many seconds; nobody reads. Figures are per
+    /// publication.
     pub fn post(&mut self, server: &Server, seconds: f64) -> anyhow::Result<Figures> {
         settle(server)?;
         let cpu_before = server.cpu_ns()?;
@@ -209,7 +210,8 @@ pub fn settle(server: &Server) -> anyhow::Result<()> {
     }
 }
 
-/// The moments within a period at which so many publishers send, who know nothing of each other: by chance, the same in each run, in order.
+/// The moments within a period at which so many publishers send, who know nothing of each other: by chance, the same in
+/// each run, in order.
 fn moments(publishers: usize, period: Duration) -> Vec<Duration> {
     let mut chance = 0_u64;
     let mut moment = || {

@@ -18,7 +18,8 @@ use crate::{
     wire::{self, client_frame},
 };
 
-/// Memory of readers by HTTP to whom nothing is sent: the difference between none and so many, what they need in common included.
+/// Memory of readers by HTTP to whom nothing is sent: the difference between none and so many, what they need in common
+/// included.
 pub fn waiting(server: &Server, readers: usize, dialect: impl Fn() -> Box<dyn Dialect>) -> anyhow::Result<Figures> {
     settle(server)?;
     let before_kb = server.pss_kb()? as f64;
@@ -29,7 +30,8 @@ pub fn waiting(server: &Server, readers: usize, dialect: impl Fn() -> Box<dyn Di
     Ok(Figures { pss_kb: Some(pss_kb), bytes_per_connection, ..Figures::default() })
 }
 
-/// Memory of WebSockets by a fit from `from` to `to` of them; and their CPU, pings included where a heartbeat is asked for.
+/// Memory of WebSockets by a fit from `from` to `to` of them; and their CPU, pings included where a heartbeat is asked
+/// for.
 pub fn websockets(server: &Server, from: usize, to: usize, heartbeat_s: Option<u64>) -> anyhow::Result<Figures> {
     let mut open = Vec::with_capacity(to);
     let path = heartbeat_s.map(|every_s| format!("/v1/channels/idle?heartbeat={every_s}"));

@@ -29,7 +29,8 @@ pub enum Workload {
     Pairs { pairs: usize, per_s: f64, seconds: f64 },
     /// One connection that sends and waits for its own message.
     Echo { seconds: f64 },
-    /// Connections that do nothing: memory between `from` and `to` of them. Their CPU while no ping is due, or over a whole heartbeat.
+    /// Connections that do nothing: memory between `from` and `to` of them. Their CPU while no ping is due, or over a
+    /// whole heartbeat.
     Idle { from: usize, to: usize, heartbeat_s: Option<u64> },
     /// `Broadcast` to readers by HTTP; the publisher uses `POST`.
     HttpBroadcast { transport: Transport, is_tls: bool, readers: usize, interval: Duration, seconds: f64 },
@@ -37,7 +38,8 @@ pub enum Workload {
     HttpSaturate { transport: Transport, readers: usize, seconds: f64 },
     /// Readers by HTTP to whom nothing is sent: memory of so many.
     HttpIdle { transport: Transport, readers: usize },
-    /// So many publishers with a channel each, who `POST` again as soon as they are answered. Durable: an answer means that it is on disk.
+    /// So many publishers with a channel each, who `POST` again as soon as they are answered. Durable: an answer means
+    /// that it is on disk.
     Post { publishers: usize, is_durable: bool, seconds: f64 },
 }
 

@@ -1,8 +1,10 @@
-//! What Millrace costs on one core, in one run beside uWebSockets (as Bun carries it) and `ws` by WebSocket, and beside Nchan and
-//! durable-streams by HTTP: the rivals take turns, and each figure is the median over the passes. `make bench` runs it; the rivals are
-//! installed into a cache when they are first needed, those that have to be built with `--build` only.
+//! What Millrace costs on one core, in one run beside uWebSockets (as Bun carries it) and `ws` by WebSocket, and beside
+//! Nchan and durable-streams by HTTP: the rivals take turns, and each figure is the median over the passes. `make
+//! bench` runs it; the rivals are installed into a cache when they are first needed, those that have to be built with
+//! `--build` only.
 //!
-//! The server is pinned to CPU 0, this generator to CPU 1. Figures of different machines cannot be compared, ratios of one run can.
+//! The server is pinned to CPU 0, this generator to CPU 1. Figures of different machines cannot be compared, ratios of
+//! one run can.
 
 mod client;
 mod crowd;
@@ -28,7 +30,8 @@ struct Args {
     /// Who is measured, each by the workloads that it has
     #[arg(long, value_delimiter = ',', default_value = "millrace,bun,ws,nchan,durable-streams")]
     targets: Vec<Target>,
-    /// Build rivals that come as source (durable-streams: a few minutes); else they are skipped if they are not built yet
+    /// Build rivals that come as source (durable-streams: a few minutes); else they are skipped if they are not built
+    /// yet
     #[arg(long)]
     build: bool,
     /// What is measured; all if nothing is named
@@ -37,8 +40,8 @@ struct Args {
     /// Seconds of load per workload
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Seconds of silence after which idle connections ask for a ping (Millrace; the others have intervals of their own): their CPU is then
-    /// measured for so long and ten seconds more, and pings are answered
+    /// Seconds of silence after which idle connections ask for a ping (Millrace; the others have intervals of their
+    /// own): their CPU is then measured for so long and ten seconds more, and pings are answered
     #[arg(long)]
     heartbeat: Option<u64>,
     /// Given by `cargo bench`

@@ -1,6 +1,7 @@
 //! The servers that are measured, each as a process pinned to CPU 0.
 //!
-//! uWebSockets itself comes from no registry: build `crates/lab/src/targets/uws/server.cpp` beside a checkout of uSockets and uWebSockets and name it in `MILLRACE_UWS`:
+//! uWebSockets itself comes from no registry: build `crates/lab/src/targets/uws/server.cpp` beside a checkout of
+//! uSockets and uWebSockets and name it in `MILLRACE_UWS`:
 //!
 //! ```sh
 //! gcc -O3 -march=native -flto -DLIBUS_NO_SSL -IuSockets/src -c uSockets/src/*.c uSockets/src/eventing/*.c
@@ -42,8 +43,8 @@ pub enum Variant {
     /// What is published is kept in memory.
     Plain,
     Tls,
-    /// What is published is on disk before it is answered. Millrace: SQLite with a write-ahead log and `synchronous=full`, an `fdatasync`
-    /// per batch. durable-streams: its log, an `fdatasync` per batch.
+    /// What is published is on disk before it is answered. Millrace: SQLite with a write-ahead log and
+    /// `synchronous=full`, an `fdatasync` per batch. durable-streams: its log, an `fdatasync` per batch.
     Durable,
 }
 

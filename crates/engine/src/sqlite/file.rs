@@ -20,8 +20,8 @@ const SCHEMA: i64 = 1;
 const BUSY: Duration = Duration::from_secs(5);
 /// The log of what is not in the main file yet is cut back to this after a burst.
 const WAL_BYTES_MAX: usize = 64 << 20;
-/// Pages of that log, of 4 KiB each, after which they go into the main file. SQLite's own 1,000 are a few batches where many channels are written:
-/// then the same pages of the index are written again and again.
+/// Pages of that log, of 4 KiB each, after which they go into the main file. Where many channels are written, SQLite's own
+/// 1,000 are full after a few batches, and the same pages of the index go into the main file again and again.
 const CHECKPOINT_PAGES: usize = 4000;
 
 /// Publications of all channels lie in the order of their coming, so that a batch fills few pages however many channels it has; the index

@@ -139,8 +139,9 @@ impl Context {
 
     /// Keeps a timer of the runtime set while requests come.
     ///
-    /// If none is set when its thread goes to sleep, the runtime wakes itself, by a system call, for each one that is set until it sleeps
-    /// again; and hyper sets one for each head that it waits for. Requests that all wait for an engine leave none.
+    /// If none is set when its thread goes to sleep, the runtime wakes itself, by a system call, for each one that is
+    /// set until it sleeps again; and hyper sets one for each head that it waits for. Requests that all wait for an
+    /// engine leave none.
     pub(crate) fn keep_timer(self: &Rc<Self>) {
         if self.timer.replace(Some(true)).is_some() {
             return;

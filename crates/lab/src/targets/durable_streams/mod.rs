@@ -1,5 +1,6 @@
-//! `durable-streams`: the Durable Streams protocol in Rust, one URL per stream, by server-sent events and long polling. From crates.io, by
-//! `scripts/durable-streams.sh`. Streams are of text: what is read is what was appended, one message after the other, as their log has it.
+//! `durable-streams`: the Durable Streams protocol in Rust, one URL per stream, by server-sent events and long polling.
+//! From crates.io, by `scripts/durable-streams.sh`. Streams are of text: what is read is what was appended, one message
+//! after the other, as their log has it.
 
 use std::{path::PathBuf, process::Command};
 
