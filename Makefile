@@ -38,8 +38,8 @@ fmt: ## format the Rust code
 	cargo fmt --all
 	cargo fmt --manifest-path fuzz/Cargo.toml
 
-bench: web ## what a delivery costs on one core, beside Bun (uWebSockets) and ws (needs two cores)
-	cargo bench -p millrace-cli --bench rivals
+bench: web ## what a delivery costs on one core, beside rivals (needs two cores); BENCH="--build" builds those that come as source
+	cargo bench -p millrace-cli --bench rivals -- $(BENCH)
 
 lab: build ## every scenario of the lab in its quick form, on this server
 	@scripts/lab-quick.sh $(BIN)

@@ -211,8 +211,12 @@ impl<D: Deliver> Writer<D> {
             let mut budget = FORGET_MAX;
             let result = work(self, &mut budget)?;
             self.forget(&mut budget)?;
-            for (name, log) in self.before.keys().filter_map(|name| Some((name, self.logs.get(name)?))) {
-                log.save(&self.file.db, name)?;
+            for (name, was) in &self.before {
+                let Some(log) = self.logs.get(name) else { continue };
+                match was {
+                    Some(was) if was.id == log.id => log.update(&self.file.db)?,
+                    _ => log.insert(&self.file.db, name)?,
+                }
             }
             self.file.db.prepare_cached("COMMIT")?.execute([])?;
             Ok(result)

@@ -222,9 +222,9 @@ fn histories_are_bounded_on_disk_and_the_file_does_not_grow_for_ever() {
             sql(&path, "SELECT max(held) FROM (SELECT count(*) AS held FROM publications GROUP BY channel)");
         assert!(rows <= 200, "{rows}");
     }
-    // Ten channels of at most 100,000 bytes, and the log of what is not in the main file yet.
+    // Ten channels of at most 100,000 bytes, and the log of what is not in the main file yet: 4,000 pages and a batch.
     assert!(sizes[11] <= sizes[3] + sizes[3] / 10, "{sizes:?}");
-    assert!(sizes[11] < 10_000_000, "{sizes:?}");
+    assert!(sizes[11] < 25_000_000, "{sizes:?}");
     assert_eq!(opened.read("c/1", Since::Earliest).1.last(), Some(&12_000));
 
     // All of it becomes too old, and the file small again.

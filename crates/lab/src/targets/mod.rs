@@ -5,6 +5,7 @@
 
 mod bun;
 mod centrifugo;
+mod durable_streams;
 mod engineio;
 mod install;
 mod mercure;
@@ -47,6 +48,7 @@ pub static TARGETS: &[&dyn Target] = &[
     &pushpin::Pushpin,
     &centrifugo::Centrifugo,
     &mercure::Mercure,
+    &durable_streams::DurableStreams,
     &millrace::SECURED,
     &millrace::SECURED_RESUMED,
 ];

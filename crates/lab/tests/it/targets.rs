@@ -126,6 +126,11 @@ fn millrace_delivers_all() {
 }
 
 #[test]
+fn durable_streams_delivers_all() {
+    delivers_all_by_every_transport("durable-streams");
+}
+
+#[test]
 fn millrace_tls_delivers_all() {
     delivers_all("millrace-tls");
 }

@@ -1,6 +1,6 @@
 //! Which URL is answered by whom.
 
-use std::{rc::Rc, time::Duration};
+use std::{borrow::Cow, rc::Rc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
 use hyper::body::Incoming;
@@ -36,6 +36,7 @@ pub enum Handover {
 pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {
     let metrics = context.shard.metrics.clone();
     Metrics::add(&metrics.http_requests, 1);
+    context.keep_timer();
     let (parts, mut body) = request.into_parts();
     let (mut response, handover) = match answer(&context, &parts, &mut body).await {
         Ok(routed) => routed,
@@ -314,9 +315,9 @@ fn method_not_allowed(allow: &'static str) -> Response {
     response
 }
 
-fn decode(segment: &str) -> Result<String, Error> {
+fn decode(segment: &str) -> Result<Cow<'_, str>, Error> {
     let text = percent_decode_str(segment).decode_utf8();
-    Ok(text.map_err(|_| Error::new(Code::BadChannel, "the name is not UTF-8"))?.into_owned())
+    text.map_err(|_| Error::new(Code::BadChannel, "the name is not UTF-8"))
 }
 
 fn preflight() -> Response {
