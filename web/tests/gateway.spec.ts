@@ -443,6 +443,7 @@ test('a name that is taken is refused until it is free, and what is no offer is 
     const second = await context.newPage();
     await second.goto(url(`/gateway/${name}?device`));
     await second.getByLabel('Name').fill('arm');
+    await second.getByLabel('How many').fill('1');
     await second.getByLabel('What they send').selectOption('nothing');
     await second.getByRole('button', { name: 'Start' }).click();
     await expect(second.getByText('there is a peer of this name already')).toBeVisible(PATIENCE);
