@@ -32,6 +32,11 @@ fn test(outcome: &Outcome) -> &Phase {
     outcome.phase(PhaseName::Test).expect("a test")
 }
 
+/// False if other processes took the CPU: then latencies and the times of reconnects are those of the machine.
+fn is_quiet(outcome: &Outcome) -> bool {
+    !outcome.validity.iter().any(|finding| ["crowded", "generator_bound"].contains(&finding.code.as_str()))
+}
+
 #[test]
 fn every_shape_delivers_all_that_is_due() {
     for (shape, clients, per_s, sent, delivered) in [
@@ -53,7 +58,9 @@ fn every_shape_delivers_all_that_is_due() {
             assert_eq!((phase.spread_us.count(), phase.lateness_us.count()), (sent, sent), "{what}");
             let by_second: u64 = outcome.seconds.iter().map(|second| second.latency_us.count()).sum();
             assert_eq!(by_second, delivered, "{what}");
-            assert!((10..=40).contains(&phase.probe_us.count()), "{} probes, {what}", phase.probe_us.count());
+            // One each 50 ms, and some that were due before the test.
+            let probes_max = ((phase.drained_s - phase.start_s) / 0.05) as u64 + 20;
+            assert!((10..=probes_max).contains(&phase.probe_us.count()), "{} probes, {what}", phase.probe_us.count());
             let connect = outcome.phase(PhaseName::Connect).unwrap();
             assert_eq!(connect.connect_us.count(), connect.counts.connected, "{what}");
             assert!(connect.counts.connected > clients as u64, "{what}");
@@ -107,7 +114,8 @@ fn a_stall_is_felt_by_all_who_waited() {
     let latency = &test(&outcome).latency_us;
     assert_eq!(latency.count(), 1000);
     let waited = latency.beyond(200_000);
-    assert!((180..=230).contains(&waited), "{waited} of about 200 waited longer than half of the stall");
+    let waited_max = if is_quiet(&outcome) { 230 } else { 1000 };
+    assert!((180..=waited_max).contains(&waited), "{waited} of about 200 waited longer than half of the stall");
 }
 
 #[test]
@@ -124,7 +132,10 @@ fn after_a_storm_everybody_is_back() {
         measure(&Plan { patience: Duration::from_secs(2), ..plan(Shape::Storm, 200, 20.0) }, Behaviour::default());
     let phase = test(&outcome);
     assert_eq!((phase.counts.connected, phase.connect_us.count()), (200, 200));
-    assert!(phase.counts.delivered >= 200 * 19 - 400 && phase.counts.broken == 0, "{:?}", phase.counts);
+    let counts = phase.counts;
+    assert!(counts.delivered + counts.lost == 200 * 20 && counts.broken == 0, "{counts:?}");
+    // What is published while they come back is lost: two publications where they have the CPU.
+    assert!(counts.delivered >= 200 * 19 - 400 || !is_quiet(&outcome), "{counts:?} {:?}", outcome.validity);
 }
 
 #[test]

@@ -99,6 +99,12 @@ fn cpu_ns(clock: ClockId) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Returns the CPU that this process has used outside the kernel, as the kernel counts it: in hundredths of a second. Source: proc(5).
+fn user_ticks() -> u64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    stat.rsplit(") ").next().unwrap().split(' ').nth(11).unwrap().parse().unwrap()
+}
+
 /// Works until this thread has used so much more CPU.
 fn burn(milliseconds: u64, mut work: impl FnMut()) {
     let until = cpu_ns(ClockId::ThreadCPUTime) + milliseconds * 1_000_000;
@@ -121,6 +127,7 @@ fn burner() {
         let mut zero = fs::File::open("/dev/zero").unwrap();
         let mut buffer = vec![0; 1 << 20];
         burn(300, || zero.read_exact(&mut buffer).unwrap());
+        println!("user {}", user_ticks());
         println!("used {}", cpu_ns(ClockId::ProcessCPUTime));
         let _ = std::io::stdin().read(&mut [0]);
     });
@@ -131,18 +138,20 @@ fn burner() {
 fn cpu_is_what_the_process_says_it_used() {
     let mut subject = Subject::myself("sampler::burner");
     let sampler = start(&subject, 20, 4096);
+    let user_s = subject.line("user ").parse::<f64>().unwrap() / 100.0;
     let used_ns: u64 = subject.line("used ").parse().unwrap();
     let series = sampler.finish();
     let (first, last) = whole(&series);
     let (tree, process) = (&last.trees[0], &last.trees[0].processes[0]);
     assert!(near(tree.cpu.total_s(), used_ns as f64 / 1e9, 0.0, 0.01), "{used_ns} ns, {tree:?}");
     assert_eq!(tree.cpu, process.cpu);
-    // 0.5 s of computing and 0.3 s of copying zeros, divided as the kernel's ticks saw it.
-    assert!(near(tree.cpu.user_ns as f64 / 1e9, 0.5, 0.2, 0.03), "{tree:?}");
+    // 0.5 s of computing and 0.3 s of copying zeros, divided as the kernel's ticks saw it: on a busy machine they miss some of it.
+    assert!(near(tree.cpu.user_ns as f64 / 1e9, user_s, 0.0, 0.03), "{user_s} s, {tree:?}");
+    assert!((0.25..0.7).contains(&user_s), "{user_s} s, {tree:?}");
     let stays = process.threads["stays"] as f64 / 1e9;
     assert!(near(stays, 0.6, 0.05, 0.02), "{stays} s");
     let gone = process.threads["gone"] as f64 / 1e9;
-    assert!((0.1..0.23).contains(&gone), "{gone} s: what it used in its last interval may be missing");
+    assert!((0.02..0.23).contains(&gone), "{gone} s: what it used in its last interval, which may be long, is missing");
     let usage = series.usage(0.0, f64::MAX).unwrap();
     assert_eq!(usage.cpu, tree.cpu.since(&first.trees[0].cpu));
     assert!(near(usage.cores * usage.seconds, usage.cpu.total_s(), 1e-9, 0.0));
@@ -242,11 +251,13 @@ fn a_long_series_is_thinned() {
     let mut subject = Subject::shell("echo ready; read line");
     subject.line("ready");
     let sampler = start(&subject, 1, 16);
-    wait_for(&sampler, |sample| sample.at_s > 0.25);
+    wait_for(&sampler, |_| true);
+    let early_s = sampler.latest().unwrap().at_s;
+    wait_for(&sampler, |sample| sample.at_s > early_s + 0.25);
     let series = sampler.finish();
     let (first, last) = whole(&series);
     assert!(series.samples.len() <= 16, "{}", series.samples.len());
-    assert!(first.at_s < 0.1 && last.at_s > 0.25);
+    assert!(first.at_s <= early_s && last.at_s > early_s + 0.25, "{first:?} {last:?}");
     assert_eq!(series.trees, ["subject"]);
 }
 

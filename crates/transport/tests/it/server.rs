@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Most time for anything that a test waits for.
-pub const BOUND: Duration = Duration::from_secs(10);
+pub const BOUND: Duration = Duration::from_secs(30);
 /// Between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(10);
 
