@@ -29,6 +29,8 @@ const RETRY_MAX: Duration = Duration::from_secs(20);
 const SILENCE_MAX: Duration = Duration::from_secs(40);
 /// Longest that a server may ask to stay before leaving it.
 const MOVE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Minimum lifetime of a connection if the server asks to move.
+const MOVE_MIN: Duration = Duration::from_millis(500);
 /// Most bytes of one message with its envelope: 1 MiB as base64 and room for the rest.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
@@ -160,6 +162,7 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system());
     let mut ticket = None;
     loop {
+        let began = Instant::now();
         let mut reader = Reader {
             options,
             cursors: &mut cursors,
@@ -178,7 +181,8 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
             End::Enough => return Ok(()),
             End::Fatal(error) => return Err(error),
             End::Lost(why) => (why, backoff.next_wait()),
-            End::Moved => ("the server asks to connect again".into(), Duration::ZERO),
+            // Without a pause a server that sends every new connection away would cause a busy loop.
+            End::Moved => ("the server asks to connect again".into(), MOVE_MIN.saturating_sub(began.elapsed())),
         };
         if sink(Update::Lost { why, wait }).is_break() {
             return Ok(());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use super::lines::{Events, Lines};
 use super::{End, Gap, Message, Reader, SILENCE_MAX, SubscriptionError, Transport, parse};
@@ -12,6 +13,9 @@ use crate::wire::{Problem, body, cause, query_value};
 
 /// How long a long poll is held.
 const HOLD_S: u64 = 30;
+/// Minimum time between two long polls if the first one returned nothing. A proxy may answer at once what the server
+/// would hold.
+const HOLD_MIN: Duration = Duration::from_millis(500);
 /// Most publications of one answer.
 const LIMIT: usize = 1000;
 
@@ -41,16 +45,21 @@ struct Drain {
 
 pub async fn poll(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End {
     loop {
-        if let Err(end) = poll_once(reader, client).await {
-            return end;
-        }
+        let asked = Instant::now();
+        let is_empty = match poll_once(reader, client).await {
+            Err(end) => return end,
+            Ok(is_empty) => is_empty,
+        };
         if reader.options.transport == Transport::Polling {
             tokio::time::sleep(reader.options.poll_interval).await;
+        } else if is_empty {
+            tokio::time::sleep_until(asked + HOLD_MIN).await;
         }
     }
 }
 
-async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Result<(), End> {
+/// Returns true if a request that the server should have held returned no message.
+async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Result<bool, End> {
     // The first long poll is not held: it asks where the channels are, so that a cut while it waits would lose nothing.
     let long = reader.options.transport == Transport::LongPolling;
     let placed = reader.options.channels.iter().all(|channel| reader.cursors.position(channel).is_some());
@@ -65,7 +74,7 @@ async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Res
     let list = header(&response, "millrace-position");
     if response.status() == 204 {
         reader.cursors.start_list(&list);
-        return Ok(());
+        return Ok(long && placed);
     }
     let answer = body(response).await.map_err(End::Lost)?;
     let answer: Answer = parse(&answer)?;
@@ -78,7 +87,7 @@ async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Res
     for (channel, position) in answer.positions {
         reader.cursors.set(&channel, &position);
     }
-    Ok(())
+    Ok(false)
 }
 
 pub async fn stream(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End {
