@@ -34,13 +34,14 @@ export const test = base.extend<{ clean: void }>({
   ],
 });
 
-export async function violations(page: Page): Promise<string[]> {
+/** `rules`: of axe, besides those of WCAG. */
+export async function violations(page: Page, rules: readonly string[] = []): Promise<string[]> {
   await page.evaluate(axe);
-  return page.evaluate(async () => {
+  return page.evaluate(async (rules) => {
     const { axe } = window as unknown as { axe: { run(options: unknown): Promise<{ violations: { id: string; nodes: { html: string; failureSummary: string }[] }[] }> } };
-    const result = await axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa'] });
+    const result = await axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa'], rules: Object.fromEntries(rules.map((rule) => [rule, { enabled: true }])) });
     return result.violations.flatMap((v) => v.nodes.map((node) => `${v.id}: ${node.html.slice(0, 160)} (${node.failureSummary.split('\n')[1]?.trim()})`));
-  });
+  }, rules);
 }
 
 /** CarCare with its map drawn and the selected car reporting. */
