@@ -53,7 +53,7 @@ without "a subscription beyond the grant" crates/protocol/src/channel.rs \
     'held == "\+" && level != "#"' 'held == "+"' \
     $(test_of protocol --lib a_pattern_covers_what_it_matches_all_of)
 without "pages of other origins read answers" crates/transport/src/access/origin.rs \
-    '\(named \|\| allowed\.iter\(\)\.any\(\|entry\| entry == "\*"\), named\)' '(true, named)' \
+    'Origin::Foreign => Shown::Refusal' 'Origin::Foreign => Shown::Answer { with_cookies: false }' \
     $(test_of transport --test it pages_of_allowed_origins_may_read_and_others_may_not)
 without "passwords of engines" crates/engine/src/lib.rs \
     'rest\.rsplit_once\(.@.\)\.map_or\(rest, \|\(_, rest\)\| rest\)' 'rest' \

@@ -35,16 +35,17 @@ export const test = base.extend<{ clean: void }>({
 });
 
 /** What axe checks: `best-practice` has the order of headings and the landmarks. */
-const WCAG = ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa'];
+export const WCAG = ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa'];
 export const BEST = [...WCAG, 'best-practice'];
 
-export async function violations(page: Page, tags: readonly string[] = WCAG): Promise<string[]> {
+/** `rules`: rules of axe besides those of `tags`. */
+export async function violations(page: Page, tags: readonly string[] = WCAG, rules: readonly string[] = []): Promise<string[]> {
   await page.evaluate(axe);
-  return page.evaluate(async (tags) => {
+  return page.evaluate(async ([tags, rules]) => {
     const { axe } = window as unknown as { axe: { run(options: unknown): Promise<{ violations: { id: string; nodes: { html: string; failureSummary: string }[] }[] }> } };
-    const result = await axe.run({ runOnly: tags });
+    const result = await axe.run({ runOnly: tags, rules: Object.fromEntries(rules!.map((rule) => [rule, { enabled: true }])) });
     return result.violations.flatMap((v) => v.nodes.map((node) => `${v.id}: ${node.html.slice(0, 160)} (${node.failureSummary.split('\n')[1]?.trim()})`));
-  }, tags);
+  }, [tags, rules]);
 }
 
 /** CarCare with its map drawn and the selected car reporting. */

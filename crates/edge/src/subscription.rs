@@ -27,10 +27,10 @@ const RETRY_BASE: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(20);
 /// The server is heard from every 25 s; a stream that is silent for longer than this is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
-/// Before the first request to the next server: the server may ask each reader to go away at once, and that again and again.
-const MOVE_PAUSE: Duration = Duration::from_millis(20);
-/// After a held poll that came back at once with nothing new, which only a broken server or proxy does.
-const EMPTY_PAUSE: Duration = Duration::from_millis(100);
+/// Minimum time between two connections if the server asks to move: a server may send every new connection away at once.
+const MOVE_MIN: Duration = Duration::from_millis(500);
+/// Minimum duration of a held poll without anything new: only a broken server or proxy answers one earlier.
+const EMPTY_PAUSE: Duration = Duration::from_millis(500);
 /// Longest that a server may ask to stay before leaving it.
 const MOVE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most bytes of one message with its envelope: 1 MiB as base64 and room for the rest.
@@ -165,6 +165,7 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system()).for_at_most(options.retry_for);
     let mut ticket = None;
     loop {
+        let began = Instant::now();
         let mut reader = Reader {
             options,
             cursors: &mut cursors,
@@ -183,7 +184,7 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
             End::Enough => return Ok(()),
             End::Fatal(error) => return Err(error),
             End::Lost(why) => backoff.failed(&options.server, why)?,
-            End::Moved => moved(&options.server),
+            End::Moved => moved(&options.server, began),
         };
         if !pause(lost, sink).await {
             return Ok(());
@@ -191,8 +192,9 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
     }
 }
 
-fn moved(server: &Server) -> Lost {
-    Lost { server: server.shown(), why: "the server asks to connect again".into(), attempt: 0, wait: MOVE_PAUSE }
+fn moved(server: &Server, began: Instant) -> Lost {
+    let wait = MOVE_MIN.saturating_sub(began.elapsed());
+    Lost { server: server.shown(), why: "the server asks to connect again".into(), attempt: 0, wait }
 }
 
 /// Until the next attempt. False if the reader has had enough.

@@ -77,7 +77,8 @@ pub struct Config {
     pub memory_bytes_max: usize,
     /// WebSocket messages may be compressed (permessage-deflate), for clients that offer it.
     pub compression: bool,
-    /// Origins whose pages may use this server from a browser, such as `https://app.example`; `*` for all. Same origin always may.
+    /// Origins whose pages may use this server from a browser, such as `https://app.example`; `*` for all. The server's
+    /// own origin is always allowed. Empty: on loopback, pages of all loopback origins are allowed.
     pub allowed_origins: Vec<String>,
 }
 

@@ -90,6 +90,7 @@ class Participation implements Room {
   #listens: ReturnType<typeof setInterval> | undefined;
   /** Of this stay: whom it asks, by which relays it goes, how its data go. */
   #server!: Server;
+  #moderates: Joined['moderates'];
   #rtc!: RTCConfiguration;
   #flow!: Flow;
   #way!: DataWay;
@@ -125,8 +126,9 @@ class Participation implements Room {
     this.#over.signal.addEventListener('abort', client.onState(({ name }) => name === 'open' && void this.#report()));
   }
 
-  #begin(server: Server, { participant, state, positions, ice_servers }: Joined): void {
+  #begin(server: Server, { participant, state, positions, ice_servers, moderates }: Joined): void {
     this.id = participant;
+    this.#moderates = moderates;
     this.state = { ...state, participants: [] };
     this.#server = server;
     this.#rtc = { iceServers: ice_servers, ...(state.topology === 'relay' && { iceTransportPolicy: 'relay' }), ...this.#options.rtc };
@@ -161,6 +163,10 @@ class Participation implements Room {
     listeners.add(fn);
     if (event === 'speaker' && !this.#ended) this.#listens ??= setInterval(() => this.#whoSpeaks(), LISTEN_EVERY);
     return () => void listeners.delete(fn);
+  }
+
+  get moderates(): boolean {
+    return this.#moderates === 'always' || (this.#moderates === 'as_host' && this.state.host === this.id);
   }
 
   send(data: unknown): void {

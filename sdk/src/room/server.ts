@@ -12,6 +12,8 @@ export interface Joined {
   readonly state: RoomState;
   readonly positions: Readonly<Record<string, string>>;
   readonly ice_servers: RTCIceServer[];
+  /** Whether the participant may mute others: by its token, or while it is the host. */
+  readonly moderates?: 'always' | 'as_host';
 }
 
 /** To one participant, or to `switch`; `link` tells the links apart that two have had one after the other. */
@@ -76,7 +78,7 @@ export class Server {
     await this.#ask('POST', `${this.#path}/reports`, report);
   }
 
-  /** Of anybody; it takes a right, and no secret. */
+  /** Needs a token with the right, or to be the host. */
   async mute(id: string, what: object): Promise<void> {
     await this.#ask('POST', `${this.#participants}/${encodeURIComponent(id)}/mute`, what);
   }

@@ -21,6 +21,8 @@ export interface RoomState {
   /** How participants are connected now; of `auto` that which holds. */
   readonly topology: Exclude<Topology, 'auto'>;
   readonly auto?: boolean;
+  /** The participant who joined first, viewers last. The host moderates where no token is needed. */
+  readonly host?: string;
   /** Of a star. */
   readonly hub?: string;
   /** Of a tree: everybody's parent but the root's. */
@@ -144,6 +146,8 @@ export interface Room {
   /** Yours; another one after `rejoined`. */
   readonly id: string;
   readonly state: RoomState;
+  /** Whether you may mute others: by a token with `publish` on `rooms/{room}/moderate`, or as host where none is needed. */
+  readonly moderates: boolean;
   /** Returns the way out. */
   on<E extends keyof RoomEvents>(event: E, fn: (value: RoomEvents[E]) => void): () => void;
   /** To everybody else in the room, by the links of its topology; what these do not reach goes by the channel `rooms/{room}/data`. JSON. */
@@ -156,7 +160,8 @@ export interface Room {
   setMuted(muted: boolean): void;
   /**
    * Mutes somebody's sound, or picture, for everybody (true), or takes that back (false); what is not named stays as it is. The state says so.
-   * Takes the right `publish` on `rooms/{room}/moderate`. Throws a MillraceError; its `reason` is `forbidden` without that right, and `not_found` where nobody has this id.
+   * Works only if `moderates`. Throws a MillraceError; its `reason` is `forbidden` otherwise, and `not_found` if no
+   * participant has this id.
    */
   mute(id: string, what: { readonly audio?: boolean; readonly video?: boolean }): Promise<void>;
   quality(): Promise<Quality>;

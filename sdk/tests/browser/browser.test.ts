@@ -33,6 +33,16 @@ test.each([...ALL, 'data-channel'] as const)('%s in a page', async (transport) =
   expect(got.map(({ data }) => data)).toEqual(said);
 });
 
+test.each([['auto'], ...ALL.map((name) => [[name]]), [['data-channel']]] as ['auto' | TransportName[]][])('%s: a page that is not let in is told which setting lets it in', async (transports) => {
+  for (const token of [undefined, 'x']) {
+    const mr = millrace(inject('closedUrl'), { transports, pollMs: 20, ...(token && { token }) });
+    clients.push(mr);
+    const refusal = { code: 'auth', retryable: false, message: `origin not allowed: pages of ${location.origin} may not use this server; set \`limits.allowed_origins\`` };
+    await expect(mr.publish('page/x', 1)).rejects.toMatchObject(refusal);
+    expect(mr.state).toMatchObject({ name: 'closed', cause: refusal });
+  }
+});
+
 test.each(ALL)('complaint 12: %s in a worker', async (transport) => {
   const worker = new Worker(new URL('./worker.ts', import.meta.url), { type: 'module' });
   const answer = await new Promise((resolve, reject) => {

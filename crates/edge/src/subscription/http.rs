@@ -67,8 +67,8 @@ async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Res
     let list = header(&response, "millrace-position");
     if response.status() == 204 {
         reader.cursors.start_list(&list);
-        if long && placed && asked.elapsed() < EMPTY_PAUSE {
-            tokio::time::sleep(EMPTY_PAUSE).await;
+        if long && placed {
+            tokio::time::sleep(EMPTY_PAUSE.saturating_sub(asked.elapsed())).await;
         }
         return Ok(());
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -64,7 +66,7 @@ pub async fn read_range(range: &Range, sink: &mut Sink<'_>) -> Result<(), Subscr
             Ok(false) | Err(End::Enough) => return Ok(()),
             Err(End::Fatal(error)) => return Err(error),
             Err(End::Lost(why)) => backoff.failed(&range.server, why)?,
-            Err(End::Moved) => moved(&range.server),
+            Err(End::Moved) => moved(&range.server, Instant::now()),
         };
         if !pause(lost, sink).await {
             return Ok(());

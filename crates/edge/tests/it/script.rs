@@ -10,6 +10,8 @@ pub enum Step {
     Cut,
     /// The bytes after `HTTP/1.1 `, then close.
     Answer(String),
+    /// The same, and the connection stays open.
+    Hold(String),
 }
 
 impl Step {
@@ -31,7 +33,7 @@ pub async fn serve(steps: Vec<Step>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let task = tokio::spawn(async move {
-        let mut requests = Vec::new();
+        let (mut requests, mut held) = (Vec::new(), Vec::new());
         for step in steps {
             let (mut socket, _) = listener.accept().await.expect("a connection");
             let mut bytes = Vec::new();
@@ -41,8 +43,11 @@ pub async fn serve(steps: Vec<Step>) -> (String, JoinHandle<Vec<String>>) {
                 }
             }
             requests.push(String::from_utf8(bytes).expect("a request is text"));
-            if let Step::Answer(answer) = step {
+            if let Step::Answer(answer) | Step::Hold(answer) = &step {
                 socket.write_all(format!("HTTP/1.1 {answer}").as_bytes()).await.expect("room for an answer");
+            }
+            if let Step::Hold(_) = step {
+                held.push(socket);
             }
         }
         requests

@@ -1,5 +1,5 @@
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_edge::subscription::{Options, Transport, Update, read};
 use millrace_edge::wire::Server;
@@ -100,6 +100,29 @@ async fn polls_go_on_from_the_positions_of_the_last_answer() {
         let at = |a: &str| format!("/v1/stream?channel=a@{a}&channel=b@e:7{start}&policy=every&limit=1000{hold}");
         assert_eq!(target(&requests[1]), at("e:1"));
         assert!(requests[2..].iter().all(|request| target(request) == at("e:2")), "{requests:?}");
+    }
+}
+
+/// A proxy that answers held polls at once, and a server that sends every connection away, do not cause a busy loop.
+#[tokio::test]
+async fn reader_pauses_between_requests() {
+    let none = "204 No Content\r\nMillrace-Position: a@e:1,b@e:7\r\nConnection: close\r\n\r\n";
+    let message = r#"{"channel":"a","position":"e:2","time":1,"data":2}"#;
+    let some = format!(r#"{{"positions":{{"a":"e:2","b":"e:7"}},"messages":[{message}]}}"#);
+    let away = "{\"positions\":{\"a\":\"e:1\",\"b\":\"e:7\"}}\n{\"drain\":{\"after_ms\":0}}\n";
+    let stream = |body: &str| Step::Hold(format!("200 OK\r\nContent-Length: 999\r\n\r\n{body}"));
+    let held = vec![
+        Step::Answer(none.into()),
+        Step::Answer(none.into()),
+        Step::Answer(none.into()),
+        Step::json("200 OK", &some),
+    ];
+    let sent_away = vec![stream(away), stream(away), Step::stream("application/x-ndjson", &format!("{message}\n"))];
+    for (transport, steps) in [(Transport::LongPolling, held), (Transport::Stream, sent_away)] {
+        let began = Instant::now();
+        let (seen, _) = read_all(transport, 1, steps).await;
+        assert_eq!(seen, ["a e:2 2"]);
+        assert!(began.elapsed() >= Duration::from_millis(2 * 490), "{transport:?}: {:?}", began.elapsed());
     }
 }
 

@@ -149,6 +149,8 @@ pub enum Refused {
     Gone,
     #[error("the secret is not this participant's")]
     NotTheirs,
+    #[error("only the host may mute others: the participant who has been in the room longest")]
+    NotHost,
     #[error("more signals and reports than a participant may send")]
     TooFast(Duration),
 }
@@ -348,6 +350,20 @@ impl Room {
         if own.len() == secret.len() && differs == 0 { Ok(()) } else { Err(Refused::NotTheirs) }
     }
 
+    /// Returns the host: the participant who joined first, viewers last. The host moderates where no token is needed.
+    pub fn host(&self) -> Option<&ParticipantId> {
+        let mut members = self.participants.iter().filter(|(_, one)| one.role != Role::Viewer);
+        members.next().or(self.participants.iter().next()).map(|(id, _)| id)
+    }
+
+    /// Checks that this secret is the host's.
+    ///
+    /// Errors: [`Refused::NotHost`].
+    pub fn check_host(&self, secret: &str) -> Result<(), Refused> {
+        let host = self.host().ok_or(Refused::NotHost)?;
+        self.check_secret(host.as_str(), secret).map_err(|_| Refused::NotHost)
+    }
+
     /// Somebody who may mutes a participant for everybody, or takes that back; `None`: that kind stays as it was.
     ///
     /// Errors: [`Refused::Gone`].
@@ -436,6 +452,9 @@ impl Room {
         });
         if self.topology == Topology::Auto {
             state["auto"] = true.into();
+        }
+        if let Some(host) = self.host() {
+            state["host"] = host.as_str().into();
         }
         if let Some(hub) = &self.hub {
             state["hub"] = hub.as_str().into();

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use crate::{http::Ask, rooms::is_reserved};
 
 pub(crate) use live::{Grants, end, end_expired, end_revoked};
-pub(crate) use origin::shown_to;
+pub(crate) use origin::Shown;
 
 /// What somebody is told who shows no token where one is needed.
 const HOW: &str = "send a token, as `Authorization: Bearer ..` (docs/protocol.md, \"Credentials\")";
@@ -64,6 +64,8 @@ pub struct Access {
     /// Names, besides those of loopback, under which this server may be asked; `None`: under any. Guards an open server on loopback
     /// against pages whose name was made to point there (DNS rebinding).
     pub hosts: Option<Vec<String>>,
+    /// True if a proxy stands in front of this server. The proxy may replace `Host`, so a loopback name proves nothing.
+    pub behind_proxy: bool,
 }
 
 /// Whoever a request comes from, as far as rights go.
@@ -100,16 +102,21 @@ impl Access {
         if self.authority.is_revoked(&caller.grant) { Err(live::revoked()) } else { Ok(()) }
     }
 
-    /// Errors: [`Code::Forbidden`] if a page that may not asks for what changes something or goes on, or under a foreign name.
+    /// Errors: [`Code::Forbidden`] if the page's origin is not allowed, or the `Host` is a foreign name.
     pub fn check_origin(&self, parts: &Parts, allowed_origins: &[String]) -> Result<(), Error> {
         origin::check_host(self.hosts.as_deref(), parts)?;
-        origin::check(parts, allowed_origins)
+        origin::check(parts, self.behind_proxy, allowed_origins)
+    }
+
+    /// Returns what the requesting page may read of the answer.
+    pub(crate) fn shown_to(&self, parts: &Parts, allowed_origins: &[String]) -> Shown {
+        origin::shown_to(parts, self.behind_proxy, allowed_origins)
     }
 }
 
 impl From<Everyone> for Access {
     fn from(everyone: Everyone) -> Self {
-        Self { authority: Arc::new(everyone), cookie: String::new(), query: false, hosts: None }
+        Self { authority: Arc::new(everyone), cookie: String::new(), query: false, hosts: None, behind_proxy: false }
     }
 }
 

@@ -1,14 +1,18 @@
 //! Which pages of a browser may ask, and under which names. This guards people whose browser is told by a foreign page what to ask; a client
 //! that is no browser says what it likes here, so it is no replacement for a token.
 //!
+//! A page of a refused origin may read its refusal, and nothing else. Without CORS headers a script sees no answer at
+//! all, and a client cannot tell a refusal from a network failure.
+//!
 //! Source: RFC 6454; RFC 6455, section 10.2; Fetch Standard, "CORS protocol".
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, Method, header, request::Parts, uri::Authority};
+use http::{header, request::Parts, uri::Authority};
 use millrace_protocol::{Code, Error};
 
-use crate::websocket::is_upgrade;
+/// Maximum length of an origin that a refusal repeats.
+const ORIGIN_BYTES_MAX: usize = 256;
 
 /// Where the page lives that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,36 +25,55 @@ enum Origin {
     Named,
     /// Only its `*` lets it in.
     Any,
+    /// A page of a loopback origin, while the request's `Host` is a loopback name, too.
+    Loopback,
     Foreign,
 }
 
-/// Source: Fetch Standard, "CORS protocol": others may be asked to show, but browsers keep the answer from the page; what changes something
-/// has happened by then, and a WebSocket asks nobody.
-pub fn check(parts: &Parts, allowed: &[String]) -> Result<(), Error> {
-    let reads = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS) && !is_upgrade(parts);
-    match origin(parts, allowed) {
-        Origin::Foreign if !reads => Err(foreign()),
+/// What a page may read of the answer to its request (CORS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// The answer gets no CORS headers.
+    Unsaid,
+    /// The whole answer. `with_cookies`: also if the request carries cookies.
+    Answer { with_cookies: bool },
+    /// Only the refusal.
+    Refusal,
+}
+
+/// Checks that the page's origin is allowed. Browsers send no `Origin` with a `GET` that a page only displays (an
+/// image, a link), and none with a `GET` to the page's own origin.
+///
+/// Errors: [`Code::Forbidden`] for any other page.
+pub fn check(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Result<(), Error> {
+    match origin(parts, behind_proxy, allowed) {
+        Origin::Foreign => Err(foreign(parts)),
         _ => Ok(()),
     }
 }
 
-/// A browser adds cookies to whatever any page asks for, so they count only if the page is ours or named one by one.
+/// A browser adds cookies to the requests of every page, so they count only if the page is ours or named one by one.
+/// Cookies ignore ports (RFC 6265, section 8.5), so pages of other loopback ports send them, too.
 ///
 /// Errors: [`Code::Forbidden`] for any other page.
-pub fn may_use_cookies(parts: &Parts, allowed: &[String]) -> Result<bool, Error> {
-    match origin(parts, allowed) {
+pub fn may_use_cookies(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Result<bool, Error> {
+    match origin(parts, behind_proxy, allowed) {
         Origin::Same | Origin::Named => Ok(true),
-        Origin::Any | Origin::Foreign => Err(foreign()),
+        Origin::Any | Origin::Loopback | Origin::Foreign => Err(foreign(parts)),
         // Browsers leave the origin of a page's own reads out, and say so here. Source: Fetch Metadata, section 2.3.
         Origin::Unsaid => Ok(parts.headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin")),
     }
 }
 
-/// May a page of this origin see the answer? And may it send cookies to get it?
-pub fn shown_to(headers: &HeaderMap, allowed: &[String]) -> (bool, bool) {
-    let Some(origin) = headers.get(header::ORIGIN) else { return (false, false) };
-    let named = allowed.iter().any(|entry| entry.as_bytes() == origin.as_bytes());
-    (named || allowed.iter().any(|entry| entry == "*"), named)
+pub fn shown_to(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Shown {
+    match origin(parts, behind_proxy, allowed) {
+        Origin::Named => Shown::Answer { with_cookies: true },
+        Origin::Any | Origin::Loopback => Shown::Answer { with_cookies: false },
+        // Behind a proxy the scheme is not known: for the browser this may be a page of another origin.
+        Origin::Same if is_any(allowed) => Shown::Answer { with_cookies: false },
+        Origin::Same | Origin::Unsaid => Shown::Unsaid,
+        Origin::Foreign => Shown::Refusal,
+    }
 }
 
 /// `hosts`: names besides those of loopback and those without a dot; `None`: any.
@@ -59,11 +82,8 @@ pub fn shown_to(headers: &HeaderMap, allowed: &[String]) -> (bool, bool) {
 pub fn check_host(hosts: Option<&[String]>, parts: &Parts) -> Result<(), Error> {
     let (Some(hosts), Some(asked)) = (hosts, authority(parts)) else { return Ok(()) };
     let host = asked.host().trim_end_matches('.');
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     // A name without a dot is nobody's on the internet, so no page from there can point it here.
-    let is_local = address.is_ok_and(|ip| ip.is_loopback())
-        || !host.contains(['.', ':'])
-        || host.to_ascii_lowercase().ends_with(".localhost");
+    let is_local = is_loopback(host) || !host.contains(['.', ':']);
     if is_local || hosts.iter().any(|name| name.eq_ignore_ascii_case(host)) {
         return Ok(());
     }
@@ -72,23 +92,47 @@ pub fn check_host(hosts: Option<&[String]>, parts: &Parts) -> Result<(), Error> 
     Err(Error::new(Code::Forbidden, detail))
 }
 
-fn origin(parts: &Parts, allowed: &[String]) -> Origin {
+fn origin(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Origin {
     let Some(origin) = parts.headers.get(header::ORIGIN) else { return Origin::Unsaid };
-    let is_same = || {
-        let (_, page) = origin.to_str().ok()?.split_once("://")?;
-        let (page, asked) = (page.parse::<Authority>().ok()?, authority(parts)?);
+    let page = origin.to_str().ok().and_then(|origin| {
+        let (scheme, page) = origin.split_once("://")?;
+        Some((scheme, page.parse::<Authority>().ok()?))
+    });
+    if allowed.iter().any(|entry| entry.as_bytes() == origin.as_bytes()) {
+        return Origin::Named;
+    }
+    let asked = authority(parts);
+    if let (Some((_, page)), Some(asked)) = (&page, &asked) {
         // A port that is not written is the scheme's; which scheme a proxy has taken off is not known here.
         let port = |of: &Authority| of.port_u16().filter(|port| ![80, 443].contains(port));
-        Some(page.host().eq_ignore_ascii_case(asked.host()) && port(&page) == port(&asked))
-    };
-    if is_same().unwrap_or(false) {
-        return Origin::Same;
+        if page.host().eq_ignore_ascii_case(asked.host()) && port(page) == port(asked) {
+            return Origin::Same;
+        }
     }
-    match shown_to(&parts.headers, allowed) {
-        (_, true) => Origin::Named,
-        (true, _) => Origin::Any,
+    if is_any(allowed) {
+        return Origin::Any;
+    }
+    match (&page, &asked) {
+        // A list replaces this default. A proxy may have replaced `Host`, so behind one there is no such default.
+        (Some(("http" | "https", page)), Some(asked))
+            if allowed.is_empty() && !behind_proxy && is_loopback(page.host()) && is_loopback(asked.host()) =>
+        {
+            Origin::Loopback
+        }
         _ => Origin::Foreign,
     }
+}
+
+fn is_any(allowed: &[String]) -> bool {
+    allowed.iter().any(|entry| entry == "*")
+}
+
+/// Returns whether browsers resolve this host to their own machine. Source: RFC 6761, section 6.3.
+fn is_loopback(host: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let name = host.to_ascii_lowercase();
+    address.is_ok_and(|ip| ip.is_loopback()) || name == "localhost" || name.ends_with(".localhost")
 }
 
 /// Under which name, and on which port, this server was asked.
@@ -97,7 +141,9 @@ fn authority(parts: &Parts) -> Option<Authority> {
     parts.uri.authority().cloned().or_else(named)
 }
 
-fn foreign() -> Error {
-    let detail = "pages of this origin may not use this server; `limits.allowed_origins` names those that may";
+fn foreign(parts: &Parts) -> Error {
+    let origin = parts.headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+    let origin = origin.filter(|origin| origin.len() <= ORIGIN_BYTES_MAX).unwrap_or("this page");
+    let detail = format!("origin not allowed: pages of {origin} may not use this server; set `limits.allowed_origins`");
     Error::new(Code::Forbidden, detail)
 }

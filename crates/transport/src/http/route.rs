@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 
 use super::{Ask, Body, Context, HEARTBEAT, Query, Response, Wanted, discard, json, problem};
 use crate::{
-    access::{Caller, shown_to},
+    access::{Caller, Shown},
     carcare, data_channel,
     long_polling::{self, Begun, Poll},
     media, polling,
@@ -335,17 +335,26 @@ fn preflight() -> Response {
 /// What scripts of other origins may see of an answer, besides what all may.
 const EXPOSED: &str = "etag, link, location, millrace-heartbeat, millrace-position, retry-after";
 
-/// Source: Fetch Standard, "CORS protocol". Only origins that the configuration names are told that they may read.
+/// Adds the CORS headers. A page of a refused origin can read its refusal, which depends on nothing but the origin. Its
+/// preflight succeeds, because otherwise the browser would not send the request that is refused.
+///
+/// Source: Fetch Standard, "CORS protocol".
 fn allow_origin(context: &Context, parts: &Parts, response: &mut Response) {
     let Some(origin) = parts.headers.get(header::ORIGIN) else { return };
-    response.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
-    let (shown, with_cookies) = shown_to(&parts.headers, &context.config().allowed_origins);
-    if shown {
-        let headers = response.headers_mut();
-        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
-        if with_cookies && !context.access.cookie.is_empty() {
-            headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+    let is_refusal = response.status() == StatusCode::FORBIDDEN || parts.method == Method::OPTIONS;
+    let headers = response.headers_mut();
+    headers.append(header::VARY, HeaderValue::from_static("origin"));
+    match context.access.shown_to(parts, &context.config().allowed_origins) {
+        Shown::Answer { with_cookies } => {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
+            if with_cookies && !context.access.cookie.is_empty() {
+                headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+            }
         }
+        Shown::Refusal if is_refusal => {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+        }
+        Shown::Refusal | Shown::Unsaid => {}
     }
 }

@@ -113,7 +113,9 @@ pub(crate) async fn answer(
         }
         Rest::Mute(id) => {
             caller.may(Right::Publish, &room.moderate())?;
-            mute(context, parts, body, room, id.to_owned()).await
+            // Without a token the right is everybody's, so only the room's host may use it.
+            let host = caller.anonymous.then(|| secret(parts)).transpose()?;
+            mute(context, parts, body, room, id.to_owned(), host).await
         }
     }
 }
@@ -132,7 +134,8 @@ async fn shown(context: &Rc<Context>, room: RoomName) -> Result<Response, Error>
             Err(_) if !switched.is_empty() => {
                 json!({ "version": 0, "topology": "switch", "participants": [], "reports": {} })
             }
-            Err(error) => return Err(error),
+            // No error: a page asks for a room before it exists, and browsers log every 404.
+            Err(_) => json!({ "version": 0, "participants": [], "reports": {} }),
         };
         shown["switch"] = json!(switched);
         Ok(shown)
@@ -158,8 +161,11 @@ async fn join(
     }
     let (since_ms, holder) = (context.shard.engine.now_ms(), caller.holder.number());
     let join = Join { name, topology, role, since_ms, chance, holder };
-    let asked = room.clone();
+    let (asked, moderate) = (room.clone(), room.moderate());
     let mut entered = shared.ask(context, &room, move |context| enter(context, asked, join)).await?;
+    if caller.may(Right::Publish, &moderate).is_ok() {
+        entered["moderates"] = json!(if caller.anonymous { "as_host" } else { "always" });
+    }
     entered["ice_servers"] = json!(turn::for_caller(context, caller));
     let id = entered["participant"].as_str().unwrap_or_default();
     let location = HeaderValue::from_str(&format!("/v1/rooms/{}/participants/{id}", room.as_str()));
@@ -306,6 +312,7 @@ async fn mute(
     body: &mut Incoming,
     room: RoomName,
     id: String,
+    host: Option<String>,
 ) -> Result<Response, Error> {
     let asked = read_object(context, parts, body, JOIN_BYTES_MAX).await?;
     let Mute { audio, video } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
@@ -314,7 +321,10 @@ async fn mute(
     }
     let name = room.clone();
     let ask = move |context: Rc<Context>| async move {
-        context.rooms.with(&name, |room| room.mute(&id, audio, video))?;
+        context.rooms.with(&name, |room| {
+            host.as_deref().map_or(Ok(()), |secret| room.check_host(secret))?;
+            room.mute(&id, audio, video)
+        })?;
         match context.rooms.carry_out(&context, &name) {
             Some(published) => published.await.map(drop),
             None => Ok(()),

@@ -332,7 +332,7 @@ fn refused(refused: Refused) -> Error {
         Refused::OtherTopology(_) => Code::Conflict,
         Refused::Full(..) | Refused::Crowd(..) => Code::TooMany,
         Refused::Gone => Code::NotFound,
-        Refused::NotTheirs => Code::Forbidden,
+        Refused::NotTheirs | Refused::NotHost => Code::Forbidden,
         Refused::TooFast(_) => Code::RateLimited,
     };
     let error = Error::new(code, refused.to_string());

@@ -460,6 +460,19 @@ async fn a_star_lets_no_cookie_in() {
 }
 
 #[tokio::test]
+async fn another_page_of_loopback_lets_no_cookie_in() {
+    let server = start_with(|config| config.auth.cookie = "token".into());
+    let good = token("ann", ALL, "#", 60);
+    let (cookie, bearer) = (format!("token={good}"), format!("Bearer {good}"));
+    let origin = ("origin", "http://127.0.0.1:5173");
+    for (shown, status) in [(("cookie", cookie.as_str()), 403), (("authorization", bearer.as_str()), 204)] {
+        let answer = server.get_with("/v1/channels/a", &[origin, shown]).await;
+        assert_eq!(answer.status.as_u16(), status, "{shown:?}: {}", answer.text());
+        assert!(answer.headers.get("access-control-allow-credentials").is_none(), "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_open_server_on_loopback_answers_to_its_own_names_only() {
     let server = Server::with(|config| config.server.hosts = vec!["millrace.test".into()]);
     for host in

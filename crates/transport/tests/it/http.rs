@@ -203,14 +203,61 @@ async fn pages_of_allowed_origins_may_read_and_others_may_not() {
     let good = server.get_with("/v1/channels/o", &[("origin", "https://app.example")]).await;
     assert_eq!(good.header("access-control-allow-origin"), "https://app.example");
     assert!(good.header("access-control-expose-headers").contains("millrace-position"));
+    server.publish("o", "\"hidden\"").await;
     let other = server.get_with("/v1/channels/o", &[("origin", "https://evil.example")]).await;
-    assert!(other.headers.get("access-control-allow-origin").is_none(), "{other:?}");
+    let detail = other.assert_problem(403, "forbidden").to_owned();
+    assert!(detail.contains("https://evil.example") && detail.contains("limits.allowed_origins"), "{detail}");
+    assert_eq!(other.header("access-control-allow-origin"), "*", "a script may read why");
+    assert!(other.headers.get("access-control-allow-credentials").is_none(), "{other:?}");
+    let health = server.get_with("/healthz", &[("origin", "https://evil.example")]).await;
+    assert!(health.headers.get("access-control-allow-origin").is_none(), "only the refusal is shown: {health:?}");
     let preflight = server.http.request("OPTIONS".parse().unwrap(), server.url("/v1/channels/o"));
     let preflight = preflight.header("origin", "https://app.example").header("access-control-request-method", "POST");
     let preflight = Answer::read(within(preflight.send()).await.unwrap()).await;
     assert_eq!(preflight.status, 204);
     assert!(preflight.header("access-control-allow-methods").contains("POST"));
     assert_eq!(preflight.header("access-control-allow-origin"), "https://app.example");
+}
+
+#[tokio::test]
+async fn pages_of_loopback_may_use_a_server_on_loopback() {
+    let preflight = async |server: &Server, origin: &str| {
+        let request = server.http.request("OPTIONS".parse().expect("a method"), server.url("/v1/channels/o"));
+        let request = request.header("origin", origin).header("access-control-request-method", "POST");
+        Answer::read(within(request.send()).await.expect("an answer")).await
+    };
+    let status = async |server: &Server, origin: &str, host: &str| {
+        let posted = server.post("/v1/channels/o", &[("origin", origin), ("host", host)], "1").await;
+        let shown = posted.headers.get("access-control-allow-origin").map_or("", |shown| shown.to_str().unwrap());
+        // Every page may read its refusal.
+        assert_eq!(shown, if posted.status == 403 { "*" } else { origin }, "{origin} to {host}");
+        assert!(posted.headers.get("access-control-allow-credentials").is_none(), "{origin} to {host}");
+        posted.status.as_u16()
+    };
+    let server = Server::start();
+    let own = server.address.to_string();
+    let local = ["http://localhost:5173", "https://localhost:5173", "http://127.0.0.1:3000", "http://[::1]:3000"];
+    for origin in local {
+        assert_eq!(preflight(&server, origin).await.header("access-control-allow-origin"), origin);
+        for host in [own.as_str(), "localhost:8080", "[::1]:8080"] {
+            assert_eq!(status(&server, origin, host).await, 200, "{origin} to {host}");
+        }
+        assert_eq!(status(&server, origin, "mybox:8080").await, 403, "{origin}");
+    }
+    for origin in
+        ["null", "https://evil.example", "http://localhost.evil.example", "http://192.168.1.1", "file://localhost"]
+    {
+        assert_eq!(preflight(&server, origin).await.header("access-control-allow-origin"), "*");
+        assert_eq!(status(&server, origin, &own).await, 403, "{origin}");
+    }
+    // DNS rebinding: a foreign name that resolves to loopback is refused.
+    let headers = [("origin", "http://localhost:5173"), ("host", "evil.example")];
+    server.get_with("/v1/channels/o", &headers).await.assert_problem(403, "forbidden");
+    // A list replaces the default, and behind a proxy there is none.
+    let listed = Server::with(|config| config.limits.allowed_origins = vec!["http://localhost:3000".into()]);
+    assert_eq!(status(&listed, "http://localhost:5173", &own).await, 403);
+    let behind = Server::with(|config| config.server.behind_proxy = true);
+    assert_eq!(status(&behind, "http://localhost:5173", "127.0.0.1:8080").await, 403);
 }
 
 #[tokio::test]

@@ -70,6 +70,12 @@ async fn state(server: &Server, room: &str) -> Value {
     server.get(&format!("/v1/rooms/{room}")).await.json()
 }
 
+async fn assert_is_empty(server: &Server, room: &str) {
+    let shown = server.get(&format!("/v1/rooms/{room}")).await;
+    assert_eq!(shown.status, 200, "an empty room is no error: {}", shown.text());
+    assert_eq!(shown.json(), json!({ "version": 0, "participants": [], "reports": {}, "switch": [] }));
+}
+
 fn ids(state: &Value) -> Vec<&str> {
     let participants = state["participants"].as_array().expect("a list");
     participants.iter().map(|one| one["id"].as_str().expect("an id")).collect()
@@ -95,7 +101,7 @@ async fn who_joins_is_told_and_told_of() {
         assert_eq!(ann.leave(&server).await.status, 204);
         assert_eq!(ids(&state(&server, room).await), [bob.id.as_str()]);
         assert_eq!(bob.leave(&server).await.status, 204);
-        server.get(&format!("/v1/rooms/{room}")).await.assert_problem(404, "not_found");
+        assert_is_empty(&server, room).await;
     }
 }
 
@@ -190,7 +196,7 @@ async fn what_is_asked_wrongly_is_refused_and_says_why() {
     ] {
         try_join(&server, room, asked).await.assert_problem(status, code);
     }
-    server.get("/v1/rooms/new").await.assert_problem(404, "not_found");
+    assert_is_empty(&server, "new").await;
     server.get("/v1/rooms/two/participants").await.assert_problem(405, "method_not_allowed");
 
     let signal = || json!({ "to": bob.id, "bye": "" }).to_string();
@@ -337,9 +343,10 @@ async fn whoever_may_moderate_mutes_others_and_all_are_told() {
         let headers = [("authorization", bearer)];
         let joined = ask(&server, "POST", "/v1/rooms/r/participants", &headers, String::new()).await;
         assert_eq!(joined.status, 201, "{}", joined.text());
-        joined.json()["participant"].as_str().expect("an id").to_owned()
+        joined.json()
     };
-    let (_, loud) = (join(&host).await, join(&guest).await);
+    let (first, second) = (join(&host).await, join(&guest).await);
+    let loud = second["participant"].as_str().expect("an id").to_owned();
     let mute = async |bearer: &str, id: &str, asked: Value| {
         let path = format!("/v1/rooms/r/participants/{id}/mute");
         ask(&server, "POST", &path, &[("authorization", bearer)], asked.to_string()).await
@@ -348,6 +355,8 @@ async fn whoever_may_moderate_mutes_others_and_all_are_told() {
         let state = ask(&server, "GET", "/v1/rooms/r", &[("authorization", &host)], String::new()).await.json();
         state["participants"][1]["muted_by_host"].clone()
     };
+    assert_eq!((&first["moderates"], &second["moderates"]), (&json!("always"), &Value::Null));
+    // Who came first is the host, but here a token says who may.
     mute(&guest, &loud, json!({ "audio": true })).await.assert_problem(403, "forbidden");
     mute("Bearer x", &loud, json!({ "audio": true })).await.assert_problem(401, "unauthorized");
     mute(&host, "nobody", json!({ "audio": true })).await.assert_problem(404, "not_found");
@@ -365,6 +374,31 @@ async fn whoever_may_moderate_mutes_others_and_all_are_told() {
         assert_eq!(mute(&host, &loud, asked).await.status, 204);
         assert_eq!(muted().await, expected);
     }
+}
+
+#[tokio::test]
+async fn without_tokens_only_the_host_mutes_others() {
+    let server = Server::start();
+    let ann = join(&server, "r", json!({ "name": "Ann" })).await;
+    let bob = join(&server, "r", json!({ "name": "Bob" })).await;
+    assert_eq!(ann.joined["moderates"], "as_host");
+    assert_eq!(state(&server, "r").await["host"], json!(ann.id));
+    let mute = async |secret: Option<&str>, id: &str| {
+        let path = format!("/v1/rooms/r/participants/{id}/mute");
+        let shown: Vec<_> = secret.map(|secret| ("millrace-participant", secret)).into_iter().collect();
+        ask(&server, "POST", &path, &shown, json!({ "audio": true }).to_string()).await
+    };
+    let refused = mute(Some(&bob.secret), &ann.id).await;
+    assert!(refused.assert_problem(403, "forbidden").contains("host"), "{}", refused.text());
+    mute(Some("x"), &ann.id).await.assert_problem(403, "forbidden");
+    mute(None, &ann.id).await.assert_problem(403, "forbidden");
+    assert_eq!(mute(Some(&ann.secret), &bob.id).await.status, 204);
+    assert_eq!(state(&server, "r").await["participants"][1]["muted_by_host"], json!(["audio"]));
+    // Who has been there longest is the host once the first has left.
+    let cat = join(&server, "r", json!({ "name": "Cat" })).await;
+    ann.leave(&server).await;
+    assert_eq!(state(&server, "r").await["host"], json!(bob.id));
+    assert_eq!(mute(Some(&bob.secret), &cat.id).await.status, 204);
 }
 
 #[tokio::test]

@@ -47,9 +47,11 @@ export async function look(room: string, token: string | undefined, signal?: Abo
     ...(token && { headers: { Authorization: `Bearer ${token}` } }),
     ...(signal && { signal }),
   });
-  if (response.ok) return (await response.json()) as RoomView;
+  if (response.ok) {
+    const view = (await response.json()) as Partial<RoomView>;
+    return view.topology && (view as RoomView);
+  }
   const { code, detail } = (await response.json().catch(() => ({}))) as { code?: string; detail?: string };
-  if (response.status === 404 && !detail?.includes('rooms_max')) return undefined;
   if (code === 'unauthorized' || code === 'forbidden') throw new NotLetIn(detail);
   throw new Error(detail ?? `the server answers ${response.status}`);
 }
