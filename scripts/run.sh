@@ -3,6 +3,7 @@
 set -euo pipefail
 binary=$1 listen=$2 cars=$3 seed=$4
 shift 4
+case $listen in *:*) ;; *) listen=127.0.0.1:$listen ;; esac
 
 output=$(mktemp)
 "$binary" serve --listen "$listen" --udp "$listen" "$@" >"$output" &
@@ -36,6 +37,7 @@ cat <<TXT
 
     start here    http://127.0.0.1:$port/
     the fleet     http://127.0.0.1:$port/carcare
+    in a shell    make install, then: millrace sub 'cars/+/telemetry' --to http://127.0.0.1:$port
 TXT
 sed -n 's/^reachable at /    on the phone  /p' "$output" | grep -v localhost || true
 case $listen in 127.*|localhost*) echo "    on the phone  see the README, \"For the phones in this network\"" ;; esac

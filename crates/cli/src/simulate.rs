@@ -13,7 +13,7 @@ use millrace_edge::record::Record;
 use millrace_edge::replay::{Replay, to_csv};
 use millrace_edge::rule::{Rule, Sender};
 use millrace_edge::town::Town;
-use millrace_edge::wire::now_ms;
+use millrace_edge::wire::{Server, now_ms};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
@@ -196,7 +196,9 @@ async fn send_paced(
     ensure!(!has_token || !to.starts_with("udp://"), "--token has no effect with {to}: datagrams carry no token");
     let token = destination.login.clone().token()?;
     let mut publisher = Publisher::new(to, token, destination.retry.retry_for, |lost| eprintln!("{lost}")).await?;
-    eprintln!("sending to {to} every {}; Ctrl-C stops", humantime::format_duration(interval));
+    // A URL may have a password.
+    let shown = Server::parse(to).map_or_else(|_| to.clone(), |server| server.shown());
+    eprintln!("sending to {shown} every {}; Ctrl-C stops", humantime::format_duration(interval));
     let outcome = tokio::select! {
         outcome = send_all(&mut publisher, interval, count, next) => outcome,
         stopped = stop_signal() => stopped,

@@ -31,7 +31,7 @@ pub struct Lost {
 
 /// The last attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{server}: {why}. Gave up after {attempts} attempts in {} s; is a server running there? --retry-for sets how long to try", after.as_secs())]
+#[error("{server}: {why}. Gave up after {attempts} attempts in {:.1} s; is a server running there? --retry-for sets how long to try", after.as_secs_f64())]
 pub struct GaveUp {
     /// Without user and password.
     pub server: String,

@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::{
     serving::connect,
-    support::{BOUND, Process, Server, ask, file, free_port, millrace, repository},
+    support::{BOUND, Process, Server, ask, file, free_port, millrace, polls_often, repository},
 };
 
 const SECRET: &str = "server.secret=what all nodes of the test share";
@@ -85,7 +85,7 @@ fn every_transport_goes_through_a_balancer() {
         let channel = format!("through/{transport}");
         let args = ["sub", &channel, "--transport", transport, "--since", "earliest", "--limit", "2"];
         assert_eq!(front.post(&format!("/v1/channels/{channel}"), "\"one\"").status, 200);
-        let mut sub = Process::start(millrace(&args).args(["--interval", "20ms", "--to", &front.url]));
+        let mut sub = Process::start(millrace(&args).args(polls_often(transport)).args(["--to", &front.url]));
         assert_eq!(sub.out.next().as_deref(), Some("one"), "{transport}");
         assert_eq!(front.post(&format!("/v1/channels/{channel}"), "\"two\"").status, 200);
         let ended = sub.finish();

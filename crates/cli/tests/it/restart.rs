@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Process, Server, free_port, millrace};
+use crate::support::{Process, Server, free_port, millrace, polls_often};
 
 const TRANSPORTS: [&str; 5] = ["websocket", "stream", "sse", "long-polling", "polling"];
 const CAR: &str = "cars/7/telemetry";
@@ -24,7 +24,7 @@ fn readers_go_on_after_a_kill_on_every_transport() {
     let before: Vec<_> = (1..=3).map(|n| publish(&server, n)).collect();
     let read = |transport: &str| {
         let args = ["sub", CAR, "--json", "--since", "earliest", "--limit", "6", "--transport", transport];
-        Process::start(millrace(&args).args(["--interval", "20ms", "--to", &server.url]))
+        Process::start(millrace(&args).args(polls_often(transport)).args(["--to", &server.url]))
     };
     let mut readers = TRANSPORTS.map(|transport| (transport, read(transport)));
     for (transport, reader) in &mut readers {

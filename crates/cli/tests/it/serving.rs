@@ -206,6 +206,19 @@ fn beyond_this_machine_it_serves_only_what_is_secured_or_waived_by_name() {
 }
 
 #[test]
+fn an_engine_that_is_away_is_named_with_what_is_refused() {
+    let engine = format!("redis://ann:s3cret@127.0.0.1:{}", free_port());
+    let mut server = Server::start(&["--engine", &engine, "--set", "engine.wait=200ms"]);
+    let line = server.process.err.wait_for("the engine does not answer");
+    let shown = engine.replace("ann:s3cret@", "");
+    for part in ["WARN", &format!("engine={shown}"), "attempt=", "why=", "refused with 503 after 200ms"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(!line.contains("s3cret"), "{line}");
+    assert_eq!(server.post("/v1/channels/a", "1").status, 503);
+}
+
+#[test]
 fn clients_show_their_token_and_say_it_to_nobody() {
     const SECRET: &str = "a secret of thirty-two bytes or more";
     let secret = format!("auth.secret={SECRET}");

@@ -232,6 +232,11 @@ pub fn file(name: &str, text: &str) -> String {
     path
 }
 
+/// Flags that let `sub` poll often; other transports do not take them.
+pub fn polls_often(transport: &str) -> &'static [&'static str] {
+    if transport == "polling" { &["--interval", "20ms"] } else { &[] }
+}
+
 /// Something in this repository.
 pub fn repository(path: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs::File, process::Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Ended, Process, Server, file, free_port, millrace, repository, run};
+use crate::support::{Ended, Process, Server, file, free_port, millrace, polls_often, repository, run};
 
 const TRANSPORTS: [&str; 5] = ["websocket", "stream", "sse", "long-polling", "polling"];
 
@@ -16,7 +16,7 @@ fn what_is_published_is_read_on_every_transport() {
         publish(&server, &channel, "{\"n\":1}");
         publish(&server, &channel, "two");
         let args = ["sub", &channel, "--transport", transport, "--since", "earliest", "--limit", "3"];
-        let mut sub = Process::start(millrace(&args).args(["--interval", "20ms", "--to", &server.url]));
+        let mut sub = Process::start(millrace(&args).args(polls_often(transport)).args(["--to", &server.url]));
         assert_eq!([sub.out.next(), sub.out.next()], [Some("{\"n\":1}".into()), Some("two".into())], "{transport}");
         publish(&server, &channel, "and three");
         let ended = sub.finish();

@@ -1,7 +1,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use millrace_edge::subscription::{Options, Transport, Update, read};
+use millrace_edge::subscription::{Options, Range, Transport, Update, read, read_range};
 use millrace_edge::wire::Server;
 
 use crate::script::{Step, header, serve};
@@ -124,6 +124,43 @@ async fn reader_pauses_between_requests() {
         assert_eq!(seen, ["a e:2 2"]);
         assert!(began.elapsed() >= Duration::from_millis(2 * 490), "{transport:?}: {:?}", began.elapsed());
     }
+}
+
+#[tokio::test]
+async fn no_server_makes_a_reader_ask_without_a_pause() {
+    let started = Instant::now();
+    let away = "{\"positions\":{\"a\":\"e:1\",\"b\":\"e:7\"}}\n{\"drain\":{\"after_ms\":0}}\n";
+    let last = "{\"channel\":\"b\",\"position\":\"e:10\",\"time\":1,\"data\":1}\n";
+    let mut steps: Vec<Step> = (0..5).map(|_| Step::stream("application/x-ndjson", away)).collect();
+    steps.push(Step::stream("application/x-ndjson", last));
+    read_all(Transport::Stream, 1, steps).await;
+    assert!(started.elapsed() >= Duration::from_millis(5 * 20), "sent away five times in {:?}", started.elapsed());
+
+    let started = Instant::now();
+    let none = "204 No Content\r\nMillrace-Position: a@e:1,b@e:7\r\nConnection: close\r\n\r\n";
+    let some = r#"{"positions":{"a":"e:2","b":"e:7"},"gaps":[],"messages":[{"channel":"a","position":"e:2","time":1,"data":2}]}"#;
+    let mut steps: Vec<Step> = (0..4).map(|_| Step::Answer(none.into())).collect();
+    steps.push(Step::json("200 OK", some));
+    read_all(Transport::LongPolling, 1, steps).await;
+    assert!(started.elapsed() >= Duration::from_millis(3 * 100), "four empty polls in {:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_range_that_never_ends_is_an_error() {
+    let now = "204 No Content\r\nMillrace-Position: e:9\r\nConnection: close\r\n\r\n";
+    let page = r#"{"position":"e:1","more":true,"messages":[]}"#;
+    let (url, _server) =
+        serve(vec![Step::Answer(now.into()), Step::json("200 OK", page), Step::json("200 OK", page)]).await;
+    let range = Range {
+        server: Server::parse(&url).expect("an address"),
+        channel: "a".into(),
+        since: "e:1".into(),
+        until: "now".into(),
+        limit: None,
+        retry_for: Duration::from_secs(1),
+    };
+    let error = read_range(&range, &mut |_| ControlFlow::Continue(())).await.expect_err("it ends");
+    assert!(error.to_string().contains("there is more after e:1"), "{error}");
 }
 
 #[tokio::test]

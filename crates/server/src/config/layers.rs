@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, path::Path};
 
-use toml::Table;
+use toml::{Table, de::DeTable};
 
 use super::{
     Config,
@@ -153,10 +153,14 @@ impl Sources {
 ///
 /// Errors: what is wrong, with line and column. Never the line itself: a secret may stand there.
 fn parse(text: &str) -> Result<Table, String> {
-    let mut table: Table = toml::from_str(text).map_err(|error| {
+    let at = |error: &toml::de::Error, what: &str| {
         let start = error.span().map(|span| span.start);
-        format!("{}{}", start.map(|start| place(text, start)).unwrap_or_default(), error.message())
-    })?;
+        format!("{}{what}", start.map(|start| place(text, start)).unwrap_or_default())
+    };
+    DeTable::parse(text).map_err(|error| at(&error, error.message()))?;
+    // What is TOML may still have a number that is too large; the message of the parser shows it.
+    let mut table: Table =
+        toml::from_str(text).map_err(|error| at(&error, "a number has more than 64 bits; text stands in quotes"))?;
     faults::make_lists(&mut table);
     let first = faults::all(&table)
         .into_iter()
