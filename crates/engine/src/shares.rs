@@ -160,7 +160,7 @@ impl Shares {
         let detail = if holder != Holder::NONE && free > 0 && held >= HOLDER_TIMES.saturating_mul(free) {
             format!(
                 "this client has created {held} of at most {max} channels, and the {free} free ones are kept for other \
-                 clients: publish into channels that exist, or try again when some of them have been idle for a minute"
+                 clients: publish into existing channels, or try again when idle ones have been evicted"
             )
         } else {
             format!(

@@ -29,6 +29,12 @@ pub struct Opened {
     pub refused: Vec<String>,
 }
 
+impl Opened {
+    pub fn p99_ms(&self) -> f64 {
+        self.took_us.quantile_us(0.99).map_or(f64::INFINITY, |us| us as f64 / 1e3)
+    }
+}
+
 /// Opens a room and then the channels of each client, from an address of its own, evenly over `lasts`. Blocks.
 pub fn open(server: SocketAddr, lasts: Duration) -> Opened {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

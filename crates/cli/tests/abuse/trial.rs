@@ -18,7 +18,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::{
     honest::{self, Heard},
-    newcomers,
+    newcomers::{self, Opened},
     process::{say, turn},
     report::{PHASES, Row},
     server::Server,
@@ -169,6 +169,15 @@ impl Trial {
             health_ms: watched.health.as_secs_f64() * 1e3,
         };
         row.print();
+        if let Some(opened) = &opened {
+            let (clients, Opened { channels, rooms, .. }) = (newcomers::CLIENTS, opened);
+            say(&format!(
+                "    {clients} newcomers opened {channels} channels and {rooms} rooms, {} failed, p99 {:.1} ms; the attacker was refused \
+                 {refused} times",
+                opened.refused.len(),
+                opened.p99_ms(),
+            ));
+        }
         if let Some(why) = heard.is_invalid() {
             return Err(why);
         }
@@ -189,16 +198,9 @@ impl Trial {
             wrong.push(format!("the server keeps {} MiB", memory_after >> 20));
         }
         if let Some(opened) = opened {
-            let p99_ms = opened.took_us.quantile_us(0.99).map_or(f64::INFINITY, |us| us as f64 / 1e3);
-            say(&format!(
-                "    {} newcomers opened {} channels and {} rooms, p99 {p99_ms:.1} ms; the attacker was refused {refused} times",
-                newcomers::CLIENTS,
-                opened.channels,
-                opened.rooms,
-            ));
             wrong.extend(opened.refused.first().map(|first| format!("{} newcomers: {first}", opened.refused.len())));
-            if p99_ms >= P99_MAX_MS {
-                wrong.push(format!("newcomers waited {p99_ms:.0} ms (p99)"));
+            if opened.p99_ms() >= P99_MAX_MS {
+                wrong.push(format!("newcomers waited {:.0} ms (p99)", opened.p99_ms()));
             }
             if refused == 0 {
                 wrong.push("the attacker met no limit, which is no attack".into());

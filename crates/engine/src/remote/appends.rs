@@ -58,6 +58,11 @@ impl Appends {
         }
     }
 
+    /// Channels with a batch in flight.
+    pub fn flying(&self) -> usize {
+        self.lock().len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<ChannelName, VecDeque<Waiting>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }

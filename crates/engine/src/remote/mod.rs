@@ -78,7 +78,7 @@ struct Shared<B: Broker, D: Deliver> {
     config: Config,
     local: Arc<Local<D>>,
     appends: Appends,
-    /// Approximate number of channels with a past, and how many this node has created since that was asked for.
+    /// Approximate number of channels with a past, and how many channels this node has created since its start.
     count: AtomicUsize,
     /// To reach the broker since it answered last; 0 while it answers.
     attempts: AtomicUsize,
@@ -237,11 +237,15 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                 Ok(Ok(_)) => {
                     self.report_answer();
                     if counted.is_none_or(|at| at.elapsed() >= COUNT) {
-                        // A channel that is created during the request may count twice, until the next one.
                         let created = self.created.load(Relaxed);
                         if let Ok(count) = self.broker.count().await {
-                            self.count.store(count, Relaxed);
-                            self.created.fetch_sub(created, Relaxed);
+                            // The answer may lack channels that this node created during the request, and may include
+                            // some that it has not counted yet, because their answers are still on their way.
+                            let during = self.created.load(Relaxed) - created;
+                            let least = count.saturating_sub(self.appends.flying());
+                            let estimate = self.count.load(Relaxed);
+                            let change = estimate.clamp(least, count + during).wrapping_sub(estimate);
+                            self.count.fetch_add(change, Relaxed);
                             counted = Some(Instant::now());
                         }
                     }
@@ -285,7 +289,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
 
     /// Approximate number of channels with a past.
     fn used(&self) -> usize {
-        self.count.load(Relaxed) + self.created.load(Relaxed)
+        self.count.load(Relaxed)
     }
 
     fn may_create(&self, holder: Holder, channel: &ChannelName) -> bool {
@@ -295,6 +299,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
     /// Counts a channel that this node has created.
     fn created(&self, holder: Holder, channel: &ChannelName) {
         self.created.fetch_add(1, Relaxed);
+        self.count.fetch_add(1, Relaxed);
         self.shares.take(holder, self.shares.namespace(channel));
     }
 

@@ -8,6 +8,8 @@ use super::{frame, get, post, upgrade};
 use crate::trial::Ground;
 
 const LINES: u64 = 500;
+/// Lines of a batch where each may wait for an engine.
+const FEW_LINES: u64 = 100;
 /// Of one session.
 const SUBSCRIPTIONS: u64 = 1_000;
 
@@ -39,14 +41,14 @@ pub async fn neighbour(on: &Ground) {
     on.again(4, async |lane| {
         let mut stream = on.connect(lane).await?;
         loop {
-            let first = next.replace(next.get() + LINES);
+            let first = next.replace(next.get() + FEW_LINES);
             let line = |i: u64| format!("{{\"channel\":\"names/{}/{i:x}\",\"data\":{i}}}\n", scramble(i));
-            let body: String = (first..first + LINES).map(line).collect();
+            let body: String = (first..first + FEW_LINES).map(line).collect();
             post(&mut stream, "/v1/publish", "", body.as_bytes()).await?;
             if post(&mut stream, &format!("/v1/channels/names/one/{first}"), "", b"0").await? == 429 {
                 on.refused(1);
             }
-            on.done(LINES + 1);
+            on.done(FEW_LINES + 1);
         }
     })
     .await;
