@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position, Right, session};
+use millrace_protocol::{ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Position, Right, session};
 use serde_json::{Value, json};
 use tokio::task::coop::consume_budget;
 
@@ -116,7 +116,10 @@ fn kind(headers: &HeaderMap, data: &[u8]) -> Result<Kind, Error> {
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let detected = Kind::detect(data);
     match essence.as_str() {
-        "application/json" if detected != Kind::Json => Err(Error::new(Code::BadJson, "the body is not JSON")),
+        "application/json" if detected != Kind::Json => {
+            let detail = format!("the body is not JSON, or is nested deeper than {JSON_DEPTH_MAX} levels");
+            Err(Error::new(Code::BadJson, detail))
+        }
         "application/octet-stream" => Ok(Kind::Binary),
         text if text.starts_with("text/") => match detected {
             Kind::Binary => Err(Error::new(Code::BadRequest, "a text body is UTF-8")),

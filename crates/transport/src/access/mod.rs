@@ -64,6 +64,9 @@ pub struct Access {
     /// Names, besides those of loopback, under which this server may be asked; `None`: under any. Guards an open server on loopback
     /// against pages whose name was made to point there (DNS rebinding).
     pub hosts: Option<Vec<String>>,
+    /// True if this server speaks TLS itself and no proxy stands in front of it: then its own pages come over `https` alone, and a page of
+    /// `http` with the same name is foreign.
+    pub is_https: bool,
 }
 
 /// Whoever a request comes from, as far as rights go.
@@ -94,16 +97,18 @@ impl Access {
         if self.authority.is_revoked(&caller.grant) { Err(live::revoked()) } else { Ok(()) }
     }
 
-    /// Errors: [`Code::Forbidden`] if a page that may not asks for what changes something or goes on, or under a foreign name.
+    /// Errors: [`Code::Forbidden`] if a page that may not asks for what changes something or goes on, or under a foreign name;
+    /// [`Code::BadRequest`] if the request names no host, or several.
     pub fn check_origin(&self, parts: &Parts, allowed_origins: &[String]) -> Result<(), Error> {
+        origin::check_names_host(parts)?;
         origin::check_host(self.hosts.as_deref(), parts)?;
-        origin::check(parts, allowed_origins)
+        origin::check(parts, self.is_https, allowed_origins)
     }
 }
 
 impl From<Everyone> for Access {
     fn from(everyone: Everyone) -> Self {
-        Self { authority: Arc::new(everyone), cookie: String::new(), query: false, hosts: None }
+        Self { authority: Arc::new(everyone), cookie: String::new(), query: false, hosts: None, is_https: false }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, Method, header, request::Parts, uri::Authority};
+use http::{HeaderMap, Method, Version, header, request::Parts, uri::Authority};
 use millrace_protocol::{Code, Error};
 
 use crate::websocket::is_upgrade;
@@ -26,9 +26,9 @@ enum Origin {
 
 /// Source: Fetch Standard, "CORS protocol": others may be asked to show, but browsers keep the answer from the page; what changes something
 /// has happened by then, and a WebSocket asks nobody.
-pub fn check(parts: &Parts, allowed: &[String]) -> Result<(), Error> {
+pub fn check(parts: &Parts, is_https: bool, allowed: &[String]) -> Result<(), Error> {
     let reads = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS) && !is_upgrade(parts);
-    match origin(parts, allowed) {
+    match origin(parts, is_https, allowed) {
         Origin::Foreign if !reads => Err(foreign()),
         _ => Ok(()),
     }
@@ -37,8 +37,8 @@ pub fn check(parts: &Parts, allowed: &[String]) -> Result<(), Error> {
 /// A browser adds cookies to whatever any page asks for, so they count only if the page is ours or named one by one.
 ///
 /// Errors: [`Code::Forbidden`] for any other page.
-pub fn may_use_cookies(parts: &Parts, allowed: &[String]) -> Result<bool, Error> {
-    match origin(parts, allowed) {
+pub fn may_use_cookies(parts: &Parts, is_https: bool, allowed: &[String]) -> Result<bool, Error> {
+    match origin(parts, is_https, allowed) {
         Origin::Same | Origin::Named => Ok(true),
         Origin::Any | Origin::Foreign => Err(foreign()),
         // Browsers leave the origin of a page's own reads out, and say so here. Source: Fetch Metadata, section 2.3.
@@ -51,6 +51,35 @@ pub fn shown_to(headers: &HeaderMap, allowed: &[String]) -> (bool, bool) {
     let Some(origin) = headers.get(header::ORIGIN) else { return (false, false) };
     let named = allowed.iter().any(|entry| entry.as_bytes() == origin.as_bytes());
     (named || allowed.iter().any(|entry| entry == "*"), named)
+}
+
+/// Checks that the request names one host. HTTP/1.0 may leave the host out: no browser speaks it.
+///
+/// Source: RFC 9112, section 3.2; RFC 9113, section 8.3.1.
+///
+/// Errors: [`Code::BadRequest`] if the host is missing, is there twice, or cannot be parsed.
+pub fn check_names_host(parts: &Parts) -> Result<(), Error> {
+    let bad = |detail| Err(Error::new(Code::BadRequest, detail));
+    let mut named = parts.headers.get_all(header::HOST).into_iter();
+    let (host, target) = (named.next(), parts.uri.authority());
+    if named.next().is_some() {
+        return bad("the request has several `Host` headers; send one");
+    }
+    let Some(host) = host else {
+        return match target.is_some() || parts.version < Version::HTTP_11 {
+            true => Ok(()),
+            false => bad("the request has no `Host` header; send one, for example `Host: example.org`"),
+        };
+    };
+    match Authority::try_from(host.as_bytes()) {
+        Err(_) => bad("the `Host` header cannot be parsed; expected HOST or HOST:PORT"),
+        Ok(host) if host.as_str().contains('@') => bad("the `Host` header has a user name; expected HOST or HOST:PORT"),
+        // In HTTP/1.1 a target with an authority takes precedence, whatever `Host` says.
+        Ok(host) if parts.version == Version::HTTP_2 && target.is_some_and(|target| *target != host) => {
+            bad("`Host` and `:authority` name different hosts; send the same one, or only `:authority`")
+        }
+        Ok(_) => Ok(()),
+    }
 }
 
 /// `hosts`: names besides those of loopback and those without a dot; `None`: any.
@@ -72,14 +101,17 @@ pub fn check_host(hosts: Option<&[String]>, parts: &Parts) -> Result<(), Error> 
     Err(Error::new(Code::Forbidden, detail))
 }
 
-fn origin(parts: &Parts, allowed: &[String]) -> Origin {
+/// `is_https`: as [`Access::is_https`](super::Access::is_https).
+fn origin(parts: &Parts, is_https: bool, allowed: &[String]) -> Origin {
     let Some(origin) = parts.headers.get(header::ORIGIN) else { return Origin::Unsaid };
     let is_same = || {
-        let (_, page) = origin.to_str().ok()?.split_once("://")?;
+        let (scheme, page) = origin.to_str().ok()?.split_once("://")?;
         let (page, asked) = (page.parse::<Authority>().ok()?, authority(parts)?);
-        // A port that is not written is the scheme's; which scheme a proxy has taken off is not known here.
-        let port = |of: &Authority| of.port_u16().filter(|port| ![80, 443].contains(port));
-        Some(page.host().eq_ignore_ascii_case(asked.host()) && port(&page) == port(&asked))
+        // A port that is not written is the scheme's default. Behind a proxy the server cannot know the scheme.
+        let default_ports: &[u16] = if is_https { &[443] } else { &[80, 443] };
+        let port = |of: &Authority| of.port_u16().filter(|port| !default_ports.contains(port));
+        let is_same_scheme = !is_https || scheme.eq_ignore_ascii_case("https");
+        Some(is_same_scheme && page.host().eq_ignore_ascii_case(asked.host()) && port(&page) == port(&asked))
     };
     if is_same().unwrap_or(false) {
         return Origin::Same;
