@@ -12,11 +12,13 @@ mod mirror;
 mod nats;
 mod redis;
 mod remote;
+mod seldom;
 mod sqlite;
 
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig};
 pub use memory::MemoryEngine;
+pub use seldom::Seldom;
 pub use sqlite::SqliteEngine;
 
 use std::{num::NonZeroU32, sync::Arc};

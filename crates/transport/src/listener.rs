@@ -30,6 +30,7 @@ use tokio::{
 
 use crate::{
     access,
+    admin::cannot_accept,
     census::Census,
     data_channel, drain,
     http::{Context, Handover, Response, route},
@@ -167,7 +168,7 @@ async fn accept(
                 Err(error) => refusals.say(stream, &error),
             },
             Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
+                cannot_accept(&error, "a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
