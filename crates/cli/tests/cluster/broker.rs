@@ -8,7 +8,10 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::process::{BOUND, Folder, Process, free_port, is_there, path_of, until};
+use crate::{
+    process::{BOUND, Folder, Process, free_port, is_there, path_of, until},
+    wire::Wire,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -24,6 +27,8 @@ pub struct Broker {
     data: PathBuf,
     log: PathBuf,
     process: Option<Process>,
+    /// What the nodes reach it by, if it is to fail.
+    wire: Option<Wire>,
 }
 
 impl Kind {
@@ -42,20 +47,27 @@ impl Kind {
 }
 
 impl Broker {
-    pub async fn start(kind: Kind, folder: &Folder) -> Self {
-        let (data, log) = (folder.path("broker"), folder.path("broker.log"));
-        let mut broker = Self { kind, port: free_port(), data, log, process: None };
+    /// `is_wired`: nodes reach it by a [`Wire`].
+    pub async fn start(kind: Kind, is_wired: bool, folder: &Folder) -> Self {
+        let (data, log, port) = (folder.path("broker"), folder.path("broker.log"), free_port());
+        let wire = is_wired.then(|| Wire::start(port));
+        let mut broker = Self { kind, port, data, log, process: None, wire };
         broker.begin().await;
         broker
     }
 
     /// As `--engine` takes it.
     pub fn url(&self) -> String {
+        let port = self.wire.as_ref().map_or(self.port, |wire| wire.port);
         match self.kind {
             Kind::Memory => "memory".into(),
-            Kind::Redis => format!("redis://127.0.0.1:{}", self.port),
-            Kind::Nats => format!("nats://127.0.0.1:{}", self.port),
+            Kind::Redis => format!("redis://127.0.0.1:{port}"),
+            Kind::Nats => format!("nats://127.0.0.1:{port}"),
         }
+    }
+
+    pub fn wire(&self) -> &Wire {
+        self.wire.as_ref().expect("a broker that was started with a wire")
     }
 
     pub fn pause(&self) {
