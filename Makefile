@@ -4,11 +4,12 @@
 LISTEN ?= 127.0.0.1:8080
 CARS ?= 12
 SEED ?= 7
+BINDIR ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 BIN := $(CARGO_TARGET_DIR)/debug/millrace
 WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json web/*.ts web/*.js sdk/src sdk/*.json -type f 2>/dev/null)
 
-.PHONY: help run test check fmt bench lab instructions sbom teeth build web sdk setup clean screenshots
+.PHONY: help run install test quick check fmt bench lab instructions sbom teeth build web sdk setup clean screenshots
 
 help: ## list what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 24
@@ -16,8 +17,15 @@ help: ## list what can be made
 run: build ## build all, serve on LISTEN (127.0.0.1:8080) with a fleet of CARS (12); FLAGS for the server
 	@scripts/run.sh $(BIN) $(LISTEN) $(CARS) $(SEED) $(FLAGS)
 
+install: build ## copy the built millrace to BINDIR (~/.cargo/bin)
+	install -D -m 755 $(BIN) $(BINDIR)/millrace
+	@case ":$$PATH:" in *":$(BINDIR):"*) ;; *) echo "$(BINDIR) is not on the PATH: export PATH=\"$(BINDIR):\$$PATH\"" ;; esac
+
 test: setup ## everything: Rust, client in Node and Chromium, pages in Chromium, lints
 	@scripts/test.sh
+
+quick: sdk/dist/.built web/node_modules/.installed ## what a change since main touches, in about three minutes; says what it leaves out
+	@node scripts/quick.mjs
 
 check: sdk/dist/.built web/node_modules/.installed ## formatting and lints of every language
 	cargo fmt --all --check
@@ -30,8 +38,8 @@ fmt: ## format the Rust code
 	cargo fmt --all
 	cargo fmt --manifest-path fuzz/Cargo.toml
 
-bench: web ## what a delivery costs on one core, beside Bun (uWebSockets) and ws (needs two cores)
-	cargo bench -p millrace-cli --bench rivals
+bench: web ## what a delivery costs on one core, beside rivals (needs two cores); BENCH="--build" builds those that come as source
+	cargo bench -p millrace-cli --bench rivals -- $(BENCH)
 
 lab: build ## every scenario of the lab in its quick form, on this server
 	@scripts/lab-quick.sh $(BIN)

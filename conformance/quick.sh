@@ -2,13 +2,14 @@
 # The quick form of each suite, one after the other; all of them on demand: README.md.
 set -uo pipefail
 cd "$(dirname "$0")"
+source ../scripts/steps.sh
 failed=0
 
 suite() { # name, command..
     local name=$1 start=$SECONDS
     shift
     printf -- '--- %s\n' "$name"
-    "$@" || { failed=$((failed + 1)); echo "FAILED: $name"; }
+    rerun "conformance, $name" "$@" || { failed=$((failed + 1)); echo "FAILED: $name"; }
     echo "$((SECONDS - start)) s"
 }
 

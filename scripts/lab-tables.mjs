@@ -36,11 +36,18 @@ const FORMATS = {
 };
 const show = (value, unit) => (value == null ? '-' : (FORMATS[unit] ?? ((v) => `${FORMATS[''](v)} ${unit}`))(value));
 const plain = (value) => (value == null ? '-' : typeof value === 'number' ? FORMATS[''](value) : (TRANSPORTS[value] ?? String(value)));
+/** `websocket over TLS`: `SECURED` in crates/lab/src/wire/model.rs. */
+const transportName = (name) => {
+  const [plainName, secured = ''] = name.split(/(?= over TLS$)/);
+  return (TRANSPORTS[plainName] ?? unknown(`transport ${name}`)) + secured;
+};
 /** Of the theses: as exact as they print. */
-const exact = (value) => (value == null ? '-' : value.toLocaleString('en-US', { maximumFractionDigits: 2 }));
+const exact = (value) => (value == null ? '-' : value.toLocaleString('en-US', { maximumFractionDigits: 2 }).replace(/^-0$/, '0'));
 
 const table = (head, rows) => {
   if (rows.length === 0) throw new Error(`no rows for ${head.join(', ')}`);
+  const broken = rows.find((row) => row.length !== head.length || row.some((cell) => cell == null || /undefined|NaN/.test(cell)));
+  if (broken) throw new Error(`a row without a value: ${broken.join(' | ')}`);
   const line = (cells) => `| ${cells.map((cell) => String(cell).replaceAll('|', '\\|')).join(' | ')} |`;
   const numeric = head.map((_, i) => i > 0 && rows.every((row) => /^(-|[~+-]?[\d.,]+( \S+)?(\/s)?)$/.test(row[i])));
   return [line(head), `|${numeric.map((right) => (right ? '---:' : '---')).join('|')}|`, ...rows.map(line)].join('\n');
@@ -99,7 +106,7 @@ function points({ points, metrics }, words) {
   return table(
     [...(targets ? ['server'] : []), 'transport', axis, ...columns.map(title)],
     sorted.map((point) => [
-      ...(targets ? [point.target] : []), TRANSPORTS[point.transport], show(point.load.value, ''), ...columns.map((column) => of(column, point)),
+      ...(targets ? [point.target] : []), transportName(point.transport), show(point.load.value, ''), ...columns.map((column) => of(column, point)),
     ]),
   );
 }
@@ -110,7 +117,7 @@ function memory({ curves }) {
   return table(
     ['transport', 'per connection, 95 % interval', 'server without connections', 'R²', 'largest residual'],
     lines.map(({ transport, memory: line }) => [
-      TRANSPORTS[transport], range(line.bytes_per_connection), show(line.base_bytes.estimate, 'bytes'), number(line.r_squared), show(line.residual_max, 'share'),
+      transportName(transport), range(line.bytes_per_connection), show(line.base_bytes.estimate, 'bytes'), number(line.r_squared), show(line.residual_max, 'share'),
     ]),
   );
 }
@@ -121,16 +128,18 @@ function found({ tables }, [name]) {
   return `${table(head, made.rows.map((row) => row.map(plain)))}\n\n${list(made.notes)}`;
 }
 
-/** Of one connection that reads: bytes of IP packets by layer. */
+/** Of one connection that reads: bytes of IP packets by layer. The measurement counts the records of TLS as framing, the model apart. */
 function lines({ bill }) {
   const layers = ['payload', 'framing', 'headers', 'acks'];
-  const sum = (both, layer) => both.up[layer] + both.down[layer];
+  const framed = ({ framing, tls }) => framing + tls;
+  const one = (bytes, layer) => (layer === 'framing' ? framed(bytes) : bytes[layer]);
+  const sum = (both, layer) => one(both.up, layer) + one(both.down, layer);
   return table(
-    ['transport', 'unit', ...layers.map((layer) => ({ headers: 'TCP/IP', acks: 'ACKs' })[layer] ?? layer), 'in all', 'of that up', 'model', 'off by'],
+    ['transport', 'unit', ...layers.map((layer) => ({ framing: 'framing and TLS', headers: 'TCP/IP', acks: 'ACKs' })[layer] ?? layer), 'in all', 'of that up', 'model', 'off by'],
     bill.lines.filter(({ side }) => side === 'deliver').map(({ transport, unit, measured, model, difference_percent: off }) => {
       const all = (both) => layers.reduce((total, layer) => total + sum(both, layer), 0);
-      const up = layers.reduce((total, layer) => total + measured.up[layer], 0);
-      return [TRANSPORTS[transport], unit, ...layers.map((layer) => exact(sum(measured, layer))), exact(all(measured)), exact(up), exact(all(model)), `${exact(off)} %`];
+      const up = layers.reduce((total, layer) => total + one(measured.up, layer), 0);
+      return [transportName(transport), unit, ...layers.map((layer) => exact(sum(measured, layer))), exact(all(measured)), exact(up), exact(all(model)), `${exact(off)} %`];
     }),
   );
 }
@@ -162,7 +171,7 @@ function energy({ bill }, words) {
   return table(
     ['transport', 'heartbeat or poll', 'bytes a day', ...radios.map((radio) => `${RADIOS[radio] ?? radio}, J a day`)],
     ways.map((way) => [
-      TRANSPORTS[way.transport], `${number(way.heartbeat_s)} s`, show(way.bytes_per_day, 'bytes'),
+      transportName(way.transport), `${number(way.heartbeat_s)} s`, show(way.bytes_per_day, 'bytes'),
       ...radios.map((radio) => number(Math.round(of(radio, way).joules_per_day))),
     ]),
   );

@@ -5,6 +5,9 @@ import { defineConfig } from 'vitest/config';
 export default defineConfig({
   test: {
     fileParallelism: false,
+    // A test that fails and then passes is flaky, not red; the second reporter names it.
+    retry: 1,
+    reporters: ['default', './tests/flaky.ts'],
     projects: [
       {
         extends: true,

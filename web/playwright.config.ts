@@ -1,26 +1,40 @@
+import { availableParallelism } from 'node:os';
 import { defineConfig } from '@playwright/test';
+import { camera } from './tests/camera.ts';
+import './tests/polling.ts';
+
+// Each worker has a server of its own (tests/setup.ts), so tests that run at the same time share nothing.
+const own = process.env[`MILLRACE_URL_${process.env.TEST_PARALLEL_INDEX}`];
+if (own) process.env.MILLRACE_URL = own;
+
+/** Tests with video or audio: they encode and decode it, so one runs at a time, beside one of the others. */
+const CALLS = ['room.spec.ts', 'rooms.spec.ts', 'simulcast.spec.ts', 'tcp.spec.ts', 'whip.spec.ts'];
 
 export default defineConfig({
   testDir: 'tests',
   outputDir: 'test-results',
   globalSetup: './tests/setup.ts',
-  workers: 1,
+  workers: Math.min(2, availableParallelism()),
   timeout: 60_000,
   expect: { timeout: 10_000 },
   forbidOnly: !!process.env.CI,
-  reporter: 'list',
+  retries: 1,
+  reporter: [['list'], ['./tests/flaky.ts']],
   use: {
-    actionTimeout: 5_000,
-    navigationTimeout: 15_000,
+    // A picture of a whole page takes seconds on a busy machine.
+    actionTimeout: 15_000,
+    navigationTimeout: 30_000,
     trace: 'off',
     // The full browser: the headless shell draws no map. SwiftShader: WebGL without a graphics card.
+    // The same for all tests: another value would start another browser.
     launchOptions: {
       executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
-      args: ['--no-sandbox', '--enable-unsafe-swiftshader'],
+      args: ['--no-sandbox', '--enable-unsafe-swiftshader', ...camera()],
     },
   },
   projects: [
-    { name: 'pages', testMatch: '*.spec.ts' },
+    { name: 'calls', testMatch: CALLS, workers: 1 },
+    { name: 'pages', testMatch: '*.spec.ts', testIgnore: CALLS, workers: 1 },
     { name: 'screenshots', testMatch: 'screenshots.ts' },
   ],
 });

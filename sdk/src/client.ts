@@ -1,14 +1,13 @@
 // The client: gives the machine time and network, the links a hub to report to, and the application its promises.
+import { pauseOf } from './backoff.js';
 import { MillraceError, toError } from './errors.js';
 import { hub, type Hub } from './hub.js';
-import type { Ask, Commands, LinkHost, Transport } from './link.js';
-import { call, onAbort, orAborted } from './listen.js';
+import type { Ask, Commands, LinkHost, Payload, Transport } from './link.js';
+import { call, onAbort, orAborted, TIMER_MAX } from './listen.js';
 import { machine, type Attempt, type Input } from './machine.js';
 import { checkChannel, offsetOf } from './position.js';
+import { baseOf } from './request.js';
 import type { Channels, Client, ConnectOptions, State, Stats, TransportName } from './types.js';
-
-/** A timer cannot be longer than 24 days, ms. */
-const TIMER_MAX = 1e9;
 
 /** What is left of a client without the functions of extras.ts; `ask` is for them. */
 export interface Core<M = Channels> extends Omit<Client<M>, 'history' | 'pages' | 'presence'> {
@@ -25,7 +24,7 @@ export function client<M = Channels>(
   const { signal, retry, hidden, transports: chosen = 'auto', log } = options;
   const usable = transports.filter((transport) => transport.usable?.(options) ?? true);
   const scope = globalThis as Partial<Window & typeof globalThis>;
-  const base = new URL(url, scope.location?.href).href.replace(/\/*([?#].*)?$/, '');
+  const base = baseOf(url);
   const counts = { rtt: 0, bytesIn: 0, bytesOut: 0, messages: 0, reconnects: 0, gaps: 0, lost: 0 } as LinkHost['counts'];
   const listeners = new Set<(state: State) => void>();
   /** Ends what listens to the page. */
@@ -96,7 +95,8 @@ export function client<M = Channels>(
     ping: ({ io }: Attempt) => io?.ping(),
     stayed: (error: MillraceError) => stayed(error),
     state(state: State) {
-      log?.({ level: 'debug', msg: state.name, state });
+      const { retryAt } = state as { retryAt?: number };
+      log?.({ level: retryAt ? 'info' : 'debug', msg: state.name + (retryAt ? `: next try in ${Math.round(retryAt - now())} ms` : ''), state });
       if (state.name === 'open') {
         counts.transport = state.transport;
         counts.rtt = state.rtt;
@@ -128,7 +128,7 @@ export function client<M = Channels>(
       };
       if (transport) stayed = reject;
       off = onState(check);
-      if (timeout) timer = setTimeout(() => reject(new MillraceError('timeout', `not open in ${timeout} ms`)), timeout);
+      if (timeout) timer = setTimeout(() => reject(new MillraceError('timeout', `not open in ${timeout} ms, and tried on: ${(decide.state as { cause?: Error }).cause?.message}`)), timeout);
       check(decide.state);
     });
     return orAborted(open, signal).finally(() => {
@@ -142,16 +142,34 @@ export function client<M = Channels>(
     return until(undefined, signal, timeout);
   }
 
-  /** Asks the link that is open, and the next one if that goes away before it answers. */
+  /** Settles after `ms`, or with the next change of the state. */
+  async function pause(ms: number): Promise<void> {
+    let off: (() => void) | undefined;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    await new Promise<unknown>((resolve) => {
+      off = onState(resolve);
+      timer = setTimeout(resolve, ms);
+    });
+    clearTimeout(timer);
+    off?.();
+  }
+
+  /**
+   * Asks the open link. A next link is asked at once, because the machine has paused before it opened; the same link is
+   * asked again after a pause.
+   */
   async function ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]> {
     checkChannel(body.channel);
-    for (;;) {
+    for (let attempt = 0; ; attempt++) {
       await ready({ signal });
+      const link = active;
       try {
-        return await orAborted(active!.io!.ask(command, body, signal), signal);
+        if (!link) throw new MillraceError('network', 'the connection was lost');
+        return await orAborted(link.io!.ask(command, body, signal), signal);
       } catch (thrown) {
         const error = toError(thrown);
         if (!error.retryable || error.reason) throw error;
+        if (link === active) await orAborted(pause(pauseOf(error, attempt, retry)), signal);
       }
     }
   }
@@ -180,7 +198,7 @@ export function client<M = Channels>(
     },
     // `crypto.randomUUID` is missing on pages without TLS.
     async publish(channel, data, { signal, key, ttl, idempotencyKey = crypto.getRandomValues(new Uint32Array(4)).join('-') } = {}) {
-      const { position } = await ask('publish', { channel, data: (data as unknown) instanceof ArrayBuffer ? new Uint8Array(data as ArrayBuffer) : data, key, ttl, idempotency_key: idempotencyKey }, signal);
+      const { position } = await ask('publish', { channel, ...payloadOf(data), key, ttl, idempotency_key: idempotencyKey }, signal);
       return { position, offset: offsetOf(position) };
     },
     ask,
@@ -195,4 +213,19 @@ export function client<M = Channels>(
     close,
     [Symbol.asyncDispose]: close,
   };
+}
+
+/** Encodes a payload. Throws `invalid` for what JSON cannot express: `undefined`, functions, bigints, circles. */
+export function payloadOf(data: unknown): Payload {
+  if (data instanceof ArrayBuffer) data = new Uint8Array(data);
+  if (data instanceof Uint8Array) return { type: 'application/octet-stream', data: data as Uint8Array<ArrayBuffer> };
+  if (typeof data === 'string') return { type: 'text/plain', data };
+  try {
+    const json = JSON.stringify(data) as string | undefined;
+    if (json !== undefined) return { type: 'application/json', data: json };
+    data = typeof data;
+  } catch (thrown) {
+    data = (thrown as Error).message;
+  }
+  throw new MillraceError('invalid', `data is not JSON: ${data}`);
 }

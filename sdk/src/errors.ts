@@ -1,7 +1,8 @@
-// MillraceError and the ways into it: problem details, session errors, WebSocket close codes.
+// MillraceError and every source of it: problem details, session errors, close codes, errors of `fetch`, unknown errors.
+// This file alone decides whether an error is retryable. Only errors that are known to be temporary are.
 import type { TransportName } from './types.js';
 
-export type ErrorCode = 'auth' | 'network' | 'timeout' | 'gap' | 'slow-consumer' | 'rejected' | 'aborted' | 'protocol';
+export type ErrorCode = 'auth' | 'network' | 'timeout' | 'gap' | 'slow-consumer' | 'rejected' | 'aborted' | 'protocol' | 'invalid';
 
 export interface ErrorDetails {
   readonly retryable?: boolean | undefined;
@@ -38,6 +39,22 @@ const CODES: Readonly<Record<string, ErrorCode>> = {
   timeout: 'timeout', unavailable: 'network', internal: 'network', bad_json: 'protocol', unauthorized: 'auth', forbidden: 'auth',
 };
 
+/** The error of a response whose status is no success. */
+export async function problem(response: Response): Promise<MillraceError> {
+  const { status } = response;
+  const retryAfter = Number(response.headers.get('Retry-After')) * 1000 || undefined;
+  let refusal: Refusal = {};
+  try {
+    refusal = (await response.json()) as Refusal;
+  } catch {
+    // A proxy between here and the server answered.
+  }
+  const { message, code, retryable, reason } = refused({ ...refusal, detail: refusal.detail ?? refusal.title ?? `HTTP ${status}` });
+  if (status === 401 || status === 403) return new MillraceError('auth', message, { reason });
+  if (reason) return new MillraceError(code, message, { retryable, reason, retryAfter });
+  return new MillraceError(status > 499 || status === 408 || status === 429 ? 'network' : 'rejected', message, { retryAfter });
+}
+
 /** What the server refused, with its word on whether to try again. */
 export function refused({ code = '', detail = code, retry = false }: Refusal): MillraceError {
   return new MillraceError(CODES[code] ?? 'rejected', detail, { retryable: retry, reason: code });
@@ -47,7 +64,7 @@ export function refused({ code = '', detail = code, retry = false }: Refusal): M
  * What a WebSocket close code means here (docs/protocol.md, "WebSocket"). 1005 and 1006 are what a browser reports when the
  * link just went away, or the handshake was refused: worth another try, as is 4001, the end of a token, with the next one.
  */
-export function closeError(code: number, reason: string): MillraceError {
+export function closeError(code: number, reason: string | undefined, address: string): MillraceError {
   const kind: ErrorCode = /^10(0[2379]|10)$/.test(String(code))
     ? 'protocol'
     : code === 1008 || code === 4003
@@ -55,10 +72,21 @@ export function closeError(code: number, reason: string): MillraceError {
       : code === 1000 || (code > 3999 && code !== 4001)
         ? 'rejected'
         : 'network';
-  return new MillraceError(kind, `closed: ${code} ${reason}`, { transport: 'websocket' });
+  return new MillraceError(kind, `${address} closed with ${code}: ${reason || 'no reason given'}`, { transport: 'websocket' });
 }
 
-/** Anything thrown, as a MillraceError: what is not ours has `code`. */
-export function toError(thrown: unknown, code: ErrorCode = 'network'): MillraceError {
+/**
+ * The error of a `fetch`, or of reading its body, that failed. Network errors are TypeErrors, DOMExceptions, or errors of
+ * the operating system, which Node puts into `cause`. Source: Fetch Standard, "fetch method".
+ */
+export function unreachable(thrown: unknown, url: string | URL): MillraceError {
+  const { name, message, code, cause } = Object(thrown);
+  const isKnown = /^(Type|Abort|Timeout|Network|Fetch)Error$/.test(name) || /^(?!ERR_)/.test(code ?? 'ERR_');
+  if (thrown instanceof MillraceError || !isKnown) return toError(thrown);
+  return new MillraceError(name === 'TimeoutError' ? 'timeout' : 'network', `no connection to ${new URL(url).origin}: ${cause?.code ?? cause?.message ?? message}`, { cause: thrown });
+}
+
+/** Turns anything thrown into a MillraceError. An unknown error gets `code`; by default it is not retryable. */
+export function toError(thrown: unknown, code: ErrorCode = thrown instanceof SyntaxError ? 'protocol' : 'invalid'): MillraceError {
   return thrown instanceof MillraceError ? thrown : new MillraceError(code, String(thrown), { cause: thrown });
 }

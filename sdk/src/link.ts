@@ -1,4 +1,5 @@
 // The one interface behind which the transports live: a transport opens links, a link reports to its host.
+import { toError } from './errors.js';
 import type { Hub } from './hub.js';
 import type { LinkInput } from './machine.js';
 import type { Message } from './subscription.js';
@@ -14,13 +15,17 @@ export interface Wanted {
   readonly positions?: Readonly<Record<string, string>>;
 }
 
-export interface Draft {
+export interface Draft extends Payload {
   readonly channel: string;
-  /** Bytes, or anything JSON can say. */
-  readonly data: unknown;
   readonly key: string | undefined;
   readonly ttl: number | undefined;
   readonly idempotency_key: string;
+}
+
+/** An encoded payload. */
+export interface Payload {
+  readonly type: 'application/octet-stream' | 'text/plain' | 'application/json';
+  readonly data: string | Uint8Array<ArrayBuffer>;
 }
 
 /** A part of a channel's history: `gap`, if any, lies before `messages`. */
@@ -73,5 +78,11 @@ export interface Transport {
   open(host: LinkHost): Link;
 }
 
-export const tokenOf = async ({ token }: ConnectOptions, reason: TokenReason, signal: AbortSignal): Promise<string | undefined> =>
-  typeof token === 'function' ? token({ reason, signal }) : token;
+export async function tokenOf({ token }: ConnectOptions, reason: TokenReason, signal: AbortSignal): Promise<string | undefined> {
+  try {
+    return typeof token === 'function' ? await token({ reason, signal }) : token;
+  } catch (thrown) {
+    // The token server may be unreachable for a while. To stop the retries, the application throws a MillraceError.
+    throw toError(thrown, 'network');
+  }
+}

@@ -1,6 +1,9 @@
 // Waiting and listening, with a way out.
 import { toError } from './errors.js';
 
+/** Milliseconds. A timer cannot be longer than 24 days: it would fire at once. */
+export const TIMER_MAX = 1e9;
+
 /** Calls `fn` when `signal` aborts, or now if it has; returns the way out. */
 export function onAbort(signal: AbortSignal | undefined, fn: () => void): () => void {
   if (signal?.aborted) fn();

@@ -9,16 +9,17 @@
 //                      └ waiting ◄────────────┘
 //                          │ offline, hidden            close, giveUpAfter, a refusal that another try cannot change
 //                          └─► paused                   ─► closed (from anywhere, for good)
+import { pauseOf } from './backoff.js';
 import { MillraceError } from './errors.js';
 import type { Link } from './link.js';
-import type { State, TransportName } from './types.js';
+import type { ConnectOptions, State, TransportName } from './types.js';
 
 export interface MachineOptions {
   /** Best first; never empty. */
   readonly order: readonly TransportName[];
   /** Uniform in [0, 1). */
   readonly random: () => number;
-  readonly retry?: { readonly min?: number; readonly max?: number; readonly factor?: number; readonly jitter?: 'full' | 'none'; readonly giveUpAfter?: number } | undefined;
+  readonly retry?: ConnectOptions['retry'] | undefined;
   readonly pauseHidden?: boolean;
 }
 
@@ -69,6 +70,8 @@ const FIRST_RETRY = 300;
 const WAKE_GRACE = 2_000;
 /** A timer that fires later than this tells of a sleep or a throttled page, not of a silent server. */
 const LATE = 1_000;
+/** Minimum lifetime of a connection if the server asks to move. */
+const STAY = 500;
 const HIDDEN_DRAIN_FACTOR = 5;
 
 export interface Machine {
@@ -82,7 +85,7 @@ export interface Machine {
 
 /** The machine at rest; the state diagram above is what it does. */
 export function machine({ order, random, pauseHidden, retry }: MachineOptions): Machine {
-  const { min, max, factor, jitter, giveUpAfter } = { min: 500, max: 20_000, factor: 2, jitter: 'full', giveUpAfter: Infinity, ...retry };
+  const { max = 20_000, giveUpAfter = Infinity } = retry ?? {};
   /** Time of the input that is being handled, ms. */
   let now = 0;
   let state: State = { name: 'idle' };
@@ -144,7 +147,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
     },
     closed,
     drain(afterMs: number, link) {
-      if (link === active && !deadlines.has(move)) deadlines.set(move, now + afterMs * (hidden ? HIDDEN_DRAIN_FACTOR : 1));
+      if (link === active && !deadlines.has(move)) deadlines.set(move, Math.max(now + afterMs * (hidden ? HIDDEN_DRAIN_FACTOR : 1), link.since + STAY));
     },
     use(next: readonly TransportName[]) {
       abortCandidates();
@@ -304,11 +307,9 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
   function retryLater(error: MillraceError, soon?: boolean): void {
     const giveUpAt = (lostAt ??= now) + giveUpAfter;
     if (now >= giveUpAt) return close(error);
-    const spread = jitter === 'full' ? random() : 1;
-    const ceiling = Math.min(max, soon ? FIRST_RETRY : min * factor ** attempt);
+    const pause = soon ? pauseOf(error, 0, { ...retry, min: FIRST_RETRY }, random()) : pauseOf(error, attempt, retry, random());
     attempt++;
-    // Everybody was told the same `retryAfter`: spread by a fifth so that they do not come back as one.
-    wait(Math.min(now + (error.retryAfter === undefined ? spread * ceiling : error.retryAfter * (1 + random() / 5)), giveUpAt));
+    wait(Math.min(now + pause, giveUpAt));
   }
 
   function wait(until: number): void {

@@ -124,6 +124,52 @@ test('complaint 14: wake retries now, and finds a zombie', async () => {
   expect(states).toContain('open');
 });
 
+describe('what cannot be sent', () => {
+  const circle: { self?: unknown } = {};
+  circle.self = circle;
+
+  test.each(['websocket', 'http-stream', 'sse', 'long-poll', 'poll'] as const)('%s: is refused at once, as on any other transport', async (transport) => {
+    const mr = connect({ transports: [transport] });
+    await mr.ready();
+    for (const data of [undefined, () => {}, Symbol('x'), 1n, { a: 1n }, circle, { toJSON: () => undefined }]) {
+      await expect(mr.publish('cars/1', data)).rejects.toMatchObject({ code: 'invalid', retryable: false });
+    }
+    await mr.publish('cars/1', null);
+    expect(data(await mr.history('cars/1'))).toEqual([null]);
+    expect(mr.state.name).toBe('open');
+  });
+
+  test('a key that no header can carry', async () => {
+    const mr = connect({ transports: ['poll'] });
+    await expect(mr.publish('cars/1', 1, { key: '→' })).rejects.toMatchObject({ code: 'invalid' });
+    await mr.publish('cars/1', 2);
+  });
+});
+
+describe('addresses', () => {
+  test.each(['htp://x', '127.0.0.1:8080', 'localhost:8080', 'example.com', 'http://', 'http://ann:secret@x', '/only/on/pages', 'ftp://x', 'x y'])('%s is none', (url) => {
+    expect(() => millrace(url)).toThrow(expect.objectContaining({ name: 'MillraceError', code: 'invalid', message: expect.stringContaining('http://127.0.0.1:8080') }));
+  });
+
+  test('an address may be a WebSocket’s, too', async () => {
+    const mr = millrace(server.url.replace('http', 'ws'), { WebSocket });
+    clients.push(mr);
+    await mr.publish('cars/1', 1);
+  });
+
+  test.each(['websocket', 'http-stream'] as const)('%s: where nobody answers the error names address and cause, and the log what comes next', async (transport) => {
+    const { url } = server;
+    await server.stop();
+    const log: string[] = [];
+    const mr = connect({ transports: [transport], retry: { min: 50, max: 100 }, log: ({ msg }) => log.push(msg) });
+    const error = await mr.ready({ timeout: 300 }).catch((thrown: unknown) => thrown as MillraceError);
+    expect(error).toMatchObject({ code: 'timeout' });
+    for (const part of [url.replace('http:', ''), 'ECONNREFUSED', 'not open in 300 ms']) expect(String(error)).toContain(part);
+    expect(log.join('\n')).toMatch(/ECONNREFUSED[^]*next try in \d+ ms/);
+    server = await FaultyServer.start();
+  });
+});
+
 describe('where a subscription starts', () => {
   beforeEach(() => {
     for (let n = 0; n < 5; n++) server.publish('cars/1', n);

@@ -108,7 +108,7 @@ describe('errors', () => {
     [1002, 'protocol', false], [1007, 'protocol', false], [1009, 'protocol', false], [1008, 'auth', false], [4000, 'rejected', false],
     [4001, 'network', true], [4003, 'auth', false],
   ])('close code %i is %s, another try: %s', (code, kind, retryable) => {
-    expect(closeError(code, '')).toMatchObject({ code: kind, retryable });
+    expect(closeError(code, '', 'ws://x')).toMatchObject({ code: kind, retryable });
   });
 
   test('the server’s word on trying again counts', () => {

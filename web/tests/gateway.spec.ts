@@ -6,10 +6,8 @@ import { Order, readSample, write } from '../src/pages/gateway/sample.ts';
 import { readOffer } from '../src/pages/gateway/signals.ts';
 import type {} from '../src/pages/gateway/window';
 import type { Plan } from '../src/pages/gateway/wearers.ts';
-import { LOOKS, url, violations } from './page.ts';
+import { BEST, LOOKS, url, violations } from './page.ts';
 
-// Tabs find each other by their addresses: names for them (mDNS) need a network that carries them.
-test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-features=WebRtcHideLocalIpsWithMdns'] } });
 test.describe.configure({ timeout: 120_000 });
 
 const PATIENCE = { timeout: 40_000 };
@@ -77,6 +75,19 @@ test.describe('without a browser', () => {
     const again = bench.join('b');
     bench.send(a, 'for the next of this name');
     expect(bench.heard(again)).toEqual(['for the next of this name']);
+  });
+
+  test('receivers that have not joined are known by their names, a few of them', () => {
+    const bench = new Bench({ splits: true });
+    const [a, up] = [bench.join('a', 'b'), bench.join('up')];
+    bench.send(a, '1');
+    bench.send(a, '2');
+    expect([...bench.forwarder.missing()]).toEqual([['b', 2]]);
+    bench.join('b');
+    bench.send(a, '3');
+    expect([...bench.forwarder.missing()]).toEqual([]);
+    bench.send(up, JSON.stringify(Array.from({ length: 100 }, (_, i) => ({ peer: `x${i}`, data: '' }))));
+    expect([bench.forwarder.missing().size, bench.forwarder.stats.nowhere]).toEqual([8, 102]);
   });
 
   test('a bundle goes when its window ends, and the next begins with the next message', () => {
@@ -388,6 +399,44 @@ test('both: gathered on the way up, split on the way down, and another mode whil
   });
 });
 
+test('devices as the page proposes them receive what they send', async ({ browser }) => {
+  await run(browser, 'both', async (context, name, gateway) => {
+    const devices = await context.newPage();
+    await devices.goto(url(`/gateway/${name}?device`));
+    await devices.getByRole('button', { name: 'Start' }).click();
+    await expect(devices.getByText('3 of 3 joined')).toBeVisible(PATIENCE);
+    await expect.poll(async () => (await seen(devices)).received.length, PATIENCE).toBeGreaterThan(20);
+    expect(await stats(gateway)).toMatchObject({ lost: 0, nowhere: 0 });
+    await expect(gateway.getByText('has joined:')).toHaveCount(0);
+  });
+});
+
+test('a receiver that has not joined is named on both pages until it joins', async ({ browser }) => {
+  await run(browser, 'forward', async (context, name, gateway) => {
+    const arms = await wear(context, name, { name: 'arm' });
+    await expect(gateway.getByText('No device named “hub” has joined:')).toBeVisible(PATIENCE);
+    await expect(arms.getByText('No device named “hub” has joined the gateway')).toBeVisible(PATIENCE);
+    expect(await violations(gateway, BEST)).toEqual([]);
+    expect(await violations(arms, BEST)).toEqual([]);
+    await wear(context, name, { name: 'hub', sends: 'nothing', to: '' });
+    await expect(gateway.getByText('No device named “hub”')).toHaveCount(0, PATIENCE);
+    await expect(arms.getByText('No device named “hub”')).toHaveCount(0, PATIENCE);
+  });
+});
+
+test('on loopback the page says why no phone can join; on a network it shows a code', async ({ page }) => {
+  await page.goto(url(`/gateway/${fresh()}`));
+  await expect(page.getByText('Only tabs of this machine can open this address.')).toBeVisible();
+  await expect(page.getByRole('img', { name: /^QR code/ })).toHaveCount(0);
+  await page.route('**/v1/info', async (route) => {
+    const info = (await (await route.fetch()).json()) as object;
+    await route.fulfill({ json: { ...info, listen: ['http://127.0.0.1:8080', 'http://192.168.1.20:8080'] } });
+  });
+  await page.reload();
+  await expect(page.getByRole('img', { name: /^QR code for http:\/\/192\.168\.1\.20:8080\/gateway\/.*\?device$/ })).toBeVisible();
+  await expect(page.getByText('Only tabs of this machine')).toHaveCount(0);
+});
+
 test('a name that is taken is refused until it is free, and what is no offer is counted', async ({ browser }) => {
   await run(browser, 'forward', async (context, name, gateway) => {
     const first = await wear(context, name, { name: 'arm', sends: 'nothing', to: '' });
@@ -412,7 +461,7 @@ test('a name that is taken is refused until it is free, and what is no offer is 
 
 /** Nothing that axe or a finger would miss, and nothing that is too wide. */
 async function check(page: Page, what: string, info: TestInfo): Promise<void> {
-  expect(await violations(page), what).toEqual([]);
+  expect(await violations(page, BEST), what).toEqual([]);
   const { sideways, small } = await page.evaluate(() => ({
     sideways: document.documentElement.scrollWidth - innerWidth,
     small: [...document.querySelectorAll<HTMLElement>('button, a[href], input, select, summary')]
@@ -440,7 +489,7 @@ for (const { name: look, ...options } of LOOKS) {
     await expect(page.getByLabel('Window, ms')).toBeFocused();
     await page.keyboard.press('Enter');
     await expect(page.getByText('Open for devices')).toBeVisible(PATIENCE);
-    await expect(page.getByRole('img', { name: new RegExp(`^QR code for .*/gateway/${name}\\?device$`) })).toBeVisible();
+    await expect(page.getByRole('link', { name: new RegExp(`/gateway/${name}\\?device$`) })).toBeVisible();
     const devices = await wear(context, name, { count: 5, to: 'arm-1' });
     await expect.poll(async () => (await seen(devices)).received.length, PATIENCE).toBeGreaterThan(20);
     await check(devices, 'devices', info);

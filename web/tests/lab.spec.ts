@@ -1,6 +1,15 @@
-// The live page of the laboratory, told what `millrace lab run --live` tells it.
+// The live page of the lab: with the messages that `millrace lab run --live` publishes, and with a real run.
+import { execFile } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { expect } from '@playwright/test';
-import { LOOKS, test, url, violations } from './page.ts';
+import { NOTHING, rates, told } from '../src/pages/lab/events.ts';
+import { BEST, LOOKS, test, url, violations } from './page.ts';
+import { binary, serve } from './server.ts';
+
+const exec = promisify(execFile);
 
 const second = (delivered: number) => ({
   is: 'second', at_s: 1, published: 200, delivered, p50_us: 900, p99_us: 4200, server_cpu_cores: 0.4, generator_cpu_cores: 0.2, server_memory_bytes: 8_000_000,
@@ -19,18 +28,18 @@ for (const { name, ...look } of LOOKS) {
     test.use(look);
 
     test('the live page follows a run from its beginning', async ({ page, clean }, info) => {
-      await tell({ is: 'planned', runs: 3, done: 0, estimate_s: 90 }, { is: 'begun', index: 0, of: 3, label: 'millrace sse, 50 clients', left_s: 90 }, second(9_000));
+      await tell({ is: 'announced', command: 'millrace lab run thorsen-broadcast' }, { is: 'planned', runs: 3, done: 0, estimate_s: 90 }, { is: 'begun', index: 0, of: 3, label: 'millrace sse, 50 clients', left_s: 90 }, second(9_000));
       // Opened late, it knows what has been.
       await page.goto(url('/lab'));
       const status = page.getByRole('heading', { level: 1 });
       await expect(status).toHaveText('Run 1 of 3');
       await expect(page.getByText('millrace sse, 50 clients')).toBeVisible();
 
-      await tell(second(10_000), ended, { is: 'begun', index: 1, of: 3, label: 'millrace websocket, 50 clients', left_s: 60 });
+      await tell(second(10_000), second(10_000), ended, { is: 'begun', index: 1, of: 3, label: 'millrace websocket, 50 clients', left_s: 60 });
       await expect(status).toHaveText('Run 2 of 3');
       await expect(page.getByRole('row', { name: /Millrace SSE/ })).toContainText('4.2 ms');
       await expect(page.getByRole('img', { name: /^Deliveries per second.*10 k/ })).toBeVisible();
-      expect(await violations(page)).toEqual([]);
+      expect(await violations(page, BEST)).toEqual([]);
       expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
       await page.screenshot({ path: info.outputPath('lab.png'), fullPage: true });
 
@@ -39,3 +48,37 @@ for (const { name, ...look } of LOOKS) {
     });
   });
 }
+
+test('a run fills the page of the server that its command names', async ({ page }, info) => {
+  test.setTimeout(120_000);
+  const server = await serve();
+  const out = mkdtempSync(join(tmpdir(), 'millrace-lab-'));
+  try {
+    await page.goto(`${server.url}/lab`);
+    await expect(page.getByRole('heading', { level: 1 })).toHaveText('No run yet');
+    expect(await violations(page, BEST)).toEqual([]);
+    await page.screenshot({ path: info.outputPath('none.png'), fullPage: true });
+    // The command of the page, only shorter.
+    const [program, ...words] = (await page.locator('code', { hasText: 'millrace lab run' }).innerText()).split(' ');
+    expect([program, words.at(-1)]).toEqual(['millrace', `--live=${server.url}`]);
+    const shorter = ['--set', 'test=1s', '--set', 'clients=5', '--transports', 'sse', '--out', join(out, 'run')];
+    const run = exec(binary(), [...words, ...shorter]);
+    await expect(page.getByRole('heading', { level: 1 })).toHaveText('Finished', { timeout: 60_000 });
+    expect((await run).stderr).toContain(`live: ${server.url}/lab`);
+    await expect(page.getByRole('row', { name: /SSE/ })).toContainText('5 clients');
+    await expect(page.getByText('--set clients=5')).toBeVisible();
+    // A page that is opened later shows the run, too.
+    await page.reload();
+    await expect(page.getByRole('row', { name: /SSE/ })).toBeVisible();
+  } finally {
+    await server.stop();
+    rmSync(out, { recursive: true });
+  }
+});
+
+test('seconds that publishing fills only in part have no rate', () => {
+  const published = [0, 90, 200, 200, 110, 0];
+  const run = (index: number) => [{ is: 'begun', index, of: 2, label: '', left_s: 1 }, ...published.map((published) => ({ ...second(published * 50), published })), ended];
+  const { seconds } = [...run(0), ...run(1)].reduce(told, NOTHING);
+  expect(rates(seconds)).toEqual([null, null, 10_000, 10_000, null, null, null, null, 10_000, 10_000, null, null]);
+});

@@ -1,6 +1,6 @@
 // Both pages, light and dark, on a phone and on a desktop: they load, say nothing to others, and everyone can use them.
 import { expect } from '@playwright/test';
-import { LOOKS, openCar, test, url, violations } from './page.ts';
+import { BEST, LOOKS, openCar, test, url, violations } from './page.ts';
 
 for (const { name, ...look } of LOOKS) {
   test.describe(name, () => {
@@ -11,9 +11,20 @@ for (const { name, ...look } of LOOKS) {
       await expect(page.getByText('Listening over')).toBeVisible();
       await expect(page.getByRole('heading', { name: 'Running here' })).toBeVisible();
       await expect(page.getByText(url('/').slice(0, -1), { exact: true })).toBeVisible();
-      expect(await violations(page)).toEqual([]);
+      expect(await violations(page, BEST)).toEqual([]);
       expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
       await page.screenshot({ path: info.outputPath('start.png'), fullPage: true });
+    });
+
+    test('an unknown address is a page with a way back', async ({ page }, info) => {
+      const answer = await page.goto(url('/no/such/page'));
+      expect(answer?.status()).toBe(404);
+      await expect(page.getByRole('heading', { name: 'There is no page at this address' })).toBeVisible();
+      expect(await violations(page, BEST)).toEqual([]);
+      expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
+      await page.screenshot({ path: info.outputPath('404.png'), fullPage: true });
+      await page.getByRole('link', { name: 'Start page' }).click();
+      await expect(page.getByRole('heading', { name: 'Millrace', level: 1 })).toBeVisible();
     });
 
     test('CarCare', async ({ page, clean }, info) => {
@@ -34,6 +45,14 @@ for (const { name, ...look } of LOOKS) {
     });
   });
 }
+
+test('programs get problem details for an unknown address', async ({ request }) => {
+  for (const [path, accept, method] of [['/nothing', '*/*', 'GET'], ['/v1/nothing', 'text/html', 'GET'], ['/nothing', 'text/html', 'POST']] as const) {
+    const answer = await request.fetch(url(path), { method, headers: { accept } });
+    expect([answer.status(), answer.headers()['content-type']], `${method} ${path} as ${accept}`).toEqual([404, 'application/problem+json']);
+    expect(await answer.json()).toMatchObject({ code: 'not_found' });
+  }
+});
 
 test.describe('targets', () => {
   test.use({ viewport: { width: 390, height: 844 }, hasTouch: true });

@@ -105,6 +105,20 @@ test('what is drawn is what was measured', async ({ page, report }) => {
   await expect(figure.getByRole('row', { name: /^500 / })).toContainText(shown);
 });
 
+test('a step without a rate is a hole in the line, not a zero', async ({ page, report }) => {
+  await report('thorsen-broadcast', ({ analysis: { points } }) => {
+    for (const { series } of points as { series?: { deliveries_per_s: (number | null)[]; server_cpu_cores: (number | null)[] } }[]) {
+      if (!series) continue;
+      series.deliveries_per_s[0] = null;
+      series.server_cpu_cores[series.server_cpu_cores.length - 1] = null;
+    }
+  });
+  const figure = page.locator('figure', { has: page.getByRole('heading', { name: 'Latency of every delivery' }) });
+  await figure.getByText('Show the figures').click();
+  await expect(figure.getByRole('row').nth(1).getByRole('cell').nth(2)).toHaveText('–');
+  await expect(figure.getByRole('row').last().getByRole('cell').nth(5)).toHaveText('–');
+});
+
 test('keyboard alone is enough', async ({ page, report }) => {
   await report('thorsen-broadcast');
   await page.keyboard.press('Tab');

@@ -1,16 +1,14 @@
 // Pages that are in a room: real tabs of one Chromium with a moving picture for a camera.
 import { createSocket, type RemoteInfo, type Socket as Datagrams } from 'node:dgram';
-import { mkdtempSync, openSync, writeSync, closeSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { BrowserContext, Page } from '@playwright/test';
 import type { joinRoom, JoinOptions, Quality, Room } from '../../sdk/src/room/index.ts';
 
+export { camera } from './camera.ts';
+
 const sdk = new URL('../../sdk/', import.meta.url);
-const [WIDTH, HEIGHT, FPS, SECONDS] = [320, 240, 30, 2];
 
 /** What a page keeps of its room. */
 export interface Kept {
@@ -43,41 +41,6 @@ declare global {
     replaced?: { at: number; isThere: boolean };
   }
 }
-
-/** A camera's film: noise and a bar that moves, so that each frame differs from the one before. Loops without a jump. */
-export function film(): string {
-  const path = join(mkdtempSync(join(tmpdir(), 'millrace-rooms-')), 'moving.y4m');
-  const file = openSync(path, 'w');
-  writeSync(file, `YUV4MPEG2 W${WIDTH} H${HEIGHT} F${FPS}:1 Ip A1:1 C420jpeg\n`);
-  const frames = FPS * SECONDS;
-  let seed = 1;
-  const chance = (): number => (seed = (seed * 1_103_515_245 + 12_345) & 0x7fffffff);
-  const noise = Uint8Array.from({ length: WIDTH * HEIGHT }, () => 100 + ((chance() >> 16) & 31));
-  for (let frame = 0; frame < frames; frame++) {
-    const shift = Math.round((frame / frames) * WIDTH);
-    const luma = new Uint8Array(WIDTH * HEIGHT);
-    for (let y = 0; y < HEIGHT; y++) {
-      for (let x = 0; x < WIDTH; x++) {
-        const moved = (x + shift) % WIDTH;
-        luma[y * WIDTH + x] = moved < 40 ? 235 : moved < 80 ? 30 : noise[y * WIDTH + moved]!;
-      }
-    }
-    const chroma = new Uint8Array((WIDTH * HEIGHT) / 4).fill(128 + Math.round(60 * Math.sin((2 * Math.PI * frame) / frames)));
-    writeSync(file, 'FRAME\n');
-    for (const plane of [luma, chroma, chroma]) writeSync(file, plane);
-  }
-  closeSync(file);
-  return path;
-}
-
-/** As a file for Chromium's camera; loopback is as good as any address here. */
-export const camera = (): string[] => [
-  '--use-fake-ui-for-media-stream',
-  '--use-fake-device-for-media-stream',
-  `--use-file-for-fake-video-capture=${film()}`,
-  '--disable-features=WebRtcHideLocalIpsWithMdns',
-  '--autoplay-policy=no-user-gesture-required',
-];
 
 let script: Promise<string> | undefined;
 

@@ -7,9 +7,7 @@ import { Run } from '../src/pages/rooms/run.ts';
 import type { SwitchView } from '../src/pages/rooms/view.ts';
 import { whyBad, type Seen } from '../src/pages/rooms/why.ts';
 import { url, violations } from './page.ts';
-import { camera } from './room-page.ts';
 
-test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
 test.describe.configure({ timeout: 120_000 });
 
 const PATIENCE = { timeout: 40_000 };

@@ -1,10 +1,9 @@
 // Rooms in a real Chromium: pictures and data between tabs, by topology, and what becomes of them when something is cut.
 import { expect, test, type Browser, type Page } from '@playwright/test';
 import type { Topology } from '../../sdk/src/room/index.ts';
-import { blank, camera, cuttable, enter, heard, listener, middleBox, quality, sendAll, stills, tones, type Sound } from './room-page.ts';
+import { blank, cuttable, enter, heard, listener, middleBox, quality, sendAll, stills, tones, type Sound } from './room-page.ts';
 import { serve } from './server.ts';
 
-test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
 test.describe.configure({ timeout: 240_000 });
 
 const server = (): string => process.env.MILLRACE_URL!;

@@ -5,7 +5,7 @@ import { networkInterfaces, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from '@playwright/test';
 import type {} from '../src/pages/carcare/window';
-import { LOOKS } from './page.ts';
+import { BEST, LOOKS, violations } from './page.ts';
 import { binary, serve, simulate, type Server } from './server.ts';
 
 const phone = LOOKS.find((look) => look.name === 'phone light')!;
@@ -47,9 +47,37 @@ for (const via of ['websocket', 'http-stream', 'sse', 'long-poll', 'poll', 'data
   });
 }
 
-test('without a token nobody sees a car, and the page says why', async ({ page }) => {
+test('without a token CarCare shows no car, says why, and takes a token', async ({ page }, info) => {
   await page.goto(`https://${host}:${new URL(server.url).port}/carcare?car=1`);
-  await expect(page.getByText('This server asks for a token.')).toBeVisible({ timeout: 20_000 });
+  await expect(page.getByText('This server requires a token')).toBeVisible({ timeout: 20_000 });
+  await expect(page.getByRole('button', { name: /^Transport/ })).toContainText('Not connected');
   expect(await page.evaluate(() => window.carcare!.received.length)).toBe(0);
-  await page.screenshot({ path: test.info().outputPath('phone.png'), timeout: 20_000 });
+  expect(await violations(page, BEST)).toEqual([]);
+  await page.screenshot({ path: info.outputPath('refused.png'), timeout: 20_000 });
+  await page.getByRole('button', { name: /^Fleet/ }).click();
+  await expect(page.getByText('Cars appear here when the server accepts your token.')).toBeVisible();
+  await expect(page.getByText('No car has reported yet')).toHaveCount(0);
+
+  const field = page.getByRole('textbox', { name: 'Token' });
+  await field.fill('not a token');
+  await page.getByRole('button', { name: 'Continue' }).click();
+  await expect(page.getByText('This is not a token')).toBeVisible();
+  await field.fill('mistyped');
+  await page.getByRole('button', { name: 'Continue' }).click();
+  await expect(page.getByText('The server refused this token')).toBeVisible({ timeout: 20_000 });
+  // A whole link does as well as its token.
+  const token = create('--sub', 'phone', '--subscribe', '#', '--history', '#', '--expires', '1day');
+  await field.fill(`https://example.org/carcare#token=${token}`);
+  await page.getByRole('button', { name: 'Continue' }).click();
+  await expect(page.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /km\/h/, { timeout: 30_000 });
 });
+
+for (const path of ['/', '/lab', '/gateway/one', '/gateway/one?device'])
+  test(`without a token ${path} says so`, async ({ page }, info) => {
+    await page.goto(`https://${host}:${new URL(server.url).port}${path}`);
+    if (path.endsWith('?device')) await page.getByRole('button', { name: 'Start' }).click();
+    await expect(page.getByText('This server requires a token')).toBeVisible({ timeout: 20_000 });
+    await expect(page.getByRole('textbox', { name: 'Token' })).toBeVisible();
+    expect(await violations(page, BEST)).toEqual([]);
+    await page.screenshot({ path: info.outputPath('refused.png'), fullPage: true, timeout: 20_000 });
+  });

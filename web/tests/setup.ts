@@ -1,19 +1,26 @@
 import { readFileSync } from 'node:fs';
+import type { FullConfig } from '@playwright/test';
+import { film } from './camera.ts';
 import { serve, simulate } from './server.ts';
 
-/** One server and one fleet for all tests; a test that needs a server of its own starts it itself. */
-export default async function setup(): Promise<() => Promise<void>> {
-  const server = await serve(undefined, ['--set', 'rooms.mixers_max=4']);
-  await samePages(server.url).catch(async (error: unknown) => {
-    await server.stop();
+/** One server and one fleet for each worker; playwright.config.ts chooses. A test that needs a server of its own starts it itself. */
+export default async function setup({ workers }: FullConfig): Promise<() => Promise<void>> {
+  film();
+  const started: { stop(): Promise<void> }[] = [];
+  const stop = async (): Promise<void> => void (await Promise.all(started.reverse().map((one) => one.stop())));
+  try {
+    for (let i = 0; i < workers; i++) {
+      const server = await serve(undefined, ['--set', 'rooms.mixers_max=4']);
+      started.push(server);
+      if (i === 0) await samePages(server.url);
+      started.push(simulate(server.url));
+      process.env[`MILLRACE_URL_${i}`] = server.url;
+    }
+  } catch (error) {
+    await stop();
     throw error;
-  });
-  const fleet = simulate(server.url);
-  process.env.MILLRACE_URL = server.url;
-  return async () => {
-    await fleet.stop();
-    await server.stop();
-  };
+  }
+  return stop;
 }
 
 /** The pages are embedded when the server is built: an older binary would be tested with older pages. */

@@ -1,10 +1,8 @@
 // A picture in several sizes at once, sent by a real Chromium: each receiver gets what its way carries, and sees it move all the time.
 import { expect, test, type Page } from '@playwright/test';
-import { blank, camera, enter, narrowable, quality, stills } from './room-page.ts';
+import { blank, enter, narrowable, quality, stills } from './room-page.ts';
 
-test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
-// What a way carries is an estimate from when packets arrive: a machine that is busy with something else makes it too low.
-test.describe.configure({ timeout: 180_000, retries: 2 });
+test.describe.configure({ timeout: 180_000 });
 
 interface Report {
   readonly name: string;

@@ -54,17 +54,39 @@ test('tabs follow the arrow keys', async ({ page, clean }) => {
   await expect(page.getByRole('tab', { name: 'SDK' })).toBeFocused();
 });
 
-test('a server on loopback says how to open it; one on the network shows a code for the phone', async ({ page }) => {
-  await expect(page.getByText('make run LISTEN=0.0.0.0:8080 FLAGS=')).toBeVisible();
+test('a server on loopback shows how to serve the network, secured; one on the network shows a code for the phone', async ({ page }) => {
+  const { port } = new URL(url('/'));
+  const phone = page.getByRole('list').filter({ hasText: 'Make a key that signs tokens' });
+  await expect(phone.getByRole('listitem')).toHaveCount(3);
+  await expect(phone).toContainText(`millrace serve --listen 0.0.0.0:${port} --tls-dev --set 'auth.keys=["millrace.key.pub"]'`);
+  await expect(phone).toContainText(`:${port}/carcare#token=$(millrace token create`);
+  await expect(page.getByText('--insecure')).toHaveCount(0);
   await expect(page.getByRole('img', { name: /^QR code/ })).toHaveCount(0);
-  // The same page, told the addresses of a server that listens on the network.
+  // The same page, with the addresses of other servers.
+  let listen: string[] = [];
   await page.route('**/v1/info', async (route) => {
     const info = (await (await route.fetch()).json()) as object;
-    await route.fulfill({ json: { ...info, listen: ['http://127.0.0.1:8080', 'http://192.168.1.20:8080'] } });
+    await route.fulfill({ json: { ...info, listen } });
   });
+  listen = ['http://127.0.0.1:8080', 'http://192.168.1.20:8080'];
   await page.reload();
   await expect(page.getByRole('img', { name: 'QR code for http://192.168.1.20:8080/carcare' })).toBeVisible();
-  await expect(page.getByText('make run')).toHaveCount(0);
+  await expect(page.getByText('millrace serve')).toHaveCount(0);
+
+  listen = ['https://127.0.0.1:8443'];
+  await page.reload();
+  await expect(page.getByText('--listen 0.0.0.0:8443', { exact: true })).toBeVisible();
+  await expect(page.getByText('token key')).toHaveCount(0);
+
+  listen = ['http://localhost:8080'];
+  await page.reload();
+  await expect(page.getByText('This machine has no address in a network')).toBeVisible();
+  await expect(page.getByText('millrace serve')).toHaveCount(0);
+});
+
+test('the first message is above the fold', async ({ page }) => {
+  await page.setViewportSize({ width: 1280, height: 800 });
+  await expect(page.getByRole('button', { name: 'Publish from here' })).toBeInViewport({ ratio: 1 });
 });
 
 test('a line is copied', async ({ page, context }) => {

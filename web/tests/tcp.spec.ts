@@ -1,9 +1,7 @@
 // Clients that no datagram reaches: of where the server says that it is found, they are left what is TCP.
 import { expect, test, type BrowserContext, type Page } from '@playwright/test';
-import { blank, camera, enter, heard, quality, sendAll } from './room-page.ts';
+import { blank, enter, heard, quality, sendAll } from './room-page.ts';
 import { serve, type Server } from './server.ts';
-
-test.use({ launchOptions: { executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', ...camera()] } });
 
 declare global {
   interface Window {

@@ -9,11 +9,14 @@ use std::{
 use anyhow::{Context, ensure};
 use millrace_edge::gateway::{Config, Gateway};
 use millrace_rtc::forward;
+use millrace_server::config::address;
 
-use crate::simulate::stop_signal;
+use crate::{number::number, simulate::stop_signal};
 
 const SECRET: &str = "MILLRACE_GATEWAY_SECRET";
 const SECRET_BYTES_MIN: usize = 16;
+const WINDOW: Duration = Duration::from_millis(250);
+const BUNDLE_BYTES: u32 = 16 * 1024;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
@@ -30,22 +33,22 @@ Example: for the devices of this network, behind a proxy that speaks TLS
   MILLRACE_GATEWAY_SECRET=$(openssl rand -hex 16) millrace gateway --listen 0.0.0.0:8090 --public 192.0.2.7 --behind-proxy")]
 pub struct Args {
     /// Where offers come in; port 0 takes a free one. Datagrams come to a free port of their own for each peer
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8090")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8090", value_parser = address::parse)]
     listen: SocketAddr,
     /// What becomes of messages
     #[arg(long, value_enum, default_value = "forward")]
     mode: Mode,
-    /// From the first message of a bundle until it goes
-    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = window)]
-    window: Duration,
-    /// A bundle that would grow beyond so many bytes goes before its window ends
-    #[arg(long, value_name = "BYTES", default_value_t = 16 * 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    bundle_bytes: u32,
+    /// From the first message of a bundle until it goes [default: 250ms]
+    #[arg(long, value_name = "TIME", value_parser = window)]
+    window: Option<Duration>,
+    /// A bundle that would grow beyond so many bytes goes before its window ends [default: 16384]
+    #[arg(long, value_name = "BYTES", value_parser = number::<u32, _>(1..=65_536))]
+    bundle_bytes: Option<u32>,
     /// So much may wait for a peer that takes less than comes, bytes; then its oldest messages give way
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(65_536..))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = number::<u32, _>(65_536..))]
     waiting_bytes: u32,
     /// Most peers
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = number::<u32, _>(1..=10_000))]
     peers: u32,
     /// Let pages of this origin join, such as https://app.example; may be repeated
     #[arg(long, value_name = "ORIGIN")]
@@ -103,11 +106,16 @@ impl Args {
         );
         let is_long = secret.as_ref().is_none_or(|secret| secret.len() >= SECRET_BYTES_MIN);
         ensure!(is_long, "{SECRET} has less than {SECRET_BYTES_MIN} bytes; `openssl rand -hex 16` makes a good one");
+        let gathers = matches!(self.mode, Mode::Multiplex | Mode::Both);
+        ensure!(
+            gathers || (self.window.is_none() && self.bundle_bytes.is_none()),
+            "--window and --bundle-bytes have no effect unless messages are gathered: --mode multiplex or --mode both"
+        );
         let forward = forward::Config {
-            gathers: matches!(self.mode, Mode::Multiplex | Mode::Both),
+            gathers,
             splits: matches!(self.mode, Mode::Demultiplex | Mode::Both),
-            window: self.window,
-            bundle_bytes_max: self.bundle_bytes as usize,
+            window: self.window.unwrap_or(WINDOW),
+            bundle_bytes_max: self.bundle_bytes.unwrap_or(BUNDLE_BYTES) as usize,
             waiting_bytes_max: self.waiting_bytes as usize,
             peers_max: self.peers as usize,
         };

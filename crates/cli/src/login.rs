@@ -13,14 +13,25 @@ pub struct Login {
 }
 
 impl Login {
+    /// Whether the flag was given; the environment is for all commands.
+    pub fn is_given(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// Errors: `MILLRACE_TOKEN` is no token.
     pub fn token(self) -> anyhow::Result<Option<Token>> {
-        match (self.token, std::env::var(ENV)) {
-            (Some(token), _) => Ok(Some(token)),
-            (None, Ok(text)) if !text.trim().is_empty() => {
-                Token::parse(&text).map(Some).map_err(|what| anyhow::anyhow!("{ENV}: {what}"))
-            }
-            _ => Ok(None),
+        self.token.map_or_else(from_environment, |token| Ok(Some(token)))
+    }
+}
+
+/// The token in `MILLRACE_TOKEN`, if there is one.
+///
+/// Errors: `MILLRACE_TOKEN` is no token.
+pub fn from_environment() -> anyhow::Result<Option<Token>> {
+    match std::env::var(ENV) {
+        Ok(text) if !text.trim().is_empty() => {
+            Token::parse(&text).map(Some).map_err(|what| anyhow::anyhow!("{ENV}: {what}"))
         }
+        _ => Ok(None),
     }
 }

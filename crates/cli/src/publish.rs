@@ -9,7 +9,7 @@ use millrace_edge::post::{Failure, Poster};
 use millrace_edge::wire::{Server, query_value};
 use serde::Deserialize;
 
-use crate::{login::Login, trust::Trust};
+use crate::{login::Login, retry::Retry, trust::Trust};
 
 /// The server takes no more; a longer line is not read to its end.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -37,6 +37,8 @@ pub struct Args {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
     #[command(flatten)]
+    retry: Retry,
+    #[command(flatten)]
     login: Login,
     #[command(flatten)]
     trust: Trust,
@@ -50,7 +52,7 @@ struct Answer {
 pub async fn run(mut args: Args) -> anyhow::Result<()> {
     args.trust.decide()?;
     args.to = args.to.with_token(args.login.clone().token()?);
-    let mut poster = Poster::new(|why| eprintln!("trying again: {why}"))?;
+    let mut poster = Poster::new(args.retry.retry_for, |lost| eprintln!("{lost}"))?;
     if let Some(data) = &args.data {
         return publish(&args, &mut poster, data.clone().into_bytes()).await;
     }
@@ -63,10 +65,9 @@ pub async fn run(mut args: Args) -> anyhow::Result<()> {
 }
 
 async fn publish(args: &Args, poster: &mut Poster, data: Vec<u8>) -> anyhow::Result<()> {
-    let url = args.to.http(&format!("/v1/channels/{}", query_value(&args.channel)));
+    let path = format!("/v1/channels/{}", query_value(&args.channel));
     let ttl = args.ttl.map(|ttl| ttl.as_secs().to_string());
     let mut headers: Vec<(&str, &str)> = Vec::new();
-    headers.extend(args.to.authorization());
     headers.extend(args.json.then_some(("Content-Type", "application/json")));
     headers.extend(args.key.as_deref().map(|key| ("Millrace-Key", key)));
     headers.extend(ttl.as_deref().map(|ttl| ("Millrace-TTL", ttl)));
@@ -74,7 +75,7 @@ async fn publish(args: &Args, poster: &mut Poster, data: Vec<u8>) -> anyhow::Res
         Ok(_) => Ok(()),
         Err(error) => Err(Failure::Again(format!("not an answer: {error}"))),
     };
-    let answer = poster.post(&url, &headers, data, check).await?;
+    let answer = poster.post(&args.to, &path, &headers, data, check).await?;
     let answer: Answer = serde_json::from_slice(&answer)?;
     println!("{}", answer.position);
     Ok(())

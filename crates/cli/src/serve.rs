@@ -9,16 +9,16 @@ use millrace_server::{
     tls::dev::{self, Files},
 };
 
-use crate::cert;
+use crate::{cert, number::number};
 
 /// What decides the configuration on the command line; shared by `serve` and `config`.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
-    /// Where to serve HTTP and WebSocket, such as 0.0.0.0:8080; port 0 takes a free one
+    /// Where to serve HTTP and WebSocket, such as 0.0.0.0:8080; PORT alone is one of 127.0.0.1; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// Threads, each with its own connections [default: one per core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<usize, _>(0..=1024))]
     shards: Option<usize>,
     /// Where order and history live: memory, sqlite:PATH, redis://HOST:PORT or nats://HOST:PORT
     #[arg(long, value_name = "URL")]
@@ -60,10 +60,9 @@ impl Args {
 
     /// Errors: a bad file, an unknown key, a bad value; each says where it stands.
     pub fn load(self) -> anyhow::Result<Sources> {
-        let quoted = |text: String| format!("{text:?}");
         let switch = |on: bool| on.then(|| "true".to_owned());
         let dev = Files::at(&dev::default_dir());
-        let dev_file = |path: PathBuf| self.tls_dev.then(|| quoted(path.display().to_string()));
+        let dev_file = |path: PathBuf| self.tls_dev.then(|| path.display().to_string());
         let domains = (!self.tls_acme.is_empty()).then(|| format!("{:?}", self.tls_acme));
         let flags = [
             ("server.behind_proxy", "--behind-proxy", switch(self.behind_proxy)),
@@ -74,17 +73,17 @@ impl Args {
             ("tls.give_out_ca", "--tls-dev", dev_file(dev.ca)),
             ("tls.acme.domains", "--tls-acme", domains),
             ("tls.acme.accept_terms", "--tls-acme-accept-terms", switch(self.tls_acme_accept_terms)),
-            ("server.listen", "--listen", self.listen.map(quoted)),
+            ("server.listen", "--listen", self.listen),
             ("server.shards", "--shards", self.shards.map(|shards| shards.to_string())),
-            ("engine.url", "--engine", self.engine.map(quoted)),
-            ("server.udp", "--udp", self.udp.map(quoted)),
+            ("engine.url", "--engine", self.engine),
+            ("server.udp", "--udp", self.udp),
         ];
         let named = flags
             .into_iter()
             .filter_map(|(key, flag, text)| Some(Value { key: key.into(), text: text?, from: flag.into() }));
         let set = self.set.into_iter().map(|(key, text)| Value { key, text, from: "--set".into() });
         // Other programs' variables may hold anything.
-        let env = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let env = std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value));
         let env = env.filter(|(name, _)| name.starts_with("MILLRACE_")).map(|(name, value)| {
             let text = value.into_string().map_err(|_| anyhow::anyhow!("{name} is not UTF-8"))?;
             Ok((name, text))
@@ -95,13 +94,15 @@ impl Args {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    let config = args.clone().load()?.config;
+    millrace_server::check(&config)?;
+    // Only for a server that starts: an authority that nobody uses is one that devices are made to trust in vain.
     if args.tls_dev {
         let made = dev::make(&dev::default_dir(), &[], true)?;
         if made.new_ca {
             eprintln!("{}", cert::next_steps(&made));
         }
     }
-    let config = args.clone().load()?.config;
     // Standard output has only what scripts wait for.
     let set_log_level = log::init(&config.log);
     let load = Box::new(move || Ok(args.clone().load()?.config));

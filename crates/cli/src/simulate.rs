@@ -5,7 +5,7 @@ use std::io::{BufReader, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{Args as ClapArgs, Subcommand};
 use millrace_edge::fleet::Fleet;
 use millrace_edge::post::Publisher;
@@ -17,7 +17,7 @@ use millrace_edge::wire::now_ms;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
-use crate::{login::Login, trust::Trust};
+use crate::{login::Login, number::number, retry::Retry, trust::Trust};
 
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
@@ -41,7 +41,7 @@ enum What {
     #[command(after_help = "Example: the map that the web pages show\n  millrace simulate town > web/public/town.json")]
     Town {
         /// Another seed grows another town
-        #[arg(long, default_value_t = millrace_edge::town::DEFAULT_SEED)]
+        #[arg(long, default_value_t = millrace_edge::town::DEFAULT_SEED, value_parser = number::<u64, _>(..))]
         seed: u64,
     },
 }
@@ -58,13 +58,13 @@ struct Car {
     #[arg(long, value_name = "FILE")]
     csv: PathBuf,
     /// The car's number; its records go to the channel cars/NUMBER/telemetry
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = number::<u32, _>(1..))]
     car: u32,
     /// Start again at the end of the file
     #[arg(long = "loop")]
     again: bool,
     /// Stop after this many rows
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u64, _>(..))]
     count: Option<u64>,
     /// Between two records of a car, for example 500ms or 5s
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = interval)]
@@ -84,13 +84,13 @@ struct Car {
 )]
 struct FleetArgs {
     /// How many cars, numbered from 1
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = number::<u32, _>(1..=100_000))]
     cars: u32,
     /// Decides where every car goes and what happens to it
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 7, value_parser = number::<u64, _>(..))]
     seed: u64,
     /// Stop after this many intervals
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u64, _>(..))]
     count: Option<u64>,
     /// Let the time of the cars pass this many times as fast
     #[arg(long, value_name = "X", default_value = "1", value_parser = speedup)]
@@ -106,9 +106,9 @@ struct FleetArgs {
 #[command(after_help = "Example: the drive that is shipped\n  \
     millrace simulate drive --seed 3 --rows 120 --interval 5s > crates/edge/fixtures/drive.csv")]
 struct Drive {
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = number::<u64, _>(..))]
     seed: u64,
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 120, value_parser = number::<u32, _>(..))]
     rows: u32,
     /// Between two rows
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = interval)]
@@ -133,6 +133,8 @@ struct Destination {
     /// The server: http://HOST:PORT, https://HOST:PORT, or udp://HOST:PORT for datagrams
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     to: String,
+    #[command(flatten)]
+    retry: Retry,
     #[command(flatten)]
     login: Login,
     #[command(flatten)]
@@ -190,8 +192,10 @@ async fn send_paced(
         Speak::Event => Rule::Event,
     });
     let next = || Ok(next()?.map(|records| sender.select(records)));
+    let has_token = destination.login.is_given();
+    ensure!(!has_token || !to.starts_with("udp://"), "--token has no effect with {to}: datagrams carry no token");
     let token = destination.login.clone().token()?;
-    let mut publisher = Publisher::new(to, token, |why| eprintln!("trying again: {why}")).await?;
+    let mut publisher = Publisher::new(to, token, destination.retry.retry_for, |lost| eprintln!("{lost}")).await?;
     eprintln!("sending to {to} every {}; Ctrl-C stops", humantime::format_duration(interval));
     let outcome = tokio::select! {
         outcome = send_all(&mut publisher, interval, count, next) => outcome,

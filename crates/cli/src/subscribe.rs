@@ -10,7 +10,11 @@ use millrace_edge::subscription::{Message, Options, Transport, Update, read};
 use millrace_edge::wire::Server;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{login::Login, trust::Trust};
+use crate::{login::Login, number::number, retry::duration, since::since, trust::Trust};
+
+/// Between two polls.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Publications go to the standard output, gaps and lost connections to the standard error.\n\n\
@@ -18,6 +22,7 @@ use crate::{login::Login, trust::Trust};
     Example: watch all cars, with channel and position\n  millrace sub 'cars/+/telemetry' --json\n\
     Example: everything that history still has, then what comes, by server-sent events\n  \
     millrace sub chat/lobby --transport sse --since earliest\n\
+    Example: the last ten minutes, then what comes\n  millrace sub chat/lobby --since 10m\n\
     Example: a server with TLS\n  millrace sub chat/lobby --to https://localhost:8443\n\
     Example: wait for one message\n  millrace sub chat/lobby --limit 1")]
 pub struct Args {
@@ -27,21 +32,24 @@ pub struct Args {
     /// How to read
     #[arg(long, default_value = "websocket", value_parser = transport())]
     transport: Transport,
-    /// Where to start: a position, now, earliest, or a time such as 2026-11-20T10:00:00Z
-    #[arg(long, value_name = "S")]
+    /// Where to start: a position, now, earliest, a duration before now such as 10m, or a time such as 2026-11-20T10:00:00Z
+    #[arg(long, value_name = "S", value_parser = since)]
     since: Option<String>,
     /// Every publication, or only the latest per key of what was not read yet
     #[arg(long, default_value = "every", value_parser = ["every", "latest"])]
     policy: String,
     /// Stop after this many publications
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<u64, _>(1..))]
     limit: Option<u64>,
     /// Print the whole envelope as JSON: channel, position, time, key, data
     #[arg(long)]
     json: bool,
-    /// Between two polls, with --transport polling
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
-    interval: Duration,
+    /// Between two polls, with --transport polling [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    interval: Option<Duration>,
+    /// Try again for so long when the server does not answer, then end with exit code 1 [default: for ever]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    retry_for: Option<Duration>,
     /// The server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
@@ -60,13 +68,16 @@ fn transport() -> impl TypedValueParser<Value = Transport> {
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
     args.trust.decide()?;
+    let polls = args.transport == Transport::Polling;
+    anyhow::ensure!(polls || args.interval.is_none(), "--interval has no effect without --transport polling");
     let options = Options {
         server: args.to.with_token(args.login.token()?),
         channels: args.channels,
         transport: args.transport,
         since: args.since,
         policy: args.policy,
-        poll_interval: args.interval.max(Duration::from_millis(10)),
+        poll_interval: args.interval.unwrap_or(POLL_INTERVAL).max(POLL_INTERVAL_MIN),
+        retry_for: args.retry_for,
     };
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut sink = |update: Update| match update {
@@ -80,8 +91,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             eprintln!("{gap}");
             ControlFlow::Continue(())
         }
-        Update::Lost { why, wait } => {
-            eprintln!("connecting again in {:.1} s: {why}", wait.as_secs_f64());
+        Update::Lost(lost) => {
+            eprintln!("{lost}");
             ControlFlow::Continue(())
         }
     };

@@ -16,7 +16,7 @@ use millrace_server::{
 };
 use serde_json::json;
 
-use crate::serve;
+use crate::{retry::duration, serve};
 
 /// What a token that is read may have at most.
 const INPUT_BYTES_MAX: u64 = 64 * 1024;
@@ -96,7 +96,7 @@ pub struct CreateArgs {
     #[command(flatten)]
     rights: RightArgs,
     /// How long it is good
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     expires: Duration,
     /// What it can be revoked by [default: random]
     #[arg(long, value_name = "JTI")]

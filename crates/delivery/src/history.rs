@@ -1,17 +1,22 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use millrace_protocol::{Epoch, Gap, NewPublication, Position, Publication, PublicationHead, Since, session::Policy};
+use millrace_protocol::{
+    Epoch, Gap, Holder, NewPublication, Position, Publication, PublicationHead, Since, session::Policy,
+};
 
 /// How long an idempotency key is remembered.
 const IDEMPOTENCY_MS: u64 = 5 * 60 * 1000;
-/// Most idempotency keys remembered per channel; the oldest goes first.
+/// Maximum of idempotency keys per channel. When it is reached the holder with most keys loses its oldest, many at
+/// once, because choosing them scans all keys.
 const IDEMPOTENCY_KEYS_MAX: usize = 10_000;
+const IDEMPOTENCY_KEYS_DROPPED: usize = IDEMPOTENCY_KEYS_MAX / 8;
 
 /// What a publication in a history takes besides its payload and key: itself and its place.
 const ENTRY_BYTES: usize = Publication::BYTES + size_of::<Publication>();
 
 /// What an idempotency key takes besides itself: its places by name and by age, and what allocating two small texts costs.
-const KEY_BYTES: usize = size_of::<(Box<str>, u64)>() * 2 + size_of::<(u64, Box<str>)>() + 2 * size_of::<usize>();
+const KEY_BYTES: usize =
+    size_of::<(Box<str>, u64)>() * 2 + size_of::<(u64, Holder, Box<str>)>() + 2 * size_of::<usize>();
 
 /// How much of the past a channel keeps. Whichever bound is reached first trims the oldest publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +103,7 @@ pub struct History {
 #[derive(Debug, Default)]
 struct IdempotencyKeys {
     offsets: HashMap<Box<str>, u64>,
-    by_age: VecDeque<(u64, Box<str>)>,
+    by_age: VecDeque<(u64, Holder, Box<str>)>,
     /// Of the keys themselves, each once.
     bytes: usize,
 }
@@ -150,7 +155,7 @@ impl History {
     pub fn append(&mut self, new: NewPublication, now_ms: u64, bounds: &Bounds) -> Appended {
         if let Some(key) = new.idempotency_key {
             let keys = self.keys.get_or_insert_default();
-            if let Some(offset) = keys.find_or_insert(key, self.top + 1, now_ms) {
+            if let Some(offset) = keys.find_or_insert(key, new.holder, self.top + 1, now_ms) {
                 return Appended::Duplicate(offset);
             }
         }
@@ -304,20 +309,23 @@ impl History {
 
 impl IdempotencyKeys {
     /// The offset that this key stands for already; if there is none, it stands for `offset` from now on.
-    fn find_or_insert(&mut self, key: Box<str>, offset: u64, now_ms: u64) -> Option<u64> {
+    fn find_or_insert(&mut self, key: Box<str>, holder: Holder, offset: u64, now_ms: u64) -> Option<u64> {
         self.forget(now_ms);
         if let Some(&known) = self.offsets.get(&key) {
             return Some(known);
         }
+        if self.by_age.len() >= IDEMPOTENCY_KEYS_MAX {
+            self.drop_of_largest();
+        }
         self.bytes += key.len();
         self.offsets.insert(key.clone(), offset);
-        self.by_age.push_back((now_ms, key));
+        self.by_age.push_back((now_ms, holder, key));
         None
     }
 
     fn forget(&mut self, now_ms: u64) {
-        while let Some((at, _)) = self.by_age.front() {
-            if self.by_age.len() < IDEMPOTENCY_KEYS_MAX && now_ms.saturating_sub(*at) < IDEMPOTENCY_MS {
+        while let Some((at, ..)) = self.by_age.front() {
+            if now_ms.saturating_sub(*at) < IDEMPOTENCY_MS {
                 return;
             }
             self.drop_oldest();
@@ -326,10 +334,27 @@ impl IdempotencyKeys {
 
     /// False if there is none.
     fn drop_oldest(&mut self) -> bool {
-        let Some((_, key)) = self.by_age.pop_front() else { return false };
+        let Some((.., key)) = self.by_age.pop_front() else { return false };
         self.bytes -= key.len();
         self.offsets.remove(&key);
         true
+    }
+
+    /// Cost: O(keys).
+    fn drop_of_largest(&mut self) {
+        let mut counts = HashMap::<Holder, usize>::new();
+        self.by_age.iter().for_each(|(_, holder, _)| *counts.entry(*holder).or_default() += 1);
+        let Some((largest, _)) = counts.into_iter().max_by_key(|(_, count)| *count) else { return };
+        let (Self { offsets, bytes, by_age }, mut left) = (self, IDEMPOTENCY_KEYS_DROPPED);
+        by_age.retain(|(_, holder, key)| {
+            let stays = *holder != largest || left == 0;
+            if !stays {
+                left -= 1;
+                *bytes -= key.len();
+                offsets.remove(key);
+            }
+            stays
+        });
     }
 
     /// Each key is there twice.
@@ -534,6 +559,26 @@ mod tests {
         assert!(matches!(history.append(keyed(), 1, &BOUNDS), Appended::Duplicate(1)));
         assert!(matches!(history.append(keyed(), IDEMPOTENCY_MS, &BOUNDS), Appended::New(_)));
         assert_eq!(history.top().offset, 2);
+    }
+
+    #[test]
+    fn a_flood_of_keys_drops_keys_of_the_flooder() {
+        let mut history = History::new(Epoch(1));
+        let keyed = |holder: u32, i: usize| {
+            let key = Some(format!("{holder}/{i}").into());
+            NewPublication { idempotency_key: key, ..new("a") }.held_by(Holder::new(holder))
+        };
+        history.append(keyed(2, 0), 0, &BOUNDS);
+        for i in 0..3 * IDEMPOTENCY_KEYS_MAX {
+            history.append(keyed(1, i), 0, &BOUNDS);
+        }
+        let keys = history.keys.as_ref().unwrap();
+        assert!(keys.by_age.len() <= IDEMPOTENCY_KEYS_MAX && keys.offsets.len() == keys.by_age.len());
+        assert_eq!(keys.bytes, keys.by_age.iter().map(|(.., key)| key.len()).sum::<usize>());
+        assert!(matches!(history.append(keyed(2, 0), 0, &BOUNDS), Appended::Duplicate(1)));
+        let last = 3 * IDEMPOTENCY_KEYS_MAX - 1;
+        assert!(matches!(history.append(keyed(1, last), 0, &BOUNDS), Appended::Duplicate(_)));
+        assert!(matches!(history.append(keyed(1, 0), 0, &BOUNDS), Appended::New(_)));
     }
 
     #[test]

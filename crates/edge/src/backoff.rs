@@ -1,9 +1,11 @@
 //! Waiting between attempts: uniform in `[0, min(max, base * 2^attempt))`, so that many clients never come back at once.
 //! Source: "Exponential Backoff And Jitter", AWS Architecture Blog, "full jitter".
 
-use std::time::Duration;
+use std::fmt;
+use std::time::{Duration, Instant};
 
 use crate::chance::Chance;
+use crate::wire::Server;
 
 #[derive(Clone, Debug)]
 pub struct Backoff {
@@ -11,11 +13,61 @@ pub struct Backoff {
     max: Duration,
     attempts: u32,
     chance: Chance,
+    /// Longest time without success; `None`: for ever.
+    retry_for: Option<Duration>,
+    failing_since: Option<Instant>,
+}
+
+/// An attempt that failed, before the next one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Without user and password.
+    pub server: String,
+    pub why: String,
+    /// From 1, since the last success; 0: the server asked to come again.
+    pub attempt: u32,
+    pub wait: Duration,
+}
+
+/// The last attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{server}: {why}. Gave up after {attempts} attempts in {} s; is a server running there? --retry-for sets how long to try", after.as_secs())]
+pub struct GaveUp {
+    /// Without user and password.
+    pub server: String,
+    pub why: String,
+    pub attempts: u32,
+    pub after: Duration,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, why, attempt, wait } = self;
+        match attempt {
+            0 => write!(f, "{server}: {why}; connecting again"),
+            _ => write!(f, "{server}: attempt {attempt} failed: {why}; trying again in {:.1} s", wait.as_secs_f64()),
+        }
+    }
 }
 
 impl Backoff {
     pub fn new(base: Duration, max: Duration, chance: Chance) -> Self {
-        Self { base, max, attempts: 0, chance }
+        Self { base, max, attempts: 0, chance, retry_for: None, failing_since: None }
+    }
+
+    /// Gives up once there was no success for so long.
+    pub fn for_at_most(self, retry_for: Option<Duration>) -> Self {
+        Self { retry_for, ..self }
+    }
+
+    /// What a failed attempt leads to: another one after a wait, or the end.
+    pub fn failed(&mut self, server: &Server, why: String) -> Result<Lost, GaveUp> {
+        let after = self.failing_since.get_or_insert_with(Instant::now).elapsed();
+        let (server, wait) = (server.shown(), self.next_wait());
+        match self.retry_for.is_some_and(|longest| after + wait > longest) {
+            true => Err(GaveUp { server, why, attempts: self.attempts, after }),
+            false => Ok(Lost { server, why, attempt: self.attempts, wait }),
+        }
     }
 
     /// How long to wait before the next attempt.
@@ -25,13 +77,9 @@ impl Backoff {
         ceiling.mul_f64(self.chance.unit())
     }
 
-    /// Attempts since the last success.
-    pub fn attempts(&self) -> u32 {
-        self.attempts
-    }
-
     pub fn succeeded(&mut self) {
         self.attempts = 0;
+        self.failing_since = None;
     }
 }
 
@@ -52,5 +100,20 @@ mod tests {
         assert!(longest > Duration::from_millis(1500));
         backoff.succeeded();
         assert!(backoff.next_wait() < Duration::from_millis(100));
+    }
+
+    #[test]
+    fn an_attempt_is_named_with_its_server_and_the_last_one_ends_it() {
+        let server = Server::parse("http://ann:s3cret@127.0.0.1:1/").expect("an address");
+        let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(1), Chance::from_seed(1));
+        let mut forever = backoff.clone();
+        for attempt in 1..100 {
+            let lost = forever.failed(&server, "refused".into()).expect("it never gives up");
+            let shown = lost.to_string();
+            assert!(shown.starts_with(&format!("http://127.0.0.1:1: attempt {attempt} failed: refused; ")), "{shown}");
+        }
+        let gave_up = backoff.for_at_most(Some(Duration::ZERO)).failed(&server, "refused".into()).expect_err("at once");
+        let shown = gave_up.to_string();
+        assert!(shown.contains("http://127.0.0.1:1: refused") && shown.contains("--retry-for"), "{shown}");
     }
 }

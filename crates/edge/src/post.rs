@@ -2,9 +2,12 @@
 
 mod poster;
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use tokio::net::UdpSocket;
 
+use crate::backoff::{GaveUp, Lost};
 use crate::record::Record;
 use crate::wire::{Problem, Server, Token};
 pub use poster::{Failure, Poster, Stats};
@@ -19,8 +22,8 @@ pub enum PostError {
     /// The server will never take it.
     #[error("the server refuses: {0}")]
     Refused(Problem),
-    #[error("gave up after {attempts} attempts: {last}")]
-    GaveUp { attempts: u32, last: String },
+    #[error(transparent)]
+    GaveUp(#[from] GaveUp),
     #[error("udp: {0}")]
     Udp(#[from] std::io::Error),
 }
@@ -37,14 +40,19 @@ enum Target {
 }
 
 impl Publisher {
-    /// `to` is `http://HOST:PORT` or `https://HOST:PORT`, which is shown the token, or `udp://HOST:PORT`. `on_retry` hears why a request is
-    /// made again.
-    pub async fn new(to: &str, token: Option<Token>, on_retry: fn(&str)) -> Result<Self, PostError> {
+    /// `to` is `http://HOST:PORT` or `https://HOST:PORT`, which is shown the token, or `udp://HOST:PORT`. A request is given up
+    /// after `retry_for`; until then `on_retry` hears of each attempt that failed.
+    pub async fn new(
+        to: &str,
+        token: Option<Token>,
+        retry_for: Duration,
+        on_retry: fn(&Lost),
+    ) -> Result<Self, PostError> {
         let to = match to.strip_prefix("udp://") {
             Some(address) => Target::Udp(udp(address).await?),
             None => {
                 let server = Server::parse(to).map_err(PostError::Address)?.with_token(token);
-                Target::Http(server, Poster::new(on_retry)?)
+                Target::Http(server, Poster::new(retry_for, on_retry)?)
             }
         };
         Ok(Self { to, sent: 0 })
@@ -63,11 +71,10 @@ impl Publisher {
                 }
                 Target::Http(server, poster) => {
                     let (content_type, text) = encode(batch);
-                    let mut headers = vec![("Content-Type", content_type)];
-                    headers.extend(server.authorization());
+                    let headers = [("Content-Type", content_type)];
                     let count = batch.len();
                     let check = |answer: &[u8]| if count == 1 { Ok(()) } else { decode(answer, count) };
-                    poster.post(&server.http("/rest/input"), &headers, text.into_bytes(), check).await?;
+                    poster.post(server, "/rest/input", &headers, text.into_bytes(), check).await?;
                 }
             }
             self.sent += batch.len() as u64;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, GaveUp, Lost};
 use crate::chance::Chance;
 use crate::wire::{Problem, Server};
 use cursors::Cursors;
@@ -27,6 +27,10 @@ const RETRY_BASE: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(20);
 /// The server is heard from every 25 s; a stream that is silent for longer than this is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
+/// Before the first request to the next server: the server may ask each reader to go away at once, and that again and again.
+const MOVE_PAUSE: Duration = Duration::from_millis(20);
+/// After a held poll that came back at once with nothing new, which only a broken server or proxy does.
+const EMPTY_PAUSE: Duration = Duration::from_millis(100);
 /// Longest that a server may ask to stay before leaving it.
 const MOVE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most bytes of one message with its envelope: 1 MiB as base64 and room for the rest.
@@ -63,6 +67,8 @@ pub struct Options {
     pub policy: String,
     /// Between two polls.
     pub poll_interval: Duration,
+    /// Longest time without an answer; `None`: it is tried for ever.
+    pub retry_for: Option<Duration>,
 }
 
 /// A publication with its envelope, as in `docs/protocol.md`.
@@ -111,10 +117,7 @@ pub enum Update {
     Message(Message),
     Gap(Gap),
     /// The connection is lost and will be made again.
-    Lost {
-        why: String,
-        wait: Duration,
-    },
+    Lost(Lost),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +128,8 @@ pub enum SubscriptionError {
     Protocol(String),
     #[error("{0}")]
     Options(String),
+    #[error(transparent)]
+    GaveUp(#[from] GaveUp),
 }
 
 /// Hands an update to the reader. Break means that the reader has had enough.
@@ -157,7 +162,7 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
     }
     let client = client()?;
     let mut cursors = Cursors::default();
-    let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system());
+    let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system()).for_at_most(options.retry_for);
     let mut ticket = None;
     loop {
         let mut reader = Reader {
@@ -174,17 +179,30 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
             Transport::Sse => http::sse(&mut reader, &client).await,
             Transport::LongPolling | Transport::Polling => http::poll(&mut reader, &client).await,
         };
-        let (why, wait) = match end {
+        let lost = match end {
             End::Enough => return Ok(()),
             End::Fatal(error) => return Err(error),
-            End::Lost(why) => (why, backoff.next_wait()),
-            End::Moved => ("the server asks to connect again".into(), Duration::ZERO),
+            End::Lost(why) => backoff.failed(&options.server, why)?,
+            End::Moved => moved(&options.server),
         };
-        if sink(Update::Lost { why, wait }).is_break() {
+        if !pause(lost, sink).await {
             return Ok(());
         }
-        tokio::time::sleep(wait).await;
     }
+}
+
+fn moved(server: &Server) -> Lost {
+    Lost { server: server.shown(), why: "the server asks to connect again".into(), attempt: 0, wait: MOVE_PAUSE }
+}
+
+/// Until the next attempt. False if the reader has had enough.
+async fn pause(lost: Lost, sink: &mut Sink<'_>) -> bool {
+    let wait = lost.wait;
+    if sink(Update::Lost(lost)).is_break() {
+        return false;
+    }
+    tokio::time::sleep(wait).await;
+    true
 }
 
 fn client() -> Result<reqwest::Client, SubscriptionError> {

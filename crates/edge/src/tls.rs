@@ -8,6 +8,8 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
+use crate::wire::Server;
+
 /// What was decided when the program started; a process trusts the same authorities everywhere.
 static TRUST: OnceLock<ClientConfig> = OnceLock::new();
 
@@ -69,16 +71,25 @@ pub fn http() -> reqwest::ClientBuilder {
     reqwest::Client::builder().no_proxy().tcp_nodelay(true).tls_backend_preconfigured(config(&["h2", "http/1.1"]))
 }
 
-/// Why this error is one of trust, which does not come by trying again; and what to do about it.
-pub fn distrust(error: &(dyn std::error::Error + 'static)) -> Option<String> {
-    if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref() {
-        return Some(format!("the server's certificate is not trusted ({why}); name its authority: --ca FILE"));
+/// Why an error of TLS does not go away by trying again, and what to do about it.
+pub fn hopeless(error: &(dyn std::error::Error + 'static), server: &Server) -> Option<String> {
+    match error.downcast_ref() {
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            return Some(format!("the server's certificate is not trusted ({why}); name its authority: --ca FILE"));
+        }
+        // What came is no record of TLS; most likely an answer of HTTP.
+        Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
+            let shown = server.shown();
+            let plain = shown.replacen("https://", "http://", 1);
+            return Some(format!("the server at {shown} does not speak TLS; use {plain}"));
+        }
+        _ => {}
     }
     // The source of an error of I/O is that of the error which it wraps, not that error itself.
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
     match wrapped {
-        Some(wrapped) => distrust(wrapped),
-        None => error.source().and_then(distrust),
+        Some(wrapped) => hopeless(wrapped, server),
+        None => error.source().and_then(|source| hopeless(source, server)),
     }
 }
 

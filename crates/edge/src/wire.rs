@@ -45,6 +45,17 @@ impl Server {
         }
     }
 
+    /// For people: without user and password.
+    pub fn shown(&self) -> String {
+        let Some((scheme, rest)) = self.url.split_once("://") else { return String::new() };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        format!("{scheme}://{}{path}", authority.rsplit_once('@').map_or(authority, |(_, host)| host))
+    }
+
+    pub fn is_tls(&self) -> bool {
+        self.url.starts_with("https:")
+    }
+
     pub fn http(&self, path: &str) -> String {
         format!("{}{path}", self.url)
     }
@@ -138,6 +149,8 @@ mod tests {
         assert_eq!(server.websocket("/v1/connect"), "ws://127.0.0.1:8080/v1/connect");
         let secured = Server::parse("https://cars.example").expect("an address");
         assert_eq!(secured.websocket("/v1/connect"), "wss://cars.example/v1/connect");
+        let server = Server::parse("https://ann:p@ss@cars.example:1/base").expect("an address");
+        assert_eq!(server.shown(), "https://cars.example:1/base");
         for wrong in ["127.0.0.1:8080", "ftp://a", "", "http://"] {
             assert!(Server::parse(wrong).is_err(), "{wrong}");
         }

@@ -11,6 +11,8 @@ pub struct Config {
     pub history: HistoryConfig,
     /// Bounds of the channels whose first level is the key.
     pub namespaces: BTreeMap<String, HistoryConfig>,
+    /// Namespaces that have their own share of the channels, besides those in `namespaces`.
+    pub reserved: Vec<String>,
     /// Most channels with a past; further ones are refused with `too_many`.
     pub channels_max: usize,
     /// Memory (of the engine `sqlite`: disk) for the past of all channels: payloads and keys, and about a hundred bytes for each publication. Beyond, the channels that
@@ -43,6 +45,7 @@ impl Default for Config {
         Self {
             history,
             namespaces: BTreeMap::new(),
+            reserved: Vec::new(),
             channels_max: 1_000_000,
             history_bytes_max: 1 << 30,
             wait: Duration::from_secs(5),

@@ -13,12 +13,14 @@ mod nats;
 mod redis;
 mod remote;
 mod seldom;
+mod shares;
 mod sqlite;
 
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig};
 pub use memory::MemoryEngine;
 pub use seldom::Seldom;
+pub use shares::{Held, may_take};
 pub use sqlite::SqliteEngine;
 
 use std::{num::NonZeroU32, sync::Arc};
@@ -35,7 +37,7 @@ pub const ENGINES: &[&str] = &["memory", "sqlite", "redis", "nats"];
 /// Why an engine cannot be opened. No variant holds a password.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("there is no engine of this kind; an engine is one of: {}", ENGINES.join(", "))]
+    #[error("there is no engine of this kind; an engine is memory, sqlite:PATH, redis://HOST:PORT or nats://HOST:PORT")]
     Unknown,
     /// A setting that this engine cannot keep: which, and what to do.
     #[error("{0}")]
@@ -61,8 +63,12 @@ pub fn check_url(url: &str) -> Result<(), OpenError> {
     if let Some(checked) = nats::check_url(url) {
         return checked;
     }
+    let needs = |what: &str| Err(OpenError::Setting(format!("`{url}` alone says too little: write {what}")));
     match url {
         "memory" => Ok(()),
+        "sqlite" => needs("sqlite:PATH, for example sqlite:millrace.db"),
+        "redis" => needs("redis://HOST:PORT, for example redis://127.0.0.1:6379"),
+        "nats" => needs("nats://HOST:PORT, for example nats://127.0.0.1:4222"),
         _ => Err(OpenError::Unknown),
     }
 }
@@ -87,8 +93,8 @@ pub fn open<D: Deliver>(
     if let Some(path) = sqlite::path(url) {
         return Ok(Arc::new(SqliteEngine::open(path?, config, deliver, clock)?));
     }
-    if let Some(url) = redis::Url::parse(url) {
-        return Ok(Arc::new(redis::open(url?, config, deliver, clock)?));
+    if let Some(parsed) = redis::Url::parse(url) {
+        return Ok(Arc::new(redis::open(shown_url(url), parsed?, config, deliver, clock)?));
     }
     if nats::check_url(url).is_some() {
         return Ok(Arc::new(nats::open(url, config, deliver, clock)?));
@@ -145,7 +151,11 @@ pub struct Newest {
 
 /// Order and history of all channels.
 ///
-/// Errors of all methods: `unavailable` when the engine does not answer (the caller may retry), `too_many` over a limit.
+/// A channel is charged to the holder of the publication that creates it. Publications into an existing channel are not
+/// counted.
+///
+/// Errors of all methods: `unavailable` when the engine does not answer (the caller may retry), `too_many` over a limit
+/// or a share.
 pub trait Engine: Send + Sync {
     /// Accepts a publication: once the answer is there it has its place, and [`Deliver`] has it or will have it if the channel is watched.
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>>;

@@ -2,6 +2,8 @@
 //!
 //! Units are in the names: `_us`, `_s`, `_bytes`. Times of a run count from when its first connection was due.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{histogram::Histogram, wire::Bill};
@@ -179,6 +181,9 @@ pub enum PhaseName {
     /// Nothing is published any more.
     After,
 }
+
+/// The time from the start of [`PhaseName::Test`] until its first publication is due.
+pub const TEST_LEAD: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phase {

@@ -15,6 +15,8 @@ use millrace_protocol::{
     session::{Policy, Target, encode_error_push},
 };
 
+use tokio::sync::Notify;
+
 use crate::{Delivery, Mailbox, Metrics, News, Router};
 
 /// One page of recovery: small enough to interleave with others, large enough to be worth a read.
@@ -50,8 +52,12 @@ pub struct Shard<S: Sockets> {
     router: Arc<Router>,
     hub: RefCell<Hub>,
     sockets: RefCell<S>,
-    wakers: RefCell<HashMap<WaiterId, Option<Waker>>>,
+    /// Wakers of the tasks that wait; `None` until the task is polled.
+    wakers: RefCell<HashMap<u64, Option<Waker>>>,
     next_waiter: Cell<u64>,
+    /// Connections that waited and were woken; see [`Shard::woken`].
+    woken: RefCell<Vec<ConnId>>,
+    has_woken: Notify,
     spare: Cell<Vec<Delivery>>,
     looking: tokio::sync::Mutex<()>,
 }
@@ -74,6 +80,8 @@ impl<S: Sockets> Shard<S> {
             sockets: RefCell::new(sockets),
             wakers: RefCell::default(),
             next_waiter: Cell::new(0),
+            woken: RefCell::default(),
+            has_woken: Notify::new(),
             spare: Cell::default(),
             looking: tokio::sync::Mutex::default(),
         };
@@ -309,21 +317,58 @@ impl<S: Sockets> Shard<S> {
 
     /// Begins to wait for the next publication of any of these channels. Read the history after this call, never before.
     pub fn wait(self: &Rc<Self>, names: &[ChannelName]) -> Waiting<S> {
-        let id = WaiterId(self.next_waiter.replace(self.next_waiter.get() + 1));
+        let id = self.next_waiter.replace(self.next_waiter.get() + 1);
         self.wakers.borrow_mut().insert(id, None);
-        self.with(|hub, _| hub.wait(id, names));
+        self.with(|hub, _| hub.wait(WaiterId::Task(id), names));
         Waiting { shard: self.clone(), id }
     }
 
-    /// Everyone who waits.
-    pub fn waiters(&self) -> Vec<WaiterId> {
-        self.wakers.borrow().keys().copied().collect()
+    /// Begins to wait for a connection that no task serves: its id comes from [`Shard::woken`] after the next publication of any of these
+    /// channels. Read the history after this call, never before. The wait ends with [`Hub::forget`] or [`Hub::disconnect`].
+    pub fn wait_conn(self: &Rc<Self>, conn: ConnId, names: &[ChannelName]) {
+        self.with(|hub, _| {
+            // A wake that is still on its way may have been for an earlier wait.
+            hub.forget(WaiterId::Conn(conn));
+            hub.wait(WaiterId::Conn(conn), names);
+        });
     }
 
-    /// Ends a waiting, if it still is one.
-    pub fn wake(&self, id: WaiterId) {
-        if let Some(waker) = self.wakers.borrow_mut().remove(&id).flatten() {
-            waker.wake();
+    /// Returns the connections that were woken since the last call; pending while there are none. For one task of the shard.
+    pub async fn woken(&self) -> Vec<ConnId> {
+        loop {
+            let woken = self.woken.take();
+            if !woken.is_empty() {
+                return woken;
+            }
+            self.has_woken.notified().await;
+        }
+    }
+
+    /// Returns every waiter of the shard.
+    pub fn waiters(&self) -> Vec<WaiterId> {
+        self.hub.borrow().waiters().collect()
+    }
+
+    /// Ends a wait as a publication would. A waiter that has gone is ignored.
+    pub fn wake(self: &Rc<Self>, id: WaiterId) {
+        self.with(|hub, _| hub.forget(id));
+        self.report_woken(id);
+    }
+
+    fn report_woken(&self, id: WaiterId) {
+        match id {
+            WaiterId::Task(id) => {
+                if let Some(waker) = self.wakers.borrow_mut().remove(&id).flatten() {
+                    waker.wake();
+                }
+            }
+            WaiterId::Conn(conn) => {
+                let mut woken = self.woken.borrow_mut();
+                if woken.is_empty() {
+                    self.has_woken.notify_one();
+                }
+                woken.push(conn);
+            }
         }
     }
 
@@ -340,7 +385,7 @@ impl<S: Sockets> Shard<S> {
                     let watch = |is_read| self.engine.watch(&Target::Pattern(pattern.clone()), is_read);
                     self.router.set_pattern_readers(self.id, &pattern, readers, watch);
                 }
-                Output::Wake(waiter) => self.wake(waiter),
+                Output::Wake(waiter) => self.report_woken(waiter),
                 Output::Refuse { conn, error } => {
                     let mut hub = self.hub.borrow_mut();
                     let Some(form) = hub.form(conn) else { continue };
@@ -417,7 +462,7 @@ impl<S: Sockets> Drop for Watching<'_, S> {
 /// Someone who waits for a publication; dropping it ends the waiting.
 pub struct Waiting<S: Sockets> {
     shard: Rc<Shard<S>>,
-    id: WaiterId,
+    id: u64,
 }
 
 impl<S: Sockets> Waiting<S> {
@@ -437,6 +482,6 @@ impl<S: Sockets> Waiting<S> {
 impl<S: Sockets> Drop for Waiting<S> {
     fn drop(&mut self) {
         self.shard.wakers.borrow_mut().remove(&self.id);
-        self.shard.with(|hub, _| hub.forget(self.id));
+        self.shard.with(|hub, _| hub.forget(WaiterId::Task(self.id)));
     }
 }

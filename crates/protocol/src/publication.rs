@@ -48,6 +48,29 @@ pub struct NewPublication {
     pub idempotency_key: Option<Box<str>>,
     pub kind: Kind,
     pub data: Payload,
+    /// The channel is charged to this holder if this publication creates it.
+    pub holder: Holder,
+}
+
+/// The client that a new channel is charged to: an opaque number of 24 bits, made of a subject or an address. Three
+/// bytes, so that it fits beside what a connection holds already. See docs/adr/0011.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Holder([u8; 3]);
+
+impl Holder {
+    /// No client: the server itself, which has no share.
+    pub const NONE: Self = Self([0; 3]);
+
+    /// Makes a holder of the low 24 bits of a number; 0 is [`Holder::NONE`].
+    pub const fn new(number: u32) -> Self {
+        let [_, a, b, c] = number.to_be_bytes();
+        Self([a, b, c])
+    }
+
+    pub const fn number(self) -> u32 {
+        let [a, b, c] = self.0;
+        u32::from_be_bytes([0, a, b, c])
+    }
 }
 
 /// A payload with room for a head beside it, so that it becomes a [`Publication`] where it lies: who keeps order under a lock copies nothing there.
@@ -59,7 +82,12 @@ impl NewPublication {
     pub fn new(kind: Kind, data: impl AsRef<[u8]>) -> Self {
         let head = PublicationHead { offset: 0, time_ms: 0, key: None, expires_ms: None, kind };
         let data = Payload(ThinArc::from_header_and_slice(head, data.as_ref()));
-        Self { key: None, ttl_ms: None, idempotency_key: None, kind, data }
+        Self { key: None, ttl_ms: None, idempotency_key: None, kind, data, holder: Holder::NONE }
+    }
+
+    /// Sets the holder.
+    pub fn held_by(self, holder: Holder) -> Self {
+        Self { holder, ..self }
     }
 
     /// A payload of which nothing is known: JSON if it parses and is no deeper than [`JSON_DEPTH_MAX`], text if it is UTF-8, else binary.

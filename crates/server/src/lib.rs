@@ -17,4 +17,4 @@ pub mod turn;
 
 pub use config::{Config, Sources};
 pub use reload::{Reload, SetLogLevel};
-pub use run::{Running, run, start};
+pub use run::{Running, check, run, start};

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header, request::Parts};
+use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use millrace_engine::Engine;
 use millrace_node::Metrics;
 use millrace_transport::{
@@ -26,6 +26,9 @@ use crate::{log, tls::acme, turn};
 /// Only what this server sends may run or be loaded; the map draws in a worker, and styles are set by script.
 const POLICY: &str = "default-src 'self'; worker-src 'self' blob:; img-src 'self' data: blob:; \
     style-src 'self' 'unsafe-inline'; connect-src 'self' ws: wss:; base-uri 'none'; frame-ancestors 'none'";
+
+/// The page for addresses that do not exist, among the built pages.
+const NOT_FOUND: &str = "/404";
 
 /// The built pages, already compressed with brotli. Empty when they have not been built.
 #[derive(rust_embed::RustEmbed)]
@@ -179,8 +182,8 @@ impl Site {
         fresh(text(StatusCode::OK, "text/plain; version=0.0.4", out))
     }
 
-    fn asset(&self, request: &Parts) -> Option<Response> {
-        let asset = self.assets.get(page_of(request.uri.path()))?;
+    fn asset(&self, path: &str, request: &Parts) -> Option<Response> {
+        let asset = self.assets.get(path)?;
         let given = |name: header::HeaderName| request.headers.get(name).and_then(|value| value.to_str().ok());
         let accepts = given(header::ACCEPT_ENCODING).unwrap_or_default();
         let brotli = accepts.split(',').any(|coding| coding.trim().split(';').next() == Some("br"));
@@ -207,6 +210,19 @@ impl Site {
         }
         Some(response)
     }
+
+    /// The page for a person who opened an address that does not exist. Other clients get problem details.
+    fn not_found(&self, request: &Parts) -> Option<Response> {
+        let accept = request.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let is_reading = matches!(request.method, Method::GET | Method::HEAD);
+        if !is_reading || !accept.contains("text/html") || request.uri.path().starts_with("/v1/") {
+            return None;
+        }
+        let mut response = self.asset(NOT_FOUND, request)?;
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        response.headers_mut().remove(header::ETAG);
+        Some(fresh(response))
+    }
 }
 
 impl Pages for Site {
@@ -219,10 +235,12 @@ impl Pages for Site {
             "/v1/info" => Some(self.info()),
             // The type makes phones offer to install it.
             "/ca.crt" => self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca))),
-            path if self.assets.is_empty() && matches!(page_of(path), "/" | "/carcare" | "/rooms" | "/gateway") => {
+            path if self.assets.is_empty()
+                && matches!(page_of(path), "/" | "/carcare" | "/rooms" | "/gateway" | "/lab") =>
+            {
                 Some(not_built())
             }
-            _ => self.asset(request),
+            path => self.asset(page_of(path), request).or_else(|| self.not_found(request)),
         }
     }
 }

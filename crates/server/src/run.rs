@@ -87,6 +87,21 @@ impl Drop for Ends {
     }
 }
 
+/// What is found without touching anything: whether a server may start with this configuration, and whether its address is free.
+///
+/// Errors: see [`start`].
+pub fn check(config: &Config) -> anyhow::Result<()> {
+    secure::check(config)?;
+    // A key set is fetched only by a server that starts.
+    let auth = crate::auth::Config { jwks: String::new(), ..config.auth.clone() };
+    Auth::new(&auth, &config.anonymous(), unix_s).map_err(anyhow::Error::msg).context("`[auth]`")?;
+    check_free(config.server.listen).with_context(|| taken(config.server.listen))
+}
+
+fn taken(address: SocketAddr) -> String {
+    format!("cannot listen on {address}: is another server there?")
+}
+
 /// Starts all shards and returns once they listen.
 ///
 /// Errors: an address that is taken, or a thread or descriptor that the system refuses.
@@ -97,8 +112,7 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
     let descriptors = raise_descriptor_limit();
     let shards = config.shards();
     let listeners = check_free(config.server.listen).and_then(|()| Listener::bind(config.server.listen, shards));
-    let listeners =
-        listeners.with_context(|| format!("cannot listen on {}: is another server there?", config.server.listen))?;
+    let listeners = listeners.with_context(|| taken(config.server.listen))?;
     let address = listeners[0].address()?;
     let tls = Tls::load(&config.tls, shards).context("TLS cannot be spoken")?;
     let scheme = if tls.is_some() { "https" } else { "http" };

@@ -118,7 +118,10 @@ impl Context {
         let mut sockets = self.shard.sockets();
         let grant = sockets.grants.get(id).map(|caller| caller.grant.clone())?;
         let (transport, address) = match sockets.socket(id) {
-            Some(socket) => (socket.talk.transport().name(), rustix::net::getpeername(&socket.fd).ok().flatten()),
+            Some(socket) => {
+                let transport = socket.talk.transport().map_or("http", |transport| transport.name());
+                (transport, rustix::net::getpeername(&socket.fd).ok().flatten())
+            }
             None => ("http2", None),
         };
         Some(Connection {

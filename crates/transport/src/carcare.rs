@@ -18,7 +18,8 @@ use tokio::task::coop::consume_budget;
 use crate::{
     access::Caller,
     http::{Ask, Context, Query, Response, Wanted, json, no_cache, no_content, position_header, read_body, text},
-    long_polling::hold,
+    long_polling::{self, Begun},
+    polling::Read,
     publish,
 };
 
@@ -73,7 +74,7 @@ pub async fn record(context: &Context, caller: &Caller, data: Bytes, key: Option
     };
     let channel = channel(&car)?;
     caller.may(Right::Publish, &channel)?;
-    let mut publication = NewPublication::new(Kind::Json, data);
+    let mut publication = NewPublication::new(Kind::Json, data).held_by(caller.holder);
     publication.idempotency_key = key.map(Into::into);
     let mut newest = publication.clone().check()?;
     publish::check_size(context, &publication)?;
@@ -100,7 +101,7 @@ pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Resu
 }
 
 /// `GET /rest/longpolling/{id}/sensordata`: the next record, or the first after `since` (a position), which the thesis lacked.
-pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
+pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Begun, Error> {
     let caller = context.caller(parts).await?;
     let query = Query::parse(parts, &["since"])?;
     let since: Option<Since> = query.get("since").map(str::parse).transpose()?;
@@ -118,13 +119,14 @@ pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result
         subscribe: true,
     };
     caller.may_read(&ask)?;
-    let _seat = context.admit(parts, &caller)?;
-    let read = hold(context, &caller, &ask, HOLD).await?;
-    let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
-    if let Some((_, Some(Since::Position(end)))) = read.ends().first() {
-        position_header(&mut response, &end.to_string());
-    }
-    Ok(response)
+    let answer = |read: Read, _: &Ask, wanted| {
+        let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
+        if let Some((_, Some(Since::Position(end)))) = read.ends().first() {
+            position_header(&mut response, &end.to_string());
+        }
+        response
+    };
+    long_polling::begin(context, parts, caller, ask, wanted, HOLD, answer).await
 }
 
 fn wanted(parts: &Parts) -> Result<Wanted, Error> {

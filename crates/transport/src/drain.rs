@@ -41,7 +41,10 @@ pub async fn drain(context: &Context, drain: Drain) {
     let shard = &context.shard;
     let started = Instant::now();
     let polls = shard.waiters().into_iter().map(Leaves::Poll);
-    let conns: Vec<_> = shard.with(|hub, sockets| hub.conns().filter(|(id, _)| !sockets.is_side(*id)).collect());
+    // A connection that answers requests ends by itself with its next answer.
+    let reads = |form: Form| form != Form::Answers;
+    let conns: Vec<_> =
+        shard.with(|hub, sockets| hub.conns().filter(|(id, form)| reads(*form) && !sockets.is_side(*id)).collect());
     let all: Vec<_> = conns.into_iter().map(|(id, form)| Leaves::Conn(id, form)).chain(polls).collect();
     let slot = drain.window / all.len().max(1) as u32;
     let mut moments = Vec::with_capacity(all.len());
@@ -72,7 +75,7 @@ pub async fn drain(context: &Context, drain: Drain) {
     // Who was just being accepted when all began.
     tokio::time::sleep_until(started + drain.window + MOVE).await;
     shard.waiters().into_iter().for_each(|id| shard.wake(id));
-    for (id, form) in shard.with(|hub, _| hub.conns().collect::<Vec<_>>()) {
+    for (id, form) in shard.with(|hub, _| hub.conns().filter(|(_, form)| reads(*form)).collect::<Vec<_>>()) {
         close(context, id, form);
     }
 }

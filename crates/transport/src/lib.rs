@@ -14,6 +14,7 @@ mod data_channel;
 mod drain;
 mod framed;
 pub mod http;
+mod keep_alive;
 pub mod limits;
 mod listener;
 mod long_polling;

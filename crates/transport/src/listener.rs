@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::BytesMut;
-use http::{HeaderValue, Request, header};
+use http::{HeaderMap, HeaderValue, Request, header};
 use hyper::{
     body::Incoming,
     rt::Executor,
@@ -34,6 +34,7 @@ use crate::{
     census::Census,
     data_channel, drain,
     http::{Context, Handover, Response, route},
+    keep_alive::HttpConnection,
     limits::{ForwardedFor, Guest, Limit, Limits, Patient, Permit, Pressure, Refusals},
     rooms,
     sockets::linger,
@@ -115,6 +116,8 @@ pub async fn serve(
     let event_loop = EventLoop::new(context.clone());
     let turns = context.shard.clone();
     let mut tasks = vec![spawn_local(async move { turns.run().await })];
+    tasks.push(spawn_local(event_loop.clone().answer_woken()));
+    tasks.push(spawn_local(event_loop.clone().keep_time()));
     tasks.push(spawn_local(accept(context.clone(), event_loop.clone(), listener, tls)));
     if let Some(socket) = datagrams {
         let socket = tokio::net::UdpSocket::from_std(socket)?;
@@ -174,6 +177,7 @@ async fn accept(
         }
     };
     drop(listener);
+    event_loop.close_idle();
     drain::drain(&context, drain).await;
     std::future::pending().await
 }
@@ -261,17 +265,32 @@ async fn connection(
         return limits.count(Limit::HeaderTimeout);
     };
     let served = Rc::new(Served::new(address, subject, config.requests_per_connection_max, &limits));
-    let result = match first {
-        Ok(true) => http2(context, stream, served.clone()).await,
-        Ok(false) => http1(context, event_loop, stream, config.header_timeout, served.clone(), permit).await,
-        Err(_) => return,
-    };
-    if let Err(error) = result {
-        // Whoever has been answered may be silent for so long.
+    match first {
+        Ok(true) => {
+            if let Err(error) = http2(context, stream, served).await {
+                tracing::debug!(%error, "an HTTP/2 connection broke");
+            }
+        }
+        Ok(false) => serve_http1(context, event_loop, stream, served, permit).await,
+        Err(_) => {}
+    }
+}
+
+/// Serves an HTTP/1.1 connection until it ends or the event loop takes it over.
+pub(crate) async fn serve_http1(
+    context: Rc<Context>,
+    event_loop: Rc<EventLoop>,
+    stream: tls::Stream,
+    served: Rc<Served>,
+    permit: Permit,
+) {
+    let (limits, header_timeout) = (context.limits.clone(), context.config().header_timeout);
+    if let Err(error) = http1(context, event_loop, stream, header_timeout, served.clone(), permit).await {
+        // A client that has been answered may be silent for so long.
         if error.is_timeout() && served.requests.get() == 0 {
             limits.count(Limit::HeaderTimeout);
         }
-        tracing::debug!(%error, "a connection broke");
+        tracing::debug!(%error, "an HTTP/1.1 connection broke");
     }
 }
 
@@ -283,13 +302,14 @@ async fn http1(
     served: Rc<Served>,
     permit: Permit,
 ) -> hyper::Result<()> {
-    let next = Rc::new(RefCell::new(None::<(Handover, Response)>));
+    let next = Rc::new(RefCell::new(None::<Next>));
     let (unsent, is_tls) = (stream.unsent(), stream.is_tls());
     let service = {
-        let (context, next) = (context.clone(), next.clone());
+        let (context, next, served) = (context.clone(), next.clone(), served.clone());
         service_fn(move |mut request: Request<Incoming>| {
             let (context, next) = (context.clone(), next.clone());
             let is_last = served.take(&mut request, &context.limits);
+            let closes = is_last || asks_to_close(request.headers());
             // Boxed: what a request needs is held while it is answered, not as long as its connection is open.
             Box::pin(async move {
                 let (mut response, handover) = route(context, request).await;
@@ -297,7 +317,7 @@ async fn http1(
                     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
                 if let Some(handover) = handover {
-                    *next.borrow_mut() = Some((handover, response));
+                    *next.borrow_mut() = Some(Next { handover, head: response, closes });
                     // hyper shall not answer this one: whoever hears the head already reads.
                     return std::future::pending().await;
                 }
@@ -309,6 +329,8 @@ async fn http1(
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
+        // Who has asked for all it wants may say so, and is answered. What goes on has left hyper, and ends with it.
+        .half_close(true)
         .serve_connection(
             TokioIo::new(Patient::new(stream, context.limits.clone(), context.config().write_timeout)),
             service,
@@ -339,7 +361,7 @@ async fn http1(
         let _ = tokio::time::timeout(header_timeout, stream.shutdown()).await;
         return Ok(());
     }
-    if let Some((handover, head)) = next {
+    if let Some(Next { handover, head, closes }) = next {
         // Nothing of hyper stays with the connection: its buffers cost more than all the rest.
         let parts = connection.into_parts();
         let tls::Parts { tcp, tls, head: unread } = parts.io.into_inner().into_inner().into_parts();
@@ -355,11 +377,30 @@ async fn http1(
                         event_loop.adopt(fd, tls, rest.into(), upgrade, &head, permit).await;
                     }
                     Handover::Stream(wanted) => event_loop.adopt_stream(fd, tls, wanted, head, permit).await,
+                    Handover::LongPoll(poll) => {
+                        let http = HttpConnection::new(served, head, &rest, closes);
+                        event_loop.adopt_poll(fd, tls, http, poll, permit).await;
+                    }
                 }
             });
         }
     }
     Ok(())
+}
+
+/// What a connection goes on with after hyper.
+struct Next {
+    handover: Handover,
+    /// The head of the answer as far as it is known.
+    head: Response,
+    /// Ends with the answer, if it is one with an end.
+    closes: bool,
+}
+
+/// Source: RFC 9112, section 9.6.
+fn asks_to_close(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case("close"))
 }
 
 async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<Served>) -> hyper::Result<()> {
@@ -372,7 +413,7 @@ async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<Served>) ->
                 let (response, handover) = route(context.clone(), request).await;
                 let response = match handover {
                     Some(Handover::Stream(stream)) => stream.respond(&context, response).await,
-                    _ => response,
+                    Some(Handover::WebSocket(_) | Handover::LongPoll(_)) | None => response,
                 };
                 Ok::<Response, Infallible>(response)
             }
@@ -416,7 +457,7 @@ async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<Served>) ->
 }
 
 /// Who uses one HTTP connection, and what they have asked for.
-struct Served {
+pub(crate) struct Served {
     guest: Arc<Guest>,
     /// Who the client's certificate says it is.
     subject: Option<tls::PeerSubject>,
@@ -433,7 +474,7 @@ impl Served {
     }
 
     /// One more request, which is told whose it is. True if it is the last.
-    fn take(&self, request: &mut Request<Incoming>, limits: &Limits) -> bool {
+    pub(crate) fn take<B>(&self, request: &mut Request<B>, limits: &Limits) -> bool {
         request.extensions_mut().insert(self.guest.clone());
         if self.is_proxy {
             let client = limits.proxies.client_of(self.guest.address, request.headers());

@@ -77,6 +77,15 @@ pub async fn read(shard: &Shard, ask: &Ask, starts: &[(ChannelName, Option<Since
 }
 
 impl Read {
+    /// Nothing, at these positions.
+    pub fn nothing(starts: &[(ChannelName, Option<Since>)]) -> Self {
+        let found = starts.iter().filter_map(|(channel, since)| {
+            let Some(Since::Position(end)) = *since else { return None };
+            Some(Found { channel: channel.clone(), end, more: false, gap: None, publications: Vec::new() })
+        });
+        Self(found.collect())
+    }
+
     /// True if there is nothing to tell.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|found| found.publications.is_empty() && found.gap.is_none())
@@ -87,14 +96,11 @@ impl Read {
         self.0.iter().map(|found| (found.channel.clone(), Some(Since::Position(found.end)))).collect()
     }
 
-    pub fn channels(&self) -> Vec<ChannelName> {
-        self.0.iter().map(|found| found.channel.clone()).collect()
-    }
-
     pub fn newest(&self) -> Option<&Publication> {
         self.0.first()?.publications.last()
     }
 
+    /// Encodes the answer: `204` if there is nothing to tell.
     pub fn into_response(self, ask: &Ask, wanted: Wanted) -> Response {
         let mut position = Vec::with_capacity(32);
         for (i, found) in self.0.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Publishing over HTTP: one publication, or a batch of lines.
 
 use bytes::Bytes;
-use http::{HeaderMap, header, request::Parts};
+use http::{HeaderMap, HeaderName, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_protocol::{ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Position, Right, session};
 use serde_json::{Value, json};
@@ -11,6 +11,11 @@ use crate::{
     access::Caller,
     http::{Context, Query, Response, json as json_answer, position_header, read_body},
 };
+
+// Names that are parsed once, not with each request.
+static KEY: HeaderName = HeaderName::from_static("millrace-key");
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+static TTL: HeaderName = HeaderName::from_static("millrace-ttl");
 
 /// `POST /v1/channels/{channel}`: the body is the payload.
 ///
@@ -27,7 +32,7 @@ pub async fn one(
     let data = read_body(context, &parts.headers, body, context.config().message_bytes_max).await?;
     let publication = with_headers(&parts.headers, NewPublication::new(kind(&parts.headers, &data)?, data))?;
     context.check_publish(parts, caller, publication.data.len())?;
-    let position = context.shard.publish(&channel, publication).await?;
+    let position = context.shard.publish(&channel, publication.held_by(caller.holder)).await?;
     Ok(answer_position(position))
 }
 
@@ -57,7 +62,7 @@ pub async fn publish_line(context: &Context, caller: &Caller, line: &[u8]) -> Re
     let (channel, publication) = session::decode_publish(text)?;
     caller.may(Right::Publish, &channel)?;
     check_size(context, &publication)?;
-    context.shard.publish(&channel, publication).await
+    context.shard.publish(&channel, publication.held_by(caller.holder)).await
 }
 
 /// Errors: [`Code::TooLarge`].
@@ -89,21 +94,24 @@ pub fn results_answer(results: Vec<Result<Position, Error>>) -> Response {
     json_answer(json!({ "results": results }).to_string())
 }
 
+/// Every `POST` ends here: written by hand, a JSON value that is built to be printed once costs many times as much.
 pub fn answer_position(position: Position) -> Response {
-    let mut response = json_answer(json!({ "position": position.to_string() }).to_string());
-    position_header(&mut response, &position.to_string());
+    let mut text = Vec::with_capacity(32);
+    position.write(&mut text);
+    let mut response = json_answer([b"{\"position\":\"", &text[..], b"\"}"].concat());
+    position_header(&mut response, &text);
     response
 }
 
 /// Key, time to live and idempotency key from the headers. Errors: `bad_request`, `too_large`.
 pub fn with_headers(headers: &HeaderMap, mut publication: NewPublication) -> Result<NewPublication, Error> {
-    let text = |name: &str| -> Result<Option<&str>, Error> {
+    let text = |name: &HeaderName| -> Result<Option<&str>, Error> {
         let value = headers.get(name).map(|value| std::str::from_utf8(value.as_bytes())).transpose();
         value.map_err(|_| Error::new(Code::BadRequest, format!("`{name}` is UTF-8")))
     };
-    publication.key = text("millrace-key")?.map(Into::into);
-    publication.idempotency_key = text("idempotency-key")?.map(Into::into);
-    if let Some(ttl) = text("millrace-ttl")? {
+    publication.key = text(&KEY)?.map(Into::into);
+    publication.idempotency_key = text(&IDEMPOTENCY_KEY)?.map(Into::into);
+    if let Some(ttl) = text(&TTL)? {
         let seconds = ttl.parse().map_err(|_| Error::new(Code::BadRequest, "`Millrace-TTL` is a number of seconds"))?;
         publication.ttl_ms = Some(session::ttl_ms(seconds)?);
     }
@@ -113,18 +121,19 @@ pub fn with_headers(headers: &HeaderMap, mut publication: NewPublication) -> Res
 /// What the payload is, by its content type; without a telling one, by looking. Errors: `bad_json`, `bad_request`.
 fn kind(headers: &HeaderMap, data: &[u8]) -> Result<Kind, Error> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let detected = Kind::detect(data);
-    match essence.as_str() {
-        "application/json" if detected != Kind::Json => {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let is = |name: &str| essence.eq_ignore_ascii_case(name);
+    let is_text = essence.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("text/"));
+    if is("application/octet-stream") {
+        return Ok(Kind::Binary);
+    }
+    match Kind::detect(data) {
+        detected if is("application/json") && detected != Kind::Json => {
             let detail = format!("the body is not JSON, or is nested deeper than {JSON_DEPTH_MAX} levels");
             Err(Error::new(Code::BadJson, detail))
         }
-        "application/octet-stream" => Ok(Kind::Binary),
-        text if text.starts_with("text/") => match detected {
-            Kind::Binary => Err(Error::new(Code::BadRequest, "a text body is UTF-8")),
-            _ => Ok(Kind::Text),
-        },
-        _ => Ok(detected),
+        Kind::Binary if is_text => Err(Error::new(Code::BadRequest, "a text body is UTF-8")),
+        _ if is_text => Ok(Kind::Text),
+        detected => Ok(detected),
     }
 }

@@ -208,10 +208,10 @@ async fn execute(
             ok(json!({ "count": shard.engine.presence(&channel).await? }))
         }
         Command::Publish { channel, publication } => {
-            shard.sockets().grants.may(id, Right::Publish, &channel)?;
+            let holder = shard.sockets().grants.may(id, Right::Publish, &channel)?;
             check_size(event_loop.context(), &publication)?;
             event_loop.check_publish(id, publication.data.len())?;
-            let answer = shard.accept(&channel, publication);
+            let answer = shard.accept(&channel, publication.held_by(holder));
             event_loop.slow_down(id, &channel);
             let position = answer.await?;
             Ok(Some(format!("{{\"id\":{command_id},\"ok\":{{\"position\":\"{position}\"}}}}")))
@@ -234,7 +234,8 @@ async fn execute(
         }
         Command::Refresh { token } => {
             let access = &event_loop.context().access;
-            let fresh = Caller { grant: access.authority.verify(token.as_str()).await?, anonymous: false };
+            let grant = access.authority.verify(token.as_str()).await?;
+            let fresh = Caller { grant, holder: caller()?.holder, anonymous: false };
             let lost = refresh(shard, id, fresh.clone())?;
             let mut body = json!({ "unsubscribed": lost.iter().map(Target::as_str).collect::<Vec<_>>() });
             if let Some(expires_ms) = fresh.expires_ms() {

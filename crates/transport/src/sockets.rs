@@ -31,6 +31,7 @@ use crate::{
     Shard,
     access::Grants,
     data_channel::{PeerId, Peers},
+    keep_alive::HttpConnection,
     limits::{Member, Seat},
     session::Waiting,
     tls::{Received, Session},
@@ -78,7 +79,7 @@ pub(crate) struct Socket {
     pub(crate) waiting: Option<Box<Waiting>>,
     /// Low bits of the flags that the kernel watches for: all but `ET`, which is always there.
     watched: u16,
-    tls: Option<Box<Session>>,
+    pub(crate) tls: Option<Box<Session>>,
 }
 
 #[derive(Default)]
@@ -118,7 +119,7 @@ impl Sockets {
         deflate: bool,
         member: Member,
     ) {
-        self.metrics.opened(talk.transport(), 1);
+        count(&self.metrics, &talk, 1);
         let socket = Socket {
             generation: id.generation,
             fd,
@@ -141,6 +142,42 @@ impl Sockets {
             self.metrics.opened(Transport::DataChannel, 1);
             self.admit(id, member);
         }
+    }
+
+    /// Gives a descriptor back, with what belongs to it. Nothing of it is watched any more.
+    pub(crate) fn take_socket(&mut self, id: ConnId) -> Option<(Socket, Member)> {
+        self.socket(id)?;
+        let Some(Endpoint::Socket(socket)) = self.endpoints.get_mut(id.slot as usize)?.take() else { return None };
+        count(&self.metrics, &socket.talk, -1);
+        if socket.watched != 0 {
+            let _ = epoll::delete(&*self.epoll, &socket.fd);
+        }
+        let member = self.members.get_mut(id.slot as usize)?.take()?;
+        Some((socket, member))
+    }
+
+    /// The state of an HTTP/1.1 connection of the event loop.
+    pub(crate) fn http(&mut self, id: ConnId) -> Option<&mut HttpConnection> {
+        match &mut self.socket(id)?.talk {
+            Talk::Http(http) => Some(http),
+            _ => None,
+        }
+    }
+
+    /// True if bytes for this connection wait outside the hub: the last TLS record that the socket did not take.
+    pub(crate) fn is_pending(&mut self, id: ConnId) -> bool {
+        self.socket(id).is_some_and(|socket| socket.is_pending())
+    }
+
+    /// The ids of the HTTP/1.1 connections that wait for a request.
+    pub(crate) fn idle_http(&self) -> Vec<ConnId> {
+        let idle = |(slot, endpoint): (usize, &Option<Endpoint>)| match endpoint {
+            Some(Endpoint::Socket(Socket { generation, talk: Talk::Http(http), .. })) if http.is_idle() => {
+                Some(ConnId { slot: slot as u32, generation: *generation })
+            }
+            _ => None,
+        };
+        self.endpoints.iter().enumerate().filter_map(idle).collect()
     }
 
     fn admit(&mut self, id: ConnId, member: Member) {
@@ -184,7 +221,10 @@ impl Sockets {
     pub(crate) fn incoming_bytes(&mut self, id: ConnId) -> usize {
         match (self.peer(id), &self.peers) {
             (Some((peer, _)), Some(peers)) => peers.incoming_bytes(peer),
-            _ => self.socket(id).map_or(0, |socket| socket.decoder.buffered_bytes()),
+            _ => self.socket(id).map_or(0, |socket| match &socket.talk {
+                Talk::Http(http) => http.unread_bytes(),
+                _ => socket.decoder.buffered_bytes(),
+            }),
         }
     }
 
@@ -230,7 +270,7 @@ impl Sockets {
         let Some(slot) = self.endpoints.get_mut(id.slot as usize) else { return };
         match slot {
             Some(Endpoint::Socket(socket)) if socket.generation == id.generation => {
-                self.metrics.opened(socket.talk.transport(), -1);
+                count(&self.metrics, &socket.talk, -1);
                 *slot = None;
                 self.leave(id);
             }
@@ -261,7 +301,8 @@ impl Sockets {
     pub(crate) fn bytes_of(&self, slots: Range<usize>) -> usize {
         let held = |endpoint: &Endpoint| match endpoint {
             Endpoint::Socket(socket) => {
-                socket.decoder.buffered_bytes() + socket.tls.as_ref().map_or(0, |tls| tls.bytes())
+                let http = if let Talk::Http(http) = &socket.talk { http.bytes() } else { 0 };
+                socket.decoder.buffered_bytes() + http + socket.tls.as_ref().map_or(0, |tls| tls.bytes())
             }
             Endpoint::Pipe(_, pipe) => pipe.borrow().bytes.capacity(),
             Endpoint::Peer(..) => 0,
@@ -326,7 +367,7 @@ impl millrace_node::Sockets for Sockets {
         let Some(endpoint) = self.endpoints.get_mut(conn.slot as usize) else { return };
         match endpoint.take() {
             Some(Endpoint::Socket(socket)) if socket.generation == conn.generation => {
-                self.metrics.opened(socket.talk.transport(), -1);
+                count(&self.metrics, &socket.talk, -1);
                 if socket.watched != 0 {
                     let _ = epoll::delete(&*self.epoll, &socket.fd);
                 }
@@ -435,6 +476,12 @@ impl Socket {
         }
         self.change(id, self.watched() - EventFlags::OUT, epoll);
         true
+    }
+}
+
+fn count(metrics: &Metrics, talk: &Talk, change: i64) {
+    if let Some(transport) = talk.transport() {
+        metrics.opened(transport, change);
     }
 }
 

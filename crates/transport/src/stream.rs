@@ -108,26 +108,3 @@ fn refuse(shard: &Shard, error: &Error, head: &Response) -> Response {
     }
     refusal
 }
-
-/// The head of the last response of a connection, as HTTP/1.1 spells it: its body ends with the connection, or something else goes on.
-///
-/// Source: RFC 9112, sections 4 (status line), 6.3 (a body without a length), 9.6 (`close`); RFC 9110, section 7.8 (`Upgrade`).
-pub fn encode_head(head: &Response) -> Vec<u8> {
-    let status = head.status();
-    let mut out = Vec::with_capacity(512);
-    out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(status.as_str().as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
-    let date = httpdate::fmt_http_date(std::time::SystemTime::now());
-    let close = (!head.headers().contains_key(header::CONNECTION)).then_some(("connection", b"close".as_slice()));
-    let own = [("date", date.as_bytes())].into_iter().chain(close);
-    let headers = head.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes())).chain(own);
-    for (name, value) in headers {
-        for part in [b"\r\n", name.as_bytes(), b": ", value] {
-            out.extend_from_slice(part);
-        }
-    }
-    out.extend_from_slice(b"\r\n\r\n");
-    out
-}

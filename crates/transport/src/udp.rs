@@ -1,6 +1,10 @@
 //! Datagrams from devices: each is one CarCare record, or one line of a batch. Nothing is answered; what is malformed is counted.
 
-use std::{io, net::SocketAddr, rc::Rc};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+};
 
 use bytes::Bytes;
 use millrace_engine::Seldom;
@@ -41,16 +45,17 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
         let is_good = length <= DATAGRAM_BYTES_MAX
             && limits.take_datagram(from.ip())
             && limits.check_publish(None, None, length).is_ok();
-        if !is_good || publish(&context, &datagram[..length]).await.is_none() {
+        if !is_good || publish(&context, from.ip(), &datagram[..length]).await.is_none() {
             Metrics::add(&metrics.udp_dropped, 1);
         }
     }
 }
 
-async fn publish(context: &Context, datagram: &[u8]) -> Option<()> {
+async fn publish(context: &Context, from: IpAddr, datagram: &[u8]) -> Option<()> {
     let kind: Kind = serde_json::from_slice(datagram).ok()?;
     // A datagram carries no token.
-    let caller = Caller { grant: context.access.authority.anonymous(), anonymous: true };
+    let holder = context.limits.holder(None, Some(from));
+    let caller = Caller { grant: context.access.authority.anonymous(), holder, anonymous: true };
     match kind.channel {
         Some(_) => publish::publish_line(context, &caller, datagram).await.ok()?,
         None => carcare::record(context, &caller, Bytes::copy_from_slice(datagram), None).await.ok()?,

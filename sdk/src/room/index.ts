@@ -5,6 +5,8 @@
 //   room.on('track', ({ participant, stream }) => show(participant, stream));
 //
 // Peers follow the room's state; nobody commands. Source: docs/rooms.md.
+import { pauseOf } from '../backoff.js';
+import { payloadOf } from '../client.js';
 import { toError, type MillraceError } from '../errors.js';
 import { millrace } from '../index.js';
 import { call, sleep } from '../listen.js';
@@ -162,6 +164,7 @@ class Participation implements Room {
   }
 
   send(data: unknown): void {
+    payloadOf(data);
     if (this.#ended) return;
     if (!this.#unsent) this.#flow.send(data);
     else if (this.#unsent.push(data) > UNSENT_MAX) this.#unsent.shift();
@@ -431,17 +434,18 @@ class Participation implements Room {
     if (this.#ended || this.#unsent) return;
     const unsent: unknown[] = (this.#unsent = []);
     let topology: Topology | undefined = this.state.auto ? 'auto' : this.state.topology;
+    let why = cause;
     for (let tried = performance.now() - this.#rejoinedAt < SETTLED ? 4 : 0; ; tried++) {
       // The others do the same now.
-      await sleep(Math.random() * Math.min(REJOIN_MIN * 2 ** tried, REJOIN_MAX));
+      await sleep(pauseOf(why, tried, { min: REJOIN_MIN, max: REJOIN_MAX }));
       if (this.#ended) return;
       const server = this.#serverOf();
-      const joined = await server.join(topology).catch(toError);
+      const joined = await server.join(topology).catch((thrown: unknown) => toError(thrown));
       if (!(joined instanceof Error)) return this.#beginAgain(server, joined, cause, unsent);
       // Somebody was here before, and wants it otherwise.
       if (joined.reason === 'conflict') topology = undefined;
       else if (!joined.retryable) return this.#end(joined);
-      await sleep(joined.retryAfter ?? 0);
+      why = joined;
     }
   }
 

@@ -1,6 +1,9 @@
 // What a participant asks the server for. Source: docs/protocol.md, "Rooms".
-import { MillraceError, refused, toError, type Refusal } from '../errors.js';
+import { pauseOf } from '../backoff.js';
+import { problem, toError } from '../errors.js';
+import { tokenOf } from '../link.js';
 import { sleep } from '../listen.js';
+import { baseOf, send } from '../request.js';
 import type { JoinOptions, RoomState, Topology } from './types.js';
 
 export interface Joined {
@@ -36,7 +39,7 @@ export class Server {
   #before: Promise<void> = Promise.resolve();
 
   constructor(url: string | URL, room: string, options: JoinOptions) {
-    this.#base = new URL(url, (globalThis as Partial<Window & typeof globalThis>).location?.href).href.replace(/\/*([?#].*)?$/, '');
+    this.#base = baseOf(url);
     this.#options = options;
     this.#path = this.#participants = `/v1/rooms/${room}/participants`;
   }
@@ -90,25 +93,21 @@ export class Server {
       } catch (thrown) {
         const error = toError(thrown);
         if (!error.retryable || tried >= TRIES) throw error;
-        await sleep(error.retryAfter ?? 250 * 2 ** tried * Math.random());
+        await sleep(pauseOf(error, tried, { min: 250 }));
       }
     }
   }
 
   async #ask(method: string, path: string, body?: object, key?: string, keepalive = false): Promise<Response> {
-    const { token, fetch: send = fetch } = this.#options;
     const signal = AbortSignal.timeout(10_000);
-    const shown = typeof token === 'function' ? await token({ reason: 'connect', signal }) : token;
+    const token = await tokenOf(this.#options, 'connect', signal);
     const headers = {
-      ...(shown !== undefined && { Authorization: `Bearer ${shown}` }),
+      ...(token !== undefined && { Authorization: `Bearer ${token}` }),
       ...(this.#secret && { 'Millrace-Participant': this.#secret }),
       ...(key && { 'Idempotency-Key': key }),
     };
-    const response = await send(this.#base + path, { method, headers, signal, keepalive, cache: 'no-store', ...(body && { body: JSON.stringify(body) }) });
+    const response = await send(this.#options.fetch, this.#base + path, { method, headers, signal, keepalive, cache: 'no-store', ...(body && { body: JSON.stringify(body) }) });
     if (response.ok) return response;
-    const refusal = (await response.json().catch(() => ({}))) as Refusal;
-    const seconds = Number(response.headers.get('Retry-After') || NaN);
-    const { code, message, retryable, reason } = refused({ ...refusal, detail: refusal.detail ?? `HTTP ${response.status}` });
-    throw new MillraceError(code, message, { reason, retryable: retryable || response.status > 499, retryAfter: Number.isNaN(seconds) ? undefined : seconds * 1000 });
+    throw await problem(response);
   }
 }

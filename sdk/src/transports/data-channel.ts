@@ -1,7 +1,8 @@
 // A session over data channels of WebRTC: an offer by `POST /v1/connect`, then lines over UDP. What is read with policy `latest`
 // comes on a channel of its own, where what is lost is not sent again. Source: docs/protocol.md, "Data channels".
-import { closeError, refused, toError } from '../errors.js';
+import { closeError, MillraceError, problem, toError } from '../errors.js';
 import type { Transport } from '../link.js';
+import { send } from '../request.js';
 import { openSession, type Carrier, type Dial } from './session.js';
 
 /** Most characters of one message: browsers differ in how much they take, and the server reads a stream of lines. */
@@ -18,9 +19,9 @@ function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , hear, en
       if (!line || signal.aborted) return;
       if (!line.startsWith('{"push":"close"')) return hear(line);
       const { code, reason } = JSON.parse(line);
-      end(closeError(code, reason));
+      end(closeError(code, reason, host.base));
     });
-  const lost = (): void => end(closeError(1006, 'the peer has gone'));
+  const lost = (): void => end(new MillraceError('network', `the data channel to ${host.base} is gone`));
   session.onmessage = ({ data }: MessageEvent<string>) => {
     const whole = data.lastIndexOf('\n') + 1;
     if (!whole) return void (rest += data);
@@ -48,7 +49,12 @@ function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , hear, en
       for (let at = 0, line = `${text}\n`; at < line.length; ) {
         // A pair of surrogates is one character, which no message may cut.
         const end = at + PIECE - Number(/[\uD800-\uDBFF]/.test(line[at + PIECE - 1] ?? ''));
-        session.send(line.slice(at, end));
+        try {
+          session.send(line.slice(at, end));
+        } catch {
+          // The buffer is full. The rest of the line would be missing, so the session ends.
+          return lost();
+        }
         at = end;
       }
     },
@@ -72,10 +78,9 @@ const dial: Dial = (host, token, hear, end, signal) => {
     if (token !== undefined) headers['authorization'] = `Bearer ${token}`;
     const body = peer.localDescription!.sdp;
     // Its own candidates are not waited for: the server learns where a datagram comes from.
-    const answer = await (host.fetch ?? fetch)(`${host.base}/v1/connect`, { method: 'POST', headers, body, signal });
-    const sdp = await answer.text();
-    if (answer.status === 201) await peer.setRemoteDescription({ type: 'answer', sdp });
-    else throw refused(JSON.parse(sdp));
+    const answer = await send(host.fetch, `${host.base}/v1/connect`, { method: 'POST', headers, body, signal });
+    if (answer.status !== 201) throw await problem(answer);
+    await peer.setRemoteDescription({ type: 'answer', sdp: await answer.text() });
   }
 
   connect().catch((thrown) => end(toError(thrown)));

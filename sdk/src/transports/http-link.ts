@@ -1,4 +1,5 @@
 // What the four HTTP transports share: one request for all channels, opened anew when the set of channels changes.
+import { pauseOf } from '../backoff.js';
 import { MillraceError, toError } from '../errors.js';
 import { onAbort } from '../listen.js';
 import type { Commands, Draft, Link, LinkHost, Wanted } from '../link.js';
@@ -64,16 +65,13 @@ export class HttpLink implements Link {
     return (await this.http.json<Commands['presence'][1]>(`/v1/presence/${channel}`, [], { signal })).body!;
   }
 
-  #publish({ channel, data, key, ttl, idempotency_key }: Draft, signal?: AbortSignal): Promise<Commands['publish'][1]> {
-    const bytes = data instanceof Uint8Array;
-    const text = typeof data === 'string';
+  #publish({ channel, type, data: body, key, ttl, idempotency_key }: Draft, signal?: AbortSignal): Promise<Commands['publish'][1]> {
     const headers = {
-      'Content-Type': bytes ? 'application/octet-stream' : text ? 'text/plain' : 'application/json',
+      'Content-Type': type,
       'Idempotency-Key': idempotency_key,
       ...(key !== undefined && { 'Millrace-Key': key }),
       ...(ttl !== undefined && { 'Millrace-TTL': String(ttl) }),
     };
-    const body = bytes ? (data as Uint8Array<ArrayBuffer>) : text ? data : JSON.stringify(data);
     const before = this.#turns.get(channel) ?? Promise.resolve();
     const mine = before
       .catch(() => {})
@@ -86,7 +84,6 @@ export class HttpLink implements Link {
 
   /** Repeats `ask` while another try may help and this link lives; a refusal by the server is an answer. */
   async #persist<T>(ask: (over: AbortSignal) => Promise<T>, signal?: AbortSignal): Promise<T> {
-    const { min = 500, max = 20_000 } = this.host.retry ?? {};
     const round = new AbortController();
     const over = this.#over.signal;
     const offs = [signal, over].map((source) => onAbort(source, () => round.abort()));
@@ -100,7 +97,7 @@ export class HttpLink implements Link {
           const error = toError(thrown);
           if (round.signal.aborted) continue;
           if (!error.retryable || error.reason) throw error;
-          await this.#nap(error.retryAfter ?? Math.random() * Math.min(max, min * 2 ** attempt), signal);
+          await this.#nap(pauseOf(error, attempt, this.host.retry), signal);
         }
       }
     } finally {
@@ -127,7 +124,10 @@ export class HttpLink implements Link {
   begin(positions: Iterable<readonly [channel: string, position: string]>, query: Query, time: number): void {
     const { host } = this;
     const asked = new Set(query.map(([, value]) => value));
-    if (host.hub.wanted().some(({ channel, since }) => since && asked.has(channel))) throw toError('aborted', 'aborted');
+    if (host.hub.wanted().some(({ channel, since }) => since && asked.has(channel))) {
+      this.#round.abort();
+      throw toError('aborted', 'aborted');
+    }
     this.open(Date.now() - this.#asked);
     for (const [channel, position] of positions) {
       host.hub.started(channel, { position, recovered: asked.has(channel) || asked.has(`${channel}@${position}`), time });
@@ -165,7 +165,8 @@ export class HttpLink implements Link {
           if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve));
         }
       } catch (thrown) {
-        if (!signal.aborted && !(thrown instanceof MillraceError && thrown.code === 'aborted')) throw thrown;
+        // Only an aborted round is followed by the next one at once.
+        if (!signal.aborted) throw thrown;
       } finally {
         this.#round.abort();
       }

@@ -1,8 +1,9 @@
 // Every HTTP request of the client: address, cache-busting, token, problem details.
-import { MillraceError, refused, toError, type Refusal } from '../errors.js';
+import { MillraceError, problem, toError, unreachable } from '../errors.js';
 import { parsePosition } from '../position.js';
 import { onAbort } from '../listen.js';
 import { tokenOf, type LinkHost, type Page } from '../link.js';
+import { send } from '../request.js';
 import type { TokenReason } from '../types.js';
 
 export interface Ask {
@@ -61,7 +62,7 @@ export class Http {
         return response;
       }
     } catch (thrown) {
-      if (late) throw new MillraceError('timeout', `no answer from ${path}`);
+      if (late) throw new MillraceError('timeout', `no answer from ${this.#host.base}${path}`);
       if (signal?.aborted) throw toError('aborted', 'aborted');
       throw toError(thrown);
     } finally {
@@ -76,8 +77,7 @@ export class Http {
     for (const [name, value] of query) if (value !== undefined) url.searchParams.append(name, String(value));
     url.searchParams.append('_', `${Date.now().toString(36)}${(this.#busting++).toString(36)}`);
     const headers = { Accept: ask.accept ?? 'application/json', ...ask.headers, ...(token !== undefined && { Authorization: `Bearer ${token}` }) };
-    const send = this.#host.fetch ?? fetch;
-    return send(url, { signal, headers, cache: 'no-store', ...(ask.body !== undefined && { method: 'POST', body: ask.body }) });
+    return send(this.#host.fetch, url, { signal, headers, cache: 'no-store', ...(ask.body !== undefined && { method: 'POST', body: ask.body }) });
   }
 
   /** A JSON answer; undefined for 204. */
@@ -89,7 +89,7 @@ export class Http {
       return { body: text ? (JSON.parse(text) as T) : undefined, response };
     } catch (thrown) {
       if (ask?.signal?.aborted) throw toError('aborted', 'aborted');
-      throw thrown instanceof SyntaxError ? new MillraceError('protocol', `${path} did not answer in JSON`) : toError(thrown);
+      throw thrown instanceof SyntaxError ? new MillraceError('protocol', `${path} did not answer in JSON`) : unreachable(thrown, this.#host.base);
     }
   }
 
@@ -100,22 +100,6 @@ export class Http {
     parsePosition(position);
     return { ...body, position, messages: body?.messages ?? [] };
   }
-}
-
-async function problem(response: Response): Promise<MillraceError> {
-  const { status } = response;
-  const seconds = Number(response.headers.get('Retry-After') || NaN);
-  const retryAfter = Number.isNaN(seconds) ? undefined : seconds * 1000;
-  let refusal: Refusal = {};
-  try {
-    refusal = (await response.json()) as Refusal;
-  } catch {
-    // Not ours: a proxy between here and the server answered.
-  }
-  const { message, code, retryable, reason } = refused({ ...refusal, detail: refusal.detail ?? refusal.title ?? `HTTP ${status}` });
-  if (status === 401 || status === 403) return new MillraceError('auth', message, { reason });
-  if (reason) return new MillraceError(code, message, { retryable, reason, retryAfter });
-  return new MillraceError(status > 499 || status === 408 || status === 429 ? 'network' : 'rejected', message, { retryAfter });
 }
 
 /** `cars/1@5f:58,cars/2@5f:57`: the SSE id and the `Millrace-Position` of a reader of several channels. */

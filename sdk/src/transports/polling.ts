@@ -15,6 +15,8 @@ interface Answer {
 const LIMIT = 1000;
 /** For an answer that need not be waited for. */
 const ANSWER_MS = 10_000;
+/** Minimum time between two held requests if the first returned nothing: a proxy may answer what the server would hold. */
+const HELD_MS_MIN = 500;
 
 export function polling(name: TransportName, host: LinkHost, { wait, everyMs }: { wait: number; everyMs: number }): HttpLink {
   return new HttpLink(name, host, async (link, first, signal) => {
@@ -22,6 +24,7 @@ export function polling(name: TransportName, host: LinkHost, { wait, everyMs }: 
     for (let held = 0; !signal.aborted; held = wait) {
       // The first answer comes at once and tells the positions, so a cut before the first message loses nothing.
       host.say('alive', held * 1000 + everyMs + ANSWER_MS);
+      const since = Date.now();
       const ask: Query = [...query, ['limit', LIMIT], ['wait', held || undefined]];
       const { body, response } = await link.http.json<Answer>('/v1/stream', ask, { signal, timeoutMs: held * 1000 + ANSWER_MS });
       if (signal.aborted) return;
@@ -34,7 +37,8 @@ export function polling(name: TransportName, host: LinkHost, { wait, everyMs }: 
         const channel = String(value).split('@')[0]!;
         return key === 'channel' && at.has(channel) ? [key, `${channel}@${at.get(channel)}`] : [key, value];
       });
-      if (everyMs && (body?.messages.length ?? 0) < LIMIT) await pause(everyMs, signal);
+      const early = held && !body ? since + HELD_MS_MIN - Date.now() : 0;
+      if (everyMs ? (body?.messages.length ?? 0) < LIMIT : early > 0) await pause(everyMs || early, signal);
     }
   });
 }

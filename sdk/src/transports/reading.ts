@@ -1,5 +1,5 @@
 // The body of an open-ended answer, piece by piece.
-import { MillraceError } from '../errors.js';
+import { MillraceError, unreachable } from '../errors.js';
 import { serverTime, type Query } from './http.js';
 import type { HttpLink } from './http-link.js';
 
@@ -30,9 +30,11 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
     const reader = response.body!.getReader();
     const decoder = new TextDecoder();
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch((thrown) => {
+        throw unreachable(thrown, base);
+      });
       if (signal.aborted) return;
-      if (done) throw new MillraceError('network', 'the stream ended');
+      if (done) throw new MillraceError('network', `the stream from ${origin} ended`);
       host.say('alive', silence);
       host.counts.bytesIn += value.length;
       take(decoder.decode(value, { stream: true }), time);

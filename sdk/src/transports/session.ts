@@ -1,9 +1,12 @@
 // A session, `millrace.v1+json`, over whatever carries its text both ways. Source: docs/protocol.md, "Sessions".
 import { MillraceError, refused, toError } from '../errors.js';
-import { tokenOf, type Link, type LinkHost } from '../link.js';
+import { tokenOf, type Draft, type Link, type LinkHost } from '../link.js';
+import { TIMER_MAX } from '../listen.js';
 
 /** When a refused subscription that may be tried again is tried again, ms. */
 const RETRY = 1000;
+/** Minimum time between two refreshes of a token, ms. */
+const REFRESH_MIN = 1000;
 
 /**
  * Takes a reply. Not a promise: several messages can arrive in one turn, and a subscription must have started before the
@@ -67,13 +70,14 @@ export function openSession(host: LinkHost, dial: Dial): Link {
     carrier = dial(host, token, hear, end, over.signal);
   }
 
-  function send(command: string, body: object, done: Done): void {
-    const { data } = body as { data?: unknown };
+  function send(command: string, asked: object, done: Done): void {
+    const { data, type, ...body } = asked as Draft;
     const bytes = data instanceof Uint8Array;
     const id = ++ids;
-    const text = JSON.stringify({ id, [command]: bytes ? { ...body, data: toBase64(data), encoding: 'base64' } : body });
+    let text = JSON.stringify({ id, [command]: bytes ? { ...body, encoding: 'base64' } : body });
+    if (data !== undefined) text = `${text.slice(0, -2)},"data":${/json/.test(type) ? data : JSON.stringify(bytes ? toBase64(data) : data)}}}`;
     // In UTF-8 a UTF-16 unit takes up to three bytes. A message of more than twice the limit would end the session (1009).
-    if (text.length * 3 > bytesMax && (size(text) > bytesMax * 2 || size(bytes || typeof data === 'string' ? data : JSON.stringify(data)) > bytesMax)) {
+    if (text.length * 3 > bytesMax && (size(text) > bytesMax * 2 || size(data ?? '') > bytesMax)) {
       return done(refused({ code: 'too_large', detail: `larger than ${bytesMax} bytes` }));
     }
     waiting.set(id, done);
@@ -112,10 +116,9 @@ export function openSession(host: LinkHost, dial: Dial): Link {
       hub.refused(channel, refused({ code: 'forbidden' }));
     }
     if (!expires_ms || typeof host.token === 'string') return;
-    // A timer cannot be longer than 24 days.
     due = setTimeout(() => {
       tokenOf(host, 'expired', over.signal).then((token) => send('refresh', { token }, (_, ok) => ok && lasts(ok)), () => {});
-    }, Math.min(expires_ms * 0.9, 1e9));
+    }, Math.min(Math.max(expires_ms * 0.9, REFRESH_MIN), TIMER_MAX));
   }
 
   function ping(): void {

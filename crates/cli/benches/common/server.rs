@@ -16,8 +16,15 @@ use crate::wire::pin;
 
 /// A running server. It ends with this value.
 pub struct Server {
-    process: Child,
+    process: Process,
     pub address: SocketAddr,
+}
+
+enum Process {
+    Own(Child),
+    /// One that the lab has started, with its process number.
+    #[allow(dead_code, reason = "only rivals are started by the lab")]
+    OfLab(millrace_lab::targets::Server),
 }
 
 impl Server {
@@ -33,7 +40,7 @@ impl Server {
             .trim()
             .strip_prefix("listening on http://")
             .with_context(|| format!("{:?} did not start", command.get_program()))?;
-        Ok(Server { address: address.parse()?, process })
+        Ok(Server { address: address.parse()?, process: Process::Own(process) })
     }
 
     /// Starts one that does not say where it listens: it was told to, there.
@@ -44,7 +51,7 @@ impl Server {
         let started = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         pin(&[1])?;
         let process = started.with_context(|| format!("cannot start {:?}", command.get_program()))?;
-        let server = Server { process, address };
+        let server = Server { process: Process::Own(process), address };
         let began = Instant::now();
         while TcpStream::connect(address).is_err() {
             ensure!(began.elapsed() < PATIENCE, "{:?} does not listen on {address}", command.get_program());
@@ -53,13 +60,41 @@ impl Server {
         Ok(server)
     }
 
-    /// Where the kernel tells of each of its threads: `/proc/PID/task/TID`.
-    pub fn threads(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id()))?;
-        Ok(tasks.map(|task| task.map(|task| task.path())).collect::<Result<_, _>>()?)
+    /// Measures a server that the lab has started.
+    #[allow(dead_code, reason = "only rivals are started by the lab")]
+    pub fn of_lab(server: millrace_lab::targets::Server) -> Server {
+        Server { address: server.address, process: Process::OfLab(server) }
     }
 
-    /// Of each of its threads, in nanoseconds: CPU time, and how long it was ready to run and had to wait for a CPU that others used.
+    /// Returns its processes: the one that was started, its children and theirs.
+    fn pids(&self) -> Vec<u32> {
+        let mut pids = match &self.process {
+            Process::Own(process) => vec![process.id()],
+            Process::OfLab(server) => server.root_pids(),
+        };
+        let mut at = 0;
+        while let Some(pid) = pids.get(at) {
+            // Of a process without threads beside the first one; the rivals with children (nginx) have none.
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            pids.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+            at += 1;
+        }
+        pids
+    }
+
+    /// Returns the folder of each of its threads: `/proc/PID/task/TID`.
+    pub fn threads(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let mut threads = Vec::new();
+        for pid in self.pids() {
+            for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+                threads.push(task?.path());
+            }
+        }
+        Ok(threads)
+    }
+
+    /// Of each of its threads, in nanoseconds: CPU time, and how long it was ready to run and had to wait for a CPU
+    /// that others used.
     pub fn threads_ns(&self) -> anyhow::Result<Vec<(u64, u64)>> {
         let mut all = Vec::new();
         for thread in self.threads()? {
@@ -77,17 +112,22 @@ impl Server {
         Ok(self.threads_ns()?.iter().map(|(cpu, _)| cpu).sum())
     }
 
-    /// Proportional memory, in KiB.
+    /// Proportional memory of all its processes, in KiB.
     pub fn pss_kb(&self) -> anyhow::Result<u64> {
-        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.process.id()))?;
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss")?;
-        Ok(line.trim().trim_end_matches(" kB").parse()?)
+        let pss_kb = |pid: u32| -> anyhow::Result<u64> {
+            let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+            let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss")?;
+            Ok(line.trim().trim_end_matches(" kB").parse()?)
+        };
+        self.pids().into_iter().map(pss_kb).sum()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        if let Process::Own(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }

@@ -1,8 +1,14 @@
-//! What Millrace costs on one core, beside uWebSockets (as Bun carries it) and `ws`, in one run: the rivals take turns, and each figure is the
-//! median over the passes. `make bench` runs it; the rivals are installed into the target folder when they are first needed.
+//! What Millrace costs on one core, in one run beside uWebSockets (as Bun carries it) and `ws` by WebSocket, and beside
+//! Nchan and durable-streams by HTTP: the rivals take turns, and each figure is the median over the passes. `make
+//! bench` runs it; the rivals are installed into a cache when they are first needed, those that have to be built with
+//! `--build` only.
 //!
-//! The server is pinned to CPU 0, this generator to CPU 1. Figures of different machines cannot be compared, ratios of one run can.
+//! The server is pinned to CPU 0, this generator to CPU 1. Figures of different machines cannot be compared, ratios of
+//! one run can.
 
+mod client;
+mod crowd;
+mod idle;
 mod load;
 #[path = "../common/server.rs"]
 mod server;
@@ -10,7 +16,7 @@ mod target;
 #[path = "../common/wire.rs"]
 mod wire;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::Parser;
 
 use load::{Figures, Workload};
@@ -21,17 +27,21 @@ struct Args {
     /// Passes over all targets and workloads; medians are reported
     #[arg(long, default_value_t = 5)]
     passes: usize,
-    /// Who is measured
-    #[arg(long, value_delimiter = ',', default_value = "millrace,bun,ws")]
+    /// Who is measured, each by the workloads that it has
+    #[arg(long, value_delimiter = ',', default_value = "millrace,bun,ws,nchan,durable-streams")]
     targets: Vec<Target>,
+    /// Build rivals that come as source (durable-streams: a few minutes); else they are skipped if they are not built
+    /// yet
+    #[arg(long)]
+    build: bool,
     /// What is measured; all if nothing is named
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
     /// Seconds of load per workload
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Seconds of silence after which idle connections ask for a ping (Millrace; the others have intervals of their own): their CPU is then
-    /// measured for so long and ten seconds more, and pings are answered
+    /// Seconds of silence after which idle connections ask for a ping (Millrace; the others have intervals of their
+    /// own): their CPU is then measured for so long and ten seconds more, and pings are answered
     #[arg(long)]
     heartbeat: Option<u64>,
     /// Given by `cargo bench`
@@ -46,29 +56,38 @@ fn main() -> anyhow::Result<()> {
         |workload: &Workload| args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name());
     let workloads: Vec<Workload> = all.into_iter().filter(wanted).collect();
     ensure!(!workloads.is_empty(), "no such workload; there are {}", Workload::names().join(", "));
-    for target in &args.targets {
-        target.install()?;
+    let mut targets = Vec::new();
+    for target in args.targets {
+        // A rival that cannot be had leaves the others.
+        match target.install(args.build) {
+            Ok(()) => targets.push(target),
+            Err(error) => eprintln!("SKIPPED: {}: {error:#}", target.name()),
+        }
     }
     wire::pin(&[1])?;
-    let mut figures: Vec<Vec<Vec<Figures>>> = vec![vec![Vec::new(); args.targets.len()]; workloads.len()];
+    let mut figures: Vec<Vec<Vec<Figures>>> = vec![vec![Vec::new(); targets.len()]; workloads.len()];
     for pass in 1..=args.passes {
         for (workload, by_target) in workloads.iter().zip(&mut figures) {
-            for (target, runs) in args.targets.iter().zip(by_target) {
-                let run = workload.run(target)?;
-                eprintln!("pass {pass} {:<16} {:<9} {run}", workload.name(), target.name());
+            for (target, runs) in targets.iter().zip(by_target).filter(|(target, _)| workload.takes(**target)) {
+                let run = workload.run(*target).with_context(|| format!("{} {}", workload.name(), target.name()))?;
+                eprintln!("pass {pass} {:<17} {:<15} {run}", workload.name(), target.name());
                 runs.push(run);
             }
         }
     }
     for (workload, by_target) in workloads.iter().zip(&figures) {
         println!("\n{}", workload.describe());
-        let first = by_target.first().map(|runs| Figures::median(runs));
-        for (target, runs) in args.targets.iter().zip(by_target) {
+        let measured = || targets.iter().zip(by_target).filter(|(_, runs)| !runs.is_empty());
+        let first = measured().next().map(|(_, runs)| Figures::median(runs));
+        for (target, runs) in measured() {
             let median = Figures::median(runs);
             let ratio = first.as_ref().map(|first| first.ratio(&median)).unwrap_or_default();
-            println!("  {:<9} {median}  {ratio}", target.name());
+            println!("  {:<15} {median}  {ratio}", target.name());
         }
     }
-    println!("\nRatios: {} over the target of the row. Medians of {} passes.", args.targets[0].name(), args.passes);
+    println!(
+        "\nRatios: the first target of each workload over the target of the row. Medians of {} passes.",
+        args.passes
+    );
     Ok(())
 }

@@ -1,15 +1,21 @@
 //! The servers that are measured, each as a process pinned to CPU 0.
 //!
-//! uWebSockets itself comes from no registry: build `crates/lab/src/targets/uws/server.cpp` beside a checkout of uSockets and uWebSockets and name it in `MILLRACE_UWS`:
+//! uWebSockets itself comes from no registry: build `crates/lab/src/targets/uws/server.cpp` beside a checkout of
+//! uSockets and uWebSockets and name it in `MILLRACE_UWS`:
 //!
 //! ```sh
 //! gcc -O3 -march=native -flto -DLIBUS_NO_SSL -IuSockets/src -c uSockets/src/*.c uSockets/src/eventing/*.c
 //! g++ -std=c++20 -O3 -march=native -flto -DLIBUS_NO_SSL -DUWS_NO_ZLIB -IuSockets/src -IuWebSockets/src server.cpp *.o -o uws
 //! ```
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
+use millrace_lab::{
+    load::{Dialect, Role},
+    targets::{self, Ask, Options, Transport},
+};
+use tempfile::TempDir;
 
 use crate::server::Server;
 
@@ -25,6 +31,29 @@ pub enum Target {
     /// uWebSockets itself: the binary that MILLRACE_UWS names.
     Uws,
     Ws,
+    /// nginx with Nchan, from Debian's packages.
+    Nchan,
+    /// The `durable-streams` server, which `scripts/durable-streams.sh` builds.
+    DurableStreams,
+}
+
+/// How a server is started for readers and publishers by HTTP.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// What is published is kept in memory.
+    Plain,
+    Tls,
+    /// What is published is on disk before it is answered. Millrace: SQLite with a write-ahead log and
+    /// `synchronous=full`, an `fdatasync` per batch. durable-streams: its log, an `fdatasync` per batch.
+    Durable,
+}
+
+/// A target as the lab knows it.
+pub struct ByHttp {
+    target: &'static dyn targets::Target,
+    options: Options,
+    /// Of the file that Millrace writes.
+    _folder: TempDir,
 }
 
 impl Target {
@@ -34,15 +63,33 @@ impl Target {
             Target::Bun => "bun",
             Target::Uws => "uws",
             Target::Ws => "ws",
+            Target::Nchan => "nchan",
+            Target::DurableStreams => "durable-streams",
         }
     }
 
-    /// Brings what the target needs from the package registry into the target folder, once.
+    pub fn is_websocket(&self) -> bool {
+        !matches!(self, Target::Nchan | Target::DurableStreams)
+    }
+
+    pub fn is_http(&self) -> bool {
+        matches!(self, Target::Millrace | Target::Nchan | Target::DurableStreams)
+    }
+
+    /// Brings what the target needs from its package registry, once. `build`: builds it, too, if it comes as source.
     ///
-    /// Errors: `npm` is missing or cannot reach its registry; `MILLRACE_UWS` is not set.
-    pub fn install(&self) -> anyhow::Result<()> {
+    /// Errors: the registry or its client is missing; `MILLRACE_UWS` is not set; it would have to be built.
+    pub fn install(&self, build: bool) -> anyhow::Result<()> {
         let packages: &[&str] = match self {
             Target::Millrace => return Ok(()),
+            Target::DurableStreams if build => {
+                let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/durable-streams.sh");
+                ensure!(Command::new(script).status()?.success(), "durable-streams cannot be built");
+                return Ok(());
+            }
+            Target::Nchan | Target::DurableStreams => {
+                return targets::find(self.name())?.version(&Options::default()).map(drop);
+            }
             Target::Uws => return uws().map(drop),
             Target::Bun => &[BUN],
             Target::Ws => WS,
@@ -76,18 +123,51 @@ impl Target {
             Target::Bun => Command::new(folder.join("node_modules/@oven/bun-linux-x64-baseline/bin/bun")),
             Target::Uws => Command::new(uws()?),
             Target::Ws => Command::new("node"),
+            Target::Nchan | Target::DurableStreams => bail!("{} has no WebSocket here", self.name()),
         };
         match self {
             Target::Millrace => command.args(["serve", "--listen", "127.0.0.1:0", "--shards", "1"]),
             Target::Bun => command.arg(script("bun/server.js")),
             Target::Uws => &mut command,
             Target::Ws => command.arg(script("ws/server.cjs")).env("NODE_PATH", folder.join("node_modules")),
+            Target::Nchan | Target::DurableStreams => &mut command,
         };
         Server::start(command, &[0])
     }
 
+    /// The target as a server for readers and publishers by HTTP.
+    ///
+    /// Errors: it has none of this kind.
+    pub fn by_http(&self, variant: Variant) -> anyhow::Result<ByHttp> {
+        let folder = tempfile::tempdir()?;
+        let name = if variant == Variant::Tls { format!("{}-tls", self.name()) } else { self.name().into() };
+        let binary = (*self == Target::Millrace).then(|| env!("CARGO_BIN_EXE_millrace").into());
+        let arguments = match (self, variant) {
+            (Target::Millrace, Variant::Durable) => {
+                let engine = format!("sqlite:{}", folder.path().join("bench.db").display());
+                vec!["--engine".into(), engine, "--set".into(), "history.durable=true".into()]
+            }
+            (Target::DurableStreams, Variant::Plain) => vec!["--durability".into(), "memory".into()],
+            _ => Vec::new(),
+        };
+        let options = Options { cpus: vec![0], binary, arguments, ..Options::default() };
+        Ok(ByHttp { target: targets::find(&name)?, options, _folder: folder })
+    }
+
     fn folder(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("rivals").join(self.name())
+    }
+}
+
+impl ByHttp {
+    /// Starts the server on a free port and waits until it listens.
+    pub fn start(&self) -> anyhow::Result<Server> {
+        Ok(Server::of_lab(self.target.start(&self.options)?))
+    }
+
+    /// A client, who has not connected yet.
+    pub fn dialect(&self, transport: Transport, role: Role, channel: &str) -> Box<dyn Dialect> {
+        self.target.dialect(transport, &Ask { role, channel, poll_every: Duration::ZERO })
     }
 }
 

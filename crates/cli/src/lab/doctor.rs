@@ -5,12 +5,14 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 use millrace_lab::host::doctor::Machine;
 
+use crate::number::number;
+
 #[derive(ClapArgs)]
 #[command(after_help = "Ends with 1 if something limits a run of that size, or else with 0.\n\n\
     Example: is this machine good for 50,000 connections\n  millrace lab doctor --connections 50000")]
 pub struct Args {
     /// Connections of the largest run, both ends of them on this machine
-    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 5000, value_parser = number::<u64, _>(1..=10_000_000))]
     connections: u64,
     /// As JSON
     #[arg(long)]

@@ -4,6 +4,7 @@ mod capacity;
 mod compare;
 mod doctor;
 mod list;
+mod live;
 mod report;
 mod run;
 mod view;

@@ -4,17 +4,19 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duratio
 
 use anyhow::{Context, ensure};
 use clap::Args as ClapArgs;
+use millrace_edge::wire::Server;
 use millrace_lab::{
     analysis::{analyse, table},
     recording::Form,
-    report::{self, live::Live},
+    report,
     scenarios::{self, Scenario, Settings},
     slo::Slo,
     sweep::{Request, Store},
     targets::{self, Transport},
 };
 
-use super::{exit_code, stop_by_signal, view};
+use super::{exit_code, live::Live, stop_by_signal, view};
+use crate::{login, number::number, trust::Trust};
 
 const DEFAULT_SEED: u64 = 1;
 
@@ -26,6 +28,7 @@ const DEFAULT_SEED: u64 = 1;
     Example: other levels, and a service level that decides the exit code\n  \
     millrace lab run thorsen-broadcast --set clients=100,1000 --set test=10s --slo 'p99<100ms'\n\
     Example: no longer than half an hour\n  millrace lab run thorsen-broadcast --budget 30\n\
+    Example: watch it on the page /lab of a server that runs already\n  millrace lab run thorsen-broadcast --quick --live=http://127.0.0.1:8080\n\
     Example: go on with what was interrupted\n  millrace lab run --resume lab-results/thorsen-broadcast-20261121T200000Z"
 )]
 pub struct Args {
@@ -40,9 +43,12 @@ pub struct Args {
     /// Go on with what was interrupted there
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// Serve a page that shows it as it goes; its server takes a little of this machine
-    #[arg(long)]
-    live: bool,
+    /// Publish the progress to this Millrace server (with MILLRACE_TOKEN), whose page /lab shows it; without =URL, start a server
+    /// for the page on a free port. The server takes a little of this machine
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, value_parser = Server::parse)]
+    live: Option<Option<Server>>,
+    #[command(flatten)]
+    trust: Trust,
     /// Leave out levels (never repeats) until it is estimated to take no longer
     #[arg(long, value_name = "MINUTES", conflicts_with = "resume", value_parser = minutes)]
     budget: Option<Duration>,
@@ -68,25 +74,27 @@ pub struct What {
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
     /// How often each combination is run
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32, _>(..))]
     repeats: Option<u32>,
     /// Decides the order of runs, and random arrivals [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u64, _>(..))]
     seed: Option<u64>,
     /// What each run must keep, such as 'p99<100ms' or 'p99.9<1s,lost<1%'
     #[arg(long, value_name = "LEVEL")]
     pub slo: Option<Slo>,
 }
 
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let live = args.live;
+pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    let (live, trust) = (args.live.take(), args.trust.clone());
     let request = args.request()?;
     let stop = stop_by_signal()?;
     let folder = request.folder.clone();
     let mut view = view::of_terminal();
-    if live {
-        let live = Live::start()?;
-        eprintln!("live: {}", live.url());
+    if let Some(server) = live {
+        trust.decide()?;
+        let server = server.map(|server| anyhow::Ok(server.with_token(login::from_environment()?))).transpose()?;
+        let live = Live::start(server, &command_line())?;
+        eprintln!("live: {}", live.page());
         view = Box::new(view::Both(view, Box::new(live)));
     }
     let verdict = request.run(&mut *view, &stop);
@@ -113,6 +121,7 @@ impl Args {
             let folder = self.out.unwrap_or_else(|| fresh_folder(scenario.name));
             return self.what.request(scenario, folder, self.budget, command);
         };
+        ensure!(self.what.seed.is_none(), "--seed has no effect with --resume: the recording has its own");
         // What is not said again is as it was.
         let old = Store::read(&folder)?;
         ensure!(
@@ -172,9 +181,7 @@ impl What {
         }
         if !self.transports.is_empty() {
             for name in &self.transports {
-                let all = Transport::ALL.map(Transport::name);
-                name.parse::<Transport>()
-                    .with_context(|| format!("no transport {name}{}", scenarios::nearest(name, all)))?;
+                name.parse::<Transport>()?;
             }
             sets.push(("transports".to_owned(), self.transports.join(",")));
         }

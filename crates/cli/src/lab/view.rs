@@ -4,6 +4,7 @@ use std::{io::IsTerminal, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use millrace_lab::{
+    analysis::Metric,
     recording::{Phase, PhaseName, Run, Second},
     sweep::{Event, View},
 };
@@ -105,7 +106,7 @@ fn summary(run: &Run, missed: &[String]) -> String {
     text += &format!("{:>6} {what:<17} {cpus} CPU, repeat {}: ", f.clients, run.repeat + 1);
     text += &match (run.phase(PhaseName::Test), run.phase(PhaseName::Connect)) {
         (Some(test), Some(connect)) if f.publishers == 0 => idle_figures(test, connect),
-        (Some(test), _) => test_figures(test),
+        (Some(test), _) => test_figures(run, test),
         _ => "no figures".into(),
     };
     for finding in &run.validity {
@@ -127,15 +128,16 @@ fn idle_figures(test: &Phase, connect: &Phase) -> String {
     )
 }
 
-fn test_figures(test: &Phase) -> String {
+/// The figures that the table of the analysis shows, too, are the analysis' own: each has one definition.
+fn test_figures(run: &Run, test: &Phase) -> String {
     let took_s = (test.drained_s - test.start_s).max(1e-9);
-    let delivered = test.counts.delivered;
-    let per_delivery = if delivered > 0 { test.server.cpu_s() * 1e6 / delivered as f64 } else { 0.0 };
+    let figure = |metric: Metric| metric.of(run).unwrap_or_default();
     format!(
-        "{:>8.0} deliveries/s, {}, server {:>3.0} % CPU ({per_delivery:.2} us each) {:>5.1} MB, generator {:>3.0} %",
-        delivered as f64 / took_s,
+        "{:>8.0} deliveries/s, {}, server {:>3.0} % CPU ({:.2} us each) {:>5.1} MB, generator {:>3.0} %",
+        figure(Metric::DeliveriesPerS),
         latency(&test.latency_us),
         test.server.cpu_s() / took_s * 100.0,
+        figure(Metric::ServerCpuUsPerDelivery),
         test.server.pss_bytes as f64 / 1e6,
         test.generator.cpu_s() / took_s * 100.0,
     )
@@ -160,4 +162,49 @@ fn latency(of: &millrace_lab::histogram::Histogram) -> String {
 fn lasts(seconds: f64) -> String {
     let whole = Duration::from_secs(seconds.max(0.0).round() as u64);
     humantime::format_duration(whole).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_lab::{
+        analysis::{analyse, table},
+        recording::{Counts, Factors, Form, Recording},
+    };
+
+    /// 10,000 publications were due in two seconds; half of their deliveries came in the third, as with polling.
+    #[test]
+    fn line_and_table_show_the_same_rate() {
+        let counts = |delivered| Counts { scheduled: 10_000, sent: 10_000, delivered, ..Counts::default() };
+        let second = |at_s, delivered| Second { at_s, counts: counts(delivered), ..Second::default() };
+        let (test, connect) = (PhaseName::Test, PhaseName::Connect);
+        let phase = |name, end_s, drained_s, counts| Phase { name, end_s, drained_s, counts, ..Phase::default() };
+        let run = Run {
+            target: "millrace".into(),
+            transport: "polling".into(),
+            factors: Factors { clients: 1, each_per_s: 5_000.0, publishers: 1, bytes: 173, server_cpus: 1 },
+            phases: vec![phase(connect, 0.0, 0.0, counts(0)), phase(test, 2.0, 3.0, counts(10_000))],
+            seconds: vec![second(0.0, 2_000), second(1.0, 3_000), second(2.0, 5_000)],
+            ..Run::default()
+        };
+        let line = summary(&run, &[]);
+        let recording = Recording {
+            format: millrace_lab::recording::FORMAT,
+            scenario: "thorsen-broadcast".into(),
+            form: Form::Quick,
+            parameters: serde_json::json!({}),
+            seed: 1,
+            started: "2026-11-24T12:00:00Z".into(),
+            provenance: serde_json::Value::Null,
+            command: String::new(),
+            slo: None,
+            planned: 1,
+            runs: vec![run],
+            tables: Vec::new(),
+            bill: None,
+        };
+        let table = table::summary(&analyse(&[recording]).expect("a recording"));
+        assert!(line.contains(" 2500 deliveries/s"), "{line}");
+        assert!(table.contains(" 2,500 "), "{table}");
+    }
 }

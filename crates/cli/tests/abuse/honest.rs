@@ -22,9 +22,6 @@ const POLL_EVERY: Duration = Duration::from_millis(40);
 /// A generator that was later than this (p99) has measured itself, or a machine that others use. What it was late counts as latency, too.
 const LATE_MAX: Duration = Duration::from_millis(50);
 
-/// Where gaps are allowed, they are few.
-const GAPS_ONE_IN: u64 = 100;
-
 /// What came of one run.
 pub struct Heard {
     outcome: Outcome,
@@ -88,13 +85,10 @@ impl Heard {
         self.outcome.phase(PhaseName::Test).map(|phase| phase.counts).unwrap_or_default()
     }
 
-    /// Everything that is wrong with what they heard. What a gap that was told has taken is not lost where gaps are allowed.
-    pub fn losses(&self, gaps_allowed: bool) -> Vec<String> {
+    /// Everything that is wrong with what they heard.
+    pub fn losses(&self) -> Vec<String> {
         let counts = self.counts();
-        let Counts { mut lost, duplicated, reordered, corrupt, mut gaps, refused, broken, .. } = counts;
-        if gaps_allowed && gaps <= counts.delivered / GAPS_ONE_IN {
-            lost = lost.saturating_sub(std::mem::take(&mut gaps));
-        }
+        let Counts { lost, duplicated, reordered, corrupt, gaps, refused, broken, .. } = counts;
         [
             (lost, "deliveries never came"),
             (duplicated, "came again"),

@@ -4,7 +4,11 @@
 //! million names. docs/security.md says which threat each of them stands for.
 
 mod attack;
+#[path = "../cluster/broker.rs"]
+#[expect(dead_code, reason = "clusters need more of it")]
+mod broker;
 mod honest;
+mod newcomers;
 #[path = "../cluster/process.rs"]
 #[expect(dead_code, reason = "clusters need more of it")]
 mod process;
@@ -13,6 +17,8 @@ mod server;
 mod trial;
 
 use attack::{datagrams, frames, http2, names, readers, requests, tokens};
+use broker::{Broker, Kind};
+use process::Folder;
 use trial::Trial;
 
 #[test]
@@ -68,13 +74,52 @@ fn random_channel_names() {
     Trial::new("random channel names").set(&bounds).memory_mb(160).at_least(20_000).run(names::channels);
 }
 
+/// One client creates as many channels as it can, while a hundred others open new ones.
+fn one_neighbour(name: &'static str, engine: &str) {
+    let trial = Trial::new(name).with(&["--engine", engine]).set(&["engine.channels_max=20000"]);
+    trial.memory_mb(128).at_least(18_000).with_newcomers().run(names::neighbour);
+}
+
+fn one_neighbour_on(name: &'static str, kind: Kind) {
+    if !kind.is_there() {
+        return;
+    }
+    let folder = Folder::new(name);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let broker = runtime.block_on(Broker::start(kind, &folder));
+    one_neighbour(name, &broker.url());
+}
+
+#[test]
+#[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
+fn one_neighbour_on_memory() {
+    one_neighbour("one neighbour, memory", "memory");
+}
+
+#[test]
+#[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
+fn one_neighbour_on_sqlite() {
+    let folder = Folder::new("one-neighbour-sqlite");
+    one_neighbour("one neighbour, sqlite", &format!("sqlite:{}", folder.path("data.db").display()));
+}
+
+#[test]
+#[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
+fn one_neighbour_on_redis() {
+    one_neighbour_on("one neighbour, redis", Kind::Redis);
+}
+
+#[test]
+#[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
+fn one_neighbour_on_nats() {
+    one_neighbour_on("one neighbour, nats", Kind::Nats);
+}
+
 #[test]
 #[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
 fn idempotency_keys() {
     let bounds = ["engine.history_bytes_max=33554432"];
-    // Histories have equal shares of what there is, and so many channels want one that a share is a few publications.
-    let trial = Trial::new("idempotency keys").set(&bounds).memory_mb(128).at_least(10_000).gaps_allowed();
-    trial.run(names::idempotency_keys);
+    Trial::new("idempotency keys").set(&bounds).memory_mb(128).at_least(10_000).run(names::idempotency_keys);
 }
 
 #[test]

@@ -18,6 +18,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::{
     honest::{self, Heard},
+    newcomers,
     process::{say, turn},
     report::{PHASES, Row},
     server::Server,
@@ -44,7 +45,8 @@ pub struct Trial {
     /// How far the server may grow above what it took before.
     memory_bytes: u64,
     at_least: u64,
-    gaps_allowed: bool,
+    /// Honest clients open new channels and rooms during the attack, which has to meet a limit.
+    with_newcomers: bool,
 }
 
 /// Half a minute of each attack, and with more of everything.
@@ -54,7 +56,7 @@ pub fn is_full() -> bool {
 
 impl Trial {
     pub fn new(name: &'static str) -> Self {
-        Self { name, arguments: Vec::new(), memory_bytes: 64 << 20, at_least: 1, gaps_allowed: false }
+        Self { name, arguments: Vec::new(), memory_bytes: 64 << 20, at_least: 1, with_newcomers: false }
     }
 
     pub fn set(mut self, settings: &[&str]) -> Self {
@@ -78,9 +80,9 @@ impl Trial {
         self
     }
 
-    /// The attack takes histories away by design: whoever polls too seldom is told so. Nothing may be lost without that.
-    pub fn gaps_allowed(mut self) -> Self {
-        self.gaps_allowed = true;
+    /// Honest clients open new channels and rooms during the attack, which has to meet a limit.
+    pub fn with_newcomers(mut self) -> Self {
+        self.with_newcomers = true;
         self
     }
 
@@ -101,7 +103,12 @@ impl Trial {
     /// Errors: why nothing follows from it.
     fn run_once(&self, attack: impl AsyncFn(&Ground) + Send + 'static) -> Result<Vec<String>, String> {
         let full = is_full();
-        let (during, after) = if full { (30, 5) } else { (2, 1) };
+        let (during, after) = match (full, self.with_newcomers) {
+            (true, _) => (30, 5),
+            // The attacker has to fill the server first.
+            (false, true) => (6, 1),
+            (false, false) => (2, 1),
+        };
         let (during, after) = (Duration::from_secs(during), Duration::from_secs(after));
         let cpus = Cpus::choose();
         // Each side has those of its own, and some more.
@@ -122,17 +129,25 @@ impl Trial {
         let udp = server.udp;
         let attacker = thread::spawn(move || {
             be_an_attacker(cpus.others);
-            let ground = Ground { server: address, udp, end, full, connections, done: Cell::new(0) };
+            let ground =
+                Ground { server: address, udp, end, full, connections, done: Cell::new(0), refused: Cell::new(0) };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let _ = tokio::time::timeout_at(end.into(), attack(&ground)).await;
             });
-            ground.done.get()
+            (ground.done.get(), ground.refused.get())
+        });
+        let newcomers = self.with_newcomers.then(|| {
+            thread::spawn(move || {
+                sleep_until(end - during / 2);
+                newcomers::open(address, during / 2)
+            })
         });
         watched.memory = 0;
         watched.until(&mut server, end);
         let told = server.memory_told();
-        let done = attacker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let (done, refused) = attacker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let opened = newcomers.map(|newcomers| newcomers.join().expect("they do not panic"));
         let lasted_s = during.as_secs_f64();
         let memory_during = watched.memory;
         watched.until(&mut server, end + after);
@@ -160,7 +175,7 @@ impl Trial {
         if p99_ms[0] >= P99_MAX_MS {
             return Err(format!("nobody attacked yet, and honest clients waited {:.0} ms (p99)", p99_ms[0]));
         }
-        let mut wrong = heard.losses(self.gaps_allowed);
+        let mut wrong = heard.losses();
         wrong.extend(watched.unwell);
         for (phase, p99_ms) in PHASES.into_iter().zip(p99_ms) {
             if p99_ms >= P99_MAX_MS {
@@ -172,6 +187,22 @@ impl Trial {
         }
         if memory_after > memory_before + self.memory_bytes.min(STAYS_BYTES.max(self.memory_bytes / 2)) {
             wrong.push(format!("the server keeps {} MiB", memory_after >> 20));
+        }
+        if let Some(opened) = opened {
+            let p99_ms = opened.took_us.quantile_us(0.99).map_or(f64::INFINITY, |us| us as f64 / 1e3);
+            say(&format!(
+                "    {} newcomers opened {} channels and {} rooms, p99 {p99_ms:.1} ms; the attacker was refused {refused} times",
+                newcomers::CLIENTS,
+                opened.channels,
+                opened.rooms,
+            ));
+            wrong.extend(opened.refused.first().map(|first| format!("{} newcomers: {first}", opened.refused.len())));
+            if p99_ms >= P99_MAX_MS {
+                wrong.push(format!("newcomers waited {p99_ms:.0} ms (p99)"));
+            }
+            if refused == 0 {
+                wrong.push("the attacker met no limit, which is no attack".into());
+            }
         }
         if done < self.at_least {
             wrong.push(format!("it was done {done} times, which is no attack"));
@@ -255,11 +286,16 @@ pub struct Ground {
     /// How many it may open at a time.
     pub connections: usize,
     done: Cell<u64>,
+    refused: Cell<u64>,
 }
 
 impl Ground {
     pub fn done(&self, times: u64) {
         self.done.set(self.done.get() + times);
+    }
+
+    pub fn refused(&self, times: u64) {
+        self.refused.set(self.refused.get() + times);
     }
 
     /// A connection that nobody has used; lane by lane from other addresses of this machine.

@@ -10,7 +10,10 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
-use crate::process::{BOUND, Folder, Process, free_port, path_of, until};
+use crate::{
+    ports::free_port,
+    process::{BOUND, Folder, Process, path_of, until},
+};
 
 pub struct Balancer {
     pub port: u16,

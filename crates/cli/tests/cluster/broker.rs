@@ -9,7 +9,8 @@ use tokio::{
 };
 
 use crate::{
-    process::{BOUND, Folder, Process, free_port, is_there, path_of, until},
+    ports::free_port,
+    process::{BOUND, Folder, Process, is_there, path_of, until},
     wire::Wire,
 };
 

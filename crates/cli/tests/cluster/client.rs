@@ -137,6 +137,7 @@ async fn read(server: Server, channels: Vec<String>, transport: Transport, seen:
         since: Some("earliest".into()),
         policy: "every".into(),
         poll_interval: POLL_INTERVAL,
+        retry_for: None,
     };
     let mut sink = |update: Update| {
         let mut seen = seen.borrow_mut();
@@ -147,7 +148,7 @@ async fn read(server: Server, channels: Vec<String>, transport: Transport, seen:
                 let entry = Heard::Gap(Position::parse(&gap.from), Position::parse(&gap.to));
                 seen.heard.entry(gap.channel).or_default().push(entry);
             }
-            Update::Lost { why, .. } => seen.lost(why),
+            Update::Lost(lost) => seen.lost(lost.why),
         }
         ControlFlow::Continue(())
     };

@@ -9,7 +9,8 @@ use crate::{
     balancer::Balancer,
     broker::{Broker, Kind},
     judge::Position,
-    process::{BOUND, Folder, Process, free_port, until},
+    ports::free_port,
+    process::{BOUND, Folder, Process, until},
 };
 
 /// How long a node may take to go down by itself.

@@ -43,10 +43,10 @@ impl Load {
         let state = Rc::new(State::default());
         let interval = Duration::from_secs_f64((channels * PER_CHANNEL) as f64 / per_s);
         let task = |i: usize| {
-            let url = server.http(&format!("/v1/channels/{}", names[i / PER_CHANNEL]));
+            let path = format!("/v1/channels/{}", names[i / PER_CHANNEL]);
             // They begin one after the other, so that the load is even.
             let start = interval.mul_f64(i as f64 / (channels * PER_CHANNEL) as f64);
-            tokio::task::spawn_local(publish(url, i, Instant::now() + start, interval, state.clone()))
+            tokio::task::spawn_local(publish(server.clone(), path, i, Instant::now() + start, interval, state.clone()))
         };
         let tasks = (0..channels * PER_CHANNEL).map(task).collect();
         Self { channels: names, state, tasks }
@@ -74,16 +74,19 @@ impl Load {
     }
 }
 
+/// Longer than any fault.
+const RETRY_FOR: Duration = Duration::from_secs(60);
+
 pub fn channel_name(i: usize) -> String {
     format!("load/{i}")
 }
 
-async fn publish(url: String, publisher: usize, start: Instant, interval: Duration, state: Rc<State>) {
+async fn publish(server: Server, path: String, publisher: usize, start: Instant, interval: Duration, state: Rc<State>) {
     #[derive(Deserialize)]
     struct Answer {
         position: String,
     }
-    let mut poster = Poster::new(|_| {}).expect("a client");
+    let mut poster = Poster::new(RETRY_FOR, |_| {}).expect("a client");
     for number in 1.. {
         let due = start + interval * (number - 1);
         tokio::time::sleep_until(due).await;
@@ -95,7 +98,7 @@ async fn publish(url: String, publisher: usize, start: Instant, interval: Durati
         let body = format!(r#"{{"publisher":{publisher},"number":{number},"due":{due_ms}}}"#);
         let headers = [("Content-Type", "application/json")];
         let before = poster.stats.retries;
-        let answer = poster.post(&url, &headers, body.into_bytes(), |_| Ok(())).await;
+        let answer = poster.post(&server, &path, &headers, body.into_bytes(), |_| Ok(())).await;
         state.retries.set(state.retries.get() + poster.stats.retries - before);
         match answer.map(|answer| serde_json::from_slice::<Answer>(&answer)) {
             Ok(Ok(answer)) => {

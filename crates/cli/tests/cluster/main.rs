@@ -11,6 +11,8 @@ mod crowd;
 mod judge;
 mod load;
 mod opening;
+#[path = "../ports/mod.rs"]
+mod ports;
 mod presence;
 mod process;
 mod report;

@@ -1,17 +1,12 @@
-//! Processes that never outlive a test, the folder with what they say, ports that stay free, and one test at a time.
+//! Processes that never outlive a test, the folder with what they say, and one test at a time.
 
 use std::{
     fs::{File, OpenOptions},
     io::Write,
-    net::TcpListener,
-    ops::Range,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU16, Ordering::Relaxed},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -106,24 +101,6 @@ impl Drop for Folder {
             false => drop(std::fs::remove_dir_all(&self.0)),
         }
     }
-}
-
-/// A port that nobody listens on and that the system gives to no connection: a node that was killed finds it free again.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let Range { start, end } = unassigned();
-    let count = end - start;
-    let first = (std::process::id() * 61 % u32::from(count)) as u16;
-    let ports = std::iter::repeat_with(|| start + (first + NEXT.fetch_add(1, Relaxed)) % count);
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    ports.take(usize::from(count)).find(free).expect("a free port")
-}
-
-/// Ports below those that outgoing connections get.
-fn unassigned() -> Range<u16> {
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let lowest: u16 = range.split_whitespace().next().and_then(|port| port.parse().ok()).unwrap_or(32768);
-    if lowest > 12_000 { 10_000..lowest } else { 20_000..30_000 }
 }
 
 /// Clusters are heavy: one runs at a time.

@@ -52,6 +52,25 @@ fn balance(nodes: &[(&Server, u16)]) -> Option<(Server, String)> {
     Some((front, figures))
 }
 
+/// A client may ask for a heartbeat as rare as `limits.heartbeat_max`; until the server has given it up, no proxy may.
+#[test]
+fn proxies_wait_longer_than_the_rarest_heartbeat() {
+    let limits = millrace_server::Config::default().limits;
+    let silence = limits.heartbeat_max.max(limits.hold_max) + limits.grace;
+    let text = std::fs::read_to_string(repository("deploy/haproxy.cfg")).expect("the file is there");
+    for name in ["client", "server", "tunnel"] {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(&format!("timeout {name} ")));
+        let time = humantime::parse_duration(line.expect("the time limit is there").trim()).expect("a duration");
+        assert!(time > silence, "timeout {name} is {time:?}, and a stream may be silent for {silence:?}");
+    }
+    let values = std::fs::read_to_string(repository("deploy/helm/millrace/values.yaml")).expect("the file is there");
+    for name in ["proxy-read-timeout", "proxy-send-timeout"] {
+        let (_, rest) = values.split_once(&format!("{name}: \"")).expect("the annotation is there");
+        let seconds: u64 = rest.split('"').next().and_then(|text| text.parse().ok()).expect("a number of seconds");
+        assert!(seconds > silence.as_secs(), "{name} is {seconds} s");
+    }
+}
+
 fn node(more: &[&str]) -> (Server, u16) {
     let port = free_port();
     let agent = format!("server.agent=127.0.0.1:{port}");

@@ -1,6 +1,8 @@
 //! Help that teaches, and configuration that is never silently something else.
 
-use crate::support::{Process, file, millrace, repository, run};
+use millrace_server::Sources;
+
+use crate::support::{Process, Server, file, millrace, repository, run};
 
 /// Source: sysexits.h, EX_CONFIG.
 const EXIT_CONFIG: Option<i32> = Some(78);
@@ -53,10 +55,18 @@ fn an_unknown_key_ends_with_78_and_is_named() {
 #[test]
 fn a_bad_value_is_refused_with_what_it_may_be() {
     for (setting, says) in [
-        ("engine.url=postgres", "memory"),
-        ("limits.heartbeat=soon", "limits.heartbeat"),
+        ("engine.url=postgres", "sqlite:PATH"),
+        ("engine.url=sqlite", "sqlite:PATH, for example"),
+        (
+            "limits.heartbeat=soon",
+            "`limits.heartbeat = \"soon\"`: expected a duration with a unit, for example \"10s\"",
+        ),
+        ("limits.heartbeat=10", "expected a duration with a unit, for example \"10s\""),
         ("server.udp=here", "HOST:PORT"),
-        ("server.listen=8080", "server.listen"),
+        ("server.listen=here", "`server.listen = \"here\"`: expected HOST:PORT"),
+        ("server.shards=abc", "`server.shards`: expected a whole number"),
+        ("server.behind_proxy=yes", "expected true or false"),
+        ("limits=5", "is a section"),
         ("log.format=xml", "json"),
         ("log.level=inof", "debug"),
     ] {
@@ -66,8 +76,126 @@ fn a_bad_value_is_refused_with_what_it_may_be() {
     }
     let missing = run(&["config", "check", "--config", "/nowhere/millrace.toml"]);
     assert!(missing.code == EXIT_CONFIG && missing.err.contains("/nowhere/millrace.toml"), "{missing:?}");
+    let letters = run(&["serve", "--shards", "abc"]);
+    assert!(letters.code == Some(2) && letters.err.contains("expected a number from 0 to 1024"), "{letters:?}");
     let no_flag = run(&["serve", "--port", "1"]);
     assert!(no_flag.code == Some(2) && no_flag.err.contains("--port"), "{no_flag:?}");
+}
+
+#[test]
+fn an_unknown_key_is_told_its_nearest() {
+    for (key, nearest) in [
+        ("limits.heartbeet", "the nearest is `limits.heartbeat`"),
+        ("server.heartbeat", "the nearest is `limits.heartbeat`"),
+        ("shards", "the nearest is `server.shards`"),
+        ("auth.api_keys.billing.sha265", "unknown key"),
+    ] {
+        let refused = run(&["config", "check", "--set", &format!("{key}=1")]);
+        assert_eq!(refused.code, EXIT_CONFIG, "{key}: {refused:?}");
+        assert!(refused.err.contains(&format!("unknown key `{key}`")), "{key}: {refused:?}");
+        assert!(refused.err.contains(nearest) && refused.err.lines().count() == 1, "{key}: {refused:?}");
+    }
+}
+
+#[test]
+fn no_variable_and_no_flag_is_ignored_silently() {
+    let with = |name: &str, value: &str| Process::start(millrace(&["config", "check"]).env(name, value)).finish();
+    for (name, nearest) in [
+        ("MILLRACE_LIMITS_HEARTBEAT", "MILLRACE_LIMITS__HEARTBEAT"),
+        ("MILLRACE_LISTEN", "MILLRACE_"),
+        ("MILLRACE_TOKN", "MILLRACE_TOKEN"),
+        ("MILLRACE_PORT", "MILLRACE_"),
+        ("MILLRACE_LIMITS__HEARTBEET", "limits.heartbeat"),
+    ] {
+        let refused = with(name, "1");
+        assert_eq!(refused.code, EXIT_CONFIG, "{name}: {refused:?}");
+        assert!(refused.err.contains(&format!("env {name}: ")) && refused.err.contains(nearest), "{refused:?}");
+    }
+    // What Kubernetes sets for a service of this name.
+    for (name, value) in [
+        ("MILLRACE_SERVICE_HOST", "10.0.0.1"),
+        ("MILLRACE_SERVICE_PORT_HTTP", "8080"),
+        ("MILLRACE_PORT", "tcp://10.0.0.1:8080"),
+        ("MILLRACE_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("MILLRACE_CHAT_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+        ("MILLRACE_TOKEN", "of a client"),
+    ] {
+        let taken = with(name, value);
+        assert_eq!(taken.code, Some(0), "{name}: {taken:?}");
+    }
+    for (args, code, says) in [
+        (&["config", "check", "--listen", "8080", "--set", "server.listen=9090"][..], 78, "--listen and by --set"),
+        (&["config", "check", "--set", "tls.client_ca=ca.pem"], 78, "no effect without TLS"),
+        (&["config", "check", "--set", "auth.issuer=me"], 78, "no effect without a key"),
+        (&["config", "check", "--set", "admin.token=0123456789abcdef"], 78, "no effect without `admin.listen`"),
+        (&["config", "check", "--tls-acme-accept-terms"], 78, "no effect without `tls.acme.domains`"),
+        (&["sub", "a", "--interval", "1s"], 1, "no effect without --transport polling"),
+        (&["gateway", "--window", "1s"], 1, "--mode multiplex"),
+        (&["simulate", "fleet", "--to", "udp://127.0.0.1:1", "--token", "x"], 1, "datagrams carry no token"),
+    ] {
+        let refused = run(args);
+        assert!(refused.code == Some(code) && refused.err.contains(says), "{args:?}: {refused:?}");
+    }
+}
+
+/// Whatever a document, a script or a test names is a setting or in the one list of other variables.
+#[test]
+fn every_variable_that_is_named_is_known() {
+    // These name what is unknown.
+    let wrong = ["crates/cli/tests/it/cli.rs", "crates/server/src/config/layers.rs"]
+        .map(|path| repository(path).canonicalize().expect("the file is there"));
+    let is_known = |name: &str| {
+        let loaded = Sources::load(None, [(name.to_owned(), "x".to_owned())].into_iter(), []);
+        let error = loaded.err().map(|error| error.to_string()).unwrap_or_default();
+        !error.contains("unknown key") && !error.contains("no such variable")
+    };
+    let mut unknown = std::collections::BTreeSet::new();
+    let mut named = 0;
+    for path in crate::docs::sources().into_iter().filter(|path| !wrong.contains(path)) {
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        for (at, _) in text.match_indices("MILLRACE_") {
+            let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            let name = text[at..].split(|c| !is_part(c)).next().unwrap_or_default();
+            // What follows is put in by a program.
+            let is_part_of_one = name.ends_with('_') || text[at + name.len()..].starts_with('{');
+            named += 1;
+            if !is_part_of_one && name != "MILLRACE_SECTION__KEY" && !is_known(name) {
+                unknown.insert(format!("{name} in {}", path.display()));
+            }
+        }
+    }
+    assert!(named > 100, "only {named} variables were found");
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}
+
+#[test]
+fn one_text_is_taken_where_a_list_is_wanted() {
+    let path = file("single.toml", "[auth]\nkeys = \"one.pub\"\n[namespaces.cars]\nanonymous = \"subscribe\"\n");
+    let shown = run(&["config", "effective", "--config", &path, "--set", "server.hosts=millrace.test"]);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    for line in ["keys = [\"one.pub\"]", "hosts = [\"millrace.test\"]"] {
+        assert!(shown.out.contains(line), "{line}: {shown:?}");
+    }
+}
+
+#[test]
+fn a_duration_without_a_unit_is_found_in_its_line() {
+    let path = file("duration.toml", "[limits]\ngrace = \"3s\"\nheartbeat = 10\n");
+    let refused = run(&["config", "check", "--config", &path]);
+    assert_eq!(refused.code, EXIT_CONFIG, "{refused:?}");
+    let says = "duration.toml: line 3, column 13: `limits.heartbeat = 10`: expected a duration with a unit, for example \"10s\"";
+    assert!(refused.err.contains(says), "{refused:?}");
+}
+
+#[test]
+fn a_port_alone_and_localhost_are_addresses() {
+    for listen in ["localhost:0", "0"] {
+        let server = Server::start_from(&mut millrace(&["serve", "--listen", listen, "--shards", "1"]));
+        assert!(server.url.starts_with("http://127.0.0.1:"), "{listen}: {}", server.url);
+    }
+    let refused = run(&["serve", "--listen", "example.org:80"]);
+    assert!(refused.code == EXIT_CONFIG && refused.err.contains("--listen: "), "{refused:?}");
+    assert!(refused.err.contains("for example 127.0.0.1:8080"), "{refused:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 use crate::support::repository;
 
 /// Not ours, or made.
-const SKIPPED: [&str; 6] = ["target", "node_modules", "dist", "pack", "test-results", ".git"];
+const SKIPPED: [&str; 8] = ["target", "node_modules", "dist", "pack", "single", "test-results", "lab-results", ".git"];
 const STATES: [&str; 3] = ["works", "partly", "not yet"];
 
 #[test]
@@ -30,6 +30,17 @@ fn every_thesis_row_has_one_honest_line() {
     let counted = |state: &str| rows.iter().filter(|row| row[2] == state).count();
     let summary = STATES.map(|state| format!("{} {state}", counted(state))).join(", ");
     assert!(text.contains(&summary), "the summary says: {summary}");
+}
+
+/// Scripts write the tables of `docs/lab`.
+#[test]
+fn tables_have_no_undefined_cell() {
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("it was just listed");
+        let is_broken = |cell: &&str| ["undefined", "NaN", "[object Object]"].contains(cell);
+        let broken = text.lines().find(|line| line.starts_with("| ") && cells(line).iter().any(is_broken));
+        assert_eq!(broken, None, "{}", document.display());
+    }
 }
 
 #[test]
@@ -143,7 +154,12 @@ fn documents() -> Vec<PathBuf> {
     files(repository("").canonicalize().expect("it is here"), "md")
 }
 
-/// All below a folder with this ending.
+/// Everything here that people write.
+pub fn sources() -> Vec<PathBuf> {
+    files(repository("").canonicalize().expect("it is here"), "")
+}
+
+/// All below a folder with this ending; all of them with none.
 fn files(folder: PathBuf, ending: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder];
@@ -152,7 +168,7 @@ fn files(folder: PathBuf, ending: &str) -> Vec<PathBuf> {
             let (path, name) = (entry.path(), entry.file_name());
             if path.is_dir() && !SKIPPED.iter().any(|skipped| name == *skipped) {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == ending) {
+            } else if ending.is_empty() || path.extension().is_some_and(|extension| extension == ending) {
                 files.push(path);
             }
         }

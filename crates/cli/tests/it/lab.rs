@@ -55,9 +55,10 @@ fn read(folder: &Path) -> Recording {
 #[test]
 fn a_scenario_is_run_and_recorded() {
     let folder = fresh("run");
-    let ended = run(&[&TINY[..], &["websocket,sse", "--slo", "p50<10s", "--out", text(&folder)]].concat());
+    let ended = run(&[&TINY[..], &["websocket,sse", "--slo", "p50<10s", "--live", "--out", text(&folder)]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(ended.out.trim(), text(&folder));
+    assert!(ended.err.contains("live: http://127.0.0.1:"), "the page has a server of its own: {ended:?}");
     let recording = read(&folder);
     assert_eq!((recording.planned, recording.slo.as_deref(), recording.seed), (2, Some("p50<10s"), 1));
     assert!(recording.command.starts_with("millrace lab run thorsen-broadcast --quick"), "{}", recording.command);
@@ -73,7 +74,10 @@ fn a_scenario_is_run_and_recorded() {
         let watched = test.watched.as_ref().expect("somebody watched");
         let cpu_s = watched.cpu_user_s + watched.cpu_system_s;
         assert!(cpu_s > 0.0 && watched.rss_bytes > 1 << 20 && watched.descriptors > 7, "{watched:?}");
-        assert!((watched.seconds - (test.drained_s - test.start_s)).abs() < 0.2, "{watched:?}");
+        // Samples come late where other processes take the CPU: then less of the test lies between the first and the last one.
+        let lasted = test.drained_s - test.start_s;
+        let missing = if watched.others_cores > 0.1 { lasted / 2.0 } else { 0.2 };
+        assert!((lasted - missing..lasted + 0.2).contains(&watched.seconds), "{lasted} s, {watched:?}");
         let seconds = run.seconds.iter().filter_map(|second| second.watched.as_ref()?.metrics);
         assert!(seconds.map(|metrics| metrics.publications).sum::<u64>() >= 100, "what the server says of itself");
     }
@@ -122,12 +126,15 @@ fn what_is_unknown_is_code_3_and_told_its_nearest() {
     for (args, says) in [
         (&["thorsen-brodcast"][..], "did you mean thorsen-broadcast?"),
         (&["thorsen-chat", "--targets", "mosquito"], "did you mean mosquitto?"),
+        (&["thorsen-chat", "--targets", "foo"], "millrace: no target foo; there are millrace, ws"),
         (&["thorsen-chat", "--transports", "websockets"], "did you mean websocket?"),
         (&["thorsen-chat", "--set", "client=1"], "did you mean clients?"),
         (&["thorsen-chat", "--slo", "p99"], "p99.9<1s"),
         (&["thorsen-chat", "--sed", "1"], "--seed"),
         (&["--resume", "/nowhere"], "no recording"),
         (&["storm", "--budget", "0.1"], "minutes"),
+        (&["storm", "--live=127.0.0.1:1"], "http://127.0.0.1:8080"),
+        (&["storm", "--live=http://127.0.0.1:1"], "--live=http://127.0.0.1:1: the server does not take the progress"),
     ] {
         let ended = run(&[&["lab", "run"][..], args].concat());
         assert!(ended.code == Some(3) && ended.err.contains(says), "{args:?}: {ended:?}");

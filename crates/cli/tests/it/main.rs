@@ -9,6 +9,8 @@ mod gateway;
 mod hygiene;
 mod lab;
 mod memory;
+#[path = "../ports/mod.rs"]
+mod ports;
 mod quiet;
 mod readme;
 mod restart;

@@ -1,16 +1,16 @@
 //! The tour of README.md, run as a newcomer would: every `sh` block that is marked, in order, against one server.
 //!
-//! A marked block stands below one of these lines, and what it prints is the `text` block below it, if there is one:
+//! Variables that a block sets hold for those below it, as in one shell. A marked block stands below one of these lines, and what it prints is the `text` block below it, if there is one:
 //! - `<!-- run -->`: it ends by itself, with success
 //! - `<!-- run, then Ctrl-C -->`: it goes on for ever, and is ended once it has printed that much
 
 use std::process::Command;
 
-use crate::support::{Process, Server, repository};
+use crate::support::{Process, Server, file, repository};
 
 const RUN: &str = "<!-- run -->";
 const RUN_FOR_EVER: &str = "<!-- run, then Ctrl-C -->";
-/// What the README has where a reader finds the address and the epoch of the own server.
+/// What the README has where a reader finds the address of the own server, and in what is printed its epoch.
 const URL: &str = "http://127.0.0.1:8080";
 const EPOCH: &str = "5f0c12ab:";
 
@@ -26,13 +26,17 @@ fn the_tour_prints_what_it_promises() {
     let blocks = blocks(&readme);
     assert!(blocks.len() >= 8, "only {} blocks of the README are run", blocks.len());
     let server = Server::start(&["--shards", "2"]);
+    let variables = file("tour-variables", "");
     let answer = server.post("/v1/channels/epoch", "1").body;
     let epoch =
         answer.split_once(":\"").and_then(|(_, position)| position.split_inclusive(':').next()).expect("a position");
     for block in &blocks {
         // `millrace` is the binary under test, and asks this server.
         let prelude = format!("millrace() {{ {} \"$@\" --to {URL}; }}\n", env!("CARGO_BIN_EXE_millrace"));
-        let script = (prelude + &block.script).replace(URL, &server.url).replace(EPOCH, epoch);
+        assert!(!block.script.contains(EPOCH), "pasted, it asks for the past of another server:\n{}", block.script);
+        let before = std::fs::read_to_string(&variables).expect("it was just written");
+        let after = format!("{{ declare -p position lobby prices || true; }} >'{variables}' 2>/dev/null\n");
+        let script = (prelude + &before + &block.script + &after).replace(URL, &server.url);
         let mut shell = Process::start(Command::new("bash").args(["-e", "-u", "-o", "pipefail", "-c", &script]));
         let printed = if block.ends {
             let ended = shell.finish();
@@ -87,6 +91,21 @@ fn three_commands_make_a_secured_server() {
     let bearer = format!("Authorization: Bearer {token}");
     assert_eq!(status("/v1/channels/fleet?since=earliest", &bearer), "204");
     assert_eq!(status("/metrics", &bearer), "404");
+}
+
+/// Without it the tour's `millrace` is not found after `make run`.
+#[test]
+fn make_install_copies_the_binary() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (binary, bindir) = (env!("CARGO_BIN_EXE_millrace"), folder.path().join("bin"));
+    let mut make = Command::new("make");
+    // The binary is there, and as old as its sources.
+    make.args(["--old-file=build", "install", &format!("BIN={binary}"), &format!("BINDIR={}", bindir.display())]);
+    let ended = Process::start(make.current_dir(repository(""))).finish();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("is not on the PATH"), "{ended:?}");
+    let version = Process::start(Command::new(bindir.join("millrace")).arg("--version")).finish();
+    assert!(version.code == Some(0) && version.out.starts_with("millrace"), "{version:?}");
 }
 
 #[test]

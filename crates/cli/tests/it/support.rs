@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::process::{CommandExt, ExitStatusExt},
     process::{Child, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
@@ -10,6 +10,8 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+pub use crate::ports::free_port;
 
 /// What takes longer is broken, on any machine.
 pub const BOUND: Duration = Duration::from_secs(20);
@@ -221,12 +223,6 @@ fn try_send(address: &str, method: &str, path: &str, headers: &[&str], body: &st
     let length = body.len();
     write!(stream, "{method} {path} HTTP/1.0\r\n{headers}Content-Length: {length}\r\n\r\n{body}")?;
     Ok(stream)
-}
-
-/// A port that nobody has at this moment.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }
 
 /// A new file for this test.

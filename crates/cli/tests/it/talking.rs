@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs::File, process::Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Ended, Process, Server, file, millrace, repository, run};
+use crate::support::{Ended, Process, Server, file, free_port, millrace, repository, run};
 
 const TRANSPORTS: [&str; 5] = ["websocket", "stream", "sse", "long-polling", "polling"];
 
@@ -89,6 +89,69 @@ fn what_cannot_be_done_is_said() {
     assert!(bad.code == Some(1) && bad.err.contains("bad_json"), "{bad:?}");
     let bad = run(&["sub", "a", "--since", "yesterday", "--to", &server.url]);
     assert!(bad.code == Some(1) && bad.err.contains("bad_position"), "{bad:?}");
+}
+
+#[test]
+fn a_server_that_is_away_is_named_and_given_up() {
+    let url = format!("http://ann:s3cret@127.0.0.1:{}", free_port());
+    let shown = url.replace("ann:s3cret@", "");
+    for args in [
+        &["pub", "a", "1"][..],
+        &["sub", "a"],
+        &["history", "a"],
+        &["simulate", "fleet", "--cars", "1", "--interval", "10ms"],
+    ] {
+        let ended = run(&[args, &["--to", &url, "--retry-for", "700ms"]].concat());
+        assert_eq!(ended.code, Some(1), "{args:?}: {ended:?}");
+        let last = ended.err.lines().rfind(|line| line.starts_with("millrace: ")).expect("an error");
+        assert!(last.contains(&format!("{shown}: Connection refused")), "{args:?}: {last}");
+        assert!(last.contains("--retry-for") && !ended.err.contains("s3cret"), "{args:?}: {ended:?}");
+    }
+    let once = run(&["pub", "a", "1", "--to", &url, "--retry-for", "0s"]);
+    assert!(once.code == Some(1) && once.err.lines().count() == 1, "it does not try again: {once:?}");
+    // The server comes while they try.
+    let port = free_port();
+    let url = format!("http://127.0.0.1:{port}");
+    let mut early = Process::start(&mut millrace(&["pub", "a", "1", "--to", &url]));
+    let line = early.err.wait_for("trying again in");
+    assert!(line.starts_with(&format!("{url}: attempt 1 failed: Connection refused")), "{line}");
+    let _server = Server::start_from(&mut millrace(&["serve", "--listen", &port.to_string()]));
+    assert_eq!(early.finish().code, Some(0));
+}
+
+#[test]
+fn https_to_a_server_without_tls_says_so() {
+    let server = Server::start(&[]);
+    let url = server.url.replace("http://", "https://");
+    for args in [&["pub", "a", "1"][..], &["sub", "a"], &["sub", "a", "--transport", "sse"], &["history", "a"]] {
+        let ended = run(&[args, &["--to", &url]].concat());
+        assert_eq!(ended.code, Some(1), "{args:?}: {ended:?}");
+        assert!(ended.err.contains(&format!("{url} does not speak TLS; use {}", server.url)), "{args:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_reader_starts_a_while_ago() {
+    let server = Server::start(&[]);
+    publish(&server, "lately", "1");
+    for transport in TRANSPORTS {
+        let args = ["sub", "lately", "--since", "10m", "--limit", "1", "--transport", transport, "--to", &server.url];
+        let ended = run(&args);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(0), "1\n"), "{transport}: {ended:?}");
+    }
+    let range = run(&["history", "lately", "--since", "10m", "--until", "9m", "--to", &server.url]);
+    assert_eq!((range.code, range.out.as_str()), (Some(0), ""), "{range:?}");
+    assert!(range.err.contains("no history of lately"), "{range:?}");
+    let range = run(&["history", "lately", "--since", "10m", "--to", &server.url]);
+    assert!(range.out.contains("\"data\":1") && range.err.is_empty(), "{range:?}");
+}
+
+#[test]
+fn a_channel_without_history_is_no_error_and_said() {
+    let server = Server::start(&[]);
+    let none = run(&["history", "nosuchchannel", "--to", &server.url]);
+    assert_eq!((none.code, none.out.as_str()), (Some(0), ""), "{none:?}");
+    assert_eq!(none.err.trim(), "no history of nosuchchannel from earliest to now");
 }
 
 #[test]

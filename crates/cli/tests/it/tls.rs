@@ -72,6 +72,22 @@ fn a_developer_is_secured_by_two_commands() {
 }
 
 #[test]
+fn a_server_that_does_not_start_makes_no_authority() {
+    let home = folder("refused");
+    let taken = Server::start(&[]);
+    for (more, says) in [
+        (&["--listen", "0.0.0.0:0"][..], "refusing to start"),
+        (&["--listen", &taken.address], "is another server there?"),
+        (&["--listen", "127.0.0.1:0", "--set", "auth.keys=nokey.pub"], "nokey.pub"),
+        (&["--listen", "nowhere"], "HOST:PORT"),
+    ] {
+        let refused = Process::start(&mut at(&home, &[&["serve", "--tls-dev"], more].concat())).finish();
+        assert!(refused.code != Some(0) && refused.err.contains(says), "{more:?}: {refused:?}");
+        assert!(!home.join("millrace").exists(), "{more:?} has left something behind");
+    }
+}
+
+#[test]
 fn a_reload_changes_the_certificate_and_no_connection() {
     let home = folder("reload");
     let (used, other) = (home.join("used"), home.join("other"));

@@ -90,5 +90,5 @@ fn an_api_key_comes_with_its_configuration() {
     let good = run(&["token", "inspect", "--config", &config, key]);
     assert!(good.code == Some(0) && good.out.contains("orders/#"), "{good:?}");
     let bad = run(&["token", "inspect", "--config", &config, &key.to_lowercase()]);
-    assert!(bad.code == Some(1) && bad.err.contains("no such API key"), "{bad:?}");
+    assert!(bad.code == Some(1) && bad.err.contains("neither a JWT nor a known API key"), "{bad:?}");
 }

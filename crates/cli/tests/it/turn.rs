@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::support::{BOUND, Ended, Process, Server, millrace};
+use crate::{
+    ports::free_ports,
+    support::{BOUND, Ended, Process, Server, millrace},
+};
 
 const SECRET: &str = "a secret that coturn may have, too";
 
@@ -55,17 +58,17 @@ impl Relay {
     }
 
     /// Twenty messages for each client by the relay to the peer and back, in five seconds.
-    fn client(&self, peer: &Peer, flags: &[&str], username: &str, password: &str) -> Ended {
+    fn client(&self, peer_port: &str, flags: &[&str], username: &str, password: &str) -> Ended {
         let mut command = Command::new("turnutils_uclient");
-        command.args(flags).args(["-n", "20", "-e", "127.0.0.1", "-r", &peer.port, "-p", &self.port]);
+        command.args(flags).args(["-n", "20", "-e", "127.0.0.1", "-r", peer_port, "-p", &self.port]);
         let (name, value) = if password.is_empty() { ("-W", SECRET) } else { ("-w", password) };
         Process::start(command.args(["-u", username, name, value, "127.0.0.1"])).finish()
     }
 
     /// All that its own client sends to the peer comes back.
     #[track_caller]
-    fn assert_reaches(&self, peer: &Peer, flags: &[&str]) {
-        self.assert_all_came_back(&self.own_client(peer, flags), flags);
+    fn assert_reaches(&self, peer_port: &str, flags: &[&str]) {
+        self.assert_all_came_back(&self.own_client(peer_port, flags), flags);
     }
 
     #[track_caller]
@@ -76,8 +79,14 @@ impl Relay {
         assert!(is_good, "{flags:?}: {ended:#?}; the relay: {counted:#?}");
     }
 
-    fn own_client(&self, peer: &Peer, flags: &[&str]) -> Ended {
-        self.client(peer, flags, &self.username, &self.password)
+    /// Runs its own client once. Returns what the client printed if something did not come back.
+    fn lossy(&self, peer_port: &str, flags: &[&str]) -> Option<Ended> {
+        let ended = self.own_client(peer_port, flags);
+        (ended.code != Some(0) || !ended.out.contains("Total lost packets 0 ")).then_some(ended)
+    }
+
+    fn own_client(&self, peer_port: &str, flags: &[&str]) -> Ended {
+        self.client(peer_port, flags, &self.username, &self.password)
     }
 
     fn metric(&self, name: &str) -> u64 {
@@ -87,19 +96,13 @@ impl Relay {
     }
 }
 
-/// Ports that are tried until one and the next are both free: coturn's client sends to both.
-const PORTS_TRIED: usize = 20;
 /// How long an echo of what was just started is waited for before it is asked again.
 const ECHO_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Peer {
     fn start() -> Self {
-        let pair = |_| {
-            let first = UdpSocket::bind("127.0.0.1:0").ok()?;
-            let port = first.local_addr().ok()?.port();
-            UdpSocket::bind(("127.0.0.1", port.checked_add(1)?)).ok().map(|_| port)
-        };
-        let port = (0..PORTS_TRIED).find_map(pair).expect("two free ports");
+        // coturn's client sends to a port and to the next one.
+        let port = free_ports(2);
         let text = port.to_string();
         let process = Process::start(Command::new("turnutils_peer").args(["-L", "127.0.0.1", "-p", &text]));
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -123,7 +126,7 @@ fn coturns_client_reaches_its_peer_by_datagrams_and_by_tcp() {
     if !has_coturn() {
         return;
     }
-    let (relay, peer) = (Relay::start(&[]), Peer::start());
+    let peer = Peer::start();
     let ways: [&[&str]; 8] = [
         // Channels and a pair of ports each; without the second; indications instead of channels.
         &[],
@@ -136,14 +139,21 @@ fn coturns_client_reaches_its_peer_by_datagrams_and_by_tcp() {
         &["-c", "-y", "-t"],
         &["-c", "-m", "10", "-l", "1200", "-G"],
     ];
-    for flags in ways {
-        let before = relay.metric("millrace_turn_datagrams_total{to=\"peers\"}");
-        relay.assert_reaches(&peer, flags);
-        let sent = relay.metric("millrace_turn_datagrams_total{to=\"peers\"}") - before;
-        assert!(sent >= 20, "{flags:?}: {sent}");
-    }
+    // Each client takes five seconds, nearly all of which it waits: all run at once, each with a relay of its own, which counts for it.
+    std::thread::scope(|scope| {
+        for flags in ways {
+            let peer_port = &peer.port;
+            scope.spawn(move || {
+                let relay = Relay::start(&[]);
+                relay.assert_reaches(peer_port, flags);
+                let sent = relay.metric("millrace_turn_datagrams_total{to=\"peers\"}");
+                assert!(sent >= 20, "{flags:?}: {sent}");
+            });
+        }
+    });
+    let relay = Relay::start(&[]);
     // As `turnserver --use-auth-secret` and its clients do: whoever has the secret makes names of its own.
-    relay.assert_all_came_back(&relay.client(&peer, &["-c"], "alice", ""), &["by the secret"]);
+    relay.assert_all_came_back(&relay.client(&peer.port, &["-c"], "alice", ""), &["by the secret"]);
 }
 
 #[test]
@@ -165,9 +175,12 @@ fn coturns_client_reaches_its_peer_through_tls() {
     let port = url.trim_end_matches("?transport=tcp").rsplit(':').next().expect("a port").to_owned();
     let relay = Relay { server, port, username: text(&first["username"]), password: text(&first["credential"]) };
     let peer = Peer::start();
-    relay.assert_reaches(&peer, &["-c", "-t", "-S"]);
+    // coturn's client takes a TLS record for one message. A relay that is behind may put several into one record, so the client is given
+    // more than one try.
+    let tries: Vec<_> = (0..3).map_while(|_| relay.lossy(&peer.port, &["-c", "-t", "-S"])).collect();
+    assert!(tries.len() < 3, "{tries:#?}");
     // The same port without.
-    relay.assert_reaches(&peer, &["-c", "-t"]);
+    relay.assert_reaches(&peer.port, &["-c", "-t"]);
 }
 
 #[test]
@@ -177,7 +190,7 @@ fn wrong_and_expired_credentials_get_no_relay() {
     }
     let (relay, peer) = (Relay::start(&[]), Peer::start());
     let refused = |username: &str, password: &str| {
-        let ended = relay.client(&peer, &["-c"], username, password);
+        let ended = relay.client(&peer.port, &["-c"], username, password);
         assert!(ended.code != Some(0) && ended.out.contains("Cannot complete Allocation"), "{username}: {ended:#?}");
     };
     refused(&relay.username, "wrong");
@@ -188,7 +201,7 @@ fn wrong_and_expired_credentials_get_no_relay() {
     assert_eq!(relay.metric("millrace_turn_allocated_total"), 0);
     // The same a little later is good: it is the time that was wrong.
     let good = format!("{}:alice", now_s + 600);
-    relay.assert_all_came_back(&relay.client(&peer, &["-c"], &good, &password(&good)), &["-c"]);
+    relay.assert_all_came_back(&relay.client(&peer.port, &["-c"], &good, &password(&good)), &["-c"]);
 }
 
 /// As another program makes it.
@@ -207,17 +220,21 @@ fn a_relay_reaches_no_private_network_unless_it_is_named() {
         return;
     }
     let peer = Peer::start();
-    for (allowed, is_reached) in
-        [("[\"public\"]", false), ("[\"10.0.0.0/8\"]", false), ("[\"public\", \"127.0.0.0/8\"]", true)]
-    {
-        let relay = Relay::start(&["--set", &format!("turn.peers_allowed={allowed}")]);
-        for flags in [&["-c"][..], &["-c", "-s"]] {
-            let ended = relay.own_client(&peer, flags);
-            assert_eq!(ended.code == Some(0), is_reached, "{allowed}: {ended:#?}");
+    let cases = [("[\"public\"]", false), ("[\"10.0.0.0/8\"]", false), ("[\"public\", \"127.0.0.0/8\"]", true)];
+    std::thread::scope(|scope| {
+        for (allowed, is_reached) in cases {
+            let peer_port = &peer.port;
+            scope.spawn(move || {
+                let relay = Relay::start(&["--set", &format!("turn.peers_allowed={allowed}")]);
+                for flags in [&["-c"][..], &["-c", "-s"]] {
+                    let ended = relay.own_client(peer_port, flags);
+                    assert_eq!(ended.code == Some(0), is_reached, "{allowed}: {ended:#?}");
+                }
+                assert_eq!(relay.metric("millrace_turn_forbidden_total") > 0, !is_reached);
+                assert_eq!(relay.metric("millrace_turn_datagrams_total{to=\"peers\"}") > 0, is_reached);
+            });
         }
-        assert_eq!(relay.metric("millrace_turn_forbidden_total") > 0, !is_reached);
-        assert_eq!(relay.metric("millrace_turn_datagrams_total{to=\"peers\"}") > 0, is_reached);
-    }
+    });
 }
 
 #[test]
@@ -227,14 +244,14 @@ fn a_user_has_so_many_relays_and_sends_so_much() {
     }
     let peer = Peer::start();
     let relay = Relay::start(&["--set", "turn.allocations_per_user_max=2"]);
-    let ended = relay.own_client(&peer, &["-c", "-m", "3"]);
+    let ended = relay.own_client(&peer.port, &["-c", "-m", "3"]);
     assert!(ended.code != Some(0) && ended.out.contains("486"), "{ended:#?}");
     assert_eq!(relay.metric("millrace_turn_allocated_total"), 2);
     let relay = Relay::start(&["--set", "turn.allocations_max=1"]);
-    let ended = relay.own_client(&peer, &["-c", "-m", "2"]);
+    let ended = relay.own_client(&peer.port, &["-c", "-m", "2"]);
     assert!(ended.code != Some(0) && ended.out.contains("508"), "{ended:#?}");
     let relay = Relay::start(&["--set", "turn.bytes_per_s_max=1000"]);
-    let ended = relay.own_client(&peer, &["-c", "-l", "1000"]);
+    let ended = relay.own_client(&peer.port, &["-c", "-l", "1000"]);
     assert!(!ended.out.contains("Total lost packets 0 "), "{ended:#?}");
     assert!(relay.metric("millrace_turn_over_quota_total") > 0);
 }

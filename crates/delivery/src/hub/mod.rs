@@ -70,9 +70,14 @@ impl ChannelKey {
     }
 }
 
-/// Someone who waits for the next publication without a stream: a long poll.
+/// A long poll that waits for the next publication.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct WaiterId(pub u64);
+pub enum WaiterId {
+    /// Held by a task, under a number that the caller chooses.
+    Task(u64),
+    /// Held by a connection of this hub; [`Hub::disconnect`] ends the wait.
+    Conn(ConnId),
+}
 
 /// Names one reader's wish for history, so that the answer finds it, or nobody.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -323,6 +328,9 @@ impl Hub {
     pub fn disconnect(&mut self, id: ConnId) -> usize {
         let Some(conn) = self.conn(id) else { return 0 };
         let ended = conn.readers.len() + conn.patterns.len();
+        if conn.form == Form::Answers {
+            self.forget(WaiterId::Conn(id));
+        }
         self.drop_readers(id);
         self.conns.remove(id.slot as usize);
         ended

@@ -247,6 +247,11 @@ impl Hub {
         self.waiters.insert(waiter, keys);
     }
 
+    /// Returns every waiter.
+    pub fn waiters(&self) -> impl Iterator<Item = WaiterId> + '_ {
+        self.waiters.keys().copied()
+    }
+
     /// The waiter has gone.
     pub fn forget(&mut self, waiter: WaiterId) {
         for key in self.waiters.remove(&waiter).unwrap_or_default() {

@@ -388,12 +388,12 @@ fn no_event_lists_the_end_of_a_gap_that_is_not_told_yet() {
 fn everyone_who_waits_is_woken_once() {
     let mut stage = Stage::new();
     for id in [1, 2] {
-        stage.hub.wait(WaiterId(id), &[name("a"), name("b"), name("a")]);
+        stage.hub.wait(WaiterId::Task(id), &[name("a"), name("b"), name("a")]);
     }
     stage.outputs();
     stage.publish("a", "x");
     let woken: Vec<_> = stage.outputs().into_iter().filter(|output| matches!(output, Output::Wake(_))).collect();
-    assert_eq!(woken, [Output::Wake(WaiterId(1)), Output::Wake(WaiterId(2))]);
+    assert_eq!(woken, [Output::Wake(WaiterId::Task(1)), Output::Wake(WaiterId::Task(2))]);
     assert_eq!(stage.hub.channel_count(), 0);
 }
 

@@ -3,13 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::PostError;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Lost};
 use crate::chance::Chance;
-use crate::tls::distrust;
-use crate::wire::{Problem, body, cause};
+use crate::tls::hopeless;
+use crate::wire::{Problem, Server, body, cause};
 
-/// Attempts before a request is given up: at the longest after about 40 s of waiting, on average 20 s.
-const ATTEMPTS_MAX: u32 = 12;
 const RETRY_BASE: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -27,7 +25,7 @@ pub struct Poster {
     /// Differs from run to run, so that keys do, too.
     run: u64,
     requests: u64,
-    on_retry: fn(&str),
+    on_retry: fn(&Lost),
     pub stats: Stats,
 }
 
@@ -45,22 +43,24 @@ impl From<Problem> for Failure {
 }
 
 impl Poster {
-    pub fn new(on_retry: fn(&str)) -> Result<Self, PostError> {
+    /// A request is given up once the server has not taken it for `retry_for`.
+    pub fn new(retry_for: Duration, on_retry: fn(&Lost)) -> Result<Self, PostError> {
         let client = crate::tls::http().timeout(ANSWER_TIME).build();
         let client = client.map_err(|error| PostError::Address(cause(&error)))?;
         let mut chance = Chance::from_system();
         let run = chance.bits();
-        let backoff = Backoff::new(RETRY_BASE, RETRY_MAX, chance);
+        let backoff = Backoff::new(RETRY_BASE, RETRY_MAX, chance).for_at_most(Some(retry_for));
         Ok(Self { client, backoff, run, requests: 0, on_retry, stats: Stats::default() })
     }
 
-    /// Posts until the server answers with success and `check` agrees. Returns the answer.
+    /// Posts to a path of a server, with its token, until the server answers with success and `check` agrees. Returns the answer.
     ///
     /// The key makes the server answer a repeated request, or any line of it, as it did the first time: a retry after a lost
     /// answer publishes nothing twice. Errors: [`PostError::Refused`], [`PostError::GaveUp`].
     pub async fn post(
         &mut self,
-        url: &str,
+        server: &Server,
+        path: &str,
         headers: &[(&str, &str)],
         bytes: Vec<u8>,
         check: impl Fn(&[u8]) -> Result<(), Failure>,
@@ -70,11 +70,12 @@ impl Poster {
         self.backoff.succeeded();
         loop {
             let started = Instant::now();
-            let mut request = self.client.post(url).header("Idempotency-Key", &key).body(bytes.clone());
-            for (name, value) in headers {
-                request = request.header(*name, *value);
+            let mut request = self.client.post(server.http(path)).header("Idempotency-Key", &key);
+            request = request.body(bytes.clone());
+            for (name, value) in headers.iter().copied().chain(server.authorization()) {
+                request = request.header(name, value);
             }
-            let why = match attempt(request).await.and_then(|answer| check(&answer).map(|()| answer)) {
+            let why = match attempt(request, server).await.and_then(|answer| check(&answer).map(|()| answer)) {
                 Ok(answer) => {
                     self.stats.round_trip = Some(started.elapsed());
                     return Ok(answer);
@@ -82,22 +83,20 @@ impl Poster {
                 Err(Failure::Refused(problem)) => return Err(PostError::Refused(problem)),
                 Err(Failure::Again(why)) => why,
             };
-            if self.backoff.attempts() + 1 >= ATTEMPTS_MAX {
-                return Err(PostError::GaveUp { attempts: ATTEMPTS_MAX, last: why });
-            }
+            let lost = self.backoff.failed(server, why)?;
             self.stats.retries += 1;
-            (self.on_retry)(&why);
-            tokio::time::sleep(self.backoff.next_wait()).await;
+            (self.on_retry)(&lost);
+            tokio::time::sleep(lost.wait).await;
         }
     }
 }
 
-async fn attempt(request: reqwest::RequestBuilder) -> Result<Vec<u8>, Failure> {
+async fn attempt(request: reqwest::RequestBuilder, server: &Server) -> Result<Vec<u8>, Failure> {
     let response = request.send().await.map_err(|error| match error.is_builder() {
         // An address or a header that HTTP cannot carry gets no better with time.
         true => Failure::Refused(Problem { code: "bad_request".into(), detail: cause(&error), retry: false }),
-        false => match distrust(&error) {
-            Some(detail) => Failure::Refused(Problem { code: "untrusted".into(), detail, retry: false }),
+        false => match hopeless(&error, server) {
+            Some(detail) => Failure::Refused(Problem { code: "tls".into(), detail, retry: false }),
             None => Failure::Again(cause(&error)),
         },
     })?;

@@ -1,14 +1,14 @@
 //! Polling, long polling, streaming and server-sent events: all of them `GET /v1/stream`, told apart by `Accept` and `wait`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
 use super::lines::{Events, Lines};
-use super::{End, Gap, Message, Reader, SILENCE_MAX, SubscriptionError, Transport, parse};
-use crate::tls::distrust;
-use crate::wire::{Problem, body, cause, query_value};
+use super::{EMPTY_PAUSE, End, Gap, Message, Reader, SILENCE_MAX, SubscriptionError, Transport, parse};
+use crate::tls::hopeless;
+use crate::wire::{Problem, Server, body, cause, query_value};
 
 /// How long a long poll is held.
 const HOLD_S: u64 = 30;
@@ -60,11 +60,16 @@ async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Res
         path += &format!("&wait={HOLD_S}");
     }
     let request = reader.options.server.get(client, &path).header("Accept", "application/json");
-    let response = ok(request.timeout(Duration::from_secs(HOLD_S) + SILENCE_MAX).send().await).await?;
+    let request = request.timeout(Duration::from_secs(HOLD_S) + SILENCE_MAX);
+    let asked = Instant::now();
+    let response = ok(request.send().await, &reader.options.server).await?;
     reader.connected();
     let list = header(&response, "millrace-position");
     if response.status() == 204 {
         reader.cursors.start_list(&list);
+        if long && placed && asked.elapsed() < EMPTY_PAUSE {
+            tokio::time::sleep(EMPTY_PAUSE).await;
+        }
         return Ok(());
     }
     let answer = body(response).await.map_err(End::Lost)?;
@@ -131,7 +136,7 @@ async fn read_lines(
 ) -> End {
     let opening = reader.options.server.get(client, &path(reader, None)).header("Accept", accept).send();
     let response = match tokio::time::timeout(SILENCE_MAX, opening).await {
-        Ok(response) => ok(response).await,
+        Ok(response) => ok(response, &reader.options.server).await,
         Err(_) => return End::Lost("the server does not answer".into()),
     };
     let mut response = match response {
@@ -174,8 +179,11 @@ fn path(reader: &Reader<'_, '_>, default: Option<&str>) -> String {
     format!("/v1/stream?{query}")
 }
 
-pub(super) async fn ok(response: reqwest::Result<reqwest::Response>) -> Result<reqwest::Response, End> {
-    let response = response.map_err(|error| match distrust(&error) {
+pub(super) async fn ok(
+    response: reqwest::Result<reqwest::Response>,
+    server: &Server,
+) -> Result<reqwest::Response, End> {
+    let response = response.map_err(|error| match hopeless(&error, server) {
         Some(why) => End::Fatal(SubscriptionError::Options(why)),
         None => End::Lost(cause(&error)),
     })?;

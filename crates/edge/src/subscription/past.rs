@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Backoff, Chance, End, Gap, Message, RETRY_BASE, RETRY_MAX, SILENCE_MAX, Sink, SubscriptionError, Update};
-use super::{client, http, parse};
+use super::{client, http, moved, parse, pause};
 use crate::wire::{Server, body, query_value};
 
 /// Most publications of one answer.
@@ -21,6 +21,8 @@ pub struct Range {
     pub until: String,
     /// Most publications.
     pub limit: Option<u64>,
+    /// Longest time without an answer.
+    pub retry_for: Duration,
 }
 
 #[derive(Deserialize)]
@@ -51,23 +53,22 @@ struct Publication {
 /// Reads the range to its end, or until `sink` breaks. Cuts are repaired; only what cannot succeed later is an error.
 pub async fn read_range(range: &Range, sink: &mut Sink<'_>) -> Result<(), SubscriptionError> {
     let client = client()?;
-    let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system());
+    let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system()).for_at_most(Some(range.retry_for));
     let mut rest = range.clone();
     loop {
-        let (why, wait) = match read_page(&mut rest, &client, sink).await {
+        let lost = match read_page(&mut rest, &client, sink).await {
             Ok(true) => {
                 backoff.succeeded();
                 continue;
             }
             Ok(false) | Err(End::Enough) => return Ok(()),
             Err(End::Fatal(error)) => return Err(error),
-            Err(End::Lost(why)) => (why, backoff.next_wait()),
-            Err(End::Moved) => ("the server asks to connect again".into(), Duration::ZERO),
+            Err(End::Lost(why)) => backoff.failed(&range.server, why)?,
+            Err(End::Moved) => moved(&range.server),
         };
-        if sink(Update::Lost { why, wait }).is_break() {
+        if !pause(lost, sink).await {
             return Ok(());
         }
-        tokio::time::sleep(wait).await;
     }
 }
 
@@ -90,6 +91,11 @@ async fn read_page(rest: &mut Range, client: &reqwest::Client, sink: &mut Sink<'
     if let Some(Place { from, to }) = gap {
         hand(Update::Gap(Gap { channel: rest.channel.clone(), from, to }))?;
     }
+    // Asked again, it would say the same.
+    if more && messages.is_empty() && position == rest.since {
+        let what = format!("there is more after {position}, and the answer has nothing of it");
+        return Err(End::Fatal(SubscriptionError::Protocol(what)));
+    }
     rest.limit = rest.limit.map(|limit| limit.saturating_sub(messages.len() as u64));
     for Publication { position, time, key, data, encoding } in messages {
         hand(Update::Message(Message { channel: rest.channel.clone(), position, time, key, data, encoding }))?;
@@ -105,5 +111,5 @@ async fn get(range: &Range, client: &reqwest::Client, query: &str) -> Result<req
         .get(client, &path)
         .header("Accept", "application/json")
         .timeout(SILENCE_MAX + Duration::from_secs(20));
-    http::ok(request.send().await).await
+    http::ok(request.send().await, &range.server).await
 }

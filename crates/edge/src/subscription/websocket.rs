@@ -11,7 +11,7 @@ use tokio_tungstenite::{Connector, connect_async_tls_with_config};
 use super::{End, Gap, MESSAGE_BYTES_MAX, Message, Reader, SILENCE_MAX, SubscriptionError, is_pattern, parse};
 use crate::{
     tls,
-    wire::{Problem, cause},
+    wire::{Problem, Server, cause},
 };
 
 const SUBPROTOCOL: &str = "millrace.v1+json";
@@ -61,7 +61,9 @@ async fn connect_and_read(reader: &mut Reader<'_, '_>) -> Result<std::convert::I
     let connector = Connector::Rustls(tls::config(&["http/1.1"]).into());
     let opening = connect_async_tls_with_config(request, Some(config), true, Some(connector));
     let opened = tokio::time::timeout(SILENCE_MAX, opening).await;
-    let (mut socket, _) = opened.map_err(|_| End::Lost("the server does not answer".into()))?.map_err(refusal)?;
+    let (mut socket, _) = opened
+        .map_err(|_| End::Lost("the server does not answer".into()))?
+        .map_err(|error| refusal(error, &reader.options.server))?;
     // With a ticket the server says first what need not be asked for.
     let mut asked = false;
     let mut resumed: Option<Vec<String>> = ticket.is_none().then(Vec::new);
@@ -162,13 +164,13 @@ fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<Option<Vec<String>>,
 }
 
 /// Why the handshake failed: an answer that is no `101` is judged like any other.
-fn refusal(error: Error) -> End {
+fn refusal(error: Error, server: &Server) -> End {
     match error {
         Error::Http(response) => {
             let body = response.body().as_deref().unwrap_or_default();
             Problem::of(response.status().as_u16(), body).into()
         }
-        error => match tls::distrust(&error) {
+        error => match tls::hopeless(&error, server) {
             Some(why) => End::Fatal(SubscriptionError::Options(why)),
             None => End::Lost(cause(&error)),
         },
@@ -197,7 +199,6 @@ mod tests {
     use super::*;
     use crate::backoff::Backoff;
     use crate::chance::Chance;
-    use crate::wire::Server;
     use std::time::Duration;
 
     /// Feeds what a server said to a reader of `channel`; returns what came out and the next subscribe command, or the ticket.
@@ -209,6 +210,7 @@ mod tests {
             since: since.map(str::to_owned),
             policy: "every".into(),
             poll_interval: Duration::from_secs(1),
+            retry_for: None,
         };
         let mut cursors = Cursors::default();
         let mut backoff = Backoff::new(Duration::ZERO, Duration::ZERO, Chance::from_seed(1));
@@ -217,7 +219,7 @@ mod tests {
             out.push(match update {
                 Update::Message(message) => format!("{} {}", message.position, message.data.get()),
                 Update::Gap(gap) => format!("gap {} {}", gap.from, gap.to),
-                Update::Lost { why, .. } => why,
+                Update::Lost(lost) => lost.why,
             });
             ControlFlow::Continue(())
         };

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use millrace_edge::fleet::Fleet;
 use millrace_edge::post::{PostError, Publisher};
 use millrace_edge::record::Record;
@@ -6,12 +8,14 @@ use tokio::net::UdpSocket;
 
 use crate::script::{Step, header, serve};
 
+const PATIENCE: Duration = Duration::from_secs(30);
+
 fn records(cars: u32) -> Vec<Record> {
-    Fleet::new(Town::default(), cars, 1).step(1_000, std::time::Duration::from_secs(1))
+    Fleet::new(Town::default(), cars, 1).step(1_000, Duration::from_secs(1))
 }
 
 async fn publisher(url: &str) -> Publisher {
-    Publisher::new(url, None, |_| ()).await.expect("a publisher")
+    Publisher::new(url, None, PATIENCE, |_| ()).await.expect("a publisher")
 }
 
 #[tokio::test]
@@ -61,7 +65,7 @@ async fn what_cannot_succeed_is_not_tried_again() {
     let error = publisher(&url).await.send(&records(1)).await.expect_err("refused");
     assert!(matches!(&error, PostError::Refused(problem) if problem.code == "bad_json"), "{error}");
     assert_eq!(server.await.expect("one request").len(), 1);
-    assert!(matches!(Publisher::new("example", None, |_| ()).await, Err(PostError::Address(_))));
+    assert!(matches!(Publisher::new("example", None, PATIENCE, |_| ()).await, Err(PostError::Address(_))));
 }
 
 #[tokio::test]

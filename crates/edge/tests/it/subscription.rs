@@ -16,6 +16,7 @@ async fn read_all(transport: Transport, limit: usize, steps: Vec<Step>) -> (Vec<
         since: None,
         policy: "every".into(),
         poll_interval: Duration::from_millis(1),
+        retry_for: None,
     };
     let (mut seen, mut left) = (Vec::new(), limit);
     let mut sink = |update: Update| {
@@ -25,7 +26,7 @@ async fn read_all(transport: Transport, limit: usize, steps: Vec<Step>) -> (Vec<
                 left -= 1;
             }
             Update::Gap(gap) => seen.push(format!("gap {} {} {}", gap.channel, gap.from, gap.to)),
-            Update::Lost { .. } => {}
+            Update::Lost(_) => {}
         }
         if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
@@ -113,6 +114,7 @@ async fn a_refusal_ends_it_with_the_reason() {
         since: Some("soon".into()),
         policy: "every".into(),
         poll_interval: Duration::from_secs(1),
+        retry_for: None,
     };
     let error = read(&options, &mut |_| ControlFlow::Continue(())).await.expect_err("refused");
     assert_eq!(error.to_string(), "the server refuses: bad_position: not a position");

@@ -1,16 +1,36 @@
-//! Making room when all histories together have grown too large: first those of channels that nobody writes to, then the longest.
+//! Evicts channels and histories of the holders with most: to make room for new channels, and when all histories
+//! together exceed their limit.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use millrace_delivery::History;
+use millrace_protocol::Holder;
 
 use super::{Channel, Deliver, MemoryEngine, channel_bytes, lock};
-use crate::Engine;
+use crate::{
+    Engine,
+    shares::{Namespace, victims},
+};
 
 /// A channel is idle if nothing came for so long.
 pub(crate) const IDLE_MS: u64 = 60 * 1000;
-/// After a look for channels to forget that found none.
-const LOOK_MS: u64 = 1000;
+/// Pause after a scan for channels to evict that found few.
+const SCAN_PAUSE_MS: u64 = 1000;
+/// A scan that frees one channel in this many is repeated without a pause.
+const SCAN_YIELD: usize = 64;
+/// Rounds of one eviction. A holder whose channels are all read cannot free its part: the next round takes it from the
+/// others.
+const ROUNDS: usize = 3;
+
+/// Memory that one holder has to free.
+struct Due {
+    bytes: usize,
+    /// The current step evicts what was last written to at this time or earlier.
+    until_ms: Option<u64>,
+}
 
 impl<D: Deliver> MemoryEngine<D> {
     /// Brings all histories to 7/8 of what they may take, so that the next time comes only after many publications. Offsets stay: who
@@ -18,86 +38,204 @@ impl<D: Deliver> MemoryEngine<D> {
     ///
     /// Cost: O(channels), one stripe locked at a time. A second thread that finds this at work leaves it alone.
     pub(super) fn evict(&self) {
-        self.evict_to(self.config.history_bytes_max - self.config.history_bytes_max / 8);
+        self.evict_to(self.config.history_bytes_max - self.config.history_bytes_max / 8, true);
     }
 
-    /// As [`MemoryEngine::evict`], to so many bytes.
-    pub(super) fn evict_to(&self, goal: usize) {
+    /// As [`MemoryEngine::evict`], to `goal` bytes. The holders with most bytes come down to one level. Each frees its
+    /// idle histories first, then its idle channels, then the oldest publications of its longest histories; with
+    /// `is_bound` at last channels without a reader.
+    pub(super) fn evict_to(&self, goal: usize, is_bound: bool) {
         let Ok(_alone) = self.evicting.try_lock() else { return };
-        let over = || self.bytes.load(Relaxed).saturating_sub(goal);
-        let now_ms = self.now_ms();
-
-        let is_idle = |history: &&History| now_ms.saturating_sub(history.top_time_ms()) >= IDLE_MS;
-        let mut idle = self.sizes(|history| is_idle(&history));
-        idle.sort_unstable();
-        if let Some(until_ms) = up_to(&idle, over()) {
-            self.for_each(|history| {
-                if over() > 0 && is_idle(&&*history) && history.top_time_ms() <= until_ms {
-                    history.shrink(0);
-                }
-            });
-        }
-        // Channels themselves, of which nothing is kept any more.
-        if over() > 0 {
-            self.forget_idle(usize::MAX);
-        }
-        if over() > 0 {
-            let sizes = self.sizes(|_| true).into_iter().map(|(_, bytes)| bytes).collect();
-            let level = level(sizes, over());
-            self.for_each(|history| {
-                if over() > 0 && history.memory_bytes() > level {
-                    history.shrink(level);
-                }
-            });
+        let mut spent = HashSet::new();
+        for _ in 0..ROUNDS {
+            let due = self.due(self.bytes.load(Relaxed).saturating_sub(goal), &spent);
+            if due.is_empty() {
+                return;
+            }
+            spent.extend(self.free(due, is_bound));
         }
     }
 
-    /// Makes room for new channels: an eighth of those that there may be, the longest idle first. False if there is none.
-    pub(super) fn forget_channels(&self) -> bool {
-        let Ok(_alone) = self.evicting.lock() else { return false };
-        if self.channels.load(Relaxed) < self.channels_max {
-            return true;
-        }
-        // Nobody shall be able to make this look at all channels all the time.
+    /// Frees what is due as far as possible. Returns the holders that could not free all of it.
+    fn free(&self, mut due: HashMap<Holder, Due>, is_bound: bool) -> impl Iterator<Item = Holder> + use<D> {
         let now_ms = self.now_ms();
-        if now_ms < self.look_again_ms.load(Relaxed) {
-            return false;
+        let is_idle = |history: &History| now_ms.saturating_sub(history.top_time_ms()) >= IDLE_MS;
+        let is_read = |channel: &Channel<D::Route>| self.deliver.readers(&channel.name) > 0;
+        let whole = |channel: &Channel<D::Route>| channel.history.memory_bytes() + channel_bytes(&channel.name);
+
+        self.set_until(&mut due, |channel| {
+            let bytes = channel.history.memory_bytes();
+            (bytes > 0 && is_idle(&channel.history)).then_some(bytes)
+        });
+        self.for_each(|holder, history| {
+            if let Some(due) = due.get_mut(&holder)
+                && due.takes(history.top_time_ms())
+                && is_idle(history)
+            {
+                due.pay(history.memory_bytes());
+                history.shrink(0);
+            }
+        });
+        // The histories of idle channels are empty by now: the channels themselves take memory, too.
+        let is_unread = |channel: &Channel<D::Route>| is_idle(&channel.history) && !is_read(channel);
+        self.set_until(&mut due, |channel| is_unread(channel).then(|| whole(channel)));
+        self.forget_due(&mut due, is_unread);
+        self.cut_longest(&mut due);
+        if is_bound {
+            self.set_until(&mut due, |channel| (!is_read(channel)).then(|| whole(channel)));
+            self.forget_due(&mut due, |channel| !is_read(channel));
         }
-        let found = self.forget_idle(self.channels_max / 8 + 1) > 0;
-        self.look_again_ms.store(if found { 0 } else { now_ms + LOOK_MS }, Relaxed);
-        found
+        due.into_iter().filter(|(_, due)| due.bytes > 0).map(|(holder, _)| holder)
     }
 
-    /// Forgets so many of the channels that nobody reads and nobody writes to, as if they had never been, but for their offsets: no position
-    /// is given out twice, and whoever comes back with one is told a gap. Gives how many. Cost: O(channels).
-    fn forget_idle(&self, most: usize) -> usize {
-        let now_ms = self.now_ms();
-        let is_idle = |channel: &Channel<D::Route>| {
-            now_ms.saturating_sub(channel.history.top_time_ms()) >= IDLE_MS && self.deliver.readers(&channel.name) == 0
-        };
-        let mut times = Vec::new();
+    /// Bytes that each holder has to free so that `over` bytes are freed in all: whatever it holds above one level.
+    fn due(&self, over: usize, spent: &HashSet<Holder>) -> HashMap<Holder, Due> {
+        if over == 0 {
+            return HashMap::new();
+        }
+        let mut held = HashMap::<Holder, usize>::new();
         for stripe in &self.stripes {
-            times.extend(
-                lock(stripe).channels.iter().filter(|channel| is_idle(channel)).map(|c| c.history.top_time_ms()),
-            );
+            for channel in lock(stripe).channels.iter().filter(|channel| !spent.contains(&channel.holder)) {
+                *held.entry(channel.holder).or_default() +=
+                    channel.history.memory_bytes() + channel_bytes(&channel.name);
+            }
         }
-        if times.is_empty() {
+        let level = level(held.values().copied().collect(), over);
+        let due = held.into_iter().filter(|(_, bytes)| *bytes > level);
+        due.map(|(holder, bytes)| (holder, Due { bytes: bytes - level, until_ms: None })).collect()
+    }
+
+    /// Sets `until_ms` of each holder: among its channels with a cost, enough of the longest silent ones free what is
+    /// due.
+    fn set_until(&self, due: &mut HashMap<Holder, Due>, cost: impl Fn(&Channel<D::Route>) -> Option<usize>) {
+        due.retain(|_, due| due.bytes > 0);
+        let mut costs = HashMap::<Holder, Vec<(u64, usize)>>::new();
+        if !due.is_empty() {
+            for stripe in &self.stripes {
+                for channel in lock(stripe).channels.iter().filter(|channel| due.contains_key(&channel.holder)) {
+                    if let Some(bytes) = cost(channel) {
+                        costs.entry(channel.holder).or_default().push((channel.history.top_time_ms(), bytes));
+                    }
+                }
+            }
+        }
+        for (holder, due) in due {
+            let mut costs = costs.remove(holder).unwrap_or_default();
+            costs.sort_unstable();
+            due.until_ms = up_to(&costs, due.bytes);
+        }
+    }
+
+    /// Evicts the channels of holders with something due, up to `until_ms`.
+    fn forget_due(&self, due: &mut HashMap<Holder, Due>, may_go: impl Fn(&Channel<D::Route>) -> bool) {
+        self.forget(|channel| match due.get_mut(&channel.holder) {
+            Some(due) if due.takes(channel.history.top_time_ms()) && may_go(channel) => {
+                due.pay(channel.history.memory_bytes() + channel_bytes(&channel.name));
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// Cuts the longest histories of each holder to one size that frees what is due.
+    fn cut_longest(&self, due: &mut HashMap<Holder, Due>) {
+        due.retain(|_, due| due.bytes > 0);
+        if due.is_empty() {
+            return;
+        }
+        let mut sizes = HashMap::<Holder, Vec<usize>>::new();
+        self.for_each(|holder, history| {
+            if due.contains_key(&holder) && history.memory_bytes() > 0 {
+                sizes.entry(holder).or_default().push(history.memory_bytes());
+            }
+        });
+        let level = |(holder, sizes)| (holder, level(sizes, due.get(&holder).map_or(0, |due| due.bytes)));
+        let levels: HashMap<Holder, usize> = sizes.into_iter().map(level).collect();
+        self.for_each(|holder, history| {
+            if let (Some(due), Some(level)) = (due.get_mut(&holder), levels.get(&holder))
+                && due.bytes > 0
+                && history.memory_bytes() > *level
+            {
+                let before = history.memory_bytes();
+                history.shrink(*level);
+                due.pay(before - history.memory_bytes());
+            }
+        });
+    }
+
+    /// Makes room for a new channel of `holder`: evicts up to an eighth of the channels. Idle channels without a reader
+    /// go first, of holders with at least as many channels, the largest holder first. If that frees nothing and
+    /// `holder` is below an equal share, channels of the holders above that share go, idle or not. Returns false if the
+    /// channel still may not be created.
+    pub(super) fn forget_channels(&self, holder: Holder, namespace: Namespace) -> bool {
+        let Ok(_alone) = self.evicting.lock() else { return false };
+        // A flood of new names must not make this scan all channels all the time.
+        let now_ms = self.now_ms();
+        let is_due = |again_ms: &AtomicU64| now_ms >= again_ms.load(Relaxed);
+        let found = |again_ms: &AtomicU64, count: usize| {
+            let pays = count * SCAN_YIELD >= self.channels_max;
+            again_ms.store(if pays { 0 } else { now_ms + SCAN_PAUSE_MS }, Relaxed);
+        };
+        if !self.may_create(holder, namespace) && is_due(&self.look_again_ms) {
+            let count = self.forget_of(self.shares.as_large(holder), 0, IDLE_MS, namespace);
+            found(&self.look_again_ms, count);
+        }
+        if !self.may_create(holder, namespace) && is_due(&self.displace_again_ms) {
+            let (share, held) = self.shares.over_share(holder);
+            if !held.is_empty() {
+                let count = self.forget_of(held, share, 0, namespace);
+                found(&self.displace_again_ms, count);
+            }
+        }
+        self.may_create(holder, namespace)
+    }
+
+    /// Evicts channels of these holders, but leaves each holder `floor` of them: channels without a reader that were
+    /// silent for `idle_ms`, in `namespace` or in one with at least as many channels. Returns how many, an eighth of
+    /// the maximum at most. Cost: O(channels).
+    fn forget_of(&self, held: HashMap<Holder, usize>, floor: usize, idle_ms: u64, namespace: Namespace) -> usize {
+        let now_ms = self.now_ms();
+        let least = self.shares.in_namespace(namespace);
+        let may_go = |channel: &Channel<D::Route>| {
+            held.contains_key(&channel.holder)
+                && now_ms.saturating_sub(channel.history.top_time_ms()) >= idle_ms
+                && (channel.namespace == namespace || self.shares.in_namespace(channel.namespace) >= least)
+                && self.deliver.readers(&channel.name) == 0
+        };
+        let mut candidates = Vec::new();
+        for stripe in &self.stripes {
+            let stripe = lock(stripe);
+            let going = stripe.channels.iter().filter(|channel| may_go(channel));
+            candidates.extend(going.map(|channel| (channel.holder, channel.history.top_time_ms())));
+        }
+        let mut victims = victims(candidates, &held, floor, self.channels_max / 8 + 1);
+        if victims.is_empty() {
             return 0;
         }
-        let last = most.min(times.len()) - 1;
-        let until_ms = *times.select_nth_unstable(last).1;
+        self.forget(|channel| match victims.get_mut(&channel.holder) {
+            Some((until_ms, count)) if *count > 0 && channel.history.top_time_ms() <= *until_ms && may_go(channel) => {
+                *count -= 1;
+                true
+            }
+            _ => false,
+        })
+    }
+
+    /// Evicts channels and remembers only the highest offset of them: no position is given out twice, and a reader that
+    /// comes back with a position of an evicted channel gets a gap. Returns how many. Cost: O(channels).
+    fn forget(&self, mut leaves: impl FnMut(&Channel<D::Route>) -> bool) -> usize {
         let mut gone = 0;
         for stripe in &self.stripes {
             let mut stripe = lock(stripe);
-            let leaves = |channel: &Channel<D::Route>| channel.history.top_time_ms() <= until_ms && is_idle(channel);
-            let left = stripe.extract(leaves, &self.hasher);
-            for Channel { name, route, history, .. } in left {
+            let left = stripe.extract(&mut leaves, &self.hasher);
+            for Channel { name, route, history, holder, namespace } in left {
                 let mut forgotten = lock(&self.forgotten);
                 forgotten.0 = forgotten.0.max(history.top().offset);
                 forgotten.1 = forgotten.1.max(history.top_time_ms());
                 drop(forgotten);
                 self.bytes.fetch_sub(history.memory_bytes() + channel_bytes(&name), Relaxed);
                 self.channels.fetch_sub(1, Relaxed);
+                self.shares.give_back(holder, namespace);
                 self.deliver.forget(&name, route);
                 gone += 1;
             }
@@ -105,23 +243,22 @@ impl<D: Deliver> MemoryEngine<D> {
         gone
     }
 
-    /// When the newest publication came and what the history takes, of those that take something.
-    fn sizes(&self, wanted: impl Fn(&History) -> bool) -> Vec<(u64, usize)> {
-        let mut sizes = Vec::new();
-        self.for_each(|history| {
-            if history.memory_bytes() > 0 && wanted(history) {
-                sizes.push((history.top_time_ms(), history.memory_bytes()));
-            }
-        });
-        sizes
-    }
-
-    fn for_each(&self, mut work: impl FnMut(&mut History)) {
+    fn for_each(&self, mut work: impl FnMut(Holder, &mut History)) {
         for stripe in &self.stripes {
-            for Channel { history, .. } in &mut lock(stripe).channels {
-                self.count(history, &mut work);
+            for Channel { history, holder, .. } in &mut lock(stripe).channels {
+                self.count(history, |history| work(*holder, history));
             }
         }
+    }
+}
+
+impl Due {
+    fn takes(&self, time_ms: u64) -> bool {
+        self.bytes > 0 && self.until_ms.is_some_and(|until_ms| time_ms <= until_ms)
+    }
+
+    fn pay(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
@@ -175,7 +312,7 @@ mod tests {
         atomic::{AtomicU64, AtomicUsize},
     };
 
-    use millrace_protocol::{ChannelName, Code, Epoch, Kind, NewPublication, Position, Publication, Since};
+    use millrace_protocol::{ChannelName, Code, Epoch, Holder, Kind, NewPublication, Position, Publication, Since};
 
     use crate::{Answer, Config, Engine, Place};
 
@@ -222,8 +359,16 @@ mod tests {
             self.append_at(&mut Place::default(), name, bytes)
         }
 
+        fn append_by(&self, holder: u32, name: &str, bytes: usize) -> Result<u64, Code> {
+            self.append_as(Holder::new(holder), &mut Place::default(), name, bytes)
+        }
+
         fn append_at(&self, place: &mut Place, name: &str, bytes: usize) -> Result<u64, Code> {
-            let publication = NewPublication::new(Kind::Text, vec![b'x'; bytes]);
+            self.append_as(Holder::NONE, place, name, bytes)
+        }
+
+        fn append_as(&self, holder: Holder, place: &mut Place, name: &str, bytes: usize) -> Result<u64, Code> {
+            let publication = NewPublication::new(Kind::Text, vec![b'x'; bytes]).held_by(holder);
             let position = self.engine.append_to_any(place, &ChannelName::parse(name).unwrap(), publication);
             position.map(|position| position.offset).map_err(|error| error.code)
         }
@@ -246,7 +391,7 @@ mod tests {
         }
         assert_eq!(world.append("new", 10), Err(Code::TooMany), "none of them is idle");
         world.readers.read.lock().unwrap().push("old/0".into());
-        world.pass(IDLE_MS + LOOK_MS);
+        world.pass(IDLE_MS + SCAN_PAUSE_MS);
         // The first three that nobody reads: an eighth, and one more. No offset of theirs is given out again.
         assert_eq!(world.append("new", 10), Ok(5));
         assert_eq!((world.channels(), world.readers.forgotten.load(Relaxed)), (14, 3));
@@ -281,7 +426,8 @@ mod tests {
         // Every other channel is forgotten: the others come closer together, and the places of all are out of date.
         world.pass(IDLE_MS);
         (0..200).step_by(2).for_each(|i| assert!(world.append(&name(i), 10).is_ok()));
-        assert_eq!(world.engine.forget_idle(usize::MAX), 100);
+        let unwritten = |channel: &Channel<()>| channel.history.top_time_ms() == 1_000_000;
+        assert_eq!(world.engine.forget(unwritten), 100);
         for (i, place) in (0..).zip(&mut places) {
             world.engine.expect(*place);
             let top = world.engine.newest(&ChannelName::parse(&name(i)).unwrap());
@@ -338,5 +484,98 @@ mod tests {
         world.engine.make_room(usize::MAX);
         assert_eq!((world.engine.bytes.load(Relaxed), world.channels()), (0, 0));
         assert_eq!(world.append("c/0", 1000), Ok(2));
+    }
+
+    /// So many channels this holder gets before it is refused.
+    fn flood(world: &World, holder: u32, prefix: &str) -> usize {
+        let append = |i| {
+            world.pass(1);
+            world.append_by(holder, &format!("{prefix}/{i}"), 10)
+        };
+        (0..).take_while(|i| append(*i).is_ok()).count()
+    }
+
+    #[test]
+    fn one_flooding_holder_leaves_room_for_all_others_at_once() {
+        let world = World::new(Config { channels_max: 9000, reserved: vec!["rooms".into()], ..Config::default() });
+        assert_eq!(flood(&world, 1, "flood"), 8000);
+        for holder in 2..102 {
+            assert_eq!(world.append_by(holder, &format!("honest/{holder}"), 10), Ok(1));
+            assert_eq!(world.append_by(holder, &format!("rooms/{holder}/state"), 10), Ok(1));
+            assert_eq!(world.append_by(1, &format!("flood/again/{holder}"), 10), Err(Code::TooMany));
+        }
+        // Into its channels it publishes as ever, and once they are idle it gets new ones for its own oldest.
+        assert_eq!(world.append_by(1, "flood/7", 10), Ok(2));
+        world.pass(IDLE_MS + SCAN_PAUSE_MS);
+        assert!(world.append_by(1, "flood/more", 10).is_ok());
+        assert_eq!((2..102).filter(|i| world.append_by(*i, &format!("honest/{i}"), 10) != Ok(2)).count(), 0);
+    }
+
+    #[test]
+    fn who_is_below_an_equal_share_displaces_who_is_over_it() {
+        let world = World::new(Config { channels_max: 900, ..Config::default() });
+        world.readers.read.lock().unwrap().extend((0..10).map(|i| format!("flood/{i}")));
+        assert_eq!(flood(&world, 1, "flood"), 800);
+        let before = world.append_by(1, "flood/20", 10);
+        assert_eq!(before, Ok(2));
+        // Nothing is idle: for the second all that is over a half goes from the first, but what is read.
+        let second = flood(&world, 2, "second");
+        assert!((400..=450).contains(&second), "{second}");
+        assert!(world.channels() <= 900);
+        assert!((0..10).all(|i| world.append_by(1, &format!("flood/{i}"), 10) == Ok(2)), "they are read");
+        // Both have their share, and neither takes from the other.
+        assert_eq!(world.append_by(1, "flood/once-more", 10), Err(Code::TooMany));
+        // Who comes back to what is gone is told so, and no position stands for two publications.
+        let gone = ChannelName::parse("flood/21").unwrap();
+        let limit = millrace_delivery::PageLimit { count: 10, bytes: 1000 };
+        let since = Since::Position(Position { epoch: Epoch(1), offset: 0 });
+        let page =
+            world.engine.read(&gone, |history, bounds| history.page(since, Default::default(), limit, 0, bounds));
+        assert_eq!(page.gap.map(|gap| (gap.from.offset, gap.to.offset)), Some((0, 1)));
+        assert_eq!(world.append_by(3, "flood/21", 10), Ok(2));
+    }
+
+    #[test]
+    fn a_flood_of_one_namespace_by_many_holders_leaves_the_others_room() {
+        let world = World::new(Config { channels_max: 3300, reserved: vec!["rooms".into()], ..Config::default() });
+        let refused = (1..4000).filter(|i| world.append_by(*i, &format!("x/{i}"), 10).is_err()).count();
+        assert_eq!((world.channels(), refused), (3200, 799));
+        assert!((1..20).all(|i| world.append_by(5000 + i, &format!("rooms/{i}/state"), 10).is_ok()));
+    }
+
+    #[test]
+    fn bytes_are_taken_from_who_holds_most() {
+        let world = World::new(Config { history_bytes_max: 1 << 20, ..Config::default() });
+        for i in 0..100 {
+            assert_eq!(world.append_by(2, "honest/a", 100), Ok(i + 1));
+        }
+        world.pass(IDLE_MS);
+        let append = |name: ChannelName, publication| {
+            world.engine.append_and_evict(&mut Place::default(), &name, publication).map(|position| position.offset)
+        };
+        let bytes = || world.engine.bytes.load(Relaxed);
+        let kept = |name: &str| {
+            let limit = millrace_delivery::PageLimit { count: 1000, bytes: 1 << 20 };
+            world.engine.read(&ChannelName::parse(name).unwrap(), |history, bounds| {
+                history.page(Since::Earliest, Default::default(), limit, 0, bounds).publications.len()
+            })
+        };
+        assert!((0..3000).all(|i| append(name("flood", i % 500), by(1, 2000)).is_ok()));
+        assert!(bytes() <= 1 << 20);
+        assert_eq!(kept("honest/a"), 100, "it is idle, and small");
+        // Channels of long names take more than their histories: they go, too, though none of them is idle.
+        let long = "n".repeat(200);
+        let names = (0..).take_while(|i| append(name(&long, *i), by(1, 0)).is_ok()).count();
+        assert!((0..150).all(|i| append(name("honest", 1), by(2, 2000)) == Ok(i + 1)));
+        assert_eq!((kept("honest/a"), kept("honest/1")), (100, 150));
+        assert!(bytes() <= 1 << 20 && names > 300, "{} bytes, {names} names", bytes());
+    }
+
+    fn name(prefix: &str, i: u64) -> ChannelName {
+        ChannelName::parse(&format!("{prefix}/{i}")).unwrap()
+    }
+
+    fn by(holder: u32, bytes: usize) -> NewPublication {
+        NewPublication::new(Kind::Text, vec![b'x'; bytes]).held_by(Holder::new(holder))
     }
 }

@@ -14,11 +14,14 @@ use std::{
 use hashbrown::HashTable;
 use millrace_delivery::{Appended, Bounds, History, Page, PageLimit, prefetch_at};
 use millrace_protocol::{
-    ChannelName, Code, Epoch, Error, NewPublication, Pattern, Position, Since,
+    ChannelName, Epoch, Error, Holder, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
 };
 
-use crate::{Answer, Config, Deliver, Engine, Newest, Place};
+use crate::{
+    Answer, Config, Deliver, Engine, Newest, Place,
+    shares::{Namespace, Shares},
+};
 
 /// Locks over the channels, so that shards seldom meet.
 const STRIPES: usize = 64;
@@ -35,9 +38,12 @@ pub struct MemoryEngine<D: Deliver> {
     config: Config,
     /// So many as are set, but not so many that they leave no room for their past.
     channels_max: usize,
-    /// Not before this time is there a look again for channels to forget.
+    /// Time of the next permitted scan for idle channels to evict, and for channels of holders above their share.
     look_again_ms: AtomicU64,
-    /// What any channel may keep, each once.
+    displace_again_ms: AtomicU64,
+    /// Number of channels of each holder.
+    shares: Shares,
+    /// What a channel of each namespace may keep.
     bounds: Vec<Bounds>,
     epoch: Epoch,
     deliver: Arc<D>,
@@ -64,8 +70,9 @@ struct Stripe<R> {
 struct Channel<R> {
     name: ChannelName,
     route: R,
-    /// Index into [`MemoryEngine::bounds`].
-    bounds: u32,
+    /// Also index into [`MemoryEngine::bounds`].
+    namespace: Namespace,
+    holder: Holder,
     history: History,
 }
 
@@ -77,19 +84,17 @@ impl<D: Deliver> MemoryEngine<D> {
         let stripe = || Stripe { channels: Vec::new(), by_name: HashTable::new() };
         let stripes = (0..STRIPES).map(|_| Mutex::new(stripe())).collect();
         let (clock, hasher) = (Box::new(clock), RandomState::new());
-        let (channels, bytes, forgotten, look_again_ms) = Default::default();
+        let (channels, bytes, forgotten, look_again_ms, displace_again_ms) = Default::default();
         let channels_max = config.channels_max.min((config.history_bytes_max / 2 / CHANNEL_BYTES).max(CHANNELS_MIN));
-        let mut bounds = vec![config.history.bounds()];
-        for history in config.namespaces.values() {
-            if !bounds.contains(&history.bounds()) {
-                bounds.push(history.bounds());
-            }
-        }
+        let shares = Shares::new(&config, channels_max);
+        let bounds = shares.names().map(|namespace| config.bounds(namespace)).collect();
         let evicting = Mutex::default();
         Self {
             config,
             channels_max,
             look_again_ms,
+            displace_again_ms,
+            shares,
             bounds,
             epoch,
             deliver,
@@ -101,12 +106,6 @@ impl<D: Deliver> MemoryEngine<D> {
             forgotten,
             evicting,
         }
-    }
-
-    /// Index of what a channel may keep.
-    fn bounds_of(&self, name: &ChannelName) -> u32 {
-        let wanted = self.config.bounds(name.namespace());
-        self.bounds.iter().position(|bounds| *bounds == wanted).expect("all that a namespace may say is there") as u32
     }
 
     /// The number of the stripe, and what to look for in it: one hash for both.
@@ -122,8 +121,8 @@ impl<D: Deliver> MemoryEngine<D> {
         let mut stripe = lock(&self.stripes[stripe]);
         match stripe.find(hash, name) {
             Some(index) => {
-                let Channel { history, bounds, .. } = &mut stripe.channels[index as usize];
-                self.count(history, |history| work(history, &self.bounds[*bounds as usize]))
+                let Channel { history, namespace, .. } = &mut stripe.channels[index as usize];
+                self.count(history, |history| work(history, &self.bounds[*namespace as usize]))
             }
             None => work(&mut self.empty(), &self.config.bounds(name.namespace())),
         }
@@ -147,10 +146,10 @@ impl<D: Deliver> MemoryEngine<D> {
     }
 
     fn append_to(&self, channel: &mut Channel<D::Route>, publication: NewPublication) -> Position {
-        let Channel { name, route, bounds, history } = channel;
+        let Channel { name, route, namespace, history, .. } = channel;
         self.deliver.expect(route);
         let now_ms = self.now_ms();
-        let bounds = &self.bounds[*bounds as usize];
+        let bounds = &self.bounds[*namespace as usize];
         let offset = match self.count(history, |history| history.append(publication, now_ms, bounds)) {
             Appended::Duplicate(offset) => offset,
             Appended::New(publication) => {
@@ -192,29 +191,26 @@ impl<D: Deliver> MemoryEngine<D> {
             *place = Place::new(number, index);
             return Ok(self.append_to(&mut stripe.channels[index as usize], publication));
         }
-        if self.channels.load(Ordering::Relaxed) >= self.channels_max {
+        let (holder, namespace) = (publication.holder, self.shares.namespace(name));
+        if !self.may_create(holder, namespace) {
             drop(stripe);
-            if !self.forget_channels() {
-                return Err(self.too_many());
+            if !self.forget_channels(holder, namespace) {
+                return Err(self.shares.too_many(holder, self.channels.load(Ordering::Relaxed)));
             }
             return self.append_to_any(place, name, publication);
         }
         self.channels.fetch_add(1, Ordering::Relaxed);
+        self.shares.take(holder, namespace);
         self.bytes.fetch_add(channel_bytes(name), Ordering::Relaxed);
-        let channel = Channel {
-            name: name.clone(),
-            route: self.deliver.route(name),
-            bounds: self.bounds_of(name),
-            history: self.empty(),
-        };
+        let channel =
+            Channel { name: name.clone(), route: self.deliver.route(name), namespace, holder, history: self.empty() };
         *place = Place::new(number, stripe.insert(channel, hash, &self.hasher));
         let channel = stripe.channels.last_mut().expect("it has just been put there");
         Ok(self.append_to(channel, publication))
     }
 
-    fn too_many(&self) -> Error {
-        let detail = format!("this server keeps at most {} channels", self.channels_max);
-        Error::new(Code::TooMany, detail)
+    fn may_create(&self, holder: Holder, namespace: Namespace) -> bool {
+        self.shares.may_create(holder, namespace, self.channels.load(Ordering::Relaxed))
     }
 }
 
@@ -296,14 +292,14 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
     }
 
     fn make_room(&self, bytes: usize) {
-        self.evict_to(self.bytes.load(Ordering::Relaxed).saturating_sub(bytes));
+        self.evict_to(self.bytes.load(Ordering::Relaxed).saturating_sub(bytes), false);
     }
 
     fn sweep(&self) {
         let now_ms = self.now_ms();
         for stripe in &self.stripes {
-            for Channel { bounds, history, .. } in &mut lock(stripe).channels {
-                self.count(history, |history| history.trim(now_ms, &self.bounds[*bounds as usize]));
+            for Channel { namespace, history, .. } in &mut lock(stripe).channels {
+                self.count(history, |history| history.trim(now_ms, &self.bounds[*namespace as usize]));
             }
         }
     }
@@ -324,11 +320,14 @@ impl<R> Stripe<R> {
     }
 
     /// Takes out those for which `leaves` holds; the others come closer together. Cost: O(channels).
-    fn extract(&mut self, leaves: impl Fn(&Channel<R>) -> bool, hasher: &RandomState) -> Vec<Channel<R>> {
-        if !self.channels.iter().any(&leaves) {
+    fn extract(&mut self, mut leaves: impl FnMut(&Channel<R>) -> bool, hasher: &RandomState) -> Vec<Channel<R>> {
+        let leaving: Vec<bool> = self.channels.iter().map(&mut leaves).collect();
+        if !leaving.contains(&true) {
             return Vec::new();
         }
-        let (left, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut self.channels).into_iter().partition(leaves);
+        let mut leaving = leaving.into_iter();
+        let (left, stay): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.channels).into_iter().partition(|_| leaving.next() == Some(true));
         self.by_name = HashTable::with_capacity(stay.len());
         for channel in stay {
             let hash = hasher.hash_one(&channel.name);

@@ -21,6 +21,8 @@ const ANSWER: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(2);
 /// A connection that answers none of three of these is given up.
 const PING: Duration = Duration::from_secs(3);
+/// Pause for publishers after JetStream was full.
+const FULL_RETRY: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts to connect.
 const PAUSE_MS_MAX: u64 = 2000;
 
@@ -240,8 +242,11 @@ impl From<Trouble> for BrokerError {
             Trouble::Api(ApiError { err_code, description }) => match err_code {
                 code::NOT_ENABLED | code::NOT_ENABLED_FOR_ACCOUNT => not_enabled(),
                 code::STORE_FAILED | code::NO_STORAGE | code::NO_MEMORY | code::NO_RESOURCES => {
-                    let detail = format!("NATS has no room for more: {description}");
-                    BrokerError::Refused(Error::new(Code::Congested, detail))
+                    let detail = format!(
+                        "NATS has no room for more publications ({description}): its operator has to raise the limits of \
+                         JetStream; try again later"
+                    );
+                    BrokerError::Refused(Error::new(Code::Unavailable, detail).retry_after(FULL_RETRY))
                 }
                 _ => BrokerError::Unavailable(format!("NATS refuses: {description}")),
             },

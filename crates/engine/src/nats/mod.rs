@@ -75,13 +75,14 @@ pub(crate) fn open<D: Deliver>(
     deliver: Arc<D>,
     clock: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<NatsEngine<D>, OpenError> {
+    let shown = crate::shown_url(url);
     let url = url::parse(url).map_err(OpenError::Setting)?;
     let is_good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
     if config.prefix.is_empty() || !config.prefix.bytes().all(is_good) {
         return Err(OpenError::Setting("`engine.prefix` is made of A-Z a-z 0-9 _ - where NATS is the engine".into()));
     }
     let kept = config.clone();
-    Remote::open(config, deliver, clock, move |node, events| Ok(Nats::connect(url, &kept, node, events)))
+    Remote::open(shown, config, deliver, clock, move |node, events| Ok(Nats::connect(url, &kept, node, events)))
 }
 
 impl Nats {
@@ -202,6 +203,9 @@ impl Nats {
 }
 
 impl Broker for Arc<Nats> {
+    /// The last message of a channel stays for ever.
+    const FORGETS: bool = false;
+
     async fn append(
         &self,
         channel: &ChannelName,

@@ -38,14 +38,17 @@ const CHUNK_COUNT: usize = 1000;
 const CHUNK_BYTES: usize = 1 << 20;
 /// Most reads for one page.
 const CHUNKS_MAX: usize = 1000;
+/// Pause for publishers after Redis was out of memory: memory returns as histories expire.
+const OOM_RETRY: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(crate) type RedisEngine<D> = Remote<Redis, D>;
 
-/// Opens the engine; its thread connects.
+/// Opens the engine; its thread connects. `shown` is the URL for logs.
 ///
 /// Errors: a setting that Redis cannot keep, or a server that refuses.
 pub(crate) fn open<D: Deliver>(
+    shown: String,
     url: Url,
     config: Config,
     deliver: Arc<D>,
@@ -61,7 +64,7 @@ pub(crate) fn open<D: Deliver>(
         return Err(OpenError::Setting("`engine.prefix` is made of A-Z a-z 0-9 _ - . :".into()));
     }
     let prefix = config.prefix.clone();
-    Remote::open(config, deliver, clock, move |node, events| Ok(Redis::new(url, &prefix, node, events)))
+    Remote::open(shown, config, deliver, clock, move |node, events| Ok(Redis::new(url, &prefix, node, events)))
 }
 
 pub(crate) struct Redis {
@@ -209,6 +212,8 @@ impl Read {
 }
 
 impl Broker for Redis {
+    const FORGETS: bool = true;
+
     async fn append(
         &self,
         channel: &ChannelName,
@@ -397,7 +402,11 @@ fn broker_error(error: RedisError) -> BrokerError {
     let refused = |code, detail: String| BrokerError::Refused(Error::new(code, detail));
     match (error.kind(), error.code()) {
         (_, Some("TOOMANY")) => refused(Code::TooMany, "there are as many channels as there may be".into()),
-        (_, Some("OOM")) => refused(Code::TooMany, "Redis has no memory left (`maxmemory`)".into()),
+        (_, Some("OOM")) => {
+            let detail = "Redis has no memory left for more publications (`maxmemory`): its operator has to raise that, or \
+                          history has to be shorter (`history.age_max`); try again later";
+            BrokerError::Refused(Error::new(Code::Unavailable, detail).retry_after(OOM_RETRY))
+        }
         (AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => {
             refused(Code::Internal, "Redis refuses the user or password of `engine.url`, or what it may do".into())
         }

@@ -131,10 +131,12 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         let token = Token { node: &self.node, number: self.appends.next_token.fetch_add(1, Relaxed) };
         let bounds = self.bounds(channel);
         let Some(last) = batch.back().map(|waiting| waiting.until) else { return };
+        // The first publication creates the channel if there is none.
+        let holder = batch.front().map(|waiting| waiting.publication.holder).unwrap_or_default();
         let (publications, mut waiting): (Vec<_>, VecDeque<_>) =
             batch.into_iter().map(|waiting| (waiting.publication, (waiting.until, waiting.answer))).unzip();
         let count = publications.len();
-        let append = || self.broker.append(channel, &publications, &bounds, token, self.may_create());
+        let append = || self.broker.append(channel, &publications, &bounds, token, self.may_create(holder, channel));
         let mut attempts = std::pin::pin!(retry(&self.counts, last, append));
         let result = loop {
             let first = waiting.front().map_or(last, |(until, _)| *until);
@@ -149,6 +151,9 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
             }
         };
         let answered = count - waiting.len();
+        if result.as_ref().is_ok_and(|positions| positions.first().is_some_and(|first| first.offset == 1)) {
+            self.created(holder, channel);
+        }
         match result {
             Ok(positions) if positions.len() == count => {
                 for ((_, answer), position) in waiting.into_iter().zip(positions.into_iter().skip(answered)) {
@@ -159,6 +164,10 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                 tracing::error!(%channel, count, got = positions.len(), "the engine has answered another batch");
                 let wrong = || Error::new(Code::Internal, "the engine's answer is not understood");
                 waiting.into_iter().for_each(|(_, answer)| drop(answer.send(Err(wrong()))));
+            }
+            Err(error) if error.code == Code::TooMany => {
+                let error = self.shares.too_many(holder, self.used());
+                waiting.into_iter().for_each(|(_, answer)| drop(answer.send(Err(error.clone()))));
             }
             Err(error) => waiting.into_iter().for_each(|(_, answer)| drop(answer.send(Err(error.clone())))),
         }

@@ -14,6 +14,9 @@ use crate::Newest;
 /// [`Remote`](super::Remote), and any may be dropped half way. One that gets no answer ends with [`BrokerError::Unavailable`] after a while
 /// (about two seconds), so that it is tried again on another connection.
 pub(crate) trait Broker: Send + Sync + 'static {
+    /// Whether silent channels expire.
+    const FORGETS: bool;
+
     /// Appends a batch to a channel, in order, and publishes it to who is subscribed. The same token again (an answer was lost) gives the
     /// same answer and changes nothing; tokens of one node and channel rise, and one that comes too late is refused or ignored.
     ///

@@ -28,7 +28,7 @@ use std::{
 
 use millrace_delivery::{Page, PageLimit};
 use millrace_protocol::{
-    ChannelName, Code, Error, NewPublication, Pattern, Position, Since,
+    ChannelName, Code, Error, Holder, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
 };
 use tokio::{
@@ -37,7 +37,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::{Answer, Config, Deliver, Engine, Newest, OpenError, mirror::Mirror};
+use crate::{Answer, Config, Deliver, Engine, Newest, OpenError, mirror::Mirror, shares::Shares};
 
 pub(crate) use broker::{Broker, BrokerError, Event, Events, Lease, Token};
 pub(crate) use clock::Clock;
@@ -53,6 +53,11 @@ const LEASE: Duration = Duration::from_secs(5);
 const RENEW: Duration = Duration::from_secs(1);
 /// Between two looks at how many channels there are.
 const COUNT: Duration = Duration::from_secs(5);
+/// Attempts to renew the lease between two lines in the log about an engine that does not answer.
+const REPORT_EVERY: usize = 10;
+const NO_ANSWER: &str = "no answer";
+/// The counts of channels per holder are halved once per `history.age_max`, and not more often than this.
+const FADE_MIN: Duration = Duration::from_secs(60);
 /// Longest that [`Engine::close`] waits.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -67,12 +72,19 @@ pub(crate) struct Remote<B: Broker, D: Deliver> {
 /// What the tasks of an engine share.
 struct Shared<B: Broker, D: Deliver> {
     broker: B,
+    /// For logs: without user and password.
+    url: String,
     node: String,
     config: Config,
     local: Arc<Local<D>>,
     appends: Appends,
-    /// Channels with a past, about.
+    /// Approximate number of channels with a past, and how many this node has created since that was asked for.
     count: AtomicUsize,
+    /// To reach the broker since it answered last; 0 while it answers.
+    attempts: AtomicUsize,
+    created: AtomicUsize,
+    /// Number of channels that each holder has created on this node; it fades where the broker expires channels.
+    shares: Shares,
     /// The lease was renewed when that was tried last.
     is_leased: AtomicBool,
     counts: Counts,
@@ -96,12 +108,13 @@ struct Local<D: Deliver> {
 }
 
 impl<B: Broker, D: Deliver> Remote<B, D> {
-    /// Starts the engine's thread. `connect` makes a broker from this node's name and where events go; it runs on the engine's runtime.
+    /// Starts the engine's thread. `url` is for logs and has no secret. `connect` makes a broker from this node's name and where events go; it runs on the engine's runtime.
     ///
     /// A broker that cannot be reached within [`Config::wait`] is waited for in the background.
     ///
     /// Errors: those of `connect`, and what the broker refuses.
     pub fn open(
+        url: String,
         config: Config,
         deliver: Arc<D>,
         clock: impl Fn() -> u64 + Send + Sync + 'static,
@@ -123,11 +136,15 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         drop(guard);
         let shared = Arc::new(Shared {
             appends: Appends::new(config.wait),
+            shares: Shares::new(&config, config.channels_max),
+            created: AtomicUsize::new(0),
             broker,
+            url,
             node,
             config,
             local,
             count: AtomicUsize::new(0),
+            attempts: AtomicUsize::new(0),
             is_leased: AtomicBool::new(false),
             counts: Counts::default(),
         });
@@ -149,21 +166,20 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         let first = self.block_on(wait + RENEW, async move {
             let until = Instant::now() + wait;
             loop {
+                shared.attempts.fetch_add(1, Relaxed);
                 match timeout_at(until, shared.renew()).await {
                     Ok(Err(BrokerError::Unavailable(_))) if Instant::now() < until => {
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                     Ok(result) => return result.map(drop),
-                    Err(_) => return Err(BrokerError::Unavailable("no answer".into())),
+                    Err(_) => return Err(BrokerError::Unavailable(NO_ANSWER.into())),
                 }
             }
         });
-        match first.unwrap_or_else(|| Err(BrokerError::Unavailable("no answer".into()))) {
-            Ok(()) => {}
+        match first.unwrap_or_else(|| Err(BrokerError::Unavailable(NO_ANSWER.into()))) {
+            Ok(()) => self.shared.report_answer(),
             Err(BrokerError::Refused(error)) => return Err(OpenError::Setting(error.detail)),
-            Err(BrokerError::Unavailable(why)) => {
-                tracing::warn!(why, "the engine does not answer yet; it is tried again and again");
-            }
+            Err(BrokerError::Unavailable(why)) => self.shared.report_absence(&why),
         }
         self.runtime.spawn(self.shared.clone().keep_lease());
         self.runtime.spawn(keeper::run(self.shared.clone()));
@@ -214,25 +230,72 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
 
     async fn keep_lease(self: Arc<Self>) {
         let mut counted = None::<Instant>;
+        let (fade, mut faded) = (self.config.history.age_max.max(FADE_MIN), Instant::now());
         loop {
             let renewed = timeout(LEASE, self.renew()).await;
             match renewed {
                 Ok(Ok(_)) => {
-                    if counted.is_none_or(|at| at.elapsed() >= COUNT)
-                        && let Ok(count) = self.broker.count().await
-                    {
-                        self.count.store(count, Relaxed);
-                        counted = Some(Instant::now());
+                    self.report_answer();
+                    if counted.is_none_or(|at| at.elapsed() >= COUNT) {
+                        // A channel that is created during the request may count twice, until the next one.
+                        let created = self.created.load(Relaxed);
+                        if let Ok(count) = self.broker.count().await {
+                            self.count.store(count, Relaxed);
+                            self.created.fetch_sub(created, Relaxed);
+                            counted = Some(Instant::now());
+                        }
                     }
                 }
-                _ => self.is_leased.store(false, Relaxed),
+                failed => {
+                    self.is_leased.store(false, Relaxed);
+                    if (self.attempts.fetch_add(1, Relaxed) + 1).is_multiple_of(REPORT_EVERY) {
+                        let why = match failed {
+                            Ok(Err(BrokerError::Unavailable(why))) => why,
+                            Ok(Err(BrokerError::Refused(error))) => error.detail,
+                            _ => NO_ANSWER.into(),
+                        };
+                        self.report_absence(&why);
+                    }
+                }
+            }
+            if B::FORGETS && faded.elapsed() >= fade {
+                self.shares.fade();
+                faded = Instant::now();
             }
             tokio::time::sleep(RENEW).await;
         }
     }
 
-    fn may_create(&self) -> bool {
-        self.count.load(Relaxed) < self.config.channels_max
+    fn report_absence(&self, why: &str) {
+        let (engine, attempt) = (&self.url, self.attempts.load(Relaxed));
+        let wait = humantime::format_duration(self.config.wait);
+        tracing::warn!(
+            %engine, attempt, why,
+            "the engine does not answer; trying again every second. Until it answers, publishing and history are refused with 503 \
+             after {wait}, and readers get nothing new"
+        );
+    }
+
+    fn report_answer(&self) {
+        let attempts = self.attempts.swap(0, Relaxed);
+        if attempts > 1 {
+            tracing::info!(engine = %self.url, attempts, "the engine answers");
+        }
+    }
+
+    /// Approximate number of channels with a past.
+    fn used(&self) -> usize {
+        self.count.load(Relaxed) + self.created.load(Relaxed)
+    }
+
+    fn may_create(&self, holder: Holder, channel: &ChannelName) -> bool {
+        self.shares.may_create(holder, self.shares.namespace(channel), self.used())
+    }
+
+    /// Counts a channel that this node has created.
+    fn created(&self, holder: Holder, channel: &ChannelName) {
+        self.created.fetch_add(1, Relaxed);
+        self.shares.take(holder, self.shares.namespace(channel));
     }
 
     fn bounds(&self, channel: &ChannelName) -> millrace_delivery::Bounds {

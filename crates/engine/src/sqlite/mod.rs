@@ -15,7 +15,7 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{
-            AtomicBool, AtomicUsize,
+            AtomicBool, AtomicU32, AtomicUsize,
             Ordering::{Acquire, Relaxed},
         },
     },
@@ -52,8 +52,8 @@ struct Shared<D: Deliver> {
     config: Config,
     deliver: Arc<D>,
     clock: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// Of channels that are not written yet.
-    epoch: Epoch,
+    /// Epoch of channels that are not written yet. It changes whenever channels are evicted.
+    epoch: AtomicU32,
     queue: Queue,
     tails: Tails<D>,
     /// Payloads and keys in the file.
@@ -88,7 +88,7 @@ impl<D: Deliver> SqliteEngine<D> {
             tails.open(name, Position { epoch: log.epoch, offset: log.top }, log.bounds);
         }
         let (queue, bytes, is_up) = (Queue::default(), AtomicUsize::new(0), AtomicBool::new(true));
-        let (clock, epoch) = (Box::new(clock), file.epoch);
+        let (clock, epoch) = (Box::new(clock), AtomicU32::new(file.epoch.0));
         let shared = Arc::new(Shared { config, deliver, clock, epoch, queue, tails, bytes, is_up });
         let writer = Writer::new(shared.clone(), file);
         let thread = std::thread::Builder::new().name("sqlite-writer".into()).spawn(move || writer.run());
@@ -97,9 +97,15 @@ impl<D: Deliver> SqliteEngine<D> {
     }
 
     fn ask(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Ask {
-        let Shared { config, epoch, .. } = &*self.shared;
-        let age_max_ms = config.bounds(name.namespace()).age_max_ms;
-        Ask { name: name.clone(), since, policy, limit, now_ms: self.now_ms(), age_max_ms, unborn: *epoch }
+        let age_max_ms = self.shared.config.bounds(name.namespace()).age_max_ms;
+        let unborn = self.shared.unborn();
+        Ask { name: name.clone(), since, policy, limit, now_ms: self.now_ms(), age_max_ms, unborn }
+    }
+}
+
+impl<D: Deliver> Shared<D> {
+    fn unborn(&self) -> Epoch {
+        Epoch(self.epoch.load(Acquire))
     }
 }
 
@@ -119,7 +125,7 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
     }
 
     fn page(&self, name: &ChannelName, since: Since, policy: Policy, limit: PageLimit) -> Answer<Result<Page, Error>> {
-        let Shared { config, tails, epoch, .. } = &*self.shared;
+        let Shared { config, tails, .. } = &*self.shared;
         let now_ms = self.now_ms();
         match tails.page(name, since, policy, limit, now_ms) {
             Found::Here(page) => Answer::now(Ok(page)),
@@ -129,7 +135,7 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
             }
             Found::Nothing => {
                 let bounds = config.bounds(name.namespace());
-                Answer::now(Ok(History::new(*epoch).page(since, policy, limit, now_ms, &bounds)))
+                Answer::now(Ok(History::new(self.shared.unborn()).page(since, policy, limit, now_ms, &bounds)))
             }
         }
     }
@@ -142,7 +148,7 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
                 self.readers.ask(move |db| reader::newest(db, ask))
             }
             Found::Nothing => {
-                let top = Position { epoch: self.shared.epoch, offset: 0 };
+                let top = Position { epoch: self.shared.unborn(), offset: 0 };
                 Answer::now(Ok(Newest { top, publication: None }))
             }
         }

@@ -34,6 +34,8 @@ struct Waiting {
     bytes: usize,
     sweep: bool,
     closed: bool,
+    /// The writer waits for news. While it does not, nobody wakes it: that is a system call.
+    is_writer_waiting: bool,
 }
 
 /// What the writer does next.
@@ -57,25 +59,39 @@ impl Queue {
         }
         waiting.bytes += bytes;
         waiting.submitted.push_back(submitted);
-        self.news.notify_one();
+        self.wake(waiting);
         Ok(())
     }
 
     pub fn sweep(&self) {
-        self.lock().sweep = true;
-        self.news.notify_one();
+        let mut waiting = self.lock();
+        waiting.sweep = true;
+        self.wake(waiting);
     }
 
     pub fn close(&self) {
-        self.lock().closed = true;
-        self.news.notify_one();
+        let mut waiting = self.lock();
+        waiting.closed = true;
+        self.wake(waiting);
+    }
+
+    /// Wakes the writer, once for all that has come until it runs.
+    fn wake(&self, mut waiting: MutexGuard<'_, Waiting>) {
+        if std::mem::take(&mut waiting.is_writer_waiting) {
+            drop(waiting);
+            self.news.notify_one();
+        }
     }
 
     /// Waits until there is something to do, this long at most.
     pub fn take(&self, wait: Duration) -> Work {
-        let is_idle = |waiting: &mut Waiting| waiting.submitted.is_empty() && !waiting.sweep && !waiting.closed;
+        let is_idle = |waiting: &mut Waiting| {
+            waiting.is_writer_waiting = waiting.submitted.is_empty() && !waiting.sweep && !waiting.closed;
+            waiting.is_writer_waiting
+        };
         let waited = self.news.wait_timeout_while(self.lock(), wait, is_idle);
         let mut waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        waiting.is_writer_waiting = false;
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < BATCH_MAX
             && let Some(next) = waiting.submitted.front()

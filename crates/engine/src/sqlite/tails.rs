@@ -109,6 +109,16 @@ impl<D: Deliver> Tails<D> {
         }
     }
 
+    /// Removes a channel that was evicted from the file.
+    pub fn close(&self, name: &ChannelName) {
+        let mut stripe = self.stripe(name);
+        if let Some(Tail { route, history, .. }) = stripe.remove(name) {
+            self.channels.fetch_sub(1, Relaxed);
+            self.bytes.fetch_sub(history.memory_bytes(), Relaxed);
+            self.deliver.forget(name, route);
+        }
+    }
+
     /// Halves everything if it is too much. Cost: O(channels) then, one stripe locked at a time.
     pub fn make_room(&self) {
         if self.bytes.load(Relaxed) > self.bytes_max {

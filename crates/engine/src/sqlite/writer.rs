@@ -11,18 +11,19 @@ use std::{
 };
 
 use millrace_delivery::Bounds;
-use millrace_protocol::{ChannelName, Code, Epoch, Error, Position, Publication, PublicationHead};
+use millrace_protocol::{ChannelName, Code, Epoch, Error, Holder, Position, Publication, PublicationHead};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     Shared,
-    file::{File, Log, describe},
+    file::{File, Log, another, describe},
     queue::Submitted,
     reader::number_of,
 };
 use crate::{
     Deliver,
     memory::evict::{IDLE_MS, level, up_to},
+    shares::{Namespace, Shares, victims},
 };
 
 /// How long an idempotency key is remembered.
@@ -33,6 +34,11 @@ const ENTRY_BYTES: usize = 100;
 const SLACK: usize = 64;
 /// Most publications that one transaction forgets; one that brings many may forget twice as many.
 const FORGET_MAX: usize = 4096;
+/// Maximum of channels evicted at once to make room for others, and of their publications (one channel may exceed it).
+const CHANNELS_FORGET_MAX: usize = 1024;
+const CHANNELS_FORGET_COUNT_MAX: usize = 4 * FORGET_MAX;
+/// Pause after a scan for channels to evict that found few.
+const SCAN_PAUSE_MS: u64 = 1000;
 /// Pages given back to the file system per sweep, where more than a quarter of the file is free.
 const VACUUM_PAGES: u64 = 256;
 /// After a failure, how often it is tried whether the file can be written again.
@@ -42,6 +48,10 @@ pub(super) struct Writer<D: Deliver> {
     shared: Arc<Shared<D>>,
     file: File,
     logs: HashMap<ChannelName, Log>,
+    /// Number of channels of each holder.
+    shares: Shares,
+    /// Time of the next permitted scan for each [`Evict`].
+    scan_again_ms: [u64; 2],
     next_id: i64,
     /// Of all channels.
     bytes: usize,
@@ -58,6 +68,15 @@ pub(super) struct Writer<D: Deliver> {
     is_full_sync: bool,
 }
 
+/// Channels that may be evicted to make room for new ones.
+#[derive(Clone, Copy)]
+enum Evict {
+    /// Channels whose publications have all expired: of holders with at least as many channels.
+    Empty,
+    /// Channels that are not durable, whatever they hold: of holders above an equal share, for one below it.
+    Stored,
+}
+
 /// A publication's place in the transaction that runs.
 enum Outcome {
     New(Epoch, Publication, Bounds),
@@ -70,10 +89,26 @@ impl<D: Deliver> Writer<D> {
         let logs: HashMap<_, _> = std::mem::take(&mut file.logs).into_iter().collect();
         let next_id = logs.values().map(|log| log.id).max().unwrap_or(0) + 1;
         let (bytes, size) = (logs.values().map(|log| log.bytes).sum(), logs.values().map(Log::size).sum());
-        let (over, plan, shrunk, before) = Default::default();
+        let shares = Shares::new(&shared.config, shared.config.channels_max);
+        logs.iter().for_each(|(name, log)| shares.take(log.holder, shares.namespace(name)));
+        let (over, plan, shrunk, before, scan_again_ms) = Default::default();
         // The file was opened so.
         let is_full_sync = true;
-        let writer = Self { shared, file, logs, next_id, bytes, size, over, plan, shrunk, before, is_full_sync };
+        let writer = Self {
+            shared,
+            file,
+            logs,
+            shares,
+            scan_again_ms,
+            next_id,
+            bytes,
+            size,
+            over,
+            plan,
+            shrunk,
+            before,
+            is_full_sync,
+        };
         writer.tell_size();
         writer
     }
@@ -123,6 +158,7 @@ impl<D: Deliver> Writer<D> {
     }
 
     fn write(&mut self, batch: Vec<Submitted>, is_durable: bool) {
+        self.make_room(&batch);
         let now_ms = (self.shared.clock)();
         let written = self.transact(is_durable, |writer, budget| {
             *budget += 2 * batch.len();
@@ -175,8 +211,12 @@ impl<D: Deliver> Writer<D> {
             let mut budget = FORGET_MAX;
             let result = work(self, &mut budget)?;
             self.forget(&mut budget)?;
-            for name in self.before.keys() {
-                self.logs[name].save(&self.file.db, name)?;
+            for (name, was) in &self.before {
+                let Some(log) = self.logs.get(name) else { continue };
+                match was {
+                    Some(was) if was.id == log.id => log.update(&self.file.db)?,
+                    _ => log.insert(&self.file.db, name)?,
+                }
             }
             self.file.db.prepare_cached("COMMIT")?.execute([])?;
             Ok(result)
@@ -188,10 +228,11 @@ impl<D: Deliver> Writer<D> {
             }
             (self.bytes, self.size, self.next_id) = (bytes, size, next_id);
             for (name, log) in self.before.drain() {
-                match log {
-                    Some(log) => self.logs.insert(name, log),
-                    None => self.logs.remove(&name),
-                };
+                if let Some(log) = log {
+                    self.logs.insert(name, log);
+                } else if let Some(log) = self.logs.remove(&name) {
+                    self.shares.give_back(log.holder, self.shares.namespace(&name));
+                }
             }
         }
         self.before.clear();
@@ -201,17 +242,15 @@ impl<D: Deliver> Writer<D> {
 
     fn append(&mut self, submitted: &Submitted, now_ms: u64) -> rusqlite::Result<Outcome> {
         let Submitted { channel: name, publication: new, .. } = submitted;
-        let Shared { config, epoch, .. } = &*self.shared;
         let mut log = match self.logs.get(name) {
             Some(log) => *log,
-            None if self.logs.len() >= config.channels_max => {
-                let detail = format!("this server keeps at most {} channels", config.channels_max);
-                return Ok(Outcome::Refused(Error::new(Code::TooMany, detail)));
+            None if !self.may_create(new.holder, name) => {
+                return Ok(Outcome::Refused(self.shares.too_many(new.holder, self.logs.len())));
             }
             None => {
-                let history = config.of(name.namespace());
+                let history = self.shared.config.of(name.namespace());
                 self.next_id += 1;
-                Log::new(self.next_id - 1, *epoch, history.bounds(), history.durable)
+                Log::new(self.next_id - 1, self.shared.unborn(), history.bounds(), history.durable, new.holder)
             }
         };
         if let Some(key) = &new.idempotency_key
@@ -269,6 +308,9 @@ impl<D: Deliver> Writer<D> {
     /// Notes what a channel was before the transaction, and what it is now.
     fn change(&mut self, name: &ChannelName, log: Log) {
         let was = self.logs.insert(name.clone(), log);
+        if was.is_none() {
+            self.shares.take(log.holder, self.shares.namespace(name));
+        }
         self.bytes = self.bytes + log.bytes - was.map_or(0, |was| was.bytes);
         self.size = self.size + log.size() - was.map_or(0, |was| was.size());
         if !self.before.contains_key(name) {
@@ -312,23 +354,98 @@ impl<D: Deliver> Writer<D> {
         Ok(())
     }
 
-    /// Which channels must shrink to which size. Cost: O(channels), once per eighth of all that may be held.
-    fn plan(&self, over: usize, now_ms: u64) -> VecDeque<(ChannelName, usize)> {
-        let held = || self.logs.iter().filter(|(_, log)| log.len() > 0);
-        let is_idle = |log: &Log| now_ms.saturating_sub(log.top_time_ms) >= IDLE_MS;
-        let mut idle: Vec<_> = held().filter(|(_, log)| is_idle(log)).collect();
-        idle.sort_unstable_by_key(|(_, log)| log.top_time_ms);
-        let sizes: Vec<_> = idle.iter().map(|(_, log)| (log.top_time_ms, log.size())).collect();
-        let until_ms = up_to(&sizes, over).unwrap_or(0);
-        let silent = || idle.iter().filter(|(_, log)| log.top_time_ms <= until_ms);
-        let rest = over.saturating_sub(silent().map(|(_, log)| log.size()).sum());
-        let mut plan: VecDeque<_> = silent().map(|(name, _)| ((*name).clone(), 0)).collect();
-        if rest > 0 {
-            let left = || held().filter(|(_, log)| !(is_idle(log) && log.top_time_ms <= until_ms));
-            let size = level(left().map(|(_, log)| log.size()).collect(), rest);
-            plan.extend(left().filter(|(_, log)| log.size() > size).map(|(name, _)| (name.clone(), size)));
+    fn may_create(&self, holder: Holder, name: &ChannelName) -> bool {
+        self.shares.may_create(holder, self.shares.namespace(name), self.logs.len())
+    }
+
+    /// Makes room for the new channels of a batch, as far as possible.
+    fn make_room(&mut self, batch: &[Submitted]) {
+        if self.shares.has_plenty(self.logs.len() + batch.len()) {
+            return;
         }
-        plan
+        for Submitted { channel, publication, .. } in batch {
+            if self.logs.contains_key(channel) || self.may_create(publication.holder, channel) {
+                continue;
+            }
+            let namespace = self.shares.namespace(channel);
+            self.evict_channels(Evict::Empty, self.shares.as_large(publication.holder), 0, namespace);
+            if !self.may_create(publication.holder, channel) {
+                let (share, held) = self.shares.over_share(publication.holder);
+                self.evict_channels(Evict::Stored, held, share, namespace);
+            }
+        }
+    }
+
+    /// Evicts channels of these holders that have no reader, but leaves each holder `floor` of them. From then on new
+    /// channels have another epoch, so no position is given out twice. Cost: O(channels).
+    fn evict_channels(&mut self, kind: Evict, held: HashMap<Holder, usize>, floor: usize, namespace: Namespace) {
+        let now_ms = (self.shared.clock)();
+        if held.is_empty() || now_ms < self.scan_again_ms[kind as usize] {
+            return;
+        }
+        let least = self.shares.in_namespace(namespace);
+        let is_kind = |log: &Log| match kind {
+            Evict::Empty => log.len() == 0 || now_ms.saturating_sub(log.top_time_ms) >= log.bounds.age_max_ms,
+            Evict::Stored => !log.is_durable,
+        };
+        let may_go = |(name, log): &(&ChannelName, &Log)| {
+            let other = self.shares.namespace(name);
+            held.contains_key(&log.holder)
+                && is_kind(log)
+                && (other == namespace || self.shares.in_namespace(other) >= least)
+                && self.shared.deliver.readers(name) == 0
+        };
+        let candidates: Vec<_> = self.logs.iter().filter(may_go).collect();
+        let ages = candidates.iter().map(|(_, log)| (log.holder, log.top_time_ms)).collect();
+        let mut victims = victims(ages, &held, floor, CHANNELS_FORGET_MAX);
+        let mut budget = CHANNELS_FORGET_COUNT_MAX;
+        let goes = |(_, log): &(&ChannelName, &Log)| match victims.get_mut(&log.holder) {
+            Some((until_ms, count)) if *count > 0 && budget > 0 && log.top_time_ms <= *until_ms => {
+                *count -= 1;
+                budget = budget.saturating_sub(log.len());
+                true
+            }
+            _ => false,
+        };
+        let gone: Vec<_> = candidates.into_iter().filter(goes).map(|(name, log)| (name.clone(), *log)).collect();
+        self.scan_again_ms[kind as usize] =
+            if gone.len() >= CHANNELS_FORGET_MAX / 8 { 0 } else { now_ms + SCAN_PAUSE_MS };
+        let Ok(epoch) = another(Some(self.shared.unborn())) else { return };
+        if gone.is_empty() {
+            return;
+        }
+        let done = self.transact(false, |writer, _| {
+            for (name, log) in &gone {
+                log.delete(&writer.file.db)?;
+                writer.logs.remove(name);
+                writer.bytes -= log.bytes;
+                writer.size -= log.size();
+                writer.before.insert(name.clone(), Some(*log));
+            }
+            writer.file.db.prepare_cached("UPDATE store SET epoch = ?1")?.execute([epoch.0])
+        });
+        if done.is_ok() {
+            self.shared.epoch.store(epoch.0, Release);
+            for (name, log) in &gone {
+                self.shares.give_back(log.holder, self.shares.namespace(name));
+                self.shared.tails.close(name);
+            }
+        }
+        self.heed(done.err());
+    }
+
+    /// Returns which channels must shrink to which size. The holders with most bytes come down to one level, each by
+    /// its longest silent channels first, then by its longest. Cost: O(channels), once per eighth of the maximum.
+    fn plan(&self, over: usize, now_ms: u64) -> VecDeque<(ChannelName, usize)> {
+        let mut by_holder = HashMap::<Holder, (usize, Vec<(&ChannelName, &Log)>)>::new();
+        for (name, log) in self.logs.iter().filter(|(_, log)| log.len() > 0) {
+            let (size, logs) = by_holder.entry(log.holder).or_default();
+            *size += log.size();
+            logs.push((name, log));
+        }
+        let level = level(by_holder.values().map(|(size, _)| *size).collect(), over);
+        let over = by_holder.into_values().filter(|(size, _)| *size > level);
+        over.flat_map(|(size, logs)| plan(&logs, size - level, now_ms)).collect()
     }
 
     /// Drops the oldest publications while there is too much, as far as the budget goes. True if it is enough.
@@ -418,6 +535,24 @@ impl<D: Deliver> Writer<D> {
         self.heed(closed.err());
         self.logs.clear();
     }
+}
+
+/// As [`Writer::plan`], for the channels of one holder.
+fn plan(logs: &[(&ChannelName, &Log)], over: usize, now_ms: u64) -> VecDeque<(ChannelName, usize)> {
+    let is_idle = |log: &Log| now_ms.saturating_sub(log.top_time_ms) >= IDLE_MS;
+    let mut idle: Vec<_> = logs.iter().filter(|(_, log)| is_idle(log)).collect();
+    idle.sort_unstable_by_key(|(_, log)| log.top_time_ms);
+    let sizes: Vec<_> = idle.iter().map(|(_, log)| (log.top_time_ms, log.size())).collect();
+    let until_ms = up_to(&sizes, over).unwrap_or(0);
+    let silent = || idle.iter().filter(|(_, log)| log.top_time_ms <= until_ms);
+    let rest = over.saturating_sub(silent().map(|(_, log)| log.size()).sum());
+    let mut plan: VecDeque<_> = silent().map(|(name, _)| ((*name).clone(), 0)).collect();
+    if rest > 0 {
+        let left = || logs.iter().filter(|(_, log)| !(is_idle(log) && log.top_time_ms <= until_ms));
+        let size = level(left().map(|(_, log)| log.size()).collect(), rest);
+        plan.extend(left().filter(|(_, log)| log.size() > size).map(|(name, _)| ((*name).clone(), size)));
+    }
+    plan
 }
 
 /// Makes the file smaller, a little at a time, where much of it is free after a burst.

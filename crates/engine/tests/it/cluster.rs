@@ -227,6 +227,20 @@ fn a_restart_with_old_data_is_another_epoch() {
 }
 
 #[test]
+fn a_redis_without_memory_says_so() {
+    let Some((server, url)) = own_redis() else { return };
+    let [node] = nodes(&url, &config());
+    node.publish("a");
+    ask(server.port, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    ask(server.port, &["CONFIG", "SET", "maxmemory", "1"]);
+    let error = wait(node.engine.append(&channel("b"), text("x"))).unwrap_err();
+    assert_eq!((error.code, error.retry_s), (Code::Unavailable, Some(10)), "{error}");
+    assert!(error.detail.contains("maxmemory"), "{error}");
+    ask(server.port, &["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(node.append("b", text("x")).offset, 1);
+}
+
+#[test]
 fn presence_counts_nodes_that_live() {
     for url in [redis(), redis_cluster(), nats()].into_iter().flatten() {
         let [one, two, three]: [World; 3] = nodes(&url, &config());

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use millrace_engine::{Config, HistoryConfig};
 use millrace_protocol::{
-    Code, Epoch, Kind, NewPublication, Pattern, Position, Since,
+    Code, Epoch, Holder, Kind, NewPublication, Pattern, Position, Since,
     session::{Policy, Target},
 };
 
@@ -212,6 +212,26 @@ fn channels_are_found_and_bounded() {
         let limit = Duration::from_secs(if world.clock_ms.is_some() { 0 } else { 15 });
         assert!(until(limit, || is_refused(tried.replace(tried.get() + 1))), "{} channels", tried.get());
         world.publish("x");
+    });
+}
+
+#[test]
+fn one_flooding_holder_leaves_room_for_others() {
+    let config = Config { channels_max: 180, reserved: vec!["rooms".into()], ..Config::default() };
+    on_every_engine(config, |world| {
+        let append = |holder: u32, name: &str| {
+            let publication = text("x").held_by(Holder::new(holder));
+            wait(world.engine.append(&channel(name), publication)).map(|position| position.offset)
+        };
+        let flooded = (0..200).take_while(|i| append(1, &format!("flood/{i}")).is_ok()).count();
+        assert!((150..=160).contains(&flooded), "{flooded} channels");
+        let told = append(1, "flood/more").unwrap_err();
+        assert!(told.code == Code::TooMany && told.detail.contains("this client has created"), "{told}");
+        for holder in 2..7 {
+            assert_eq!(append(holder, &format!("honest/{holder}")), Ok(1));
+            assert_eq!(append(holder, &format!("rooms/{holder}/state")), Ok(1));
+        }
+        assert_eq!(append(1, "flood/0"), Ok(2), "what exists goes on");
     });
 }
 

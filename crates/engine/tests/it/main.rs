@@ -3,6 +3,8 @@
 mod cluster;
 mod contract;
 mod nats;
+#[path = "../../../cli/tests/ports/mod.rs"]
+mod ports;
 mod servers;
 mod sqlite;
 mod worlds;

@@ -2,12 +2,14 @@
 
 use std::{
     io::{BufRead, BufReader, Write},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpStream},
     path::Path,
     process::{Child, ChildStdin, Command, Stdio},
     sync::OnceLock,
     time::{Duration, Instant},
 };
+
+pub use crate::ports::free_port;
 
 /// A server process. A shell holds it, and ends it and its folder once we have gone: statics are never dropped.
 pub struct Server {
@@ -65,10 +67,6 @@ pub fn until(limit: Duration, condition: impl Fn() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
-}
-
-pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 /// Is this program here? Says loudly if not.

@@ -14,7 +14,7 @@ use std::{
 use millrace_delivery::PageLimit;
 use millrace_engine::{Config, Deliver, Engine, HistoryConfig, OpenError, SqliteEngine};
 use millrace_protocol::{
-    ChannelName, Code, Epoch, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
+    ChannelName, Code, Epoch, Holder, Kind, NewPublication, Pattern, Position, Publication, Since, session::Policy,
 };
 use rand_pcg::{Pcg32, rand_core::Rng};
 use rusqlite::Connection;
@@ -222,9 +222,9 @@ fn histories_are_bounded_on_disk_and_the_file_does_not_grow_for_ever() {
             sql(&path, "SELECT max(held) FROM (SELECT count(*) AS held FROM publications GROUP BY channel)");
         assert!(rows <= 200, "{rows}");
     }
-    // Ten channels of at most 100,000 bytes, and the log of what is not in the main file yet.
+    // Ten channels of at most 100,000 bytes, and the log of what is not in the main file yet: 4,000 pages and a batch.
     assert!(sizes[11] <= sizes[3] + sizes[3] / 10, "{sizes:?}");
-    assert!(sizes[11] < 10_000_000, "{sizes:?}");
+    assert!(sizes[11] < 25_000_000, "{sizes:?}");
     assert_eq!(opened.read("c/1", Since::Earliest).1.last(), Some(&12_000));
 
     // All of it becomes too old, and the file small again.
@@ -237,6 +237,40 @@ fn histories_are_bounded_on_disk_and_the_file_does_not_grow_for_ever() {
 }
 
 /// A smaller bound than last time: the rest goes in small steps, while publications go on.
+#[test]
+fn channels_of_who_holds_most_make_room_and_no_position_is_used_twice() {
+    let folder = folder();
+    let path = folder.path().join("data.db");
+    let config = Config { channels_max: 900, ..Config::default() };
+    let opened = try_open(&path, config.clone()).unwrap();
+    let append = |opened: &Opened, holder: u32, name: &str| {
+        wait(opened.engine.append(&channel(name), text("x").held_by(Holder::new(holder))))
+    };
+    let first = append(&opened, 1, "flood/0").unwrap();
+    assert_eq!((1..900).filter(|i| append(&opened, 1, &format!("flood/{i}")).is_ok()).count(), 799);
+    // The first has stored what is young: only who is below an equal share displaces that.
+    let second = (0..900).take_while(|i| append(&opened, 2, &format!("second/{i}")).is_ok()).count();
+    assert!((380..=450).contains(&second), "{second} channels");
+    let channels = || sql::<usize>(&path, "SELECT count(*) FROM channels");
+    assert!(channels() <= 900, "{}", channels());
+    assert_eq!(opened.engine.size().0, channels());
+    // What is gone was left in another epoch than it begins in again.
+    let gone = (0..900).map(|i| format!("flood/{i}")).find(|name| opened.read(name, Since::Earliest).1.is_empty());
+    let gone = gone.expect("some had to go");
+    let (gap, left) = opened.read(&gone, Since::Position(Position { offset: 1, ..first }));
+    assert!(gap.is_some() && left.is_empty(), "{gap:?}");
+    let again = append(&opened, 3, &gone).unwrap();
+    assert_ne!(again.epoch, first.epoch);
+    drop(opened);
+    // After a restart they are nobody's, and once they hold nothing they go for whoever comes.
+    let opened = try_open(&path, config).unwrap();
+    assert_eq!(opened.read(&gone, Since::Position(Position { offset: 0, ..again })), (None, vec![1]));
+    let held = channels();
+    opened.clock_ms.fetch_add(2 * 60 * 60 * 1000, SeqCst);
+    assert!((0..200).all(|i| append(&opened, 4, &format!("later/{i}")).is_ok()), "{held} were there");
+    assert!(channels() <= 900, "{}", channels());
+}
+
 #[test]
 fn a_bound_that_was_lowered_is_reached() {
     let folder = folder();

@@ -226,14 +226,16 @@ pub struct Series {
     pub step_s: f64,
     /// When each step began, since the first connection was due.
     pub at_s: Vec<f64>,
-    pub published_per_s: Vec<f64>,
-    pub deliveries_per_s: Vec<f64>,
+    /// Rates over that part of a step in which there could be any; `null` where that part is too short for a rate.
+    pub published_per_s: Vec<Option<f64>>,
+    pub deliveries_per_s: Vec<Option<f64>>,
     /// `null` where nothing was delivered.
     pub latency_p50_us: Vec<Option<f64>>,
     pub latency_p99_us: Vec<Option<f64>>,
-    pub server_cpu_cores: Vec<f64>,
-    pub generator_cpu_cores: Vec<f64>,
-    pub steal_cores: Vec<f64>,
+    /// `null` in the step in which the run ends.
+    pub server_cpu_cores: Vec<Option<f64>>,
+    pub generator_cpu_cores: Vec<Option<f64>>,
+    pub steal_cores: Vec<Option<f64>>,
     pub server_memory_bytes: Vec<f64>,
     /// Per step the buckets with something in them: `[index into heat_edges_us, deliveries]`.
     pub heat: Vec<Vec<(u32, u64)>>,

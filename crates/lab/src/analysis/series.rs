@@ -2,7 +2,7 @@
 
 use crate::{
     histogram::{Histogram, MAX_US},
-    recording::{PhaseName, Run, Second},
+    recording::{PhaseName, Run, Second, TEST_LEAD},
     stats::little,
 };
 
@@ -10,6 +10,8 @@ use super::{LittlePanel, Series, Span};
 
 /// Edges of the heat map: eight per factor of ten, so that Nielsen's limits are edges.
 const PER_DECADE: i32 = 8;
+/// The shortest part of a step that gives a rate, seconds: a single poll or a burst in a shorter part would be drawn as a peak.
+const RATE_MIN_S: f64 = 0.25;
 /// Publications that must be inside for a count once a second to be worth something: one of 40 is half of what Little's law is granted.
 const INSIDE_MIN: f64 = 40.0;
 /// And counted so often altogether: if they come by chance, the mean is then off by 1 in 60.
@@ -45,24 +47,40 @@ pub(super) fn series(index: u32, run: &Run, steps_max: usize) -> Option<Series> 
     };
     let mut series =
         Series { run: index, phases: phases.map(span).collect(), step_s: per_step as f64, ..Series::default() };
+    let test = run.phase(PhaseName::Test);
+    let due = test.map(|test| (test.start_s + TEST_LEAD.as_secs_f64(), test.end_s));
+    let read = test.map(|test| (test.start_s + TEST_LEAD.as_secs_f64(), test.drained_s.max(test.end_s)));
+    let ends_s = run.phases.iter().map(|phase| phase.drained_s.max(phase.end_s)).fold(0.0, f64::max);
     for seconds in run.seconds.chunks(per_step) {
-        let length_s = seconds.len() as f64;
-        let per_s = |of: fn(&Second) -> f64| rounded(seconds.iter().map(of).sum::<f64>() / length_s);
+        let step = (seconds[0].at_s, seconds[seconds.len() - 1].at_s + 1.0);
+        let sum = |of: fn(&Second) -> f64| seconds.iter().map(of).sum::<f64>();
+        // CPU is read at the end of each second: the last one of a run has none.
+        let cores = |of| (step.1 <= ends_s).then(|| rounded(sum(of) / (step.1 - step.0)));
         let mut latency = Histogram::default();
         seconds.iter().for_each(|second| latency.add(&second.latency_us));
         let quantile = |share| latency.quantile_us(share).map(|us| rounded(us as f64));
         series.at_s.push(seconds[0].at_s);
-        series.published_per_s.push(per_s(|second| second.counts.scheduled as f64));
-        series.deliveries_per_s.push(per_s(|second| second.counts.delivered as f64));
+        series.published_per_s.push(rate(sum(|second| second.counts.scheduled as f64), step, due));
+        series.deliveries_per_s.push(rate(sum(|second| second.counts.delivered as f64), step, read));
         series.latency_p50_us.push(quantile(0.5));
         series.latency_p99_us.push(quantile(0.99));
-        series.server_cpu_cores.push(per_s(|second| second.server_cpu_s));
-        series.generator_cpu_cores.push(per_s(|second| second.generator_cpu_s));
-        series.steal_cores.push(per_s(|second| second.steal_s));
+        series.server_cpu_cores.push(cores(|second| second.server_cpu_s));
+        series.generator_cpu_cores.push(cores(|second| second.generator_cpu_s));
+        series.steal_cores.push(cores(|second| second.steal_s));
         series.server_memory_bytes.push(seconds[seconds.len() - 1].server_pss_bytes as f64);
         series.heat.push(heat(&latency, &edges));
     }
     Some(series)
+}
+
+/// Events per second of a step. A step that the time of events covers in part has a rate over that part: a test begins and ends within a
+/// second, and half a second's events drawn as those of a second would be a drop that never was.
+fn rate(count: f64, (from, to): (f64, f64), during: Option<(f64, f64)>) -> Option<f64> {
+    let covered_s = during.map_or(0.0, |(start, end)| to.min(end) - from.max(start)).max(0.0);
+    if covered_s > 0.0 {
+        return (covered_s >= RATE_MIN_S).then(|| rounded(count / covered_s));
+    }
+    Some(rounded(count / (to - from)))
 }
 
 fn rounded_ms(seconds: f64) -> f64 {
@@ -140,6 +158,19 @@ mod tests {
         {
             assert!((rounded(value) - shown).abs() <= 1e-12 * f64::abs(shown), "{value}");
         }
+    }
+
+    #[test]
+    fn rate_of_a_partly_covered_second_is_over_that_part() {
+        let test = Some((1.5, 4.1));
+        assert_eq!(rate(0.0, (0.0, 1.0), test), Some(0.0));
+        assert_eq!(rate(100.0, (1.0, 2.0), test), Some(200.0));
+        assert_eq!(rate(200.0, (2.0, 3.0), test), Some(200.0));
+        // 0.1 s tells no rate, and after the test each second is whole again.
+        assert_eq!(rate(50.0, (4.0, 5.0), test), None);
+        assert_eq!(rate(3.0, (5.0, 6.0), test), Some(3.0));
+        assert_eq!(rate(500.0, (0.0, 4.0), test), Some(200.0));
+        assert_eq!(rate(8.0, (0.0, 4.0), None), Some(2.0));
     }
 
     #[test]

@@ -250,6 +250,11 @@ pub fn get(path: &str, headers: &str, out: &mut Vec<u8>) {
     write!(out, "GET {path} HTTP/1.1\r\nHost: lab\r\n{headers}\r\n").expect("memory takes it");
 }
 
+/// Appends a `PUT` without a body.
+pub fn put(path: &str, headers: &str, out: &mut Vec<u8>) {
+    write!(out, "PUT {path} HTTP/1.1\r\nHost: lab\r\n{headers}Content-Length: 0\r\n\r\n").expect("memory takes it");
+}
+
 /// Appends a `POST`.
 pub fn post(path: &str, headers: &str, body: &[u8], out: &mut Vec<u8>) {
     write!(out, "POST {path} HTTP/1.1\r\nHost: lab\r\n{headers}Content-Length: {}\r\n\r\n", body.len())

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     histogram::Histogram,
     host::limits,
-    recording::{Counts, Finding, Phase, PhaseName, Second, Usage},
+    recording::{Counts, Finding, Phase, PhaseName, Second, TEST_LEAD, Usage},
 };
 
 /// What somebody beside the generator reads once a second.
@@ -232,10 +232,10 @@ impl<'a> Desk<'a> {
             let end = self.now_ns();
             marks.push((PhaseName::Idle, idle, end, self.read()));
         }
-        self.shared.test_at_ns.store(self.now_ns() + 20_000_000, Release);
+        self.shared.test_at_ns.store(self.now_ns() + TEST_LEAD.as_nanos() as u64, Release);
         let waited = self.waited_ns();
         let test = self.enter(Stage::Test);
-        self.until(plan.test + Duration::from_millis(20), |_| false)?;
+        self.until(plan.test + TEST_LEAD, |_| false)?;
         let end = self.now_ns();
         let is_quiet = plan.streams() == 0;
         self.until(if is_quiet { Duration::ZERO } else { plan.patience }, |desk| desk.drained == all)?;
@@ -248,6 +248,7 @@ impl<'a> Desk<'a> {
         marks.push((PhaseName::After, after, end, self.read()));
         self.shared.stage.store(Stage::Stop as u32, Release);
         self.wait(Duration::from_secs(5), |desk| desk.pages.get(&Stage::After).is_some_and(|(of, _)| *of == all))?;
+        self.show(self.next_second.checked_sub(2));
         Ok(self.conclude(&marks))
     }
 
@@ -322,10 +323,15 @@ impl<'a> Desk<'a> {
         second.server_pss_bytes = reading.sample.server.pss_bytes;
         second.generator_cpu_s = reading.generator.since(&last.generator).cpu_s();
         second.steal_s = reading.sample.steal_s - last.sample.steal_s;
-        if let Some(whole) = self.next_second.checked_sub(2).and_then(|index| self.seconds.get(&index)) {
-            (self.see)(whole);
-        }
+        self.show(self.next_second.checked_sub(2));
         self.next_second = now / 1_000_000_000 + 1;
+    }
+
+    /// Shows a second of which all reports have come.
+    fn show(&mut self, index: Option<u64>) {
+        if let Some(second) = index.and_then(|index| self.seconds.get(&index)) {
+            (self.see)(second);
+        }
     }
 
     fn second(&mut self, index: u64) -> &mut Second {

@@ -1,69 +1,23 @@
-//! A page of a run as it goes, fed by our own server: it is started as any target, and told of each event and each second.
+//! The messages that describe the progress of a run. `web/src/pages/lab/events.ts` reads them.
 
-use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
-    thread::{self, JoinHandle},
-    time::Duration,
-};
-
-use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::{
-    recording::PhaseName,
-    sweep::{Event, View},
-    targets::{self, Options, Server},
-};
+use crate::{recording::PhaseName, sweep::Event};
 
-/// Where the page listens.
-const CHANNEL: &str = "lab/live";
-/// Events that wait to be published; the page is not worth holding up a run.
-const WAITING_MAX: usize = 256;
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The channel of a Millrace server whose history the page `/lab` shows.
+pub const CHANNEL: &str = "lab/live";
 
-/// A server with the page. Both end with this value.
-pub struct Live {
-    server: Server,
-    feed: Option<SyncSender<Value>>,
-    poster: Option<JoinHandle<()>>,
+/// The first message: the page forgets earlier runs.
+pub fn announced(command: &str) -> Value {
+    json!({ "is": "announced", "command": command })
 }
 
-impl Live {
-    /// Starts a server on a free port of loopback.
-    ///
-    /// Errors: there is no Millrace to start, or it does not start.
-    pub fn start() -> anyhow::Result<Live> {
-        let server = targets::find("millrace")?.start(&Options::default()).context("the live page needs a server")?;
-        let (feed, events) = sync_channel(WAITING_MAX);
-        let address = server.address;
-        let poster = thread::Builder::new().name("live".into()).spawn(move || post_all(address, &events))?;
-        Ok(Live { server, feed: Some(feed), poster: Some(poster) })
-    }
-
-    pub fn url(&self) -> String {
-        format!("http://{}/lab", self.server.address)
-    }
+/// The last message.
+pub fn finished() -> Value {
+    json!({ "is": "finished" })
 }
 
-impl View for Live {
-    fn tell(&mut self, event: &Event<'_>) {
-        // A page that lags is not told this second.
-        self.feed.iter().for_each(|feed| drop(feed.try_send(told(event))));
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        self.feed.iter().for_each(|feed| drop(feed.try_send(json!({ "is": "finished" }))));
-        drop(self.feed.take());
-        self.poster.take().into_iter().for_each(|poster| drop(poster.join()));
-    }
-}
-
-/// What the page is told: `web/src/pages/lab/events.ts`.
-fn told(event: &Event<'_>) -> Value {
+pub fn message(event: &Event<'_>) -> Value {
     match event {
         Event::Said(text) => json!({ "is": "said", "text": text }),
         Event::Planned { runs, done, estimate_s } => {
@@ -103,28 +57,6 @@ fn told(event: &Event<'_>) -> Value {
     }
 }
 
-fn post_all(address: SocketAddr, events: &Receiver<Value>) {
-    for event in events {
-        // The next one may get through.
-        drop(post(address, &event.to_string()));
-    }
-}
-
-/// One request on a connection of its own: there is one a second.
-fn post(address: SocketAddr, body: &str) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let head = format!(
-        "POST /v1/channels/{CHANNEL} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
-    // It is published once it is answered.
-    stream.read_to_end(&mut Vec::new()).map(drop)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,14 +66,14 @@ mod tests {
     };
 
     #[test]
-    fn a_second_is_told_small_and_in_the_words_of_the_page() {
+    fn a_second_is_a_small_message_with_the_fields_of_the_page() {
         let mut latency_us = Histogram::default();
         (1..=100).for_each(|us| latency_us.record_us(us * 10));
         let counts = Counts { sent: 200, delivered: 100, ..Counts::default() };
         let second = Second { at_s: 3.0, counts, latency_us, server_pss_bytes: 4096, ..Second::default() };
-        let told = told(&Event::Second(&second));
-        assert_eq!((&told["p50_us"], &told["p99_us"]), (&json!(500), &json!(990)));
-        assert_eq!((&told["delivered"], &told["server_memory_bytes"]), (&json!(100), &json!(4096)));
-        assert!(told.to_string().len() < 400, "{told}");
+        let message = message(&Event::Second(&second));
+        assert_eq!((&message["p50_us"], &message["p99_us"]), (&json!(500), &json!(990)));
+        assert_eq!((&message["delivered"], &message["server_memory_bytes"]), (&json!(100), &json!(4096)));
+        assert!(message.to_string().len() < 400, "{message}");
     }
 }

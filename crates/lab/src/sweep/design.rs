@@ -14,8 +14,8 @@ use super::bench::Job;
 use crate::{
     load::Plan,
     recording::Placement,
-    scenarios::{Axis, Kind, Parameters, Scenario, Settings, nearest},
-    targets::{self, TARGETS, Target},
+    scenarios::{Axis, Kind, Parameters, Scenario, Settings},
+    targets,
 };
 
 /// Starting a server and ending it, and waiting for the last deliveries.
@@ -90,7 +90,7 @@ impl Design {
             design.experiment_s = settings.parts.values().map(|part| experiment.estimate_s(part)).sum();
             for name in settings.parts.values().filter_map(|part| part.get("targets")?.as_array()).flatten() {
                 let name = name.as_str().unwrap_or_default();
-                target(name)?;
+                targets::find(name)?;
                 design.targets.insert(name.to_owned());
             }
             return Ok(design);
@@ -141,7 +141,7 @@ impl Design {
         name: &str,
         blocks: &mut Vec<Vec<Job>>,
     ) -> anyhow::Result<()> {
-        let target = target(name)?;
+        let target = targets::find(name)?;
         for transport in &parameters.transports {
             if !target.transports().contains(transport) {
                 self.left_out.push(format!("{name} has no {transport}"));
@@ -169,13 +169,6 @@ impl Design {
 /// That its generator, or its server, needs.
 fn descriptors(plan: &Plan) -> u64 {
     (plan.clients + plan.streams()) as u64 + DESCRIPTORS_BESIDE
-}
-
-/// Errors: there is none; with the nearest.
-fn target(name: &str) -> anyhow::Result<&'static dyn Target> {
-    let names = TARGETS.iter().map(|target| target.name());
-    let kind = targets::kind(name);
-    targets::find(name).with_context(|| format!("no target {kind}{}", nearest(kind, names)))
 }
 
 impl Job {

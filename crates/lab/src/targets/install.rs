@@ -52,14 +52,23 @@ pub fn unpacked(root: &Path, program: &str) -> anyhow::Result<Command> {
 }
 
 /// The program that the user names: by `TARGET=PATH`, by `MILLRACE_TARGET`, or by having it in the path as `program`.
+pub fn find(options: &Options, target: &str, program: &str) -> Option<PathBuf> {
+    let named = options.binary.clone().or_else(|| env::var_os(variable(target)).map(PathBuf::from));
+    named.or_else(|| on_path(program))
+}
+
+/// As [`find`].
 ///
 /// Errors: none of them.
 pub fn named(options: &Options, target: &str, program: &str) -> anyhow::Result<PathBuf> {
-    let variable = format!("MILLRACE_{}", target.to_uppercase());
-    let named = options.binary.clone().or_else(|| env::var_os(&variable).map(PathBuf::from));
-    named.or_else(|| on_path(program)).with_context(|| {
+    find(options, target, program).with_context(|| {
+        let variable = variable(target);
         format!("{target} is in no registry that is asked here: name its binary ({target}=PATH, or {variable})")
     })
+}
+
+fn variable(target: &str) -> String {
+    format!("MILLRACE_{}", target.to_uppercase().replace('-', "_"))
 }
 
 /// Tells a program in Go how many CPUs it has: it would count those of the machine.

@@ -5,6 +5,7 @@
 
 mod bun;
 mod centrifugo;
+mod durable_streams;
 mod engineio;
 mod install;
 mod mercure;
@@ -24,7 +25,10 @@ use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Dialect, Role, Wire};
+use crate::{
+    load::{Dialect, Role, Wire},
+    scenarios::nearest,
+};
 
 pub use millrace::start_gateway;
 pub use process::Server;
@@ -44,6 +48,7 @@ pub static TARGETS: &[&dyn Target] = &[
     &pushpin::Pushpin,
     &centrifugo::Centrifugo,
     &mercure::Mercure,
+    &durable_streams::DurableStreams,
     &millrace::SECURED,
     &millrace::SECURED_RESUMED,
 ];
@@ -146,11 +151,11 @@ impl std::str::FromStr for Transport {
     type Err = anyhow::Error;
 
     fn from_str(name: &str) -> anyhow::Result<Self> {
-        let all = || Transport::ALL.map(Transport::name).join(", ");
+        let all = Transport::ALL.map(Transport::name);
         Transport::ALL
             .into_iter()
             .find(|one| one.name() == name)
-            .with_context(|| format!("no transport {name}; there are {}", all()))
+            .with_context(|| format!("no transport {name}; there are {}{}", all.join(", "), nearest(name, all)))
     }
 }
 
@@ -191,13 +196,12 @@ pub fn kind(name: &str) -> &str {
 ///
 /// Errors: there is none; with those there are.
 pub fn find(name: &str) -> anyhow::Result<&'static dyn Target> {
-    let name = kind(name);
-    let all = || TARGETS.iter().map(|target| target.name()).collect::<Vec<_>>().join(", ");
-    TARGETS
-        .iter()
-        .copied()
-        .find(|target| target.name() == name)
-        .with_context(|| format!("no target {name}; there are {}", all()))
+    let (name, all) = (kind(name), || TARGETS.iter().map(|target| target.name()));
+    let found = TARGETS.iter().copied().find(|target| target.name() == name);
+    found.with_context(|| {
+        let all_names = all().collect::<Vec<_>>().join(", ");
+        format!("no target {name}; there are {all_names}{}", nearest(name, all()))
+    })
 }
 
 /// A running server by one of its transports: what load goes to.

@@ -40,6 +40,8 @@ pub enum Form {
     Ndjson,
     /// JSON lines that name their channel.
     NdjsonMany,
+    /// HTTP/1.1 answers: no frames. The connection is sent whole answers only, and no heartbeat.
+    Answers,
 }
 
 impl Form {
@@ -76,6 +78,7 @@ impl Form {
                 envelope(out, false, (self == Form::NdjsonMany).then_some(channel));
                 out.push(b'\n');
             }
+            Form::Answers => {}
         }
     }
 
@@ -110,6 +113,7 @@ impl Form {
                 write_gap(out, false, named, gap);
                 out.extend_from_slice(b"}\n");
             }
+            Form::Answers => {}
         }
     }
 
@@ -118,6 +122,7 @@ impl Form {
         match self {
             _ if self.is_websocket() => websocket::PING_FRAME,
             Form::Sse | Form::SseMany => b":\n\n",
+            Form::Answers => b"",
             _ => b"\n",
         }
     }
@@ -126,7 +131,7 @@ impl Form {
     /// WebSocket has no words for it.
     pub fn encode_drain(self, out: &mut Vec<u8>, after_ms: u64, resume: Option<&str>) {
         let _ = match self {
-            Form::Bare | Form::BareDeflate(_) => Ok(()),
+            Form::Bare | Form::BareDeflate(_) | Form::Answers => Ok(()),
             Form::Session | Form::SessionDeflate(_) | Form::Lines => {
                 let resume = resume.map_or_else(String::new, |ticket| format!(",\"resume\":\"{ticket}\""));
                 self.encode_text(out, &format!("{{\"push\":\"drain\",\"after_ms\":{after_ms}{resume}}}"));

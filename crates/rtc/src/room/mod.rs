@@ -121,7 +121,12 @@ pub struct Join {
     pub since_ms: u64,
     /// Of nobody else, ever: what follows the number in its id, and its secret.
     pub chance: [[u8; 16]; 2],
+    /// Identifies the client that joins: participants of one client have the same number; 0: unknown.
+    pub holder: u32,
 }
+
+/// A client may join again while it has fewer than this many times the free places: it gets at most 89 of 100.
+const HOLDER_TIMES: usize = 8;
 
 /// Why something cannot be done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,6 +143,8 @@ pub enum Refused {
     NoMixer,
     #[error("the room is full: a room of the topology `{0}` has at most {1} participants")]
     Full(Topology, usize),
+    #[error("this client has {0} of the {1} places in this room, and the free ones are kept for others")]
+    Crowd(usize, usize),
     #[error("there is no such participant in the room, or it has left")]
     Gone,
     #[error("the secret is not this participant's")]
@@ -170,6 +177,7 @@ struct Participant {
     name: String,
     role: Role,
     since_ms: u64,
+    holder: u32,
     /// As it says itself.
     muted: bool,
     muted_by_host: Muted,
@@ -240,7 +248,7 @@ impl Room {
 
     /// Somebody comes.
     ///
-    /// Errors: [`Refused::BadName`], [`Refused::OtherTopology`], [`Refused::Full`].
+    /// Errors: [`Refused::BadName`], [`Refused::OtherTopology`], [`Refused::Full`], [`Refused::Crowd`].
     pub fn join(&mut self, now: Instant, join: Join) -> Result<Joined, Refused> {
         if join.name.len() > NAME_BYTES_MAX || join.name.chars().any(char::is_control) {
             return Err(Refused::BadName);
@@ -252,13 +260,18 @@ impl Room {
         if self.participants.len() >= max {
             return Err(Refused::Full(self.topology, max));
         }
+        let own = self.participants.values().filter(|other| other.holder == join.holder).count();
+        if join.holder != 0 && own >= HOLDER_TIMES.saturating_mul(max - self.participants.len()) {
+            return Err(Refused::Crowd(own, max));
+        }
         self.next += 1;
         let id = ParticipantId::new(self.next, join.chance[0]);
         let secret: String = join.chance[1].iter().map(|byte| format!("{byte:02x}")).collect();
-        let Join { name, role, since_ms, .. } = join;
+        let Join { name, role, since_ms, holder, .. } = join;
         let participant = Participant {
             name,
             role,
+            holder,
             since_ms,
             muted: false,
             muted_by_host: Muted::default(),

@@ -115,6 +115,21 @@ impl Config {
                 "has 32 bytes at least, such as `millrace token key --alg HS256` prints, or is empty",
             );
         }
+        let without_effect = [
+            ("issuer", !self.issuer.is_empty()),
+            ("audience", !self.audience.is_empty()),
+            ("cookie", !self.cookie.is_empty()),
+            ("query", self.query),
+            ("revoked", !self.revoked.as_os_str().is_empty()),
+            ("default", self.default != Rights::default()),
+        ];
+        if let Some((key, _)) = without_effect.iter().find(|(_, is_set)| *is_set && !self.is_configured()) {
+            return bad(
+                key,
+                "has no effect without a key, as everybody may do everything then: set `auth.secret`, `auth.keys`, `auth.jwks` or \
+                 `auth.api_keys`",
+            );
+        }
         if let Err(what) = check_url(&self.jwks) {
             return bad("jwks", what);
         }

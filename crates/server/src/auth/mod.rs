@@ -107,8 +107,8 @@ impl Auth {
 
     async fn check(&self, rules: &Rules, credential: &str) -> Result<Verified, Error> {
         if !credential.contains('.') {
-            let grant =
-                api_key::find(&rules.api_keys, credential).ok_or_else(|| refused("there is no such API key"))?;
+            let grant = api_key::find(&rules.api_keys, credential)
+                .ok_or_else(|| refused("the token is neither a JWT nor a known API key"))?;
             return self.unless_revoked(grant.clone()).map(|grant| Verified { grant, by: "auth.api_keys".into() });
         }
         let token = Token::parse(credential, rules.config.token_bytes_max)?;

@@ -2,12 +2,51 @@ use std::{collections::BTreeMap, path::Path};
 
 use toml::Table;
 
-use super::Config;
+use super::{
+    Config,
+    faults::{self, Fault},
+};
 
 /// Prefix of environment variables; `__` separates section and key.
 const ENV_PREFIX: &str = "MILLRACE_";
+/// Every other variable with this prefix that something in this repository reads. A variable that is neither a setting nor in this list is an
+/// error, so that no setting is ignored silently.
+pub const OTHER_VARIABLES: &[&str] = &[
+    // Commands.
+    "MILLRACE_TOKEN",
+    "MILLRACE_GATEWAY_SECRET",
+    // deploy/: haproxy.cfg, compose.yaml and millrace.service.
+    "MILLRACE_AGENT1",
+    "MILLRACE_AGENT2",
+    "MILLRACE_AGENT3",
+    "MILLRACE_ARGS",
+    "MILLRACE_BIND",
+    "MILLRACE_ENGINE",
+    "MILLRACE_FIGURES",
+    "MILLRACE_NODE1",
+    "MILLRACE_NODE2",
+    "MILLRACE_NODE3",
+    "MILLRACE_SECRET",
+    // Tests, the lab and benchmarks.
+    "MILLRACE_ABUSE",
+    "MILLRACE_BIN",
+    "MILLRACE_CHAOS_SECONDS",
+    "MILLRACE_CHAOS_SEED",
+    "MILLRACE_KILLS",
+    "MILLRACE_KILL_SEED",
+    "MILLRACE_LAB_TEST_CHILD",
+    "MILLRACE_REVISION",
+    "MILLRACE_SIM_SEED",
+    "MILLRACE_SIM_SEEDS",
+    "MILLRACE_STORM_CLIENTS",
+    "MILLRACE_TARGET",
+    "MILLRACE_TEST_FILE",
+    "MILLRACE_TEST_PUBLISHER",
+    "MILLRACE_URL",
+    "MILLRACE_UWS",
+];
 /// Keys whose values are text whatever they look like, and are never shown.
-const SECRETS: &[&str] = &["server.secret", "auth.secret", "admin.token"];
+const SECRETS: &[&str] = &["server.secret", "auth.secret", "admin.token", "turn.secret"];
 
 /// What is wrong with a configuration, in words for whoever wrote it.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +78,8 @@ pub struct Sources {
 impl Sources {
     /// Puts the layers on top of each other.
     ///
-    /// Errors: a file that cannot be read or parsed, an unknown key, a value of the wrong kind; each names its place.
+    /// Errors: a file that cannot be read or parsed, an unknown key or variable, a value of the wrong kind, a key that two flags set
+    /// differently; each names its place.
     pub fn load(
         file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
@@ -51,36 +91,33 @@ impl Sources {
             let shown = path.display().to_string();
             let text =
                 std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: shown.clone(), error })?;
-            // Once on its own, so that an error points at its line.
-            let parse = |error| ConfigError::Parse { from: shown.clone(), message: located(&error, &text) };
-            toml::from_str::<Config>(&text).map_err(parse)?;
-            table = toml::from_str(&text).map_err(parse)?;
+            table = parse(&text).map_err(|message| ConfigError::Parse { from: shown.clone(), message })?;
             for key in leaves(&table, "") {
                 from.insert(key, format!("file {shown}"));
             }
         }
-        let env = env.filter_map(|(name, text)| {
-            let key = name.strip_prefix(ENV_PREFIX)?;
-            // Only names with a section are settings; `MILLRACE_BIN` and the like belong to scripts.
-            key.contains("__").then(|| Value {
-                key: key.to_lowercase().replace("__", "."),
-                text,
-                from: format!("env {name}"),
-            })
-        });
-        for value in env.chain(flags) {
-            set(&mut table, &value)?;
-            from.insert(value.key.clone(), value.from.clone());
-            // Each on its own, so that an error names its source.
-            let message = |error: toml::de::Error| ConfigError::Parse {
-                from: format!("{} ({})", value.from, value.key),
-                message: error.message().to_owned(),
-            };
-            Config::deserialize_from(table.clone()).map_err(message)?;
+        for (name, text) in env {
+            let Some(key) = name.strip_prefix(ENV_PREFIX) else { continue };
+            if key.contains("__") {
+                let key = key.to_lowercase().replace("__", ".");
+                add(&mut table, &mut from, Value { key, text, from: format!("env {name}") })?;
+            } else if !OTHER_VARIABLES.contains(&name.as_str()) && !is_service_link(&name, &text) {
+                return Err(unknown_variable(&name));
+            }
+        }
+        let mut given: BTreeMap<String, Value> = BTreeMap::new();
+        for value in flags {
+            if let Some(other) = given.get(&value.key).filter(|other| other.text != value.text) {
+                let (key, from, other) = (&value.key, value.from, &other.from);
+                let message = format!("`{key}` is set differently by {other} and by {from}; give only one of them");
+                return Err(ConfigError::Parse { from, message });
+            }
+            given.insert(value.key.clone(), value.clone());
+            add(&mut table, &mut from, value)?;
         }
         let parse =
             |error: toml::de::Error| ConfigError::Parse { from: "configuration".into(), message: error.to_string() };
-        let config = Config::deserialize_from(table).map_err(parse)?;
+        let config: Config = table.try_into().map_err(parse)?;
         config.check()?;
         Ok(Self { config, from })
     }
@@ -112,37 +149,97 @@ impl Sources {
     }
 }
 
-impl Config {
-    fn deserialize_from(table: Table) -> Result<Config, toml::de::Error> {
-        table.try_into()
+/// The keys and values of a file.
+///
+/// Errors: what is wrong, with line and column. Never the line itself: a secret may stand there.
+fn parse(text: &str) -> Result<Table, String> {
+    let mut table: Table = toml::from_str(text).map_err(|error| {
+        let start = error.span().map(|span| span.start);
+        format!("{}{}", start.map(|start| place(text, start)).unwrap_or_default(), error.message())
+    })?;
+    faults::make_lists(&mut table);
+    let first = faults::all(&table)
+        .into_iter()
+        .map(|fault| (faults::start(text, &fault), fault.what))
+        .min_by_key(|(start, _)| start.unwrap_or(usize::MAX));
+    match first {
+        Some((Some(start), what)) => Err(format!("{}{what}", place(text, start))),
+        Some((None, what)) => Err(what),
+        None => Ok(table),
     }
 }
 
-/// Sets one value; text is read as TOML if it is some, else it is a string.
-fn set(table: &mut Table, value: &Value) -> Result<(), ConfigError> {
-    let mut path: Vec<&str> = value.key.split('.').collect();
-    let unknown = || ConfigError::Parse { from: value.from.clone(), message: format!("unknown key `{}`", value.key) };
-    let last = path.pop().filter(|_| !path.is_empty()).ok_or_else(unknown)?;
-    let parsed = toml::from_str::<Table>(&format!("x = {}", value.text)).ok().and_then(|mut table| table.remove("x"));
-    let mut at = table;
-    for section in path {
-        let entry = at.entry(section.to_owned()).or_insert_with(|| Table::new().into());
-        at = entry.as_table_mut().ok_or_else(unknown)?;
+/// `line 3, column 7: `
+fn place(text: &str, start: usize) -> String {
+    let before = text.get(..start).unwrap_or(text);
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    format!("line {}, column {column}: ", before.matches('\n').count() + 1)
+}
+
+/// Puts one value over what is there, with its source.
+fn add(table: &mut Table, from: &mut BTreeMap<String, String>, value: Value) -> Result<(), ConfigError> {
+    // Alone, so that an error names its source.
+    let mut alone = Table::new();
+    set(&mut alone, &value);
+    faults::make_lists(&mut alone);
+    if let Some(Fault { what, .. }) = faults::all(&alone).into_iter().next() {
+        return Err(ConfigError::Parse { from: value.from, message: what });
     }
-    let parsed = parsed.filter(|_| !SECRETS.contains(&value.key.as_str()));
-    at.insert(last.to_owned(), parsed.unwrap_or_else(|| value.text.clone().into()));
+    merge(table, alone);
+    from.insert(value.key, value.from);
     Ok(())
 }
 
-/// What is wrong and where. Not the line itself, as the parser would show it: a secret may stand there.
-fn located(error: &toml::de::Error, text: &str) -> String {
-    let before = error.span().and_then(|span| text.get(..span.start));
-    let place = before.map(|before| {
-        let (line, column) =
-            (before.matches('\n').count() + 1, before.chars().rev().take_while(|c| *c != '\n').count() + 1);
-        format!("line {line}, column {column}: ")
-    });
-    format!("{}{}", place.unwrap_or_default(), error.message())
+/// Sets one value; text is read as TOML if it is some, else it is a string.
+fn set(table: &mut Table, value: &Value) {
+    let mut path: Vec<&str> = value.key.split('.').collect();
+    let last = path.pop().unwrap_or_default();
+    let parsed = toml::from_str::<Table>(&format!("x = {}", value.text)).ok().and_then(|mut table| table.remove("x"));
+    // Where text is wanted, quotes are not needed.
+    let is_text = faults::is_text(&value.key);
+    let parsed = parsed.filter(|parsed| !is_text || parsed.is_str());
+    let parsed = parsed.filter(|_| !SECRETS.contains(&value.key.as_str()));
+    let mut at = table;
+    for section in path {
+        let entry = at.entry(section.to_owned()).or_insert_with(|| Table::new().into());
+        at = entry.as_table_mut().expect("the table has nothing but this path");
+    }
+    at.insert(last.to_owned(), parsed.unwrap_or_else(|| value.text.clone().into()));
+}
+
+/// Values of `over` win; sections of both are joined.
+fn merge(table: &mut Table, over: Table) {
+    for (key, value) in over {
+        match (table.get_mut(&key), value) {
+            (Some(toml::Value::Table(old)), toml::Value::Table(new)) => merge(old, new),
+            (_, value) => drop(table.insert(key, value)),
+        }
+    }
+}
+
+/// Kubernetes gives every pod variables such as MILLRACE_SERVICE_HOST and MILLRACE_PORT_8080_TCP_ADDR for a service that is called
+/// `millrace` or `millrace-x`: they are no settings of ours, and no mistake of anybody.
+fn is_service_link(name: &str, text: &str) -> bool {
+    let is_port = |rest: &str| {
+        let mut parts = rest.split('_');
+        let number = parts.next().is_some_and(|port| port.parse::<u16>().is_ok());
+        number && parts.next().is_some_and(|protocol| ["TCP", "UDP", "SCTP"].contains(&protocol))
+    };
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || (name.ends_with("_PORT") && text.contains("://"))
+        || name.split("_PORT_").skip(1).any(is_port)
+}
+
+fn unknown_variable(name: &str) -> ConfigError {
+    let settings = faults::keys().into_iter().map(|key| ENV_PREFIX.to_owned() + &key.to_uppercase().replace('.', "__"));
+    let known = settings.chain(OTHER_VARIABLES.iter().map(|name| (*name).to_owned()));
+    let nearest = known.min_by_key(|known| strsim::damerau_levenshtein(name, known)).unwrap_or_default();
+    let message = format!(
+        "there is no such variable; the nearest is {nearest}. Two underscores separate section and key; \
+         `millrace config default` prints all keys"
+    );
+    ConfigError::Parse { from: format!("env {name}"), message }
 }
 
 fn leaves(table: &Table, prefix: &str) -> Vec<String> {

@@ -1,10 +1,12 @@
 //! Configuration: defaults < file < environment < flags. An unknown key is an error, wherever it stands.
 
+pub mod address;
+mod faults;
 mod layers;
 mod namespace;
 mod secret;
 
-pub use layers::{ConfigError, Sources, Value};
+pub use layers::{ConfigError, OTHER_VARIABLES, Sources, Value};
 pub use namespace::Namespace;
 pub use secret::Secret;
 
@@ -41,12 +43,15 @@ pub struct Config {
 #[serde(deny_unknown_fields, default)]
 pub struct Server {
     /// Where HTTP and WebSocket are served; port 0 takes a free one.
+    #[serde(deserialize_with = "address::deserialize")]
     pub listen: SocketAddr,
     /// Threads, each with its own connections; 0: one per core.
     pub shards: usize,
     /// Where datagrams from devices are received; empty: nowhere.
+    #[serde(deserialize_with = "address::optional")]
     pub udp: String,
     /// Where HAProxy's agent check is answered; empty: nowhere.
+    #[serde(deserialize_with = "address::optional")]
     pub agent: String,
     /// A proxy in front of it speaks TLS.
     pub behind_proxy: bool,
@@ -71,6 +76,7 @@ pub struct Server {
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
     /// Where it is answered; empty: nowhere.
+    #[serde(deserialize_with = "address::optional")]
     pub listen: String,
     /// What every request shows as `Authorization: Bearer ..`.
     pub token: Secret,
@@ -215,12 +221,6 @@ impl Config {
                 "is one of off, error, warn, info, debug, trace; or per module: `info,millrace_transport=debug`",
             );
         }
-        if !self.server.udp.is_empty() && self.server.udp.parse::<SocketAddr>().is_err() {
-            return bad("server.udp", "is HOST:PORT such as `127.0.0.1:5005`, or empty");
-        }
-        if !self.server.agent.is_empty() && self.server.agent.parse::<SocketAddr>().is_err() {
-            return bad("server.agent", "is HOST:PORT such as `127.0.0.1:8081`, or empty");
-        }
         if let Err(what) = self.rtc.address(self.server.listen) {
             return bad("rtc.listen", what);
         }
@@ -237,8 +237,13 @@ impl Config {
             return bad(key, what);
         }
         match self.admin.listen.parse::<SocketAddr>() {
-            Err(_) if self.admin.listen.is_empty() => {}
-            Err(_) => return bad("admin.listen", "is HOST:PORT such as `127.0.0.1:8082`, or empty"),
+            Err(_) if !self.admin.listen.is_empty() => {
+                return bad("admin.listen", "is HOST:PORT such as `127.0.0.1:8082`, or empty");
+            }
+            Err(_) if !self.admin.token.is_empty() => {
+                return bad("admin.token", "has no effect without `admin.listen`, where operators ask");
+            }
+            Err(_) => {}
             Ok(address) if !address.ip().to_canonical().is_loopback() && !self.server.insecure_no_tls => {
                 return bad(
                     "admin.listen",
@@ -281,6 +286,7 @@ impl Config {
         millrace_engine::Config {
             history: self.history,
             namespaces: self.namespaces.iter().map(|(name, own)| (name.clone(), own.history(self.history))).collect(),
+            reserved: vec!["rooms".into()],
             channels_max: self.engine.channels_max,
             history_bytes_max: self.engine.history_bytes_max,
             wait: self.engine.wait,

@@ -93,6 +93,15 @@ impl Config {
         if self.cert.is_empty() != self.key.is_empty() {
             return Err(("tls", "needs `cert` and `key`, both of them; `millrace cert dev` makes some to begin with"));
         }
+        if !self.is_on() && !self.client_ca.is_empty() {
+            return Err((
+                "tls.client_ca",
+                "has no effect without TLS: set `tls.cert` and `tls.key`, or `tls.acme.domains`",
+            ));
+        }
+        if self.client_ca.is_empty() && !self.client_subject.is_empty() {
+            return Err(("tls.client_subject", "has no effect without `tls.client_ca`: no certificate is asked for"));
+        }
         if !["1.2", "1.3"].contains(&self.min_version.as_str()) {
             return Err(("tls.min_version", "is `1.2` or `1.3`"));
         }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, rc::Rc};
 
 use millrace_delivery::ConnId;
-use millrace_protocol::{ChannelName, Code, Error, Right, websocket};
+use millrace_protocol::{ChannelName, Code, Error, Holder, Right, websocket};
 
 use super::{Caller, unix_s};
 use crate::http::Context;
@@ -40,10 +40,12 @@ impl Grants {
         (held.generation == id.generation).then_some(&held.caller)
     }
 
+    /// Checks a right and returns the holder of the connection.
+    ///
     /// Errors: as [`Caller::may`]; [`Code::Unavailable`] if the connection has gone.
-    pub fn may(&self, id: ConnId, right: Right, channel: &ChannelName) -> Result<(), Error> {
+    pub fn may(&self, id: ConnId, right: Right, channel: &ChannelName) -> Result<Holder, Error> {
         let caller = self.get(id).ok_or_else(|| Error::new(Code::Unavailable, "the connection has gone"))?;
-        caller.may(right, channel)
+        caller.may(right, channel).map(|()| caller.holder)
     }
 
     pub fn remove(&mut self, id: ConnId) {

@@ -20,7 +20,7 @@ use std::{
 
 use http::request::Parts;
 use millrace_protocol::{
-    ChannelName, Code, Error, Grant, Right, Since,
+    ChannelName, Code, Error, Grant, Holder, Right, Since,
     session::{Subscription, Target},
 };
 use tokio::sync::watch;
@@ -73,20 +73,26 @@ pub struct Access {
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub grant: Arc<Grant>,
+    /// New channels and rooms are charged to this holder: [`crate::Limits::holder`].
+    pub holder: Holder,
     /// It has shown no token.
     pub anonymous: bool,
 }
 
+/// Every connection has one.
+const _: () = assert!(size_of::<Caller>() <= 16);
+
 impl Access {
-    /// Whom this request comes from.
+    /// Authenticates a request and returns its caller, without a holder.
     ///
     /// Errors: [`Code::Unauthorized`] for a token that is none, [`Code::BadRequest`] for one where none may be, [`Code::Forbidden`] for a
     /// page of a foreign origin.
     pub async fn caller(&self, parts: &Parts, allowed_origins: &[String]) -> Result<Caller, Error> {
-        match credential::find(self, parts, allowed_origins)? {
-            Some(credential) => Ok(Caller { grant: self.authority.verify(&credential).await?, anonymous: false }),
-            None => Ok(Caller { grant: self.authority.anonymous(), anonymous: true }),
-        }
+        let (grant, anonymous) = match credential::find(self, parts, allowed_origins)? {
+            Some(credential) => (self.authority.verify(&credential).await?, false),
+            None => (self.authority.anonymous(), true),
+        };
+        Ok(Caller { grant, holder: Holder::NONE, anonymous })
     }
 
     /// Errors: [`Code::Unauthorized`] if this caller's token has run out, or was revoked, since it was shown.

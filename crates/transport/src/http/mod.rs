@@ -3,21 +3,24 @@
 mod answer;
 mod ask;
 mod route;
+mod wire;
 
 pub use answer::{Body, Response, problem, text};
 pub(crate) use answer::{HEARTBEAT, json, no_cache, no_content, position_header};
 pub(crate) use ask::{Ask, Query, Wanted, discard, read_body};
-pub(crate) use route::{Handover, route};
+pub(crate) use route::{Handover, Routed, route, route_read};
+pub(crate) use wire::{SimpleRequest, encode_answer, encode_head, is_read};
 
 use std::{
-    cell::{OnceCell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     rc::Rc,
     sync::Arc,
+    time::Duration,
 };
 
 use http::request::Parts;
 use millrace_protocol::{Error, ticket::TicketKey};
-use tokio::sync::watch;
+use tokio::{sync::watch, task::spawn_local, time::sleep};
 
 use crate::{
     Config, Drain, Limits, Shard,
@@ -32,6 +35,9 @@ use crate::{
 pub trait Pages: Send + Sync {
     fn answer(&self, request: &Parts) -> Option<Response>;
 }
+
+/// How long [`Context::keep_timer`] looks ahead: no longer than any timer that a request sets.
+const TIMER: Duration = Duration::from_secs(1);
 
 /// What a request can reach.
 pub struct Context {
@@ -48,6 +54,8 @@ pub struct Context {
     pub media: Media,
     config: RefCell<Rc<Config>>,
     turn: OnceCell<Arc<turn::Offer>>,
+    /// Has a request come since the timer was set? None: it is not set.
+    timer: Cell<Option<bool>>,
 }
 
 impl Context {
@@ -62,8 +70,8 @@ impl Context {
     ) -> Rc<Self> {
         shard.set_patterns_max(config.patterns_max);
         let (rooms, media) = (Rooms::default(), Media::default());
-        let config = RefCell::new(Rc::new(config));
-        Rc::new(Self { shard, pages, draining, tickets, access, limits, rooms, media, config, turn: OnceCell::new() })
+        let (config, turn, timer) = (RefCell::new(Rc::new(config)), OnceCell::new(), Cell::new(None));
+        Rc::new(Self { shard, pages, draining, tickets, access, limits, rooms, media, config, turn, timer })
     }
 
     /// The limits that hold now; whoever keeps them goes on with them.
@@ -94,7 +102,10 @@ impl Context {
     /// Errors: as [`Access::caller`].
     pub(crate) async fn caller(&self, parts: &Parts) -> Result<Caller, Error> {
         let config = self.config();
-        self.access.caller(parts, &config.allowed_origins).await
+        let caller = self.access.caller(parts, &config.allowed_origins).await?;
+        let forwarded = parts.extensions.get().map(|ForwardedFor(address)| *address);
+        let address = forwarded.or_else(|| Some(parts.extensions.get::<Arc<Guest>>()?.address));
+        Ok(Caller { holder: self.limits.holder(caller.grant.subject.as_ref(), address), ..caller })
     }
 
     /// Lets a caller begin to read what goes on.
@@ -129,6 +140,27 @@ impl Context {
             body => body,
         };
         Ok(Response::from_parts(head, body))
+    }
+
+    /// Keeps a timer of the runtime set while requests come.
+    ///
+    /// If none is set when its thread goes to sleep, the runtime wakes itself, by a system call, for each one that is
+    /// set until it sleeps again; and hyper sets one for each head that it waits for. Requests that all wait for an
+    /// engine leave none.
+    pub(crate) fn keep_timer(self: &Rc<Self>) {
+        if self.timer.replace(Some(true)).is_some() {
+            return;
+        }
+        let context = Rc::downgrade(self);
+        spawn_local(async move {
+            loop {
+                sleep(TIMER).await;
+                let Some(context) = context.upgrade() else { return };
+                if context.timer.replace(Some(false)) == Some(false) {
+                    return context.timer.set(None);
+                }
+            }
+        });
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -1,8 +1,8 @@
 //! Which URL is answered by whom.
 
-use std::{rc::Rc, time::Duration};
+use std::{borrow::Cow, rc::Rc, time::Duration};
 
-use http::{HeaderValue, Method, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_node::Metrics;
 use millrace_protocol::{ChannelName, Code, Error, Right};
@@ -11,7 +11,11 @@ use percent_encoding::percent_decode_str;
 use super::{Ask, Body, Context, HEARTBEAT, Query, Response, Wanted, discard, json, problem};
 use crate::{
     access::{Caller, shown_to},
-    carcare, data_channel, long_polling, media, polling, publish, replay, rooms, sse,
+    carcare, data_channel,
+    long_polling::{self, Begun, Poll},
+    media, polling,
+    polling::Read,
+    publish, replay, rooms, sse,
     stream::{self, Stream},
     turn,
     websocket::{self, Upgrade},
@@ -24,12 +28,15 @@ pub type Routed = (Response, Option<Handover>);
 pub enum Handover {
     WebSocket(Upgrade),
     Stream(Stream),
+    /// The head of the answer has only the headers that the answer to the poll will have as well.
+    LongPoll(Box<Poll>),
 }
 
 /// Answers a request. Errors become problem details; nothing panics.
 pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {
     let metrics = context.shard.metrics.clone();
     Metrics::add(&metrics.http_requests, 1);
+    context.keep_timer();
     let (parts, mut body) = request.into_parts();
     let (mut response, handover) = match answer(&context, &parts, &mut body).await {
         Ok(routed) => routed,
@@ -38,7 +45,7 @@ pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Ro
             (problem(&error), None)
         }
     };
-    if response.status().is_client_error() || response.status().is_server_error() {
+    if is_error(&response) {
         Metrics::add(&metrics.http_errors, 1);
         if response.status() != StatusCode::REQUEST_TIMEOUT {
             discard(&parts.headers, &mut body).await;
@@ -46,6 +53,65 @@ pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Ro
     }
     allow_origin(&context, &parts, &mut response);
     (response, handover)
+}
+
+/// Answers a request that [`is_read`](super::is_read), as [`route`] does.
+pub async fn route_read(context: Rc<Context>, parts: Parts) -> Routed {
+    let metrics = &context.shard.metrics;
+    Metrics::add(&metrics.http_requests, 1);
+    let answered = async {
+        context.access.check_origin(&parts, &context.config().allowed_origins)?;
+        read_channels(&context, &parts).await.unwrap_or_else(|| Err(not_found()))
+    };
+    let (mut response, handover) = answered.await.unwrap_or_else(|error| {
+        context.limits.count_error(&error);
+        (problem(&error), None)
+    });
+    if is_error(&response) {
+        Metrics::add(&metrics.http_errors, 1);
+    }
+    allow_origin(&context, &parts, &mut response);
+    (response, handover)
+}
+
+fn is_error(response: &Response) -> bool {
+    response.status().is_client_error() || response.status().is_server_error()
+}
+
+fn not_found() -> Error {
+    Error::new(Code::NotFound, "there is nothing at this path; docs/protocol.md lists what there is")
+}
+
+/// Answers a GET of channels; `None` for everything else.
+async fn read_channels(context: &Context, parts: &Parts) -> Option<Result<Routed, Error>> {
+    if parts.method != Method::GET {
+        return None;
+    }
+    let path = parts.uri.path();
+    let car = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("/sensordata");
+    if let Some(channel) = path.strip_prefix("/v1/channels/").filter(|_| !websocket::is_upgrade(parts)) {
+        Some(read_one(context, parts, channel).await)
+    } else if path == "/v1/stream" {
+        Some(read_many(context, parts).await)
+    } else if let Some(car) = car("/rest/clientpolling/") {
+        Some(async { carcare::client_polling(context, parts, &decode(car)?).await.map(plain) }.await)
+    } else if let Some(car) = car("/rest/longpolling/") {
+        let begun = async { carcare::long_polling(context, parts, &decode(car)?).await };
+        Some(wait_for(context, parts, begun).await)
+    } else {
+        None
+    }
+}
+
+async fn read_one(context: &Context, parts: &Parts, channel: &str) -> Result<Routed, Error> {
+    let caller = context.caller(parts).await?;
+    let channel = ChannelName::parse(&decode(channel)?)?;
+    read(context, parts, caller, Ask::one(parts, channel)?).await
+}
+
+async fn read_many(context: &Context, parts: &Parts) -> Result<Routed, Error> {
+    let caller = context.caller(parts).await?;
+    read(context, parts, caller, Ask::many(parts)?).await
 }
 
 async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
@@ -58,12 +124,14 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
     if !matches!(path, "/healthz" | "/readyz") {
         context.access.check_origin(parts, &context.config().allowed_origins)?;
     }
+    if let Some(routed) = read_channels(context, parts).await {
+        return routed;
+    }
     if let Some(rest) = path.strip_prefix("/v1/channels/") {
         let caller = context.caller(parts).await?;
         let channel = ChannelName::parse(&decode(rest)?)?;
         return match parts.method {
-            Method::GET if websocket::is_upgrade(parts) => upgrade(context, parts, caller, channel),
-            Method::GET => read(context, parts, caller, Ask::one(parts, channel)?).await,
+            Method::GET => upgrade(context, parts, caller, channel),
             Method::POST => publish::one(context, parts, body, &caller, channel).await.map(plain),
             _ => Ok(plain(method_not_allowed("GET, POST"))),
         };
@@ -79,11 +147,8 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
         };
     }
     let rest_car = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("/sensordata");
-    if let Some(car) = rest_car("/rest/clientpolling/") {
-        return only(parts, Method::GET, carcare::client_polling(context, parts, &decode(car)?)).await;
-    }
-    if let Some(car) = rest_car("/rest/longpolling/") {
-        return only(parts, Method::GET, carcare::long_polling(context, parts, &decode(car)?)).await;
+    if rest_car("/rest/clientpolling/").or_else(|| rest_car("/rest/longpolling/")).is_some() {
+        return Ok(plain(method_not_allowed("GET")));
     }
     if let Some(car) = rest_car("/websocket/") {
         if parts.method != Method::GET {
@@ -97,10 +162,6 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
         return only(parts, Method::GET, presence(context, parts, channel)).await;
     }
     match path {
-        "/v1/stream" if parts.method == Method::GET => {
-            let caller = context.caller(parts).await?;
-            read(context, parts, caller, Ask::many(parts)?).await
-        }
         "/v1/stream" => Ok(plain(method_not_allowed("GET"))),
         "/v1/connect" if parts.method == Method::GET => {
             let caller = context.caller(parts).await?;
@@ -128,9 +189,7 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
                 Ok(plain(method_not_allowed("GET, HEAD")))
             }
             Some(page) => Ok(plain(page)),
-            None => {
-                Err(Error::new(Code::NotFound, "there is nothing at this path; docs/protocol.md lists what there is"))
-            }
+            None => Err(not_found()),
         },
     }
 }
@@ -174,11 +233,32 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, ask: Ask) -> Res
         }
         (Wanted::Xml, _) if ask.many => Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML")),
         (Wanted::Json | Wanted::Xml, Some(wait)) => {
-            let _seat = context.admit(parts, &caller)?;
-            context.charge(long_polling::answer(context, &caller, &ask, wanted, wait).await?).map(plain)
+            let begun = long_polling::begin(context, parts, caller, ask, wanted, wait, Read::into_response);
+            wait_for(context, parts, begun).await
         }
         (Wanted::Json | Wanted::Xml, None) => context.charge(polling::answer(context, &ask, wanted).await?).map(plain),
     }
+}
+
+/// Returns the answer to a long poll, or the poll that waits: beside its connection where the version of HTTP has one for each poll.
+async fn wait_for(
+    context: &Context,
+    parts: &Parts,
+    begun: impl Future<Output = Result<Begun, Error>>,
+) -> Result<Routed, Error> {
+    match begun.await? {
+        Begun::Answered(response) => context.charge(response).map(plain),
+        // The bytes of a body would be taken for the next request.
+        Begun::Waits(poll) if parts.version == Version::HTTP_11 && !has_body(&parts.headers) => {
+            Ok((http::Response::new(Body::Whole(None)), Some(Handover::LongPoll(poll))))
+        }
+        Begun::Waits(poll) => context.charge(poll.hold(context).await?).map(plain),
+    }
+}
+
+/// Source: RFC 9112, section 6.
+fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING)
 }
 
 /// A WebSocket on a channel's URL.
@@ -252,9 +332,9 @@ fn method_not_allowed(allow: &'static str) -> Response {
     response
 }
 
-fn decode(segment: &str) -> Result<String, Error> {
+fn decode(segment: &str) -> Result<Cow<'_, str>, Error> {
     let text = percent_decode_str(segment).decode_utf8();
-    Ok(text.map_err(|_| Error::new(Code::BadChannel, "the name is not UTF-8"))?.into_owned())
+    text.map_err(|_| Error::new(Code::BadChannel, "the name is not UTF-8"))
 }
 
 fn preflight() -> Response {

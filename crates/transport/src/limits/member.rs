@@ -64,6 +64,11 @@ impl Member {
         Self { permit, more }
     }
 
+    /// Gives back what was taken when the connection was accepted; the rest ends.
+    pub fn into_permit(self) -> Permit {
+        self.permit
+    }
+
     /// Where its client is, if a proxy between them has said so.
     pub fn client(&self) -> Option<IpAddr> {
         self.more.as_ref()?.seat.as_ref()?.address

@@ -18,6 +18,7 @@ mod refusals;
 mod table;
 
 use std::{
+    hash::{BuildHasher, RandomState},
     net::IpAddr,
     num::NonZeroU64,
     sync::{
@@ -28,7 +29,7 @@ use std::{
 };
 
 use millrace_protocol::{
-    Code, Error,
+    Code, Error, Holder,
     websocket::{self, Broken},
 };
 
@@ -120,6 +121,9 @@ pub struct Limits {
     pressure: AtomicUsize,
     refused: [AtomicU64; Limit::ALL.len()],
     started: Instant,
+    /// Makes holders of subjects and addresses. Its random key keeps clients from choosing a subject that collides with
+    /// another one.
+    hasher: RandomState,
     /// What a connection costs most of: the system lets us have so many.
     descriptors: usize,
 }
@@ -206,6 +210,7 @@ impl Limits {
             pressure: AtomicUsize::default(),
             refused: Default::default(),
             started: Instant::now(),
+            hasher: RandomState::new(),
             descriptors,
         };
         limits.configure(config);
@@ -293,6 +298,20 @@ impl Limits {
             })?;
         }
         Ok(Some(seat))
+    }
+
+    /// Returns the holder that new channels and rooms of a client are charged to: its subject, or without one its
+    /// address, exempt or not.
+    pub fn holder(&self, subject: Option<&Arc<str>>, address: Option<IpAddr>) -> Holder {
+        let hash = match (subject, address) {
+            (Some(subject), _) => self.hasher.hash_one(("subject", subject)),
+            (None, Some(address)) => self.hasher.hash_one(("address", key(address))),
+            (None, None) => return Holder::NONE,
+        };
+        match Holder::new(hash as u32) {
+            Holder::NONE => Holder::new(1),
+            holder => holder,
+        }
     }
 
     fn check_connections(&self, connections: usize, max: usize) -> Result<(), Error> {

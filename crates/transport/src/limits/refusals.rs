@@ -6,7 +6,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{http::problem, stream::encode_head};
+use crate::http::{encode_head, problem};
 
 /// Connections of one shard that are told why they are refused, at the same time; further ones are just closed.
 const TELLING_MAX: usize = 64;

@@ -45,6 +45,19 @@ fn connections_are_counted_until_they_end() {
 }
 
 #[test]
+fn a_subject_is_one_holder_wherever_it_comes_from() {
+    let limits = limits(|_| {});
+    let (ann, bob): (Arc<str>, Arc<str>) = ("ann".into(), "bob".into());
+    let (one, other) = (Some(address("192.0.2.1")), Some(address("192.0.2.2")));
+    assert_eq!(limits.holder(Some(&ann), one), limits.holder(Some(&ann), other));
+    assert_ne!(limits.holder(Some(&ann), one), limits.holder(Some(&bob), one));
+    assert_ne!(limits.holder(None, one), limits.holder(None, other));
+    let network = ["2001:db8::1", "2001:db8::ffff:1"].map(|text| limits.holder(None, Some(address(text))));
+    assert_eq!(network[0], network[1]);
+    assert_eq!(limits.holder(None, None), Holder::NONE);
+}
+
+#[test]
 fn without_a_setting_descriptors_are_the_limit() {
     let limits = Limits::new(&Config { exempt: Vec::new(), ..Config::default() }, 74);
     let held: Vec<_> = std::iter::from_fn(|| limits.connect(address("192.0.2.1")).ok()).take(100).collect();

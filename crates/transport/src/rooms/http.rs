@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ::http::{HeaderValue, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{Code, Error, Right};
+use millrace_protocol::{Code, Error, Holder, Right};
 use millrace_rtc::room::{Join, Role, SWITCH, Topology};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -156,7 +156,8 @@ async fn join(
     for bytes in &mut chance {
         getrandom::fill(bytes).map_err(|error| Error::new(Code::Internal, error.to_string()))?;
     }
-    let join = Join { name, topology, role, since_ms: context.shard.engine.now_ms(), chance };
+    let (since_ms, holder) = (context.shard.engine.now_ms(), caller.holder.number());
+    let join = Join { name, topology, role, since_ms, chance, holder };
     let asked = room.clone();
     let mut entered = shared.ask(context, &room, move |context| enter(context, asked, join)).await?;
     entered["ice_servers"] = json!(turn::for_caller(context, caller));
@@ -176,9 +177,10 @@ async fn enter(context: Rc<Context>, room: RoomName, join: Join) -> Result<Value
     // What is said from here on is after these.
     let chat = context.shard.engine.newest(&room.chat()).await?.top;
     let data = context.shard.engine.newest(&room.data()).await?.top;
+    let holder = Holder::new(join.holder);
     let joined = context.rooms.join(&shared, &room, join)?;
     let id = joined.id.as_str();
-    let inbox = signal(&context, &room, "server", id, welcome(), None);
+    let inbox = signal(&context, holder, &room, "server", id, welcome(), None);
     let state = context.rooms.with(&room, |room| Ok(room.state()))?;
     let published = context.rooms.carry_out(&context, &room);
     let at = async {
@@ -250,6 +252,7 @@ async fn signals(
     }
     let name = room.clone();
     let guests = (to == SWITCH && said.contains_key("description")).then(|| guests(context, parts, caller)).flatten();
+    let holder = caller.holder;
     let ask = move |context: Rc<Context>| async move {
         context.rooms.with(&name, |room| room.check_signal(super::now(), &from, &secret, &to))?;
         if to == SWITCH {
@@ -259,7 +262,7 @@ async fn signals(
             }
             return Ok(());
         }
-        signal(&context, &name, &from, &to, said, key).await.map(drop)
+        signal(&context, holder, &name, &from, &to, said, key).await.map(drop)
     };
     shared.ask(context, &room, ask).await.map(|()| no_content())
 }
@@ -288,7 +291,7 @@ async fn reports(
         context.rooms.with(&name, |room| room.report(super::now(), &from, &secret, figures.clone()))?;
         // The record of the room: what this one has seen beside what the switching unit has seen of it.
         let told = json!({ "participant": from, "report": figures, "switch": media::report(&context, &name, &from) });
-        see_to(publish(&context, &name.reports(), &told, None, None));
+        see_to(publish(&context, context.rooms.holder(&name), &name.reports(), &told, None, None));
         match context.rooms.carry_out(&context, &name) {
             Some(published) => published.await.map(drop),
             None => Ok(()),

@@ -27,8 +27,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_engine::Answer;
-use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position};
+use millrace_engine::{Answer, Held, may_take};
+use millrace_protocol::{ChannelName, Code, Error, Holder, Kind, NewPublication, Position};
 use millrace_rtc::room::{Join, Joined, Muted, Output, Refused, Room, Topology};
 use serde_json::{Map, Value, json};
 use tokio::{
@@ -55,8 +55,9 @@ type Published = Answer<Result<Position, Error>>;
 /// What the shards of a node share of rooms.
 pub struct Shared {
     config: Config,
-    /// Rooms of all shards.
+    /// Number of rooms of all shards, and of each holder.
     count: AtomicUsize,
+    held: Held,
     /// Those of them that are mixed now.
     mixers: AtomicUsize,
     shards: Vec<mpsc::Sender<Question>>,
@@ -75,13 +76,50 @@ impl Drop for MixerSeat {
 #[derive(Default)]
 pub struct Rooms {
     shared: OnceCell<Arc<Shared>>,
-    rooms: RefCell<HashMap<RoomName, Room>>,
+    rooms: RefCell<HashMap<RoomName, Open>>,
     switch: RefCell<Option<Rc<dyn Switch>>>,
+}
+
+/// A room, and the client that has opened it. The channels of the room are charged to that client.
+struct Open {
+    room: Room,
+    holder: Holder,
 }
 
 impl Shared {
     pub fn new(config: Config, shards: Vec<mpsc::Sender<Question>>) -> Arc<Self> {
-        Arc::new(Self { config, count: AtomicUsize::new(0), mixers: AtomicUsize::new(0), shards })
+        let (count, mixers, held) = Default::default();
+        Arc::new(Self { config, count, held, mixers, shards })
+    }
+
+    /// Counts one more room. A holder of many rooms leaves the last ones to others: the same rule as for channels.
+    ///
+    /// Errors: [`Code::TooMany`].
+    fn open(&self, holder: Holder) -> Result<(), Error> {
+        let (max, used) = (self.config.rooms_max, self.count.fetch_add(1, Relaxed));
+        let free = max.saturating_sub(used);
+        if may_take(max, free, || self.held.of(holder)) {
+            self.held.take(holder);
+            return Ok(());
+        }
+        self.count.fetch_sub(1, Relaxed);
+        Err(Error::new(
+            Code::TooMany,
+            match free {
+                0 => format!("this server has {max} rooms already (`rooms.rooms_max`); try again later"),
+                _ => {
+                    let held = self.held.of(holder);
+                    format!(
+                        "this client has opened {held} of at most {max} rooms, and the {free} free ones are kept for others"
+                    )
+                }
+            },
+        ))
+    }
+
+    fn close(&self, holder: Holder) {
+        self.count.fetch_sub(1, Relaxed);
+        self.held.give_back(holder);
     }
 
     /// Asks the shard that a room is of.
@@ -135,7 +173,7 @@ impl Rooms {
     fn join(&self, shared: &Shared, name: &RoomName, join: Join) -> Result<Joined, Error> {
         let mut rooms = self.rooms.borrow_mut();
         match rooms.entry(name.clone()) {
-            Entry::Occupied(mut room) => room.get_mut().join(now(), join).map_err(refused),
+            Entry::Occupied(mut open) => open.get_mut().room.join(now(), join).map_err(refused),
             Entry::Vacant(place) => {
                 let config = shared.config.room(self.switch.borrow().is_some());
                 let mut room = Room::new(config, join.topology).map_err(refused)?;
@@ -143,13 +181,11 @@ impl Rooms {
                     let detail = "this server mixes as many rooms as it may (`rooms.mixers_max`); try again later";
                     return Err(Error::new(Code::TooMany, detail));
                 }
+                let holder = Holder::new(join.holder);
                 let joined = room.join(now(), join).map_err(refused)?;
-                if shared.count.fetch_add(1, Relaxed) >= shared.config.rooms_max {
-                    shared.count.fetch_sub(1, Relaxed);
-                    return Err(Error::new(Code::TooMany, "this server has as many rooms as it may; try again later"));
-                }
+                shared.open(holder)?;
                 tracing::info!(room = name.as_str(), "a room begins");
-                place.insert(room);
+                place.insert(Open { room, holder });
                 Ok(joined)
             }
         }
@@ -160,14 +196,14 @@ impl Rooms {
     /// Errors: [`Code::NotFound`] if there is no such room, and those of the work.
     fn with<T>(&self, name: &RoomName, work: impl FnOnce(&mut Room) -> Result<T, Refused>) -> Result<T, Error> {
         match self.rooms.borrow_mut().get_mut(name) {
-            Some(room) => work(room).map_err(refused),
+            Some(open) => work(&mut open.room).map_err(refused),
             None => Err(Error::new(Code::NotFound, "there is nobody in this room")),
         }
     }
 
     /// The sound of this room is mixed.
     pub(crate) fn is_mixed(&self, name: &RoomName) -> bool {
-        self.rooms.borrow().get(name).is_some_and(|room| room.topology() == Topology::Mixer)
+        self.rooms.borrow().get(name).is_some_and(|open| open.room.topology() == Topology::Mixer)
     }
 
     /// One mixer more; `None`: there are as many as there may be.
@@ -179,14 +215,20 @@ impl Rooms {
 
     /// What of a participant is muted for everybody.
     pub(crate) fn muted_by_host(&self, name: &RoomName, id: &str) -> Muted {
-        self.rooms.borrow().get(name).map(|room| room.muted_by_host(id)).unwrap_or_default()
+        self.rooms.borrow().get(name).map(|open| open.room.muted_by_host(id)).unwrap_or_default()
+    }
+
+    /// Returns the holder that the channels of a room are charged to.
+    fn holder(&self, name: &RoomName) -> Holder {
+        self.rooms.borrow().get(name).map_or(Holder::NONE, |open| open.holder)
     }
 
     /// Does what a room wants done, and forgets it once it is empty. Gives the state's way, if that has changed.
     fn carry_out(&self, context: &Rc<Context>, name: &RoomName) -> Option<Published> {
         let (mut is_changed, mut moves) = (false, Vec::new());
         let mut rooms = self.rooms.borrow_mut();
-        let room = rooms.get_mut(name)?;
+        let Open { room, holder } = rooms.get_mut(name)?;
+        let holder = *holder;
         while let Some(output) = room.poll_output() {
             match output {
                 Output::State => is_changed = true,
@@ -194,11 +236,11 @@ impl Rooms {
             }
         }
         // Several changes at once are one state.
-        let published = is_changed.then(|| publish(context, &name.state(), &room.state(), None, None));
+        let published = is_changed.then(|| publish(context, holder, &name.state(), &room.state(), None, None));
         if room.is_empty() {
             rooms.remove(name);
             if let Some(shared) = self.shared.get() {
-                shared.count.fetch_sub(1, Relaxed);
+                shared.close(holder);
             }
             tracing::info!(room = name.as_str(), "a room ends");
         }
@@ -222,9 +264,9 @@ pub(crate) fn tick(context: &Rc<Context>) {
     let is_due = |room: &Room| room.poll_timeout().is_some_and(|due| due <= now);
     let due: Vec<RoomName> = {
         let mut rooms = context.rooms.rooms.borrow_mut();
-        let due = rooms.iter_mut().filter(|(_, room)| is_due(room));
-        due.map(|(name, room)| {
-            room.handle_timeout(now);
+        let due = rooms.iter_mut().filter(|(_, open)| is_due(&open.room));
+        due.map(|(name, open)| {
+            open.room.handle_timeout(now);
             name.clone()
         })
         .collect()
@@ -239,12 +281,13 @@ pub(crate) fn tick(context: &Rc<Context>) {
 /// Publishes what only the server says.
 fn publish(
     context: &Rc<Context>,
+    holder: Holder,
     channel: &ChannelName,
     data: &Value,
     ttl: Option<Duration>,
     idempotency_key: Option<Box<str>>,
 ) -> Published {
-    let mut publication = NewPublication::new(Kind::Json, data.to_string());
+    let mut publication = NewPublication::new(Kind::Json, data.to_string()).held_by(holder);
     publication.ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
     publication.idempotency_key = idempotency_key;
     context.shard.accept(channel, publication)
@@ -253,6 +296,7 @@ fn publish(
 /// Publishes a signal to a participant's inbox. Nobody reads it who has been away for longer than it lasts.
 fn signal(
     context: &Rc<Context>,
+    holder: Holder,
     room: &RoomName,
     from: &str,
     to: &str,
@@ -261,7 +305,7 @@ fn signal(
 ) -> Published {
     signal.insert("from".into(), from.into());
     let silence = context.rooms.shared.get().map_or(Duration::from_secs(20), |shared| shared.config.silence_max);
-    publish(context, &room.inbox(to), &Value::Object(signal), Some(2 * silence), idempotency_key)
+    publish(context, holder, &room.inbox(to), &Value::Object(signal), Some(2 * silence), idempotency_key)
 }
 
 /// For what nobody waits for.
@@ -286,7 +330,7 @@ fn refused(refused: Refused) -> Error {
     let code = match &refused {
         Refused::BadName | Refused::NoSwitch | Refused::NoMixer => Code::BadRequest,
         Refused::OtherTopology(_) => Code::Conflict,
-        Refused::Full(..) => Code::TooMany,
+        Refused::Full(..) | Refused::Crowd(..) => Code::TooMany,
         Refused::Gone => Code::NotFound,
         Refused::NotTheirs => Code::Forbidden,
         Refused::TooFast(_) => Code::RateLimited,

@@ -31,5 +31,5 @@ pub trait Switch {
 
 /// Publishes a signal from `switch` to a participant's inbox.
 pub fn signal_from_switch(context: &Rc<Context>, room: &RoomName, to: &str, said: Map<String, Value>) {
-    see_to(signal(context, room, SWITCH, to, said, None));
+    see_to(signal(context, context.rooms.holder(room), room, SWITCH, to, said, None));
 }

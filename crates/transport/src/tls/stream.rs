@@ -22,6 +22,9 @@ const HANDSHAKE: u8 = 22;
 /// What a read costs of the 128 steps after which the runtime lets other connections go first: in one there may be a thousand small frames.
 const READ_COST: usize = 16;
 
+/// A head and a body that together are no longer are copied into one buffer: for the kernel to gather them costs more.
+const JOINED_BYTES_MAX: usize = 1024;
+
 /// A connection as hyper sees it: plain, or through TLS.
 pub(crate) struct Stream {
     tcp: TcpStream,
@@ -98,6 +101,11 @@ impl Stream {
 
     pub(crate) fn unsent(&self) -> Rc<Cell<bool>> {
         self.unsent.clone()
+    }
+
+    /// A connection that comes back; `head` was read already.
+    pub(crate) fn from_parts(Parts { tcp, tls, head }: Parts) -> Self {
+        Self { tcp, tls, head, unsent: Rc::default() }
     }
 
     pub(crate) fn into_parts(self) -> Parts {
@@ -258,9 +266,17 @@ impl AsyncWrite for Stream {
             let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| buf);
             return self.poll_write(cx, first);
         }
+        let offered = bufs.iter().map(|buf| buf.len()).sum::<usize>();
+        if offered <= JOINED_BYTES_MAX {
+            let (mut joined, mut length) = ([0; JOINED_BYTES_MAX], 0);
+            for buf in bufs {
+                joined[length..length + buf.len()].copy_from_slice(buf);
+                length += buf.len();
+            }
+            return self.poll_write(cx, &joined[..length]);
+        }
         let this = self.get_mut();
         let written = Pin::new(&mut this.tcp).poll_write_vectored(cx, bufs);
-        let offered = bufs.iter().map(|buf| buf.len()).sum::<usize>();
         this.unsent.set(!matches!(written, Poll::Ready(Ok(taken)) if taken == offered));
         written
     }

@@ -29,10 +29,11 @@ use super::{Talk, Upgrade};
 use crate::{
     Shard,
     access::Caller,
-    http::{Body, Context, Response},
+    http::{Body, Context, Response, encode_head},
+    keep_alive::Alarms,
     limits::{Member, Permit, Way},
     session,
-    stream::{Stream, encode_head},
+    stream::Stream,
     tls::{Received, Session},
 };
 
@@ -40,6 +41,8 @@ use crate::{
 const READ_BYTES: usize = 64 * 1024;
 /// Of a session, unless it is in the middle of a message: a command of a few bytes can cost as much as a publication of many.
 const READ_COMMANDS_BYTES: usize = 4 * 1024;
+/// The same of an HTTP/1.1 connection: one of more heads than fit is read in turns, too.
+const READ_REQUESTS_BYTES: usize = 16 * 1024;
 /// Events taken at once.
 const EVENTS: usize = 1024;
 /// Turns before other tasks get their turn.
@@ -70,6 +73,7 @@ pub struct EventLoop {
     pub(super) slowed: RefCell<HashMap<ConnId, tokio::time::Instant>>,
     /// Answers to the pings of one read: they leave together.
     pub(super) pongs: RefCell<Vec<u8>>,
+    pub(crate) alarms: Alarms,
 }
 
 struct Source(Rc<OwnedFd>);
@@ -84,8 +88,8 @@ impl EventLoop {
     pub fn new(context: Rc<Context>) -> Rc<Self> {
         let epoll = context.shard.sockets().epoll();
         let scratch = RefCell::new(vec![0; READ_BYTES]);
-        let (plain, read_bytes, paused, slowed, pongs) = Default::default();
-        Rc::new(Self { context, epoll, scratch, plain, read_bytes, paused, slowed, pongs })
+        let (plain, read_bytes, paused, slowed, pongs, alarms) = Default::default();
+        Rc::new(Self { context, epoll, scratch, plain, read_bytes, paused, slowed, pongs, alarms })
     }
 
     /// Serves until the task is dropped.
@@ -163,7 +167,7 @@ impl EventLoop {
             (Some(ask), false) => {
                 let channel = ask.channels[0].0.clone();
                 let may_publish = caller.may(Right::Publish, &channel).is_ok();
-                Talk::Bare { channel, place: Place::default(), may_publish }
+                Talk::Bare { channel, place: Place::default(), may_publish, holder: caller.holder }
             }
             _ => Talk::Session,
         };
@@ -278,7 +282,8 @@ impl EventLoop {
             let Some(waiting) = sockets.waiting(id) else { return };
             let busy =
                 waiting.is_some() || self.paused.borrow().contains(&id) || self.slowed.borrow().contains_key(&id);
-            sockets.watch(id, !busy && hub.out_bytes(id) <= OUT_BYTES_MAX);
+            let full = sockets.http(id).is_some_and(|http| http.is_full());
+            sockets.watch(id, !busy && !full && hub.out_bytes(id) <= OUT_BYTES_MAX);
         });
     }
 
@@ -300,6 +305,7 @@ impl EventLoop {
             });
             self.weigh(id, Way::Out);
             session::go_on(self, id);
+            self.http_sent(id);
             self.watch(id);
         }
         let ends = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
@@ -320,8 +326,10 @@ impl EventLoop {
                 drop((sockets, scratch));
                 return self.read_tls(id);
             }
-            if matches!(socket.talk, Talk::Session) && socket.decoder.buffered_bytes() == 0 {
-                most = READ_COMMANDS_BYTES;
+            match socket.talk {
+                Talk::Session if socket.decoder.buffered_bytes() == 0 => most = READ_COMMANDS_BYTES,
+                Talk::Http(_) => most = READ_REQUESTS_BYTES,
+                _ => {}
             }
             if let Talk::Bare { place, .. } = socket.talk {
                 self.context.shard.engine.expect(place);
@@ -375,7 +383,7 @@ impl EventLoop {
     }
 
     /// Its peer has gone.
-    fn remove(&self, id: ConnId) {
+    pub(crate) fn remove(&self, id: ConnId) {
         let ended = self.context.shard.with(|hub, sockets| {
             let ended = hub.disconnect(id);
             sockets.remove(id);
@@ -393,14 +401,14 @@ impl EventLoop {
             if socket.is_news(hub.now_s()) {
                 hub.heard(id);
             }
-            if let Talk::Stream(_) = socket.talk {
+            if let Talk::Stream(_) | Talk::Http(_) = socket.talk {
                 return None;
             }
             // Lent, not copied: the name of its channel is seldom still in the cache, either.
             let talk = std::mem::replace(&mut socket.talk, Talk::Session);
             Some((std::mem::take(&mut socket.decoder), talk, socket.deflate))
         }) else {
-            return;
+            return self.http_received(id, bytes);
         };
         let max = self.context.config().message_bytes_max.max(1);
         // A session's envelope needs room around the largest payload, which may be base64.
@@ -451,13 +459,13 @@ impl EventLoop {
                 self.close(id, Broken { code: websocket::CLOSE_FORBIDDEN, reason: Code::Forbidden.name() });
                 return false;
             }
-            (Message::Text(text), Talk::Bare { channel, place, .. }) => {
-                self.publish(id, channel, place, NewPublication::new(Kind::Utf8, text));
+            (Message::Text(text), Talk::Bare { channel, place, holder, .. }) => {
+                self.publish(id, channel, place, NewPublication::new(Kind::Utf8, text).held_by(*holder));
             }
-            (Message::Binary(data), Talk::Bare { channel, place, .. }) => {
-                self.publish(id, channel, place, NewPublication::new(Kind::Binary, data));
+            (Message::Binary(data), Talk::Bare { channel, place, holder, .. }) => {
+                self.publish(id, channel, place, NewPublication::new(Kind::Binary, data).held_by(*holder));
             }
-            (Message::Text(_) | Message::Binary(_), Talk::Stream(_)) => return false,
+            (Message::Text(_) | Message::Binary(_), Talk::Stream(_) | Talk::Http(_)) => return false,
             (Message::Ping(payload), _) => {
                 websocket::encode(&mut self.pongs.borrow_mut(), websocket::PONG, payload);
             }

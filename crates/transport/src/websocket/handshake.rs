@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn somebody() -> Caller {
-        Caller { grant: Grant::everything().into(), anonymous: true }
+        Caller { grant: Grant::everything().into(), holder: Default::default(), anonymous: true }
     }
 
     #[test]

@@ -525,3 +525,73 @@ async fn a_batch_has_so_many_lines() {
     server.post("/v1/publish", &[], lines(3)).await.assert_problem(429, "too_many");
     assert_eq!(refused(&server, "too_many").await, 1);
 }
+
+/// A trusted proxy names the address of each client.
+#[tokio::test]
+async fn one_flooding_neighbour_leaves_channels_and_rooms_to_others() {
+    let server = Server::with(|config| {
+        config.server.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
+        config.engine.channels_max = 180;
+        config.rooms.rooms_max = 18;
+        config.rooms.participants_max = 9;
+        config.rooms.mesh_max = 9;
+    });
+    let from =
+        async |address: &str, path: &str, body: String| server.post(path, &[("x-forwarded-for", address)], body).await;
+    let (neighbour, join) = ("192.0.2.1", |room: &str| format!("/v1/rooms/{room}/participants"));
+    // A ninth of the rooms, and of the places in a room, stays for others.
+    let mut rooms = Vec::new();
+    for i in 0..18 {
+        rooms.push(from(neighbour, &join(&format!("taken-{i}")), "{}".into()).await);
+    }
+    assert_eq!(rooms.iter().filter(|answer| answer.status == 201).count(), 16);
+    rooms[17].assert_problem(429, "too_many");
+    assert!(rooms[17].text().contains("this client has opened 16 of at most 18 rooms"), "{}", rooms[17].text());
+    for _ in 1..8 {
+        assert_eq!(from(neighbour, &join("taken-0"), "{}".into()).await.status, 201);
+    }
+    let crowd = from(neighbour, &join("taken-0"), "{}".into()).await;
+    assert!(crowd.status == 429 && crowd.text().contains("this client has 8 of the 9 places"), "{}", crowd.text());
+    assert_eq!(from("192.0.2.2", &join("taken-0"), "{}".into()).await.status, 201);
+
+    let lines: String = (0..200).map(|i| format!("{{\"channel\":\"flood/{i}\",\"data\":0}}\n")).collect();
+    let flooded = from(neighbour, "/v1/publish", lines).await.json();
+    let refused = flooded["results"].as_array().unwrap().iter().filter(|result| result["error"].is_object()).count();
+    assert!(refused > 60, "{refused} of 200");
+    let more = from(neighbour, "/v1/channels/flood/more", "0".into()).await;
+    more.assert_problem(429, "too_many");
+    assert!(
+        more.text().contains("of at most 180 channels") && more.text().contains("kept for other clients"),
+        "{more:?}"
+    );
+
+    for i in 0..5 {
+        let honest = format!("192.0.2.{}", 100 + i);
+        assert_eq!(from(&honest, &format!("/v1/channels/honest/{i}"), "1".into()).await.status, 200);
+    }
+    assert_eq!(from("192.0.2.100", &join("honest"), "{}".into()).await.status, 201);
+    assert_eq!(from(neighbour, "/v1/channels/flood/0", "1".into()).await.status, 200, "what exists goes on");
+    assert_eq!(from(neighbour, "/v1/channels/flood/other", "1".into()).await.status, 429);
+}
+
+/// HTTP, sessions and bare WebSockets of one address share one account.
+#[tokio::test]
+async fn new_channels_count_for_a_client_on_every_transport() {
+    let server = Server::with(|config| config.engine.channels_max = 45);
+    let mut session = Session::open(&server).await;
+    let mut refused = None;
+    for i in 0..45 {
+        let publish = json!({ "channel": format!("session/{i}"), "data": i });
+        if let Err(error) = session.command("publish", publish).await {
+            refused = Some((i, error));
+            break;
+        }
+    }
+    let (count, error) = refused.expect("there is an end");
+    assert_eq!((count, error["code"].as_str()), (40, Some("too_many")), "{error}");
+    // It comes from the same address.
+    server.post("/v1/channels/http", &[], "1").await.assert_problem(429, "too_many");
+    let mut raw = Raw::upgrade(&server, "/v1/channels/bare", None).await;
+    raw.send(masked(0x81, b"x")).await;
+    assert_eq!(raw.close_code().await, Some(1013));
+}

@@ -15,6 +15,7 @@ mod drain;
 mod drip;
 mod half_close;
 mod http;
+mod keep_alive;
 mod life;
 mod limits;
 mod many;

@@ -2,7 +2,7 @@
  * The connection of this page: one client, two subscriptions. `fleet` carries the newest record of every car (policy latest, key = carId);
  * `cars/{id}/telemetry` every record of the selected one. Both move together when the transport changes.
  */
-import { millrace, type Client, type Event, type State, type Subscription } from '@millrace/client';
+import { millrace, type Client, type Event, type MillraceError, type State, type Subscription } from '@millrace/client';
 import type { PageTransport } from '../../lib/transports';
 import { Fleet, type Arrival } from './fleet';
 import { History } from './history';
@@ -41,6 +41,8 @@ export class Live {
   readonly received: Received[] = [];
   readonly bills = new Map<PageTransport, Bill>();
   selected: number | undefined;
+  /** Why no cars come any more. */
+  ended: MillraceError | undefined;
 
   #car: Subscription<Telemetry> | undefined;
   #before = { messages: 0, bytesIn: 0, reconnects: 0, gaps: 0 };
@@ -114,7 +116,7 @@ export class Live {
     }
     this.client
       .subscribe('fleet', { policy: 'latest', from: position ? { position } : 'now' })
-      .on((event) => this.#accept(event.data, event));
+      .on((event) => this.#accept(event.data, event), (cause) => (this.ended = cause));
   }
 
   #accept(record: unknown, arrival: Arrival): void {

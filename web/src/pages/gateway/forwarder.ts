@@ -9,6 +9,8 @@ export const MESSAGE_BYTES_MAX = 16 * 1024;
 /** The largest bundle that is split. */
 export const BUNDLE_BYTES_MAX = 256 * 1024;
 export const NAME_BYTES_MAX = 64;
+/** Names of missing receivers that are kept. */
+const MISSING_MAX = 8;
 /** What a message that waits costs besides its bytes. */
 const WAITING_BYTES = 64;
 
@@ -111,6 +113,7 @@ export class Forwarder {
   readonly #peers = new Map<number, Entry>();
   readonly #byName = new Map<string, number>();
   readonly #ready = new Set<number>();
+  readonly #missing = new Map<string, number>();
   #config: Config;
   #serial = 0;
 
@@ -130,6 +133,7 @@ export class Forwarder {
     if (this.#byName.has(ticket.name)) throw new Refused('name_taken', 'there is a peer of this name already');
     if (this.#peers.size >= this.#config.peersMax) throw new Refused('unavailable', 'the gateway has as many peers as it may; try again');
     const id = ++this.#serial;
+    this.#missing.delete(ticket.name);
     this.#byName.set(ticket.name, id);
     this.#peers.set(id, { ticket, bundle: new Bundle(), waiting: [], waitingBytes: 0, dueMs: undefined, untold: 0, received: 0, sent: 0 });
     return id;
@@ -163,7 +167,7 @@ export class Forwarder {
     }
     if (bytes > MESSAGE_BYTES_MAX) return void stats.refused++;
     const id = this.#byName.get(to);
-    if (id === undefined) return void stats.nowhere++;
+    if (id === undefined) return this.#miss(to);
     if (!config.gathers) return this.#put(id, { data, bytes, count: 1, told: 0 });
     this.#gather(nowMs, name, id, data, urgent !== undefined && startsWith(data, urgent));
   }
@@ -199,9 +203,20 @@ export class Forwarder {
     this.stats.split_bundles++;
     for (const { peer, data } of bundle.parts) {
       const to = this.#byName.get(peer);
-      if (to === undefined) this.stats.nowhere++;
+      if (to === undefined) this.#miss(peer);
       else this.#put(to, { data, bytes: bytesOf(data), count: 1, told: 0 });
     }
+  }
+
+  /** A message for a receiver that has not joined. Names come from devices: only so many are kept. */
+  #miss(name: string): void {
+    this.stats.nowhere++;
+    if (this.#missing.has(name) || this.#missing.size < MISSING_MAX) this.#missing.set(name, (this.#missing.get(name) ?? 0) + 1);
+  }
+
+  /** Receivers that messages name and that have not joined, and how many messages were for each. */
+  missing(): ReadonlyMap<string, number> {
+    return this.#missing;
   }
 
   #put(to: number, message: Message): void {

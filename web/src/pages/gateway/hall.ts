@@ -1,9 +1,10 @@
 /** A gateway in a page: takes offers, holds a connection to each peer, and moves what the forwarder says. */
-import { millrace, type Client, type State } from '@millrace/client';
+import { millrace, type Client, type MillraceError, type State } from '@millrace/client';
+import { refusalOf } from '../../lib/token';
 import { after } from './clock';
 import { LABEL, relays, whole } from './connection';
 import { Forwarder, Refused, type Config, type Peer, type Stats } from './forwarder';
-import { answers, idOf, offers, readOffer, type Answer, type Offer } from './signals';
+import { answers, idOf, missingAt, offers, readOffer, type Answer, type Offer } from './signals';
 
 /** A peer whose channel is not open by then is forgotten. */
 const OPEN_MS = 15_000;
@@ -15,6 +16,8 @@ const PENDING_MAX = 64;
 const ANSWER_TTL = 30;
 /** How often one asks whether another page serves the same name. */
 const OTHERS_MS = 10_000;
+/** How often devices are told which receivers are missing, while messages for these come. */
+const MISSING_MS = 2_000;
 
 /** Where a peer sits. */
 interface Seat {
@@ -34,6 +37,10 @@ export interface View {
   readonly others: number;
   /** Why no offers come in. */
   readonly trouble: string;
+  /** What the server said, if it refused this page. */
+  readonly refusal: string | undefined;
+  /** Receivers that have not joined, and how many messages were for each. */
+  readonly missing: readonly (readonly [name: string, messages: number])[];
 }
 
 export class Hall {
@@ -44,7 +51,9 @@ export class Hall {
   #pending = 0;
   #dropped = 0;
   #others = 0;
-  #trouble = '';
+  #ended: MillraceError | undefined;
+  /** Messages for missing receivers that devices have been told of. */
+  #told = 0;
   /** When the timer rings that is set, and the way to stop it. */
   #alarm: { readonly dueMs: number; readonly stop: () => void } | undefined;
 
@@ -57,9 +66,10 @@ export class Hall {
     this.#client = millrace(location.origin, token ? { token } : {});
     this.#client.subscribe(offers(name)).on(
       ({ data }) => void this.#take(data),
-      (cause) => (this.#trouble = cause && !this.#over.signal.aborted ? cause.message : ''),
+      (cause) => (this.#ended = cause),
     );
     void this.#watch();
+    this.#tellMissing();
   }
 
   configure(change: Partial<Config>): void {
@@ -72,7 +82,17 @@ export class Hall {
       const channel = this.#seats.get(peer.id)?.channel;
       return { ...peer, waitingBytes: peer.waitingBytes + (channel?.bufferedAmount ?? 0), isOpen: channel?.readyState === 'open' };
     });
-    return { atMs: performance.now(), peers, stats: { ...this.#forwarder.stats }, dropped: this.#dropped, link: this.#client.state.name, others: this.#others, trouble: this.#trouble };
+    return {
+      atMs: performance.now(),
+      peers,
+      stats: { ...this.#forwarder.stats },
+      dropped: this.#dropped,
+      link: this.#client.state.name,
+      others: this.#others,
+      trouble: this.#over.signal.aborted ? '' : (this.#ended?.message ?? ''),
+      refusal: refusalOf(this.#client.state, this.#ended),
+      missing: [...this.#forwarder.missing()],
+    };
   }
 
   /** All peers are let go, at once: they need not find out. */
@@ -89,6 +109,19 @@ export class Hall {
     } catch {
       // Whose token does not let it ask does without.
     }
+  }
+
+  /** Devices cannot know whether their receivers are there. */
+  #tellMissing(): void {
+    after(MISSING_MS, () => {
+      if (this.#over.signal.aborted) return;
+      const missing = this.#forwarder.missing();
+      const count = [...missing.values()].reduce((sum, messages) => sum + messages, 0);
+      // Devices that lack this word only lack a warning.
+      if (count > this.#told) this.#client.publish(missingAt(this.name), { missing: Object.fromEntries(missing) }, { ttl: ANSWER_TTL, signal: this.#over.signal }).catch(() => {});
+      this.#told = count;
+      this.#tellMissing();
+    });
   }
 
   /** Something was published among the offers. */

@@ -18,6 +18,15 @@ export type Answer = { readonly answer: string } | { readonly error: Refused['co
 export const offers = (gateway: string): string => `gateways/${gateway}/offers`;
 export const answers = (gateway: string, id: string): string => `gateways/${gateway}/answers/${id}`;
 
+/** Where a gateway names the receivers that are missing: among the answers, so a device's token need grant nothing more. No `id` is this one. */
+export const missingAt = (gateway: string): string => answers(gateway, 'missing-receivers');
+
+/** How many messages for each receiver that has not joined. */
+export function readMissing(data: unknown): ReadonlyMap<string, number> {
+  const { missing } = (data ?? {}) as { missing?: unknown };
+  return new Map(Object.entries(missing ?? {}).filter((entry): entry is [string, number] => typeof entry[1] === 'number'));
+}
+
 /** 128 bits by chance. */
 export const freshId = (): string => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('');
 

@@ -1,14 +1,18 @@
 /** Simulated devices in one page, each with a connection of its own: what a phone has around it. */
-import { millrace, type Client } from '@millrace/client';
+import { millrace, type Client, type MillraceError } from '@millrace/client';
+import { refusalOf } from '../../lib/token';
 import { read, type Data } from './bundle';
 import { after } from './clock';
 import type { Ticket } from './forwarder';
 import { Device, type PeerState } from './peer';
 import { nowMs, Order, quantile, readSample, write } from './sample';
+import { missingAt, readMissing } from './signals';
 
 export const COUNT_MAX = 20;
 /** Received messages that are kept, and delays that are looked at. */
 const KEPT_MAX = 5_000;
+/** A gateway that has not named a missing receiver for so long has found it. */
+const MISSING_MS = 6_000;
 
 export interface Plan {
   /** Of one device; of several, with a number behind it. */
@@ -23,6 +27,8 @@ export interface Plan {
   readonly characters: number;
   readonly urgent: boolean;
 }
+
+export const namesOf = ({ name, count }: Pick<Plan, 'name' | 'count'>): readonly string[] => (count > 1 ? Array.from({ length: count }, (_, i) => `${name}-${i + 1}`) : [name]);
 
 /** A message that came to one of the devices here. */
 export interface Received {
@@ -44,6 +50,10 @@ export interface WearersView {
   readonly p50: number | undefined;
   readonly p99: number | undefined;
   readonly last: string;
+  /** What the server said, if it refused this page. */
+  readonly refusal: string | undefined;
+  /** Receivers of these devices that have not joined the gateway. */
+  readonly absent: readonly string[];
 }
 
 export class Wearers {
@@ -59,6 +69,8 @@ export class Wearers {
   readonly #client: Client;
   readonly #devices: { readonly name: string; readonly device: Device; readonly numbers: Map<string, number> }[] = [];
   readonly #stops = new Map<number, () => void>();
+  #missing: { readonly names: ReadonlyMap<string, number>; readonly atMs: number } | undefined;
+  #ended: MillraceError | undefined;
 
   constructor(
     gateway: string,
@@ -66,7 +78,11 @@ export class Wearers {
     readonly plan: Plan,
   ) {
     this.#client = millrace(location.origin, token ? { token } : {});
-    const names = plan.count === 1 ? [plan.name] : Array.from({ length: plan.count }, (_, i) => `${plan.name}-${i + 1}`);
+    this.#client.subscribe(missingAt(gateway)).on(
+      ({ data }) => (this.#missing = { names: readMissing(data), atMs: performance.now() }),
+      (cause) => (this.#ended = cause),
+    );
+    const names = namesOf(plan);
     const periodMs = 1000 / plan.hz;
     names.forEach((name, i) => {
       const ticket: Ticket = { name, ...(plan.to && { to: plan.to }), ...(plan.urgent && { urgent: '' }) };
@@ -123,7 +139,23 @@ export class Wearers {
     const delays = this.received.map(({ delayMs }) => delayMs).sort((a, b) => a - b);
     const { missing, again } = this.#order;
     const devices = this.#devices.map(({ name, device: { state, trouble } }) => ({ name, state, trouble }));
-    return { devices, sent: this.sent, received: this.#count, bundles: this.bundles, lost: this.#lost, missing, again, p50: quantile(delays, 0.5), p99: quantile(delays, 0.99), last: this.#last };
+    const { to, sends, parts } = this.plan;
+    const known = this.#missing && performance.now() - this.#missing.atMs < MISSING_MS ? this.#missing.names : undefined;
+    const receivers = sends === 'bundles' ? parts : sends === 'messages' ? [to] : [];
+    return {
+      devices,
+      sent: this.sent,
+      received: this.#count,
+      bundles: this.bundles,
+      lost: this.#lost,
+      missing,
+      again,
+      p50: quantile(delays, 0.5),
+      p99: quantile(delays, 0.99),
+      last: this.#last,
+      refusal: refusalOf(this.#client.state, this.#ended),
+      absent: receivers.filter((name) => known?.has(name)),
+    };
   }
 
   close(): void {

@@ -1,4 +1,4 @@
-/** What `millrace lab run --live` publishes to `lab/live`: `crates/lab/src/report/live.rs`. */
+/** What `millrace lab run --live=URL` publishes to `lab/live`: `crates/lab/src/report/live.rs`. */
 
 import type { Load } from '../report/analysis';
 
@@ -31,6 +31,7 @@ export interface Ended {
 }
 
 type Event =
+  | { readonly is: 'announced'; readonly command: string }
   | { readonly is: 'said'; readonly text: string }
   | { readonly is: 'planned'; readonly runs: number; readonly done: number; readonly estimate_s: number }
   | { readonly is: 'begun'; readonly index: number; readonly of: number; readonly label: string; readonly left_s: number }
@@ -40,19 +41,27 @@ type Event =
 
 /** What is known of a sweep so far. */
 export interface Progress {
+  readonly stage: 'none' | 'preparing' | 'running' | 'finished';
+  /** What was typed. */
+  readonly command: string;
   readonly runs: number;
   readonly index: number;
   readonly label: string;
   readonly left_s: number | undefined;
-  readonly finished: boolean;
   /** The last ones, of whichever run, one after the other. */
-  readonly seconds: readonly (Second & { readonly since_s: number })[];
+  readonly seconds: readonly Told[];
   /** The newest first. */
   readonly ended: readonly Ended[];
   readonly said: readonly string[];
 }
 
-export const NOTHING: Progress = { runs: 0, index: 0, label: '', left_s: undefined, finished: false, seconds: [], ended: [], said: [] };
+/** A second of a run, on the axis of all runs. */
+export interface Told extends Second {
+  readonly run: number;
+  readonly since_s: number;
+}
+
+export const NOTHING: Progress = { stage: 'none', command: '', runs: 0, index: 0, label: '', left_s: undefined, seconds: [], ended: [], said: [] };
 
 /** What is older is in the report. */
 const SECONDS_MAX = 120;
@@ -60,22 +69,32 @@ const SAID_MAX = 20;
 
 const isEvent = (data: unknown): data is Event => typeof data === 'object' && data !== null && 'is' in data && typeof data.is === 'string';
 
+/**
+ * The deliveries of each second for a line: `null` in a second that publishing fills only in part, which is where a test begins and ends, so its
+ * neighbours of the same run tell. The newest one has no neighbour yet.
+ */
+export function rates(seconds: readonly Told[]): readonly (number | null)[] {
+  const publishes = (at: number, run: number): boolean => seconds[at]?.run === run && seconds[at].published > 0;
+  return seconds.map(({ run, delivered }, i) => ([i - 1, i, i + 1].every((at) => publishes(at, run)) ? delivered : null));
+}
+
 export function told(progress: Progress, data: unknown): Progress {
   if (!isEvent(data)) return progress;
   switch (data.is) {
+    case 'announced':
+      return { ...NOTHING, stage: 'preparing', command: data.command };
     case 'said':
       return { ...progress, said: [...progress.said, data.text].slice(-SAID_MAX) };
     case 'planned':
-      // A second run on the same page begins anew.
-      return { ...NOTHING, runs: data.runs, index: data.done, left_s: data.estimate_s };
+      return { ...progress, stage: 'running', runs: data.runs, index: data.done, left_s: data.estimate_s };
     case 'begun':
-      return { ...progress, runs: data.of, index: data.index, label: data.label, left_s: data.left_s };
+      return { ...progress, stage: 'running', runs: data.of, index: data.index, label: data.label, left_s: data.left_s };
     case 'second':
-      return { ...progress, seconds: [...progress.seconds, { ...data, since_s: (progress.seconds.at(-1)?.since_s ?? -1) + 1 }].slice(-SECONDS_MAX) };
+      return { ...progress, seconds: [...progress.seconds, { ...data, run: progress.index, since_s: (progress.seconds.at(-1)?.since_s ?? -1) + 1 }].slice(-SECONDS_MAX) };
     case 'ended':
       return { ...progress, ended: [data, ...progress.ended], index: progress.index + 1 };
     case 'finished':
-      return { ...progress, finished: true, label: '', left_s: 0 };
+      return { ...progress, stage: 'finished', label: '', left_s: 0 };
     default:
       return progress;
   }

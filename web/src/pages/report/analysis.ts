@@ -103,13 +103,15 @@ export interface Series {
   readonly phases: readonly Span[];
   readonly step_s: number;
   readonly at_s: readonly number[];
-  readonly published_per_s: readonly number[];
-  readonly deliveries_per_s: readonly number[];
+  /** `null` where the test covers too little of a step for a rate. */
+  readonly published_per_s: readonly (number | null)[];
+  readonly deliveries_per_s: readonly (number | null)[];
   readonly latency_p50_us: readonly (number | null)[];
   readonly latency_p99_us: readonly (number | null)[];
-  readonly server_cpu_cores: readonly number[];
-  readonly generator_cpu_cores: readonly number[];
-  readonly steal_cores: readonly number[];
+  /** `null` in the step in which the run ends. */
+  readonly server_cpu_cores: readonly (number | null)[];
+  readonly generator_cpu_cores: readonly (number | null)[];
+  readonly steal_cores: readonly (number | null)[];
   readonly server_memory_bytes: readonly number[];
   readonly heat: readonly (readonly (readonly [bucket: number, deliveries: number])[])[];
 }

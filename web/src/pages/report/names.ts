@@ -6,6 +6,7 @@ import type { Analysis, Load, LoadUnit, Point } from './analysis';
 const TARGETS: Readonly<Record<string, string>> = {
   millrace: 'Millrace', ws: 'ws', bun: 'Bun', uws: 'uWebSockets', socketio: 'Socket.IO', engineio: 'Engine.IO',
   socketcluster: 'SocketCluster', nats: 'NATS', nchan: 'Nchan', mosquitto: 'Mosquitto', pushpin: 'Pushpin', centrifugo: 'Centrifugo', mercure: 'Mercure',
+  'durable-streams': 'Durable Streams',
 };
 const TRANSPORTS: Readonly<Record<string, string>> = {
   websocket: 'WebSocket', session: 'Session', sse: 'SSE', ndjson: 'NDJSON', 'long-polling': 'Long polling', polling: 'Polling',

@@ -3,16 +3,16 @@ export const DEMOS = [
   {
     path: '/carcare',
     name: 'CarCare',
-    says: 'A fleet on the map, on your phone. Switch the transport while you drive: no record is lost.',
+    says: 'A fleet of cars on a live map, on your phone, too. Change the transport while they drive: no record is lost.',
   },
   {
     path: '/rooms',
     name: 'Rooms',
-    says: 'A call between browsers, with its topology, its figures, and why it is bad.',
+    says: 'Video calls with live topology, statistics and quality diagnosis.',
   },
   {
     path: '/gateway',
     name: 'Gateway',
-    says: 'A tab that forwards between devices: one to one, many messages as one, one as many.',
+    says: 'A browser tab that forwards messages between devices around it, and bundles or splits them on the way.',
   },
 ] as const;

@@ -44,7 +44,7 @@ async fn answer(stream: &mut TcpStream) -> io::Result<u16> {
 }
 
 /// One request on a connection that stays.
-async fn post(stream: &mut TcpStream, path: &str, headers: &str, body: &[u8]) -> io::Result<u16> {
+pub async fn post(stream: &mut TcpStream, path: &str, headers: &str, body: &[u8]) -> io::Result<u16> {
     let head = format!("POST {path} HTTP/1.1\r\nHost: attack\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
     stream.write_all(&[head.as_bytes(), body].concat()).await?;
     answer(stream).await

@@ -33,6 +33,25 @@ pub async fn channels(on: &Ground) {
     .await;
 }
 
+/// One client at one address creates channels as fast as the server answers, and goes on when it is refused.
+pub async fn neighbour(on: &Ground) {
+    let next = Cell::new(0);
+    on.again(4, async |lane| {
+        let mut stream = on.connect(lane).await?;
+        loop {
+            let first = next.replace(next.get() + LINES);
+            let line = |i: u64| format!("{{\"channel\":\"names/{}/{i:x}\",\"data\":{i}}}\n", scramble(i));
+            let body: String = (first..first + LINES).map(line).collect();
+            post(&mut stream, "/v1/publish", "", body.as_bytes()).await?;
+            if post(&mut stream, &format!("/v1/channels/names/one/{first}"), "", b"0").await? == 429 {
+                on.refused(1);
+            }
+            on.done(LINES + 1);
+        }
+    })
+    .await;
+}
+
 /// One key per publication, of the greatest length, over many channels.
 pub async fn idempotency_keys(on: &Ground) {
     on.again(4, async |lane| {

@@ -239,7 +239,7 @@ impl World {
         poll.reads.iter_mut().for_each(|(_, _, page)| *page = None);
         let reads: Vec<_> = poll.reads.iter().map(|(channel, since, _)| (*channel, *since)).collect();
         let names: Vec<_> = reads.iter().map(|(channel, _)| self.names[*channel].clone()).collect();
-        self.hub.wait(WaiterId(id), &names);
+        self.hub.wait(WaiterId::Task(id), &names);
         self.drain()?;
         for (read, (channel, since)) in reads.into_iter().enumerate() {
             self.ask(Asker::Poll { poll: id, round, read }, channel, since, policy);
@@ -249,7 +249,10 @@ impl World {
 
     pub fn wake(&mut self, waiter: WaiterId) -> Check {
         trace!(self, "wake {waiter:?}");
-        self.poll_round(waiter.0)
+        match waiter {
+            WaiterId::Task(id) => self.poll_round(id),
+            WaiterId::Conn(id) => Err(format!("{id:?} was woken and never waited")),
+        }
     }
 
     pub fn poll_reads(&mut self, asker: Asker, channel: usize, since: Since) {
@@ -283,7 +286,7 @@ impl World {
 
     fn answer(&mut self, id: u64) -> Check {
         let Some(poll) = self.polls.remove(&id) else { return Ok(()) };
-        self.hub.forget(WaiterId(id));
+        self.hub.forget(WaiterId::Task(id));
         self.drain()?;
         let pages: Vec<_> =
             poll.reads.iter().filter_map(|(c, _, page)| Some((&self.names[*c], page.as_ref()?))).collect();
@@ -308,7 +311,7 @@ impl World {
 
     pub fn forget_poll(&mut self, id: u64) -> Check {
         self.polls.remove(&id);
-        self.hub.forget(WaiterId(id));
+        self.hub.forget(WaiterId::Task(id));
         self.drain().map(|_| ())
     }
 }

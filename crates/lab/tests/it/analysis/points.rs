@@ -185,6 +185,7 @@ fn phases_and_seconds_are_kept_for_drawing() {
     long.phases[1].server.cpu_user_s = 0.01;
     long.phases[1].server.cpu_system_s = 0.04;
     long.phases[1].probe_us.record_us(250);
+    (test_of(&mut long).end_s, test_of(&mut long).drained_s) = (1000.0, 1000.0);
     for at in 0..1000 {
         let mut second = second(f64::from(at), 200, 10_000);
         (0..20).for_each(|step| second.latency_us.record_us(300 + 10 * step + at as u64));
@@ -199,7 +200,9 @@ fn phases_and_seconds_are_kept_for_drawing() {
     assert_eq!(idle.probe_p50_us.as_ref().unwrap().median, 250.0);
     let series = point.series.as_ref().unwrap();
     assert_eq!((series.at_s.len(), series.step_s, series.at_s[1]), (250, 4.0, 4.0));
-    assert_eq!((series.deliveries_per_s[7], series.server_cpu_cores[7]), (10_000.0, 0.25));
+    assert_eq!((series.deliveries_per_s[7], series.server_cpu_cores[7]), (Some(10_000.0), Some(0.25)));
+    // The test covers 2.98 s of the first step.
+    assert_eq!((series.published_per_s[0], series.published_per_s[1]), (Some(268.5), Some(200.0)));
     let drawn: u64 = series.heat.iter().flatten().map(|(_, count)| count).sum();
     assert_eq!(drawn, 20_000);
     let bytes = serde_json::to_string(series).unwrap().len();

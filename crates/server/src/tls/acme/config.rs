@@ -56,7 +56,8 @@ impl Config {
     /// Errors: the key, and what it may be.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if !self.is_on() {
-            return Ok(());
+            let what = "has no effect without `tls.acme.domains` (--tls-acme DOMAIN)";
+            return if self.accept_terms { Err(("tls.acme.accept_terms", what)) } else { Ok(()) };
         }
         if !self.accept_terms {
             let what = "has to be true (--tls-acme-accept-terms) before certificates are got: whoever signs them has terms of service. \

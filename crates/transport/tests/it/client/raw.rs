@@ -69,6 +69,25 @@ impl Raw {
         }
     }
 
+    /// A whole answer with a length: head and body. The connection goes on.
+    pub async fn answer(&mut self) -> (String, String) {
+        let head = self.head().await;
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length = length.map_or(0, |length| length.parse().expect("a length"));
+        while self.received.len() < length {
+            assert!(self.receive().await, "closed within a body: {head}");
+        }
+        let body = self.received.drain(..length).collect();
+        (head, String::from_utf8(body).expect("UTF-8"))
+    }
+
+    /// Reads until this text has come.
+    pub async fn until_received(&mut self, text: &str) {
+        while !String::from_utf8_lossy(&self.received).contains(text) {
+            assert!(self.receive().await, "closed without {text:?}");
+        }
+    }
+
     /// Everything until the server closes.
     pub async fn read_to_end(&mut self) -> Vec<u8> {
         while self.receive().await {}

@@ -1,0 +1,83 @@
+//! What connections cost that do nothing.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use millrace_lab::load::Dialect;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::{
+    client::Client,
+    crowd::settle,
+    load::Figures,
+    server::Server,
+    wire::{self, client_frame},
+};
+
+/// Memory of readers by HTTP to whom nothing is sent: the difference between none and so many, what they need in common
+/// included.
+pub fn waiting(server: &Server, readers: usize, dialect: impl Fn() -> Box<dyn Dialect>) -> anyhow::Result<Figures> {
+    settle(server)?;
+    let before_kb = server.pss_kb()? as f64;
+    let open = (0..readers).map(|_| Client::speaking(server.address, dialect())).collect::<anyhow::Result<Vec<_>>>()?;
+    settle(server)?;
+    let pss_kb = server.pss_kb()? as f64;
+    let bytes_per_connection = Some((pss_kb - before_kb) * 1024.0 / open.len() as f64);
+    Ok(Figures { pss_kb: Some(pss_kb), bytes_per_connection, ..Figures::default() })
+}
+
+/// Memory of WebSockets by a fit from `from` to `to` of them; and their CPU, pings included where a heartbeat is asked
+/// for.
+pub fn websockets(server: &Server, from: usize, to: usize, heartbeat_s: Option<u64>) -> anyhow::Result<Figures> {
+    let mut open = Vec::with_capacity(to);
+    let path = heartbeat_s.map(|every_s| format!("/v1/channels/idle?heartbeat={every_s}"));
+    let path = path.as_deref().unwrap_or("/v1/channels/idle");
+    let mut fill = |count: usize| -> anyhow::Result<f64> {
+        while open.len() < count {
+            open.push(wire::connect(server.address, &wire::upgrade(path, ""))?);
+        }
+        Ok(server.pss_kb()? as f64)
+    };
+    // A fit over several points: one figure would be at the mercy of the allocator.
+    let points = (0..=6).map(|i| from + (to - from) * i / 6);
+    let points = points.map(|count| Ok((count as f64, fill(count)? * 1024.0))).collect::<anyhow::Result<Vec<_>>>()?;
+    let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / points.len() as f64;
+    let (mean_x, mean_y) = (mean(|p| p.0), mean(|p| p.1));
+    let slope = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum::<f64>()
+        / points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum::<f64>();
+    let (cpu_before, started) = (server.cpu_ns()?, Instant::now());
+    let pings = answer_pings(&open, heartbeat_s.map_or(Duration::from_secs(5), |s| Duration::from_secs(s + 10)))?;
+    ensure!(pings > 0 || heartbeat_s.is_none(), "not one ping within a whole heartbeat");
+    let idle_cpu_percent = (server.cpu_ns()? - cpu_before) as f64 / started.elapsed().as_nanos() as f64 * 100.0;
+    let pss_kb = Some(server.pss_kb()? as f64);
+    let (bytes_per_connection, idle_cpu_percent) = (Some(slope), Some(idle_cpu_percent));
+    Ok(Figures { pss_kb, bytes_per_connection, idle_cpu_percent, ..Figures::default() })
+}
+
+/// Gives how many there were.
+fn answer_pings(open: &[TcpStream], time: Duration) -> anyhow::Result<usize> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (stream, i) in open.iter().zip(0..) {
+        epoll::add(&epoll, stream, EventData::new_u64(i), EventFlags::IN)?;
+    }
+    let (mut events, mut scratch, mut pings) = (Vec::with_capacity(1024), [0; 4096], 0);
+    let mut pong = Vec::new();
+    client_frame(&mut pong, 10, b"");
+    let until = Instant::now() + time;
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        events.clear();
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&left.try_into()?))?;
+        for event in &events {
+            let mut stream = &open[event.data.u64() as usize];
+            let length = stream.read(&mut scratch)?;
+            ensure!(length > 0 && scratch[0] & 15 == 9, "an idle connection has heard something else than a ping");
+            stream.write_all(&pong)?;
+            pings += 1;
+        }
+    }
+    Ok(pings)
+}

@@ -1,0 +1,40 @@
+//! Numbers on the command line.
+
+use std::{
+    fmt::Display,
+    ops::{Bound, RangeBounds},
+    str::FromStr,
+};
+
+/// For clap: a whole number within a range.
+///
+/// Errors: say what was expected.
+pub fn number<T, R>(range: R) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display,
+    R: RangeBounds<T> + Clone + Send + Sync + 'static,
+{
+    move |text| match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(match (range.start_bound(), range.end_bound()) {
+            (Bound::Included(least), Bound::Included(most)) => format!("expected a number from {least} to {most}"),
+            (Bound::Included(least), _) => format!("expected a number, {least} or more"),
+            _ => "expected a whole number".into(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_numbers_out_of_range_say_what_was_expected() {
+        let from_1 = number::<u32, _>(1..);
+        assert_eq!(from_1("7"), Ok(7));
+        for bad in ["abc", "0", "-1", "1.5", ""] {
+            assert_eq!(from_1(bad), Err("expected a number, 1 or more".into()), "{bad}");
+        }
+        assert_eq!(number::<u64, _>(1..=9)("10"), Err("expected a number from 1 to 9".into()));
+    }
+}

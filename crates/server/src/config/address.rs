@@ -1,0 +1,65 @@
+//! Addresses to listen on, as people write them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde::{Deserialize, Deserializer, de::Error};
+
+/// Reads `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`, or `8080`: `localhost`, and a port alone, are 127.0.0.1.
+///
+/// Errors: what an address looks like. Other names are not looked up: what a name stands for may change between two starts.
+pub fn parse(text: &str) -> Result<SocketAddr, &'static str> {
+    let local = |port: &str| port.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let address = text.parse().ok().or_else(|| local(text.strip_prefix("localhost:").unwrap_or(text)));
+    address.ok_or(
+        "expected HOST:PORT, where HOST is an IP address or localhost, for example 127.0.0.1:8080; \
+         PORT alone listens on 127.0.0.1",
+    )
+}
+
+/// For serde.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    parse(&written(deserializer)?).map_err(D::Error::custom)
+}
+
+/// As [`deserialize`], of an address that may be empty.
+pub fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = written(deserializer)?;
+    match text.is_empty() {
+        true => Ok(text),
+        false => parse(&text).map(|address| address.to_string()).map_err(D::Error::custom),
+    }
+}
+
+/// In a file a port alone may be a number.
+fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Text(String),
+        Port(u64),
+    }
+    Ok(match Written::deserialize(deserializer)? {
+        Written::Text(text) => text,
+        Written::Port(port) => port.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_alone_and_localhost_are_loopback() {
+        for (text, address) in [
+            ("8080", "127.0.0.1:8080"),
+            ("localhost:9097", "127.0.0.1:9097"),
+            ("0.0.0.0:1", "0.0.0.0:1"),
+            ("[::1]:2", "[::1]:2"),
+        ] {
+            assert_eq!(parse(text).map(|address| address.to_string()).as_deref(), Ok(address), "{text}");
+        }
+        for bad in ["", ":8080", "localhost", "65536", "localhost:x", "example.org:80", "127.0.0.1"] {
+            assert!(parse(bad).is_err_and(|what| what.contains("127.0.0.1:8080")), "{bad}");
+        }
+    }
+}

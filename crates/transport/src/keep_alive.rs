@@ -1,0 +1,440 @@
+//! HTTP/1.1 connections on the event loop: while a long poll waits and between two polls, without hyper.
+//!
+//! ```text
+//!   hyper ── a long poll finds nothing ──► Polling ── a publication, or its time is over ──► Sending ──┐
+//!     ▲                                       ▲                                                 ▲      │ all of the
+//!     │                                       └── it waits ── Answering ── there is an answer ──┘      │ answer has left
+//!     │                                                          ▲                                     ▼
+//!     └── any other request, or only a part of one ── Idle ── a GET that reads channels ◄───────── Idle
+//! ```
+//!
+//! A waiting poll costs a few hundred bytes here; a connection of hyper with its buffers and its task costs over twenty thousand.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    future::Future,
+    os::fd::OwnedFd,
+    rc::Rc,
+    task::{Context as TaskContext, Poll as TaskPoll, Waker},
+};
+
+use bytes::BytesMut;
+use http::HeaderMap;
+use millrace_delivery::{ConnId, WaiterId};
+use millrace_node::Metrics;
+use millrace_protocol::{Error, Form};
+use tokio::{net::TcpStream, sync::Notify, task::spawn_local, time::Instant};
+
+use crate::{
+    http::{Handover, Response, Routed, SimpleRequest, encode_answer, is_read, problem, route_read},
+    limits::{Limit, Member, Permit, Way},
+    listener::{self, Served},
+    long_polling::Poll,
+    tls::{Parts, Session, Stream},
+    websocket::{EventLoop, Talk},
+};
+
+/// Bytes of later requests that are kept while one is answered; beyond, nothing is read.
+const UNREAD_BYTES_MAX: usize = 16 * 1024;
+
+/// An HTTP/1.1 connection of the event loop.
+pub(crate) struct HttpConnection {
+    served: Rc<Served>,
+    state: State,
+    /// The connection ends with the answer to this request.
+    closes: bool,
+    /// A publication came while the poll was looking for one.
+    was_woken: bool,
+    /// Headers that the answer has besides its own.
+    more: Option<Box<HeaderMap>>,
+    /// What came after the request that is being answered.
+    unread: Vec<u8>,
+    /// When the state ends by itself.
+    until: Instant,
+    /// When [`Alarms`] reports this connection; never later than `until`.
+    alarm: Option<Instant>,
+}
+
+enum State {
+    /// Waits for a request, for `limits.header_timeout`.
+    Idle,
+    /// A request is being answered.
+    Answering,
+    /// A long poll waits.
+    Polling(Box<Poll>),
+    /// The client has not taken all of the answer yet; it has `limits.write_timeout`.
+    Sending,
+}
+
+impl HttpConnection {
+    /// A connection whose request is being answered: with the headers of `head` besides its own. `unread` came after the request, and the
+    /// connection `closes` with the answer.
+    pub(crate) fn new(served: Rc<Served>, head: Response, unread: &[u8], closes: bool) -> Self {
+        Self {
+            served,
+            state: State::Answering,
+            closes,
+            was_woken: false,
+            more: boxed(head.into_parts().0.headers),
+            unread: unread.to_vec(),
+            until: Instant::now(),
+            alarm: None,
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
+    /// True if no more should be read before the request is answered.
+    pub(crate) fn is_full(&self) -> bool {
+        self.unread.len() > UNREAD_BYTES_MAX
+    }
+
+    pub(crate) fn unread_bytes(&self) -> usize {
+        self.unread.capacity()
+    }
+
+    /// Memory of the connection in bytes, as far as it is its own.
+    pub(crate) fn bytes(&self) -> usize {
+        let poll = if let State::Polling(poll) = &self.state { size_of::<Poll>() + poll.bytes() } else { 0 };
+        size_of::<Self>() + self.unread.capacity() + poll
+    }
+}
+
+fn boxed(more: HeaderMap) -> Option<Box<HeaderMap>> {
+    (!more.is_empty()).then(|| Box::new(more))
+}
+
+/// When connections are to be looked at again: one entry for each, which moves only when it is due or has become too late.
+#[derive(Default)]
+pub(crate) struct Alarms {
+    due: RefCell<BTreeSet<(Instant, ConnId)>>,
+    earlier: Notify,
+}
+
+impl Alarms {
+    fn set(&self, id: ConnId, old: Option<Instant>, at: Instant) {
+        let mut due = self.due.borrow_mut();
+        if let Some(old) = old {
+            due.remove(&(old, id));
+        }
+        due.insert((at, id));
+        if due.first() == Some(&(at, id)) {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Returns the next connection that is due. For one task.
+    async fn next(&self) -> ConnId {
+        loop {
+            let first = self.due.borrow().first().copied();
+            let Some((at, id)) = first else {
+                self.earlier.notified().await;
+                continue;
+            };
+            if at <= Instant::now() {
+                self.due.borrow_mut().remove(&(at, id));
+                return id;
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(at) => {}
+                () = self.earlier.notified() => {}
+            }
+        }
+    }
+}
+
+impl EventLoop {
+    /// Takes over a connection of hyper whose long poll waits.
+    pub(crate) async fn adopt_poll(
+        self: &Rc<Self>,
+        fd: OwnedFd,
+        tls: Option<Box<Session>>,
+        http: HttpConnection,
+        poll: Box<Poll>,
+        permit: Permit,
+    ) {
+        let id = self.shard().with(|hub, sockets| {
+            let id = hub.connect(Form::Answers);
+            sockets.add_socket(id, fd, tls, Talk::Http(Box::new(http)), false, Member::new(permit, None));
+            id
+        });
+        self.wait(id, poll).await;
+        self.serve(id);
+        self.watch(id);
+        self.shard().turn();
+    }
+
+    /// Answers polls that a publication has woken, until the task is dropped.
+    pub(crate) async fn answer_woken(self: Rc<Self>) {
+        loop {
+            for id in self.shard().woken().await {
+                self.woken(id);
+            }
+            // Not more than one round of polls before connections are read again.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Ends what has taken too long, until the task is dropped.
+    pub(crate) async fn keep_time(self: Rc<Self>) {
+        loop {
+            let id = self.alarms.next().await;
+            self.alarm(id);
+        }
+    }
+
+    /// Closes the connections that wait for a request: the server drains.
+    pub(crate) fn close_idle(&self) {
+        let idle = self.shard().sockets().idle_http();
+        idle.into_iter().for_each(|id| self.end(id));
+    }
+
+    /// Bytes have come.
+    pub(crate) fn http_received(self: &Rc<Self>, id: ConnId, bytes: &[u8]) {
+        let is_full = {
+            let mut sockets = self.shard().sockets();
+            let Some(http) = sockets.http(id) else { return };
+            http.unread.extend_from_slice(bytes);
+            http.is_full()
+        };
+        self.serve(id);
+        if is_full {
+            self.watch(id);
+        }
+    }
+
+    /// Room to write was used: the answer may have left now.
+    pub(crate) fn http_sent(self: &Rc<Self>, id: ConnId) {
+        let has_left = self.shard().with(|hub, sockets| {
+            let is_sending = sockets.http(id).is_some_and(|http| matches!(http.state, State::Sending));
+            is_sending && hub.out_bytes(id) == 0 && !sockets.is_pending(id)
+        });
+        if has_left {
+            self.set_state(id, State::Idle);
+            self.serve(id);
+        }
+    }
+
+    /// Answers the requests that have come, one after the other, as long as each is answered at once.
+    fn serve(self: &Rc<Self>, id: ConnId) {
+        loop {
+            let (unread, served) = {
+                let mut sockets = self.shard().sockets();
+                let Some(http) = sockets.http(id) else { return };
+                if !http.is_idle() || http.unread.is_empty() {
+                    return;
+                }
+                (std::mem::take(&mut http.unread), http.served.clone())
+            };
+            let was_full = unread.len() > UNREAD_BYTES_MAX;
+            let simple = SimpleRequest::parse(&unread);
+            let simple = simple.filter(|simple| is_read(simple.request.method(), simple.request.uri().path()));
+            let Some(SimpleRequest { mut request, head_bytes, closes }) = simple else {
+                return self.hand_back(id, &unread);
+            };
+            let is_last = served.take(&mut request, &self.context().limits);
+            if let Some(http) = self.shard().sockets().http(id) {
+                http.unread.extend_from_slice(&unread[head_bytes..]);
+                (http.state, http.closes) = (State::Answering, closes || is_last);
+            }
+            if was_full {
+                self.watch(id);
+            }
+            let (this, parts) = (self.clone(), request.into_parts().0);
+            self.start(id, async move {
+                let routed = route_read(this.context().clone(), parts).await;
+                this.routed(id, routed).await;
+            });
+        }
+    }
+
+    async fn routed(self: &Rc<Self>, id: ConnId, (response, handover): Routed) {
+        match handover {
+            None => {
+                if let Some(http) = self.shard().sockets().http(id) {
+                    http.more = None;
+                }
+                self.answer(id, response);
+            }
+            Some(Handover::LongPoll(poll)) => {
+                if let Some(http) = self.shard().sockets().http(id) {
+                    http.more = boxed(response.into_parts().0.headers);
+                }
+                self.wait(id, poll).await;
+            }
+            Some(Handover::Stream(stream)) => {
+                let Some((fd, tls, permit, _)) = self.take(id) else { return };
+                self.adopt_stream(fd, tls, stream, response, permit).await;
+            }
+            // Not reached: a simple request asks for no upgrade.
+            Some(Handover::WebSocket(_)) => self.end(id),
+        }
+    }
+
+    /// Lets a poll wait, unless there is something to say by now.
+    async fn wait(self: &Rc<Self>, id: ConnId, mut poll: Box<Poll>) {
+        loop {
+            self.shard().wait_conn(id, &poll.channels());
+            // The look comes after the wait has begun: a publication in between is seen by the one or the other.
+            match poll.look(self.context()).await {
+                Ok(Some(response)) => return self.answer(id, response),
+                Err(error) => return self.refuse(id, &error),
+                Ok(None) => {}
+            }
+            let mut sockets = self.shard().sockets();
+            let Some(http) = sockets.http(id) else { return };
+            if !std::mem::take(&mut http.was_woken) {
+                let until = poll.deadline;
+                drop(sockets);
+                return self.set_state_until(id, State::Polling(poll), until);
+            }
+        }
+    }
+
+    /// A publication has come for the poll of this connection.
+    fn woken(self: &Rc<Self>, id: ConnId) {
+        let Some(mut poll) = self.take_poll(id) else {
+            if let Some(http) = self.shard().sockets().http(id) {
+                http.was_woken = matches!(http.state, State::Answering);
+            }
+            return;
+        };
+        let this = self.clone();
+        self.start(id, async move {
+            match poll.look_again(this.context()).await {
+                Ok(Some(response)) => this.answer(id, response),
+                Ok(None) => this.wait(id, poll).await,
+                Err(error) => this.refuse(id, &error),
+            }
+        });
+        self.serve(id);
+    }
+
+    /// Takes the poll that waits; its request is being answered from now on.
+    fn take_poll(&self, id: ConnId) -> Option<Box<Poll>> {
+        let mut sockets = self.shard().sockets();
+        let http = sockets.http(id)?;
+        match std::mem::replace(&mut http.state, State::Answering) {
+            State::Polling(poll) => Some(poll),
+            other => {
+                http.state = other;
+                None
+            }
+        }
+    }
+
+    /// Runs a step of a connection at once if it needs not wait, else as a task, after which the next request has its turn.
+    fn start(self: &Rc<Self>, id: ConnId, step: impl Future<Output = ()> + 'static) {
+        let mut step = Box::pin(step);
+        if step.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) == TaskPoll::Ready(()) {
+            return;
+        }
+        let this = self.clone();
+        spawn_local(async move {
+            step.await;
+            this.serve(id);
+            this.shard().turn();
+        });
+    }
+
+    fn refuse(self: &Rc<Self>, id: ConnId, error: &Error) {
+        self.context().limits.count_error(error);
+        Metrics::add(&self.shard().metrics.http_errors, 1);
+        self.answer(id, problem(error));
+    }
+
+    /// Sends the answer to the request of this connection.
+    fn answer(self: &Rc<Self>, id: ConnId, response: Response) {
+        let is_draining = self.context().is_draining();
+        let left = self.shard().with(|hub, sockets| {
+            hub.forget(WaiterId::Conn(id));
+            let http = sockets.http(id)?;
+            let closes = http.closes || is_draining;
+            let more = http.more.take();
+            http.was_woken = false;
+            let bytes = encode_answer(response, more.as_deref(), closes);
+            match closes {
+                true => hub.close(id, &bytes, sockets),
+                false => hub.send(id, &bytes, sockets),
+            }
+            Some(!closes && hub.out_bytes(id) == 0 && !sockets.is_pending(id))
+        });
+        match left {
+            Some(true) => self.set_state(id, State::Idle),
+            Some(false) => {
+                self.set_state(id, State::Sending);
+                self.weigh(id, Way::Out);
+            }
+            None => {}
+        }
+    }
+
+    fn set_state(&self, id: ConnId, state: State) {
+        let config = self.context().config();
+        let lasts = if matches!(state, State::Sending) { config.write_timeout } else { config.header_timeout };
+        self.set_state_until(id, state, Instant::now() + lasts);
+    }
+
+    fn set_state_until(&self, id: ConnId, state: State, until: Instant) {
+        let mut sockets = self.shard().sockets();
+        let Some(http) = sockets.http(id) else { return };
+        (http.state, http.until) = (state, until);
+        if http.alarm.is_none_or(|alarm| alarm > until) {
+            self.alarms.set(id, http.alarm.replace(until), until);
+        }
+    }
+
+    /// The time of this connection's state may be over.
+    fn alarm(self: &Rc<Self>, id: ConnId) {
+        let mut sockets = self.shard().sockets();
+        let Some(http) = sockets.http(id) else { return };
+        http.alarm = None;
+        if http.until > Instant::now() {
+            http.alarm = Some(http.until);
+            self.alarms.set(id, None, http.until);
+            return;
+        }
+        let is_sending = matches!(http.state, State::Sending);
+        let is_idle = http.is_idle();
+        drop(sockets);
+        if let Some(poll) = self.take_poll(id) {
+            self.answer(id, poll.nothing());
+            self.serve(id);
+        } else if is_sending {
+            self.context().limits.count(Limit::WriteTimeout);
+            self.end(id);
+        } else if is_idle {
+            self.end(id);
+        }
+    }
+
+    /// Closes the connection. What its client has not taken is lost.
+    fn end(&self, id: ConnId) {
+        self.shard().with(|hub, sockets| {
+            hub.disconnect(id);
+            millrace_node::Sockets::close(sockets, id);
+        });
+    }
+
+    /// Takes the connection out of the event loop.
+    fn take(&self, id: ConnId) -> Option<(OwnedFd, Option<Box<Session>>, Permit, Rc<Served>)> {
+        let (socket, member) = self.shard().with(|hub, sockets| {
+            let taken = sockets.take_socket(id);
+            hub.disconnect(id);
+            taken
+        })?;
+        let Talk::Http(http) = socket.talk else { return None };
+        Some((socket.fd, socket.tls, member.into_permit(), http.served.clone()))
+    }
+
+    /// Gives the connection to hyper, which judges the request that `unread` begins with.
+    fn hand_back(self: &Rc<Self>, id: ConnId, unread: &[u8]) {
+        let Some((fd, tls, permit, served)) = self.take(id) else { return };
+        let Ok(tcp) = TcpStream::from_std(fd.into()) else { return };
+        let stream = Stream::from_parts(Parts { tcp, tls, head: BytesMut::from(unread) });
+        spawn_local(listener::serve_http1(self.context().clone(), self.clone(), stream, served, permit));
+    }
+}

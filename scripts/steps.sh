@@ -1,0 +1,132 @@
+# shellcheck shell=bash
+# Functions for scripts that run tests in steps: source this file from bash with `set -o pipefail`.
+#
+# A test that failed runs once more, alone. If it passes then, its step stays green and prints "FLAKY: name"; if it fails again, its step
+# is red. `summary` repeats all lines "FLAKY: name" and ends with "N passed, N failed".
+
+passed=0 failed=0 table='' begun=$SECONDS
+declare -A besides=()
+
+# Prepares the folder of the logs. The caller's trap on EXIT calls `end_steps`.
+begin_steps() { logs=$(mktemp -d); }
+
+# Ends what still runs beside the steps, each with its children.
+end_steps() {
+    local pid
+    for pid in "${besides[@]}"; do kill -- "-$pid" 2>/dev/null || true; done
+    rm -rf "$logs"
+}
+
+count_step() { # name, exit code, seconds
+    local result=passed
+    if [ "$2" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) result=FAILED; fi
+    table+=$(printf '%-44s %-7s %4d s, ended after %4d s' "$1" "$result" "$3" $((SECONDS - begun)))$'\n'
+}
+
+# Runs a step in the foreground.
+step() { # name, command...
+    local name=$1 start=$SECONDS code=0
+    shift
+    printf '\n=== %s\n' "$name"
+    "$@" 2>&1 | tee "$(mktemp "$logs/step.XXXX")" || code=$?
+    count_step "$name" "$code" $((SECONDS - start))
+}
+
+# Starts a step that runs beside the next ones, in a process group of its own; its output is shown by `finish`.
+beside() { # name, command...
+    local name=$1
+    shift
+    set -m
+    (
+        code=0
+        "$@" || code=$?
+        echo "$code $SECONDS" >"$logs/$name.code"
+    ) >"$logs/$name" 2>&1 </dev/null &
+    besides[$name]=$!
+    set +m
+    echo $SECONDS >"$logs/$name.start"
+}
+
+# Waits for a step that was started by `beside`.
+finish() { # name
+    local name=$1 code=1 start ended=$SECONDS
+    printf '\n=== %s\n' "$name"
+    read -r start <"$logs/$name.start"
+    wait "${besides[$name]}" || true
+    unset "besides[$name]"
+    [ ! -e "$logs/$name.code" ] || read -r code ended <"$logs/$name.code"
+    cat "$logs/$name"
+    count_step "$name" "$code" $((ended - start))
+}
+
+# Prints the result. Returns 1 if a step has failed.
+summary() {
+    printf '\n%s\n%d s in all\n' "$table" $((SECONDS - begun))
+    grep -h '^FLAKY: ' "$logs"/* | sort -u || true
+    printf '%d passed, %d failed\n' "$passed" "$failed"
+    [ "$failed" -eq 0 ]
+}
+
+# Runs a command, and once more if it fails.
+rerun() { # name, command...
+    local name=$1
+    shift
+    "$@" && return
+    printf '\n--- %s failed; it runs once more\n' "$name"
+    "$@" && printf 'FLAKY: %s\n' "$name"
+}
+
+# Reads the output of `cargo test --no-fail-fast` and prints one line for each failed test: the flags that select its binary, a tab, its
+# name. The name is empty if a binary ended without a list of failures.
+failed_tests() {
+    awk '
+        /^failures:$/ { listing = 1; count = 0; next }
+        listing && /^    [^ ]/ { names[++count] = substr($0, 5); next }
+        # The list of names is the second block of this heading; the first holds what the tests have printed.
+        listing && !/^$/ { listing = 0 }
+        # The dots of a binary that was killed may stand before this.
+        /error: (doc)?test failed, to rerun pass `/ {
+            match($0, /`.*`/)
+            flags = substr($0, RSTART + 1, RLENGTH - 2)
+            if (!count) print flags "\t"
+            for (i = 1; i <= count; i++) print flags "\t" names[i]
+            count = 0
+        }
+    '
+}
+
+# Runs `cargo test` of the whole workspace with these arguments; each test that fails runs once more, by its name.
+cargo_tests() { # arguments...
+    local log code=0 failed=0 flags name
+    log=$(mktemp)
+    cargo test --workspace --locked --quiet --no-fail-fast "$@" 2>&1 | tee "$log" || code=$?
+    [ "$code" -eq 0 ] || mapfile -t failed_tests < <(failed_tests <"$log")
+    rm -f "$log"
+    [ "$code" -ne 0 ] || return 0
+    # So many failures have one cause, which is not chance.
+    [ ${#failed_tests[@]} -gt 0 ] && [ ${#failed_tests[@]} -le 20 ] || return 1
+    for test in "${failed_tests[@]}"; do
+        IFS=$'\t' read -r flags name <<<"$test"
+        printf '\n--- %s failed; it runs once more\n' "$flags $name"
+        if run_test "$flags" "$name"; then printf 'FLAKY: %s\n' "${name:-$flags}"; else failed=1; fi
+    done
+    return $failed
+}
+
+# Runs one test. The whole workspace is selected, not the test's package: features of dependencies differ between the two, and cargo would
+# build them again. A name that no binary has passes in all of them, so at least one test must have passed.
+run_test() { # flags, name
+    local -a flags only=()
+    local log code=0
+    read -ra flags <<<"$1"
+    # rustdoc splits names at their spaces, so all examples of the package run.
+    if [[ " $1 " != *" --doc "* ]]; then
+        [ "${flags[0]}" != -p ] || flags=(--workspace "${flags[@]:2}")
+        [ -z "$2" ] || only=(-- --exact "$2")
+    fi
+    log=$(mktemp)
+    cargo test --locked --quiet "${flags[@]}" "${only[@]}" 2>&1 | tee "$log" || code=$?
+    grep -q '^test result: ok. [1-9]' "$log" || code=1
+    rm -f "$log"
+    return "$code"
+}

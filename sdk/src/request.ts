@@ -1,0 +1,26 @@
+// The server's URL, and one HTTP request to it.
+import { MillraceError, unreachable } from './errors.js';
+
+/** Returns the server's URL without a slash at the end. In a page it may be a path of the page's own origin. Throws `invalid`. */
+export function baseOf(url: string | URL): string {
+  const text = String(url);
+  try {
+    // `new URL` takes `localhost:8080` for a scheme, and `127.0.0.1:8080` for a file beside the page.
+    if (!/^((http|ws)s?:\/\/|[./]|$)/i.test(text)) throw 0;
+    const { href, username } = new URL(text.replace(/^ws/i, 'http'), globalThis.location?.href);
+    if (username) throw 0;
+    return href.replace(/\/*([?#].*)?$/, '');
+  } catch {
+    throw new MillraceError('invalid', `"${text}" is not the URL of a server; expected for example http://127.0.0.1:8080 or https://example.com`);
+  }
+}
+
+/** Sends a request. Throws `invalid` for a header that HTTP cannot carry, and `network` if there is no answer. */
+export async function send(fetcher: typeof fetch | undefined, url: string | URL, init: RequestInit & { headers: Record<string, string> }): Promise<Response> {
+  new Headers(init.headers);
+  try {
+    return await (fetcher ?? fetch)(url, init);
+  } catch (thrown) {
+    throw unreachable(thrown, url);
+  }
+}

@@ -1,0 +1,22 @@
+import { isEverywhere } from './info';
+
+/** How to serve the network with encryption and tokens: the three commands of the README, with the port of this server. */
+export interface Step {
+  readonly says: string;
+  readonly code: string;
+}
+
+/** Empty where the server serves the network already. */
+export function secureSteps(listen: readonly string[]): readonly Step[] {
+  if (isEverywhere(listen)) return [];
+  const { protocol, port } = new URL(listen[0] ?? location.origin);
+  const at = port || (protocol === 'https:' ? '443' : '80');
+  // A server with a certificate has its tokens, too, or its operator has decided otherwise.
+  if (protocol === 'https:') return [{ says: 'Start it with this address instead', code: `--listen 0.0.0.0:${at}` }];
+  const token = "millrace token create --key millrace.key --sub phone --subscribe '#' --history '#' --expires 1day";
+  return [
+    { says: 'Make a key that signs tokens', code: 'millrace token key --out millrace.key' },
+    { says: 'Stop this server, and serve with encryption and tokens', code: `millrace serve --listen 0.0.0.0:${at} --tls-dev --set 'auth.keys=["millrace.key.pub"]'` },
+    { says: 'Print the link for the phone, good for a day', code: `echo "https://$(hostname -I | cut -d' ' -f1):${at}/carcare#token=$(${token})"` },
+  ];
+}
