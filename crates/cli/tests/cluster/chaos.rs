@@ -206,7 +206,7 @@ fn faulty_wire(name: &str, kind: Kind) {
     if !kind.is_there() || !crate::process::is_there("haproxy") {
         return;
     }
-    let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(SECONDS / 2);
+    let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(SECONDS / 3);
     let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Chance::from_system().bits() % 1_000_000);
     let plan = Plan::of_wire(seed, Duration::from_secs(seconds));
     say(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
