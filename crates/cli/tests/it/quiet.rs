@@ -11,7 +11,7 @@ use millrace_rtc::{Event, Lane, Outputs, Peer};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{BOUND, Server, ask, millrace, repository};
+use crate::support::{BOUND, Process, Server, ask, millrace, repository};
 
 /// So long an answer is waited for that may not come.
 const GLANCE: Duration = Duration::from_millis(5);
@@ -28,6 +28,9 @@ fn whatever_peers_send_is_no_warning() {
     let home = format!("{}/quiet", env!("CARGO_TARGET_TMPDIR"));
     let plain = Server::start(&[&quiet[..], &["--shards", "2", "--udp", "127.0.0.1:0"]].concat());
     let secured = ["serve", "--tls-dev", "--listen", "127.0.0.1:0", "--shards", "1"];
+    // An authority that is new is announced, past the log.
+    let made = Process::start(millrace(&["cert", "dev"]).env("XDG_DATA_HOME", &home)).finish();
+    assert_eq!(made.code, Some(0), "{made:?}");
     let secured = Server::start_from(millrace(&[&secured[..], &quiet].concat()).env("XDG_DATA_HOME", &home));
 
     let connections = connections();

@@ -155,7 +155,10 @@ impl Sources {
 fn parse(text: &str) -> Result<Table, String> {
     let mut table: Table = toml::from_str(text).map_err(|error| {
         let start = error.span().map(|span| span.start);
-        format!("{}{}", start.map(|start| place(text, start)).unwrap_or_default(), error.message())
+        // This message quotes the value, which may be a secret. No other value of TOML is one that a table cannot hold.
+        let is_too_large = error.message().starts_with("invalid type:");
+        let what = if is_too_large { "a number has at most 64 bits; write a text in quotes" } else { error.message() };
+        format!("{}{what}", start.map(|start| place(text, start)).unwrap_or_default())
     })?;
     faults::make_lists(&mut table);
     let first = faults::all(&table)
