@@ -61,6 +61,21 @@ without "passwords of engines" crates/engine/src/lib.rs \
 without "buffers of half-sent requests" crates/transport/src/limits/patient.rs \
     'this\.hold\(buf\.capacity\(\)\)\?;' '' \
     $(test_of transport --lib a_large_buffer_counts_as_long_as_its_connection)
+without "the scheme of an origin" crates/transport/src/access/origin.rs \
+    '!is_https \|\| scheme' 'true || scheme' \
+    $(test_of transport --test it a_page_of_http_is_foreign_to_a_server_of_https)
+without "a second Host" crates/transport/src/access/origin.rs \
+    'if named\.next\(\)\.is_some\(\)' 'if false' \
+    $(test_of transport --test it a_request_names_exactly_one_host)
+without "answers to forged addresses" crates/rtc/src/connection.rs \
+    'const AMPLIFICATION_MAX: usize = 3;' 'const AMPLIFICATION_MAX: usize = 3000;' \
+    $(test_of rtc --lib an_address_that_answers_nothing_is_sent_little)
+without "libraries in the log" crates/server/src/log.rs \
+    'format!\("\{OWN\}=\{part\}"\)' 'part.to_owned()' \
+    $(test_of cli --test it whatever_peers_send_is_no_warning)
+without "the depth of JSON" crates/protocol/src/publication.rs \
+    '&& depth\(json\) > JSON_DEPTH_MAX' '&& false' \
+    $(test_of transport --test it json_that_is_too_deep_for_clients_is_no_json)
 
 rm -f "$log"
 printf '%d passed, %d failed\n' $bitten $toothless

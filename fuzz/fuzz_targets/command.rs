@@ -23,7 +23,7 @@ fn command(text: &str) {
     let (id, command) = decode_command(text);
     // No `Value`s: a payload may have numbers that none can hold.
     let fields: Option<HashMap<String, &RawValue>> = serde_json::from_str(text).ok();
-    let written = fields.map(|fields| fields.get("id").and_then(|id| id.get().parse().ok()));
+    let written = fields.map(|fields| fields.get("id").and_then(|id| id.get().parse().ok().filter(|id| *id > 0)));
     match command {
         Ok(command) => {
             let id = id.expect("a command has an id");

@@ -1,14 +1,13 @@
 //! `millrace serve`: the configuration that files, environment and flags make, served until a signal ends it.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use millrace_server::{
-    Reload, SetLogLevel, Sources,
+    Reload, Sources,
     config::Value,
+    log,
     tls::dev::{self, Files},
 };
-use tracing_subscriber::{EnvFilter, Layer as _, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
 use crate::{cert, number::number};
 
@@ -104,20 +103,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             eprintln!("{}", cert::next_steps(&made));
         }
     }
-    let set_log_level = init_log(&config.log);
+    // Standard output has only what scripts wait for.
+    let set_log_level = log::init(&config.log);
     let load = Box::new(move || Ok(args.clone().load()?.config));
     millrace_server::run(config, Reload { load, set_log_level }).await
-}
-
-/// Log lines go to standard error; standard output has only what scripts wait for. Returns what changes the level.
-fn init_log(log: &millrace_server::config::Log) -> SetLogLevel {
-    let filter = EnvFilter::try_new(&log.level).unwrap_or_else(|_| "info".into());
-    let is_terminal = std::io::stderr().is_terminal();
-    let (filter, level) = reload::Layer::new(filter);
-    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal);
-    let lines = if log.format == "json" { lines.json().boxed() } else { lines.boxed() };
-    tracing_subscriber::registry().with(filter).with(lines).init();
-    Box::new(move |new| Ok(level.reload(EnvFilter::try_new(new)?)?))
 }
 
 fn parse_set(text: &str) -> Result<(String, String), String> {

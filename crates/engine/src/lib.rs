@@ -12,12 +12,14 @@ mod mirror;
 mod nats;
 mod redis;
 mod remote;
+mod seldom;
 mod shares;
 mod sqlite;
 
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig};
 pub use memory::MemoryEngine;
+pub use seldom::Seldom;
 pub use shares::{Held, may_take};
 pub use sqlite::SqliteEngine;
 

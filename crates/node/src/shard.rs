@@ -409,7 +409,8 @@ impl<S: Sockets> Shard<S> {
                 tokio::task::spawn_local(async move {
                     let mut page = first.await;
                     while let Err(error) = page {
-                        tracing::warn!(%channel, %error, "history cannot be read, trying again");
+                        Metrics::add(&shard.metrics.history_retries, 1);
+                        tracing::debug!(%channel, %error, "history cannot be read, trying again");
                         tokio::time::sleep(RETRY).await;
                         page = shard.engine.page(&channel, since, policy, PAGE).await;
                     }

@@ -25,6 +25,7 @@ pub enum Code {
     Congested,
     RateLimited,
     Internal,
+    NotImplemented,
     Unavailable,
 }
 
@@ -50,6 +51,7 @@ pub const CODES: &[(Code, &str, u16, bool, &str)] = &[
     (Code::Congested, "congested", 429, true, "Publications come faster than they leave"),
     (Code::RateLimited, "rate_limited", 429, true, "Too fast"),
     (Code::Internal, "internal", 500, true, "Internal error"),
+    (Code::NotImplemented, "not_implemented", 501, false, "Not implemented"),
     (Code::Unavailable, "unavailable", 503, true, "Unavailable"),
 ];
 

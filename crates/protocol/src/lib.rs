@@ -20,4 +20,6 @@ pub use form::Form;
 pub use grant::{Grant, Right};
 pub use pattern_map::PatternMap;
 pub use position::{Epoch, Gap, Position, Since};
-pub use publication::{Holder, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead};
+pub use publication::{
+    Holder, JSON_DEPTH_MAX, KEY_BYTES_MAX, Kind, NewPublication, Payload, Publication, PublicationHead,
+};

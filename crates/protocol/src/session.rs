@@ -9,7 +9,9 @@ use serde::{
 };
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{ChannelName, Code, Error, Kind, NewPublication, Pattern, Position, Since};
+use crate::{
+    ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Pattern, Position, Since, publication::is_too_deep,
+};
 
 /// The WebSocket subprotocol.
 pub const SUBPROTOCOL: &str = "millrace.v1+json";
@@ -199,7 +201,8 @@ impl Policy {
     }
 }
 
-/// Reads one command. The id is there even if the command is bad, so that the reply finds its asker.
+/// Reads one command. The id is there even if the command is bad, so that the reply finds its asker. Id 0 is the server's own: a client
+/// that sends it gets an error without an id.
 ///
 /// Errors: [`Code::BadJson`] for what is no command; the code of the first bad part otherwise.
 pub fn decode_command(text: &str) -> (Option<u64>, Result<Command, Error>) {
@@ -211,10 +214,13 @@ pub fn decode_command(text: &str) -> (Option<u64>, Result<Command, Error>) {
                 id: u64,
             }
             let id = serde_json::from_str::<Object<OnlyId>>(text).ok().map(|Object(only)| only.id);
-            return (id, Err(Error::new(Code::BadJson, error.to_string())));
+            return (id.filter(|id| *id > 0), Err(Error::new(Code::BadJson, error.to_string())));
         }
     };
-    (Some(words.id), words.decode())
+    match words.id {
+        0 => (None, Err(Error::new(Code::BadJson, "`id` is a whole number from 1"))),
+        id => (Some(id), words.decode()),
+    }
 }
 
 impl Words<'_> {
@@ -327,6 +333,10 @@ impl PublishWords<'_> {
             },
             Some(_) => return Err(Error::new(Code::BadRequest, "`encoding` is `base64` or absent")),
             None if raw.starts_with('"') => (Kind::Text, Cow::Owned(text()?.into_bytes())),
+            None if is_too_deep(raw) => {
+                let detail = format!("`data` is nested deeper than {JSON_DEPTH_MAX} levels; publish it as a text");
+                return Err(Error::new(Code::BadJson, detail));
+            }
             None => (Kind::Json, Cow::Borrowed(raw.as_bytes())),
         };
         let mut publication = NewPublication::new(kind, data);
@@ -422,6 +432,10 @@ mod tests {
         let (id, command) = decode_command(r#"{"id":9,"dance":{}}"#);
         assert_eq!((id, command.unwrap_err().code), (Some(9), Code::BadJson));
         assert_eq!(decode_command("{").0, None);
+        for zero in [r#"{"id":0,"ping":{}}"#, r#"{"id":0,"dance":{}}"#] {
+            let (id, command) = decode_command(zero);
+            assert_eq!((id, command.unwrap_err().code), (None, Code::BadJson), "{zero}");
+        }
         assert_eq!(code(r#"{"id":1}"#), Code::BadJson);
         for array in ["[1]", r#"[1,null,null,null,null,null,null,{}]"#, r#"{"id":1,"presence":["a"]}"#] {
             assert_eq!(code(array), Code::BadJson, "{array}");

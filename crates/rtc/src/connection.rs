@@ -1,7 +1,5 @@
 use std::{
-    fmt::Display,
     net::SocketAddr,
-    panic::{AssertUnwindSafe, UnwindSafe, catch_unwind},
     time::{Duration, Instant},
 };
 
@@ -10,7 +8,7 @@ use str0m::{
     net::{Protocol, Receive, TcpType},
 };
 
-use crate::{crypto, egress::Exported};
+use crate::{contain::contain, crypto, egress::Exported};
 
 /// Where an end can be reached.
 #[derive(Clone, Debug)]
@@ -62,7 +60,20 @@ pub(crate) struct Connection {
     remote: Option<SocketAddr>,
     has_moved: bool,
     exported: Option<Exported>,
+    /// Until the other end has shown that it receives what is sent to it: what it has been sent for what it has sent.
+    unproven: Option<Unproven>,
 }
+
+/// Bytes to and from an address that may be forged: whoever made the offer knows the password, and can send from anybody's address.
+#[derive(Default)]
+struct Unproven {
+    received: usize,
+    sent: usize,
+}
+
+/// An unproven end is sent so many times what it has sent, its offer included, at most. A handshake fits, and two repetitions of its longest
+/// flight. Source: RFC 9000, section 8.1, has the same rule.
+const AMPLIFICATION_MAX: usize = 3;
 
 /// The other end has asked by STUN whether this one is there, and so lets it send.
 struct Consent {
@@ -142,6 +153,7 @@ impl Connection {
             remote: None,
             has_moved: false,
             exported: None,
+            unproven: is_lite.then(Unproven::default),
         }
     }
 
@@ -165,6 +177,13 @@ impl Connection {
         self.exported.take()
     }
 
+    /// The other end has sent so many bytes by another way: its offer.
+    pub fn add_received(&mut self, bytes: usize) {
+        if let Some(unproven) = &mut self.unproven {
+            unproven.received += bytes;
+        }
+    }
+
     /// When [`Connection::handle_timeout`] wants to be called.
     pub fn timeout(&self) -> Instant {
         self.timeout
@@ -180,6 +199,7 @@ impl Connection {
         tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
     ) -> Result<bool, Broken> {
         let now = self.tell_time(now);
+        self.add_received(datagram.len());
         let work = |rtc: &mut Rtc| {
             // What is no STUN, DTLS or RTP is nobody's.
             let Ok(receive) = Receive::new(Protocol::Udp, from, to, datagram) else { return Ok(false) };
@@ -224,12 +244,12 @@ impl Connection {
         if self.is_over {
             return Err(Broken::Over);
         }
-        let done = catch_unwind(AssertUnwindSafe(|| {
+        let done = contain(|| {
             self.remind_of_consent(&mut tell)?;
             let done = work(&mut self.rtc)?;
             self.drain(&mut tell)?;
             Ok(done)
-        }));
+        });
         let done = done.unwrap_or(Err(Broken::Panicked));
         self.exported = crypto::take_exported().or(self.exported.take());
         self.is_over |= done.is_err();
@@ -279,10 +299,21 @@ impl Connection {
                     return Ok(());
                 }
                 Output::Transmit(transmit) => {
+                    if let Some(unproven) = &mut self.unproven {
+                        if unproven.sent + transmit.contents.len() > AMPLIFICATION_MAX * unproven.received {
+                            continue;
+                        }
+                        unproven.sent += transmit.contents.len();
+                    }
                     if transmit.contents.first() >= Some(&NO_STUN) {
                         self.has_moved |= self.remote.replace(transmit.destination) != Some(transmit.destination);
                     }
                     tell(&mut self.rtc, Said::Datagram(transmit.destination, transmit.contents.into()))?;
+                }
+                Output::Event(str0m::Event::Connected) => {
+                    // It has answered with what was sent to it: the handshake is done.
+                    self.unproven = None;
+                    tell(&mut self.rtc, Said::Event(str0m::Event::Connected))?;
                 }
                 Output::Event(event) => tell(&mut self.rtc, Said::Event(event))?,
             }
@@ -295,20 +326,36 @@ impl Connection {
     }
 }
 
-/// Reads a description by one of the library's parsers, without its candidates.
+/// Parses a description by one of the library's parsers, without its candidates.
 ///
-/// Errors: what is wrong with it, a panic included.
-pub(crate) fn read<T, E: Display>(
-    description: &str,
-    parse: impl FnOnce(&str) -> Result<T, E> + UnwindSafe,
-) -> Result<T, String> {
-    let description = without_candidates(description);
-    let read = catch_unwind(|| parse(&description).map_err(|error| error.to_string()));
-    read.unwrap_or_else(|_| Err("the library has panicked over it".into()))
+/// Errors: [`NO_DESCRIPTION`]. The library's own words are for nobody else: they quote the input, and show addresses of memory.
+pub(crate) fn read<T, E>(description: &str, by: impl FnOnce(&str) -> Result<T, E>) -> Result<T, &'static str> {
+    parse(&without_candidates(description), by)
+}
+
+/// The same with its candidates, which the end that makes an offer needs.
+pub(crate) fn parse<T, E>(description: &str, by: impl FnOnce(&str) -> Result<T, E>) -> Result<T, &'static str> {
+    contain(|| by(description).ok()).flatten().ok_or(NO_DESCRIPTION)
+}
+
+const NO_DESCRIPTION: &str = "expected SDP as browsers write it, with `a=mid` in each `m=` section";
+
+/// Why the library refuses a description that it could parse, in fixed words.
+pub(crate) fn reason(broken: &Broken) -> &'static str {
+    let Broken::Failed(RtcError::RemoteSdp(what)) = broken else { return "it does not fit this connection" };
+    match &**what {
+        "missing a=fingerprint" => "it has no `a=fingerprint`",
+        "missing a=ice-ufrag/pwd" => "it has no `a=ice-ufrag` or no `a=ice-pwd`",
+        "No m-lines in offer" => "it has no `m=` section",
+        "Both peers being ICE-Lite not supported" => {
+            "it has `a=ice-lite`, and so has this server: one end must be a full ICE agent"
+        }
+        _ => "its `m=` sections do not fit this connection",
+    }
 }
 
 /// An end that is lite answers to whoever knows its password, so what a description says of where its sender may be is not looked at.
-pub(crate) fn without_candidates(description: &str) -> String {
+fn without_candidates(description: &str) -> String {
     let lines = description.lines().filter(|line| !line.starts_with("a=candidate:"));
     lines.flat_map(|line| [line, "\r\n"]).collect()
 }

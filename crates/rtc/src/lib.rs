@@ -8,6 +8,7 @@
 //! Read first: [`Peer`], [`Lane`], [`ufrag`] (which peer a stranger's datagram is for).
 
 mod connection;
+mod contain;
 mod crypto;
 pub mod egress;
 pub mod forward;
@@ -21,6 +22,7 @@ pub mod switch;
 pub mod turn;
 
 pub use connection::{Broken, Candidates};
+pub use contain::is_contained;
 pub use media::{MediaClient, MediaEvent, MediaOutput};
 pub use peer::{BadOffer, Event, Lane, Offer, Output, Outputs, Peer};
 pub use sink::Sink;

@@ -10,7 +10,7 @@ use str0m::{
 
 use crate::{
     BadOffer, Broken, Sink,
-    connection::{Connection, Said},
+    connection::{self, Connection, Said},
 };
 
 /// A client's end of a connection that media go over, packet by packet: what a load generator and the tests send and are sent. It encodes and
@@ -97,17 +97,19 @@ impl MediaClient {
 
     /// Errors: what is wrong with the answer.
     pub fn accept(&mut self, answer: &str) -> Result<(), BadOffer> {
-        let answer = SdpAnswer::from_sdp_string(answer).map_err(|error| BadOffer::new(&error))?;
+        let answer = connection::parse(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
         let Some(pending) = self.pending.take() else { return Ok(()) };
-        self.connection.rtc.sdp_api().accept_answer(pending, answer).map_err(|error| BadOffer::new(&error))
+        let accepted = self.connection.rtc.sdp_api().accept_answer(pending, answer);
+        accepted.map_err(|error| BadOffer::answer(connection::reason(&error.into())))
     }
 
     /// The answer to an offer of the other end, whose new lines come behind those that there are.
     ///
     /// Errors: what is wrong with the offer.
     pub fn answer(&mut self, offer: &str) -> Result<String, BadOffer> {
-        let offer = SdpOffer::from_sdp_string(offer).map_err(|error| BadOffer::new(&error))?;
-        let answer = self.connection.rtc.sdp_api().accept_offer(offer).map_err(|error| BadOffer::new(&error))?;
+        let offer = connection::parse(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
+        let answer = self.connection.rtc.sdp_api().accept_offer(offer);
+        let answer = answer.map_err(|error| BadOffer::new(connection::reason(&error.into())))?;
         Ok(answer.to_sdp_string())
     }
 

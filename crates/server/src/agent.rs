@@ -12,6 +12,7 @@ use std::{
 };
 
 use millrace_node::Router;
+use millrace_transport::admin::cannot_accept;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -37,7 +38,7 @@ pub async fn serve(listener: TcpListener, ready: Arc<AtomicBool>, router: Arc<Ro
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => drop(tokio::task::spawn_local(answer(stream, line(ready.load(Relaxed), congestion)))),
                 Err(error) => {
-                    tracing::warn!(%error, "an agent check cannot be accepted");
+                    cannot_accept(&error, "an agent check");
                     tokio::time::sleep(LOOK).await;
                 }
             },

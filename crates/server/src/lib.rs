@@ -6,6 +6,7 @@ mod admin;
 mod agent;
 pub mod auth;
 pub mod config;
+pub mod log;
 mod memory;
 mod pages;
 mod reload;

@@ -21,7 +21,7 @@ use millrace_transport::{
 };
 use serde::Deserialize;
 
-use crate::{tls::acme, turn};
+use crate::{log, tls::acme, turn};
 
 /// Only what this server sends may run or be loaded; the map draws in a worker, and styles are set by script.
 const POLICY: &str = "default-src 'self'; worker-src 'self' blob:; img-src 'self' data: blob:; \
@@ -178,6 +178,7 @@ impl Site {
         if let Some(figures) = &self.turn {
             turn::render(figures, &mut out);
         }
+        log::render(&mut out);
         fresh(text(StatusCode::OK, "text/plain; version=0.0.4", out))
     }
 

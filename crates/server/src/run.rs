@@ -169,6 +169,7 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
         query: config.auth.query,
         hosts: secure::is_open(&config).then(|| [&config.server.hosts[..], &config.tls.acme.domains].concat()),
         behind_proxy: config.server.behind_proxy,
+        is_https: tls.is_some() && !config.server.behind_proxy,
     });
     let (shown, settings) = watch::channel(shown(&config));
     let (questions, asked): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();

@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    fmt,
+    fmt, io,
     net::{IpAddr, SocketAddr},
     rc::Rc,
     str::FromStr,
@@ -16,6 +16,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use millrace_delivery::ConnId;
+use millrace_engine::Seldom;
 use millrace_protocol::{Code, Error, websocket};
 use serde::Serialize;
 use tokio::{net::TcpListener, sync::Semaphore, task::spawn_local};
@@ -134,6 +135,17 @@ impl Context {
     }
 }
 
+/// Logs that a listener cannot accept, once per minute at most. Descriptors or memory are short then; what is wrong with a single connection
+/// is its peer's matter.
+pub fn cannot_accept(error: &io::Error, what: &'static str) {
+    static SAID: Seldom = Seldom::new();
+    let is_of_peer = matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset);
+    match !is_of_peer && SAID.is_due() {
+        true => tracing::warn!(%error, what, "cannot be accepted: are there descriptors and memory left?"),
+        false => tracing::debug!(%error, what, "cannot be accepted"),
+    }
+}
+
 /// Answers questions over HTTP/1.1 until the task is dropped. Must run inside a `LocalRuntime` or a `LocalSet`.
 pub async fn serve<F: Future<Output = Response> + 'static>(
     listener: TcpListener,
@@ -146,7 +158,7 @@ pub async fn serve<F: Future<Output = Response> + 'static>(
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "an admin connection cannot be accepted");
+                cannot_accept(&error, "an admin connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }

@@ -17,6 +17,7 @@ use tokio::{
 };
 
 use crate::{
+    admin::cannot_accept,
     limits::{Limits, Permit},
     listener::set_options,
 };
@@ -69,7 +70,7 @@ pub async fn accept(listener: TcpListener, limits: &Arc<Limits>, begin: impl Fn(
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "a stream of datagrams cannot be accepted");
+                cannot_accept(&error, "a stream of datagrams");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -39,6 +39,7 @@ pub use data_channel::{Config as RtcConfig, Port as RtcPort};
 pub use drain::{Drain, MOVE};
 pub use limits::Limits;
 pub use listener::{Listener, serve};
+pub use millrace_rtc::is_contained;
 pub use rooms::Config as RoomsConfig;
 pub use sockets::Sockets;
 pub use udp::bind as bind_udp;

@@ -30,6 +30,7 @@ use tokio::{
 
 use crate::{
     access,
+    admin::cannot_accept,
     census::Census,
     data_channel, drain,
     http::{Context, Handover, Response, route},
@@ -170,7 +171,7 @@ async fn accept(
                 Err(error) => refusals.say(stream, &error),
             },
             Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
+                cannot_accept(&error, "a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -328,6 +329,8 @@ async fn http1(
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
+        // Who has asked for all it wants may say so, and is answered. What goes on has left hyper, and ends with it.
+        .half_close(true)
         .serve_connection(
             TokioIo::new(Patient::new(stream, context.limits.clone(), context.config().write_timeout)),
             service,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, header, request::Parts};
 use hyper::body::Incoming;
-use millrace_protocol::{ChannelName, Code, Error, Kind, NewPublication, Position, Right, session};
+use millrace_protocol::{ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Position, Right, session};
 use serde_json::{Value, json};
 use tokio::task::coop::consume_budget;
 
@@ -129,7 +129,8 @@ fn kind(headers: &HeaderMap, data: &[u8]) -> Result<Kind, Error> {
     }
     match Kind::detect(data) {
         detected if is("application/json") && detected != Kind::Json => {
-            Err(Error::new(Code::BadJson, "the body is not JSON"))
+            let detail = format!("the body is not JSON, or is nested deeper than {JSON_DEPTH_MAX} levels");
+            Err(Error::new(Code::BadJson, detail))
         }
         Kind::Binary if is_text => Err(Error::new(Code::BadRequest, "a text body is UTF-8")),
         _ if is_text => Ok(Kind::Text),

@@ -139,7 +139,7 @@ impl Replay {
                     self.form.encode_denied(&mut last, 0, &error);
                     return Some(last.into());
                 }
-                tracing::warn!(%error, "a replay broke off");
+                tracing::debug!(%error, "a replay broke off");
                 None
             }
         }

@@ -17,6 +17,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use millrace_delivery::{ConnId, Wire, prefetch};
+use millrace_engine::Seldom;
 use millrace_node::{Metrics, Transport};
 use millrace_protocol::session::Policy;
 use millrace_rtc::Lane;
@@ -452,7 +453,12 @@ impl Socket {
         };
         match changed {
             Ok(()) => self.watched = wanted.bits() as u16,
-            Err(error) => tracing::error!(%error, "a socket cannot be watched"),
+            Err(error) => {
+                static SAID: Seldom = Seldom::new();
+                if SAID.is_due() {
+                    tracing::error!(%error, "a socket cannot be watched");
+                }
+            }
         }
     }
 

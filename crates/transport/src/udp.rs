@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use millrace_engine::Seldom;
 use millrace_node::Metrics;
 use serde::Deserialize;
 use tokio::net::UdpSocket;
@@ -30,7 +31,10 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
         let (length, from) = match socket.recv_from(&mut datagram).await {
             Ok(received) => received,
             Err(error) => {
-                tracing::warn!(%error, "a datagram cannot be received");
+                static SAID: Seldom = Seldom::new();
+                if SAID.is_due() {
+                    tracing::warn!(%error, "a datagram cannot be received");
+                }
                 tokio::task::yield_now().await;
                 continue;
             }

@@ -194,7 +194,8 @@ impl World {
             let tickets = Arc::new(TicketKey::new(b"secret"));
             // Whoever asks is believed about where requests come from.
             let proxies = Proxies { trusted: Config::default().exempt, header: ForwardedHeader::XForwardedFor };
-            let access = Access { authority: Arc::new(Guard::new()), cookie: "token".into(), query: true, hosts: None };
+            let (authority, cookie) = (Arc::new(Guard::new()), "token".into());
+            let access = Access { authority, cookie, query: true, hosts: None, is_https: false };
             let context = Context::new(
                 shard,
                 limits(),

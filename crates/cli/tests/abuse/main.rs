@@ -9,12 +9,17 @@ mod attack;
 mod broker;
 mod honest;
 mod newcomers;
+#[path = "../ports/mod.rs"]
+mod ports;
 #[path = "../cluster/process.rs"]
 #[expect(dead_code, reason = "clusters need more of it")]
 mod process;
 mod report;
 mod server;
 mod trial;
+#[path = "../cluster/wire.rs"]
+#[expect(dead_code, reason = "only clusters have one that fails")]
+mod wire;
 
 use std::{
     io::{Read, Write},
@@ -91,7 +96,7 @@ fn one_neighbour_on(name: &'static str, kind: Kind) {
     }
     let folder = Folder::new(name);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let broker = runtime.block_on(Broker::start(kind, &folder));
+    let broker = runtime.block_on(Broker::start(kind, false, &folder));
     if kind == Kind::Redis {
         // A disk that is waited for would keep the attacker from its limit.
         let mut redis = TcpStream::connect(broker.url().trim_start_matches("redis://")).expect("it answers");

@@ -11,6 +11,7 @@ use tokio::{
 use crate::{
     ports::free_port,
     process::{BOUND, Folder, Process, is_there, path_of, until},
+    wire::Wire,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Broker {
     data: PathBuf,
     log: PathBuf,
     process: Option<Process>,
+    /// What the nodes reach it by, if it is to fail.
+    wire: Option<Wire>,
 }
 
 impl Kind {
@@ -45,20 +48,27 @@ impl Kind {
 }
 
 impl Broker {
-    pub async fn start(kind: Kind, folder: &Folder) -> Self {
-        let (data, log) = (folder.path("broker"), folder.path("broker.log"));
-        let mut broker = Self { kind, port: free_port(), data, log, process: None };
+    /// `is_wired`: nodes reach it by a [`Wire`].
+    pub async fn start(kind: Kind, is_wired: bool, folder: &Folder) -> Self {
+        let (data, log, port) = (folder.path("broker"), folder.path("broker.log"), free_port());
+        let wire = is_wired.then(|| Wire::start(port));
+        let mut broker = Self { kind, port, data, log, process: None, wire };
         broker.begin().await;
         broker
     }
 
     /// As `--engine` takes it.
     pub fn url(&self) -> String {
+        let port = self.wire.as_ref().map_or(self.port, |wire| wire.port);
         match self.kind {
             Kind::Memory => "memory".into(),
-            Kind::Redis => format!("redis://127.0.0.1:{}", self.port),
-            Kind::Nats => format!("nats://127.0.0.1:{}", self.port),
+            Kind::Redis => format!("redis://127.0.0.1:{port}"),
+            Kind::Nats => format!("nats://127.0.0.1:{port}"),
         }
+    }
+
+    pub fn wire(&self) -> &Wire {
+        self.wire.as_ref().expect("a broker that was started with a wire")
     }
 
     pub fn pause(&self) {

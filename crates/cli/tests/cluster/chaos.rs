@@ -16,6 +16,7 @@ use crate::{
     crowd::Crowd,
     load::Load,
     process::{BOUND, say, setting, turn},
+    wire::Towards,
 };
 
 const CHANNELS: usize = 40;
@@ -45,6 +46,9 @@ enum Step {
     Resume,
     Stop(Signal),
     Restart(Data),
+    Cut,
+    Hold(Towards),
+    Release(Towards),
 }
 
 /// Steps and when they happen, from the first publication on.
@@ -81,6 +85,30 @@ impl Plan {
         steps.sort_by_key(|(at, _)| *at);
         Self(steps)
     }
+
+    /// The wire between all nodes and the engine fails every few seconds: it is cut, or nothing passes one way or both for a while, and at times it is
+    /// cut while what was sent is still under way.
+    fn of_wire(seed: u64, length: Duration) -> Self {
+        let mut chance = Chance::from_seed(seed);
+        let (mut at, end) = (length.mul_f64(0.1), length.mul_f64(0.9));
+        let mut steps = Vec::new();
+        while at < end {
+            let long = Duration::from_secs_f64(chance.between(0.05, 3.0));
+            let ways: &[Towards] = match chance.bits() % 4 {
+                0 => &[],
+                1 => &[Towards::Broker],
+                2 => &[Towards::Nodes],
+                _ => &[Towards::Broker, Towards::Nodes],
+            };
+            steps.extend(ways.iter().map(|way| (at, Step::Hold(*way))));
+            if ways.is_empty() || chance.happens(0.5) {
+                steps.push((at + long.mul_f64(0.9), Step::Cut));
+            }
+            steps.extend(ways.iter().map(|way| (at + long, Step::Release(*way))));
+            at += long + Duration::from_secs_f64(chance.between(0.3, 1.5));
+        }
+        Self(steps)
+    }
 }
 
 impl fmt::Display for Plan {
@@ -108,13 +136,17 @@ async fn take(step: Step, cluster: &mut Cluster) {
             cluster.broker.lose_data();
             cluster.broker.begin().await;
         }
+        Step::Cut => cluster.broker.wire().cut(),
+        Step::Hold(towards) => cluster.broker.wire().hold(towards),
+        Step::Release(towards) => cluster.broker.wire().release(towards),
     }
 }
 
 /// The whole test: load, faults, the end, the verdict.
 async fn run(name: &str, kind: Kind, nodes: usize, seconds: u64, history_lost: bool, plan: &Plan) {
     let ways = Way::ALL.map(|way| (way, CLIENTS / Way::ALL.len()));
-    let mut cluster = Cluster::start(name, kind, nodes, nodes, SETTINGS).await;
+    let is_wired = plan.0.iter().any(|(_, step)| matches!(step, Step::Cut | Step::Hold(_)));
+    let mut cluster = Cluster::start_by(is_wired, name, kind, nodes, nodes, SETTINGS).await;
     let crowd = Crowd::start(&cluster.server(), &ways, CHANNELS);
     let load = Load::start(&cluster.server(), CHANNELS, PER_S);
     let started = Instant::now();
@@ -166,6 +198,29 @@ fn memory_of_a_killed_node_is_a_gap() {
     let plan = Plan(vec![(at(0.4), Step::Kill(0)), (at(0.45), Step::Begin(0))]);
     say(&format!("\nmemory: {plan}"));
     block_on(run("memory", Kind::Memory, 1, seconds, true, &plan));
+}
+
+/// The network between nodes and engine fails, the processes do not.
+fn faulty_wire(name: &str, kind: Kind) {
+    let _turn = turn();
+    if !kind.is_there() || !crate::process::is_there("haproxy") {
+        return;
+    }
+    let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(SECONDS / 3);
+    let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Chance::from_system().bits() % 1_000_000);
+    let plan = Plan::of_wire(seed, Duration::from_secs(seconds));
+    say(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
+    block_on(run(name, kind, NODES, seconds, false, &plan));
+}
+
+#[test]
+fn redis_over_a_faulty_network_loses_nothing() {
+    faulty_wire("redis-network", Kind::Redis);
+}
+
+#[test]
+fn nats_over_a_faulty_network_loses_nothing() {
+    faulty_wire("nats-network", Kind::Nats);
 }
 
 #[test]

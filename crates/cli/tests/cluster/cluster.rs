@@ -39,8 +39,13 @@ struct Node {
 impl Cluster {
     /// `up` of `count` nodes are started, and the balancer knows them all. `settings` are `SECTION.KEY=VALUE`.
     pub async fn start(name: &str, kind: Kind, count: usize, up: usize, settings: &[&str]) -> Self {
+        Self::start_by(false, name, kind, count, up, settings).await
+    }
+
+    /// `is_wired`: the nodes reach the broker by a wire that can be made to fail.
+    pub async fn start_by(is_wired: bool, name: &str, kind: Kind, count: usize, up: usize, settings: &[&str]) -> Self {
         let folder = Folder::new(name);
-        let broker = Broker::start(kind, &folder).await;
+        let broker = Broker::start(kind, is_wired, &folder).await;
         let nodes: Vec<Node> = (0..count).map(|i| Node::new(i, &broker.url(), settings, &folder)).collect();
         let balancer =
             Balancer::start(&folder, &nodes.iter().map(|node| (node.port, node.agent)).collect::<Vec<_>>()).await;

@@ -13,8 +13,10 @@ mod load;
 mod opening;
 #[path = "../ports/mod.rs"]
 mod ports;
+mod presence;
 mod process;
 mod report;
 mod rolling;
 mod shards;
 mod storm;
+mod wire;

@@ -109,7 +109,11 @@ impl World {
 
     fn serve(&self, domain: &str, port: u16) -> Process {
         let mut command = millrace(&["serve", "--shards", "1", "--listen", &format!("127.0.0.1:{port}")]);
-        command.args(["--tls-acme", domain, "--tls-acme-accept-terms", "--set", "log.level=trace"]);
+        command.args(["--tls-acme", domain, "--tls-acme-accept-terms"]);
+        command.args([
+            "--set",
+            "log.level=trace,instant_acme=trace,reqwest=trace,hyper=trace,hyper_util=trace,rustls=trace",
+        ]);
         command.args(["--set", "drain.window=0s", "--set", r#"tls.acme.contact=["ops@app.example"]"#]);
         let directory = format!("https://127.0.0.1:{}/dir", self.directory);
         for (key, value) in [("directory", directory), ("ca", self.path("ca.pem")), ("cache", self.path("cache"))] {

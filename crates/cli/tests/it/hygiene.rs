@@ -16,6 +16,10 @@ use crate::support::{BOUND, Server, free_port, run};
 /// In every secret; what follows it says which one was found.
 const MARK: &str = "hush0c0ffee";
 
+/// Libraries are logged only by their names: those that meet what comes from outside, and the clients of engines.
+const EVERYTHING: &str =
+    "log.level=trace,h2=trace,hyper=trace,hyper_util=trace,rustls=trace,str0m=trace,async_nats=trace,redis=trace";
+
 /// A secret that looks like a token, too, named after where it is put.
 fn secret(place: &str) -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -27,7 +31,7 @@ fn secrets_and_payloads_are_in_no_log_metric_or_page() {
     let own = secret("server.secret");
     let setting = format!("server.secret={own}");
     // Pages are the same for everybody; what is searched is what tells about this server.
-    let server = Server::start(&["--udp", "127.0.0.1:0", "--set", "log.level=trace", "--set", &setting]);
+    let server = Server::start(&["--udp", "127.0.0.1:0", "--set", EVERYTHING, "--set", &setting]);
     let address = server.address.clone();
     say_by_http(&address);
     say_by_http2(&server.url);
@@ -57,7 +61,7 @@ fn passwords_of_engines_and_secrets_are_shown_by_no_command_and_no_error() {
         assert!(shown.out.contains(&format!("127.0.0.1:{port}")), "the address itself is worth showing: {}", shown.out);
         assert_none(&(shown.out + &shown.err), "config effective");
         // Nobody listens there: whatever it says about that, it does not say this.
-        let server = Server::start(&["--set", "log.level=trace", "--set", &url, "--set", &own]);
+        let server = Server::start(&["--set", EVERYTHING, "--set", &url, "--set", &own]);
         assert_none(&server.get("/v1/info").body, "a page");
         let mut process = server.process;
         process.signal(Signal::TERM);

@@ -4,12 +4,14 @@ mod acme;
 mod balancer;
 mod cli;
 mod docs;
+mod flood;
 mod gateway;
 mod hygiene;
 mod lab;
 mod memory;
 #[path = "../ports/mod.rs"]
 mod ports;
+mod quiet;
 mod readme;
 mod restart;
 mod serving;

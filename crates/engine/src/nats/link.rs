@@ -150,7 +150,7 @@ impl Link {
         let mut state = self.state.subscribe();
         tokio::select! {
             _ = state.wait_for(|state| *state != during) => {}
-            () = self.dropped.notified() => tracing::warn!("publications came from NATS faster than they were taken"),
+            () = self.dropped.notified() => tracing::info!("publications came from NATS faster than they were taken"),
         }
     }
 

@@ -329,7 +329,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
             for (name, before) in holes {
                 if mirror.give_up(&name, before, clock.now_ms()) {
                     keeper.repairs.fetch_add(1, Relaxed);
-                    tracing::warn!(channel = %name, "a publication was lost on its way here; it is read from history");
+                    tracing::debug!(channel = %name, "a publication was lost on its way here; it is read from history");
                 }
             }
         }
@@ -356,7 +356,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                 let is_same = heard.is_some() && mirror.top(name) == *heard && mirror.is_joined(name);
                 if is_same && heard.as_ref() != Some(&top) && keeper.is_current(generation) {
                     keeper.repairs.fetch_add(1, Relaxed);
-                    tracing::warn!(channel = %name, "publications were lost on their way here; they are read from history");
+                    tracing::debug!(channel = %name, "publications were lost on their way here; they are read from history");
                     mirror.join(name, top, self.local.clock.now_ms());
                 }
             }

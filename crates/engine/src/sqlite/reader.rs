@@ -17,7 +17,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::oneshot;
 
 use super::file::{File, describe};
-use crate::{Answer, Newest, OpenError, remote::Past};
+use crate::{Answer, Newest, OpenError, Seldom, remote::Past};
 
 const THREADS: usize = 2;
 /// Most reads that wait; beyond, readers are refused.
@@ -69,7 +69,10 @@ impl Readers {
             match answered.await {
                 Ok(Ok(read)) => Ok(read),
                 Ok(Err(error)) => {
-                    tracing::error!(%error, "the past cannot be read from the file");
+                    static SAID: Seldom = Seldom::new();
+                    if SAID.is_due() {
+                        tracing::error!(%error, "the past cannot be read from the file");
+                    }
                     Err(Error::new(Code::Unavailable, "the past cannot be read from the disk"))
                 }
                 Err(_) => Err(Error::new(Code::Unavailable, "this server ends; another one will answer")),

@@ -1,6 +1,5 @@
 use std::{
     collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -8,6 +7,7 @@ use std::{
 use opus_pure::{MAX_PACKET_SAMPLES, OpusDecoder};
 
 use super::{CLOCK_HZ, FRAME, FRAME_TIME, HANGOVER};
+use crate::contain::contain;
 
 /// What comes waits so long before it is heard, at first and at least; whoever comes later than that makes it longer.
 const DELAY_MIN: Duration = Duration::from_millis(40);
@@ -166,14 +166,14 @@ impl Voice {
         self.sound.resize(start + samples, 0.0);
         let Self { decoder, sound, .. } = self;
         let out = &mut sound[start..];
-        let work = AssertUnwindSafe(|| match is_copy {
+        let decoded = contain(|| match is_copy {
             true => decoder.decode_fec(packet, samples, out),
             false => decoder.decode(packet, samples, out),
         });
-        let decoded = match catch_unwind(work) {
-            Ok(Ok(decoded)) => decoded.min(samples),
-            Ok(Err(_)) => FRAME,
-            Err(_) => {
+        let decoded = match decoded {
+            Some(Ok(decoded)) => decoded.min(samples),
+            Some(Err(_)) => FRAME,
+            None => {
                 *self = Self {
                     waiting: std::mem::take(&mut self.waiting),
                     next: self.next,

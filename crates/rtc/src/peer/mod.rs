@@ -1,7 +1,6 @@
 use std::{
     collections::VecDeque,
     net::SocketAddr,
-    panic::catch_unwind,
     time::{Duration, Instant},
 };
 
@@ -13,6 +12,7 @@ use str0m::{
 
 use crate::{
     connection::{self, Broken, Candidates, Connection, Said},
+    contain::contain,
     crypto,
 };
 
@@ -99,10 +99,13 @@ pub struct Offer {
     pub sdp: String,
 }
 
-/// Why no peer came of an offer.
+/// Why no peer came of an offer: always one of a few fixed sentences, since a remote peer is told them.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct BadOffer(String);
+#[error("the {kind} cannot be used: {what}")]
+pub struct BadOffer {
+    kind: &'static str,
+    what: &'static str,
+}
 
 impl Lane {
     pub const ALL: [Lane; 2] = [Lane::Session, Lane::Latest];
@@ -122,17 +125,18 @@ impl Peer {
     ///
     /// Errors: what is wrong with the offer.
     pub fn answer(offer: &str, candidates: &Candidates, now: Instant) -> Result<(Self, String), BadOffer> {
-        let offer = connection::without_candidates(offer);
-        if !offer.contains("\r\nm=application ") {
-            return Err(BadOffer::new(&"it has no `m=application`; create a data channel first"));
+        if !offer.lines().skip(1).any(|line| line.starts_with("m=application ")) {
+            return Err(BadOffer::new("it has no `m=application`; create a data channel first"));
         }
-        let made = catch_unwind(|| {
-            let offer = SdpOffer::from_sdp_string(&offer).map_err(|error| BadOffer::new(&error))?;
+        let offer_bytes = offer.len();
+        let offer = connection::read(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
+        let made = contain(|| {
             let mut peer = Self::new(true, candidates, now);
-            let answer = peer.connection.rtc.sdp_api().accept_offer(offer).map_err(|error| BadOffer::new(&error))?;
+            peer.connection.add_received(offer_bytes);
+            let answer = peer.connection.rtc.sdp_api().accept_offer(offer)?;
             Ok((peer, answer.to_sdp_string()))
         });
-        made.unwrap_or_else(|_| Err(BadOffer::new(&"the library has panicked over it")))
+        made.unwrap_or(Err(Broken::Panicked)).map_err(|broken| BadOffer::new(connection::reason(&broken)))
     }
 
     /// A client's end, reachable at `local`, with both channels.
@@ -320,8 +324,12 @@ pub(crate) fn write(rtc: &mut Rtc, id: Option<ChannelId>, is_text: bool, message
 }
 
 impl BadOffer {
-    pub(crate) fn new(what: &dyn std::fmt::Display) -> Self {
-        Self(format!("the offer cannot be taken: {what}"))
+    pub(crate) fn new(what: &'static str) -> Self {
+        Self { kind: "offer", what }
+    }
+
+    pub(crate) fn answer(what: &'static str) -> Self {
+        Self { kind: "answer", what }
     }
 }
 
@@ -329,9 +337,9 @@ impl Offer {
     /// Errors: what is wrong with the answer.
     pub fn accept(self, answer: &str) -> Result<Peer, BadOffer> {
         let Self { mut peer, pending, .. } = self;
-        let bad = |what: &dyn std::fmt::Display| BadOffer(format!("the answer cannot be taken: {what}"));
-        let answer = SdpAnswer::from_sdp_string(answer).map_err(|error| bad(&error))?;
-        peer.connection.rtc.sdp_api().accept_answer(pending, answer).map_err(|error| bad(&error))?;
+        let bad = |broken: Broken| BadOffer::answer(connection::reason(&broken));
+        let answer = connection::parse(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
+        peer.connection.rtc.sdp_api().accept_answer(pending, answer).map_err(|error| bad(error.into()))?;
         Ok(peer)
     }
 }

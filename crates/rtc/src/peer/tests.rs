@@ -96,6 +96,46 @@ fn both_channels_open_and_carry_messages() {
 }
 
 /// An acknowledgement that is still on its way is not waited for, and nothing is sent twice, however long nothing was said before.
+/// Whoever made the offer can begin a handshake from the address of somebody else, who then is not to be flooded with its answers.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
+fn an_address_that_answers_nothing_is_sent_little() {
+    let start = Instant::now();
+    let mut now = start;
+    let [client_at, server_at]: [SocketAddr; 2] = ["127.0.0.1:1001", "127.0.0.1:1002"].map(|at| at.parse().unwrap());
+    let offer = Peer::offer(client_at, now);
+    let mut received = offer.sdp.len();
+    let (mut server, answer) = Peer::answer(&offer.sdp, &server_at.into(), now).unwrap();
+    let mut client = offer.accept(&answer).unwrap();
+    let (mut outs, mut sent, mut begun) = ([Outputs::default(), Outputs::default()], 0, None);
+    let is_handshake = |datagram: &[u8]| (20..=63).contains(&datagram[0]);
+    // Until the server's first flight, which does not arrive, and for a minute after it, in which nothing comes.
+    while now < begun.unwrap_or(start) + Duration::from_secs(60) {
+        let [of_client, of_server] = outs.each_mut().map(|out| std::mem::take(&mut out.datagrams));
+        for (_, datagram) in of_client.into_iter().filter(|_| begun.is_none()) {
+            received += datagram.len();
+            server.handle_datagram(now, client_at, server_at, &datagram, &mut outs[1]).unwrap();
+        }
+        for (_, datagram) in of_server {
+            sent += datagram.len();
+            match is_handshake(&datagram) {
+                true => begun = begun.or(Some(now)),
+                false => _ = client.handle_datagram(now, server_at, client_at, &datagram, &mut outs[0]).unwrap(),
+            }
+        }
+        let next = client.timeout().min(server.timeout());
+        now = next.clamp(now + Duration::from_millis(1), now + Duration::from_secs(1));
+        if begun.is_none() {
+            client.handle_timeout(now, &mut outs[0]).unwrap();
+        }
+        if server.handle_timeout(now, &mut outs[1]).is_err() {
+            break;
+        }
+    }
+    assert!(begun.is_some() && sent > 1000, "{sent}");
+    assert!(sent <= 3 * received, "{sent} bytes for {received}");
+}
+
 #[test]
 fn a_message_in_several_datagrams_waits_for_nothing() {
     for (bytes, datagrams) in [(500, 1), (1300, 2), (3000, 3)] {
@@ -172,6 +212,16 @@ fn bad_offers_are_refused_with_the_reason() {
     assert!(Peer::answer(&good, &local, now).is_ok());
     for bad in ["", "v=0", "\0\0", &good.replace("m=application", "m=audio"), &good.replace("a=fingerprint", "a=x")] {
         assert!(Peer::answer(bad, &local, now).is_err(), "{bad}");
+    }
+    // What the library says of an offer shows where it lies in memory, and quotes it.
+    for (bad, part) in [
+        (good.replace("a=mid:", "a=mad:"), "`a=mid`"),
+        (good.replace("a=ice-ufrag:", "a=x:"), "a=ice-ufrag"),
+        (good.replace("a=fingerprint:", "a=x:"), "a=fingerprint"),
+        (good.replace("v=0", "v=0x7f"), "as browsers write it"),
+    ] {
+        let refused = Peer::answer(&bad, &local, now).err().expect(part).to_string();
+        assert!(refused.contains(part) && !refused.contains("0x") && !refused.contains("Offset"), "{refused}");
     }
     for cut in (0..good.len()).step_by(7) {
         let _ = Peer::answer(&good[..cut], &local, now);

@@ -187,11 +187,12 @@ impl Member {
 
     /// Errors: what is wrong with the offer.
     pub fn accept_offer(&mut self, offer: &str, brought: &mut Brought) -> Result<String, BadOffer> {
-        let read = connection::read(offer, SdpOffer::from_sdp_string).map_err(|error| BadOffer::new(&error))?;
+        let read = connection::read(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
+        self.connection.add_received(offer.len());
         let work = |rtc: &mut str0m::Rtc| Ok(rtc.sdp_api().accept_offer(read)?.to_sdp_string());
         // Ours is taken back: it is made again.
         self.wants_offer |= self.pending.take().is_some();
-        let answer = self.run(brought, work).map_err(|error| BadOffer::new(&error))?;
+        let answer = self.run(brought, work).map_err(|broken| BadOffer::new(connection::reason(&broken)))?;
         self.ufrag = self.connection.rtc.direct_api().local_ice_credentials().ufrag.into();
         if self.role != Role::Member {
             self.offer = Some(offer.into());
@@ -238,10 +239,10 @@ impl Member {
     ///
     /// Errors: what is wrong with it.
     pub fn accept_answer(&mut self, answer: &str, brought: &mut Brought) -> Result<Vec<Line>, BadOffer> {
-        let bad = |what: &dyn std::fmt::Display| BadOffer::new(&format!("its answer: {what}"));
-        let read = connection::read(answer, SdpAnswer::from_sdp_string).map_err(|error| bad(&error))?;
+        let bad = |broken: Broken| BadOffer::answer(connection::reason(&broken));
+        let read = connection::read(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
         let Some(Pending { offer, lines }) = self.pending.take() else { return Ok(Vec::new()) };
-        self.run(brought, |rtc| Ok(rtc.sdp_api().accept_answer(offer, read)?)).map_err(|error| bad(&error))?;
+        self.run(brought, |rtc| Ok(rtc.sdp_api().accept_answer(offer, read)?)).map_err(bad)?;
         self.slots.extend(lines.iter().map(|line| Slot::new(line.mid, line.kind)));
         Ok(lines)
     }

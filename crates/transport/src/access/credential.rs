@@ -32,7 +32,7 @@ pub fn find<'a>(access: &Access, parts: &'a Parts, allowed_origins: &[String]) -
         return if access.query { Ok(Some(token)) } else { Err(Error::new(Code::BadRequest, detail)) };
     }
     match cookie(&parts.headers, &access.cookie) {
-        Some(token) if origin::may_use_cookies(parts, access.behind_proxy, allowed_origins)? => Ok(Some(token.into())),
+        Some(token) if origin::may_use_cookies(parts, access, allowed_origins)? => Ok(Some(token.into())),
         _ => Ok(None),
     }
 }

@@ -66,6 +66,9 @@ pub struct Access {
     pub hosts: Option<Vec<String>>,
     /// True if a proxy stands in front of this server. The proxy may replace `Host`, so a loopback name proves nothing.
     pub behind_proxy: bool,
+    /// True if this server speaks TLS itself and no proxy stands in front of it: then its own pages come over `https` alone, and a page of
+    /// `http` with the same name is foreign.
+    pub is_https: bool,
 }
 
 /// Whoever a request comes from, as far as rights go.
@@ -102,21 +105,30 @@ impl Access {
         if self.authority.is_revoked(&caller.grant) { Err(live::revoked()) } else { Ok(()) }
     }
 
-    /// Errors: [`Code::Forbidden`] if the page's origin is not allowed, or the `Host` is a foreign name.
+    /// Errors: [`Code::Forbidden`] if the page's origin is not allowed, or the `Host` is a foreign name; [`Code::BadRequest`] if the
+    /// request names no host, or several.
     pub fn check_origin(&self, parts: &Parts, allowed_origins: &[String]) -> Result<(), Error> {
+        origin::check_names_host(parts)?;
         origin::check_host(self.hosts.as_deref(), parts)?;
-        origin::check(parts, self.behind_proxy, allowed_origins)
+        origin::check(parts, self, allowed_origins)
     }
 
     /// Returns what the requesting page may read of the answer.
     pub(crate) fn shown_to(&self, parts: &Parts, allowed_origins: &[String]) -> Shown {
-        origin::shown_to(parts, self.behind_proxy, allowed_origins)
+        origin::shown_to(parts, self, allowed_origins)
     }
 }
 
 impl From<Everyone> for Access {
     fn from(everyone: Everyone) -> Self {
-        Self { authority: Arc::new(everyone), cookie: String::new(), query: false, hosts: None, behind_proxy: false }
+        Self {
+            authority: Arc::new(everyone),
+            cookie: String::new(),
+            query: false,
+            hosts: None,
+            behind_proxy: false,
+            is_https: false,
+        }
     }
 }
 

@@ -8,8 +8,10 @@
 
 use std::net::IpAddr;
 
-use http::{header, request::Parts, uri::Authority};
+use http::{Version, header, request::Parts, uri::Authority};
 use millrace_protocol::{Code, Error};
+
+use super::Access;
 
 /// Maximum length of an origin that a refusal repeats.
 const ORIGIN_BYTES_MAX: usize = 256;
@@ -45,8 +47,8 @@ pub enum Shown {
 /// image, a link), and none with a `GET` to the page's own origin.
 ///
 /// Errors: [`Code::Forbidden`] for any other page.
-pub fn check(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Result<(), Error> {
-    match origin(parts, behind_proxy, allowed) {
+pub fn check(parts: &Parts, access: &Access, allowed: &[String]) -> Result<(), Error> {
+    match origin(parts, access, allowed) {
         Origin::Foreign => Err(foreign(parts)),
         _ => Ok(()),
     }
@@ -56,8 +58,8 @@ pub fn check(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Result<()
 /// Cookies ignore ports (RFC 6265, section 8.5), so pages of other loopback ports send them, too.
 ///
 /// Errors: [`Code::Forbidden`] for any other page.
-pub fn may_use_cookies(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Result<bool, Error> {
-    match origin(parts, behind_proxy, allowed) {
+pub fn may_use_cookies(parts: &Parts, access: &Access, allowed: &[String]) -> Result<bool, Error> {
+    match origin(parts, access, allowed) {
         Origin::Same | Origin::Named => Ok(true),
         Origin::Any | Origin::Loopback | Origin::Foreign => Err(foreign(parts)),
         // Browsers leave the origin of a page's own reads out, and say so here. Source: Fetch Metadata, section 2.3.
@@ -65,14 +67,43 @@ pub fn may_use_cookies(parts: &Parts, behind_proxy: bool, allowed: &[String]) ->
     }
 }
 
-pub fn shown_to(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Shown {
-    match origin(parts, behind_proxy, allowed) {
+pub fn shown_to(parts: &Parts, access: &Access, allowed: &[String]) -> Shown {
+    match origin(parts, access, allowed) {
         Origin::Named => Shown::Answer { with_cookies: true },
         Origin::Any | Origin::Loopback => Shown::Answer { with_cookies: false },
         // Behind a proxy the scheme is not known: for the browser this may be a page of another origin.
         Origin::Same if is_any(allowed) => Shown::Answer { with_cookies: false },
         Origin::Same | Origin::Unsaid => Shown::Unsaid,
         Origin::Foreign => Shown::Refusal,
+    }
+}
+
+/// Checks that the request names one host. HTTP/1.0 may leave the host out: no browser speaks it.
+///
+/// Source: RFC 9112, section 3.2; RFC 9113, section 8.3.1.
+///
+/// Errors: [`Code::BadRequest`] if the host is missing, is there twice, or cannot be parsed.
+pub fn check_names_host(parts: &Parts) -> Result<(), Error> {
+    let bad = |detail| Err(Error::new(Code::BadRequest, detail));
+    let mut named = parts.headers.get_all(header::HOST).into_iter();
+    let (host, target) = (named.next(), parts.uri.authority());
+    if named.next().is_some() {
+        return bad("the request has several `Host` headers; send one");
+    }
+    let Some(host) = host else {
+        return match target.is_some() || parts.version < Version::HTTP_11 {
+            true => Ok(()),
+            false => bad("the request has no `Host` header; send one, for example `Host: example.org`"),
+        };
+    };
+    match Authority::try_from(host.as_bytes()) {
+        Err(_) => bad("the `Host` header cannot be parsed; expected HOST or HOST:PORT"),
+        Ok(host) if host.as_str().contains('@') => bad("the `Host` header has a user name; expected HOST or HOST:PORT"),
+        // In HTTP/1.1 a target with an authority takes precedence, whatever `Host` says.
+        Ok(host) if parts.version == Version::HTTP_2 && target.is_some_and(|target| *target != host) => {
+            bad("`Host` and `:authority` name different hosts; send the same one, or only `:authority`")
+        }
+        Ok(_) => Ok(()),
     }
 }
 
@@ -92,7 +123,7 @@ pub fn check_host(hosts: Option<&[String]>, parts: &Parts) -> Result<(), Error> 
     Err(Error::new(Code::Forbidden, detail))
 }
 
-fn origin(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Origin {
+fn origin(parts: &Parts, access: &Access, allowed: &[String]) -> Origin {
     let Some(origin) = parts.headers.get(header::ORIGIN) else { return Origin::Unsaid };
     let page = origin.to_str().ok().and_then(|origin| {
         let (scheme, page) = origin.split_once("://")?;
@@ -102,10 +133,12 @@ fn origin(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Origin {
         return Origin::Named;
     }
     let asked = authority(parts);
-    if let (Some((_, page)), Some(asked)) = (&page, &asked) {
-        // A port that is not written is the scheme's; which scheme a proxy has taken off is not known here.
-        let port = |of: &Authority| of.port_u16().filter(|port| ![80, 443].contains(port));
-        if page.host().eq_ignore_ascii_case(asked.host()) && port(page) == port(asked) {
+    if let (Some((scheme, page)), Some(asked)) = (&page, &asked) {
+        // A port that is not written is the scheme's default. Behind a proxy the server cannot know the scheme.
+        let default_ports: &[u16] = if access.is_https { &[443] } else { &[80, 443] };
+        let port = |of: &Authority| of.port_u16().filter(|port| !default_ports.contains(port));
+        let is_same_scheme = !access.is_https || scheme.eq_ignore_ascii_case("https");
+        if is_same_scheme && page.host().eq_ignore_ascii_case(asked.host()) && port(page) == port(asked) {
             return Origin::Same;
         }
     }
@@ -115,7 +148,7 @@ fn origin(parts: &Parts, behind_proxy: bool, allowed: &[String]) -> Origin {
     match (&page, &asked) {
         // A list replaces this default. A proxy may have replaced `Host`, so behind one there is no such default.
         (Some(("http" | "https", page)), Some(asked))
-            if allowed.is_empty() && !behind_proxy && is_loopback(page.host()) && is_loopback(asked.host()) =>
+            if allowed.is_empty() && !access.behind_proxy && is_loopback(page.host()) && is_loopback(asked.host()) =>
         {
             Origin::Loopback
         }

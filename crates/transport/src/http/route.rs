@@ -115,6 +115,7 @@ async fn read_many(context: &Context, parts: &Parts) -> Result<Routed, Error> {
 }
 
 async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
+    check_coding(parts)?;
     let path = parts.uri.path();
     if parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok((preflight(), None));
@@ -190,6 +191,22 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
             Some(page) => Ok(plain(page)),
             None => Err(not_found()),
         },
+    }
+}
+
+/// A body that is packed on the way would be published packed.
+///
+/// Source: RFC 9112, section 6.1.
+///
+/// Errors: [`Code::NotImplemented`] for any transfer coding but one `chunked`.
+fn check_coding(parts: &Parts) -> Result<(), Error> {
+    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).into_iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => {
+            Err(Error::new(Code::NotImplemented, "the only transfer coding understood is `Transfer-Encoding: chunked`"))
+        }
     }
 }
 

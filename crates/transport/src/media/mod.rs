@@ -199,7 +199,7 @@ pub(crate) fn handle_events(context: &Rc<Context>) {
             Event::Left { id, panicked } => {
                 if panicked {
                     Metrics::add(&context.shard.metrics.rtc_panicked, 1);
-                    tracing::error!("a member's library has panicked; the member is ended");
+                    tracing::debug!("a member's library has panicked; the member is ended");
                 }
                 if let Some(peers) = context.shard.sockets().peers.as_mut() {
                     peers.uncarry(id);

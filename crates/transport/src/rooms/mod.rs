@@ -312,7 +312,7 @@ fn signal(
 fn see_to(published: Published) {
     let tell = |result: Result<Position, Error>| {
         if let Err(error) = result {
-            tracing::warn!(%error, "a room could not publish");
+            tracing::debug!(%error, "a room could not publish");
         }
     };
     match published {

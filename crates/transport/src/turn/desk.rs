@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use millrace_engine::Seldom;
 use millrace_rtc::turn::{Client, Figures, NoRelay, RelayId, Relays, Rules, Server, Step};
 use tokio::{
     net::UdpSocket,
@@ -182,7 +183,10 @@ impl Relays for Opener<'_> {
         let (address, sockets) = desk.ports.borrow_mut().open(ids.len(), is_ipv6, even)?;
         let sockets: io::Result<Vec<_>> = sockets.into_iter().map(UdpSocket::from_std).collect();
         let sockets = sockets.map_err(|error| {
-            tracing::error!(%error, "a relay cannot be watched");
+            static SAID: Seldom = Seldom::new();
+            if SAID.is_due() {
+                tracing::error!(%error, "a relay cannot be watched");
+            }
             NoRelay::Full
         })?;
         for (id, socket) in ids.iter().zip(sockets) {

@@ -2,10 +2,16 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use millrace_protocol::{
+    Since,
+    session::{Policy, Subscription, Target},
+    ticket::TicketKey,
+};
 use millrace_server::{auth::SigningKey, config::Secret};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{self, Message, client::IntoClientRequest as _};
 
+use crate::client::raw::Raw;
 use crate::server::{Answer, BOUND, Server, client, until, within};
 
 const SECRET: &str = "a secret of thirty-two bytes or more";
@@ -444,6 +450,111 @@ async fn a_foreign_page_gets_nowhere_by_websocket_cookie_or_post() {
     server.post("/v1/channels/a", &posted, "1").await.assert_problem(403, "forbidden");
     let listed = server.get_with("/v1/channels/a", &[("origin", "https://app.example"), ("cookie", &cookie)]).await;
     assert_eq!(listed.header("access-control-allow-credentials"), "true");
+}
+
+#[tokio::test]
+async fn a_replayed_ticket_opens_nothing_beyond_its_token() {
+    const SHARED: &str = "a secret of the cluster";
+    let server = start_with(|config| config.server.secret = Secret::from(SHARED));
+    let bearer = format!("Bearer {}", token("eve", ALL, "#", 60));
+    let position = server.publish_with("mine/a", &[("authorization", &bearer)], "1").await;
+    let read = ["mine/a", "mine/b"].map(|name| Subscription {
+        target: Target::parse(name).expect("a name"),
+        since: Since::Position(position.parse().expect("a position")),
+        positions: Default::default(),
+        policy: Policy::Every,
+    });
+    let ticket = TicketKey::new(SHARED.as_bytes()).sign(&read, Some("ann"), 4_000_000_000_000).expect("a ticket");
+    let resume = async |token: &str| {
+        let offers = ["millrace.v1+json".to_owned(), format!("bearer.{token}"), format!("resume.{ticket}")];
+        let mut socket = open(&server, "/v1/connect", &offers, None).await.expect("a session");
+        let connected = hear(&mut socket).await;
+        let first = hear(&mut socket).await;
+        (socket, connected["resumed"].clone(), first)
+    };
+    let count = async |channel: &str| {
+        let headers = [("authorization", bearer.as_str())];
+        server.get_with(&format!("/v1/presence/{channel}"), &headers).await.json()["count"].clone()
+    };
+    for (token, code, why) in [
+        (token("bob", ALL, "#", 60), "bad_ticket", "another subject, who may read the same"),
+        (token("ann", &["subscribe"], "mine/b", 60), "forbidden", "the same subject, who may read half of it now"),
+        (token("ann", &["publish"], "#", 60), "forbidden", "the same subject, who may read nothing now"),
+    ] {
+        let (mut socket, resumed, refused) = resume(&token).await;
+        assert_eq!(
+            (&resumed, &refused["id"], &refused["error"]["code"]),
+            (&json!([]), &json!(0), &json!(code)),
+            "{why}"
+        );
+        assert_eq!((count("mine/a").await, count("mine/b").await), (json!(0), json!(0)), "{why}");
+        assert!(
+            command(&mut socket, json!({ "id": 1, "ping": {} })).await["ok"].is_object(),
+            "the session lives: {why}"
+        );
+    }
+    // Its own subject may show it as often as it likes: each of its sessions goes on from there.
+    let ann = token("ann", ALL, "mine/#", 60);
+    let mut sessions = Vec::new();
+    for _ in 0..2 {
+        let (socket, resumed, first) = resume(&ann).await;
+        assert_eq!((&resumed, &first["ok"]["channel"]), (&json!(["mine/a", "mine/b"]), &json!("mine/a")), "{first}");
+        sessions.push(socket);
+    }
+    until("both read", async || count("mine/b").await == 2).await;
+}
+
+#[tokio::test]
+async fn a_page_of_http_is_foreign_to_a_server_of_https() {
+    let start = |behind_proxy: bool| {
+        start_with(|config| {
+            crate::server::secure(config);
+            config.auth.cookie = "token".into();
+            config.server.behind_proxy = behind_proxy;
+        })
+    };
+    let cookie = format!("token={}", token("ann", ALL, "#", 60));
+    let direct = start(false);
+    let proxied = start(true);
+    for (server, scheme, status) in
+        [(&direct, "https", 204), (&direct, "http", 403), (&proxied, "https", 204), (&proxied, "http", 204)]
+    {
+        let origin = format!("{scheme}://{}", server.address);
+        let headers = [("cookie", cookie.as_str()), ("origin", origin.as_str())];
+        let read = server.get_with("/v1/channels/a", &headers).await;
+        assert_eq!(read.status.as_u16(), status, "{origin}: {}", read.text());
+        let posted = server.post("/v1/channels/b", &headers, "1").await;
+        assert_eq!(posted.status == 403, status == 403, "{origin}: {}", posted.text());
+    }
+}
+
+#[tokio::test]
+async fn a_request_names_exactly_one_host() {
+    let server = Server::start();
+    for host in [
+        "",
+        "Host: \r\n",
+        "Host: a%\r\n",
+        "Host: a b\r\n",
+        "Host: user@localhost\r\n",
+        "Host: localhost\r\nHost: localhost\r\n",
+        "Host: localhost\r\nHost: evil.example\r\n",
+    ] {
+        let mut raw = Raw::connect(&server).await;
+        raw.send(format!("GET /v1/channels/a HTTP/1.1\r\n{host}Connection: close\r\n\r\n")).await;
+        let answer = String::from_utf8(raw.read_to_end().await).expect("text");
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("ost"), "{host:?}: {answer}");
+    }
+    // Version 1.0 had no `Host`, and a balancer asks for health with whatever it has.
+    for request in ["GET /v1/channels/a HTTP/1.0\r\n\r\n", "GET /readyz HTTP/1.1\r\nConnection: close\r\n\r\n"] {
+        let mut raw = Raw::connect(&server).await;
+        raw.send(request).await;
+        let answer = String::from_utf8(raw.read_to_end().await).expect("text");
+        assert!(answer.split(' ').nth(1).is_some_and(|status| status.starts_with('2')), "{request}: {answer}");
+    }
+    let two = client(true).get(server.url("/v1/channels/a")).header("host", "evil.example");
+    let refused = Answer::read(within(two.send()).await.expect("an answer")).await;
+    assert!(refused.assert_problem(400, "bad_request").contains(":authority"), "{}", refused.text());
 }
 
 #[tokio::test]

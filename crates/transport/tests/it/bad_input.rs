@@ -241,6 +241,44 @@ async fn garbage_instead_of_http_ends_the_connection() {
 }
 
 #[tokio::test]
+async fn json_that_is_too_deep_for_clients_is_no_json() {
+    let server = Server::start();
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let json = [("content-type", "application/json")];
+    assert_eq!(server.post("/v1/channels/deep", &json, nested(100)).await.status, 200);
+    for depth in [101, 100_000] {
+        let refused = server.post("/v1/channels/deep", &json, nested(depth)).await;
+        assert!(refused.assert_problem(400, "bad_json").contains("100 levels"), "{}", refused.text());
+        let line = format!("{{\"channel\":\"deep\",\"data\":{}}}", nested(depth));
+        let results = server.post("/v1/publish", &[], line).await.json();
+        assert_eq!(results["results"][0]["error"]["code"], "bad_json", "{results}");
+    }
+    // Of what nobody calls JSON it becomes a text, which every client can parse.
+    server.publish("deep", nested(100_000)).await;
+    let read = server.get("/v1/channels/deep").await.json();
+    assert_eq!(read["messages"][0]["data"].as_str().map(str::len), Some(200_000));
+}
+
+#[tokio::test]
+async fn a_packed_transfer_is_not_published() {
+    let server = Server::start();
+    for coding in
+        ["gzip, chunked", "gzip,chunked", "chunked, chunked", "identity, chunked", "gzip\r\nTransfer-Encoding: chunked"]
+    {
+        let mut raw = Raw::connect(&server).await;
+        let head = format!("POST /v1/channels/packed HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: {coding}\r\n");
+        raw.send(format!("{head}Connection: close\r\n\r\n1\r\n7\r\n0\r\n\r\n")).await;
+        let (status, code) = problem(&raw.read_to_end().await);
+        assert!(status.starts_with("HTTP/1.1 501 ") && code == "not_implemented", "{coding:?}: {status}");
+    }
+    assert_eq!(server.get("/v1/channels/packed").await.status, 204, "nothing was published");
+    let mut raw = Raw::connect(&server).await;
+    let head = "POST /v1/channels/packed HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: Chunked\r\nConnection: close\r\n";
+    raw.send(format!("{head}\r\n1\r\n7\r\n0\r\n\r\n")).await;
+    assert!(raw.read_to_end().await.starts_with(b"HTTP/1.1 200 "));
+}
+
+#[tokio::test]
 async fn handshakes_are_checked() {
     let server = Server::start();
     let good = handshake("/v1/channels/h", None);
@@ -301,7 +339,8 @@ async fn bad_commands_get_an_error_with_their_id_and_the_session_lives() {
         assert!(error["detail"].is_string() && error["retry"].is_boolean(), "{error}");
     }
     // Without a usable id there is a push.
-    for text in ["", "{", "[]", "null", "{\"id\":\"x\"}", "{\"id\":-1,\"ping\":{}}", "\u{0}"] {
+    for text in ["", "{", "[]", "null", "{\"id\":\"x\"}", "{\"id\":-1,\"ping\":{}}", "{\"id\":0,\"ping\":{}}", "\u{0}"]
+    {
         session.say(text).await;
         let push = session.push().await;
         assert_eq!((&push["push"], &push["code"]), (&json!("error"), &json!("bad_json")), "{text}");

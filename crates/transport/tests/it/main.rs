@@ -1,6 +1,7 @@
 //! docs/protocol.md, run against a real server over real sockets: every promise on every transport, and what comes of bad input.
 
 mod access;
+mod amplification;
 mod bad_frames;
 mod bad_input;
 mod balance;
@@ -11,6 +12,8 @@ mod contract;
 mod data_channels;
 mod devices;
 mod drain;
+mod drip;
+mod half_close;
 mod http;
 mod keep_alive;
 mod life;

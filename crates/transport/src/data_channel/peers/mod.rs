@@ -597,7 +597,7 @@ impl Peers {
             Err(broken) => {
                 if matches!(broken, Broken::Panicked) {
                     Metrics::add(&self.metrics.rtc_panicked, 1);
-                    tracing::error!("a peer's library has panicked; the peer is ended");
+                    tracing::debug!("a peer's library has panicked; the peer is ended");
                 }
                 tracing::debug!(%broken, "a peer has ended");
                 self.remove(id);

@@ -1,0 +1,75 @@
+//! Who reads on a node that has died is counted no longer, soon.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio_tungstenite::connect_async;
+
+use crate::{
+    broker::Kind,
+    chaos::block_on,
+    cluster::Cluster,
+    process::{BOUND, is_there, say, turn, until},
+};
+
+const READERS: usize = 5;
+/// From `kill -9` until nobody on the dead node is counted: a question that it does not answer is waited for so long at most.
+const FORGOTTEN: Duration = Duration::from_secs(3);
+/// An answer while the dead node's lease still lasts.
+const ANSWER: Duration = Duration::from_secs(2);
+const CHANNEL: &str = "/v1/channels/presence/after/death";
+
+#[test]
+fn readers_of_a_killed_node_are_counted_no_longer() {
+    let _turn = turn();
+    for kind in [Kind::Redis, Kind::Nats] {
+        if !is_there("haproxy") || !kind.is_there() {
+            continue;
+        }
+        block_on(async {
+            let mut cluster = Cluster::start("presence", kind, 2, 2, &[]).await;
+            let http = millrace_edge::tls::http().build().expect("a client");
+            let count = async |cluster: &Cluster, node: usize| {
+                let url = cluster.node(node).http(&CHANNEL.replace("channels", "presence"));
+                let text = http.get(url).send().await.expect("an answer").text().await.expect("a body");
+                let answer: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+                answer["count"].as_u64().unwrap_or_else(|| panic!("no count: {answer}"))
+            };
+            let open = |node: usize| {
+                let server = cluster.node(node);
+                async move { connect_async(server.websocket(CHANNEL)).await.expect("an open WebSocket").0 }
+            };
+            let readers = join_all((0..2 * READERS).map(|reader| open(reader % 2))).await;
+            let all = 2 * READERS as u64;
+            until("all are counted", BOUND, async || {
+                count(&cluster, 0).await == all && count(&cluster, 1).await == all
+            })
+            .await;
+
+            cluster.kill(0);
+            let killed = Instant::now();
+            let mut longest = Duration::ZERO;
+            until("the dead are forgotten", FORGOTTEN, async || {
+                let asked = Instant::now();
+                let counted = count(&cluster, 1).await;
+                longest = longest.max(asked.elapsed());
+                assert!(counted == all || counted == READERS as u64, "{counted} is neither before nor after");
+                counted == READERS as u64
+            })
+            .await;
+            let forgotten = killed.elapsed();
+            say(&format!("  presence, {kind:?}: right after {forgotten:.1?}, longest answer {longest:.1?}"));
+            assert!(longest < ANSWER, "an answer took {longest:?}");
+
+            // It comes back with nobody, and its readers come again.
+            cluster.begin(0);
+            cluster.ready(0).await;
+            let again = join_all((0..READERS).map(|_| async {
+                connect_async(cluster.node(0).websocket(CHANNEL)).await.expect("an open WebSocket").0
+            }))
+            .await;
+            until("all are counted again", BOUND, async || count(&cluster, 1).await == all).await;
+            drop((readers, again));
+        });
+    }
+}

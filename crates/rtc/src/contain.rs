@@ -1,0 +1,36 @@
+use std::{
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+thread_local! {
+    static IS_CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a library that may panic over what a remote peer has sent; `None` if it has. What `work` has touched must not be used any more then.
+pub(crate) fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let outer = IS_CONTAINED.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    IS_CONTAINED.set(outer);
+    done.ok()
+}
+
+/// True if a panic of this thread at this moment is caught, and ends one peer. A panic hook asks this before it prints: else a remote peer
+/// could fill the log.
+pub fn is_contained() -> bool {
+    IS_CONTAINED.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contained_panic_is_known_while_it_lasts() {
+        assert!(!is_contained());
+        assert_eq!(contain(is_contained), Some(true));
+        assert_eq!(contain(|| contain(|| 1).map(|one| (one, is_contained()))), Some(Some((1, true))));
+        assert_eq!(contain(|| panic!("a test of what a panic leaves behind")), None::<()>);
+        assert!(!is_contained());
+    }
+}

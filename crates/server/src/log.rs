@@ -1,0 +1,148 @@
+//! The log: which lines are written, and a count of what libraries report.
+//!
+//! Libraries report as WARN or ERROR what a remote peer sends: one datagram could be one line. So a level without a module is the level of
+//! Millrace's own modules; a library is logged only if `log.level` names it. What libraries report as WARN or ERROR is counted.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::IsTerminal,
+    panic,
+    sync::{Mutex, PoisonError},
+};
+
+use millrace_transport::is_contained;
+use tracing::{Event, Level, Metadata, Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry,
+    filter::filter_fn,
+    fmt::{self, MakeWriter},
+    layer::{Context, SubscriberExt as _},
+    reload,
+    util::SubscriberInitExt as _,
+};
+
+use crate::{SetLogLevel, config};
+
+/// How the targets of our own modules begin.
+const OWN: &str = "millrace";
+
+/// What libraries have reported since the start: by name of the library and level.
+static REPORTED: Mutex<BTreeMap<(&'static str, Level), u64>> = Mutex::new(BTreeMap::new());
+
+/// Opens the log of this process on standard error. Returns what changes its level.
+pub fn init(log: &config::Log) -> SetLogLevel {
+    let (subscriber, level) = subscriber(log, std::io::stderr);
+    subscriber.init();
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| match is_contained() {
+        // It ends one peer, and is counted: `millrace_rtc_panicked_total`.
+        true => tracing::debug!(%panic, "a library has panicked over what a peer has sent"),
+        false => print(panic),
+    }));
+    Box::new(move |new| Ok(level.reload(EnvFilter::try_new(directives(new))?)?))
+}
+
+type LevelHandle = reload::Handle<EnvFilter, Registry>;
+
+/// Writes lines to `writer`, and counts what libraries report. The handle changes the level of the lines.
+fn subscriber(
+    log: &config::Log,
+    writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static,
+) -> (impl Subscriber + Send + Sync + 'static, LevelHandle) {
+    let (filter, level) = reload::Layer::new(EnvFilter::new(directives(&log.level)));
+    let lines = fmt::layer().with_writer(writer).with_ansi(std::io::stderr().is_terminal());
+    let lines = if log.format == "json" { lines.json().boxed() } else { lines.boxed() };
+    let reports = filter_fn(is_report).with_max_level_hint(LevelFilter::WARN);
+    let lines: Box<dyn Layer<Registry> + Send + Sync> = Box::new(lines.with_filter(filter));
+    (tracing_subscriber::registry().with(lines).with(Count.with_filter(reports)), level)
+}
+
+/// `log.level` as the filter takes it: a level without a module is that of our own modules.
+fn directives(level: &str) -> String {
+    let parts = level.split(',').map(str::trim).map(|part| match part.contains('=') {
+        true => part.to_owned(),
+        false => format!("{OWN}={part}"),
+    });
+    parts.collect::<Vec<_>>().join(",")
+}
+
+fn is_report(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() <= Level::WARN && !metadata.target().starts_with(OWN)
+}
+
+struct Count;
+
+impl<S: Subscriber> Layer<S> for Count {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let metadata = event.metadata();
+        let library = metadata.target().split("::").next().unwrap_or_default();
+        let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+        *reported.entry((library, *metadata.level())).or_default() += 1;
+    }
+}
+
+/// As Prometheus text.
+pub(crate) fn render(out: &mut String) {
+    let name = "millrace_library_reports_total";
+    let help = "What libraries have reported as WARN or ERROR, in the log or not: mostly what remote peers have sent.";
+    let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} counter\n");
+    for ((library, level), count) in &*REPORTED.lock().unwrap_or_else(PoisonError::into_inner) {
+        let level = level.as_str().to_ascii_lowercase();
+        let _ = writeln!(out, "{name}{{library=\"{library}\",level=\"{level}\"}} {count}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_level_without_a_module_is_for_own_modules_only() {
+        assert_eq!(directives("info"), "millrace=info");
+        assert_eq!(directives("warn, sctp_proto=debug"), "millrace=warn,sctp_proto=debug");
+        assert_eq!(directives("info,millrace_transport=debug"), "millrace=info,millrace_transport=debug");
+    }
+
+    #[test]
+    fn a_library_is_logged_only_if_it_is_named() {
+        let said = |level: &str| {
+            let heard = Arc::new(Mutex::new(Vec::new()));
+            let writer = Heard(heard.clone());
+            let log = config::Log { level: level.into(), format: "text".into() };
+            let (subscriber, _) = subscriber(&log, move || writer.clone());
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::error!(target: "sctp_proto::association", "abort chunk");
+                tracing::warn!(target: "sctp_proto::endpoint", "no parse");
+                tracing::info!(target: "millrace_server::run", "serving");
+                tracing::debug!(target: "millrace_server::run", "detail");
+            });
+            let heard = String::from_utf8(heard.lock().unwrap().clone()).unwrap();
+            ["abort chunk", "no parse", "serving", "detail"].map(|what| heard.contains(what))
+        };
+        assert_eq!(said("info"), [false, false, true, false]);
+        assert_eq!(said("debug"), [false, false, true, true]);
+        assert_eq!(said("info,sctp_proto=error"), [true, false, true, false]);
+        let mut metrics = String::new();
+        render(&mut metrics);
+        for line in ["{library=\"sctp_proto\",level=\"error\"} 3", "{library=\"sctp_proto\",level=\"warn\"} 3"] {
+            assert!(metrics.contains(line), "{metrics}");
+        }
+    }
+
+    #[derive(Clone)]
+    struct Heard(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Heard {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+}
