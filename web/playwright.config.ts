@@ -4,7 +4,7 @@ import { camera } from './tests/camera.ts';
 import './tests/polling.ts';
 
 // Each worker has a server of its own (tests/setup.ts), so tests that run at the same time share nothing.
-const own = process.env[`MILLRACE_URL_${process.env.TEST_PARALLEL_INDEX}`];
+const own = process.env[`TEST_SERVER_URL_${process.env.TEST_PARALLEL_INDEX}`];
 if (own) process.env.MILLRACE_URL = own;
 
 /** Tests with video or audio: they encode and decode it, so one runs at a time, beside one of the others. */

@@ -14,7 +14,7 @@ export default async function setup({ workers }: FullConfig): Promise<() => Prom
       started.push(server);
       if (i === 0) await samePages(server.url);
       started.push(simulate(server.url));
-      process.env[`MILLRACE_URL_${i}`] = server.url;
+      process.env[`TEST_SERVER_URL_${i}`] = server.url;
     }
   } catch (error) {
     await stop();
