@@ -65,7 +65,11 @@ impl Target for Millrace {
 fn command(options: &Options) -> anyhow::Result<Command> {
     let mut command = Command::new(binary(options)?);
     let shards = options.cpus.len().max(1).to_string();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--shards", &shards]);
+    command.args(["serve", "--shards", &shards]);
+    // Two different addresses would be an error.
+    if !options.arguments.iter().any(|argument| argument.starts_with("server.listen=")) {
+        command.args(["--listen", "127.0.0.1:0"]);
+    }
     Ok(command)
 }
 
