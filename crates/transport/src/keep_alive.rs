@@ -56,6 +56,14 @@ pub(crate) struct HttpConnection {
     alarm: Option<Instant>,
 }
 
+/// A connection that leaves the event loop.
+struct Taken {
+    fd: OwnedFd,
+    tls: Option<Box<Session>>,
+    permit: Permit,
+    served: Rc<Served>,
+}
+
 enum State {
     /// Waits for a request, for `limits.header_timeout`.
     Idle,
@@ -266,7 +274,7 @@ impl EventLoop {
                 self.wait(id, poll).await;
             }
             Some(Handover::Stream(stream)) => {
-                let Some((fd, tls, permit, _)) = self.take(id) else { return };
+                let Some(Taken { fd, tls, permit, .. }) = self.take(id) else { return };
                 self.adopt_stream(fd, tls, stream, response, permit).await;
             }
             // Not reached: a simple request asks for no upgrade.
@@ -420,19 +428,19 @@ impl EventLoop {
     }
 
     /// Takes the connection out of the event loop.
-    fn take(&self, id: ConnId) -> Option<(OwnedFd, Option<Box<Session>>, Permit, Rc<Served>)> {
+    fn take(&self, id: ConnId) -> Option<Taken> {
         let (socket, member) = self.shard().with(|hub, sockets| {
             let taken = sockets.take_socket(id);
             hub.disconnect(id);
             taken
         })?;
         let Talk::Http(http) = socket.talk else { return None };
-        Some((socket.fd, socket.tls, member.into_permit(), http.served.clone()))
+        Some(Taken { fd: socket.fd, tls: socket.tls, permit: member.into_permit(), served: http.served.clone() })
     }
 
     /// Gives the connection to hyper, which judges the request that `unread` begins with.
     fn hand_back(self: &Rc<Self>, id: ConnId, unread: &[u8]) {
-        let Some((fd, tls, permit, served)) = self.take(id) else { return };
+        let Some(Taken { fd, tls, permit, served }) = self.take(id) else { return };
         let Ok(tcp) = TcpStream::from_std(fd.into()) else { return };
         let stream = Stream::from_parts(Parts { tcp, tls, head: BytesMut::from(unread) });
         spawn_local(listener::serve_http1(self.context().clone(), self.clone(), stream, served, permit));
