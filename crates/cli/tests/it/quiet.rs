@@ -343,13 +343,13 @@ fn peer(server: &str, seed: u32) {
         is_open |= out.events.contains(&Event::Open(Lane::Session));
         if is_open {
             written += 1;
-            let message: &[u8] = if seed % 2 == 0 { b"{\"id\":1,\"ping\":{}}\n" } else { b"\xff nonsense\n" };
+            let message: &[u8] = if seed.is_multiple_of(2) { b"{\"id\":1,\"ping\":{}}\n" } else { b"\xff nonsense\n" };
             let _ = peer.write(Instant::now(), Lane::Session, true, message, &mut out);
         }
     }
     assert!(is_open || seed != 0, "a peer that nobody spoils opens");
     // An ordinary end: the other side hears of it.
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         peer.close(&mut out);
     }
     flush(&mut out, &mut chance);
