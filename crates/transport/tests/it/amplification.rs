@@ -60,10 +60,10 @@ async fn a_forged_request_is_answered_with_little_or_nothing() {
     let unproven = [
         ("nothing", vec![]),
         ("one byte", vec![0]),
-        ("noise", (0..1200_u32).map(|i| (i * 7919 >> 3) as u8).collect()),
+        ("noise", (0..1200_u32).map(|i| ((i * 7919) >> 3) as u8).collect()),
         ("media", [[0x80, 96].as_slice(), &[7; 1000]].concat()),
         ("a handshake", [[22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0].as_slice(), &[1; 256]].concat()),
-        ("a request of nobody", [&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42].as_slice(), &[5; 12][..]].concat()),
+        ("a request of nobody", [[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42].as_slice(), &[5; 12][..]].concat()),
         ("a request for somebody unknown", changed(&text)),
         ("a request with a wrong password", {
             // The fingerprint is the last attribute, 8 bytes; before it is the signature.
