@@ -169,7 +169,7 @@ test('what is no offer is refused with the reason', async ({ request }) => {
   expect((await at({ 'content-type': 'application/sdp', accept: 'text/html' })).status()).toBe(406);
   const bad = await at({ 'content-type': 'application/sdp' });
   expect(bad.status()).toBe(400);
-  expect((await bad.json()).detail).toContain('the offer cannot be taken');
+  expect((await bad.json()).detail).toContain('the offer cannot be used');
   expect((await at({ 'content-type': 'application/sdp' }, 'x'.repeat(70_000))).status()).toBe(413);
   const options = await request.fetch(`${server.url}/v1/rooms/stage/whep`, { method: 'OPTIONS' });
   expect([options.status(), options.headers()['accept-post']]).toEqual([204, 'application/sdp']);
