@@ -239,12 +239,10 @@ impl History {
     }
 
     /// Drops what is over the bounds; offsets stay.
+    #[inline]
     pub fn trim(&mut self, now_ms: u64, bounds: &Bounds) {
-        if let Some(keys) = &mut self.keys {
-            keys.forget(now_ms);
-            if keys.by_age.is_empty() {
-                self.keys = None;
-            }
+        if self.keys.is_some() {
+            self.forget_keys(now_ms);
         }
         while self.log.len() > bounds.count_max
             || self.bytes > bounds.bytes_max
@@ -252,6 +250,17 @@ impl History {
         {
             if !self.drop_oldest() {
                 return;
+            }
+        }
+    }
+
+    /// Out of line, so that [`History::trim`] is inlined.
+    #[inline(never)]
+    fn forget_keys(&mut self, now_ms: u64) {
+        if let Some(keys) = &mut self.keys {
+            keys.forget(now_ms);
+            if keys.by_age.is_empty() {
+                self.keys = None;
             }
         }
     }
@@ -309,6 +318,8 @@ impl History {
 
 impl IdempotencyKeys {
     /// The offset that this key stands for already; if there is none, it stands for `offset` from now on.
+    /// Out of line, so that [`History::append`] stays small for publications without a key.
+    #[inline(never)]
     fn find_or_insert(&mut self, key: Box<str>, holder: Holder, offset: u64, now_ms: u64) -> Option<u64> {
         self.forget(now_ms);
         if let Some(&known) = self.offsets.get(&key) {

@@ -195,7 +195,7 @@ impl World {
             // Whoever asks is believed about where requests come from.
             let proxies = Proxies { trusted: Config::default().exempt, header: ForwardedHeader::XForwardedFor };
             let (authority, cookie) = (Arc::new(Guard::new()), "token".into());
-            let access = Access { authority, cookie, query: true, hosts: None, is_https: false };
+            let access = Access { authority, cookie, query: true, hosts: None, is_https: false, behind_proxy: false };
             let context = Context::new(
                 shard,
                 limits(),

@@ -72,6 +72,11 @@ impl Mode {
             Mode::Both => "both",
         }
     }
+
+    /// Whether messages wait for a window; the gateway refuses one in other modes.
+    fn gathers(self) -> bool {
+        matches!(self, Mode::Multiplex | Mode::Both)
+    }
 }
 
 impl Choice {
@@ -110,9 +115,10 @@ impl Experiment for KaradoganGateway {
         bench.go_on()?;
         let placement = bench.machine.place(1, 1);
         let mut options = bench.options("millrace", &placement.server_cpus);
-        let window = format!("{}ms", choice.window.as_millis());
-        let arguments = ["--mode", choice.mode.name(), "--window", &window, "--peers", "10000"];
-        options.arguments = arguments.map(str::to_owned).to_vec();
+        options.arguments = ["--mode", choice.mode.name(), "--peers", "10000"].map(str::to_owned).to_vec();
+        if choice.mode.gathers() {
+            options.arguments.extend(["--window".to_owned(), format!("{}ms", choice.window.as_millis())]);
+        }
         let gateway = targets::start_gateway(&options)?;
         let began = Instant::now();
         let interval = (choice.test / CPU_SAMPLES_MIN).min(Duration::from_secs(1));
