@@ -56,6 +56,30 @@ async function check(page: Page, what: string, info: TestInfo): Promise<void> {
   expect(small, `${what}: a finger hits everything`).toEqual([]);
 }
 
+test('on loopback the page says that nobody else can open the link; on a network it copies one that they can', async ({ browser }, info) => {
+  const context = await browser.newContext({ permissions: ['clipboard-read', 'clipboard-write'], viewport: { width: 390, height: 844 } });
+  const [page, room] = [await context.newPage(), fresh()];
+  const copied = async (): Promise<string> => {
+    await page.getByRole('button', { name: 'Copy link' }).click();
+    await expect(page.getByRole('button', { name: 'Copied' })).toBeVisible();
+    return page.evaluate(() => navigator.clipboard.readText());
+  };
+  await enter(page, room, 'Ann');
+  await expect(page.getByText('Open this page in another tab to join as somebody else.')).toBeVisible();
+  expect(await copied()).toBe(url(`/rooms/${room}`));
+  await expect(page.getByText('Only this machine can open the link.')).toBeVisible();
+  await check(page, 'local-link', info);
+  await page.route('**/v1/info', async (route) => {
+    const info = (await (await route.fetch()).json()) as object;
+    await route.fulfill({ json: { ...info, listen: ['http://127.0.0.1:8080', 'http://192.168.1.20:8080'] } });
+  });
+  await enter(page, room, 'Ann');
+  await expect(page.getByText('Send somebody the link.')).toBeVisible();
+  expect(await copied()).toBe(`http://192.168.1.20:8080/rooms/${room}`);
+  await expect(page.getByText('Only this machine can open the link.')).toHaveCount(0);
+  await context.close();
+});
+
 test('two meet: pictures, chat, figures on the edges, a file to take along', async ({ browser }, info) => {
   const { room, context, ann, bob } = await meet(browser, 'mesh', { viewport: { width: 1280, height: 800 }, acceptDownloads: true });
   await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(10);

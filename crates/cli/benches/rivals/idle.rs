@@ -18,44 +18,56 @@ use crate::{
     wire::{self, client_frame},
 };
 
-/// Memory of readers by HTTP to whom nothing is sent: the difference between none and so many, what they need in common
-/// included.
+/// How many points lie on the line that gives the memory of one connection. Two would be at the mercy of the allocator.
+const POINTS: usize = 7;
+
+/// Memory of so many readers by HTTP to whom nothing is sent, by a line from a tenth of them to all.
 pub fn waiting(server: &Server, readers: usize, dialect: impl Fn() -> Box<dyn Dialect>) -> anyhow::Result<Figures> {
-    settle(server)?;
-    let before_kb = server.pss_kb()? as f64;
-    let open = (0..readers).map(|_| Client::speaking(server.address, dialect())).collect::<anyhow::Result<Vec<_>>>()?;
-    settle(server)?;
-    let pss_kb = server.pss_kb()? as f64;
-    let bytes_per_connection = Some((pss_kb - before_kb) * 1024.0 / open.len() as f64);
-    Ok(Figures { pss_kb: Some(pss_kb), bytes_per_connection, ..Figures::default() })
+    let mut open = Vec::with_capacity(readers);
+    let bytes_per_connection = bytes_each(readers / 10, readers, |count| {
+        while open.len() < count {
+            open.push(Client::speaking(server.address, dialect())?);
+        }
+        settle(server)?;
+        server.pss_kb()
+    })?;
+    let pss_kb = Some(server.pss_kb()? as f64);
+    Ok(Figures { pss_kb, bytes_per_connection: Some(bytes_per_connection), ..Figures::default() })
 }
 
-/// Memory of WebSockets by a fit from `from` to `to` of them; and their CPU, pings included where a heartbeat is asked
+/// Memory of WebSockets by a line from `from` to `to` of them; and their CPU, pings included where a heartbeat is asked
 /// for.
 pub fn websockets(server: &Server, from: usize, to: usize, heartbeat_s: Option<u64>) -> anyhow::Result<Figures> {
     let mut open = Vec::with_capacity(to);
     let path = heartbeat_s.map(|every_s| format!("/v1/channels/idle?heartbeat={every_s}"));
     let path = path.as_deref().unwrap_or("/v1/channels/idle");
-    let mut fill = |count: usize| -> anyhow::Result<f64> {
+    let bytes_per_connection = bytes_each(from, to, |count| {
         while open.len() < count {
             open.push(wire::connect(server.address, &wire::upgrade(path, ""))?);
         }
-        Ok(server.pss_kb()? as f64)
-    };
-    // A fit over several points: one figure would be at the mercy of the allocator.
-    let points = (0..=6).map(|i| from + (to - from) * i / 6);
-    let points = points.map(|count| Ok((count as f64, fill(count)? * 1024.0))).collect::<anyhow::Result<Vec<_>>>()?;
-    let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / points.len() as f64;
-    let (mean_x, mean_y) = (mean(|p| p.0), mean(|p| p.1));
-    let slope = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum::<f64>()
-        / points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum::<f64>();
+        server.pss_kb()
+    })?;
     let (cpu_before, started) = (server.cpu_ns()?, Instant::now());
     let pings = answer_pings(&open, heartbeat_s.map_or(Duration::from_secs(5), |s| Duration::from_secs(s + 10)))?;
     ensure!(pings > 0 || heartbeat_s.is_none(), "not one ping within a whole heartbeat");
     let idle_cpu_percent = (server.cpu_ns()? - cpu_before) as f64 / started.elapsed().as_nanos() as f64 * 100.0;
     let pss_kb = Some(server.pss_kb()? as f64);
-    let (bytes_per_connection, idle_cpu_percent) = (Some(slope), Some(idle_cpu_percent));
+    let (bytes_per_connection, idle_cpu_percent) = (Some(bytes_per_connection), Some(idle_cpu_percent));
     Ok(Figures { pss_kb, bytes_per_connection, idle_cpu_percent, ..Figures::default() })
+}
+
+/// The slope of the least-squares line through the memory at several counts of connections, in bytes.
+///
+/// `fill` opens connections until there are so many, and returns the server's memory in KiB.
+fn bytes_each(from: usize, to: usize, mut fill: impl FnMut(usize) -> anyhow::Result<u64>) -> anyhow::Result<f64> {
+    let counts = (0..POINTS).map(|i| from + (to - from) * i / (POINTS - 1));
+    let points =
+        counts.map(|count| Ok((count as f64, fill(count)? as f64 * 1024.0))).collect::<anyhow::Result<Vec<_>>>()?;
+    let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / points.len() as f64;
+    let (mean_x, mean_y) = (mean(|p| p.0), mean(|p| p.1));
+    let slope = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum::<f64>()
+        / points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum::<f64>();
+    Ok(slope)
 }
 
 /// Gives how many there were.

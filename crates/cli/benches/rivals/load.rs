@@ -124,7 +124,7 @@ impl Workload {
                 format!("{readers} readers by {transport}, {IN_FLIGHT} publications in flight")
             }
             Workload::HttpIdle { transport, readers } => {
-                format!("memory of {readers} readers by {transport} to whom nothing is sent, fixed costs included")
+                format!("memory of {readers} readers by {transport} to whom nothing is sent")
             }
             Workload::Post { publishers, is_durable, .. } => {
                 let durable = if *is_durable { "; answered once it is on disk (fdatasync)" } else { "" };
@@ -137,7 +137,7 @@ impl Workload {
     /// False if the target does not have what is measured here.
     pub fn takes(&self, target: Target) -> bool {
         match self {
-            Workload::HttpBroadcast { is_tls: true, .. } => target == Target::Millrace,
+            Workload::HttpBroadcast { is_tls: true, .. } => matches!(target, Target::Millrace | Target::Nchan),
             Workload::HttpBroadcast { .. } | Workload::HttpSaturate { .. } | Workload::HttpIdle { .. } => {
                 target.is_http()
             }

@@ -17,6 +17,7 @@ mod process;
 mod pushpin;
 mod socketcluster;
 mod socketio;
+mod tls;
 mod uws;
 mod ws;
 
@@ -49,8 +50,9 @@ pub static TARGETS: &[&dyn Target] = &[
     &centrifugo::Centrifugo,
     &mercure::Mercure,
     &durable_streams::DurableStreams,
-    &millrace::SECURED,
-    &millrace::SECURED_RESUMED,
+    &tls::MILLRACE,
+    &tls::MILLRACE_RESUMED,
+    &tls::NCHAN,
 ];
 
 /// One kind of server.

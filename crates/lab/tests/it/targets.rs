@@ -181,6 +181,11 @@ fn nchan_is_measured() {
 }
 
 #[test]
+fn nchan_over_tls_is_measured() {
+    is_measured("nchan-tls");
+}
+
+#[test]
 fn mosquitto_is_measured() {
     is_measured("mosquitto");
 }

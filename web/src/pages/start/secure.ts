@@ -1,4 +1,4 @@
-import { isEverywhere } from './info';
+import { isEverywhere } from '../../lib/info';
 
 /** How to serve the network with encryption and tokens: the three commands of the README, with the port of this server. */
 export interface Step {

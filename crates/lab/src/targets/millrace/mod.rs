@@ -3,10 +3,13 @@
 mod data_channel;
 mod lines;
 mod poll;
-mod secured;
 mod session;
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::Context;
 
@@ -16,10 +19,8 @@ use crate::{
         http::{EventSource, Poster},
         websocket::Bare,
     },
-    targets::{Ask, Options, Server, Target, Transport, install, process::Ready},
+    targets::{Ask, Options, Server, Target, Transport, install, process::Ready, tls::Securable},
 };
-
-pub use secured::{SECURED, SECURED_RESUMED};
 
 pub struct Millrace;
 
@@ -62,6 +63,20 @@ impl Target for Millrace {
     }
 }
 
+impl Securable for Millrace {
+    fn transports_over_tls(&self) -> &'static [Transport] {
+        Transport::OVER_TCP
+    }
+
+    fn start_with_certificate(&self, folder: &Path, options: &Options) -> anyhow::Result<Server> {
+        let mut command = command(options)?;
+        for (key, file) in [("cert", "cert.pem"), ("key", "key.pem")] {
+            command.args(["--set", &format!("tls.{key}={}", folder.join(file).display())]);
+        }
+        Server::start(command, Ready::Says("listening on https://"), tempfile::tempdir()?, options)
+    }
+}
+
 fn command(options: &Options) -> anyhow::Result<Command> {
     let mut command = Command::new(binary(options)?);
     let shards = options.cpus.len().max(1).to_string();
@@ -83,7 +98,7 @@ pub fn start_gateway(options: &Options) -> anyhow::Result<Server> {
 }
 
 /// The one that was named, or the one beside this program (a test lies one folder deeper).
-fn binary(options: &Options) -> anyhow::Result<PathBuf> {
+pub(super) fn binary(options: &Options) -> anyhow::Result<PathBuf> {
     if let Some(named) = options.binary.clone().or_else(|| Some(env::var_os("MILLRACE_BIN")?.into())) {
         return Ok(named);
     }

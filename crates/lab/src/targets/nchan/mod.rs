@@ -1,6 +1,10 @@
 //! Nchan: publish and subscribe inside nginx, by WebSocket, server-sent events and long polling. Debian's nginx, or the one that is installed.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, ensure};
 
@@ -13,6 +17,7 @@ use crate::{
     targets::{
         Ask, Options, Server, Target, Transport, install,
         process::{Ready, free_address},
+        tls::Securable,
     },
 };
 
@@ -38,25 +43,7 @@ impl Target for Nchan {
     }
 
     fn start(&self, options: &Options) -> anyhow::Result<Server> {
-        let (nginx, module) = programs(options)?;
-        let (folder, address) = (tempfile::tempdir()?, free_address()?);
-        let config = folder.path().join("nginx.conf");
-        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(1 << 20);
-        let user = if rustix::process::getuid().is_root() { "user root;" } else { "" };
-        let text = include_str!("nginx.conf")
-            .replace("{workers}", &options.cpus.len().max(1).to_string())
-            .replace("{descriptors}", &descriptors.to_string())
-            .replace("{folder}", &folder.path().display().to_string())
-            .replace("{module}", &module.display().to_string())
-            .replace("{address}", &address.to_string())
-            .replace("{user}", user);
-        fs::write(&config, text)?;
-        // This module makes nginx look for its compiled-in folders, whatever the configuration says. Installing nginx would have made this
-        // one; who may not make it is told so by nginx itself.
-        let _ = fs::create_dir_all("/var/lib/nginx");
-        let mut command = Command::new(nginx);
-        command.arg("-p").arg(folder.path()).arg("-e").arg("stderr").arg("-c").arg(config);
-        Ok(Server::start(command, Ready::Accepts(address), folder, options)?.with_children())
+        start("", options)
     }
 
     /// A publisher of the other transports uses `POST`.
@@ -73,6 +60,43 @@ impl Target for Nchan {
             _ => Box::new(Bare::new(format!("/sub/{}", ask.channel))),
         }
     }
+}
+
+impl Securable for Nchan {
+    fn transports_over_tls(&self) -> &'static [Transport] {
+        self.transports()
+    }
+
+    fn start_with_certificate(&self, folder: &Path, options: &Options) -> anyhow::Result<Server> {
+        let file = |name: &str| folder.join(name).display().to_string();
+        let (certificate, key) = (file("cert.pem"), file("key.pem"));
+        // The directives stand behind `listen`, which the plain server ends with a semicolon.
+        start(&format!(" ssl; ssl_certificate {certificate}; ssl_certificate_key {key}"), options)
+    }
+}
+
+/// `tls`: what follows in nginx's `listen`.
+fn start(tls: &str, options: &Options) -> anyhow::Result<Server> {
+    let (nginx, module) = programs(options)?;
+    let (folder, address) = (tempfile::tempdir()?, free_address()?);
+    let config = folder.path().join("nginx.conf");
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(1 << 20);
+    let user = if rustix::process::getuid().is_root() { "user root;" } else { "" };
+    let text = include_str!("nginx.conf")
+        .replace("{workers}", &options.cpus.len().max(1).to_string())
+        .replace("{descriptors}", &descriptors.to_string())
+        .replace("{folder}", &folder.path().display().to_string())
+        .replace("{module}", &module.display().to_string())
+        .replace("{address}", &address.to_string())
+        .replace("{user}", user)
+        .replace("{tls}", tls);
+    fs::write(&config, text)?;
+    // This module makes nginx look for its compiled-in folders, whatever the configuration says. Installing nginx would have made this
+    // one; who may not make it is told so by nginx itself.
+    let _ = fs::create_dir_all("/var/lib/nginx");
+    let mut command = Command::new(nginx);
+    command.arg("-p").arg(folder.path()).arg("-e").arg("stderr").arg("-c").arg(config);
+    Ok(Server::start(command, Ready::Accepts(address), folder, options)?.with_children())
 }
 
 /// nginx, and the module.

@@ -1,4 +1,4 @@
-//! Millrace over TLS: the same server and the same clients, with a certificate of an authority that is made for the lab.
+//! Targets over TLS: the same servers and the same clients, with a certificate of an authority that is made for the lab.
 
 use std::{
     fs,
@@ -16,26 +16,45 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 
-use super::{Millrace, binary, command};
-use crate::{
-    load::{Dialect, Secured as Session},
-    targets::{Ask, Options, Server, Target, Transport, install, process::Ready},
+use super::{
+    Ask, Options, Server, Target, Transport, install,
+    millrace::{self, Millrace},
+    nchan::Nchan,
 };
+use crate::load::{Dialect, Secured as Session};
 
 /// What the certificate is for, wherever the server listens.
 const NAME: &str = "localhost";
 /// Certificates that are older are made anew, long before they expire.
 const KEPT: Duration = Duration::from_secs(200 * 86_400);
 
+/// A target that can serve TLS.
+pub trait Securable: Target {
+    /// Those of [`Target::transports`] that go over TCP.
+    fn transports_over_tls(&self) -> &'static [Transport];
+
+    /// As [`Target::start`], with `cert.pem` and `key.pem` of this folder.
+    fn start_with_certificate(&self, folder: &Path, options: &Options) -> anyhow::Result<Server>;
+}
+
+/// A target over TLS.
 pub struct Secured {
     name: &'static str,
+    plain: &'static dyn Securable,
     /// Whether its clients go on from their earlier sessions, or begin anew each time.
     resumes: bool,
     client: OnceLock<Arc<ClientConfig>>,
 }
 
-pub static SECURED: Secured = Secured { name: "millrace-tls", resumes: false, client: OnceLock::new() };
-pub static SECURED_RESUMED: Secured = Secured { name: "millrace-tls-resumed", resumes: true, client: OnceLock::new() };
+impl Secured {
+    const fn new(name: &'static str, plain: &'static dyn Securable, resumes: bool) -> Self {
+        Self { name, plain, resumes, client: OnceLock::new() }
+    }
+}
+
+pub static MILLRACE: Secured = Secured::new("millrace-tls", &Millrace, false);
+pub static MILLRACE_RESUMED: Secured = Secured::new("millrace-tls-resumed", &Millrace, true);
+pub static NCHAN: Secured = Secured::new("nchan-tls", &Nchan, false);
 
 impl Target for Secured {
     fn name(&self) -> &'static str {
@@ -43,11 +62,11 @@ impl Target for Secured {
     }
 
     fn version(&self, options: &Options) -> anyhow::Result<String> {
-        Millrace.version(options)
+        self.plain.version(options)
     }
 
     fn transports(&self) -> &'static [Transport] {
-        Transport::OVER_TCP
+        self.plain.transports_over_tls()
     }
 
     fn start(&self, options: &Options) -> anyhow::Result<Server> {
@@ -55,17 +74,13 @@ impl Target for Secured {
         if self.client.get().is_none() {
             let _ = self.client.set(Arc::new(client(&folder.join("ca.pem"), self.resumes)?));
         }
-        let mut command = command(options)?;
-        for (key, file) in [("cert", "cert.pem"), ("key", "key.pem")] {
-            command.args(["--set", &format!("tls.{key}={}", folder.join(file).display())]);
-        }
-        Server::start(command, Ready::Says("listening on https://"), tempfile::tempdir()?, options)
+        self.plain.start_with_certificate(&folder, options)
     }
 
     fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
         let config = self.client.get().expect("it was started before it is spoken to").clone();
         let name = NAME.try_into().expect("a name");
-        Box::new(Session::new(Millrace.dialect(transport, ask), config, name))
+        Box::new(Session::new(self.plain.dialect(transport, ask), config, name))
     }
 }
 
@@ -79,7 +94,10 @@ fn certificates(options: &Options) -> anyhow::Result<PathBuf> {
     // Beside, so that nobody finds half of them.
     fs::create_dir_all(&options.cache)?;
     let fresh = tempfile::tempdir_in(&options.cache)?;
-    install::run(Command::new(binary(options)?).args(["cert", "dev", "--dir"]).arg(fresh.path()))?;
+    // The target's own program may be another one.
+    install::run(
+        Command::new(millrace::binary(&Options::default())?).args(["cert", "dev", "--dir"]).arg(fresh.path()),
+    )?;
     let _ = fs::remove_dir_all(&folder);
     match fs::rename(fresh.path(), &folder) {
         Ok(()) => drop(fresh.keep()),
