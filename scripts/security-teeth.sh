@@ -62,7 +62,7 @@ without "buffers of half-sent requests" crates/transport/src/limits/patient.rs \
     'this\.hold\(buf\.capacity\(\)\)\?;' '' \
     $(test_of transport --lib a_large_buffer_counts_as_long_as_its_connection)
 without "the scheme of an origin" crates/transport/src/access/origin.rs \
-    '!is_https \|\| scheme' 'true || scheme' \
+    'is_same_scheme = !access\.is_https' 'is_same_scheme = true' \
     $(test_of transport --test it a_page_of_http_is_foreign_to_a_server_of_https)
 without "a second Host" crates/transport/src/access/origin.rs \
     'if named\.next\(\)\.is_some\(\)' 'if false' \
