@@ -51,7 +51,7 @@ pub static TARGETS: &[&dyn Target] = &[
     &mercure::Mercure,
     &durable_streams::DurableStreams,
     &tls::MILLRACE,
-    &tls::MILLRACE_RESUMED,
+    &tls::RESUMED_MILLRACE,
     &tls::NCHAN,
 ];
 

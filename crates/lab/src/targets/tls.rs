@@ -53,7 +53,7 @@ impl Secured {
 }
 
 pub static MILLRACE: Secured = Secured::new("millrace-tls", &Millrace, false);
-pub static MILLRACE_RESUMED: Secured = Secured::new("millrace-tls-resumed", &Millrace, true);
+pub static RESUMED_MILLRACE: Secured = Secured::new("millrace-tls-resumed", &Millrace, true);
 pub static NCHAN: Secured = Secured::new("nchan-tls", &Nchan, false);
 
 impl Target for Secured {

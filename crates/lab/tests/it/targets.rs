@@ -181,7 +181,7 @@ fn nchan_is_measured() {
 }
 
 #[test]
-fn nchan_over_tls_is_measured() {
+fn nchan_tls_is_measured() {
     is_measured("nchan-tls");
 }
 
