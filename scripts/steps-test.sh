@@ -17,6 +17,17 @@ check() { # what, expected exit code, expected lines "FLAKY: ...", command...
     cat "$log"
 }
 
+# A step that makes way for others ends only if that ends, too.
+makes_way() {
+    begin_steps
+    trap end_steps EXIT
+    beside "makes way" chrt --idle 0 bash -c 'for _ in $(seq 100); do chrt --pid $$ | grep -q SCHED_OTHER && exit; sleep 0.1; done; exit 1'
+    sleep 0.5
+    finish "makes way"
+    summary
+}
+check "a step that makes way until it is waited for" 0 "" makes_way
+
 fails_once() { [ -e "$folder/once" ] || { touch "$folder/once"; return 1; }; }
 check "a command that passes" 0 "" rerun "steady" true
 check "a command that fails once" 0 "FLAKY: once" rerun "once" fails_once

@@ -10,7 +10,7 @@ export MILLRACE_BIN=$CARGO_TARGET_DIR/debug/millrace
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 4))}
 begin_steps
 trap end_steps EXIT
-idle=(nice -n 19 chrt --idle 0)
+idle=(chrt --idle 0)
 
 step "build the client, the pages and the binary" make --no-print-directory build
 # Building the tests may replace the binary while others run it.
