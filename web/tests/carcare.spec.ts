@@ -1,6 +1,7 @@
 import { readFileSync, statSync } from 'node:fs';
 import { expect, type Page } from '@playwright/test';
 import type {} from '../src/pages/carcare/window';
+import { matches } from '../src/pages/carcare/search.ts';
 import { openCar, test, url } from './page.ts';
 import { serve, simulate } from './server.ts';
 
@@ -69,6 +70,16 @@ test('the transport chip is reached and used by keyboard', async ({ page, clean 
   await page.keyboard.press('Escape');
   await expect(chip).toBeFocused();
   await expect(chip).toHaveAccessibleName(/Streaming, connected/);
+});
+
+test('a number finds its car, not a trouble code that contains it', () => {
+  const cars = ['Car 4 live Hop Row', 'Car 6 live Trouble code P0420', 'Car 14 live Mill Lane'];
+  const found = (query: string): number[] => cars.flatMap((car, i) => (matches(car, query) ? [i] : []));
+  expect(found('car 4')).toEqual([0]);
+  expect(found('p0420')).toEqual([1]);
+  expect(found(' LANE  car')).toEqual([2]);
+  expect(found('7')).toEqual([]);
+  expect(found('')).toEqual([0, 1, 2]);
 });
 
 test('a car is found in the list and followed', async ({ page, clean }) => {
