@@ -41,7 +41,7 @@ pub struct Args {
     /// From the first message of a bundle until it goes [default: 250ms]
     #[arg(long, value_name = "TIME", value_parser = window)]
     window: Option<Duration>,
-    /// A bundle that would grow beyond so many bytes goes before its window ends [default: 16384]
+    /// Maximum size of a bundle; a bundle that reaches it is sent before its window ends [default: 16384]
     #[arg(long, value_name = "BYTES", value_parser = number::<u32, _>(1..=65_536))]
     bundle_bytes: Option<u32>,
     /// So much may wait for a peer that takes less than comes, bytes; then its oldest messages give way

@@ -96,7 +96,7 @@ impl Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let config = args.clone().load()?.config;
     millrace_server::check(&config)?;
-    // Only for a server that starts: an authority that nobody uses is one that devices are made to trust in vain.
+    // After the checks, so that a server that refuses to start leaves no certificate authority behind.
     if args.tls_dev {
         let made = dev::make(&dev::default_dir(), &[], true)?;
         if made.new_ca {

@@ -81,7 +81,7 @@ impl Crowd {
         self.figures(server, cpu_before, delivered, started.elapsed())
     }
 
-    /// Keeps `in_flight` publications of the first publisher under way for so many seconds.
+    /// Keeps `in_flight` publications of the first publisher in flight for `seconds`.
     pub fn closed_loop(
         &mut self,
         server: &Server,
@@ -106,7 +106,7 @@ impl Crowd {
         self.figures(server, cpu_before, delivered, started.elapsed())
     }
 
-    /// Each publisher publishes again as soon as it is answered, for so many seconds; nobody reads. Figures are per
+    /// Each publisher publishes again as soon as it is answered, for `seconds`, without readers. Figures are per
     /// publication.
     pub fn post(&mut self, server: &Server, seconds: f64) -> anyhow::Result<Figures> {
         settle(server)?;

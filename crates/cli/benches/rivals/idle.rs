@@ -21,7 +21,7 @@ use crate::{
 /// How many points lie on the line that gives the memory of one connection. Two would be at the mercy of the allocator.
 const POINTS: usize = 7;
 
-/// Memory of so many readers by HTTP to whom nothing is sent, by a line from a tenth of them to all.
+/// Measures the memory of one idle HTTP reader: the slope of a line from a tenth of `readers` to all of them.
 pub fn waiting(server: &Server, readers: usize, dialect: impl Fn() -> Box<dyn Dialect>) -> anyhow::Result<Figures> {
     let mut open = Vec::with_capacity(readers);
     let bytes_per_connection = bytes_each(readers / 10, readers, |count| {
@@ -58,7 +58,7 @@ pub fn websockets(server: &Server, from: usize, to: usize, heartbeat_s: Option<u
 
 /// The slope of the least-squares line through the memory at several counts of connections, in bytes.
 ///
-/// `fill` opens connections until there are so many, and returns the server's memory in KiB.
+/// `fill` opens connections until their number is `count`, and returns the server's memory in KiB.
 fn bytes_each(from: usize, to: usize, mut fill: impl FnMut(usize) -> anyhow::Result<u64>) -> anyhow::Result<f64> {
     let counts = (0..POINTS).map(|i| from + (to - from) * i / (POINTS - 1));
     let points =

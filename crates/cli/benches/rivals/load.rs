@@ -36,7 +36,7 @@ pub enum Workload {
     HttpBroadcast { transport: Transport, is_tls: bool, readers: usize, interval: Duration, seconds: f64 },
     /// `Saturate` with readers by HTTP; the publisher uses `POST`, 32 in flight on one connection.
     HttpSaturate { transport: Transport, readers: usize, seconds: f64 },
-    /// Readers by HTTP to whom nothing is sent: memory of so many.
+    /// Memory of idle HTTP readers.
     HttpIdle { transport: Transport, readers: usize },
     /// So many publishers with a channel each, who `POST` again as soon as they are answered. Durable: an answer means
     /// that it is on disk.

@@ -34,7 +34,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Publishes to `server`, or to a server of its own if there is none.
+    /// Publishes to `server`. Without one, starts a server and publishes to that.
     ///
     /// Errors: the server cannot be started, does not answer, or refuses the first message.
     pub fn start(server: Option<Server>, command: &str) -> anyhow::Result<Live> {
