@@ -12,12 +12,13 @@ begin_steps
 trap end_steps EXIT
 idle=(chrt --idle 0)
 
-step "build the client, the pages and the binary" make --no-print-directory build
+step "build the client and the pages" make --no-print-directory web
+beside "fuzzing, each target for 10 s" "${idle[@]}" fuzz/run.sh
+step "build the binary" make --no-print-directory build
 # Building the tests may replace the binary while others run it.
 cp "$MILLRACE_BIN" "$logs/millrace"
 beside "quick scenarios of the lab" scripts/lab-quick.sh "$logs/millrace"
 beside "conformance, quick" env MILLRACE_BIN="$logs/millrace" conformance/quick.sh
-beside "fuzzing, each target for 10 s" "${idle[@]}" fuzz/run.sh
 step "build the tests" cargo test --workspace --locked --quiet --no-run
 beside "nodes of a cluster" cargo_tests --test cluster
 beside "client tests in Node, Chromium and a worker" npm --prefix sdk test --silent

@@ -5,9 +5,8 @@
 
 #![no_main]
 
-mod file;
-
 use libfuzzer_sys::fuzz_target;
+use millrace_fuzz::file;
 use millrace_server::{
     Config, Sources,
     config::{ConfigError, Value},

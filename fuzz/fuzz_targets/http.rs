@@ -3,9 +3,8 @@
 
 #![no_main]
 
-mod world;
-
 use libfuzzer_sys::fuzz_target;
+use millrace_fuzz::world;
 use millrace_protocol::CODES;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -19,8 +18,8 @@ fuzz_target!(|said: &[u8]| {
     if world::knows(said) {
         return;
     }
-    world::with(|world| {
-        let heard = world.talk(said, |_| false);
+    world::with(&mut |world| {
+        let heard = world.talk(said, &|_| false);
         if heard.starts_with(b"HTTP/") {
             check(said, &heard);
         }

@@ -3,15 +3,13 @@
 
 #![no_main]
 
-mod world;
-
 use libfuzzer_sys::fuzz_target;
+use millrace_fuzz::world::{self, MESSAGE_BYTES_MAX};
 use millrace_protocol::{
     session::decode_command,
     websocket::{self, encode},
 };
 use serde::{Deserialize, de::IgnoredAny};
-use world::MESSAGE_BYTES_MAX;
 
 const HELLO: &str = "GET /v1/connect HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
     sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: millrace.v1+json\r\n\r\n";
@@ -36,9 +34,9 @@ fuzz_target!(|text: &str| {
     let mut said = HELLO.as_bytes().to_vec();
     lines.iter().for_each(|line| say(&mut said, line));
     say(&mut said, &format!("{{\"id\":{LAST},\"ping\":{{}}}}"));
-    world::with(|world| {
+    world::with(&mut |world| {
         let last = format!("{{\"id\":{LAST},");
-        let heard = world.talk(&said, |heard| has_reply(heard, last.as_bytes()));
+        let heard = world.talk(&said, &|heard| has_reply(heard, last.as_bytes()));
         let Some(frames) = frames(&heard) else { return };
         let mut answered: Vec<u64> = frames.iter().filter_map(reply).collect();
         assert_eq!(answered.pop(), Some(LAST), "{}", String::from_utf8_lossy(&heard));

@@ -5,8 +5,6 @@
 
 #![no_main]
 
-mod file;
-
 use std::{
     future::Future,
     pin::pin,
@@ -17,6 +15,7 @@ use std::{
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use hmac::{Hmac, KeyInit, Mac};
 use libfuzzer_sys::fuzz_target;
+use millrace_fuzz::file;
 use millrace_protocol::{Code, Error, Grant, Pattern, Right};
 use millrace_server::{
     auth::{ApiKey, Auth, Config, Rights, encode_hash, hash_api_key},

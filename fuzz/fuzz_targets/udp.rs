@@ -3,21 +3,19 @@
 
 #![no_main]
 
-mod world;
-
 use libfuzzer_sys::fuzz_target;
+use millrace_fuzz::world::{self, CHANNELS_MAX, MESSAGE_BYTES_MAX};
 use millrace_protocol::{
     ChannelName, Grant, Right,
     session::{Target, decode_publish},
 };
 use serde_json::Value;
-use world::{CHANNELS_MAX, MESSAGE_BYTES_MAX};
 
 /// Source: docs/protocol.md, "CarCare aliases".
 const DATAGRAM_BYTES_MAX: usize = 1472;
 
 fuzz_target!(|datagram: &[u8]| {
-    world::with(|world| {
+    world::with(&mut |world| {
         let grant = world.context.access.authority.anonymous();
         if world.send(datagram) {
             assert!(is_good(datagram, &grant), "taken: {}", String::from_utf8_lossy(datagram));

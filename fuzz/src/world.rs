@@ -1,9 +1,6 @@
 //! A shard that serves on loopback, in the fuzzer's own thread. Its clock jumps to the next timer whenever nothing else is to be done: what
 //! waits for a minute takes no time, and no connection can hold up the next input.
 
-// Each target uses its part.
-#![allow(dead_code)]
-
 use std::{
     cell::RefCell,
     mem::ManuallyDrop,
@@ -65,7 +62,7 @@ thread_local! {
 }
 
 /// Runs `on` with the world as it is after the inputs before, and sees that it is well afterwards.
-pub fn with(on: impl FnOnce(&World)) {
+pub fn with(on: &mut dyn FnMut(&World)) {
     WORLD.with(|slot| {
         let mut slot = slot.borrow_mut();
         let world = slot.get_or_insert_with(World::new);
@@ -225,7 +222,7 @@ impl World {
     }
 
     /// Says it all on a connection of its own, and hears what is said back: until the server closes, nothing more will come, or `enough`.
-    pub fn talk(&self, said: &[u8], enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    pub fn talk(&self, said: &[u8], enough: &dyn Fn(&[u8]) -> bool) -> Vec<u8> {
         self.local.block_on(&self.runtime, async {
             let stream = TcpStream::connect(self.address).await.expect("a connection");
             let (mut from, mut to) = stream.into_split();
@@ -277,7 +274,7 @@ impl World {
         let newest = self.local.block_on(&self.runtime, engine.newest(&channel)).expect("the memory answers");
         assert_eq!(newest.top.offset, 1, "somebody has written to {channel}");
         let asked = b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-        let heard = self.talk(asked, |_| false);
+        let heard = self.talk(asked, &|_| false);
         assert!(heard.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", String::from_utf8_lossy(&heard));
     }
 

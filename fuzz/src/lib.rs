@@ -1,0 +1,4 @@
+//! What several fuzz targets share.
+
+pub mod file;
+pub mod world;
