@@ -29,7 +29,8 @@ pub struct Load {
 
 #[derive(Default)]
 struct State {
-    stopped: Cell<bool>,
+    /// What is due from then on is not published any more.
+    end: Cell<Option<Instant>>,
     /// Channel, position, publication.
     acknowledged: RefCell<Vec<(usize, Position, Id)>>,
     retries: Cell<u64>,
@@ -56,11 +57,11 @@ impl Load {
         self.state.retries.get()
     }
 
-    /// Returns when everything that was begun is acknowledged, so long at most: per channel, what was acknowledged.
+    /// Returns when everything that is due by now is acknowledged, so long at most: per channel, what was acknowledged.
     ///
     /// Errors: what publishers were told.
     pub async fn stop(self, within: Duration) -> Result<Vec<Vec<(Position, Id)>>, Vec<String>> {
-        self.state.stopped.set(true);
+        self.state.end.set(Some(Instant::now()));
         until("publishers are answered", within, async || self.tasks.iter().all(JoinHandle::is_finished)).await;
         let errors = self.state.errors.take();
         if !errors.is_empty() {
@@ -90,7 +91,7 @@ async fn publish(server: Server, path: String, publisher: usize, start: Instant,
     for number in 1.. {
         let due = start + interval * (number - 1);
         tokio::time::sleep_until(due).await;
-        if state.stopped.get() {
+        if state.end.get().is_some_and(|end| due >= end) {
             return;
         }
         let id = Id { publisher: publisher as u32, number };
