@@ -35,6 +35,8 @@ describe.each(ALL)('%s', (transport) => {
     await car.ready;
     for (let n = 0; n < 100; n++) {
       server.publish('cars/1', n);
+      // A cut may come before the events that were sent. The first one must not be delivered as a replay.
+      if (n === 0) await until(() => got.length === 1, 'the first event');
       if (n % 10 === 9) {
         server.cut();
         await until(() => mr.state.name === 'open' && got.length >= n, `${n} events`);

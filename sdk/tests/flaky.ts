@@ -1,14 +1,20 @@
 import type { Reporter, TestCase } from 'vitest/node';
 
-/** Prints "FLAKY: name" for each test that failed and then passed; scripts/test.sh repeats these lines at its end. */
+/**
+ * Prints "FLAKY: name" for each test that failed and then passed, below the error of its failure. scripts/test.sh repeats these lines
+ * at its end.
+ */
 export default class Flaky implements Reporter {
-  private readonly names: string[] = [];
+  private readonly flaky: { name: string; errors: string[] }[] = [];
 
   onTestCaseResult(test: TestCase): void {
-    if (test.diagnostic()?.flaky) this.names.push(`${test.project.name} › ${test.module.relativeModuleId} › ${test.fullName}`);
+    if (!test.diagnostic()?.flaky) return;
+    const name = `${test.project.name} › ${test.module.relativeModuleId} › ${test.fullName}`;
+    const errors = (test.result().errors ?? []).map((error) => error.stack ?? error.message);
+    this.flaky.push({ name, errors });
   }
 
   onTestRunEnd(): void {
-    for (const name of this.names) console.log(`FLAKY: ${name}`);
+    for (const { name, errors } of this.flaky) console.log([...errors, `FLAKY: ${name}`].join('\n'));
   }
 }

@@ -1,4 +1,4 @@
-//! `millrace gateway`: a native peer that forwards between the data channels of its peers.
+//! `millrace gateway`: a WebRTC peer that forwards messages between the data channels of other peers.
 
 use std::{
     io::Write,
@@ -20,62 +20,62 @@ const BUNDLE_BYTES: u32 = 16 * 1024;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
-A peer, in a browser or native, joins by posting an offer to /v1/connect?name=NAME, with &to=NAME if what it sends is for somebody. What it sends on its data channel
-`millrace` (or `latest`, unordered and never repeated) then goes there. docs/gateway.md says what a bundle looks like. `GET /v1/stats` has what was counted.
+A peer (a browser or a native program) joins by posting an SDP offer to /v1/connect?name=NAME; &to=NAME names the receiver of its messages. The gateway then forwards what the peer sends on its data channel `millrace`, or on `latest`, which is unordered and never retransmits. docs/gateway.md describes the format of bundles. `GET /v1/stats` returns counters.
 
-Prints `listening on URL` once it takes offers. SIGTERM ends it, and says good-bye to all.
+Prints `listening on URL` once the gateway accepts offers. SIGTERM closes all peers and exits.
 
-Example: what sensors say within 250 ms goes to the peer `uplink` as one message, and bundles of `uplink` to those that their parts name
+Example: bundle the messages that sensors send to the peer `uplink` within 250 ms, and split the bundles that `uplink` sends back
   millrace gateway --mode both
-Example: one to one, for a page that another server serves
+Example: forward messages unchanged, for a page that another server hosts
   millrace gateway --mode forward --allow-origin http://127.0.0.1:8080
-Example: for the devices of this network, behind a proxy that speaks TLS
+Example: accept devices of the local network, behind a proxy that terminates TLS
   MILLRACE_GATEWAY_SECRET=$(openssl rand -hex 16) millrace gateway --listen 0.0.0.0:8090 --public 192.0.2.7 --behind-proxy")]
 pub struct Args {
-    /// Where offers come in; port 0 takes a free one. Datagrams come to a free port of their own for each peer
+    /// Address for HTTP requests with offers; port 0 picks a free port. Each peer gets a UDP port of its own
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8090", value_parser = address::parse)]
     listen: SocketAddr,
-    /// What becomes of messages
+    /// How messages are forwarded
     #[arg(long, value_enum, default_value = "forward")]
     mode: Mode,
-    /// From the first message of a bundle until it goes [default: 250ms]
+    /// Time from the first message of a bundle until the bundle is sent [default: 250ms]
     #[arg(long, value_name = "TIME", value_parser = window)]
     window: Option<Duration>,
     /// Maximum size of a bundle; a bundle that reaches it is sent before its window ends [default: 16384]
     #[arg(long, value_name = "BYTES", value_parser = number::<u32, _>(1..=65_536))]
     bundle_bytes: Option<u32>,
-    /// So much may wait for a peer that takes less than comes, bytes; then its oldest messages give way
+    /// Maximum bytes queued per peer; the oldest messages are dropped when the queue is full
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = number::<u32, _>(65_536..))]
     waiting_bytes: u32,
-    /// Most peers
+    /// Maximum number of peers
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = number::<u32, _>(1..=10_000))]
     peers: u32,
-    /// Let pages of this origin join, such as https://app.example; may be repeated
+    /// Allow pages of this origin, for example https://app.example; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
-    /// The address that peers send to, if it is not the one that they post to
+    /// IP address that peers send datagrams to, if it differs from the address of their HTTP request
     #[arg(long, value_name = "IP")]
     public: Option<IpAddr>,
-    /// A proxy in front of it speaks TLS, so that it takes offers from beyond this machine
+    /// Accept offers from other machines because a proxy in front terminates TLS
     #[arg(long)]
     behind_proxy: bool,
-    /// Take offers from beyond this machine without encryption: who is on the way may read the secret and take a peer's place
+    /// Accept offers from other machines without TLS (insecure): anyone on the network path can read the secret and impersonate
+    /// a peer
     #[arg(long)]
     insecure_no_tls: bool,
-    /// Take offers from beyond this machine without a secret: everybody may join
+    /// Accept offers from other machines without a secret (insecure): anyone can join
     #[arg(long)]
     insecure_no_auth: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Mode {
-    /// Each message goes as it is to whom its sender has named
+    /// Send each message unchanged to the receiver that its sender named
     Forward,
-    /// Messages to the same receiver are gathered, and go as one
+    /// Bundle messages to the same receiver into one message
     Multiplex,
-    /// A message of a peer that has named nobody is a bundle, and its parts go to those that they name
+    /// Split bundles from peers that named no receiver; each part names its own
     Demultiplex,
-    /// Messages of peers that have named somebody are gathered, those of others are split
+    /// Bundle the messages of peers that named a receiver, and split those of all others
     Both,
 }
 
@@ -91,25 +91,25 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Errors: it would take offers of strangers, and nobody has said that it may.
+    /// Errors: a flag combination that is insecure without a waiver, or a flag without effect.
     fn config(&self, secret: Option<String>) -> anyhow::Result<Config> {
         let is_near = self.listen.ip().to_canonical().is_loopback();
         ensure!(
             is_near || self.behind_proxy || self.insecure_no_tls,
-            "{} is beyond this machine, and offers would come without encryption: put a proxy that speaks TLS in front (--behind-proxy), or say --insecure-no-tls",
+            "--listen {}: other machines could connect without TLS; put a proxy that terminates TLS in front and add --behind-proxy, or add --insecure-no-tls",
             self.listen
         );
         ensure!(
             is_near || secret.is_some() || self.insecure_no_auth,
-            "{} is beyond this machine, and everybody could join: set {SECRET}, or say --insecure-no-auth",
+            "--listen {}: anyone could join; set {SECRET}, or add --insecure-no-auth",
             self.listen
         );
         let is_long = secret.as_ref().is_none_or(|secret| secret.len() >= SECRET_BYTES_MIN);
-        ensure!(is_long, "{SECRET} has less than {SECRET_BYTES_MIN} bytes; `openssl rand -hex 16` makes a good one");
+        ensure!(is_long, "{SECRET} is shorter than {SECRET_BYTES_MIN} bytes; `openssl rand -hex 16` generates a suitable one");
         let gathers = matches!(self.mode, Mode::Multiplex | Mode::Both);
         ensure!(
             gathers || (self.window.is_none() && self.bundle_bytes.is_none()),
-            "--window and --bundle-bytes have no effect unless messages are gathered: --mode multiplex or --mode both"
+            "--window and --bundle-bytes have no effect without bundling: add --mode multiplex or --mode both"
         );
         let forward = forward::Config {
             gathers,
@@ -124,10 +124,10 @@ impl Args {
 }
 
 fn window(text: &str) -> Result<Duration, String> {
-    let window = humantime::parse_duration(text).map_err(|error| format!("{error}; one looks like 250ms"))?;
+    let window = humantime::parse_duration(text).map_err(|error| format!("{error}; for example 250ms"))?;
     match window >= Duration::from_millis(1) && window <= Duration::from_secs(60) {
         true => Ok(window),
-        false => Err("a window is 1ms to 1min".into()),
+        false => Err("expected 1ms to 1min".into()),
     }
 }
 

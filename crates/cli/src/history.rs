@@ -1,4 +1,4 @@
-//! `millrace history`: prints a range of a channel's past, then ends.
+//! `millrace history`: prints a range of a channel's history and exits.
 
 use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
@@ -11,28 +11,28 @@ use crate::{login::Login, number::number, retry::Retry, since::since, trust::Tru
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "One line of JSON per publication: channel, position, time (ms since 1970), key, data. Gaps go to the standard error, and so does `no history` if there is nothing to print; the exit code is 0 then, too.\n\
-    `--until X` ends a range where `--since X` begins one, so ranges join: after a position, before the first publication at or after a time.\n\n\
-    Example: all that is kept of one car\n  millrace history cars/1/telemetry > drive.ndjson\n\
-    Example: an hour of it\n  \
+    after_help = "Prints one JSON object per line: channel, position, time (ms since 1970), key, data. Gaps are reported on standard error. An empty range prints `no history` on standard error and exits with code 0.\n\
+    `--until X` ends a range exactly where `--since X` starts one, so consecutive ranges neither overlap nor leave a gap: a position includes its publication, a time excludes the publications at or after it.\n\n\
+    Example: the whole history of one car\n  millrace history cars/1/telemetry > drive.ndjson\n\
+    Example: one hour\n  \
     millrace history cars/1/telemetry --since 2026-11-20T10:00:00Z --until 2026-11-20T11:00:00Z\n\
     Example: the last ten minutes\n  millrace history cars/1/telemetry --since 10m\n\
     Example: ten publications after a position\n  millrace history chat/lobby --since 5f0c12ab:57 --limit 10"
 )]
 pub struct Args {
-    /// Which channel
+    /// Channel to read
     channel: String,
-    /// Where to start: a position, earliest, a duration before now such as 10m, or a time such as 2026-11-20T10:00:00Z or
+    /// Start of the range: a position, earliest, a duration before now such as 10m, or a time such as 2026-11-20T10:00:00Z or
     /// 2026-11-20T11:00:00.5+01:00
     #[arg(long, value_name = "S", default_value = "earliest", value_parser = since)]
     since: String,
-    /// Where to end: a position, a time, a duration before now, or now
+    /// End of the range: a position, a time, a duration before now, or now
     #[arg(long, value_name = "S", default_value = "now", value_parser = since)]
     until: String,
     /// Stop after this many publications
     #[arg(long, value_name = "N", value_parser = number::<u64, _>(1..))]
     limit: Option<u64>,
-    /// The server
+    /// URL of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub async fn run(Args { channel, since, until, limit, to, retry, login, trust }:
         Update::Message(message) => {
             printed += 1;
             let line = serde_json::to_string(&message).map(|line| line.replace(['\n', '\r'], " "));
-            // An output that takes no more has had enough.
+            // A closed output, such as `| head`, ends the command.
             if line.is_ok_and(|line| writeln!(out, "{line}").is_ok()) {
                 ControlFlow::Continue(())
             } else {
@@ -70,7 +70,7 @@ pub async fn run(Args { channel, since, until, limit, to, retry, login, trust }:
         }
     };
     let read = read_range(&range, &mut print).await;
-    // A pipe that was closed is no error of ours.
+    // A closed pipe is not an error.
     let _ = out.flush();
     read?;
     if printed == 0 {

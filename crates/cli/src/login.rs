@@ -1,24 +1,24 @@
-//! What every command shows a server that asks who is there.
+//! The credential of commands that connect to a server.
 
 use millrace_edge::wire::Token;
 
-/// Where the token stands for all commands of a shell: the command line is seen by everybody on the machine.
+/// The environment is safer than a flag: other users of this machine can see the command line.
 const ENV: &str = "MILLRACE_TOKEN";
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Login {
-    /// A token or API key for a server that asks who is there; better in the environment, as MILLRACE_TOKEN
+    /// Token or API key to authenticate with; MILLRACE_TOKEN is safer, because other users can see the command line
     #[arg(long, value_name = "TOKEN", value_parser = Token::parse)]
     token: Option<Token>,
 }
 
 impl Login {
-    /// Whether the flag was given; the environment is for all commands.
+    /// Whether `--token` was given. The environment variable does not count: it may be meant for other commands.
     pub fn is_given(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Errors: `MILLRACE_TOKEN` is no token.
+    /// Errors: the value of `MILLRACE_TOKEN` is malformed.
     pub fn token(self) -> anyhow::Result<Option<Token>> {
         self.token.map_or_else(from_environment, |token| Ok(Some(token)))
     }
@@ -26,7 +26,7 @@ impl Login {
 
 /// The token in `MILLRACE_TOKEN`, if there is one.
 ///
-/// Errors: `MILLRACE_TOKEN` is no token.
+/// Errors: the value of `MILLRACE_TOKEN` is malformed.
 pub fn from_environment() -> anyhow::Result<Option<Token>> {
     match std::env::var(ENV) {
         Ok(text) if !text.trim().is_empty() => {

@@ -1,4 +1,4 @@
-//! `millrace`: one binary. Each command is a file; `serve` is what runs without one.
+//! The `millrace` binary. Each command has its own file; without a command, `serve` runs.
 
 mod cert;
 mod config;
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use millrace_server::config::ConfigError;
 
-/// Why not the system's: docs/performance.md, "Memory".
+/// docs/performance.md, "Memory", explains why this is not the system's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -40,60 +40,60 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Try it:
-  millrace                                              serve on http://127.0.0.1:8080
-  millrace sub demo                                     read a channel
+  millrace                                              start a server on http://127.0.0.1:8080
+  millrace sub demo                                     subscribe to a channel
   millrace pub demo '{\"hello\":1}'                       publish to it
-  curl 'http://127.0.0.1:8080/v1/channels/demo?wait=30'  the same with curl: the next message
-  millrace simulate fleet --cars 12                     a town of cars, on the map at /carcare
-  millrace lab run thorsen-broadcast --quick            measure it";
+  curl 'http://127.0.0.1:8080/v1/channels/demo?wait=30'  receive the next message with curl
+  millrace simulate fleet --cars 12                     12 simulated cars on the map at /carcare
+  millrace lab run thorsen-broadcast --quick            run a short benchmark";
 
 const SERVE_EXAMPLES: &str = "\
-Prints `listening on URL` once it accepts connections. SIGTERM drains: readers are told to move, then it ends; a second one ends it at once. SIGHUP reads the configuration again.
+Prints `listening on URL` once the server accepts connections. SIGTERM drains the server: clients are asked to reconnect elsewhere, then the process exits; a second SIGTERM exits immediately. SIGHUP reloads the configuration.
 
-Example: for the phones in this network, with a certificate of this machine's own
+Example: serve phones in the local network with a development certificate
   millrace serve --tls-dev --listen 0.0.0.0:8443
-Example: for everybody, with a certificate from Let's Encrypt (docs/tls.md)
+Example: serve the Internet with a certificate from Let's Encrypt (docs/tls.md)
   millrace serve --listen 0.0.0.0:443 --tls-acme app.example --tls-acme-accept-terms --set 'auth.keys=[\"millrace.key.pub\"]'
-Example: two threads, datagrams from devices, a shorter heartbeat
+Example: two threads, UDP datagrams from devices, a heartbeat every 10 s
   millrace serve --shards 2 --udp 127.0.0.1:5005 --set limits.heartbeat=10s";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve channels (what runs without a command)
+    /// Start the server (the default command)
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(serve::Args),
-    /// Drive simulated cars that publish to a server
+    /// Publish the telemetry of simulated cars
     Simulate(simulate::Args),
-    /// Publish to a channel
+    /// Publish messages to a channel
     Pub(publish::Args),
-    /// Read channels
+    /// Subscribe to channels and print their messages
     Sub(subscribe::Args),
-    /// Read a range of a channel's past, then end
+    /// Print a range of a channel's history and exit
     History(history::Args),
-    /// Forward between the data channels of peers: one to one, many as one, one to many
+    /// Forward messages between the WebRTC data channels of peers
     Gateway(gateway::Args),
-    /// Make certificates to begin with
-    #[command(subcommand, after_help = "Example: for this machine and the phones in its network\n  millrace cert dev")]
+    /// Create a certificate for development
+    #[command(subcommand, after_help = "Example: a certificate for this machine that phones in the local network can trust\n  millrace cert dev")]
     Cert(cert::Command),
-    /// Make keys, sign tokens, and say what a token is worth
+    /// Create keys, sign tokens and inspect them
     #[command(subcommand, after_help = token::EXAMPLES)]
     Token(token::Command),
     /// Print or check the configuration
-    #[command(subcommand, after_help = "Example: what can be set, and what it is set to\n  millrace config default")]
+    #[command(subcommand, after_help = "Example: print every setting with its default value\n  millrace config default")]
     Config(config::Command),
-    /// Measure this server and others
+    /// Benchmark this server and other servers
     Lab(lab::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| {
         let _ = error.print();
-        // Code 2 of `lab` means something else.
+        // Clap exits with 2 on a bad flag, and code 2 of `lab` means an invalid run.
         let is_lab = error.use_stderr() && std::env::args().nth(1).as_deref() == Some("lab");
         std::process::exit(if is_lab { lab::EXIT_ERROR.into() } else { error.exit_code() })
     });
     let command = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
-        // It works with threads of its own.
+        // The lab starts its own threads and runtimes.
         Command::Lab(args) => return lab::run(args),
         command => command,
     };
@@ -110,7 +110,7 @@ fn main() -> ExitCode {
                     Command::Cert(command) => cert::run(command),
                     Command::Token(command) => token::run(command).await,
                     Command::Config(command) => config::run(command),
-                    Command::Lab(_) => unreachable!("it has returned above"),
+                    Command::Lab(_) => unreachable!("`lab` was handled above"),
                 }
             })
         });

@@ -6,9 +6,9 @@ use std::{
     str::FromStr,
 };
 
-/// For clap: a whole number within a range.
+/// Returns a clap parser for a whole number within `range`.
 ///
-/// Errors: say what was expected.
+/// Errors: the message names the range.
 pub fn number<T, R>(range: R) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where
     T: FromStr + PartialOrd + Display,

@@ -1,4 +1,4 @@
-//! `millrace pub`: publishes from the command line, retried until the server has it, once.
+//! `millrace pub`: publishes from the command line. Retries with an idempotency key, so each message is stored once.
 
 use std::io::BufRead;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use serde::Deserialize;
 
 use crate::{login::Login, retry::Retry, trust::Trust};
 
-/// The server takes no more; a longer line is not read to its end.
+/// The server refuses larger messages, so reading stops there.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Prints the position of every publication.\n\n\
     Example: one message\n  millrace pub chat/lobby '{\"text\": \"hello\"}'\n\
-    Example: the newest price only, for readers with --policy latest\n  millrace pub prices '{\"oak\": 12}' --key oak --ttl 60s\n\
-    Example: every line that another program prints\n  vmstat 1 | millrace pub host/vmstat")]
+    Example: a price that replaces the previous one for subscribers with --policy latest\n  millrace pub prices '{\"oak\": 12}' --key oak --ttl 60s\n\
+    Example: publish each line of another program's output\n  vmstat 1 | millrace pub host/vmstat")]
 pub struct Args {
-    /// Where to, for example cars/1/telemetry
+    /// Channel to publish to, for example cars/1/telemetry
     channel: String,
-    /// What: one publication; without it, every line of the standard input is one
+    /// Message to publish; without it, each line of standard input is published
     data: Option<String>,
-    /// Readers with policy `latest` are given only the newest per key
+    /// Key of the message; subscribers with policy `latest` receive only the newest message per key
     #[arg(long)]
     key: Option<String>,
-    /// How long it stays in history, for example 60s
+    /// How long the message stays in history, for example 60s
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     ttl: Option<Duration>,
-    /// Refuse what is not JSON (without it: JSON if it parses, else text)
+    /// Require valid JSON [default: JSON if the message parses as JSON, otherwise text]
     #[arg(long)]
     json: bool,
-    /// The server
+    /// URL of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub async fn run(mut args: Args) -> anyhow::Result<()> {
     if let Some(data) = &args.data {
         return publish(&args, &mut poster, data.clone().into_bytes()).await;
     }
-    // Reading blocks, and may: there is nothing else to do until the next line.
+    // Blocking reads are fine here: nothing else has to run until the next line.
     let mut input = std::io::stdin().lock();
     while let Some(line) = next_line(&mut input)? {
         publish(&args, &mut poster, line).await?;
@@ -73,7 +73,7 @@ async fn publish(args: &Args, poster: &mut Poster, data: Vec<u8>) -> anyhow::Res
     headers.extend(ttl.as_deref().map(|ttl| ("Millrace-TTL", ttl)));
     let check = |answer: &[u8]| match serde_json::from_slice::<Answer>(answer) {
         Ok(_) => Ok(()),
-        Err(error) => Err(Failure::Again(format!("not an answer: {error}"))),
+        Err(error) => Err(Failure::Again(format!("unexpected response: {error}"))),
     };
     let answer = poster.post(&args.to, &path, &headers, data, check).await?;
     let answer: Answer = serde_json::from_slice(&answer)?;
@@ -81,7 +81,7 @@ async fn publish(args: &Args, poster: &mut Poster, data: Vec<u8>) -> anyhow::Res
     Ok(())
 }
 
-/// The next line of the input without its end; none at the end of the input.
+/// Reads the next line without its line ending. Returns `None` at the end of the input.
 fn next_line(input: &mut impl BufRead) -> anyhow::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     loop {
@@ -101,10 +101,10 @@ fn next_line(input: &mut impl BufRead) -> anyhow::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The server counts in whole seconds.
+/// A clap parser for `--ttl`. The server takes whole seconds.
 fn ttl(text: &str) -> Result<Duration, String> {
-    let ttl = humantime::parse_duration(text).map_err(|error| format!("{error}; one looks like 60s or 2h"))?;
-    if ttl.as_secs() > 0 { Ok(ttl) } else { Err("the shortest time to live is 1s".into()) }
+    let ttl = humantime::parse_duration(text).map_err(|error| format!("{error}; for example 60s or 2h"))?;
+    if ttl.as_secs() > 0 { Ok(ttl) } else { Err("expected at least 1s".into()) }
 }
 
 #[cfg(test)]

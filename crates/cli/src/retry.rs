@@ -1,18 +1,18 @@
-//! How long the commands try again.
+//! `--retry-for`: how long a command retries.
 
 use std::time::Duration;
 
-/// For commands that end by themselves.
+/// The flag of commands that exit when their work is done.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Retry {
-    /// Try again for so long when the server does not answer, then end with exit code 1; 0s: never try again
+    /// Retry for this long if the server does not answer, then exit with code 1; 0s disables retries
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub retry_for: Duration,
 }
 
-/// For clap: a duration.
+/// A clap parser for a duration with a unit.
 ///
-/// Errors: show what one looks like.
+/// Errors: the message shows an example.
 pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "expected a duration with a unit, for example 500ms, 10s or 2h".into())
 }

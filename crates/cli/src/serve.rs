@@ -1,4 +1,4 @@
-//! `millrace serve`: the configuration that files, environment and flags make, served until a signal ends it.
+//! `millrace serve`: loads the configuration from file, environment and flags, then serves until a signal arrives.
 
 use std::path::PathBuf;
 
@@ -11,54 +11,55 @@ use millrace_server::{
 
 use crate::{cert, number::number};
 
-/// What decides the configuration on the command line; shared by `serve` and `config`.
+/// Flags that set configuration values; `serve` and `config` share them.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
-    /// Where to serve HTTP and WebSocket, such as 0.0.0.0:8080; PORT alone is one of 127.0.0.1; port 0 takes a free one
+    /// Address to serve HTTP and WebSocket on, for example 0.0.0.0:8080; PORT alone means 127.0.0.1:PORT, and port 0 picks a
+    /// free port
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Threads, each with its own connections [default: one per core]
+    /// Number of threads; each connection belongs to one of them [default: one per core]
     #[arg(long, value_name = "N", value_parser = number::<usize, _>(0..=1024))]
     shards: Option<usize>,
-    /// Where order and history live: memory, sqlite:PATH, redis://HOST:PORT or nats://HOST:PORT
+    /// Engine that orders and stores publications: memory, sqlite:PATH, redis://HOST:PORT or nats://HOST:PORT
     #[arg(long, value_name = "URL")]
     engine: Option<String>,
-    /// Receive datagrams from devices here
+    /// Receive UDP datagrams from devices on this address
     #[arg(long, value_name = "HOST:PORT")]
     udp: Option<String>,
-    /// A proxy in front of it speaks TLS, so that it serves beyond this machine without
+    /// Serve other machines without TLS because a proxy in front terminates it
     #[arg(long)]
     behind_proxy: bool,
-    /// Serve beyond this machine without encryption: everybody on the way may read and change what is said
+    /// Serve other machines without TLS (insecure): anyone on the network path can read and change the traffic
     #[arg(long)]
     insecure_no_tls: bool,
-    /// Serve beyond this machine without asking who is there: everybody may read and publish everything
+    /// Serve other machines without authentication (insecure): anyone can read and publish everything
     #[arg(long)]
     insecure_no_auth: bool,
-    /// Speak TLS with a certificate of this machine's own, which is made if it is missing (`millrace cert dev`)
+    /// Serve TLS with a development certificate; creates the certificate if it is missing (see `millrace cert dev`)
     #[arg(long)]
     tls_dev: bool,
-    /// Speak TLS with a certificate for this name, got by ACME and renewed by itself; may be repeated
+    /// Serve TLS with a certificate for this domain, obtained and renewed by ACME; may be repeated
     #[arg(long, value_name = "DOMAIN", conflicts_with = "tls_dev")]
     tls_acme: Vec<String>,
-    /// Accept the terms of service of the ACME server (Let's Encrypt, unless tls.acme.directory says otherwise)
+    /// Accept the terms of service of the ACME server (Let's Encrypt unless tls.acme.directory names another)
     #[arg(long)]
     tls_acme_accept_terms: bool,
     /// Configuration file (TOML); `millrace config default` prints one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Any setting, such as limits.heartbeat=10s; may be repeated
+    /// Override a setting, for example limits.heartbeat=10s; may be repeated
     #[arg(long, value_name = "SECTION.KEY=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
 }
 
 impl Args {
-    /// What the file and the environment say, without any flag.
+    /// Flags that only name a configuration file.
     pub fn of_file(config: Option<PathBuf>) -> Self {
         Self { config, ..Self::default() }
     }
 
-    /// Errors: a bad file, an unknown key, a bad value; each says where it stands.
+    /// Errors: an unreadable file, an unknown key or a bad value; each error names its source.
     pub fn load(self) -> anyhow::Result<Sources> {
         let switch = |on: bool| on.then(|| "true".to_owned());
         let dev = Files::at(&dev::default_dir());
@@ -82,7 +83,7 @@ impl Args {
             .into_iter()
             .filter_map(|(key, flag, text)| Some(Value { key: key.into(), text: text?, from: flag.into() }));
         let set = self.set.into_iter().map(|(key, text)| Value { key, text, from: "--set".into() });
-        // Other programs' variables may hold anything.
+        // Variables of other programs may contain any bytes; only ours must be UTF-8.
         let env = std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value));
         let env = env.filter(|(name, _)| name.starts_with("MILLRACE_")).map(|(name, value)| {
             let text = value.into_string().map_err(|_| anyhow::anyhow!("{name} is not UTF-8"))?;
@@ -103,13 +104,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             eprintln!("{}", cert::next_steps(&made));
         }
     }
-    // Standard output has only what scripts wait for.
+    // Logs go to standard error: scripts read `listening on URL` from standard output.
     let set_log_level = log::init(&config.log);
     let load = Box::new(move || Ok(args.clone().load()?.config));
     millrace_server::run(config, Reload { load, set_log_level }).await
 }
 
 fn parse_set(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("use SECTION.KEY=VALUE, such as limits.heartbeat=10s")?;
+    let (key, value) = text.split_once('=').ok_or("expected SECTION.KEY=VALUE, for example limits.heartbeat=10s")?;
     Ok((key.to_owned(), value.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! `millrace simulate`: cars that send records, and the town they drive in.
+//! `millrace simulate`: cars that publish telemetry, and the town they drive in.
 
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -22,7 +22,7 @@ use crate::{login::Login, number::number, retry::Retry, trust::Trust};
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Example: 12 cars on the map of http://127.0.0.1:8080/carcare\n  \
+#[command(after_help = "Example: 12 cars on the map at http://127.0.0.1:8080/carcare\n  \
     millrace simulate fleet --cars 12 --seed 7 --interval 1s --to http://127.0.0.1:8080")]
 pub struct Args {
     #[command(subcommand)]
@@ -33,28 +33,28 @@ pub struct Args {
 enum What {
     /// Replay one recorded drive
     Car(Car),
-    /// Drive many cars through the town
+    /// Simulate many cars in the town
     Fleet(FleetArgs),
-    /// Print a drive through the town as CSV, for `simulate car`
+    /// Print one drive through the town as CSV, for `simulate car`
     Drive(Drive),
     /// Print the map of the town as GeoJSON
-    #[command(after_help = "Example: the map that the web pages show\n  millrace simulate town > web/public/town.json")]
+    #[command(after_help = "Example: create the map that the web pages show\n  millrace simulate town > web/public/town.json")]
     Town {
-        /// Another seed grows another town
+        /// Seed of the town
         #[arg(long, default_value_t = millrace_edge::town::DEFAULT_SEED, value_parser = number::<u64, _>(..))]
         seed: u64,
     },
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "The file has the header time,lat,lon,elevation,accuracy,bearing,speed (RFC 3339, degrees, \
-    metres, metres, degrees, m/s).\nEvery row is sent once per interval, stamped with the time of sending.\n\n\
-    Example: one row each 5 s, for ever\n  \
+#[command(after_help = "The file has the header time,lat,lon,elevation,accuracy,bearing,speed (RFC 3339, degrees, degrees, \
+    metres, metres, degrees, m/s).\nOne row is published per interval, with the current time as its timestamp.\n\n\
+    Example: one row every 5 s, forever\n  \
     millrace simulate car --csv crates/edge/fixtures/drive.csv --car 1 --interval 5s --loop\n\
     Example: over UDP, to a server with --udp 127.0.0.1:8081\n  \
     millrace simulate car --csv crates/edge/fixtures/drive.csv --car 1 --to udp://127.0.0.1:8081")]
 struct Car {
-    /// The recorded drive
+    /// CSV file of a recorded drive
     #[arg(long, value_name = "FILE")]
     csv: PathBuf,
     /// The car's number; its records go to the channel cars/NUMBER/telemetry
@@ -63,10 +63,10 @@ struct Car {
     /// Start again at the end of the file
     #[arg(long = "loop")]
     again: bool,
-    /// Stop after this many rows
+    /// Exit after this many rows
     #[arg(long, value_name = "N", value_parser = number::<u64, _>(..))]
     count: Option<u64>,
-    /// Between two records of a car, for example 500ms or 5s
+    /// Time between two records of a car, for example 500ms or 5s
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = interval)]
     interval: Duration,
     #[command(flatten)]
@@ -75,27 +75,27 @@ struct Car {
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "The same seed drives the same way; seq rises by 1 per car, so a reader can prove that it missed nothing.\n\n\
-    Example: 12 cars, a record each per second\n  millrace simulate fleet --cars 12 --seed 7\n\
-    Example: 200 cars at ten times the speed of life, 60 records each\n  \
+    after_help = "The same seed gives the same routes. `seq` increases by 1 per record of a car, so a subscriber can prove that it missed nothing.\n\n\
+    Example: 12 cars, each with one record per second\n  millrace simulate fleet --cars 12 --seed 7\n\
+    Example: 200 cars at ten times real speed, 60 records each\n  \
     millrace simulate fleet --cars 200 --speedup 10 --count 60\n\
-    Example: devices that speak only when something has happened\n  \
+    Example: devices that publish only events\n  \
     millrace simulate fleet --cars 50 --rule event"
 )]
 struct FleetArgs {
     /// How many cars, numbered from 1
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = number::<u32, _>(1..=100_000))]
     cars: u32,
-    /// Decides where every car goes and what happens to it
+    /// Seed of the routes and events
     #[arg(long, default_value_t = 7, value_parser = number::<u64, _>(..))]
     seed: u64,
-    /// Stop after this many intervals
+    /// Exit after this many intervals
     #[arg(long, value_name = "N", value_parser = number::<u64, _>(..))]
     count: Option<u64>,
-    /// Let the time of the cars pass this many times as fast
+    /// Speed of simulated time relative to real time
     #[arg(long, value_name = "X", default_value = "1", value_parser = speedup)]
     speedup: f64,
-    /// Between two records of a car, for example 500ms or 5s
+    /// Time between two records of a car, for example 500ms or 5s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
     #[command(flatten)]
@@ -103,34 +103,34 @@ struct FleetArgs {
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Example: the drive that is shipped\n  \
+#[command(after_help = "Example: create the drive that is shipped with Millrace\n  \
     millrace simulate drive --seed 3 --rows 120 --interval 5s > crates/edge/fixtures/drive.csv")]
 struct Drive {
     #[arg(long, default_value_t = 3, value_parser = number::<u64, _>(..))]
     seed: u64,
     #[arg(long, default_value_t = 120, value_parser = number::<u32, _>(..))]
     rows: u32,
-    /// Between two rows
+    /// Time between two rows
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = interval)]
     interval: Duration,
 }
 
-/// When a device speaks.
+/// When a device publishes.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Speak {
     /// Every interval
     Continuous,
-    /// Only when something has happened: harsh braking, high revolutions, a trouble code
+    /// Only on events: harsh braking, high engine speed, a trouble code
     Event,
 }
 
-/// What is sent, and where.
+/// Which records are published, and where.
 #[derive(Debug, ClapArgs)]
 struct Destination {
-    /// The device's rule
+    /// When a device publishes
     #[arg(long, value_name = "RULE", default_value = "continuous")]
     rule: Speak,
-    /// The server: http://HOST:PORT, https://HOST:PORT, or udp://HOST:PORT for datagrams
+    /// URL of the server: http://HOST:PORT, https://HOST:PORT, or udp://HOST:PORT for datagrams
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     to: String,
     #[command(flatten)]
@@ -178,7 +178,7 @@ async fn fleet(args: FleetArgs) -> anyhow::Result<()> {
     send_paced(&args.destination, args.interval, args.count, next).await
 }
 
-/// Sends what `next` makes, once per interval, until it makes no more, `count` times, or until the process is told to stop.
+/// Publishes the records of `next` once per interval: until `next` returns `None`, `count` times, or until a signal arrives.
 async fn send_paced(
     destination: &Destination,
     interval: Duration,
@@ -196,9 +196,9 @@ async fn send_paced(
     ensure!(!has_token || !to.starts_with("udp://"), "--token has no effect with {to}: datagrams carry no token");
     let token = destination.login.clone().token()?;
     let mut publisher = Publisher::new(to, token, destination.retry.retry_for, |lost| eprintln!("{lost}")).await?;
-    // A URL may have a password.
+    // The URL may contain a password.
     let shown = Server::parse(to).map_or_else(|_| to.clone(), |server| server.shown());
-    eprintln!("sending to {shown} every {}; Ctrl-C stops", humantime::format_duration(interval));
+    eprintln!("publishing to {shown} every {}; press Ctrl-C to stop", humantime::format_duration(interval));
     let outcome = tokio::select! {
         outcome = send_all(&mut publisher, interval, count, next) => outcome,
         stopped = stop_signal() => stopped,
@@ -214,17 +214,17 @@ async fn send_all(
     mut next: impl FnMut() -> anyhow::Result<Option<Vec<Record>>>,
 ) -> anyhow::Result<()> {
     let mut ticks = tokio::time::interval(interval);
-    // After a pause the cars go on at their pace; they do not catch up.
+    // After a pause the cars continue at their pace; they do not catch up.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     for _ in 0..count.unwrap_or(u64::MAX) {
         ticks.tick().await;
         let Some(records) = next()? else { return Ok(()) };
         if !records.is_empty() {
             publisher.send(&records).await?;
         }
-        if told.elapsed() >= STATUS_EVERY {
-            told = Instant::now();
+        if reported.elapsed() >= STATUS_EVERY {
+            reported = Instant::now();
             eprintln!("{}", status(publisher));
         }
     }
@@ -238,7 +238,7 @@ fn status(publisher: &Publisher) -> String {
     format!("{sent} records sent, {} retries, round trip {round_trip}", stats.retries)
 }
 
-/// Returns when the process is told to stop by SIGINT or SIGTERM.
+/// Returns when SIGINT or SIGTERM arrives.
 pub async fn stop_signal() -> anyhow::Result<()> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
@@ -259,24 +259,24 @@ fn drive(args: &Drive) -> String {
 
 fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever read has read enough.
+        // A closed pipe, such as `| head`, is not an error.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => bail!("cannot write: {error}"),
         _ => Ok(()),
     }
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = humantime::parse_duration(text).map_err(|error| format!("{error}; one looks like 500ms or 5s"))?;
+    let interval = humantime::parse_duration(text).map_err(|error| format!("{error}; for example 500ms or 5s"))?;
     match interval >= Duration::from_millis(1) && interval <= Duration::from_secs(86_400) {
         true => Ok(interval),
-        false => Err("an interval is 1ms to 1day".into()),
+        false => Err("expected 1ms to 1day".into()),
     }
 }
 
 fn speedup(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(factor) if (0.01..=1000.0).contains(&factor) => Ok(factor),
-        _ => Err("a speedup is 0.01 to 1000".into()),
+        _ => Err("expected a number from 0.01 to 1000".into()),
     }
 }
 

@@ -1,8 +1,9 @@
-//! Where a reader starts or ends, as it stands on the command line.
+//! Parses `--since` and `--until`: where a reader starts or ends.
 
 use millrace_edge::wire::now_ms;
 
-/// For clap: a duration, such as `10m`, is that long before now, by this machine's clock; all else is for the server.
+/// A clap parser. Converts a duration such as `10m` to a time before now, by this machine's clock; the server parses all
+/// other values.
 pub fn since(text: &str) -> Result<String, String> {
     // A position has a colon, a time in milliseconds has no unit.
     let is_duration =

@@ -1,4 +1,4 @@
-//! `millrace sub`: prints what is published, over any transport, and goes on after every cut.
+//! `millrace sub`: prints the messages of channels over any transport, and resumes after a lost connection.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -12,45 +12,45 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{login::Login, number::number, retry::duration, since::since, trust::Trust};
 
-/// Between two polls.
+/// Default time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Publications go to the standard output, gaps and lost connections to the standard error.\n\n\
+#[command(after_help = "Messages are printed on standard output, gaps and lost connections on standard error.\n\n\
     Example: watch one car\n  millrace sub cars/1/telemetry\n\
     Example: watch all cars, with channel and position\n  millrace sub 'cars/+/telemetry' --json\n\
-    Example: everything that history still has, then what comes, by server-sent events\n  \
+    Example: the whole history, then new messages, over server-sent events\n  \
     millrace sub chat/lobby --transport sse --since earliest\n\
-    Example: the last ten minutes, then what comes\n  millrace sub chat/lobby --since 10m\n\
+    Example: the last ten minutes, then new messages\n  millrace sub chat/lobby --since 10m\n\
     Example: a server with TLS\n  millrace sub chat/lobby --to https://localhost:8443\n\
     Example: wait for one message\n  millrace sub chat/lobby --limit 1")]
 pub struct Args {
-    /// Names; over a WebSocket also patterns: + is one level, # is the rest
+    /// Channels to subscribe to; over WebSocket also patterns, where + matches one level and # matches the rest
     #[arg(required = true, value_name = "CHANNEL")]
     channels: Vec<String>,
-    /// How to read
+    /// Transport to use
     #[arg(long, default_value = "websocket", value_parser = transport())]
     transport: Transport,
     /// Where to start: a position, now, earliest, a duration before now such as 10m, or a time such as 2026-11-20T10:00:00Z
     #[arg(long, value_name = "S", value_parser = since)]
     since: Option<String>,
-    /// Every publication, or only the latest per key of what was not read yet
+    /// Receive every message, or only the latest per key when this subscriber falls behind
     #[arg(long, default_value = "every", value_parser = ["every", "latest"])]
     policy: String,
-    /// Stop after this many publications
+    /// Exit after this many messages
     #[arg(long, value_name = "N", value_parser = number::<u64, _>(1..))]
     limit: Option<u64>,
-    /// Print the whole envelope as JSON: channel, position, time, key, data
+    /// Print each message as a JSON object: channel, position, time, key, data
     #[arg(long)]
     json: bool,
-    /// Between two polls, with --transport polling [default: 1s]
+    /// Time between two polls, with --transport polling [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     interval: Option<Duration>,
-    /// Try again for so long when the server does not answer, then end with exit code 1 [default: for ever]
+    /// Retry for this long if the server does not answer, then exit with code 1 [default: forever]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     retry_for: Option<Duration>,
-    /// The server
+    /// URL of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Server::parse)]
     to: Server,
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub struct Args {
 
 fn transport() -> impl TypedValueParser<Value = Transport> {
     PossibleValuesParser::new(Transport::ALL.map(|(name, _)| name)).map(|chosen| {
-        let (_, transport) = Transport::ALL.into_iter().find(|(name, _)| *name == chosen).expect("it is one of these");
+        let (_, transport) = Transport::ALL.into_iter().find(|(name, _)| *name == chosen).expect("clap accepts only these names");
         transport
     })
 }
@@ -84,7 +84,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Update::Message(message) => {
             left -= 1;
             let written = print(&message, args.json);
-            // An output that takes no more has had enough, too.
+            // A closed output, such as `| head`, ends the command, too.
             if left == 0 || written.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
         Update::Gap(gap) => {
@@ -104,7 +104,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// One line, at once.
+/// Prints one line and flushes it.
 fn print(message: &Message, whole: bool) -> std::io::Result<()> {
     let line = if whole { serde_json::to_string(message)?.replace(['\n', '\r'], " ") } else { message.line() };
     let mut out = std::io::stdout().lock();

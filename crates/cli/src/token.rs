@@ -1,4 +1,4 @@
-//! `millrace token`: makes keys, signs tokens, and says in plain words what a token is worth here.
+//! `millrace token`: creates keys, signs tokens, and explains what a token grants.
 
 use std::{
     fs::OpenOptions,
@@ -18,46 +18,46 @@ use serde_json::json;
 
 use crate::{retry::duration, serve};
 
-/// What a token that is read may have at most.
+/// Maximum size of a token to inspect.
 const INPUT_BYTES_MAX: u64 = 64 * 1024;
 
 pub const EXAMPLES: &str = "\
-Example: a first token, and a server that takes it
+Example: create a key, start a server that accepts its tokens, and sign a first token
   millrace token key --out millrace.key
   millrace --set 'auth.keys=[\"millrace.key.pub\"]' &
   millrace token create --key millrace.key --sub alice --subscribe 'chat/#' --publish 'chat/{sub}'";
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Make a key that signs tokens
-    #[command(after_help = "Example: millrace.key signs, millrace.key.pub belongs into the server's `auth.keys`\n  \
-        millrace token key --out millrace.key\nExample: a secret that both know, for `auth.secret`\n  millrace token key --alg HS256")]
+    /// Create a key that signs tokens
+    #[command(after_help = "Example: a key pair; millrace.key signs tokens, and the server's `auth.keys` lists millrace.key.pub\n  \
+        millrace token key --out millrace.key\nExample: a shared secret for `auth.secret`\n  millrace token key --alg HS256")]
     Key(KeyArgs),
     /// Sign a token and print it
-    #[command(after_help = "Example: a car that publishes only its own data, and reads the news\n  \
+    #[command(after_help = "Example: a car that publishes only its own data and subscribes to `news`\n  \
         millrace token create --key millrace.key --sub car-7 --publish 'cars/{sub}/#' --subscribe news --expires 30days\n\
-        Without --key, the configuration's auth.secret signs. Without any right, the server's [auth.default] says what it grants.")]
+        Without --key, the token is signed with auth.secret of the configuration. A token without any permission gets those of the server's [auth.default].")]
     Create(CreateArgs),
-    /// Say what a token grants here, and until when; exit code 1 if it is no good
+    /// Verify a token and print its permissions and expiry; exit code 1 if the token is invalid
     #[command(
-        after_help = "Example: with the keys that the server has; a token in an argument is seen by others on this machine\n  \
-        millrace token inspect --config millrace.toml < token\nExample: what does it say, whoever signed it?\n  \
+        after_help = "Example: verify with the server's keys; standard input hides the token from other users of this machine\n  \
+        millrace token inspect --config millrace.toml < token\nExample: print the claims without verification\n  \
         echo \"$TOKEN\" | millrace token inspect"
     )]
     Inspect(InspectArgs),
-    /// Make an API key for a back end; the server's configuration gets only its hash
+    /// Create an API key for a back end; the server's configuration stores only its hash
     #[command(
-        after_help = "Example: may publish orders and nothing else\n  millrace token api-key --name billing --publish 'orders/#'"
+        after_help = "Example: a key that can only publish to orders/#\n  millrace token api-key --name billing --publish 'orders/#'"
     )]
     ApiKey(ApiKeyArgs),
 }
 
 #[derive(Args)]
 pub struct KeyArgs {
-    /// What it signs by; for RS256: `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048`
+    /// Algorithm of the key; for RS256 use `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048`
     #[arg(long, value_enum, ignore_case = true, default_value = "EdDSA")]
     alg: Made,
-    /// Write it here, and its public half to FILE.pub, instead of printing both
+    /// Write the private key to FILE and the public key to FILE.pub, instead of printing both
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -74,56 +74,56 @@ enum Made {
 
 #[derive(Args)]
 struct RightArgs {
-    /// Channel or pattern that may be read; may be repeated, as all of these
+    /// Channel or pattern that the token can subscribe to; may be repeated
     #[arg(long, value_name = "PATTERN")]
     subscribe: Vec<String>,
-    /// .. that may be published to
+    /// Channel or pattern that the token can publish to; may be repeated
     #[arg(long, value_name = "PATTERN")]
     publish: Vec<String>,
-    /// .. whose readers may be counted
+    /// Channel or pattern whose subscribers the token can count; may be repeated
     #[arg(long, value_name = "PATTERN")]
     presence: Vec<String>,
-    /// .. whose past may be read
+    /// Channel or pattern whose history the token can read; may be repeated
     #[arg(long, value_name = "PATTERN")]
     history: Vec<String>,
 }
 
 #[derive(Args)]
 pub struct CreateArgs {
-    /// Whose it is; `{sub}` in a pattern stands for it
+    /// Subject (user or device) of the token; `{sub}` in a pattern is replaced by it
     #[arg(long)]
     sub: Option<String>,
     #[command(flatten)]
     rights: RightArgs,
-    /// How long it is good
+    /// Lifetime of the token
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     expires: Duration,
-    /// What it can be revoked by [default: random]
+    /// Id of the token, for revocation [default: random]
     #[arg(long, value_name = "JTI")]
     id: Option<String>,
-    /// Private key (PEM), or a file with a secret for HS256
+    /// Private key (PEM), or a file with the secret for HS256
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Which of the server's keys this is, where those have names
+    /// Name of the key, if the server knows several keys by name
     #[arg(long, value_name = "NAME")]
     kid: Option<String>,
-    /// Configuration file: its issuer, audience and secret are taken
+    /// Configuration file that provides issuer, audience and secret
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub struct InspectArgs {
-    /// The token or API key [default: standard input]
+    /// Token or API key to inspect [default: standard input]
     token: Option<String>,
-    /// Configuration file: whose keys are asked
+    /// Configuration file with the keys to verify with
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub struct ApiKeyArgs {
-    /// What it is called, and revoked by
+    /// Name of the key in the configuration; revocation uses it, too
     #[arg(long)]
     name: String,
     #[command(flatten)]
@@ -170,14 +170,16 @@ fn key(args: &KeyArgs) -> anyhow::Result<()> {
     write_private(path, &pair.private)?;
     std::fs::write(&public, pair.public).with_context(|| format!("cannot write {}", public.display()))?;
     println!(
-        "{} signs tokens: keep it to yourself\n{} belongs into the server's `auth.keys`",
+        "{} signs tokens: keep it secret\n{} verifies them: add it to the server's `auth.keys`",
         path.display(),
         public.display()
     );
     Ok(())
 }
 
-/// Only its owner can read it, and no key that is there already is lost.
+/// Creates a file that only its owner can read. Never overwrites an existing key.
+///
+/// Errors: the file exists or cannot be written.
 fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes()))
@@ -195,12 +197,12 @@ fn create(args: CreateArgs) -> anyhow::Result<()> {
             SigningKey::parse(config.auth.secret.as_bytes()).map_err(anyhow::Error::msg)?
         }
         None => bail!(
-            "there is nothing to sign with: give --key FILE (`millrace token key --out FILE` makes one), or a --config with auth.secret"
+            "no signing key: add --key FILE (`millrace token key --out FILE` creates one), or --config with a file that sets auth.secret"
         ),
     };
     if args.expires > config.auth.lifetime_max {
         let max = humantime::format_duration(config.auth.lifetime_max);
-        bail!("the server takes no token that is good for longer than {max} (`auth.lifetime_max`)");
+        bail!("--expires: the server refuses tokens with a lifetime above {max} (`auth.lifetime_max`)");
     }
     let (now_s, rights) = (unix_s(), Rights::from(args.rights));
     let id = match args.id {
@@ -222,10 +224,10 @@ fn create(args: CreateArgs) -> anyhow::Result<()> {
         claims["millrace"] = all.map(|(right, patterns)| (right.name().to_owned(), json!(patterns))).collect();
     }
     let token = key.sign(&claims, args.kid.as_deref()).map_err(anyhow::Error::msg)?;
-    // As the server will: a pattern or subject that it refuses is found here.
+    // The same checks as in the server, so that a bad pattern or subject fails here.
     let read =
         Token::parse(&token, config.auth.token_bytes_max).and_then(|token| token.claims()?.grant(&config.auth, now_s));
-    read.map_err(|error| anyhow!("the server would not take this token: {}", error.detail))?;
+    read.map_err(|error| anyhow!("the server would refuse this token: {}", error.detail))?;
     println!("{token}");
     Ok(())
 }
@@ -246,17 +248,17 @@ async fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     let text = text.strip_prefix("Bearer ").unwrap_or(text);
     match Token::parse(text, usize::MAX) {
         Ok(token) => println!("{}", describe(&token)),
-        Err(_) if !text.contains('.') => println!("An API key, or no token at all."),
-        Err(error) => println!("No token that could be good anywhere: {}.", error.detail),
+        Err(_) if !text.contains('.') => println!("Not a JWT; it may be an API key."),
+        Err(error) => println!("Malformed token: {}.", error.detail),
     }
     if !config.auth.is_configured() {
-        println!("Not checked: no key is configured here. Give --config FILE, or set MILLRACE_AUTH__SECRET.");
-        bail!("not checked");
+        println!("Not verified: no key is configured. Add --config FILE, or set MILLRACE_AUTH__SECRET.");
+        bail!("not verified");
     }
     let auth = Auth::new(&config.auth, &config.anonymous(), unix_s).map_err(|what| anyhow!("`[auth]`: {what}"))?;
     match auth.explain(text).await {
         Ok(verified) => {
-            println!("Good: its key is {}. It grants:", verified.by);
+            println!("Valid: verified with {}. Permissions:", verified.by);
             for (right, pattern) in verified.grant.rules() {
                 println!("  {:<10} {}", right.name(), pattern.as_str());
             }
@@ -265,13 +267,13 @@ async fn inspect(args: InspectArgs) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Err(error) => bail!("not good: {}", error.detail),
+        Err(error) => bail!("invalid: {}", error.detail),
     }
 }
 
-/// What a token says of itself.
+/// Formats the header and claims of a token, without verification.
 fn describe(token: &Token<'_>) -> String {
-    let mut lines = vec![format!("A token, signed by {}, it says.", token.algorithm.name())];
+    let mut lines = vec![format!("A token. It claims to be signed with {}.", token.algorithm.name())];
     let mut line =
         |name: &str, value: Option<String>| lines.extend(value.map(|value| format!("  {name:<10} {}", shown(&value))));
     line("key", token.header.kid.clone());
@@ -280,16 +282,16 @@ fn describe(token: &Token<'_>) -> String {
             line("subject", claims.sub);
             line("id", claims.jti);
             line("issuer", claims.iss);
-            line("made", claims.iat.map(moment));
-            line("good from", claims.nbf.map(moment));
-            line("ends", claims.exp.map(moment));
+            line("issued", claims.iat.map(moment));
+            line("valid from", claims.nbf.map(moment));
+            line("expires", claims.exp.map(moment));
             match claims.millrace {
                 Some(rights) => {
                     for (right, patterns) in rights.by_right() {
                         line(right.name(), (!patterns.is_empty()).then(|| patterns.join(" ")));
                     }
                 }
-                None => line("rights", Some("none of its own: the server's [auth.default] says them".into())),
+                None => line("rights", Some("none in the token: the server's [auth.default] applies".into())),
             }
         }
         Err(error) => lines.push(format!("  {}", error.detail)),
@@ -297,7 +299,7 @@ fn describe(token: &Token<'_>) -> String {
     lines.join("\n")
 }
 
-/// Nobody writes to our terminal by a token.
+/// Replaces control characters, so that a token cannot control the terminal.
 fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -305,7 +307,7 @@ fn shown(text: &str) -> String {
 fn moment(seconds: f64) -> String {
     let now_s = unix_s();
     if !(0.0..=1e11).contains(&seconds) {
-        return "at no time".into();
+        return "out of range".into();
     }
     let at = seconds as u64;
     let distance = humantime::format_duration(Duration::from_secs(at.abs_diff(now_s)));
@@ -320,7 +322,7 @@ fn api_key(args: ApiKeyArgs) -> anyhow::Result<()> {
     let named = auth::Config { api_keys: [(args.name.clone(), config.clone())].into(), ..auth::Config::default() };
     named.check()?;
     println!(
-        "{key}\n\n# The line above is for the back end, and shown only now. The lines below are for the server's configuration."
+        "{key}\n\n# The line above is the key for the back end. It cannot be shown again. The lines below are for the server's configuration."
     );
     println!("[auth.api_keys.{}]\nsha256 = {:?}", toml_key(&args.name), config.sha256);
     for (right, patterns) in rights.by_right().into_iter().filter(|(_, patterns)| !patterns.is_empty()) {
@@ -329,7 +331,7 @@ fn api_key(args: ApiKeyArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bare where TOML allows it.
+/// Quotes a TOML key unless TOML allows it bare.
 fn toml_key(name: &str) -> String {
     let is_bare = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
     if is_bare { name.to_owned() } else { json!(name).to_string() }

@@ -1,25 +1,25 @@
-//! Which servers the commands believe.
+//! Flags for the verification of server certificates.
 
 use std::path::PathBuf;
 
 use millrace_edge::tls;
 use millrace_server::tls::dev::{self, Files};
 
-/// For servers with https.
+/// Flags of commands that connect to a server.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Trust {
-    /// Trust this authority, too (PEM); the one of `millrace cert dev` is found by itself
+    /// Additional certificate authority to trust (PEM); the authority of `millrace cert dev` is trusted automatically
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Believe any server that it is the right one: anybody on the way can read and change everything
+    /// Skip certificate verification (insecure): anyone on the network path can read and change the traffic
     #[arg(long)]
     insecure_accept_any_certificate: bool,
 }
 
 impl Trust {
-    /// Holds for the whole process.
+    /// Applies these flags to the whole process.
     ///
-    /// Errors: a file that is no authority.
+    /// Errors: the file of `--ca` has no certificate authority.
     pub fn decide(&self) -> anyhow::Result<()> {
         let dev_ca = Some(Files::at(&dev::default_dir()).ca);
         let trust = tls::Trust { ca: self.ca.clone(), dev_ca, anybody: self.insecure_accept_any_certificate };

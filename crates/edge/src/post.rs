@@ -155,7 +155,7 @@ fn decode(answer: &[u8], count: usize) -> Result<(), Failure> {
         error: Option<Problem>,
     }
     let answer: Answer =
-        serde_json::from_slice(answer).map_err(|error| Failure::Again(format!("not an answer: {error}")))?;
+        serde_json::from_slice(answer).map_err(|error| Failure::Again(format!("unexpected response: {error}")))?;
     if answer.results.len() != count {
         return Err(Failure::Again(format!("{} results for {count} records", answer.results.len())));
     }

@@ -119,7 +119,7 @@ impl Admin {
             let which = which.clone();
             closed += self.ask(shard, move |context| context.disconnect(&which)).await?;
         }
-        tracing::info!(closed, "connections were closed by an operator");
+        tracing::info!(closed, "an operator closed connections");
         Ok(shown(&json!({ "disconnected": closed })))
     }
 
@@ -131,7 +131,7 @@ impl Admin {
             _ => return Err(Error::new(Code::BadRequest, "say what: {\"jti\": ..} or {\"sub\": ..}")),
         };
         self.auth.revoke(revoked)?;
-        tracing::info!("an operator has revoked a token, or all of a subject");
+        tracing::info!("an operator revoked a token or a subject");
         Ok(shown(&json!({ "revoked": true })))
     }
 

@@ -66,7 +66,7 @@ pub fn watch(bytes_max: usize, limits: &Limits, engine: &Arc<dyn Engine>, stop: 
         let pressure = next(was, used, bytes_max);
         if pressure != was {
             limits.set_pressure(pressure);
-            tracing::info!(used, bytes_max, pressure = ?pressure, "memory");
+            tracing::info!(used, bytes_max, pressure = ?pressure, "memory pressure changed");
         }
         let settled = freed.is_none_or(|at| at.elapsed() > SETTLE);
         if pressure >= Pressure::Shrink && settled {

@@ -156,7 +156,7 @@ impl Site {
         }
         let refused = "millrace_refused_total";
         out.push_str(&format!(
-            "# HELP {refused} Refused, cut off or slowed down, by limit.\n# TYPE {refused} counter\n"
+            "# HELP {refused} Requests, messages and connections refused, closed or slowed down, by limit.\n# TYPE {refused} counter\n"
         ));
         for (limit, count) in self.limits.refused() {
             out.push_str(&format!("{refused}{{limit=\"{limit}\"}} {count}\n"));
@@ -272,7 +272,7 @@ fn unpack(brotli: &[u8]) -> Bytes {
     match brotli_decompressor::Decompressor::new(brotli, 64 * 1024).read_to_end(&mut plain) {
         Ok(_) => Bytes::from(plain),
         Err(error) => {
-            tracing::error!(%error, "an embedded page cannot be unpacked");
+            tracing::error!(%error, "cannot decompress an embedded page");
             Bytes::new()
         }
     }

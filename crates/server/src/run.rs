@@ -104,7 +104,7 @@ fn taken(address: SocketAddr) -> String {
 
 /// Starts all shards and returns once they listen.
 ///
-/// Errors: an address that is taken, or a thread or descriptor that the system refuses.
+/// Errors: an address is in use, or the system refuses a thread or a file descriptor.
 pub fn start(mut config: Config) -> anyhow::Result<Running> {
     secure::check(&config)?;
     let configured = config.clone();
@@ -228,17 +228,17 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
         let named = std::thread::Builder::new().name(format!("shard-{id}"));
         threads.push(named.spawn(move || {
             if let Err(error) = thread() {
-                tracing::error!(id, %error, "a shard has ended");
+                tracing::error!(id, %error, "shard failed");
             }
         })?);
     }
     if let Some(server) = turn.server {
         let (ends, mut stopped) = (Ends(ending.clone()), stops.clone());
-        tracing::info!(address = %server.address, "relaying");
+        tracing::info!(address = %server.address, "TURN server listening");
         threads.push(std::thread::Builder::new().name("turn".into()).spawn(move || {
             let _ends = ends;
             if let Err(error) = server.run(async move { drop(stopped.wait_for(|stopped| *stopped).await) }) {
-                tracing::error!(%error, "the relay has ended");
+                tracing::error!(%error, "TURN server failed");
             }
         })?);
     }
@@ -249,7 +249,7 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
         threads.push(std::thread::Builder::new().name("admin".into()).spawn(move || {
             let served = serve_admin(admin, listener, async move { drop(stopped.wait_for(|stopped| *stopped).await) });
             if let Err(error) = served {
-                tracing::error!(%error, "the admin listener has ended");
+                tracing::error!(%error, "admin listener failed");
             }
         })?);
     }
@@ -263,7 +263,7 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
     threads.push(std::thread::Builder::new().name("memory".into()).spawn(watching)?);
     if config.server.behind_proxy && config.server.trusted_proxies.is_empty() && !address.ip().is_loopback() {
         tracing::warn!(
-            "all clients of a proxy on another machine count as one address: name it in server.trusted_proxies (docs/limits.md)"
+            "clients of a proxy on another machine share one address in all limits: add the proxy to server.trusted_proxies (docs/limits.md)"
         );
     }
     tracing::info!(%address, shards, engine = millrace_engine::shown_url(&config.engine.url), "serving");
@@ -287,7 +287,7 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
 }
 
 impl Running {
-    /// Takes what holds at once of a new configuration, and names the rest.
+    /// Applies the settings that take effect at runtime, and warns about all other changes.
     fn reload(&mut self, reload: &Reload) {
         let loaded = (reload.load)().and_then(|config| {
             (reload.set_log_level)(&config.log.level)?;
@@ -300,29 +300,29 @@ impl Running {
                 let error = format!("{error:#}");
                 return tracing::error!(
                     error,
-                    "the new configuration is bad: nothing of it is taken, the old one stays"
+                    "the new configuration is invalid; the old one stays in use"
                 );
             }
         };
-        // Files may have changed where the configuration has not.
+        // The files may have changed although the configuration has not.
         let is_same_source = config.tls.source() == self.config.tls.source();
         if let Some(tls) = &mut self.tls
             && is_same_source
             && let Err(error) = tls.reload(&config.tls)
         {
             let error = format!("{error:#}");
-            return tracing::error!(error, "the new certificate is bad: nothing new is taken, the old one stays");
+            return tracing::error!(error, "the new certificate is invalid; the old one stays in use");
         }
         for (key, at_once) in changes(&self.config, &config) {
             match at_once && (is_same_source || !key.starts_with("tls.")) {
-                true => tracing::info!(key, "changed"),
-                false => tracing::warn!(key, "changed in the configuration, but holds only after a restart"),
+                true => tracing::info!(key, "setting changed"),
+                false => tracing::warn!(key, "setting changed, but takes effect only after a restart"),
             }
         }
         let mut apportioned = config.clone();
         memory::apportion(&mut apportioned);
         self.limits.send_replace(apportioned.limits);
-        // What waits for a restart is named again next time.
+        // A change that needs a restart is reported again at the next reload.
         self.config.auth = config.auth;
         for (name, namespace) in config.namespaces {
             self.config.namespaces.entry(name).or_default().anonymous = namespace.anonymous;
@@ -335,10 +335,10 @@ impl Running {
         self.config.drain = config.drain;
         self.config.log.level = config.log.level;
         self.shown.send_replace(shown(&self.config));
-        tracing::info!("the configuration was read again");
+        tracing::info!("configuration reloaded");
     }
 
-    /// Readiness off, readers told to move, each closed a little after its moment, then the threads end. Bounded by
+    /// Drains: reports not ready, asks readers to move, closes each a little later, then stops all threads. Bounded by
     /// [`config::Drain::longest`](crate::config::Drain::longest).
     pub async fn drain(self) {
         let drain = &self.config.drain;
@@ -347,13 +347,13 @@ impl Running {
         tokio::time::sleep(drain.announce).await;
         let readers = self.metrics.iter().map(|shard| shard.open_readers()).sum();
         let window = drain.spread(readers);
-        tracing::info!(readers, window_ms = window.as_millis() as u64, "readers are told to move");
+        tracing::info!(readers, window_ms = window.as_millis() as u64, "asking readers to reconnect elsewhere");
         self.draining.send_replace(Some(Drain { window, ticket: drain.ticket }));
         tokio::time::sleep(window + MOVE + LAST_FRAMES).await;
         self.stop();
     }
 
-    /// Ends at once.
+    /// Stops at once.
     pub fn stop(self) {
         self.stop.send_replace(true);
         drop(self.watch);
@@ -387,7 +387,7 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             // Some clients would be served and others not, for ever: better to be started again.
-            _ = ended.wait_for(|ended| *ended) => anyhow::bail!("a shard has ended, which is a defect: the log says why"),
+            _ = ended.wait_for(|ended| *ended) => anyhow::bail!("a shard failed, which is a defect; see the log"),
             _ = hangup.recv() => running.reload(&reload),
         }
     }

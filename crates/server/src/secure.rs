@@ -1,37 +1,39 @@
-//! Nobody gets in by default: what other machines can reach is served only with encryption and tokens, or where somebody has said that it
-//! shall be without.
+//! Secure by default: a server that other machines can reach starts only with TLS and authentication, or with an explicit waiver
+//! of either.
 
 use std::net::SocketAddr;
 
 use crate::Config;
 
-/// How to go on without encryption, and with it.
-const ENCRYPT: &str = "what is said is not encrypted. One of:
-      --tls-dev                               with a certificate of this machine's own, for a network at home
-      --set tls.cert=FILE --set tls.key=FILE  with a certificate that you have (docs/tls.md)
-      --tls-acme DOMAIN                       with one that Let's Encrypt signs, got and renewed by itself
-      --behind-proxy                          a proxy in front of it does TLS
-      --insecure-no-tls                       everybody on the way may read and change what is said";
-/// How to go on without asking who is there, and with it.
-const ASK: &str = "nobody is asked who they are. One of:
-      --set auth.keys='[\"FILE\"]'              public keys of those who make tokens (docs/tokens.md; `millrace token key` makes a pair)
-      MILLRACE_AUTH__SECRET=..                in the environment: what tokens are signed with
-      --insecure-no-auth                      everybody may read and publish everything";
-/// How to stay private.
-const STAY: &str = "Or stay on this machine: --listen 127.0.0.1:8080";
+/// The ways to enable TLS, and to waive it.
+const ENCRYPT: &str = "traffic would not be encrypted. Choose one:
+      --tls-dev                               use a development certificate, for a private network
+      --set tls.cert=FILE --set tls.key=FILE  use your own certificate (docs/tls.md)
+      --tls-acme DOMAIN                       get a certificate from Let's Encrypt, renewed automatically
+      --behind-proxy                          a proxy in front terminates TLS
+      --insecure-no-tls                       no TLS: anyone on the network path can read and change the traffic";
+/// The ways to enable authentication, and to waive it.
+const ASK: &str = "clients would not be authenticated. Choose one:
+      --set auth.keys='[\"FILE\"]'              verify tokens with public keys (docs/tokens.md; `millrace token key` creates a pair)
+      MILLRACE_AUTH__SECRET=..                verify tokens with a shared secret, from the environment
+      --insecure-no-auth                      no authentication: anyone can read and publish everything";
+/// The way to serve this machine only.
+const STAY: &str = "Or serve this machine only: --listen 127.0.0.1:8080";
 
-/// True for a server that only its own machine can reach, and that asks nobody there.
+/// Returns whether only this machine can reach the server, and without authentication.
 pub fn is_open(config: &Config) -> bool {
     !is_reached(config.server.listen) && !config.server.behind_proxy && !config.auth.is_configured()
 }
 
-/// Errors: what is missing, and the ways on, with the flags for each.
+/// Checks that a server that other machines can reach has TLS and authentication, or waivers.
+///
+/// Errors: what is missing, and the flags that add or waive it.
 pub fn check(config: &Config) -> anyhow::Result<()> {
     let server = &config.server;
     let udp = server.udp.parse().ok().filter(|address| is_reached(*address));
     let listen = Some(server.listen).filter(|address| is_reached(*address));
     let Some(address) = listen.or(udp) else { return Ok(()) };
-    // A datagram is never encrypted.
+    // UDP datagrams are never encrypted.
     let encrypted = udp.is_none() && (config.tls.is_on() || server.behind_proxy);
     let missing: Vec<&str> =
         [(encrypted || server.insecure_no_tls, ENCRYPT), (config.auth.is_configured() || server.insecure_no_auth, ASK)]

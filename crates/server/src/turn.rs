@@ -78,35 +78,35 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Errors: which key is wrong, and what it may be.
+    /// Errors: the key and its allowed values.
     pub fn check(&self, server: SocketAddr) -> Result<(), (&'static str, &'static str)> {
         self.address(server).map_err(|what| ("turn.listen", what))?;
         if self.ports().is_none() {
-            return Err(("turn.relay_ports", "is FIRST-LAST such as `49152-65535`, 1024 or higher"));
+            return Err(("turn.relay_ports", "must be FIRST-LAST, for example `49152-65535`, with ports from 1024 on"));
         }
         if self.realm.is_empty() || self.realm.len() > REALM_BYTES_MAX || self.realm.contains(['"', '\\', ':']) {
-            return Err(("turn.realm", "is a name of 1 to 32 bytes such as `millrace`"));
+            return Err(("turn.realm", "must be a name of 1 to 32 bytes, for example `millrace`"));
         }
         if !self.secret.is_empty() && self.secret.as_bytes().len() < SECRET_BYTES_MIN {
-            return Err(("turn.secret", "has 16 bytes at least, such as `openssl rand -hex 32` prints, or is empty"));
+            return Err(("turn.secret", "must be empty or have at least 16 bytes; `openssl rand -hex 32` generates one"));
         }
         if !(LIFETIME_MIN..=DAY).contains(&self.ttl) || !(LIFETIME_MIN..=DAY).contains(&self.lifetime_max) {
-            return Err(("turn.ttl and turn.lifetime_max", "are one minute to one day"));
+            return Err(("turn.ttl and turn.lifetime_max", "must be from 1min to 1day"));
         }
         let is_url = |url: &String| ["turn:", "turns:", "stun:", "stuns:"].iter().any(|scheme| url.starts_with(scheme));
         if !self.urls.iter().all(is_url) {
-            return Err(("turn.urls", "has URLs such as `turn:turn.example:3478?transport=udp`"));
+            return Err(("turn.urls", "must have URLs such as `turn:turn.example:3478?transport=udp`"));
         }
         Ok(())
     }
 
-    /// Where it listens, beside a server that listens there; `None`: nowhere.
+    /// Returns the address to listen on, given that of the server, or `None` if TURN is disabled.
     fn address(&self, server: SocketAddr) -> Result<Option<SocketAddr>, &'static str> {
         match self.listen.as_str() {
             "off" => Ok(None),
             "" if server.ip().to_canonical().is_loopback() => Ok(Some(SocketAddr::new(server.ip(), 0))),
             "" => Ok(None),
-            address => address.parse().map(Some).map_err(|_| "is HOST:PORT such as `0.0.0.0:3478`, `off`, or empty"),
+            address => address.parse().map(Some).map_err(|_| "must be HOST:PORT, for example `0.0.0.0:3478`, or `off`, or empty"),
         }
     }
 
@@ -116,7 +116,7 @@ impl Config {
         (1024 <= first && first <= last).then_some(first..=last)
     }
 
-    /// Nodes that share `server.secret` take each other's credentials without more.
+    /// Derives the credentials. Nodes with the same `server.secret` accept each other's credentials.
     fn credentials(&self, server_secret: &Secret) -> io::Result<Credentials> {
         let mut made = [0; 32];
         let secret = match (self.secret.is_empty(), server_secret.is_empty()) {

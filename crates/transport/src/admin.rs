@@ -141,7 +141,7 @@ pub fn cannot_accept(error: &io::Error, what: &'static str) {
     static SAID: Seldom = Seldom::new();
     let is_of_peer = matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset);
     match !is_of_peer && SAID.is_due() {
-        true => tracing::warn!(%error, what, "cannot be accepted: are there descriptors and memory left?"),
+        true => tracing::warn!(%error, what, "cannot accept a connection; check file descriptors and memory"),
         false => tracing::debug!(%error, what, "cannot be accepted"),
     }
 }

@@ -228,7 +228,7 @@ async fn secured(
             Metrics::add(if stream.is_resumed() { &metrics.tls_resumed } else { &metrics.tls_handshakes }, 1);
             connection(context, event_loop, stream, address, subject, permit).await;
         }
-        Ok(Ok(tls::Accepted::Challenge)) => tracing::info!(%address, "an ACME server was shown whose name this is"),
+        Ok(Ok(tls::Accepted::Challenge)) => tracing::info!(%address, "answered a TLS-ALPN-01 challenge"),
         Ok(Err(stream)) => send_to_https(stream).await,
         Err(error) => {
             Metrics::add(&metrics.tls_failed, 1);

@@ -456,7 +456,7 @@ impl Socket {
             Err(error) => {
                 static SAID: Seldom = Seldom::new();
                 if SAID.is_due() {
-                    tracing::error!(%error, "a socket cannot be watched");
+                    tracing::error!(%error, "cannot register a socket with epoll");
                 }
             }
         }

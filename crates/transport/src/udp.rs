@@ -33,7 +33,7 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
             Err(error) => {
                 static SAID: Seldom = Seldom::new();
                 if SAID.is_due() {
-                    tracing::warn!(%error, "a datagram cannot be received");
+                    tracing::warn!(%error, "cannot receive UDP datagrams");
                 }
                 tokio::task::yield_now().await;
                 continue;

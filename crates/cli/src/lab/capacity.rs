@@ -1,4 +1,4 @@
-//! `millrace lab capacity`
+//! `millrace lab capacity`: finds the largest load that keeps a service level.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -14,26 +14,26 @@ use super::{
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "Doubles the load from the scenario's lowest level until the service level is missed, then halves what lies between, to 5 %.\n\
-    A level is kept or missed when two runs agree. With --quick, noise of the machine counts for nothing: only to try it.\n\
-    Ends with 1 if not even the lowest is kept, 2 if that could not be judged.\n\n\
-    Example: how many readers of 200 messages per second, by WebSocket\n  \
+    after_help = "Doubles the load from the scenario's lowest level until the service level is missed, then bisects the interval to 5 %.\n\
+    A level counts as kept or missed when two runs agree. With --quick, noise of the machine is ignored: use it only as a trial.\n\
+    Exit codes: 1 if the lowest level already misses, 2 if the runs were invalid.\n\n\
+    Example: how many WebSocket subscribers at 200 messages per second\n  \
     millrace lab capacity thorsen-broadcast --transports websocket --slo 'p99<100ms'\n\
-    Example: how many messages per second to 100 readers\n  \
+    Example: how many messages per second to 100 subscribers\n  \
     millrace lab capacity thorsen-broadcast --slo 'p99<100ms' --set axis=each-per-s --set clients=100 --set each_per_s=100"
 )]
 pub struct Args {
-    /// What to run: `millrace lab list`
+    /// Scenario to run; `millrace lab list` lists them
     scenario: String,
     #[command(flatten)]
     what: What,
-    /// Where to, instead of lab-results/capacity-SCENARIO-TIME
+    /// Output folder [default: lab-results/capacity-SCENARIO-TIME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    ensure!(args.what.slo.is_some(), "which service level? --slo 'p99<100ms'");
+    ensure!(args.what.slo.is_some(), "missing --slo: name the service level, for example --slo 'p99<100ms'");
     let scenario = scenarios::find(&args.scenario)?;
     let folder = args.out.unwrap_or_else(|| fresh_folder(&format!("capacity-{}", scenario.name)));
     let request = args.what.request(scenario, folder.clone(), None, command_line())?;

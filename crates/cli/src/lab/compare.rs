@@ -1,4 +1,4 @@
-//! `millrace lab compare`
+//! `millrace lab compare`: compares two recordings, or two targets of one recording.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -14,43 +14,43 @@ use millrace_lab::{
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "Two builds, or two servers, are best measured in turns, by one run with two targets, so that what changes with time changes both. \
-    From 6 repeats on, each run is then compared with the one beside it. \
-    Two folders were measured one after the other: what the machine did meanwhile is then taken for the build.\n\n\
-    Judged by CPU per delivery, deliveries per second, p99 and memory, at each point that both have. A figure has changed if chance \
-    explains it in less than one of 20 comparisons, all figures counted together, and if it changed by more than the band. That takes 4 \
-    valid runs on both sides.\n\n\
-    A lab that starts its own file shares memory with that server, which then seems to need less: name two files, neither of them the one \
-    that runs the lab.\n\n\
+    after_help = "Measure two builds or two servers in one run with two targets: the lab alternates between them, so that drift of the machine affects both. \
+    With 6 repeats or more, each run is compared with its neighbour. \
+    Two folders were measured one after the other, so drift of the machine looks like a difference between the builds.\n\n\
+    Compares CPU per delivery, deliveries per second, p99 latency and memory at each point that both have. A metric has changed if the \
+    difference is significant at the 5 % level, corrected for the number of metrics, and larger than the band. That requires 4 \
+    valid runs on each side.\n\n\
+    A server started from the lab's own executable shares memory pages with the lab and appears smaller: name two executables, and run the \
+    lab from a third.\n\n\
     Exit codes: 0 no regression, 1 regression, 2 refused or no verdict, 3 error.\n\n\
-    Example: is my change slower than the old build\n  \
+    Example: compare a change with the old build\n  \
     millrace lab run thorsen-broadcast --repeats 10 --targets millrace@old=old/millrace,millrace@new=new/millrace --out change\n  \
     millrace lab compare change --targets millrace@old,millrace@new\n\
-    Example: two results\n  millrace lab compare before after\n\
-    Example: in spite of another kernel, and only what changed by more than 5 %\n  \
+    Example: compare two recordings\n  millrace lab compare before after\n\
+    Example: accept different kernels, and ignore changes of up to 5 %\n  \
     millrace lab compare monday tuesday --despite kernel --band 5%\n\
-    Example: as a page to send around\n  millrace lab compare before after --html comparison.html"
+    Example: write a page to share\n  millrace lab compare before after --html comparison.html"
 )]
 pub struct Args {
-    /// Results to compare with: a folder that `millrace lab run` wrote
+    /// Baseline: a folder written by `millrace lab run`
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// Results that are judged
+    /// Recording to judge against the baseline
     #[arg(value_name = "B", required_unless_present = "targets")]
     b: Option<PathBuf>,
-    /// Two targets of the one result A: what to compare with, and what is judged
+    /// Compare two targets of recording A: the baseline, and the one to judge
     #[arg(long, value_name = "OLD,NEW", value_delimiter = ',', conflicts_with = "b")]
     targets: Vec<String>,
-    /// A change by at most this much is none
+    /// Ignore changes up to this size
     #[arg(long, value_name = "PERCENT", default_value = "3%", value_parser = percent)]
     band: f64,
-    /// What may differ although it should be equal: scenario, form, parameters, machine, kernel, pinning, generator
+    /// Allow these conditions to differ: scenario, form, parameters, machine, kernel, pinning, generator
     #[arg(long, value_name = "WHAT,..", value_delimiter = ',')]
     despite: Vec<Aspect>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// As a page, too: one file for any browser
+    /// Write the comparison as a self-contained HTML page, too
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -72,7 +72,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    /// What is compared, and what each is called.
+    /// Returns the two recordings to compare, and the label of each.
     fn sides(&self) -> anyhow::Result<(Recording, Recording, [String; 2])> {
         let a = Store::read(&self.a)?;
         let [old, new] = self.targets.as_slice() else {
@@ -81,18 +81,18 @@ impl Args {
         };
         let seen = a.targets().join(", ");
         for name in [old, new] {
-            ensure!(a.targets().contains(&name.as_str()), "{} has no runs of {name}, but of {seen}", self.a.display());
+            ensure!(a.targets().contains(&name.as_str()), "{} has no runs of target {name}; it has {seen}", self.a.display());
         }
         let both = if kind(old) == kind(new) { kind(old).to_owned() } else { format!("{new} against {old}") };
         Ok((a.of_target(old, &both), a.of_target(new, &both), [old.clone(), new.clone()]))
     }
 }
 
-/// `3%` or `0.03`.
+/// A clap parser for a share: `3%` or `0.03`.
 fn percent(text: &str) -> anyhow::Result<f64> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
-    let share = number.trim().parse::<f64>().context("a share, such as 3% or 0.03")? / unit;
-    ensure!((0.0..1.0).contains(&share), "at least 0%, less than 100%");
+    let share = number.trim().parse::<f64>().context("expected a share, for example 3% or 0.03")? / unit;
+    ensure!((0.0..1.0).contains(&share), "expected at least 0% and less than 100%");
     Ok(share)
 }
 

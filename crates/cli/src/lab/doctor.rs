@@ -1,4 +1,4 @@
-//! `millrace lab doctor`
+//! `millrace lab doctor`: shows which limits of this machine a run would hit.
 
 use std::process::ExitCode;
 
@@ -8,13 +8,13 @@ use millrace_lab::host::doctor::Machine;
 use crate::number::number;
 
 #[derive(ClapArgs)]
-#[command(after_help = "Ends with 1 if something limits a run of that size, or else with 0.\n\n\
-    Example: is this machine good for 50,000 connections\n  millrace lab doctor --connections 50000")]
+#[command(after_help = "Exit code 1 if the machine limits a run of that size, otherwise 0.\n\n\
+    Example: check this machine for 50,000 connections\n  millrace lab doctor --connections 50000")]
 pub struct Args {
-    /// Connections of the largest run, both ends of them on this machine
+    /// Connections of the largest run; both ends are on this machine
     #[arg(long, default_value_t = 5000, value_parser = number::<u64, _>(1..=10_000_000))]
     connections: u64,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,4 @@
-//! `millrace lab list`
+//! `millrace lab list`: lists scenarios and targets.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use millrace_lab::{
 };
 
 #[derive(ClapArgs)]
-#[command(after_help = "Example: all there is, and what of it can be had here\n  millrace lab list")]
+#[command(after_help = "Example: list everything, with the version of each target installed here\n  millrace lab list")]
 pub struct Args {}
 
 pub fn run(_: &Args) -> anyhow::Result<ExitCode> {
@@ -22,7 +22,7 @@ pub fn run(_: &Args) -> anyhow::Result<ExitCode> {
         let transports: Vec<&str> = target.transports().iter().map(|transport| transport.name()).collect();
         let version = match target.version(&Options::default()) {
             Ok(version) => version,
-            Err(error) => format!("not here: {error}"),
+            Err(error) => format!("not available: {error}"),
         };
         println!("  {:<14} {:<58} {version}", target.name(), transports.join(", "));
     }

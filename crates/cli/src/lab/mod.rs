@@ -21,7 +21,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use millrace_lab::sweep::{Interrupted, Verdict};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What scripts ask.
+/// Exit codes, for scripts.
 pub const EXIT_MISSED: u8 = 1;
 pub const EXIT_INVALID: u8 = 2;
 pub const EXIT_ERROR: u8 = 3;
@@ -30,9 +30,9 @@ const EXIT_INTERRUPTED: u8 = 130;
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "Exit codes: 0 good, 1 a service level was missed or a check failed, 2 a run is invalid, 3 error, 130 interrupted.\n\n\
-    Example: does everything work here, in a few seconds\n  millrace lab run thorsen-broadcast --quick\n\
-    Example: what limits this machine\n  millrace lab doctor"
+    after_help = "Exit codes: 0 success, 1 a service level was missed or a check failed, 2 a run is invalid, 3 error, 130 interrupted.\n\n\
+    Example: a short trial run\n  millrace lab run thorsen-broadcast --quick\n\
+    Example: check the limits of this machine\n  millrace lab doctor"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -45,13 +45,13 @@ enum Command {
     List(list::Args),
     /// Run a scenario
     Run(run::Args),
-    /// Find the largest load that keeps a service level
+    /// Find the maximum load that keeps a service level
     Capacity(capacity::Args),
-    /// Say whether one recording is better or worse than another, or the same
+    /// Compare two recordings and report regressions
     Compare(compare::Args),
-    /// Draw what was recorded as a page: one file for any browser
+    /// Create an HTML report from a recording
     Report(report::Args),
-    /// Say what limits this machine, and the command that changes it
+    /// Show the limits of this machine and the commands that raise them
     Doctor(doctor::Args),
 }
 
@@ -70,7 +70,7 @@ pub fn run(args: Args) -> ExitCode {
     })
 }
 
-/// An invalid run says nothing about a service level.
+/// An invalid run cannot judge a service level, so it takes precedence.
 fn exit_code(verdict: &Verdict) -> ExitCode {
     match verdict {
         Verdict { invalid: 1.., .. } => ExitCode::from(EXIT_INVALID),
@@ -79,11 +79,12 @@ fn exit_code(verdict: &Verdict) -> ExitCode {
     }
 }
 
-/// True once SIGINT or SIGTERM has come: what was recorded is kept, and servers are ended. The second one ends this at once.
+/// Returns a flag that SIGINT or SIGTERM sets; the run then keeps its recording and stops its servers. A second signal exits
+/// immediately.
 fn stop_by_signal() -> anyhow::Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
+    let signalled = Arc::clone(&stop);
     let (mut interrupt, mut terminate) = {
         let _inside = runtime.enter();
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
@@ -92,7 +93,7 @@ fn stop_by_signal() -> anyhow::Result<Arc<AtomicBool>> {
         runtime.block_on(async {
             loop {
                 tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
-                if told.swap(true, Relaxed) {
+                if signalled.swap(true, Relaxed) {
                     std::process::exit(EXIT_INTERRUPTED.into());
                 }
             }

@@ -1,4 +1,4 @@
-//! `millrace lab report`
+//! `millrace lab report`: creates the HTML report of a recording.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -7,13 +7,13 @@ use millrace_lab::{analysis::analyse, report, sweep::Store};
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "Writes report.html, one file that opens anywhere and asks nobody, and analysis.json with all of its figures.\n\n\
-    Example: draw what was recorded, and open it\n  \
+    after_help = "Writes report.html, a self-contained page that works offline, and analysis.json with all its figures.\n\n\
+    Example: create a report and open it\n  \
     xdg-open \"$(millrace lab report lab-results/thorsen-broadcast-20261121T200000Z)\"\n\
-    Example: again, after Millrace has learned to draw something new\n  millrace lab report lab-results/thorsen-broadcast-20261121T200000Z"
+    Example: create the report again with a newer Millrace\n  millrace lab report lab-results/thorsen-broadcast-20261121T200000Z"
 )]
 pub struct Args {
-    /// A folder with a recording.json, as `millrace lab run` writes it
+    /// Folder with the recording.json of `millrace lab run`
     dir: PathBuf,
 }
 

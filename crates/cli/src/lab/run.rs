@@ -1,4 +1,4 @@
-//! `millrace lab run`
+//! `millrace lab run`: runs a scenario, records it and writes a report.
 
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -22,64 +22,64 @@ const DEFAULT_SEED: u64 = 1;
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "Writes recording.json into the folder, after each run, and report.html at the end. Ctrl-C keeps what is there; --resume goes on with it.\n\n\
-    Example: Millrace beside ws and a uWebSockets that you have built\n  \
+    after_help = "Writes recording.json to the output folder after each run, and report.html at the end. Ctrl-C keeps the recording; --resume continues it.\n\n\
+    Example: compare Millrace with ws and with your own build of uWebSockets\n  \
     millrace lab run thorsen-broadcast --targets millrace,ws,uws=/opt/uws --transports websocket\n\
-    Example: other levels, and a service level that decides the exit code\n  \
+    Example: set the levels, and a service level that decides the exit code\n  \
     millrace lab run thorsen-broadcast --set clients=100,1000 --set test=10s --slo 'p99<100ms'\n\
-    Example: no longer than half an hour\n  millrace lab run thorsen-broadcast --budget 30\n\
-    Example: watch it on the page /lab of a server that runs already\n  millrace lab run thorsen-broadcast --quick --live=http://127.0.0.1:8080\n\
-    Example: go on with what was interrupted\n  millrace lab run --resume lab-results/thorsen-broadcast-20261121T200000Z"
+    Example: limit the run to half an hour\n  millrace lab run thorsen-broadcast --budget 30\n\
+    Example: watch the run on the page /lab of a running server\n  millrace lab run thorsen-broadcast --quick --live=http://127.0.0.1:8080\n\
+    Example: continue an interrupted run\n  millrace lab run --resume lab-results/thorsen-broadcast-20261121T200000Z"
 )]
 pub struct Args {
-    /// What to run: `millrace lab list`
+    /// Scenario to run; `millrace lab list` lists them
     #[arg(required_unless_present = "resume")]
     scenario: Option<String>,
     #[command(flatten)]
     what: What,
-    /// Where to, instead of lab-results/SCENARIO-TIME
+    /// Output folder [default: lab-results/SCENARIO-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     out: Option<PathBuf>,
-    /// Go on with what was interrupted there
+    /// Continue the interrupted run in this folder
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// Publish the progress to this Millrace server (with MILLRACE_TOKEN), whose page /lab shows it; without =URL, start a server
-    /// for the page on a free port. The server takes a little of this machine
+    /// Publish the progress to this Millrace server (authenticated by MILLRACE_TOKEN) and show it on its page /lab; without =URL,
+    /// start a server on a free port, which uses some CPU of this machine
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, value_parser = Server::parse)]
     live: Option<Option<Server>>,
     #[command(flatten)]
     trust: Trust,
-    /// Leave out levels (never repeats) until it is estimated to take no longer
+    /// Skip levels (never repeats) until the estimated duration fits
     #[arg(long, value_name = "MINUTES", conflicts_with = "resume", value_parser = minutes)]
     budget: Option<Duration>,
 }
 
-/// Of all that run something.
+/// The flags of `run` and `capacity`.
 #[derive(ClapArgs)]
 pub struct What {
-    /// Does it work: under a minute; noise of the machine is told but counts for nothing
+    /// Short trial in under a minute; noise of the machine is reported but does not invalidate runs
     #[arg(long)]
     quick: bool,
-    /// As the thesis did it, at its length
+    /// Use the parameters and durations of the thesis
     #[arg(long, conflicts_with = "quick")]
     thesis: bool,
-    /// Servers, by name, or by name and program: millrace,ws,uws=/opt/uws. Two programs of one kind have labels:
+    /// Servers to measure, by name, or by name and executable: millrace,ws,uws=/opt/uws. Label two executables of one kind:
     /// millrace@old=PATH,millrace@new=PATH
     #[arg(long, value_name = "NAME[=PATH],..", value_delimiter = ',')]
     targets: Vec<String>,
-    /// Transports: websocket, session, sse, ndjson, long-polling, polling
+    /// Transports to measure: websocket, session, sse, ndjson, long-polling, polling
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     transports: Vec<String>,
-    /// A parameter of the scenario; several levels with commas; PART.KEY for one part only
+    /// Set a parameter of the scenario; separate several levels by commas; PART.KEY sets it for one part only
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
-    /// How often each combination is run
+    /// Number of runs of each combination
     #[arg(long, value_name = "N", value_parser = number::<u32, _>(..))]
     repeats: Option<u32>,
-    /// Decides the order of runs, and random arrivals [default: 1]
+    /// Seed of the order of runs and of random arrivals [default: 1]
     #[arg(long, value_name = "N", value_parser = number::<u64, _>(..))]
     seed: Option<u64>,
-    /// What each run must keep, such as 'p99<100ms' or 'p99.9<1s,lost<1%'
+    /// Service level that each run must keep, for example 'p99<100ms' or 'p99.9<1s,lost<1%'
     #[arg(long, value_name = "LEVEL")]
     pub slo: Option<Slo>,
 }
@@ -117,12 +117,12 @@ impl Args {
     fn request(self) -> anyhow::Result<Request> {
         let command = command_line();
         let Some(folder) = self.resume else {
-            let scenario = scenarios::find(&self.scenario.context("which scenario?")?)?;
+            let scenario = scenarios::find(&self.scenario.context("missing scenario: `millrace lab list` lists them")?)?;
             let folder = self.out.unwrap_or_else(|| fresh_folder(scenario.name));
             return self.what.request(scenario, folder, self.budget, command);
         };
         ensure!(self.what.seed.is_none(), "--seed has no effect with --resume: the recording has its own");
-        // What is not said again is as it was.
+        // Values that were not given again keep those of the recording.
         let old = Store::read(&folder)?;
         ensure!(
             self.scenario.as_ref().is_none_or(|name| *name == old.scenario),
@@ -144,7 +144,7 @@ impl Args {
 }
 
 impl What {
-    /// Whether it says anything about what is run.
+    /// Whether any flag changes what is run.
     fn is_given(&self) -> bool {
         self.quick || self.thesis || !self.set.is_empty() || self.repeats.is_some() || !self.transports.is_empty()
     }
@@ -167,11 +167,11 @@ impl What {
             let (name, path) =
                 target.split_once('=').map_or((target.as_str(), None), |(name, path)| (name, Some(path)));
             let labelled = targets::kind(name) != name;
-            ensure!(!labelled || path.is_some(), "{name}: which program? --targets {name}=PATH");
+            ensure!(!labelled || path.is_some(), "target {name} needs an executable: --targets {name}=PATH");
             path.into_iter().for_each(|path| drop(binaries.insert(name.to_owned(), PathBuf::from(path))));
             names.push(name);
         }
-        // Millrace is this very program, whatever it is called.
+        // The target `millrace` is this executable, whatever its name.
         if std::env::var_os("MILLRACE_BIN").is_none() {
             binaries.entry("millrace".to_owned()).or_insert(std::env::current_exe()?);
         }
@@ -208,7 +208,7 @@ pub fn fresh_folder(name: &str) -> PathBuf {
     format!("lab-results/{name}-{}", time.replace(['-', ':'], "")).into()
 }
 
-/// What was typed, so that it can be typed again.
+/// The command line, quoted so that a shell can run it again.
 pub fn command_line() -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./=,:%+".contains(c);
     let quoted =
@@ -218,11 +218,11 @@ pub fn command_line() -> String {
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("use KEY=VALUE, such as clients=1,50")?;
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, for example clients=1,50")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
 fn minutes(text: &str) -> Result<Duration, String> {
-    let minutes: f64 = text.parse().map_err(|_| "a number of minutes, such as 30")?;
+    let minutes: f64 = text.parse().map_err(|_| "expected a number of minutes, for example 30")?;
     Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! What is seen while a scenario runs: plain lines; on a terminal, progress and the current run beneath them.
+//! Shows the progress of a scenario: one line per run; on a terminal, also a progress bar and the current run.
 
 use std::{io::IsTerminal, time::Duration};
 
@@ -14,7 +14,7 @@ pub fn of_terminal() -> Box<dyn View> {
     if std::io::stderr().is_terminal() { Box::new(Terminal::default()) } else { Box::new(Plain) }
 }
 
-/// Both are told.
+/// Passes each event to both views.
 pub struct Both(pub Box<dyn View>, pub Box<dyn View>);
 
 impl View for Both {
@@ -92,7 +92,7 @@ fn line(event: &Event<'_>) -> Option<String> {
     }
 }
 
-/// One run in one line, and a line for each thing that speaks against it.
+/// Formats a run as one line, and each of its findings as another line.
 fn summary(run: &Run, missed: &[String]) -> String {
     let part = if run.part.is_empty() { String::new() } else { format!("{} ", run.part) };
     let f = &run.factors;
@@ -128,7 +128,7 @@ fn idle_figures(test: &Phase, connect: &Phase) -> String {
     )
 }
 
-/// The figures that the table of the analysis shows, too, are the analysis' own: each has one definition.
+/// Figures that the table of the analysis also shows come from the analysis, so that each has one definition.
 fn test_figures(run: &Run, test: &Phase) -> String {
     let took_s = (test.drained_s - test.start_s).max(1e-9);
     let figure = |metric: Metric| metric.of(run).unwrap_or_default();
@@ -172,7 +172,7 @@ mod tests {
         recording::{Counts, Factors, Form, Recording},
     };
 
-    /// 10,000 publications were due in two seconds; half of their deliveries came in the third, as with polling.
+    /// 10,000 publications are scheduled in two seconds; half of the deliveries arrive in the third second, as with polling.
     #[test]
     fn line_and_table_show_the_same_rate() {
         let counts = |delivered| Counts { scheduled: 10_000, sent: 10_000, delivered, ..Counts::default() };

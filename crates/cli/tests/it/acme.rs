@@ -158,23 +158,23 @@ fn a_certificate_is_got_in_spite_of_errors_and_kept_for_the_next_start() {
     let lost = world.sign(free_port(), NINETY_DAYS_S);
     let mut server = world.serve(NAME, port);
     server.out.wait_for("listening on https://");
-    let error = server.err.wait_for("no certificate can be got");
+    let error = server.err.wait_for("certificate request failed");
     assert!(
         error.contains("millrace.test: ") && error.contains("Failed to connect") && error.contains("again_in_s"),
         "{error}"
     );
     let refused = world.get(NAME, port, "/healthz");
     assert_ne!(refused.code, Some(0), "{refused:?}");
-    server.err.wait_for("there is no certificate yet");
+    server.err.wait_for("no certificate yet");
     drop(lost);
 
     // Another one, which has never heard of the account that the first one gave.
     let pebble = world.sign(port, NINETY_DAYS_S);
     server.signal(Signal::HUP);
-    let error = server.err.wait_for("no certificate can be got");
-    assert!(error.contains("does not know our account any more"), "{error}");
+    let error = server.err.wait_for("certificate request failed");
+    assert!(error.contains("no longer knows our account"), "{error}");
     server.signal(Signal::HUP);
-    server.err.wait_for("there is a new certificate");
+    server.err.wait_for("new certificate issued");
     let alive = world.get(NAME, port, "/healthz");
     assert_eq!((alive.code, alive.out.as_str()), (Some(0), "alive\n"), "{alive:?}");
     assert_eq!(world.metric(NAME, port, "millrace_acme_errors_total"), 2);
@@ -188,7 +188,7 @@ fn a_certificate_is_got_in_spite_of_errors_and_kept_for_the_next_start() {
 
     // A reload of what may change, and what may not.
     server.signal(Signal::HUP);
-    server.err.wait_for("read again");
+    server.err.wait_for("configuration reloaded");
     assert_eq!(world.get(NAME, port, "/healthz").code, Some(0));
 
     let kept = files(&world.folder.join("cache"));
@@ -206,7 +206,7 @@ fn a_certificate_is_got_in_spite_of_errors_and_kept_for_the_next_start() {
     // Without an ACME server.
     drop(pebble);
     let mut server = world.serve(NAME, port);
-    server.err.wait_for("the certificate comes from the cache");
+    server.err.wait_for("using the cached certificate");
     server.out.wait_for("listening on https://");
     let alive = world.get(NAME, port, "/healthz");
     assert_eq!((alive.code, alive.out.as_str()), (Some(0), "alive\n"), "{alive:?}");
@@ -217,7 +217,7 @@ fn certificate(server: &mut Process) {
     let deadline = Instant::now() + 2 * BOUND;
     while Instant::now() < deadline {
         let line = server.err.next().expect("the server goes on");
-        if line.contains("there is a new certificate") {
+        if line.contains("new certificate issued") {
             return;
         }
         if line.contains("again_in_s") {
@@ -258,7 +258,7 @@ fn what_cannot_work_is_said_at_start() {
     let acme = ["serve", "--listen", "127.0.0.1:0", "--tls-acme", "app.example"];
     for (more, code, words) in [
         (&[][..], 78, &["tls.acme.accept_terms", "--tls-acme-accept-terms"][..]),
-        (&["--tls-acme-accept-terms", "--set", &cache], 1, &["tls.acme.cache", &blocked, "cannot be made"]),
+        (&["--tls-acme-accept-terms", "--set", &cache], 1, &["tls.acme.cache", &blocked, "cannot create"]),
         (&["--tls-acme-accept-terms", "--set", "tls.cert=a.pem", "--set", "tls.key=b.pem"], 78, &["not both"]),
         (&["--tls-dev"], 2, &["--tls-acme", "cannot be used with"]),
     ] {

@@ -114,7 +114,7 @@ fn sighup_takes_what_it_can_names_the_rest_and_keeps_what_is_bad_out() {
         let line = server.process.err.wait_for(key);
         assert!(line.contains("WARN") && line.contains("restart"), "{line}");
     }
-    server.process.err.wait_for("read again");
+    server.process.err.wait_for("configuration reloaded");
     let answered = server.ask_until("POST", "/v1/publish", batch, |answer| answer.status == 200);
     assert!(answered.body.contains("position"), "{answered:?}");
 
@@ -209,7 +209,7 @@ fn beyond_this_machine_it_serves_only_what_is_secured_or_waived_by_name() {
 fn an_engine_that_is_away_is_named_with_what_is_refused() {
     let engine = format!("redis://ann:s3cret@127.0.0.1:{}", free_port());
     let mut server = Server::start(&["--engine", &engine, "--set", "engine.wait=200ms"]);
-    let line = server.process.err.wait_for("the engine does not answer");
+    let line = server.process.err.wait_for("the engine does not respond");
     let shown = engine.replace("ann:s3cret@", "");
     for part in ["WARN", &format!("engine={shown}"), "attempt=", "why=", "refused with 503 after 200ms"] {
         assert!(line.contains(part), "{part}: {line}");

@@ -111,7 +111,7 @@ fn a_reload_changes_the_certificate_and_no_connection() {
         fs::copy(other.join(file), used.join(file)).expect("copied");
     }
     server.process.signal(Signal::HUP);
-    server.process.err.wait_for("read again");
+    server.process.err.wait_for("configuration reloaded");
     let new_ca = text(other.join("ca.pem"));
     assert_eq!(publish("\"after\"", &new_ca).code, Some(0));
     assert_eq!(publish("\"x\"", &old_ca).code, Some(1), "the old certificate is gone");

@@ -36,7 +36,7 @@ fn a_pair_signs_and_its_public_half_explains() {
         let config = file(&format!("{algorithm}.toml"), &format!("[auth]\nkeys = [\"{key}.pub\"]\n"));
         let inspected = run(&["token", "inspect", "--config", &config, created.out.trim()]);
         assert_eq!(inspected.code, Some(0), "{inspected:?}");
-        for word in ["car-7", "t-1", "cars/car-7/#", &format!("Good: its key is file {key}.pub")] {
+        for word in ["car-7", "t-1", "cars/car-7/#", &format!("Valid: verified with file {key}.pub")] {
             assert!(inspected.out.contains(word), "{word}: {inspected:?}");
         }
         assert!(["in 2h", "in 1h 59m"].iter().any(|left| inspected.out.contains(left)), "{inspected:?}");
@@ -54,7 +54,7 @@ fn a_secret_signs_and_a_bad_token_is_explained() {
     assert!(good.code == Some(0) && good.out.contains("auth.secret") && good.out.contains("chat/#"), "{good:?}");
     let other = with(&SECRET.replace('0', "x"), &["token", "inspect"], &created.out);
     assert!(other.code == Some(1) && other.out.contains("alice") && other.err.contains("signature"), "{other:?}");
-    for (input, words) in [("e30.e30.e30", "header"), ("hello", "no token"), ("\u{1b}[31m.x.y", "base64url")] {
+    for (input, words) in [("e30.e30.e30", "header"), ("hello", "Not a JWT"), ("\u{1b}[31m.x.y", "base64url")] {
         let none = with(SECRET, &["token", "inspect"], input);
         assert!(none.code == Some(1) && format!("{}{}", none.out, none.err).contains(words), "{input}: {none:?}");
         assert!(!none.out.contains('\u{1b}') && !none.err.contains('\u{1b}'), "{none:?}");

@@ -121,7 +121,7 @@ impl Link {
         match options.connect(url.servers).await {
             Ok(client) => drop(self.client.set(client)),
             // Connecting itself goes on in the background: this is a fault in what we ask for.
-            Err(error) => tracing::error!(kind = %error.kind(), "NATS cannot be connected to"),
+            Err(error) => tracing::error!(kind = %error.kind(), "cannot connect to NATS"),
         }
     }
 
@@ -150,7 +150,7 @@ impl Link {
         let mut state = self.state.subscribe();
         tokio::select! {
             _ = state.wait_for(|state| *state != during) => {}
-            () = self.dropped.notified() => tracing::info!("publications came from NATS faster than they were taken"),
+            () = self.dropped.notified() => tracing::info!("publications from NATS arrived faster than they could be delivered; reading the missed ones from history"),
         }
     }
 

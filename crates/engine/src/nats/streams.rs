@@ -150,7 +150,7 @@ impl Streams {
             Err(trouble) if trouble.is_api(code::STREAM_EXISTS) => Ok(self.info(link, stream, Value::Null).await?),
             info => {
                 let info = info?;
-                tracing::info!(stream = stream.name, epoch = subject::epoch(Epoch(random)), "made a stream in NATS");
+                tracing::info!(stream = stream.name, epoch = subject::epoch(Epoch(random)), "created a NATS stream");
                 Ok(info)
             }
         }

@@ -110,7 +110,7 @@ impl Shared {
                     lock(&self.patterns).clear();
                     lock(&self.leaving).clear();
                     (self.events)(Event::LinkLost);
-                    tracing::warn!("the connection to Redis that publications come by is lost");
+                    tracing::warn!("lost the Redis connection for subscriptions; reconnecting");
                 }
                 Err(error) => tracing::debug!(%error, "Redis cannot be subscribed to"),
             }
@@ -150,7 +150,7 @@ impl Shared {
                     (self.events)(Event::Published { channel: channel.clone(), epoch, publication });
                 }
             }
-            None => tracing::warn!("a message from Redis is not understood, of another version perhaps"),
+            None => tracing::warn!("ignoring a malformed message from Redis; another version of Millrace may use the same prefix"),
         }
         true
     }

@@ -166,7 +166,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                 }
             }
             Ok(positions) => {
-                tracing::error!(%channel, count, got = positions.len(), "the engine has answered another batch");
+                tracing::error!(%channel, count, got = positions.len(), "the engine returned the wrong number of positions for a batch");
                 let wrong = || Error::new(Code::Internal, "the engine's answer is not understood");
                 waiting.into_iter().for_each(|(_, answer)| drop(answer.send(Err(wrong()))));
             }

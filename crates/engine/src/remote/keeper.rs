@@ -230,7 +230,7 @@ pub(super) async fn run<B: Broker, D: Deliver>(shared: Arc<Shared<B, D>>) {
                         tracing::debug!(%error, "subscribing again");
                         pauses.pause().await;
                     }
-                    Err(_) => tracing::warn!("subscribing takes too long; it is begun again"),
+                    Err(_) => tracing::warn!("subscribing timed out; retrying"),
                 }
                 keeper.joined.notify_waiters();
             } else {

@@ -275,15 +275,15 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         let wait = humantime::format_duration(self.config.wait);
         tracing::warn!(
             %engine, attempt, why,
-            "the engine does not answer; trying again every second. Until it answers, publishing and history are refused with 503 \
-             after {wait}, and readers get nothing new"
+            "the engine does not respond; retrying every second. Until it responds, publishing and history are refused with 503 \
+             after {wait}, and subscribers receive nothing new"
         );
     }
 
     fn report_answer(&self) {
         let attempts = self.attempts.swap(0, Relaxed);
         if attempts > 1 {
-            tracing::info!(engine = %self.url, attempts, "the engine answers");
+            tracing::info!(engine = %self.url, attempts, "the engine responds again");
         }
     }
 
@@ -490,7 +490,7 @@ where
     let attempts = async {
         loop {
             match ask().await {
-                Err(BrokerError::Unavailable(why)) => tracing::debug!(why, "the engine is asked again"),
+                Err(BrokerError::Unavailable(why)) => tracing::debug!(why, "retrying an engine request"),
                 Err(BrokerError::Refused(error)) => return Err(error),
                 Ok(value) => return Ok(value),
             }

@@ -71,7 +71,7 @@ impl Readers {
                 Ok(Err(error)) => {
                     static SAID: Seldom = Seldom::new();
                     if SAID.is_due() {
-                        tracing::error!(%error, "the past cannot be read from the file");
+                        tracing::error!(%error, "cannot read history from the file");
                     }
                     Err(Error::new(Code::Unavailable, "the past cannot be read from the disk"))
                 }

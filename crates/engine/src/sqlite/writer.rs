@@ -516,7 +516,7 @@ impl<D: Deliver> Writer<D> {
         let path = self.file.path.display();
         match error {
             Some(error) if was_up => tracing::error!(%path, "the file {}; publications are refused", describe(&error)),
-            None if !was_up => tracing::info!(%path, "the file can be written again"),
+            None if !was_up => tracing::info!(%path, "the file is writable again; publications are accepted"),
             _ => {}
         }
     }

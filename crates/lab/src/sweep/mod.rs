@@ -107,7 +107,7 @@ impl Request {
     ///
     /// Errors: as [`Request::run`]; there is no service level; the scenario is no sweep along clients or rates.
     pub fn capacity(self, view: &mut dyn View, stop: &AtomicBool) -> anyhow::Result<Vec<Capacity>> {
-        ensure!(self.slo.is_some(), "which service level? --slo 'p99<100ms'");
+        ensure!(self.slo.is_some(), "missing service level: add --slo, for example --slo 'p99<100ms'");
         ensure!(matches!(self.scenario.kind, Kind::Sweep(_)), "{} has no load that could grow", self.scenario.name);
         self.on_bench(view, stop, |request, design, bench| capacity::measure(bench, &request.settings.sweep()?, design))
     }

@@ -103,7 +103,7 @@ fn certificates(options: &Options) -> anyhow::Result<PathBuf> {
         Ok(()) => drop(fresh.keep()),
         // Somebody else was faster.
         Err(_) if folder.join("cert.pem").is_file() => {}
-        Err(error) => return Err(error).with_context(|| format!("{} cannot be made", folder.display())),
+        Err(error) => return Err(error).with_context(|| format!("cannot create {}", folder.display())),
     }
     Ok(folder)
 }

@@ -36,7 +36,7 @@ pub struct Config {
     /// How far clocks may differ.
     #[serde(with = "humantime_serde")]
     pub leeway: Duration,
-    /// A token that ends later is refused: so revocations need not be kept longer.
+    /// A token that expires later is refused, which bounds how long revocations must be kept.
     #[serde(with = "humantime_serde")]
     pub lifetime_max: Duration,
     pub token_bytes_max: usize,
@@ -69,7 +69,7 @@ pub struct Rights {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApiKey {
-    /// Of the key, in hexadecimal.
+    /// SHA-256 hash of the key, in hexadecimal.
     pub sha256: String,
     pub grants: Rights,
 }
@@ -99,20 +99,20 @@ impl Default for Config {
 }
 
 impl Config {
-    /// True if anybody can have a token or a key: whoever has none is then granted only what namespaces say.
+    /// Returns whether authentication is configured. If so, a client without a token has only the permissions of the namespaces.
     pub fn is_configured(&self) -> bool {
         !self.secret.is_empty() || !self.keys.is_empty() || !self.jwks.is_empty() || !self.api_keys.is_empty()
     }
 
-    /// Checks what types cannot. Files are read when the server starts.
+    /// Checks ranges and combinations that the types cannot express. Files are read when the server starts.
     ///
-    /// Errors: one sentence that names the key and what it may be.
+    /// Errors: one sentence with the key and the allowed values.
     pub fn check(&self) -> Result<(), ConfigError> {
         let bad = |key: &str, what: &str| Err(ConfigError::Value { key: format!("auth.{key}"), what: what.into() });
         if !self.secret.is_empty() && self.secret.as_bytes().len() < SECRET_BYTES_MIN {
             return bad(
                 "secret",
-                "has 32 bytes at least, such as `millrace token key --alg HS256` prints, or is empty",
+                "must be empty or have at least 32 bytes; `millrace token key --alg HS256` generates one",
             );
         }
         let without_effect = [
@@ -126,7 +126,7 @@ impl Config {
         if let Some((key, _)) = without_effect.iter().find(|(_, is_set)| *is_set && !self.is_configured()) {
             return bad(
                 key,
-                "has no effect without a key, as everybody may do everything then: set `auth.secret`, `auth.keys`, `auth.jwks` or \
+                "has no effect without a key, because then everyone may do everything: set `auth.secret`, `auth.keys`, `auth.jwks` or \
                  `auth.api_keys`",
             );
         }
@@ -134,38 +134,38 @@ impl Config {
             return bad("jwks", what);
         }
         if self.jwks_pause.is_zero() || self.jwks_refresh < self.jwks_pause {
-            return bad("jwks_refresh", "is not shorter than `auth.jwks_pause`, and that is not zero");
+            return bad("jwks_refresh", "must be at least `auth.jwks_pause`, which must not be zero");
         }
         if self.leeway > Duration::from_secs(300) {
-            return bad("leeway", "is at most five minutes");
+            return bad("leeway", "must be at most 5min");
         }
         if self.lifetime_max > YEARS || self.lifetime_max.is_zero() {
-            return bad("lifetime_max", "is at most ten years, and not zero");
+            return bad("lifetime_max", "must be at most ten years, and not zero");
         }
         if !(256..=64 * 1024).contains(&self.token_bytes_max) {
-            return bad("token_bytes_max", "is 256 to 65536 bytes");
+            return bad("token_bytes_max", "must be from 256 to 65536 bytes");
         }
         if let Err(error) = self.default.check() {
-            return bad("default", &format!("has a bad pattern: {}", error.detail));
+            return bad("default", &format!("has an invalid pattern: {}", error.detail));
         }
         for (name, key) in &self.api_keys {
             if api_key::decode_hash(&key.sha256).is_none() {
                 return bad(
                     &format!("api_keys.{name}.sha256"),
-                    "has 64 hexadecimal digits: `millrace token api-key` prints them",
+                    "must have 64 hexadecimal digits, as `millrace token api-key` prints them",
                 );
             }
             if let Err(error) = key.grants.grant(&mut Grant::nothing()) {
-                return bad(&format!("api_keys.{name}.grants"), &format!("has a bad pattern: {}", error.detail));
+                return bad(&format!("api_keys.{name}.grants"), &format!("has an invalid pattern: {}", error.detail));
             }
         }
         Ok(())
     }
 }
 
-/// Errors: what the URL should be.
+/// Errors: the message describes the allowed URLs.
 fn check_url(url: &str) -> Result<(), &'static str> {
-    const WHAT: &str = "is https://HOST/PATH without a password, http:// only for this machine itself, or empty";
+    const WHAT: &str = "must be empty or https://HOST/PATH without a password; http:// is allowed for this machine only";
     if url.is_empty() {
         return Ok(());
     }
@@ -190,13 +190,13 @@ impl Rights {
         ]
     }
 
-    /// Adds these rights to the grant, `{sub}` filled with its subject.
+    /// Adds these permissions to the grant, with `{sub}` replaced by its subject.
     ///
-    /// Errors: [`Code::Unauthorized`] for a bad pattern, too many of them, or a subject that cannot be a part of a channel's name.
+    /// Errors: [`Code::Unauthorized`] for an invalid pattern, too many patterns, or a subject that cannot be a level of a channel name.
     pub fn grant(&self, grant: &mut Grant) -> Result<(), Error> {
         let rights = self.by_right();
         if rights.iter().map(|(_, patterns)| patterns.len()).sum::<usize>() > RULES_MAX {
-            return Err(refused(format!("more than {RULES_MAX} channel patterns")));
+            return Err(refused(format!("the token has more than {RULES_MAX} channel patterns")));
         }
         for (right, patterns) in rights {
             for pattern in patterns {
@@ -206,22 +206,22 @@ impl Rights {
         Ok(())
     }
 
-    /// Errors: as [`Self::grant`] for any good subject.
+    /// Errors: as [`Self::grant`], for any valid subject.
     fn check(&self) -> Result<(), Error> {
         self.grant(&mut Grant { subject: Some("subject".into()), ..Grant::nothing() })
     }
 }
 
 fn fill(template: &str, subject: Option<&str>) -> Result<Pattern, Error> {
-    let bad = |error: Error| refused(format!("a channel pattern is bad: {}", error.detail));
+    let bad = |error: Error| refused(format!("invalid channel pattern: {}", error.detail));
     if !template.contains(SUBJECT) {
         return Pattern::parse(template).map_err(bad);
     }
-    let subject = subject.ok_or_else(|| refused("a channel pattern has `{sub}`, and there is no subject (`sub`)"))?;
+    let subject = subject.ok_or_else(|| refused("a channel pattern uses `{sub}`, but the token has no subject (`sub`)"))?;
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':');
     if subject.is_empty() || !subject.bytes().all(good) {
         return Err(refused(
-            "the subject (`sub`) cannot stand for `{sub}`: a channel's level is made of A-Z a-z 0-9 _ - . :",
+            "the subject (`sub`) cannot replace `{sub}`: a level of a channel name has only A-Z a-z 0-9 _ - . :",
         ));
     }
     Pattern::parse(&template.replace(SUBJECT, subject)).map_err(bad)

@@ -55,37 +55,38 @@ pub enum Audience {
 }
 
 impl<'a> Token<'a> {
-    /// Errors: [`Code::Unauthorized`](millrace_protocol::Code) for what is no token that could be good here.
+    /// Errors: [`Code::Unauthorized`](millrace_protocol::Code) for a malformed or unsupported token.
     pub fn parse(text: &'a str, bytes_max: usize) -> Result<Self, Error> {
         if text.len() > bytes_max {
-            return Err(refused(format!("a token has at most {bytes_max} bytes")));
+            return Err(refused(format!("the token is larger than {bytes_max} bytes")));
         }
-        let none = || refused("this is no token: HEADER.CLAIMS.SIGNATURE, each in base64url");
+        let none = || refused("the token is malformed: expected HEADER.CLAIMS.SIGNATURE, each in base64url");
         let (message, signed) = text.rsplit_once('.').ok_or_else(none)?;
         let (header, payload) =
             message.split_once('.').filter(|(_, payload)| !payload.contains('.')).ok_or_else(none)?;
         let decode = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).map_err(|_| none());
         let (header, payload, signed) = (decode(header)?, decode(payload)?, decode(signed)?);
         let header: Header = object(&header)
-            .ok_or_else(|| refused("the token's header is not `{\"alg\": \"..\", \"kid\"?: \"..\"}`"))?;
+            .ok_or_else(|| refused("the token's header is malformed: expected `{\"alg\": \"..\", \"kid\"?: \"..\"}`"))?;
         let algorithm = Algorithm::parse(&header.alg)
-            .ok_or_else(|| refused("the token's algorithm is none of HS256, RS256, ES256, EdDSA"))?;
+            .ok_or_else(|| refused("the token's algorithm is not supported: use HS256, RS256, ES256 or EdDSA"))?;
         if header.crit.is_some() {
-            return Err(refused("the token asks for extensions (`crit`), and there are none here"));
+            return Err(refused("the token requires extensions (`crit`), which are not supported"));
         }
         let typ = header.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
         if !["jwt", "at+jwt"].contains(&typ.strip_prefix("application/").unwrap_or(&typ)) {
-            return Err(refused("the token is of another kind: its `typ` is `JWT`, `at+jwt` or absent"));
+            return Err(refused("the token has the wrong type: `typ` must be `JWT`, `at+jwt` or absent"));
         }
         if header.kid.as_ref().is_some_and(|kid| kid.len() > NAME_BYTES_MAX) {
-            return Err(refused(format!("the token's `kid` has more than {NAME_BYTES_MAX} bytes")));
+            return Err(refused(format!("the token's `kid` is longer than {NAME_BYTES_MAX} bytes")));
         }
         Ok(Self { header, algorithm, message: message.as_bytes(), payload, signed })
     }
 
-    /// The key that signed this: one that the token names; among keys without a name, or if it names none, one that fits.
+    /// Returns the key that verifies this token. A token with a `kid` is checked against the key of that name, or else against keys
+    /// without names; a token without `kid` is checked against all keys of its algorithm.
     ///
-    /// Errors: `None` if no key could have: a newer key set may have it.
+    /// Returns `None` if no key is a candidate: a newer key set may have it.
     pub fn key<'k>(&self, keys: impl Iterator<Item = &'k Key> + Clone) -> Option<Result<&'k Key, Error>> {
         let kid = self.header.kid.as_deref();
         let is_named = keys.clone().any(|key| kid.is_some() && key.id.as_deref() == kid);
@@ -97,58 +98,60 @@ impl<'a> Token<'a> {
         let mut candidates = keys.filter(may).filter(|key| key.algorithm == self.algorithm).take(TRIED_MAX).peekable();
         if candidates.peek().is_none() {
             return match is_named {
-                true => Some(Err(refused("the key that the token names is of another algorithm"))),
+                true => Some(Err(refused("the token names a key (`kid`) of another algorithm"))),
                 false => None,
             };
         }
         match candidates.find(|key| key.verify(self.message, &self.signed)) {
             Some(key) => Some(Ok(key)),
-            // A key without a name may have been the wrong one.
+            // A key without a name may be the wrong one.
             None if !is_named && kid.is_some() => None,
-            None => Some(Err(refused("the token's signature is not of the key that should have made it"))),
+            None => Some(Err(refused("the token's signature does not match its key"))),
         }
     }
 
-    /// Errors: they are no JSON object, one is of the wrong kind, or twice there.
+    /// Parses the claims.
+    ///
+    /// Errors: the claims are not a JSON object, or one of them has the wrong type or occurs twice.
     pub fn claims(&self) -> Result<Claims, Error> {
         object(&self.payload)
-            .ok_or_else(|| refused("the token's claims cannot be read: one is of the wrong kind, or there twice"))
+            .ok_or_else(|| refused("the token's claims are malformed: one has the wrong type or occurs twice"))
     }
 }
 
 impl Claims {
-    /// What the claims grant now.
+    /// Returns the permissions that the claims grant at `now_s`.
     ///
-    /// Errors: [`Code::Unauthorized`](millrace_protocol::Code), with the claim that is missing or wrong.
+    /// Errors: [`Code::Unauthorized`](millrace_protocol::Code), with the missing or invalid claim.
     pub fn grant(&self, config: &Config, now_s: u64) -> Result<Grant, Error> {
         let leeway = config.leeway.as_secs();
-        let exp = self.exp.ok_or_else(|| refused("the token never expires: it needs `exp`"))?;
-        let exp = seconds(exp).ok_or_else(|| refused("the token's `exp` is no time"))?;
+        let exp = self.exp.ok_or_else(|| refused("the token has no expiry: `exp` is required"))?;
+        let exp = seconds(exp).ok_or_else(|| refused("the token's `exp` is not a valid time"))?;
         if exp.saturating_add(leeway) <= now_s {
             return Err(refused("the token has expired (`exp`)"));
         }
         if exp > now_s.saturating_add(config.lifetime_max.as_secs()).saturating_add(leeway) {
-            return Err(refused("the token expires (`exp`) later than the server's `auth.lifetime_max` allows"));
+            return Err(refused("the token expires (`exp`) later than `auth.lifetime_max` of the server allows"));
         }
         if let Some(nbf) = self.nbf {
-            let nbf = seconds(nbf).ok_or_else(|| refused("the token's `nbf` is no time"))?;
+            let nbf = seconds(nbf).ok_or_else(|| refused("the token's `nbf` is not a valid time"))?;
             if nbf > now_s.saturating_add(leeway) {
-                return Err(refused("the token is not good yet (`nbf`)"));
+                return Err(refused("the token is not valid yet (`nbf`)"));
             }
         }
         if !config.issuer.is_empty() && self.iss.as_ref() != Some(&config.issuer) {
-            return Err(refused("the token is of another issuer (`iss`)"));
+            return Err(refused("the token has another issuer (`iss`) than the server requires"));
         }
         let names = |audience: &Audience| match audience {
             Audience::One(one) => *one == config.audience,
             Audience::Many(many) => many.contains(&config.audience),
         };
         if !config.audience.is_empty() && !self.aud.as_ref().is_some_and(names) {
-            return Err(refused("the token is for another audience (`aud`)"));
+            return Err(refused("the token has another audience (`aud`) than the server requires"));
         }
         let name = |name: &Option<String>, what: &str| match name {
             Some(text) if text.is_empty() || text.len() > NAME_BYTES_MAX => {
-                Err(refused(format!("the token's `{what}` has 1 to {NAME_BYTES_MAX} bytes")))
+                Err(refused(format!("the token's `{what}` must have 1 to {NAME_BYTES_MAX} bytes")))
             }
             name => Ok(name.as_deref().map(Arc::from)),
         };
@@ -164,12 +167,12 @@ impl Claims {
     }
 }
 
-/// A list would be read, too, as the members in their order.
+/// Parses a JSON object. Serde alone would also accept a list of the members in their order.
 fn object<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
     serde_json::from_slice(json).ok().filter(|_: &T| json.trim_ascii_start().starts_with(b"{"))
 }
 
-/// Whole seconds since 1970; `None` for what is no such time.
+/// Returns whole seconds since 1970, or `None` if the number is not such a time.
 fn seconds(number: f64) -> Option<u64> {
     (0.0..=1e12).contains(&number).then_some(number as u64)
 }

@@ -75,7 +75,7 @@ impl Key {
     /// Errors: it is too short.
     pub fn from_secret(secret: &[u8], from: &str) -> Result<Self, String> {
         if secret.len() < SECRET_BYTES_MIN {
-            return Err(format!("a secret for HS256 has {SECRET_BYTES_MIN} bytes at least"));
+            return Err(format!("a secret for HS256 needs at least {SECRET_BYTES_MIN} bytes"));
         }
         let material = Material::Secret(hmac::Key::new(hmac::HMAC_SHA256, secret));
         Ok(Self { algorithm: Algorithm::Hs256, id: None, from: from.into(), material })

@@ -100,7 +100,7 @@ impl Auth {
         self.check(&rules, credential).await.map(|verified| verified.grant)
     }
 
-    /// As [`Authority::verify`], without memory, and with the key that signed.
+    /// As [`Authority::verify`], but without the cache; also names the key that verified the token.
     pub async fn explain(&self, credential: &str) -> Result<Verified, Error> {
         self.check(&self.rules(), credential).await
     }
@@ -120,12 +120,12 @@ impl Auth {
 
     fn unless_revoked(&self, grant: Arc<Grant>) -> Result<Arc<Grant>, Error> {
         match self.is_revoked(&grant) {
-            true => Err(refused("it was revoked")),
+            true => Err(refused("the token was revoked")),
             false => Ok(grant),
         }
     }
 
-    /// Revokes for as long as any token may live. On this node: the others are told by whoever tells this one, or by their files.
+    /// Revokes on this node, for as long as any token may live. The caller, or the file of revocations, must inform other nodes.
     ///
     /// Errors: [`Code::TooMany`].
     pub fn revoke(&self, revoked: Revoked) -> Result<(), Error> {
@@ -186,7 +186,7 @@ impl Rules {
 
     /// The key that signed the token, and the version of the key set that was looked into.
     async fn key(&self, token: &Token<'_>) -> Result<(Key, u64), Error> {
-        let unknown = || refused("no key that is configured here has signed the token");
+        let unknown = || refused("the token was not signed with any configured key");
         let Some(remote) = &self.remote else {
             let found = token.key(self.keys.iter()).unwrap_or_else(|| Err(unknown()));
             return found.map(|key| (key.clone(), 0));
@@ -223,7 +223,7 @@ fn remote(config: &Config, old: Option<&Rules>) -> Result<Option<Arc<RemoteKeys>
         return Ok(Some(remote));
     }
     let started = RemoteKeys::start(config.jwks.clone(), config.jwks_refresh, config.jwks_pause);
-    started.map(|remote| Some(Arc::new(remote))).map_err(|error| format!("the system refuses a thread: {error}"))
+    started.map(|remote| Some(Arc::new(remote))).map_err(|error| format!("cannot start a thread: {error}"))
 }
 
 fn anonymous_grant(config: &Config, anonymous: &Anonymous) -> Result<Grant, String> {

@@ -91,9 +91,9 @@ impl Fetcher {
     async fn run(self) {
         let client = match client() {
             Ok(client) => client,
-            Err(error) => return tracing::error!(error, "no key set can be fetched"),
+            Err(error) => return tracing::error!(error, "the JWKS cannot be fetched: no HTTP client"),
         };
-        // Its query may be a secret.
+        // The query of the URL may contain a secret.
         let shown = self.url.split('?').next().unwrap_or_default();
         let mut last: Vec<u8> = Vec::new();
         let mut failures = 0;
@@ -102,15 +102,15 @@ impl Fetcher {
             let fetched = match timeout(FETCH, fetch(&client, &self.url)).await {
                 Ok(Ok(json)) => from_set(&json, &format!("key set {shown}"), Secrets::Refused).map(|keys| (json, keys)),
                 Ok(Err(error)) => Err(error),
-                Err(_) => Err(format!("no answer within {} s", FETCH.as_secs())),
+                Err(_) => Err(format!("no response within {} s", FETCH.as_secs())),
             };
             failures = if fetched.is_ok() { 0 } else { failures + 1 };
             match &fetched {
                 Ok((json, keys)) if *json != last => {
-                    tracing::info!(url = shown, keys = keys.len(), "the key set has changed")
+                    tracing::info!(url = shown, keys = keys.len(), "JWKS changed")
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(url = shown, error, "the key set cannot be fetched: the last one stays"),
+                Err(error) => tracing::warn!(url = shown, error, "cannot fetch the JWKS; the last one stays in use"),
             }
             self.state.send_modify(|state| {
                 if let Ok((json, keys)) = fetched
@@ -158,13 +158,13 @@ async fn fetch(client: &reqwest::Client, url: &str) -> Result<Vec<u8>, String> {
     };
     let mut response = client.get(url).header("accept", "application/json").send().await.map_err(words)?;
     if response.status() != reqwest::StatusCode::OK {
-        return Err(format!("the answer is {}", response.status()));
+        return Err(format!("the server responded with {}", response.status()));
     }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(words)? {
         body.extend_from_slice(&chunk);
         if body.len() > SET_BYTES_MAX {
-            return Err(format!("it is larger than {SET_BYTES_MAX} bytes"));
+            return Err(format!("the response is larger than {SET_BYTES_MAX} bytes"));
         }
     }
     Ok(body)

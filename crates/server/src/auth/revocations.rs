@@ -108,13 +108,13 @@ impl List {
                 }
                 _ => {
                     return Err(format!(
-                        "{shown}, line {}: use `id ID` or `sub SUBJECT 2026-11-20T10:00:00Z`",
+                        "{shown}, line {}: expected `id ID` or `sub SUBJECT 2026-11-20T10:00:00Z`",
                         number + 1
                     ));
                 }
             }
             if list.len() > entries_max {
-                return Err(format!("{shown} lists more than {entries_max} (`auth.revoked_max`)"));
+                return Err(format!("{shown} has more than {entries_max} entries (`auth.revoked_max`)"));
             }
         }
         Ok(list)

@@ -42,7 +42,7 @@ impl SigningKey {
         let secret = text.trim_ascii();
         if secret.len() < SECRET_BYTES_MIN {
             return Err(format!(
-                "a secret for HS256 has {SECRET_BYTES_MIN} bytes at least: `millrace token key --alg HS256` makes one"
+                "a secret for HS256 needs at least {SECRET_BYTES_MIN} bytes; `millrace token key --alg HS256` generates one"
             ));
         }
         Ok(Self::Secret(hmac::Key::new(hmac::HMAC_SHA256, secret)))
@@ -121,7 +121,7 @@ pub fn generate(algorithm: Algorithm) -> Result<Pair, String> {
             let pair = EcdsaKeyPair::from_pkcs8(p256, private.as_ref(), &random).map_err(|error| error.to_string())?;
             (private.as_ref().to_vec(), [P256_SPKI, pair.public_key().as_ref()].concat())
         }
-        other => return Err(format!("a pair for {} is made by `openssl genpkey`", other.name())),
+        other => return Err(format!("use `openssl genpkey` to create a key pair for {}", other.name())),
     };
     Ok(Pair { private: pem("PRIVATE KEY", &private), public: pem("PUBLIC KEY", &public) })
 }

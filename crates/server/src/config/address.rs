@@ -1,12 +1,13 @@
-//! Addresses to listen on, as people write them.
+//! Parses listen addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Deserializer, de::Error};
 
-/// Reads `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`, or `8080`: `localhost`, and a port alone, are 127.0.0.1.
+/// Parses `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080` or `8080`. `localhost` and a port alone mean 127.0.0.1. Other names
+/// are refused: their addresses may change between two starts.
 ///
-/// Errors: what an address looks like. Other names are not looked up: what a name stands for may change between two starts.
+/// Errors: the message shows the format.
 pub fn parse(text: &str) -> Result<SocketAddr, &'static str> {
     let local = |port: &str| port.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let address = text.parse().ok().or_else(|| local(text.strip_prefix("localhost:").unwrap_or(text)));
@@ -16,12 +17,12 @@ pub fn parse(text: &str) -> Result<SocketAddr, &'static str> {
     )
 }
 
-/// For serde.
+/// Deserializes an address for serde.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     parse(&written(deserializer)?).map_err(D::Error::custom)
 }
 
-/// As [`deserialize`], of an address that may be empty.
+/// As [`deserialize`], but the address may be empty.
 pub fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = written(deserializer)?;
     match text.is_empty() {
@@ -30,7 +31,7 @@ pub fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D:
     }
 }
 
-/// In a file a port alone may be a number.
+/// Reads a string, or a number: a file may contain a port alone.
 fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,13 +1,13 @@
-//! Finds the keys and values of a configuration that cannot be taken, one by one, so that each error names its key and the way out.
+//! Finds unknown keys and invalid values of a configuration, so that each error names its key and the remedy.
 
 use toml::{Table, Value, de::DeTable};
 
 use super::{Config, Namespace};
 
-/// Stands for any name in a section whose names are free.
+/// Placeholder for any name, in sections with user-defined names.
 const ANY: &str = "*";
 const NUMBER: &str = "expected a whole number, 0 or more";
-/// In place of what serde calls the types that it expected.
+/// Replacements for serde's names of types in error messages.
 const WANTED: &[(&str, &str)] = &[
     ("a sequence", "expected a list, for example [\"a\", \"b\"]"),
     ("a boolean", "expected true or false"),
@@ -17,15 +17,15 @@ const WANTED: &[(&str, &str)] = &[
     ("u16", NUMBER),
 ];
 
-/// A key that is unknown, or a value that is not of its kind.
+/// An unknown key, or a value of the wrong type.
 pub struct Fault {
     path: Vec<String>,
     is_unknown: bool,
-    /// One sentence that names the key, and what to write instead.
+    /// The error message: one sentence with the key and the remedy.
     pub what: String,
 }
 
-/// All that is wrong with the types of these values.
+/// Returns every unknown key and every value of the wrong type.
 pub fn all(table: &Table) -> Vec<Fault> {
     let mut faults = Vec::new();
     find(table, &schema(), &mut Vec::new(), &mut faults);
@@ -57,7 +57,7 @@ fn find(table: &Table, like: &Table, path: &mut Vec<String>, faults: &mut Vec<Fa
     }
 }
 
-/// Where a fault stands in its file: at the key if that is unknown, else at the value.
+/// Returns the byte offset of a fault in its file: that of the key if it is unknown, otherwise that of the value.
 pub fn start(text: &str, fault: &Fault) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let (last, sections) = fault.path.split_last()?;
@@ -69,7 +69,7 @@ pub fn start(text: &str, fault: &Fault) -> Option<usize> {
     Some(if fault.is_unknown { key.span().start } else { value.span().start })
 }
 
-/// A single value where a list is wanted becomes a list of one.
+/// Replaces a single string by a list of one where a list is expected.
 pub fn make_lists(table: &mut Table) {
     fn within(table: &mut Table, like: &Table) {
         for (key, value) in table {
@@ -83,7 +83,7 @@ pub fn make_lists(table: &mut Table) {
     within(table, &schema());
 }
 
-/// Whether the value of `section.key` is text.
+/// Returns whether the value of `section.key` is a string.
 pub fn is_text(key: &str) -> bool {
     let mut at = Value::Table(schema());
     for part in key.split('.') {
@@ -93,7 +93,7 @@ pub fn is_text(key: &str) -> bool {
     at.is_str()
 }
 
-/// Every `section.key`, those of free names left out.
+/// Returns every `section.key`, except those with user-defined names.
 pub fn keys() -> Vec<String> {
     fn within(table: &Table, path: &str, keys: &mut Vec<String>) {
         for (key, value) in table.iter().filter(|(key, _)| *key != ANY) {
@@ -109,7 +109,7 @@ pub fn keys() -> Vec<String> {
     keys
 }
 
-/// Every key with a value of its kind.
+/// Returns a table with every key and a value of its type.
 fn schema() -> Table {
     let mut config = Config::default();
     let namespace = Namespace {
@@ -131,7 +131,7 @@ fn entry<'a>(like: &'a Table, key: &str) -> Option<&'a Value> {
 fn unknown(path: &[String]) -> String {
     let key = path.join(".");
     let last = path.last().map_or("", String::as_str);
-    // The same name in another section is nearer than another name in this one.
+    // Prefer the same name in another section to another name in the same section.
     let distance = |known: &String| match known.rsplit('.').next() == Some(last) {
         true => 1,
         false => strsim::damerau_levenshtein(&key, known),
@@ -140,7 +140,7 @@ fn unknown(path: &[String]) -> String {
     format!("unknown key `{key}`; the nearest is `{nearest}`. `millrace config default` prints all keys")
 }
 
-/// serde's message in the words of whoever writes the value.
+/// Rewrites serde's message in terms of the configuration file.
 fn wrong(key: &str, value: &Value, message: &str) -> String {
     let expected = message.rsplit_once("expected ").map_or(message, |(_, expected)| expected).trim();
     if expected.contains("duration") {

@@ -9,8 +9,8 @@ use super::{
 
 /// Prefix of environment variables; `__` separates section and key.
 const ENV_PREFIX: &str = "MILLRACE_";
-/// Every other variable with this prefix that something in this repository reads. A variable that is neither a setting nor in this list is an
-/// error, so that no setting is ignored silently.
+/// Variables with this prefix that are not settings but are used in this repository. Any other unknown variable is an error,
+/// so that no setting is ignored silently.
 pub const OTHER_VARIABLES: &[&str] = &[
     // Commands.
     "MILLRACE_TOKEN",
@@ -46,10 +46,10 @@ pub const OTHER_VARIABLES: &[&str] = &[
     "MILLRACE_URL",
     "MILLRACE_UWS",
 ];
-/// Keys whose values are text whatever they look like, and are never shown.
+/// Keys whose values are always strings and never shown.
 const SECRETS: &[&str] = &["server.secret", "auth.secret", "admin.token", "turn.secret"];
 
-/// What is wrong with a configuration, in words for whoever wrote it.
+/// An error in the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {path}: {error}")]
@@ -60,7 +60,7 @@ pub enum ConfigError {
     Value { key: String, what: String },
 }
 
-/// A setting from the environment or the command line: `section.key` and its text.
+/// A setting from the environment or the command line: `section.key`, its text, and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     pub key: String,
@@ -72,15 +72,15 @@ pub struct Value {
 #[derive(Debug)]
 pub struct Sources {
     pub config: Config,
-    /// `section.key` to a word such as `file millrace.toml`; keys that are not here have their default.
+    /// Maps `section.key` to its source, for example `file millrace.toml`. Keys that are absent have their default.
     pub from: BTreeMap<String, String>,
 }
 
 impl Sources {
-    /// Puts the layers on top of each other.
+    /// Merges the layers; flags override the environment, which overrides the file.
     ///
-    /// Errors: a file that cannot be read or parsed, an unknown key or variable, a value of the wrong kind, a key that two flags set
-    /// differently; each names its place.
+    /// Errors: an unreadable or malformed file, an unknown key or variable, a value of the wrong type, or a key that two flags
+    /// set differently. Each error names its source.
     pub fn load(
         file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
@@ -123,7 +123,7 @@ impl Sources {
         Ok(Self { config, from })
     }
 
-    /// Every value with where it comes from, as commented TOML.
+    /// Formats every value and its source as commented TOML.
     pub fn effective(&self) -> String {
         let table = Table::try_from(self.config.without_secrets()).unwrap_or_default();
         let mut out = String::new();
@@ -139,7 +139,7 @@ impl Sources {
 }
 
 impl Sources {
-    /// Where a value comes from; one with keys of its own, from everywhere that these come from.
+    /// Returns the source of a value, or the sources of all keys inside it.
     fn source(&self, section: &str, key: &str) -> String {
         let own = format!("{section}.{key}");
         let is_part = |name: &str| name.strip_prefix(&own).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
@@ -150,18 +150,18 @@ impl Sources {
     }
 }
 
-/// The keys and values of a file.
+/// Parses a file.
 ///
-/// Errors: what is wrong, with line and column. Never the line itself: a secret may stand there.
+/// Errors: the fault with its line and column, but never the line itself: it may contain a secret.
 fn parse(text: &str) -> Result<Table, String> {
     let at = |error: &toml::de::Error, what: &str| {
         let start = error.span().map(|span| span.start);
         format!("{}{what}", start.map(|start| place(text, start)).unwrap_or_default())
     };
     DeTable::parse(text).map_err(|error| at(&error, error.message()))?;
-    // What is TOML may still have a number that is too large; the message of the parser shows it.
+    // Valid TOML may contain a number that is too large. The parser's message would show it, so ours replaces it.
     let mut table: Table =
-        toml::from_str(text).map_err(|error| at(&error, "a number has more than 64 bits; text stands in quotes"))?;
+        toml::from_str(text).map_err(|error| at(&error, "a number does not fit into 64 bits; put text in quotes"))?;
     faults::make_lists(&mut table);
     let first = faults::all(&table)
         .into_iter()
@@ -174,16 +174,16 @@ fn parse(text: &str) -> Result<Table, String> {
     }
 }
 
-/// `line 3, column 7: `
+/// Formats a byte offset as `line 3, column 7: `.
 fn place(text: &str, start: usize) -> String {
     let before = text.get(..start).unwrap_or(text);
     let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
     format!("line {}, column {column}: ", before.matches('\n').count() + 1)
 }
 
-/// Puts one value over what is there, with its source.
+/// Sets one value and records its source.
 fn add(table: &mut Table, from: &mut BTreeMap<String, String>, value: Value) -> Result<(), ConfigError> {
-    // Alone, so that an error names its source.
+    // Check the value alone, so that an error names its source.
     let mut alone = Table::new();
     set(&mut alone, &value);
     faults::make_lists(&mut alone);
@@ -195,12 +195,12 @@ fn add(table: &mut Table, from: &mut BTreeMap<String, String>, value: Value) -> 
     Ok(())
 }
 
-/// Sets one value; text is read as TOML if it is some, else it is a string.
+/// Sets one value: parsed as TOML if possible, otherwise as a string.
 fn set(table: &mut Table, value: &Value) {
     let mut path: Vec<&str> = value.key.split('.').collect();
     let last = path.pop().unwrap_or_default();
     let parsed = toml::from_str::<Table>(&format!("x = {}", value.text)).ok().and_then(|mut table| table.remove("x"));
-    // Where text is wanted, quotes are not needed.
+    // A string needs no quotes.
     let is_text = faults::is_text(&value.key);
     let parsed = parsed.filter(|parsed| !is_text || parsed.is_str());
     let parsed = parsed.filter(|_| !SECRETS.contains(&value.key.as_str()));
@@ -212,7 +212,7 @@ fn set(table: &mut Table, value: &Value) {
     at.insert(last.to_owned(), parsed.unwrap_or_else(|| value.text.clone().into()));
 }
 
-/// Values of `over` win; sections of both are joined.
+/// Merges `over` into `table`; values of `over` take precedence.
 fn merge(table: &mut Table, over: Table) {
     for (key, value) in over {
         match (table.get_mut(&key), value) {
@@ -222,8 +222,8 @@ fn merge(table: &mut Table, over: Table) {
     }
 }
 
-/// Kubernetes gives every pod variables such as MILLRACE_SERVICE_HOST and MILLRACE_PORT_8080_TCP_ADDR for a service that is called
-/// `millrace` or `millrace-x`: they are no settings of ours, and no mistake of anybody.
+/// Returns whether Kubernetes set this variable. It sets MILLRACE_SERVICE_HOST, MILLRACE_PORT_8080_TCP_ADDR and similar ones
+/// in every pod for a service named `millrace` or `millrace-x`.
 fn is_service_link(name: &str, text: &str) -> bool {
     let is_port = |rest: &str| {
         let mut parts = rest.split('_');

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 const SECRET_BYTES_MIN: usize = 16;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Everything that can be set, section by section. `default.toml` beside this file says the same with comments; a test compares them.
+/// All settings, by section. `default.toml` lists the same settings with comments; a test compares the two.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -182,7 +182,8 @@ impl Default for Log {
 }
 
 impl Drain {
-    /// Over how long so many readers move: at most `per_s_max` of them in a second, unless that takes longer than `window_max`.
+    /// Returns the time over which `readers` are asked to move: at most `per_s_max` per second, unless that takes longer than
+    /// `window_max`.
     pub fn spread(&self, readers: usize) -> Duration {
         let paced = match self.per_s_max {
             0 => Duration::ZERO,
@@ -191,7 +192,7 @@ impl Drain {
         paced.min(self.window_max).max(self.window)
     }
 
-    /// From the signal to the end at most, but for a second or two: what may kill the process must wait so long.
+    /// Returns the maximum duration of a drain, up to two seconds. A supervisor must not kill the process earlier.
     pub fn longest(&self) -> Duration {
         self.announce + self.window.max(self.window_max)
     }
@@ -201,83 +202,83 @@ impl Drain {
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
 
 impl Config {
-    /// Checks what types cannot.
+    /// Checks ranges and combinations that the types cannot express.
     ///
-    /// Errors: one sentence that names the key and what it may be.
+    /// Errors: one sentence with the key and the allowed values.
     pub fn check(&self) -> Result<(), ConfigError> {
         let bad = |key: &str, what: &str| Err(ConfigError::Value { key: key.into(), what: what.into() });
         if let Err(error) = millrace_engine::check_url(&self.engine.url) {
-            return bad("engine.url", &format!("cannot be used: {error}"));
+            return bad("engine.url", &format!("is invalid: {error}"));
         }
         if !["text", "json"].contains(&self.log.format.as_str()) {
-            return bad("log.format", "is `text` or `json`");
+            return bad("log.format", "must be `text` or `json`");
         }
-        // A misspelt level would be taken for the name of a module, and nothing would be logged.
+        // A misspelt level would be parsed as the name of a module, and nothing would be logged.
         let levels = ["off", "error", "warn", "info", "debug", "trace"];
         let is_level = |part: &str| levels.contains(&part.rsplit('=').next().unwrap_or_default().trim());
         if !self.log.level.split(',').all(is_level) {
             return bad(
                 "log.level",
-                "is one of off, error, warn, info, debug, trace; or per module: `info,millrace_transport=debug`",
+                "must be off, error, warn, info, debug or trace, or a level per module: `info,millrace_transport=debug`",
             );
         }
         if let Err(what) = self.rtc.address(self.server.listen) {
             return bad("rtc.listen", what);
         }
         if !(1..=1000).contains(&self.rooms.participants_max) || !(1..=100).contains(&self.rooms.children_max) {
-            return bad("rooms", "has `participants_max` of 1 to 1000, and `children_max` of 1 to 100");
+            return bad("rooms", "must have `participants_max` from 1 to 1000, and `children_max` from 1 to 100");
         }
         if !(Duration::from_secs(1)..=DAY).contains(&self.rooms.silence_max) {
-            return bad("rooms.silence_max", "is a second to a day");
+            return bad("rooms.silence_max", "must be from 1s to 1day");
         }
         if !(1024..=1 << 20).contains(&self.rooms.signal_bytes_max) {
-            return bad("rooms.signal_bytes_max", "is 1024 to 1048576 bytes");
+            return bad("rooms.signal_bytes_max", "must be from 1024 to 1048576 bytes");
         }
         if let Err((key, what)) = self.turn.check(self.server.listen) {
             return bad(key, what);
         }
         match self.admin.listen.parse::<SocketAddr>() {
             Err(_) if !self.admin.listen.is_empty() => {
-                return bad("admin.listen", "is HOST:PORT such as `127.0.0.1:8082`, or empty");
+                return bad("admin.listen", "must be HOST:PORT, for example `127.0.0.1:8082`, or empty");
             }
             Err(_) if !self.admin.token.is_empty() => {
-                return bad("admin.token", "has no effect without `admin.listen`, where operators ask");
+                return bad("admin.token", "has no effect without `admin.listen`");
             }
             Err(_) => {}
             Ok(address) if !address.ip().to_canonical().is_loopback() && !self.server.insecure_no_tls => {
                 return bad(
                     "admin.listen",
-                    "is on loopback, as its token is not encrypted; `--insecure-no-tls` lets it be anywhere",
+                    "must be a loopback address, because requests with its token are not encrypted; `--insecure-no-tls` allows any address",
                 );
             }
             Ok(_) if self.admin.token.as_bytes().len() < SECRET_BYTES_MIN => {
-                let what = "has 16 bytes at least: give MILLRACE_ADMIN__TOKEN what `openssl rand -hex 32` prints";
+                let what = "must have at least 16 bytes: set MILLRACE_ADMIN__TOKEN to the output of `openssl rand -hex 32`";
                 return bad("admin.token", what);
             }
             Ok(_) => {}
         }
         if !self.server.secret.is_empty() && self.server.secret.as_bytes().len() < SECRET_BYTES_MIN {
-            return bad("server.secret", "has 16 bytes at least, such as `openssl rand -hex 32` prints, or is empty");
+            return bad("server.secret", "must be empty or have at least 16 bytes; `openssl rand -hex 32` generates one");
         }
         self.auth.check()?;
         if let Some(name) = self.namespaces.keys().find(|name| name.contains('/') || ChannelName::parse(name).is_err())
         {
-            return bad(&format!("namespaces.{name}"), "is no first level of a channel name");
+            return bad(&format!("namespaces.{name}"), "must be the first level of a channel name");
         }
         if [self.drain.announce, self.drain.window, self.drain.window_max, self.drain.ticket].iter().any(|d| *d > DAY) {
-            return bad("drain", "takes at most a day for each of its times");
+            return bad("drain", "must have durations of at most 1day");
         }
         if self.server.shards > 1024 {
-            return bad("server.shards", "is at most 1024");
+            return bad("server.shards", "must be at most 1024");
         }
         if let Err((key, what)) = self.tls.check() {
             return bad(key, what);
         }
         if (1..crate::memory::BYTES_MIN).contains(&self.limits.memory_bytes_max) {
-            return bad("limits.memory_bytes_max", "is 0, or at least 50331648 bytes (48 MiB)");
+            return bad("limits.memory_bytes_max", "must be 0, or at least 50331648 bytes (48 MiB)");
         }
         if !(1..=1 << 30).contains(&self.limits.message_bytes_max) {
-            return bad("limits.message_bytes_max", "is 1 to 1073741824 bytes");
+            return bad("limits.message_bytes_max", "must be from 1 to 1073741824 bytes");
         }
         Ok(())
     }
@@ -294,16 +295,16 @@ impl Config {
         }
     }
 
-    /// What each namespace lets everybody do.
+    /// Returns the permissions without a token, per namespace.
     pub fn anonymous(&self) -> crate::auth::Anonymous {
         self.namespaces.iter().map(|(name, own)| (name.clone(), own.anonymous.clone())).collect()
     }
 
-    /// For people to look at.
+    /// Returns a copy that is safe to show: without secrets.
     pub fn without_secrets(&self) -> Self {
         let mut config = self.clone();
         config.engine.url = millrace_engine::shown_url(&config.engine.url);
-        // As where it is fetched, its query may be one.
+        // The query of the URL may contain a secret.
         if let Some((url, _)) = config.auth.jwks.split_once('?') {
             config.auth.jwks = format!("{url}?(hidden)");
         }
@@ -316,7 +317,7 @@ impl Config {
         config
     }
 
-    /// One per core, unless set.
+    /// Returns the number of shards: `server.shards`, or one per core if that is 0.
     pub fn shards(&self) -> usize {
         match self.server.shards {
             0 => std::thread::available_parallelism().map_or(1, usize::from),

@@ -4,7 +4,7 @@ use millrace_engine::HistoryConfig;
 use millrace_protocol::Right;
 use serde::{Deserialize, Serialize};
 
-/// What is other for the channels of one first level; what is not said is as for all.
+/// Overrides for the channels of one first level. `None` keeps the value of `[history]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Namespace {
@@ -13,7 +13,7 @@ pub struct Namespace {
     #[serde(with = "humantime_serde")]
     pub age_max: Option<Duration>,
     pub durable: Option<bool>,
-    /// What is granted without a token.
+    /// Permissions without a token.
     pub anonymous: Vec<Right>,
 }
 

@@ -5,7 +5,7 @@ use serde::{
     de::{Error, IgnoredAny},
 };
 
-/// A value that no log, page or message shows.
+/// A secret string. `Debug` hides it; no log, page or message shows it.
 #[derive(Clone, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -26,7 +26,7 @@ impl From<&str> for Secret {
     }
 }
 
-/// By hand: an error of the derived one shows the number that stands where text should.
+/// Implemented by hand: the error of a derived implementation would show a number given instead of a string.
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -37,7 +37,7 @@ impl<'de> Deserialize<'de> for Secret {
         }
         match Value::deserialize(deserializer) {
             Ok(Value::Text(text)) => Ok(Self(text)),
-            _ => Err(D::Error::custom("a secret is text, in quotes")),
+            _ => Err(D::Error::custom("expected a string in quotes")),
         }
     }
 }

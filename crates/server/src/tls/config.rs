@@ -86,12 +86,12 @@ impl Config {
         if self.acme.is_on() && !(self.cert.is_empty() && self.key.is_empty()) {
             return Err((
                 "tls",
-                "takes certificates from `cert` and `key`, or by `acme`, not both; --tls-dev is the former",
+                "must use either `cert` and `key` (--tls-dev sets them) or `acme`, not both",
             ));
         }
         self.acme.check()?;
         if self.cert.is_empty() != self.key.is_empty() {
-            return Err(("tls", "needs `cert` and `key`, both of them; `millrace cert dev` makes some to begin with"));
+            return Err(("tls", "needs both `cert` and `key`; `millrace cert dev` creates a pair for development"));
         }
         if !self.is_on() && !self.client_ca.is_empty() {
             return Err((
@@ -100,16 +100,16 @@ impl Config {
             ));
         }
         if self.client_ca.is_empty() && !self.client_subject.is_empty() {
-            return Err(("tls.client_subject", "has no effect without `tls.client_ca`: no certificate is asked for"));
+            return Err(("tls.client_subject", "has no effect without `tls.client_ca`, because no client certificate is requested"));
         }
         if !["1.2", "1.3"].contains(&self.min_version.as_str()) {
-            return Err(("tls.min_version", "is `1.2` or `1.3`"));
+            return Err(("tls.min_version", "must be `1.2` or `1.3`"));
         }
         if !["", "cn", "san"].contains(&self.client_subject.as_str()) {
-            return Err(("tls.client_subject", "is `cn`, `san` or empty"));
+            return Err(("tls.client_subject", "must be `cn`, `san` or empty"));
         }
         if self.handshakes_max == 0 || self.handshake_timeout.is_zero() {
-            return Err(("tls", "lets nobody in with `handshakes_max` or `handshake_timeout` of zero"));
+            return Err(("tls", "must have `handshakes_max` and `handshake_timeout` above zero"));
         }
         Ok(())
     }

@@ -95,9 +95,9 @@ pub fn make(dir: &Path, names: &[String], keep: bool) -> anyhow::Result<Made> {
     for name in names {
         ensure!(
             permitted.covers(name),
-            "the authority in {} may not sign for {name}: it was made for private names and addresses{}. Make another one: --dir DIR --name {name}",
+            "the authority in {} may not sign for {name}: it is limited to private names and addresses{}. Create another authority: --dir DIR --name {name}",
             dir.display(),
-            if new_ca { "" } else { ", and for those that were named then" }
+            if new_ca { "" } else { " and the --name values given when it was created" }
         );
         wanted.insert(name.clone());
     }
@@ -111,7 +111,7 @@ pub fn make(dir: &Path, names: &[String], keep: bool) -> anyhow::Result<Made> {
         return Ok(made(has, files));
     }
     let issuer = Issuer::from_ca_cert_pem(&pem, KeyPair::from_pem(&read(&ca_key)?)?)
-        .with_context(|| format!("{} cannot be used", files.ca.display()))?;
+        .with_context(|| format!("{} is not usable", files.ca.display()))?;
     let key = KeyPair::generate()?;
     let signed = server_certificate(&wanted)?.signed_by(&key, &issuer)?;
     write(&files.key, &key.serialize_pem(), 0o600)?;
@@ -122,7 +122,7 @@ pub fn make(dir: &Path, names: &[String], keep: bool) -> anyhow::Result<Made> {
 fn authority(names: &[String]) -> anyhow::Result<CertificateParams> {
     let mut permitted: Vec<_> = PRIVATE_NAMES.iter().map(|name| GeneralSubtree::DnsName((*name).into())).collect();
     for net in PRIVATE_NETS {
-        let net = net.parse::<CidrSubnet>().map_err(|()| anyhow::anyhow!("{net} is no network"))?;
+        let net = net.parse::<CidrSubnet>().map_err(|()| anyhow::anyhow!("{net} is not a network"))?;
         permitted.push(GeneralSubtree::IpAddress(net));
     }
     for name in host_name().iter().chain(names) {

@@ -41,7 +41,9 @@ pub fn client_ca(config: &Config) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-/// Errors: no certificate in it, or one that cannot be trusted in.
+/// Parses certificate authorities.
+///
+/// Errors: no certificate, or one that cannot be an authority.
 pub fn roots(pem: &[u8]) -> anyhow::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem)? {
@@ -50,10 +52,12 @@ pub fn roots(pem: &[u8]) -> anyhow::Result<RootCertStore> {
     Ok(roots)
 }
 
-/// One at least.
+/// Parses at least one certificate.
+///
+/// Errors: malformed PEM, or no certificate.
 pub fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
-    anyhow::ensure!(!all.is_empty(), "there is none");
+    anyhow::ensure!(!all.is_empty(), "no certificate found");
     Ok(all)
 }
 
@@ -64,16 +68,16 @@ pub fn data_dir(name: &str) -> PathBuf {
     data.map_or_else(|| format!("millrace-{name}").into(), |data| data.join("millrace").join(name))
 }
 
-/// For its owner alone, if it is not there already.
+/// Creates a folder that only its owner can open, unless it exists.
 pub fn make_private_dir(dir: &Path) -> anyhow::Result<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.with_context(|| format!("{} cannot be made", dir.display()))
+    made.with_context(|| format!("cannot create {}", dir.display()))
 }
 
-/// Whole or not at all, so that a server that reads it meanwhile finds the old one.
+/// Writes a file atomically, so that a server that reads it concurrently sees the old or the new content.
 pub fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     let temporary = path.with_extension("new");
-    let unwritable = || format!("{} cannot be written", path.display());
+    let unwritable = || format!("cannot write {}", path.display());
     let _ = fs::remove_file(&temporary);
     let mut file =
         fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).with_context(unwritable)?;
@@ -82,7 +86,7 @@ pub fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
 }
 
 fn unreadable(key: &str, path: &str) -> String {
-    format!("`{key}`: {path} cannot be read")
+    format!("`{key}`: cannot read {path}")
 }
 
 fn warn_of_expiry(certificate: &CertificateDer<'_>, path: &Path) {
@@ -90,6 +94,6 @@ fn warn_of_expiry(certificate: &CertificateDer<'_>, path: &Path) {
     let now = x509_parser::time::ASN1Time::now().timestamp();
     let days = (certificate.validity().not_after.timestamp() - now) / (24 * 60 * 60);
     if days < EXPIRES_SOON_DAYS {
-        tracing::warn!(path = %path.display(), days, "the certificate expires soon, or has expired");
+        tracing::warn!(path = %path.display(), days, "the certificate expires soon or has expired");
     }
 }

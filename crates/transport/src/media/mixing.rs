@@ -39,7 +39,7 @@ pub(super) fn start(context: &Rc<Context>, room: &RoomName, seat: MixerSeat) -> 
         let _seat = seat;
         mix(&told, &give);
     })?;
-    tracing::info!(room = room.as_str(), "a room is mixed");
+    tracing::info!(room = room.as_str(), "mixing audio of a room");
     let (context, room) = (context.clone(), room.clone());
     spawn_local(async move {
         while let Some(mixed) = given.recv().await {

@@ -184,7 +184,7 @@ impl Rooms {
                 let holder = Holder::new(join.holder);
                 let joined = room.join(now(), join).map_err(refused)?;
                 shared.open(holder)?;
-                tracing::info!(room = name.as_str(), "a room begins");
+                tracing::info!(room = name.as_str(), "room opened");
                 place.insert(Open { room, holder });
                 Ok(joined)
             }
@@ -242,7 +242,7 @@ impl Rooms {
             if let Some(shared) = self.shared.get() {
                 shared.close(holder);
             }
-            tracing::info!(room = name.as_str(), "a room ends");
+            tracing::info!(room = name.as_str(), "room closed");
         }
         drop(rooms);
         let switch = self.switch.borrow().clone();

@@ -185,7 +185,7 @@ impl Relays for Opener<'_> {
         let sockets = sockets.map_err(|error| {
             static SAID: Seldom = Seldom::new();
             if SAID.is_due() {
-                tracing::error!(%error, "a relay cannot be watched");
+                tracing::error!(%error, "cannot register a TURN relay socket with epoll");
             }
             NoRelay::Full
         })?;

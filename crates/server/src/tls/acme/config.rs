@@ -70,10 +70,10 @@ impl Config {
             return Err(("tls.acme.domains", what));
         }
         if !self.contact.iter().all(|mail| is_mail(mail)) {
-            return Err(("tls.acme.contact", "are mail addresses such as `ops@app.example`"));
+            return Err(("tls.acme.contact", "must be email addresses, for example `ops@app.example`"));
         }
         if !self.directory.starts_with("https://") {
-            return Err(("tls.acme.directory", "is a URL that begins with `https://`"));
+            return Err(("tls.acme.directory", "must be a URL that begins with `https://`"));
         }
         Ok(())
     }

@@ -85,7 +85,7 @@ pub struct NoneYet(AtomicBool);
 impl ResolvesServerCert for NoneYet {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         if !self.0.swap(true, Relaxed) {
-            tracing::warn!("there is no certificate yet: handshakes fail until an ACME server has signed one");
+            tracing::warn!("no certificate yet; TLS handshakes fail until the ACME server issues one");
         }
         None
     }
@@ -99,7 +99,7 @@ impl Acme {
         let store = Store::open(&config.cache(), &config.directory)?;
         let issued = store.certificate(&config.domains).unwrap_or_else(|error| {
             let error = format!("{error:#}");
-            tracing::warn!(error, "the certificate of the cache is not used");
+            tracing::warn!(error, "ignoring the cached certificate");
             None
         });
         let issued = issued.filter(|issued| issued.until > SystemTime::now());
@@ -166,10 +166,10 @@ impl Keeper {
     async fn keep(&self, mut issued: Option<Issued>) {
         let domains = self.config.domains.join(" ");
         match &issued {
-            Some(_) => tracing::info!(domains, "the certificate comes from the cache"),
+            Some(_) => tracing::info!(domains, "using the cached certificate"),
             None => tracing::info!(
                 domains,
-                "getting a certificate: the ACME server will connect to port 443 of each name, which has to lead here"
+                "requesting a certificate; the ACME server will connect to port 443 of each domain, which must reach this server"
             ),
         }
         let mut failures = 0;
@@ -177,14 +177,14 @@ impl Keeper {
             if let Some(issued) = &issued {
                 self.rest(issued.renew_at()).await;
             }
-            let ordered = timeout(ORDER, self.order()).await.unwrap_or_else(|_| bail!("nothing within {ORDER:?}"));
+            let ordered = timeout(ORDER, self.order()).await.unwrap_or_else(|_| bail!("no certificate within {ORDER:?}"));
             match ordered {
                 Ok(new) => {
                     failures = 0;
                     self.figures.certificates.fetch_add(1, Relaxed);
                     self.figures.show(&new);
                     let lasts_s = new.until.duration_since(SystemTime::now()).unwrap_or_default().as_secs();
-                    tracing::info!(domains, lasts_s, "there is a new certificate");
+                    tracing::info!(domains, lasts_s, "new certificate issued");
                     issued = Some(new);
                 }
                 Err(error) => {
@@ -210,26 +210,26 @@ impl Keeper {
         let error: String = format!("{error:#}").chars().take(TOLD_MAX).collect();
         let again_in_s = pause.as_secs();
         match shown.is_some_and(|issued| issued.until > SystemTime::now()) {
-            true => tracing::warn!(error, again_in_s, "the certificate cannot be renewed yet: the last one is shown"),
+            true => tracing::warn!(error, again_in_s, "certificate renewal failed; the current certificate stays in use"),
             false => tracing::error!(
                 error,
                 again_in_s,
-                "no certificate can be got: handshakes fail (SIGHUP tries again now)"
+                "certificate request failed; TLS handshakes fail until one succeeds (SIGHUP retries now)"
             ),
         }
         let _ = timeout(pause, self.again.notified()).await;
     }
 
-    /// Errors: words for the operator, those of the ACME server among them.
+    /// Errors: a message for the operator, including the reason given by the ACME server.
     async fn order(&self) -> anyhow::Result<Issued> {
         let account = self.account().await?;
         let names: Vec<_> = self.config.domains.iter().cloned().map(Identifier::Dns).collect();
         let mut order = match account.new_order(&NewOrder::new(&names)).await {
             Err(Error::Api(problem)) if problem.r#type.as_deref() == Some(UNKNOWN_ACCOUNT) => {
                 self.store.forget_account();
-                bail!("the ACME server does not know our account any more: there will be a new one");
+                bail!("the ACME server no longer knows our account; a new one will be created");
             }
-            order => order.context("the order is refused")?,
+            order => order.context("the ACME server refused the order")?,
         };
         let _answering = Answering(&self.spoken);
         self.prove(&mut order).await?;
@@ -237,18 +237,18 @@ impl Keeper {
         match order.poll_ready(&retries).await {
             Ok(OrderStatus::Ready) => {}
             Err(error @ Error::Timeout(_)) => return Err(error).context("the proofs were not looked at in time"),
-            _ => bail!("the ACME server has not found what it looked for: {}", objections(&mut order).await),
+            _ => bail!("the ACME server could not validate the domains: {}", objections(&mut order).await),
         }
-        let key = order.finalize().await.context("the certificate is refused")?;
+        let key = order.finalize().await.context("the ACME server refused to issue the certificate")?;
         let chain = order.poll_certificate(&retries).await.context("the certificate is not given out")?;
         let pem = format!("{key}\n{chain}");
         let issued = Issued::of(&pem, &self.config.domains).context("the certificate cannot be used")?;
-        ensure!(issued.renew_at() > SystemTime::now(), "the certificate is over by our clock: is that right?");
+        ensure!(issued.renew_at() > SystemTime::now(), "the new certificate has already expired; check the clock of this machine");
         self.spoken.certify(issued.identity.clone())?;
         // Shown all the same where the disk is full: without one there would be no service.
         if let Err(error) = self.store.keep_certificate(&pem) {
             let error = format!("{error:#}");
-            tracing::error!(error, "the new certificate is used, but cannot be kept for the next start");
+            tracing::error!(error, "the new certificate is in use but cannot be written to the cache");
         }
         Ok(issued)
     }
@@ -280,14 +280,14 @@ impl Keeper {
             match authorization.status {
                 AuthorizationStatus::Valid => continue,
                 AuthorizationStatus::Pending => {}
-                status => bail!("the proof for {} is {status:?}", authorization.identifier()),
+                status => bail!("the authorization for {} is {status:?}", authorization.identifier()),
             }
             let challenge = authorization.challenge(ChallengeType::TlsAlpn01);
             let mut challenge = challenge.context("the ACME server does not offer TLS-ALPN-01")?;
             let domain = challenge.identifier().to_string();
             proofs.add(&domain, challenge.key_authorization().digest().as_ref())?;
             self.spoken.answer(Some(proofs.config()?));
-            challenge.set_ready().await.with_context(|| format!("the proof for {domain} is refused"))?;
+            challenge.set_ready().await.with_context(|| format!("the challenge for {domain} was refused"))?;
         }
         Ok(())
     }

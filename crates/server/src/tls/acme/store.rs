@@ -109,7 +109,7 @@ impl Issued {
         let names = leaf.subject_alternative_name()?.map(|names| names.value.general_names.clone()).unwrap_or_default();
         let has =
             |domain: &String| names.iter().any(|name| matches!(name, GeneralName::DNSName(name) if name == domain));
-        ensure!(domains.iter().all(has), "it is for other names");
+        ensure!(domains.iter().all(has), "the certificate covers other domains");
         let validity = leaf.validity();
         let time = |at: x509_parser::time::ASN1Time| {
             UNIX_EPOCH + Duration::from_secs(u64::try_from(at.timestamp()).unwrap_or_default())
