@@ -1,6 +1,6 @@
 //! Clusters of real processes: nodes, an engine, HAProxy in front; faults while they work, and a judge of what every client got.
 //!
-//! `cargo test -p millrace-cli --test cluster` runs all, one after the other; docs/operating.md, "What was proven", has the settings.
+//! `cargo test -p millrace-cli --test cluster` runs all, one after the other; docs/operating.md, "Clusters under failures", has the settings.
 
 mod balancer;
 mod broker;
