@@ -1,4 +1,4 @@
-//! Durations, counted: an HdrHistogram from 1 us to 60 s with three digits.
+//! Histogram of durations: an HdrHistogram from 1 us to 60 s with three significant digits.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use hdrhistogram::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 
-/// The largest duration that is told apart, in microseconds.
+/// Largest duration that the histogram resolves, in microseconds.
 pub const MAX_US: u64 = 60_000_000;
 const DIGITS: u8 = 3;
 
-/// How often each duration occurred, in microseconds.
+/// Counts of durations, in microseconds.
 ///
-/// Shorter than 1 us counts as 1 us. Longer than [`MAX_US`] is no value of any quantile: it is counted apart, in `overflow`, and a reader
-/// who finds some must say so. Memory: 139 KB.
+/// A duration below 1 us counts as 1 us. A duration above [`MAX_US`] is counted separately, in `overflow`, and is
+/// never returned as a quantile. A report must mention the overflow if it is not zero. Memory: 139 KB.
 #[derive(Clone, PartialEq)]
 pub struct Histogram {
     counts: Hdr<u64>,
     overflow: u64,
 }
 
-/// In a line: cells are many.
+/// Prints one line with a summary, because the histogram has too many cells to print.
 impl fmt::Debug for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, p50, p99, max) = (self.count(), self.quantile_us(0.5), self.quantile_us(0.99), self.max_us());
@@ -63,17 +63,19 @@ impl Histogram {
         self.overflow = 0;
     }
 
-    /// Recorded durations, those above [`MAX_US`] included.
+    /// Returns the number of recorded durations, including those above [`MAX_US`].
     pub fn count(&self) -> u64 {
         self.counts.len() + self.overflow
     }
 
-    /// Durations above [`MAX_US`].
+    /// Returns the number of durations above [`MAX_US`].
     pub fn overflow(&self) -> u64 {
         self.overflow
     }
 
-    /// The duration that a share `q` (0 to 1) does not exceed, in microseconds; `None` if there is none, or if it is above [`MAX_US`].
+    /// Returns the duration that a share `q` (0 to 1) of all durations does not exceed, in microseconds.
+    ///
+    /// Returns `None` if the histogram is empty or if the quantile is above [`MAX_US`].
     pub fn quantile_us(&self, q: f64) -> Option<u64> {
         let rank = ((q * self.count() as f64).ceil() as u64).max(1);
         if rank > self.counts.len() {
@@ -83,28 +85,28 @@ impl Histogram {
         Some(self.counts.value_at_quantile(share))
     }
 
-    /// The longest duration up to [`MAX_US`].
+    /// Returns the longest duration up to [`MAX_US`].
     pub fn max_us(&self) -> Option<u64> {
         (!self.counts.is_empty()).then(|| self.counts.max())
     }
 
-    /// The mean of the durations up to [`MAX_US`].
+    /// Returns the mean of the durations up to [`MAX_US`].
     pub fn mean_us(&self) -> Option<f64> {
         (!self.counts.is_empty()).then(|| self.counts.mean())
     }
 
-    /// How many durations were longer than so much: what stands behind a quantile.
+    /// Returns the number of durations longer than `us`: the samples that lie beyond a quantile.
     pub fn beyond(&self, us: u64) -> u64 {
         self.overflow + self.counts.len() - self.counts.count_between(0, us.min(MAX_US))
     }
 
-    /// Each duration that occurred, as the middle of its cell, with how often it did.
+    /// Returns each non-empty cell as (its highest value in microseconds, its count).
     pub fn cells(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.counts.iter_recorded().map(|cell| (cell.value_iterated_to(), cell.count_at_value()))
     }
 }
 
-/// `v2_deflate`: what every HdrHistogram library reads, base64.
+/// Serialized form. `v2_deflate` is the V2 format with DEFLATE, in base64, which the HdrHistogram libraries can read.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {

@@ -1,27 +1,29 @@
-//! What is judged of scenarios that are no series of runs: the model of a bill, and promises in tables.
+//! Pass or fail checks for results that are not series of runs: the wire-byte model of a bill, and promised checks in
+//! tables.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{recording::Table, wire::Bill};
 
-/// How far the model of a bill may be off what was measured.
+/// Maximum difference between measured bytes and the model of a bill, in percent.
 pub const MODEL_PERCENT_MAX: f64 = 1.0;
-/// A table with both columns is judged: each row with `yes` in the first one must have it in the second one, too.
+/// A table with both columns is checked: each row with `yes` in the column `promised` must have `yes` in the column
+/// `passed`.
 pub const PROMISED: &str = "promised";
 pub const PASSED: &str = "passed";
 
-/// So many were judged, and these failed.
+/// Result of one group of checks: the number of checks, and those that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judged {
-    /// Of those that did not fail: `promised checks passed`.
+    /// Description of the checks that did not fail, such as `promised checks passed`.
     pub what: String,
     pub total: u32,
-    /// A sentence each.
+    /// One sentence for each failed check.
     pub failed: Vec<String>,
 }
 
-/// Of what a recording holds. Nothing for a scenario that has runs alone.
+/// Evaluates the bill and the tables of a recording. Returns an empty list for a scenario that has only runs.
 pub fn judged(bill: Option<&Bill>, tables: &[Table]) -> Vec<Judged> {
     bill.map(model).into_iter().chain(tables.iter().filter_map(promises)).collect()
 }
@@ -40,7 +42,7 @@ fn promises(table: &Table) -> Option<Judged> {
     let (promised, passed) = (column(PROMISED)?, column(PASSED)?);
     let is_yes = |row: &[Value], column: usize| row.get(column).and_then(Value::as_str) == Some("yes");
     let judged = || table.rows.iter().filter(|row| is_yes(row, promised));
-    // Which one it is stands before what became of it.
+    // The columns before `promised` and `passed` name the check.
     let name = |row: &Vec<Value>| {
         let words = row.iter().take(promised.min(passed)).filter_map(Value::as_str);
         words.collect::<Vec<_>>().join(", ")
@@ -67,7 +69,7 @@ mod tests {
                 row(["NAT", "sse", "yes", "yes"]),
                 row(["NAT", "ndjson", "yes", "no"]),
                 row(["NAT", "websocket", "no", "no"]),
-                // Cut short.
+                // A row with missing cells.
                 vec![Value::from("NAT")],
             ],
             ..Table::default()

@@ -1,6 +1,8 @@
-//! The laboratory of Millrace: puts servers under load, watches the machine meanwhile, and says what the figures are worth.
+//! The benchmark lab of Millrace: puts servers under load, monitors the machine during a run, and reports the figures
+//! and their validity.
 //!
-//! Never links a server: ours is measured as its rivals are, from outside, over the wire. Nothing here judges by a single run.
+//! The lab never links a server. Millrace is measured like its rivals: from outside, over the network. No verdict
+//! rests on a single run.
 //! Read first: [`scenarios::SCENARIOS`], [`load::Plan`], [`recording::Recording`].
 
 pub mod analysis;

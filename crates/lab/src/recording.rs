@@ -1,6 +1,6 @@
-//! What a run of the lab leaves behind, as JSON. Reports and comparisons read this and nothing else.
+//! The JSON file that a lab run writes. Reports and comparisons read only this file.
 //!
-//! Units are in the names: `_us`, `_s`, `_bytes`. Times of a run count from when its first connection was due.
+//! Units are in the names: `_us`, `_s`, `_bytes`. Times of a run start at the scheduled time of its first connection.
 
 use std::time::Duration;
 
@@ -8,46 +8,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::{histogram::Histogram, wire::Bill};
 
-/// Raised when a field changes its meaning; a reader refuses what it does not know.
+/// Format version, raised when a field changes its meaning. A reader refuses an unknown version.
 pub const FORMAT: u32 = 1;
 
-/// One call of `millrace lab run`.
+/// Result of one call of `millrace lab run`.
 ///
-/// Two recordings can be compared if they are equal in scenario, form, parameters (targets and transports apart: runs are matched by
-/// these), and in the machine's part of the provenance. Builds, versions of targets and the seed may differ: that is what is compared.
+/// Two recordings can be compared if scenario, form, parameters and the machine part of the provenance are equal. The
+/// parameters `targets` and `transports` may differ, because runs are paired by them. Builds, versions of targets and
+/// the seed may differ: the comparison is about these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recording<R = Run> {
     pub format: u32,
     pub scenario: String,
     pub form: Form,
-    /// What the scenario was given, defaults included: by part of the scenario, all parameters of that part.
+    /// Parameters of the scenario, including defaults: for each part of the scenario, all parameters of that part.
     pub parameters: serde_json::Value,
     pub seed: u64,
-    /// RFC 3339.
+    /// Start time in RFC 3339 format.
     pub started: String,
-    /// The machine, the build, the versions: a [`Provenance`](crate::host::provenance::Provenance).
+    /// Machine, build and versions: a [`Provenance`](crate::host::provenance::Provenance).
     pub provenance: serde_json::Value,
-    /// What was typed.
+    /// Command line that started the run.
     #[serde(default)]
     pub command: String,
-    /// What was asked of each run, such as `p99<100ms`.
+    /// Service level objective of each run, such as `p99<100ms`.
     #[serde(default)]
     pub slo: Option<String>,
-    /// How many runs there are to be. Fewer in `runs`: it was interrupted, and can be resumed.
+    /// Number of planned runs. If `runs` has fewer, the recording was interrupted and can be resumed.
     #[serde(default)]
     pub planned: u32,
-    /// In the order in which they were run.
+    /// Runs in execution order.
     pub runs: Vec<R>,
-    /// What scenarios with code of their own have found.
+    /// Tables from scenarios that have their own code.
     #[serde(default)]
     pub tables: Vec<Table>,
-    /// Bytes and energy, of the scenario that counts them.
+    /// Bytes and energy, if the scenario measures them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bill: Option<Bill>,
 }
 
 impl Recording {
-    /// The runs of one target, which is called so from now on: two targets that were measured in turns are compared as one.
+    /// Returns a copy that has only the runs of `target`, with the target renamed to `called`. Two targets that were
+    /// measured in turns are compared as one target in this way.
     pub fn of_target(&self, target: &str, called: &str) -> Recording {
         let mut part = self.clone();
         part.runs.retain(|run| run.target == target);
@@ -55,7 +57,7 @@ impl Recording {
         part
     }
 
-    /// Those that were run, in the order of their first runs.
+    /// Returns the names of the targets that were run, in the order of their first runs.
     pub fn targets(&self) -> Vec<&str> {
         let mut targets = Vec::new();
         for run in &self.runs {
@@ -85,29 +87,30 @@ impl Form {
     }
 }
 
-/// One server, one transport, one load, once. Runs with the same part, target, transport and factors are repeats of one another.
+/// One measurement of one server, one transport and one load. Runs with the same part, target, transport and factors
+/// are repeats.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Of the scenario; empty if it has only one.
+    /// Part of the scenario. Empty if the scenario has only one part.
     #[serde(default)]
     pub part: String,
     pub target: String,
     pub target_version: String,
     pub transport: String,
-    /// That one of the factors along which its part is drawn.
+    /// The factor that is the x-axis of the charts of this part.
     pub load: Load,
     #[serde(default)]
     pub factors: Factors,
-    /// From 0.
+    /// Number of the repeat, from 0.
     pub repeat: u32,
-    /// From 0: when it was run among all runs of the recording.
+    /// Position in the execution order of all runs of the recording, from 0.
     pub order: u32,
     #[serde(default)]
     pub placement: Placement,
-    /// Empty if it failed before it began; `validity` says why.
+    /// Phases of the run. Empty if the run failed before it started; `validity` gives the reason.
     pub phases: Vec<Phase>,
     pub seconds: Vec<Second>,
-    /// Empty: nothing speaks against this run.
+    /// Findings against this run. Empty if there are none.
     pub validity: Vec<Finding>,
 }
 
@@ -116,13 +119,13 @@ impl Run {
         self.phases.iter().find(|phase| phase.name == name)
     }
 
-    /// Whether conclusions may be drawn from it.
+    /// Returns whether conclusions may be drawn from this run.
     pub fn is_valid(&self) -> bool {
         !self.validity.iter().any(|finding| finding.invalidates)
     }
 }
 
-/// Where on its axis a run lies.
+/// Position of a run on the load axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     pub value: f64,
@@ -136,35 +139,35 @@ pub enum LoadUnit {
     Clients,
     Publishers,
     Connections,
-    /// Publications of each publisher per second.
+    /// Publications per second of each publisher.
     EachPerSecond,
-    /// Of a payload.
+    /// Payload size.
     Bytes,
-    /// That the server may use.
+    /// CPUs that the server may use.
     ServerCpus,
 }
 
-/// All that a sweep can vary from run to run.
+/// All factors that a sweep can vary between runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Factors {
-    /// Clients, pairs or idle connections, as the shape has it.
+    /// Number of clients, pairs or idle connections; the shape of the load decides which.
     pub clients: u64,
-    /// Publications of each publisher per second; all publishers together say `publishers` times as many. 0 in a closed loop.
+    /// Publications per second of each publisher. The total rate is `publishers` times this rate. 0 in a closed loop.
     pub each_per_s: f64,
     pub publishers: u64,
-    /// Of a payload.
+    /// Payload size.
     pub bytes: u64,
     pub server_cpus: u64,
 }
 
-/// Who was given which CPUs. None: any.
+/// CPUs that the server and the generator are pinned to. An empty list means any CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Placement {
     pub server_cpus: Vec<usize>,
     pub generator_cpus: Vec<usize>,
-    /// They had to share: what one uses the other lacks.
+    /// Server and generator share CPUs, so each takes CPU time from the other.
     pub is_shared: bool,
 }
 
@@ -174,39 +177,40 @@ pub enum PhaseName {
     /// Connections are opened.
     #[default]
     Connect,
-    /// All are connected, nothing is published.
+    /// All clients are connected, and no messages are published.
     Idle,
-    /// Publications, and the wait for the last of them.
+    /// Messages are published. The phase includes the wait for the last delivery.
     Test,
-    /// Nothing is published any more.
+    /// Publishing has ended.
     After,
 }
 
-/// The time from the start of [`PhaseName::Test`] until its first publication is due.
+/// Time from the start of [`PhaseName::Test`] until its first publication is due.
 pub const TEST_LEAD: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     pub name: PhaseName,
     pub start_s: f64,
-    /// Of [`PhaseName::Test`]: when the last publication was due. What came later belongs to the phase as well.
+    /// End of the phase. For [`PhaseName::Test`]: end of publishing. Later deliveries still belong to the phase.
     pub end_s: f64,
-    /// When all had arrived, or was given up.
+    /// Time at which all deliveries had arrived, or at which waiting for them timed out.
     pub drained_s: f64,
     pub counts: Counts,
-    /// From when a publication was due to when its receiver had read it.
+    /// Time from the scheduled publication to the moment when its receiver had read it.
     pub latency_us: Histogram,
-    /// The same from when it was handed to the kernel.
+    /// Time from handing a publication to the kernel to the moment when its receiver had read it.
     pub service_us: Histogram,
-    /// From the first receiver of a publication to the last. Publications that reached everybody.
+    /// Time between the first and the last receiver of a publication. Includes only publications that reached all
+    /// receivers.
     pub spread_us: Histogram,
-    /// From when a connection was due to when its subscription held.
+    /// Time from the scheduled connection until its subscription was active.
     pub connect_us: Histogram,
-    /// There and back on the same transport: a publication that its publisher hears, every 50 ms.
+    /// Round-trip time on the same transport: every 50 ms a publisher receives its own publication.
     pub probe_us: Histogram,
-    /// How much too late the generator was to publish.
+    /// Delay of the generator: how late it published, compared with the schedule.
     pub lateness_us: Histogram,
-    /// How long what had arrived could lie in a socket because the generator was busy with others.
+    /// Upper bound of the time that received data waited in a socket while the generator handled other connections.
     pub lag_us: Histogram,
     pub server: Usage,
     pub generator: Usage,
@@ -214,31 +218,32 @@ pub struct Phase {
     pub watched: Option<Watched>,
 }
 
-/// What happened to publications. Deliveries are counted per receiver: a broadcast to 50 is 50 of them.
+/// Counters of publications and deliveries. Deliveries count once per receiver: a broadcast to 50 receivers is 50
+/// deliveries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
     /// Publications that were due.
     pub scheduled: u64,
-    /// Publications that the kernel took.
+    /// Publications that the kernel accepted.
     pub sent: u64,
-    /// Deliveries, each once.
+    /// Deliveries, without duplicates.
     pub delivered: u64,
-    /// Sent, and never delivered.
+    /// Deliveries that were expected from sent publications but never arrived.
     pub lost: u64,
-    /// Deliveries that had been there before; not in `delivered`.
+    /// Repeated deliveries of the same publication. They are not in `delivered`.
     pub duplicated: u64,
-    /// Deliveries behind one that was published later; in `delivered`, too.
+    /// Deliveries that arrived after a delivery published later. They are also in `delivered`.
     pub reordered: u64,
-    /// Messages that nobody published like that.
+    /// Received messages that do not match any publication.
     pub corrupt: u64,
-    /// Times that the server told a receiver it lacks something.
+    /// Number of times that the server reported a gap to a receiver.
     pub gaps: u64,
     /// Publications that the server refused.
     pub refused: u64,
     /// Connections that became ready.
     pub connected: u64,
-    /// Connections that failed, or that the server closed.
+    /// Connections that failed or that the server closed.
     pub broken: u64,
 }
 
@@ -264,7 +269,8 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// What a side used. CPU and context switches since the beginning of the phase, the rest at its end.
+/// Resources that the server or the generator used. CPU time and context switches count from the start of the phase;
+/// the other values are readings at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
@@ -280,7 +286,7 @@ impl Usage {
         self.cpu_user_s + self.cpu_system_s
     }
 
-    /// This reading, with what counts up counted from an earlier one.
+    /// Returns this reading, with the counters reduced by those of the earlier reading.
     pub fn since(&self, earlier: &Usage) -> Usage {
         Usage {
             cpu_user_s: self.cpu_user_s - earlier.cpu_user_s,
@@ -291,76 +297,77 @@ impl Usage {
     }
 }
 
-/// One second of a run.
+/// Measurements of one second of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Second {
-    /// When it began.
+    /// Start of the second.
     pub at_s: f64,
     pub counts: Counts,
     pub latency_us: Histogram,
     pub server_cpu_s: f64,
     pub server_pss_bytes: u64,
     pub generator_cpu_s: f64,
-    /// CPU time that the machine below took from this one, all CPUs together.
+    /// CPU time that the hypervisor took from this machine, summed over all CPUs.
     pub steal_s: f64,
     #[serde(default)]
     pub watched: Option<Watched>,
 }
 
-/// What the server and the machine did in a phase or a second, seen from outside the server. Of all its processes together.
+/// Resource use of the server and the machine in a phase or a second, measured from outside the server. Values of the
+/// server cover all its processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Watched {
-    /// Between the readings that this is the difference of: about as long as the phase or second.
+    /// Time between the two readings that are compared: about the length of the phase or the second.
     pub seconds: f64,
     pub cpu_user_s: f64,
     pub cpu_system_s: f64,
-    /// Proportional memory when it was read last.
+    /// Proportional set size (PSS) at the last reading that has one.
     pub pss_bytes: Option<u64>,
     pub rss_bytes: u64,
     pub descriptors: u64,
     pub threads: u32,
     pub switches_voluntary: u64,
     pub switches_involuntary: u64,
-    /// Share of the time that each core of the machine was busy, with whatever.
+    /// Share of the time that each core of the machine was busy, including other processes.
     pub cores_busy: Vec<f64>,
-    /// Share of the time of all cores that the hypervisor gave to others.
+    /// Share of the time of all cores that the hypervisor gave to other guests.
     pub steal: f64,
-    /// Share of the time in which something waited for a CPU. None where the kernel does not tell.
+    /// Share of the time in which at least one task waited for a CPU. `None` if the kernel does not report this.
     pub pressure: Option<f64>,
-    /// CPU seconds per second of all processes that are neither server nor generator.
+    /// CPU seconds per second of all processes other than the server and the generator.
     pub others_cores: f64,
     pub tcp_memory_bytes: u64,
-    /// What the server says of itself, where it does.
+    /// Metrics that the server reports, if it has a metrics endpoint.
     pub metrics: Option<Metrics>,
 }
 
-/// What a server's own metrics have counted meanwhile.
+/// Differences of the server's own counters over the same period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metrics {
-    /// Publications that its engine was given ("engine commands"), those of the probe included.
+    /// Publications that the engine processed ("engine commands"), including those of the probe.
     pub publications: u64,
     pub refused: u64,
-    /// Turns of its event loops.
+    /// Iterations of the event loops.
     pub turns: u64,
-    /// Writes to sockets, and their bytes.
+    /// Write calls on sockets; `sent_bytes` counts their bytes.
     pub writes: u64,
     pub sent_bytes: u64,
-    /// How long it took to answer the question for its metrics: the lag of its event loop, seen from outside. The longest of the time.
+    /// Longest response time of the metrics endpoint in the period. It shows the lag of the event loop from outside.
     pub answer_us: u64,
 }
 
-/// Figures that are no runs, such as bytes per message.
+/// Table of figures that are not runs, such as bytes per message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// Short, stable and unique in its recording: `bytes-per-message`.
+    /// Short, stable name, unique in its recording: `bytes-per-message`.
     pub name: String,
     pub title: String,
     pub columns: Vec<Column>,
-    /// As many cells as columns: text, a number, or null for what is not known.
+    /// One cell per column: text, a number, or null for an unknown value.
     pub rows: Vec<Vec<serde_json::Value>>,
-    /// What a reader must know: assumptions, sources.
+    /// Notes for the reader: assumptions and sources.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -368,18 +375,18 @@ pub struct Table {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Column {
     pub name: String,
-    /// Such as `bytes`, `mJ`; empty for text.
+    /// Unit, such as `bytes` or `mJ`. Empty for text.
     pub unit: String,
 }
 
-/// Something that speaks against a run.
+/// Finding that speaks against a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Short and stable: `generator_bound`.
+    /// Short, stable code: `generator_bound`.
     pub code: String,
-    /// For people, with the figures.
+    /// Readable text with the figures.
     pub detail: String,
-    /// True: no conclusion may be drawn from the run. False: worth knowing.
+    /// True: no conclusion may be drawn from the run. False: the finding is only a note.
     pub invalidates: bool,
 }
 

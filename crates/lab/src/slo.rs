@@ -1,4 +1,4 @@
-//! What is asked of a run: `p99<100ms`, `p99.9<1s,lost=0`.
+//! Service level objectives that a run must meet, such as `p99<100ms` or `p99.9<1s,lost=0`.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 
 use crate::recording::{PhaseName, Run};
 
-/// All of it must hold.
+/// Service level objective: a list of terms, all of which must hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slo {
     terms: Vec<Term>,
@@ -14,9 +14,10 @@ pub struct Slo {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Term {
-    /// Of the latency, deliveries that never came being the longest.
+    /// The `percent` percentile of the latency must be less than `below`. A lost delivery counts as longer than any
+    /// other.
     Quantile { percent: f64, below: Duration },
-    /// Share of deliveries that never came.
+    /// The share of lost deliveries must not exceed `at_most` (0 to 1).
     Lost { at_most: f64 },
 }
 
@@ -71,7 +72,8 @@ impl fmt::Display for Slo {
 }
 
 impl Slo {
-    /// What of it this run has missed, with figures; nothing if it has kept all. A run without a test has kept nothing.
+    /// Returns the terms that this run missed, each with its figure. The list is empty if the run met all terms. A
+    /// run without a test phase misses the objective.
     pub fn missed(&self, run: &Run) -> Vec<String> {
         let Some(test) = run.phase(PhaseName::Test) else { return vec!["nothing was measured".into()] };
         let due = test.latency_us.count() + test.counts.lost;
@@ -81,7 +83,8 @@ impl Slo {
                 (share > at_most).then(|| format!("lost {:.3} %", share * 100.0))
             }
             Term::Quantile { percent, below } => {
-                // A rank among all that were due, on the scale of those that came.
+                // The rank counts all expected deliveries; the histogram has only those that arrived, so the share is
+                // converted.
                 let rank = (percent / 100.0 * due as f64).ceil().max(1.0);
                 let share = rank / test.latency_us.count().max(1) as f64;
                 let us = (share <= 1.0).then(|| test.latency_us.quantile_us(share)).flatten();

@@ -10,12 +10,12 @@ use str0m::{
 
 use crate::{contain::contain, crypto, egress::Exported};
 
-/// Where an end can be reached.
+/// Addresses at which one end can be reached.
 #[derive(Clone, Debug)]
 pub struct Candidates {
     pub addresses: Vec<SocketAddr>,
-    /// By TCP, too: a stream that comes in there carries datagrams (RFC 6544). Here it stands for the address that it comes from, as if they
-    /// came by themselves.
+    /// TCP is accepted, too: a TCP stream carries datagrams (RFC 6544). The connection treats these datagrams as if
+    /// they came by UDP from the address of the stream.
     pub take_streams: bool,
 }
 
@@ -26,7 +26,8 @@ impl From<SocketAddr> for Candidates {
 }
 
 impl Candidates {
-    /// Where what comes from there is said to have come to: the first of its family.
+    /// Returns the local address that received a datagram from `from`, for the library: the first one of the same IP
+    /// family.
     pub fn local(&self, from: SocketAddr) -> Option<SocketAddr> {
         self.addresses.iter().find(|address| address.is_ipv4() == from.is_ipv4()).copied()
     }
@@ -40,76 +41,80 @@ impl Candidates {
     }
 }
 
-/// The library, kept to its rule: after anything was done to it, all that it asks for is done before it is touched again. What it panics
-/// about is an error, after which it is not touched any more.
+/// The WebRTC library (str0m) with its rule of use: after each input, all of its output is processed before the next
+/// input. A panic of the library becomes an error, after which the library is not used any more.
 pub(crate) struct Connection {
     pub rtc: Rtc,
-    /// Where its clock and ours are the same.
+    /// Time at which the library's clock and the real clock are equal.
     born: Instant,
-    /// So much faster does time pass for the library.
+    /// Factor by which the library's clock runs faster.
     haste: u32,
     ufrag: String,
     timeout: Instant,
-    /// The library's time when it was last told it.
+    /// Time of the last input, by the library's clock.
     told: Instant,
-    /// The newest; kept where the library would take it for old too soon.
+    /// Newest consent request. Kept only if the library would expire it too early.
     consent: Option<Consent>,
     keeps_consent: bool,
     is_over: bool,
-    /// Where the library has sent last what is no STUN: the way that was found.
+    /// Destination of the library's last datagram that is not STUN: the address of the selected path.
     remote: Option<SocketAddr>,
     has_moved: bool,
     exported: Option<Exported>,
-    /// Until the other end has shown that it receives what is sent to it: what it has been sent for what it has sent.
+    /// Byte counts until the other end has shown, by the handshake, that it receives what is sent to it. `None`
+    /// afterwards.
     unproven: Option<Unproven>,
 }
 
-/// Bytes to and from an address that may be forged: whoever made the offer knows the password, and can send from anybody's address.
+/// Bytes to and from an address that may be forged: the author of the offer knows the password, and can send with any
+/// source address.
 #[derive(Default)]
 struct Unproven {
     received: usize,
     sent: usize,
 }
 
-/// An unproven end is sent so many times what it has sent, its offer included, at most. A handshake fits, and two repetitions of its longest
-/// flight. Source: RFC 9000, section 8.1, has the same rule.
+/// Maximum bytes sent to an unproven end, as a multiple of the bytes received from it, its offer included. A handshake
+/// fits, with two repetitions of its longest flight. Source: RFC 9000, section 8.1, which has the same rule.
 const AMPLIFICATION_MAX: usize = 3;
 
-/// The other end has asked by STUN whether this one is there, and so lets it send.
+/// STUN request by which the other end checks this one, and so consents to receive from it.
 struct Consent {
     request: Vec<u8>,
     from: SocketAddr,
     to: SocketAddr,
-    /// When it came, by the library's time.
+    /// Arrival time, by the library's clock.
     came: Instant,
-    /// When the library heard it last.
+    /// Time at which the library last received the request.
     told: Instant,
 }
 
-/// By our time. Browsers ask every 2.5 to 6 s, and one request may be lost. Source: RFC 7675, section 5.1.
+/// Lifetime of a consent in real time. Browsers renew it every 2.5 to 6 s, and one request may be lost. Source: RFC
+/// 7675, section 5.1.
 const CONSENT: Duration = Duration::from_secs(30);
-/// An end that is lite takes a way for lost after 15 s of the library's time: before that it is told again what still holds.
+/// Interval at which a valid consent is repeated to the library. An ICE-lite end treats the path as lost after 15 s of
+/// the library's time.
 const CONSENT_AGAIN: Duration = Duration::from_secs(12);
 
-/// What is due so soon is done at once: a timer would cost more than it waits.
+/// A timeout that is due within this time is handled at once: a timer would cost more than the wait.
 const SOON: Duration = Duration::from_micros(50);
-/// By the library's own time; its shortest wait for an acknowledgement is a second.
+/// Maximum lag of the library's clock, in the library's time. Its shortest timeout for an acknowledgment is one second.
 const BEHIND_MAX: Duration = Duration::from_millis(50);
-/// First byte of what is no STUN. Source: RFC 7983.
+/// Lowest first byte of a datagram that is not STUN. Source: RFC 7983.
 const NO_STUN: u8 = 4;
-/// How a STUN message begins that asks for an answer. Source: RFC 8489, section 5.
+/// First bytes of a STUN binding request. Source: RFC 8489, section 5.
 const BINDING_REQUEST: [u8; 2] = [0, 1];
-/// So often in a row, at most: then others get their turn.
+/// Maximum number of timeouts handled in a row, so that other connections get their turn.
 const ROUNDS_MAX: u32 = 64;
 
-/// What the library asks for, or tells.
+/// Output of the library.
 #[expect(clippy::large_enum_variant, reason = "a packet of media is an event, and is not to be allocated")]
 pub(crate) enum Said {
     Datagram(SocketAddr, Vec<u8>),
     Event(str0m::Event),
 }
 
-/// The peer is of no use any more.
+/// Reason why a connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
     #[error("{0}")]
@@ -121,7 +126,7 @@ pub enum Broken {
 }
 
 impl Connection {
-    /// `configure` says what it is for.
+    /// Creates a connection. `configure` sets the options for its purpose.
     pub fn new(
         is_lite: bool,
         candidates: &Candidates,
@@ -157,39 +162,40 @@ impl Connection {
         }
     }
 
-    /// What the other end calls this one in its STUN requests.
+    /// Returns the local ICE username fragment, which the other end names in its STUN requests.
     pub fn ufrag(&self) -> &str {
         &self.ufrag
     }
 
-    /// Where the other end is, once a way to it was found.
+    /// Returns the address of the other end, once a path to it was found.
     pub fn remote(&self) -> Option<SocketAddr> {
         self.remote
     }
 
-    /// The same, once after each time that it has become another.
+    /// Returns the address of the other end, once after each change.
     pub fn take_moved(&mut self) -> Option<SocketAddr> {
         std::mem::take(&mut self.has_moved).then_some(self.remote).flatten()
     }
 
-    /// The keys of media, once, when the handshake has agreed on them.
+    /// Returns the SRTP keys, once after the handshake.
     pub fn take_exported(&mut self) -> Option<Exported> {
         self.exported.take()
     }
 
-    /// The other end has sent so many bytes by another way: its offer.
+    /// Adds bytes that the other end has sent by another channel: its offer.
     pub fn add_received(&mut self, bytes: usize) {
         if let Some(unproven) = &mut self.unproven {
             unproven.received += bytes;
         }
     }
 
-    /// When [`Connection::handle_timeout`] wants to be called.
+    /// Returns when [`Connection::handle_timeout`] must be called.
     pub fn timeout(&self) -> Instant {
         self.timeout
     }
 
-    /// True if it was one of this peer's: a STUN message with its password, or from an address that has shown it.
+    /// Handles a datagram. Returns true if it belongs to this peer: a STUN message with the peer's password, or a
+    /// datagram from an address that has sent one.
     pub fn handle_datagram(
         &mut self,
         now: Instant,
@@ -201,7 +207,7 @@ impl Connection {
         let now = self.tell_time(now);
         self.add_received(datagram.len());
         let work = |rtc: &mut Rtc| {
-            // What is no STUN, DTLS or RTP is nobody's.
+            // A datagram that is not STUN, DTLS or RTP belongs to no peer.
             let Ok(receive) = Receive::new(Protocol::Udp, from, to, datagram) else { return Ok(false) };
             let input = Input::Receive(now, receive);
             if !rtc.accepts(&input) {
@@ -227,15 +233,15 @@ impl Connection {
         self.run(|rtc| Ok(rtc.handle_input(Input::Timeout(at))?), tell)
     }
 
-    /// Says good-bye; nothing comes after it.
+    /// Closes the connection and notifies the other end. No output follows.
     pub fn close(&mut self, tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) {
         let _ = self.run(|rtc| Ok(rtc.close()?), tell);
         self.is_over = true;
     }
 
-    /// Does something to the library, and then all that it asks for.
+    /// Runs `work` on the library, then processes all of its output.
     ///
-    /// Errors: the connection is to be forgotten.
+    /// Errors: the connection has ended and must be dropped.
     pub fn run<T>(
         &mut self,
         work: impl FnOnce(&mut Rtc) -> Result<T, Broken>,
@@ -256,8 +262,8 @@ impl Connection {
         done
     }
 
-    /// Tells the library again what it would forget sooner than the other end takes it back. Of the newest alone: an end that has moved is to be
-    /// looked for no longer where it was.
+    /// Repeats the newest consent request to the library, which would expire it earlier than the other end does. Older
+    /// requests are not repeated: nothing must be sent to the old address of an end that has moved.
     fn remind_of_consent(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
         let (now, lasts) = (self.told, CONSENT * self.haste);
         let is_due = |consent: &&mut Consent| now >= consent.told + CONSENT_AGAIN && now < consent.came + lasts;
@@ -265,12 +271,13 @@ impl Connection {
         let Ok(receive) = Receive::new(Protocol::Udp, *from, *to, request) else { return Ok(()) };
         *told = now;
         self.rtc.handle_input(Input::Receive(now, receive))?;
-        // The answer has been given.
+        // The request was answered when it arrived: drop the new answer.
         let is_stun = |said: &Said| matches!(said, Said::Datagram(_, datagram) if datagram.first() < Some(&NO_STUN));
         self.drain(&mut |rtc, said| if is_stun(&said) { Ok(()) } else { tell(rtc, said) })
     }
 
-    /// The library's time, if it was told an older one: timers that it sets by that one would end too soon.
+    /// Advances the library's clock if it lags, and returns the library's time. Timers set by a lagging clock would
+    /// expire too early. `None`: the clock does not lag.
     pub fn behind(&mut self, now: Instant) -> Option<Instant> {
         let is_behind = self.hastened(now) > self.told + BEHIND_MAX;
         is_behind.then(|| self.tell_time(now))
@@ -281,7 +288,7 @@ impl Connection {
         self.told
     }
 
-    /// When it is, for the library.
+    /// Converts real time to the library's time.
     fn hastened(&self, now: Instant) -> Instant {
         self.born + now.saturating_duration_since(self.born) * self.haste
     }
@@ -311,7 +318,7 @@ impl Connection {
                     tell(&mut self.rtc, Said::Datagram(transmit.destination, transmit.contents.into()))?;
                 }
                 Output::Event(str0m::Event::Connected) => {
-                    // It has answered with what was sent to it: the handshake is done.
+                    // The handshake is done: the other end has received what was sent to it.
                     self.unproven = None;
                     tell(&mut self.rtc, Said::Event(str0m::Event::Connected))?;
                 }
@@ -320,27 +327,29 @@ impl Connection {
         }
     }
 
-    /// When it is, here, so late for the library: a little later rather than a little too soon, which would be for nothing.
+    /// Converts the library's time to real time, rounded up by 1 µs: a call that is slightly too early would do
+    /// nothing.
     fn untold(&self, at: Instant) -> Instant {
         self.born + at.saturating_duration_since(self.born) / self.haste + Duration::from_micros(1)
     }
 }
 
-/// Parses a description by one of the library's parsers, without its candidates.
+/// Parses an SDP description with a parser of the library, without its candidates.
 ///
-/// Errors: [`NO_DESCRIPTION`]. The library's own words are for nobody else: they quote the input, and show addresses of memory.
+/// Errors: [`NO_DESCRIPTION`]. The library's own messages are not shown, because they quote the input and contain
+/// memory addresses.
 pub(crate) fn read<T, E>(description: &str, by: impl FnOnce(&str) -> Result<T, E>) -> Result<T, &'static str> {
     parse(&without_candidates(description), by)
 }
 
-/// The same with its candidates, which the end that makes an offer needs.
+/// Parses an SDP description with its candidates, which the end that makes an offer needs.
 pub(crate) fn parse<T, E>(description: &str, by: impl FnOnce(&str) -> Result<T, E>) -> Result<T, &'static str> {
     contain(|| by(description).ok()).flatten().ok_or(NO_DESCRIPTION)
 }
 
 const NO_DESCRIPTION: &str = "expected SDP as browsers write it, with `a=mid` in each `m=` section";
 
-/// Why the library refuses a description that it could parse, in fixed words.
+/// Returns a fixed text for the reason why the library rejects a description that it could parse.
 pub(crate) fn reason(broken: &Broken) -> &'static str {
     let Broken::Failed(RtcError::RemoteSdp(what)) = broken else { return "it does not fit this connection" };
     match &**what {
@@ -354,13 +363,14 @@ pub(crate) fn reason(broken: &Broken) -> &'static str {
     }
 }
 
-/// An end that is lite answers to whoever knows its password, so what a description says of where its sender may be is not looked at.
+/// Removes the candidates from a description. An ICE-lite end answers every sender that knows its password, so it does
+/// not need the candidates of the other end.
 fn without_candidates(description: &str) -> String {
     let lines = description.lines().filter(|line| !line.starts_with("a=candidate:"));
     lines.flat_map(|line| [line, "\r\n"]).collect()
 }
 
-/// So many random bytes in hexadecimal digits, which ICE lets stand in names and passwords.
+/// Returns random bytes as hexadecimal digits, which are valid in ICE credentials.
 fn random<const BYTES: usize>() -> String {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).expect("the system has random bytes");

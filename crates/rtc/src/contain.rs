@@ -7,7 +7,8 @@ thread_local! {
     static IS_CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a library that may panic over what a remote peer has sent; `None` if it has. What `work` has touched must not be used any more then.
+/// Runs `work`, which calls a library that may panic on the input of a remote peer. `None`: it panicked. State that
+/// `work` has changed must not be used any more after a panic.
 pub(crate) fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
     let outer = IS_CONTAINED.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -15,8 +16,8 @@ pub(crate) fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
     done.ok()
 }
 
-/// True if a panic of this thread at this moment is caught, and ends one peer. A panic hook asks this before it prints: else a remote peer
-/// could fill the log.
+/// Returns whether a panic of this thread would be caught now and end only one peer. A panic hook checks this before it
+/// prints; otherwise a remote peer could fill the log.
 pub fn is_contained() -> bool {
     IS_CONTAINED.get()
 }

@@ -1,11 +1,11 @@
-//! One WebRTC peer, as bytes in and bytes out: ICE, DTLS, SCTP and the data channels of a session. Beside it what a gateway does with
-//! the messages of its peers ([`forward`]), who is connected with whom in a room ([`room`]), and a relay for those who cannot reach each
-//! other ([`turn`]).
+//! One WebRTC peer without I/O: ICE, DTLS, SCTP and the data channels of a session. Also how a gateway forwards the
+//! messages of its peers ([`forward`]), the topology of connections in a room ([`room`]), the SFU ([`switch`]), and a
+//! relay for participants that cannot connect directly ([`turn`]).
 //!
-//! No sockets, no clock, no threads: datagrams and the time are inputs. What the library below panics about ends one [`Peer`] and
-//! nothing else.
+//! No sockets, no clock, no threads: datagrams and the time are inputs. A panic in the WebRTC library ends one [`Peer`]
+//! and nothing else.
 //!
-//! Read first: [`Peer`], [`Lane`], [`ufrag`] (which peer a stranger's datagram is for).
+//! Read first: [`Peer`], [`Lane`], [`ufrag`] (finds the peer for a datagram from an unknown address).
 
 mod connection;
 mod contain;

@@ -13,28 +13,28 @@ use crate::{
     connection::{self, Connection, Said},
 };
 
-/// A client's end of a connection that media go over, packet by packet: what a load generator and the tests send and are sent. It encodes and
-/// decodes nothing.
+/// A client's end of a media connection, packet by packet, for the load generator and the tests. It does not encode or
+/// decode.
 pub struct MediaClient {
     connection: Connection,
     pending: Option<SdpPendingOffer>,
     lines: Vec<Line>,
 }
 
-/// One line of the description.
+/// One line of the SDP.
 struct Line {
     mid: Mid,
     kind: MediaKind,
     sequence: u64,
-    /// How loud its packets say that they are.
+    /// Audio level that the packets carry.
     audio_level: Option<i8>,
 }
 
-/// What a client is told.
+/// Event for the user of a client.
 #[derive(Debug, PartialEq)]
 pub enum MediaEvent {
     Connected,
-    /// A packet on this line.
+    /// A packet arrived on this line.
     Packet {
         line: usize,
         sequence: u64,
@@ -42,14 +42,14 @@ pub enum MediaEvent {
         marker: bool,
         payload: Arc<[u8]>,
     },
-    /// Whoever is sent this line wants a key frame.
+    /// The receiver of this line requests a keyframe.
     KeyframeWanted {
         line: usize,
     },
     Closed,
 }
 
-/// Where what it says goes.
+/// Receiver of a client's datagrams and events.
 pub trait MediaOutput {
     fn send(&mut self, to: SocketAddr, datagram: Vec<u8>);
     fn event(&mut self, event: MediaEvent);
@@ -62,7 +62,7 @@ impl Line {
 }
 
 impl MediaClient {
-    /// A client that can be reached at `local`, and waits for an offer.
+    /// Creates a client with the address `local`, which waits for an offer.
     pub fn new(local: SocketAddr, now: Instant) -> Self {
         let connection = Connection::new(false, &local.into(), 1, now, |config| {
             config.clear_codecs().enable_opus(true, false).enable_vp8(true).set_rtp_mode(true)
@@ -70,7 +70,8 @@ impl MediaClient {
         Self { connection, pending: None, lines: Vec::new() }
     }
 
-    /// A client that can be reached at `local`, and its offer: these lines it sends, those it wants to be sent.
+    /// Creates a client with the address `local`, and its offer: one line for each kind to send and for each kind to
+    /// receive.
     pub fn offer(local: SocketAddr, sends: &[MediaKind], receives: &[MediaKind], now: Instant) -> (Self, String) {
         let mut client = Self::new(local, now);
         let mut api = client.connection.rtc.sdp_api();
@@ -85,7 +86,7 @@ impl MediaClient {
         (client, offer.to_sdp_string())
     }
 
-    /// Another offer, with one more line that it sends.
+    /// Makes another offer with one more line to send.
     pub fn offer_more(&mut self, kind: MediaKind) -> String {
         let mut api = self.connection.rtc.sdp_api();
         let mid = api.add_media(kind, Direction::SendOnly, None, None, None);
@@ -95,7 +96,9 @@ impl MediaClient {
         offer.to_sdp_string()
     }
 
-    /// Errors: what is wrong with the answer.
+    /// Accepts the answer to an offer.
+    ///
+    /// Errors: [`BadOffer`] if the answer is invalid or does not fit.
     pub fn accept(&mut self, answer: &str) -> Result<(), BadOffer> {
         let answer = connection::parse(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
         let Some(pending) = self.pending.take() else { return Ok(()) };
@@ -103,9 +106,9 @@ impl MediaClient {
         accepted.map_err(|error| BadOffer::answer(connection::reason(&error.into())))
     }
 
-    /// The answer to an offer of the other end, whose new lines come behind those that there are.
+    /// Returns the answer to an offer of the other end. New lines are appended to the existing ones.
     ///
-    /// Errors: what is wrong with the offer.
+    /// Errors: [`BadOffer`] if the offer is invalid or does not fit.
     pub fn answer(&mut self, offer: &str) -> Result<String, BadOffer> {
         let offer = connection::parse(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
         let answer = self.connection.rtc.sdp_api().accept_offer(offer);
@@ -117,9 +120,9 @@ impl MediaClient {
         self.connection.timeout()
     }
 
-    /// True if it was for this client.
+    /// Handles a datagram. Returns true if it is for this client.
     ///
-    /// Errors: it has ended; as with every call below.
+    /// Errors: the connection has ended. This holds for all calls below.
     pub fn handle_datagram(
         &mut self,
         now: Instant,
@@ -136,12 +139,12 @@ impl MediaClient {
         connection.handle_timeout(now, |rtc, said| tell(rtc, lines, said, out))
     }
 
-    /// From now on the packets of this line say that they are so loud: decibels below the loudest, -127 to 0.
+    /// Sets the audio level of all further packets of this line, in decibels relative to the maximum, -127 to 0.
     pub fn set_audio_level(&mut self, line: usize, level: i8) {
         self.lines[line].audio_level = Some(level);
     }
 
-    /// Sends one packet on a line that it has offered to send.
+    /// Sends one packet on a line that was offered for sending.
     pub fn send(
         &mut self,
         line: usize,
@@ -160,7 +163,7 @@ impl MediaClient {
             .nackable(*kind == MediaKind::Video)
             .ext_vals(ExtensionValues {
                 audio_level: *audio_level,
-                // The one is not written without the other.
+                // The library writes the audio level only together with the voice activity.
                 voice_activity: audio_level.map(|_| true),
                 ..ExtensionValues::default()
             });
@@ -175,7 +178,7 @@ impl MediaClient {
         connection.run(work, |rtc, said| tell(rtc, lines, said, out))
     }
 
-    /// Asks whoever sends this line for a key frame.
+    /// Requests a keyframe from the sender of this line.
     pub fn want_keyframe(&mut self, line: usize, out: &mut impl MediaOutput) -> Result<(), Broken> {
         let Self { connection, lines, .. } = self;
         let Some(mid) = lines.get(line).map(|line| line.mid) else { return Ok(()) };
@@ -188,7 +191,7 @@ impl MediaClient {
         connection.run(work, |rtc, said| tell(rtc, lines, said, out))
     }
 
-    /// What takes over a line that it is sent, once packets have come; once.
+    /// Returns a [`Sink`] that takes over a line to receive. Works once, after packets have arrived.
     pub fn sink(&mut self, line: usize, now: Instant) -> Option<Sink> {
         Sink::new(&mut self.connection, self.lines.get(line)?.mid, now)
     }

@@ -7,28 +7,29 @@ use crate::{
     egress::{Keys, ReportIndex, write_arrivals},
 };
 
-/// A viewer that opens nothing: it reads the heads of packets, and reports when each has come, as browsers do. For a load generator, whose own
-/// work is not to be the limit.
+/// A viewer that decrypts nothing: it reads the headers of packets and reports their arrival times, as browsers do. A
+/// load generator uses it, so that its own work is not the limit.
 pub struct Sink {
     sends: Keys,
     to: SocketAddr,
-    /// What the extension is called here that numbers packets.
+    /// ID of the header extension with the transport-wide sequence number.
     number_id: u8,
     born: Instant,
-    /// Number, and microseconds since it was born.
+    /// Packet numbers, and arrival times in microseconds since the sink was created.
     came: Vec<(u16, i64)>,
-    /// Of the stream.
+    /// SSRC of the received stream.
     ssrc: u32,
     reports: u32,
 }
 
-/// Far from what the library's own reports are numbered with.
+/// First index of the reports, far from the indexes of the library's own reports.
 const FIRST_REPORT: u32 = 1 << 30;
 const WITH_EXTENSIONS: u8 = 0x10;
 const SELF: u32 = 1;
 
 impl Sink {
-    /// Takes over a connection's line, once its handshake is done and packets are numbered on it.
+    /// Takes over a line of a connection after the handshake. `None`: the line has no stream yet, or its packets are
+    /// not numbered.
     pub(crate) fn new(connection: &mut Connection, mid: Mid, now: Instant) -> Option<Self> {
         let (sends, _) = connection.take_exported()?.keys()?;
         let number_id = connection.rtc.media(mid)?.remote_extmap().id_of(Extension::TransportSequenceNumber)?;
@@ -37,7 +38,8 @@ impl Sink {
         Some(Self { sends, to, number_id, born: now, came: Vec::new(), ssrc, reports: FIRST_REPORT })
     }
 
-    /// A packet of media (all else is the connection's): the time that it says it is of, in units of its clock. `None`: it is none of this stream, but one that is sent again.
+    /// Records a media packet and returns its RTP timestamp. All other datagrams go to the connection. `None`: the
+    /// packet belongs to another stream, such as retransmissions, or is too short.
     pub fn hear(&mut self, datagram: &[u8], now: Instant) -> Option<u32> {
         let word = |at: usize| datagram.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let (time, ssrc) = (word(4)?, word(8)?);
@@ -63,7 +65,8 @@ impl Sink {
         None
     }
 
-    /// The report of what has come since the last, and where it goes. `None`: nothing has.
+    /// Returns the report of the packets received since the last call, and its destination. `None`: no packets were
+    /// received.
     pub fn report(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         let mut report = write_arrivals((SELF, self.ssrc), self.reports as u8, &self.came)?;
         self.came.clear();

@@ -1,12 +1,13 @@
-//! Whom a datagram from an unknown address is for.
+//! Finds the peer for a datagram from an unknown address.
 
-/// Type of a binding request, and of the attribute that names both sides. Source: RFC 8489, sections 5 and 14.3.
+/// Type of a STUN binding request, and of the attribute that names both ends. Source: RFC 8489, sections 5 and 14.3.
 const BINDING_REQUEST: [u8; 2] = [0, 1];
 const USERNAME: u16 = 6;
 const HEAD_BYTES: usize = 20;
 const COOKIE: [u8; 4] = [0x21, 0x12, 0xa4, 0x42];
 
-/// The server's half of the username of a STUN binding request, if this is one. It proves nothing: whoever it names checks the message.
+/// Returns the server's half of the username in a STUN binding request. `None`: the datagram is no such request. The
+/// name proves nothing: the peer that it names verifies the message.
 ///
 /// Source: RFC 8445, section 7.2.2: `server:client`.
 pub fn ufrag(datagram: &[u8]) -> Option<&str> {

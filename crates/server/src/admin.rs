@@ -1,4 +1,5 @@
-//! What operators ask, on a listener of its own and only with its token: figures, settings, connections, and who shall go.
+//! Admin API for operators, on a listener of its own and protected by a token: metrics, settings, connections,
+//! disconnects and revocations.
 //!
 //! Source: docs/operating.md, "The admin listener".
 
@@ -22,22 +23,22 @@ use crate::{
     pages::Site,
 };
 
-/// Most connections of one answer.
+/// Maximum number of connections in one response.
 const CONNECTIONS_MAX: usize = 1000;
-/// How long a shard may take to answer.
+/// Timeout of a request to a shard.
 const WAIT: Duration = Duration::from_secs(5);
 
 pub struct Admin {
     pub token: Secret,
     pub site: Arc<Site>,
     pub auth: Arc<Auth>,
-    /// The configuration without its secrets.
+    /// Current configuration without its secrets.
     pub config: watch::Receiver<Value>,
     pub shards: Vec<mpsc::Sender<Question>>,
     pub now_s: fn() -> u64,
 }
 
-/// `{"jti": ..}` or `{"sub": ..}`.
+/// Body of a revocation: `{"jti": ..}` or `{"sub": ..}`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Revoke {
@@ -45,7 +46,7 @@ struct Revoke {
     sub: Option<String>,
 }
 
-/// One of these, or several.
+/// Body of a disconnect request: one of these fields, or several.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Filter {
@@ -76,7 +77,7 @@ impl Admin {
         }
     }
 
-    /// In a time that does not depend on how much of the token is right.
+    /// Checks the admin token in constant time.
     fn knows(&self, parts: &Parts) -> bool {
         let shown = parts.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let shown = shown.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
@@ -126,7 +127,7 @@ impl Admin {
     fn revoke(&self, revoke: Revoke) -> Result<Response, Error> {
         let revoked = match revoke {
             Revoke { jti: Some(id), sub: None } => Revoked::Id(id),
-            // What is made in this second is revoked, too.
+            // Tokens issued in this second are revoked, too.
             Revoke { jti: None, sub: Some(subject) } => Revoked::Subject { subject, before_s: (self.now_s)() + 1 },
             _ => return Err(Error::new(Code::BadRequest, "say what: {\"jti\": ..} or {\"sub\": ..}")),
         };
@@ -135,6 +136,8 @@ impl Admin {
         Ok(shown(&json!({ "revoked": true })))
     }
 
+    /// Runs `question` on a shard and returns its result.
+    ///
     /// Errors: [`Code::Unavailable`] if the shard is too busy.
     async fn ask<T: Send + 'static>(
         &self,
@@ -149,6 +152,8 @@ impl Admin {
     }
 }
 
+/// Parses a JSON body.
+///
 /// Errors: [`Code::BadJson`].
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Error> {
     serde_json::from_slice(body).map_err(|error| Error::new(Code::BadJson, error.to_string()))

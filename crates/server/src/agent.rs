@@ -1,7 +1,7 @@
-//! HAProxy's agent check: one line per connection, which says whether this node takes new clients, and how many beside others.
+//! HAProxy's agent check: one line per connection, with this node's readiness and its weight among the nodes.
 //!
-//! `ready up 100%`, less while shards are congested, and `drain` once the server goes down. Source: HAProxy configuration manual 2.6,
-//! section 5.2, "agent-check".
+//! The line is `ready up 100%`, a lower weight while shards are congested, and `drain` once the server drains. Source:
+//! HAProxy configuration manual 2.6, section 5.2, "agent-check".
 
 use std::{
     sync::{
@@ -18,16 +18,16 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// Between two looks at how congested the shards are.
+/// Interval between two samples of the shards' congestion, and the pause after a failed accept.
 const LOOK: Duration = Duration::from_millis(100);
-/// What one look counts: an average over the last two seconds or so.
+/// Weight of a new sample in the moving average, which covers about the last two seconds.
 const SHARE: f64 = 0.05;
-/// A congested node is still asked a little, or nobody would see that it has recovered.
+/// Minimum weight in percent. A congested node still gets a few clients, so that its recovery is noticed.
 const WEIGHT_MIN: f64 = 10.0;
-/// Most time that a balancer has to take its line.
+/// Timeout for a balancer to read its line.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Answers until the task is dropped. Must run inside a `LocalRuntime` or a `LocalSet`.
+/// Answers agent checks until the task is dropped. Must run inside a `LocalRuntime` or a `LocalSet`.
 pub async fn serve(listener: TcpListener, ready: Arc<AtomicBool>, router: Arc<Router>) {
     let mut congestion = 0.0;
     let mut looks = tokio::time::interval(LOOK);
@@ -50,7 +50,8 @@ fn averaged(congestion: f64, now: f64) -> f64 {
     congestion + SHARE * (now - congestion)
 }
 
-/// In steps of ten, so that a balancer is not busy with small changes.
+/// Returns the line for a balancer. The weight has steps of ten percent, so that small changes do not keep the balancer
+/// busy.
 fn line(ready: bool, congestion: f64) -> String {
     if !ready {
         return "drain\n".into();
@@ -63,7 +64,7 @@ async fn answer(mut stream: TcpStream, line: String) {
     let told = async {
         stream.write_all(line.as_bytes()).await?;
         stream.shutdown().await?;
-        // What it may have said (`agent-send`) is read, or closing would reset the connection and lose the line.
+        // Read what the balancer sent (`agent-send`). Otherwise closing would reset the connection and lose the line.
         let mut said = [0; 256];
         while stream.read(&mut said).await? > 0 {}
         std::io::Result::Ok(())

@@ -1,6 +1,7 @@
-//! The server around the transports: configuration, tokens, health, metrics, pages, and threads from start to drain.
+//! The server around the transports: configuration, authentication, health, metrics, web pages, and threads from start
+//! to drain.
 //!
-//! It decides nothing about delivery. Read first: [`Config`], [`run`].
+//! Message delivery is not part of this crate. Read first: [`Config`], [`run`].
 
 mod admin;
 mod agent;

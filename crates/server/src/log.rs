@@ -1,7 +1,8 @@
-//! The log: which lines are written, and a count of what libraries report.
+//! The log: filters log lines, and counts warnings and errors of libraries.
 //!
-//! Libraries report as WARN or ERROR what a remote peer sends: one datagram could be one line. So a level without a module is the level of
-//! Millrace's own modules; a library is logged only if `log.level` names it. What libraries report as WARN or ERROR is counted.
+//! Libraries report input from remote peers as WARN or ERROR: one datagram could cause one line. So a level without a
+//! module applies to Millrace's own modules only. A library is logged only if `log.level` names it. Its WARN and ERROR
+//! reports are always counted.
 
 use std::{
     collections::BTreeMap,
@@ -24,19 +25,19 @@ use tracing_subscriber::{
 
 use crate::{SetLogLevel, config};
 
-/// How the targets of our own modules begin.
+/// Common prefix of the targets of our own modules.
 const OWN: &str = "millrace";
 
-/// What libraries have reported since the start: by name of the library and level.
+/// Number of WARN and ERROR reports of each library since the start, by library name and level.
 static REPORTED: Mutex<BTreeMap<(&'static str, Level), u64>> = Mutex::new(BTreeMap::new());
 
-/// Opens the log of this process on standard error. Returns what changes its level.
+/// Opens the log of this process on standard error. Returns a function that changes its level.
 pub fn init(log: &config::Log) -> SetLogLevel {
     let (subscriber, level) = subscriber(log, std::io::stderr);
     subscriber.init();
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panic| match is_contained() {
-        // It ends one peer, and is counted: `millrace_rtc_panicked_total`.
+        // The panic ends one peer only, and is counted: `millrace_rtc_panicked_total`.
         true => tracing::debug!(%panic, "a library has panicked over what a peer has sent"),
         false => print(panic),
     }));
@@ -45,7 +46,8 @@ pub fn init(log: &config::Log) -> SetLogLevel {
 
 type LevelHandle = reload::Handle<EnvFilter, Registry>;
 
-/// Writes lines to `writer`, and counts what libraries report. The handle changes the level of the lines.
+/// Creates a subscriber that writes log lines to `writer` and counts reports of libraries. The handle changes the level
+/// of the lines.
 fn subscriber(
     log: &config::Log,
     writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -58,7 +60,7 @@ fn subscriber(
     (tracing_subscriber::registry().with(lines).with(Count.with_filter(reports)), level)
 }
 
-/// `log.level` as the filter takes it: a level without a module is that of our own modules.
+/// Converts `log.level` to filter directives: a level without a module applies to our own modules.
 fn directives(level: &str) -> String {
     let parts = level.split(',').map(str::trim).map(|part| match part.contains('=') {
         true => part.to_owned(),
@@ -82,7 +84,7 @@ impl<S: Subscriber> Layer<S> for Count {
     }
 }
 
-/// As Prometheus text.
+/// Appends the counts as Prometheus text.
 pub(crate) fn render(out: &mut String) {
     let name = "millrace_library_reports_total";
     let help = "What libraries have reported as WARN or ERROR, in the log or not: mostly what remote peers have sent.";

@@ -1,4 +1,4 @@
-//! Memory of the whole process: how much there may be, and what gives way as that is approached.
+//! Memory limit of the whole process, and the actions taken when memory use approaches it.
 //!
 //! ```text
 //!   used, of limits.memory_bytes_max
@@ -7,8 +7,9 @@
 //!             │ histories, spare │ publications     │ connections
 //! ```
 //!
-//! Each step is left again 5 % below where it was entered. What can grow within a blink (histories, logs, what waits for clients) has a
-//! share of its own that it never exceeds; this is for all the rest, and for what an allocator keeps.
+//! Each level ends 5 % below the mark at which it begins. Histories, logs and client queues can grow very fast, so each
+//! has a limit of its own that it never exceeds. The levels are for all other memory, and for memory kept by the
+//! allocator.
 
 use std::{
     fs,
@@ -24,25 +25,27 @@ use millrace_transport::{Limits, limits::Pressure};
 
 use crate::Config;
 
-/// Between two looks, at least and at most: one small file is read, which takes 0.1 ms.
+/// Minimum and maximum interval between two checks. A check reads one small file, which takes 0.1 ms.
 const LOOK: Duration = Duration::from_millis(100);
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// Faster than this nothing fills memory from outside, in bytes per second: where more is left, a look may wait.
+/// Maximum growth of memory use caused by clients, in bytes per second. With more memory free, the next check may be
+/// later.
 const GROWTH_PER_S_MAX: f64 = (2u64 << 30) as f64;
-/// What was freed is given back to the system after a while only: sooner, it would be freed twice.
+/// Minimum interval between two shrinks. The allocator returns freed memory to the system with a delay; a sooner shrink
+/// would free the same excess twice.
 const SETTLE: Duration = Duration::from_secs(10);
-/// The program itself, its threads and their buffers.
+/// Memory of the program itself, its threads and their buffers, in bytes.
 const BASE_BYTES: usize = 24 << 20;
-/// Less than this is no bound that a server could keep.
+/// Minimum memory limit that a server can keep, in bytes.
 pub const BYTES_MIN: usize = 48 << 20;
-/// Where each pressure begins, in hundredths of what there may be, and how far below it ends.
+/// Mark at which each level begins, in percent of the limit. A level ends `ENDS_BELOW` percent below its mark.
 const BEGINS: [(Pressure, usize); 3] =
     [(Pressure::Shrink, 75), (Pressure::RefusePublications, 85), (Pressure::RefuseConnections, 92)];
 const ENDS_BELOW: usize = 5;
-/// What shrinking aims at.
+/// Target of shrinking, in percent of the limit.
 const GOAL: usize = 70;
 
-/// Fills in the bound, and gives what grows fast its share of it.
+/// Sets the memory limit if it is 0, and caps the limits of histories, logs and client queues at a share of it.
 pub fn apportion(config: &mut Config) {
     if config.limits.memory_bytes_max == 0 {
         config.limits.memory_bytes_max = (available() / 4 * 3).max(BYTES_MIN);
@@ -55,7 +58,7 @@ pub fn apportion(config: &mut Config) {
     }
 }
 
-/// Looks at the memory until `stop` says so, or nobody is left who could.
+/// Checks memory use until `stop` receives a message or its sender is dropped.
 pub fn watch(bytes_max: usize, limits: &Limits, engine: &Arc<dyn Engine>, stop: &Receiver<()>) {
     let mut freed: Option<Instant> = None;
     let mut pause = LOOK;
@@ -76,14 +79,14 @@ pub fn watch(bytes_max: usize, limits: &Limits, engine: &Arc<dyn Engine>, stop: 
     }
 }
 
-/// No longer than it takes at least to fill what is left below the first step.
+/// Returns the interval until the next check: at most the time in which the fastest growth reaches the first mark.
 fn until_next_look(used: usize, bytes_max: usize) -> Duration {
     let (_, begins) = BEGINS[0];
     let left = (bytes_max / 100 * begins).saturating_sub(used);
     Duration::from_secs_f64(left as f64 / GROWTH_PER_S_MAX).clamp(LOOK, LOOK_MAX)
 }
 
-/// Up at once, down with a distance.
+/// Returns the next pressure level. A level begins at once, but ends only some percent below its mark.
 fn next(was: Pressure, used: usize, bytes_max: usize) -> Pressure {
     let percent = used / (bytes_max / 100).max(1);
     let holds = |(pressure, begins): &&(Pressure, usize)| {
@@ -92,22 +95,23 @@ fn next(was: Pressure, used: usize, bytes_max: usize) -> Pressure {
     BEGINS.iter().rev().find(holds).map_or(Pressure::None, |(pressure, _)| *pressure)
 }
 
-/// Resident memory of this process that is not a file's. Source: proc(5), `/proc/pid/status`.
+/// Returns the anonymous resident memory of this process, without mapped files. Source: proc(5), `/proc/pid/status`.
 fn used() -> Option<usize> {
     fs::read_to_string("/proc/self/status").ok().and_then(|text| bytes(&text, "RssAnon:"))
 }
 
-/// What this process may have: the machine's memory, or less if its control group says so.
+/// Returns the memory available to this process: that of the machine, or the limit of its control group if that is
+/// lower.
 fn available() -> usize {
     let machine =
         fs::read_to_string("/proc/meminfo").ok().and_then(|text| bytes(&text, "MemTotal:")).unwrap_or(1 << 30);
     let group = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
-    // In a container its own group is the root of what it sees. Versions 2 and 1.
+    // In a container the process's own group is the root that it sees. The paths are those of cgroup versions 2 and 1.
     let group = group("/sys/fs/cgroup/memory.max").or_else(|| group("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
     group.map_or(machine, |group| group.min(machine))
 }
 
-/// Of a line such as `MemTotal:   2048 kB`.
+/// Parses the bytes of a line such as `MemTotal:   2048 kB`.
 fn bytes(text: &str, name: &str) -> Option<usize> {
     let kib = text.lines().find_map(|line| line.strip_prefix(name))?.trim().strip_suffix(" kB")?;
     Some(kib.parse::<usize>().ok()? * 1024)

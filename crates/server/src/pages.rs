@@ -1,4 +1,4 @@
-//! What is served beside the channels: health, metrics, and the embedded web pages.
+//! Serves health checks, metrics and the embedded web pages, next to the channel API.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,8 @@ use serde::Deserialize;
 
 use crate::{log, tls::acme, turn};
 
-/// Only what this server sends may run or be loaded; the map draws in a worker, and styles are set by script.
+/// Content security policy: only content from this server may be loaded or run. The map draws in a worker, and scripts
+/// set styles.
 const POLICY: &str = "default-src 'self'; worker-src 'self' blob:; img-src 'self' data: blob:; \
     style-src 'self' 'unsafe-inline'; connect-src 'self' ws: wss:; base-uri 'none'; frame-ancestors 'none'";
 
@@ -51,11 +52,11 @@ struct Loaded {
     etag: HeaderValue,
     immutable: bool,
     brotli: Bytes,
-    /// For clients without brotli; made when the first one asks.
+    /// Uncompressed content for clients without brotli, created on first use.
     plain: OnceLock<Bytes>,
 }
 
-/// What `/v1/info` tells, and what the other pages need.
+/// Data for `/v1/info`, `/metrics` and the other pages.
 pub struct Site {
     pub started: Instant,
     pub listen: Vec<String>,
@@ -66,13 +67,13 @@ pub struct Site {
     pub metrics: Vec<Arc<Metrics>>,
     pub limits: Arc<Limits>,
     pub ready: Arc<AtomicBool>,
-    /// `/metrics` is for everybody.
+    /// True if `/metrics` needs no token.
     pub public_metrics: bool,
-    /// A certificate that devices may be made to trust, as DER.
+    /// CA certificate for clients to download and trust, as DER.
     pub ca: Option<Bytes>,
-    /// What became of getting certificates, where they are got.
+    /// ACME metrics, if certificates are requested by ACME.
     pub acme: Option<Arc<acme::Figures>>,
-    /// Of the relay, where there is one.
+    /// Metrics of the TURN server, if there is one.
     pub turn: Option<Arc<Figures>>,
     assets: HashMap<String, Loaded>,
 }
@@ -118,7 +119,7 @@ impl Site {
         fresh(text(StatusCode::OK, "application/json", info.to_string()))
     }
 
-    /// Whether it takes new readers, and what stands against it.
+    /// Returns whether the node accepts new readers, with details for operators.
     pub fn readiness(&self) -> Response {
         let (ready, engine_up) = (self.ready.load(Relaxed), self.engine.is_up());
         let readers: usize = self.metrics.iter().map(|shard| shard.open_readers()).sum();
@@ -233,7 +234,7 @@ impl Pages for Site {
             "/readyz" => Some(fresh(text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "draining\n"))),
             "/metrics" => self.public_metrics.then(|| self.metrics()),
             "/v1/info" => Some(self.info()),
-            // The type makes phones offer to install it.
+            // The media type makes phones offer to install the certificate.
             "/ca.crt" => self.ca.clone().map(|ca| fresh(text(StatusCode::OK, "application/x-x509-ca-cert", ca))),
             path if self.assets.is_empty()
                 && matches!(page_of(path), "/" | "/carcare" | "/rooms" | "/gateway" | "/lab") =>
@@ -245,7 +246,7 @@ impl Pages for Site {
     }
 }
 
-/// All rooms have one page, and all gateways, which finds the name in its own address.
+/// Maps all rooms to one page, and all gateways to another. The page reads the name from its own address.
 fn page_of(path: &str) -> &str {
     let is_name = |page: &str| {
         path.strip_prefix(page).and_then(|rest| rest.strip_prefix('/')).is_some_and(|name| !name.contains('/'))

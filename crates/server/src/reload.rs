@@ -1,4 +1,4 @@
-//! SIGHUP: what of a changed configuration holds at once, and what only after a restart.
+//! SIGHUP: determines which changed settings take effect at once, and which need a restart.
 
 use std::collections::BTreeSet;
 
@@ -6,24 +6,26 @@ use toml::Table;
 
 use crate::Config;
 
-/// What the program around the server can do that the server cannot.
+/// Functions of the program around the server that a reload needs.
 pub struct Reload {
     /// Reads file, environment and flags again.
     pub load: Box<dyn Fn() -> anyhow::Result<Config>>,
-    /// Takes a new `log.level`.
+    /// Changes the log level to a new `log.level`.
     pub set_log_level: SetLogLevel,
 }
 
 pub type SetLogLevel = Box<dyn Fn(&str) -> anyhow::Result<()>>;
 
-/// Sections, and single keys, that hold at once. All others are read when something is made: a socket, a thread, a history.
+/// Sections and single keys that take effect at once. All others are read only when a socket, a thread or a history is
+/// created.
 const AT_ONCE: &[&str] = &["auth", "limits", "drain", "log.level", "tls"];
-/// Single keys of these that do not.
+/// Single keys in these sections that need a restart.
 const LATER: &[&str] = &["auth.cookie", "auth.query", "tls.acme"];
-/// The key of any namespace that does, too.
+/// Key of a namespace that takes effect at once.
 const ANONYMOUS: &str = "anonymous";
 
-/// `section.key` of everything that differs, and whether it holds at once. Values are not named: some are secret.
+/// Returns the `section.key` of each difference, and whether it takes effect at once. Values are not returned: some are
+/// secret.
 pub fn changes(old: &Config, new: &Config) -> Vec<(String, bool)> {
     let (old, new) = (sections(old), sections(new));
     let section = |config: &Table, name: &str| config.get(name).and_then(|section| section.as_table()).cloned();
@@ -42,7 +44,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<(String, bool)> {
     changes
 }
 
-/// One entry of a section, without one of its keys.
+/// Returns an entry of a section, without one of its keys.
 fn without(section: &Table, entry: &str, key: &str) -> Table {
     let mut entry = section.get(entry).and_then(|entry| entry.as_table()).cloned().unwrap_or_default();
     entry.remove(key);

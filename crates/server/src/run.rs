@@ -1,4 +1,4 @@
-//! Threads from start to drain.
+//! Threads of the server, from start to drain.
 
 use std::{
     io,
@@ -50,23 +50,23 @@ use crate::{
     turn::Turn,
 };
 
-/// After the drain's window: time for the last frames to leave.
+/// Time for the last frames to leave after the drain's window.
 const LAST_FRAMES: Duration = Duration::from_millis(300);
 
-/// Questions of operators and of other shards that a shard has not looked at yet.
+/// Maximum number of queued requests to a shard from operators and other shards.
 const QUESTIONS_MAX: usize = 1024;
 
-/// A server whose shards run.
+/// A running server.
 pub struct Running {
     pub address: SocketAddr,
-    /// Where operators ask.
+    /// Address of the admin listener.
     pub admin: Option<SocketAddr>,
     shown: watch::Sender<Value>,
     ready: Arc<AtomicBool>,
     draining: watch::Sender<Option<Drain>>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
-    /// Dropped, it ends the watch over memory.
+    /// Dropping this sender ends the memory watcher.
     watch: thread_mpsc::Sender<()>,
     limits: watch::Sender<millrace_transport::Config>,
     tls: Option<Tls>,
@@ -74,11 +74,11 @@ pub struct Running {
     metrics: Vec<Arc<Metrics>>,
     auth: Arc<Auth>,
     config: Config,
-    /// True once a shard has ended.
+    /// True once a shard or the TURN server has ended.
     ended: watch::Receiver<bool>,
 }
 
-/// Says that a shard has ended, however that came.
+/// Drop guard of a thread that reports the thread's end, also after a panic.
 struct Ends(watch::Sender<bool>);
 
 impl Drop for Ends {
@@ -87,12 +87,12 @@ impl Drop for Ends {
     }
 }
 
-/// What is found without touching anything: whether a server may start with this configuration, and whether its address is free.
+/// Checks whether a server may start with this configuration, and whether its address is free. Has no side effects.
 ///
 /// Errors: see [`start`].
 pub fn check(config: &Config) -> anyhow::Result<()> {
     secure::check(config)?;
-    // A key set is fetched only by a server that starts.
+    // Only a server that starts fetches a key set.
     let auth = crate::auth::Config { jwks: String::new(), ..config.auth.clone() };
     Auth::new(&auth, &config.anonymous(), unix_s).map_err(anyhow::Error::msg).context("`[auth]`")?;
     check_free(config.server.listen).with_context(|| taken(config.server.listen))
@@ -104,7 +104,7 @@ fn taken(address: SocketAddr) -> String {
 
 /// Starts all shards and returns once they listen.
 ///
-/// Errors: an address is in use, or the system refuses a thread or a file descriptor.
+/// Errors: an invalid setting, an address that is in use, or a thread or file descriptor that the system refuses.
 pub fn start(mut config: Config) -> anyhow::Result<Running> {
     secure::check(&config)?;
     let configured = config.clone();
@@ -353,7 +353,7 @@ impl Running {
         self.stop();
     }
 
-    /// Stops at once.
+    /// Stops all threads without a drain.
     pub fn stop(self) {
         self.stop.send_replace(true);
         drop(self.watch);
@@ -386,7 +386,7 @@ pub async fn run(config: Config, reload: Reload) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            // Some clients would be served and others not, for ever: better to be started again.
+            // Without a shard only some clients would be served. Exit, so that the supervisor restarts the process.
             _ = ended.wait_for(|ended| *ended) => anyhow::bail!("a shard failed, which is a defect; see the log"),
             _ = hangup.recv() => running.reload(&reload),
         }
@@ -405,7 +405,7 @@ fn bind_agent(address: &str) -> anyhow::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-/// In a thread of its own, so that it answers while the shards are busy.
+/// Serves the admin API on a thread of its own, so that it responds while the shards are busy.
 fn serve_admin(admin: Admin, listener: std::net::TcpListener, stop: impl Future<Output = ()>) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     let admin = Arc::new(admin);
@@ -423,7 +423,7 @@ fn serve_admin(admin: Admin, listener: std::net::TcpListener, stop: impl Future<
     })
 }
 
-/// Of the configured secret, or of one that nobody else knows.
+/// Returns the key of resume tickets: derived from the configured secret, or else random.
 fn ticket_key(config: &Config) -> anyhow::Result<TicketKey> {
     let secret = config.server.secret.as_bytes();
     if !secret.is_empty() {
@@ -434,25 +434,26 @@ fn ticket_key(config: &Config) -> anyhow::Result<TicketKey> {
     Ok(TicketKey::new(&chance))
 }
 
-/// For operators to look at.
+/// Returns the configuration for operators, without secrets.
 fn shown(config: &Config) -> Value {
     serde_json::to_value(config.without_secrets()).unwrap_or_default()
 }
 
-/// The shards share one port, and the kernel would let a second server of the same user share it, too: half of its connections would
-/// silently go there. So the port is first asked for alone.
+/// Checks that the address is free. The shards share one port, and the kernel would let a second server of the same
+/// user share it, too. Half of the connections would then silently go to that server, so this check binds the port
+/// exclusively first.
 ///
-/// Errors: the address is taken, or not ours.
+/// Errors: the address is in use, or not an address of this machine.
 fn check_free(address: SocketAddr) -> io::Result<()> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = net::socket(family, SocketType::STREAM, None)?;
-    // Connections of an earlier run that linger are no server.
+    // Lingering connections of an earlier run do not count as a server.
     net::sockopt::set_socket_reuseaddr(&socket, true)?;
     net::bind(&socket, &address)?;
     Ok(())
 }
 
-/// Where a person can reach the server: all own addresses if it listens on all of them.
+/// Returns the URLs at which the server can be reached: all own addresses if it listens on all of them.
 fn urls(scheme: &str, address: SocketAddr) -> Vec<String> {
     if !address.ip().is_unspecified() {
         return vec![format!("{scheme}://{address}")];
@@ -472,7 +473,7 @@ fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Each connection is a descriptor: take as many as the system lets us have.
+/// Raises the limit of file descriptors to its maximum and returns it. Each connection needs a descriptor.
 fn raise_descriptor_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {

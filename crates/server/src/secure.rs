@@ -1,5 +1,5 @@
-//! Secure by default: a server that other machines can reach starts only with TLS and authentication, or with an explicit waiver
-//! of either.
+//! Secure by default: a server that other machines can reach starts only with TLS and authentication, or with an
+//! explicit waiver of either.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The relay of our own: what is configured, and its thread.
+//! Built-in TURN server: its settings, its metrics and its thread.
 
 use std::{
     io,
@@ -19,41 +19,42 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use crate::{config::Secret, tls::Tls};
 
-/// As `server.secret`: a shorter one can be guessed.
+/// Minimum length of the secret, in bytes, as for `server.secret`: a shorter one can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
-/// Source: RFC 8656, section 3.2: what a client gets that asks for no time.
+/// Minimum lifetime, in seconds. Source: RFC 8656, section 3.2.
 const LIFETIME_MIN: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Where peers find a relay that cannot reach each other.
+/// Settings of TURN, for peers that cannot reach each other directly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// HOST:PORT for datagrams, TCP and (where the server has a certificate) TLS; port 0: a free one. Empty: a free one beside a server that
-    /// only its own machine can reach, else nowhere. `off`: nowhere.
+    /// Listen address HOST:PORT for UDP, TCP and (if the server has a certificate) TLS; port 0 picks a free port.
+    /// Empty: a free port if the server listens on loopback, otherwise disabled. `off`: disabled.
     pub listen: String,
-    /// Addresses that clients and peers are told instead of the sockets' own: those that a NAT in front of the server passes on.
+    /// IP addresses to advertise to clients and peers instead of the sockets' own, for a server behind a NAT.
     pub public: Vec<IpAddr>,
-    /// A name that leads here, for the URLs; TLS needs the certificate's. Empty: the addresses.
+    /// Host name of this server in the TURN URLs; TLS needs a name of the certificate. Empty: the IP addresses.
     pub host: String,
-    /// Other servers that are given out instead, such as a coturn with the same secret.
+    /// URLs of other TURN servers to advertise instead, such as a coturn with the same secret.
     pub urls: Vec<String>,
-    /// FIRST-LAST
+    /// Port range of the relays: FIRST-LAST.
     pub relay_ports: String,
     pub realm: String,
-    /// What credentials are made of; empty: made of `server.secret`, or of chance.
+    /// Secret from which credentials are derived; empty: derived from `server.secret`, or else random.
     pub secret: Secret,
-    /// How long credentials are good.
+    /// Lifetime of credentials.
     #[serde(with = "humantime_serde")]
     pub ttl: Duration,
     pub allocations_max: usize,
     pub allocations_per_user_max: usize,
-    /// Longest time until a client has to ask again for its relay.
+    /// Maximum time until a client must refresh its allocation.
     #[serde(with = "humantime_serde")]
     pub lifetime_max: Duration,
-    /// Payload of one user, both ways; 0: no limit.
+    /// Maximum payload bytes per second per user, both directions together; 0: no limit.
     pub bytes_per_s_max: u64,
-    /// Whom relays may speak to: `public`, and networks. Empty: `public`; of a relay on loopback, loopback, too.
+    /// Peer addresses that relays may send to: `public`, and networks. Empty: `public`, and loopback if the TURN server
+    /// listens on loopback.
     pub peers_allowed: Vec<Peers>,
 }
 
@@ -78,6 +79,8 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Checks ranges and formats that the types cannot express.
+    ///
     /// Errors: the key and its allowed values.
     pub fn check(&self, server: SocketAddr) -> Result<(), (&'static str, &'static str)> {
         self.address(server).map_err(|what| ("turn.listen", what))?;
@@ -135,14 +138,14 @@ impl Config {
     }
 }
 
-/// What requests are told, and the server itself unless there is none.
+/// TURN offer for clients, and the built-in server if it is enabled.
 #[derive(Default)]
 pub struct Turn {
     pub offer: Option<Arc<Offer>>,
     pub server: Option<Opened>,
 }
 
-/// A server whose port is taken, but not served yet.
+/// TURN server whose port is bound, but not served yet.
 pub struct Opened {
     pub figures: Arc<Figures>,
     pub address: SocketAddr,
@@ -152,9 +155,9 @@ pub struct Opened {
 }
 
 impl Turn {
-    /// Takes the port. `own`: the addresses of this machine.
+    /// Binds the port. `own`: the addresses of this machine.
     ///
-    /// Errors: an address that is taken, or not ours.
+    /// Errors: the address is in use, or not an address of this machine.
     pub fn open(
         config: &crate::Config,
         own: &[IpAddr],
@@ -199,16 +202,16 @@ impl Turn {
 }
 
 impl Opened {
-    /// Serves until `stop` is there.
+    /// Serves clients until `stop` completes.
     ///
-    /// Errors: the runtime cannot be made, or cannot watch the sockets.
+    /// Errors: the runtime cannot be created, or cannot watch the sockets.
     pub fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
         runtime.block_on(serve(self.port, &self.own, self.settings, stop))
     }
 }
 
-/// As Prometheus text.
+/// Appends the metrics as Prometheus text.
 pub fn render(figures: &Figures, out: &mut String) {
     use std::sync::atomic::Ordering::Relaxed;
     let families = [

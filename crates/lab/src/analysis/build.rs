@@ -1,4 +1,4 @@
-//! Puts an analysis together.
+//! Builds an [`Analysis`].
 
 use std::collections::HashMap;
 
@@ -15,16 +15,17 @@ use crate::{
 
 use super::{Analysis, FORMAT, Head, Machine, Metric, Point, Rival, RunNote, SloVerdict, curve, gates, point, series};
 
-/// Series of a report have so many steps altogether: some 150 bytes each, so that a report stays below 5 MB.
+/// Maximum number of steps of all series in a report. A step needs about 150 bytes, so a report stays below 5 MB.
 const STEPS_ALL: usize = 15_000;
-/// More than a phone is wide.
+/// Maximum number of steps of one series. This is more than the pixel width of a phone.
 const STEPS_MAX: usize = 300;
 const STEPS_MIN: usize = 20;
 
-/// All of one scenario, from one recording or from several of the same.
+/// Analyzes one or several recordings of the same scenario.
 ///
-/// Cost: some 10 ms per point, for the bootstrap.
-/// Errors: there is no recording, one is of another format, they are of different scenarios or forms, or a service level cannot be read.
+/// Cost: about 10 ms per point, for the bootstrap.
+/// Errors: the list is empty, a recording has another format, scenarios or forms differ, or a service level objective
+/// cannot be parsed.
 pub fn analyse(recordings: &[Recording]) -> anyhow::Result<Analysis> {
     let first = recordings.first().context("there is no recording to analyse")?;
     for recording in recordings {
@@ -42,7 +43,7 @@ pub fn analyse(recordings: &[Recording]) -> anyhow::Result<Analysis> {
     let groups = grouped(runs.iter().enumerate().map(|(index, run)| (index as u32, *run)), point_key);
     let steps = (STEPS_ALL / groups.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
     let mut points: Vec<Point> = groups.iter().map(|group| point::point(group, steps)).collect();
-    // A sort that keeps the order of what is equal: loads rise, the rest stays as it was first seen.
+    // The sort is stable: loads rise within a curve, and all other order stays as first seen.
     let order: Vec<String> = in_order(points.iter().map(curve_key));
     points.sort_by(|a, b| {
         let place = |point: &Point| order.iter().position(|key| *key == curve_key(point));
@@ -66,7 +67,7 @@ pub fn analyse(recordings: &[Recording]) -> anyhow::Result<Analysis> {
     })
 }
 
-/// Puts together what has the same key, in the order in which keys are first seen.
+/// Groups items with the same key. Groups are in the order in which their keys first occur.
 fn grouped<T: Copy>(all: impl Iterator<Item = (u32, T)>, key: impl Fn(T) -> String) -> Vec<Vec<(u32, T)>> {
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut groups: Vec<Vec<(u32, T)>> = Vec::new();
@@ -90,12 +91,13 @@ fn in_order(keys: impl Iterator<Item = String>) -> Vec<String> {
     seen
 }
 
-/// Runs with the same are repeats of one another.
+/// Returns the key of a point. Runs with the same key are repeats.
 pub(super) fn point_key(run: &Run) -> String {
     format!("{}\n{}\n{}\n{:?}\n{:?}", run.part, run.target, run.transport, run.load, run.factors)
 }
 
-/// Points with the same differ in their load only. More clients may be more publishers, too.
+/// Returns the key of a curve. Points with the same key differ only in load. If clients are the load, the number of
+/// publishers may change with it.
 fn curve_key(point: &Point) -> String {
     let Point { part, target, transport, load, factors, .. } = point;
     let fixed = match load.counts {
@@ -123,7 +125,8 @@ fn run_note(run: &Run, recording: u32) -> RunNote {
     }
 }
 
-/// The run in the middle decides: a point misses if at least half of its valid runs do.
+/// Checks the points against the service level objective. A point misses it if at least half of its valid runs miss
+/// it.
 fn slo_verdict(recording: &Recording, points: &mut [Point], runs: &[&Run]) -> anyhow::Result<Option<SloVerdict>> {
     let Some(said_slo) = recording.slo.clone() else { return Ok(None) };
     let slo: Slo = said_slo.parse()?;
@@ -143,7 +146,7 @@ fn slo_verdict(recording: &Recording, points: &mut [Point], runs: &[&Run]) -> an
     Ok(Some(SloVerdict { slo: said_slo, passed: judged > 0 && missed.is_empty(), points: judged, missed }))
 }
 
-/// `50 clients`.
+/// Formats a load: `50 clients`.
 pub(super) fn said(load: Load) -> String {
     let unit = match load.counts {
         LoadUnit::Clients => "clients",
@@ -158,9 +161,9 @@ pub(super) fn said(load: Load) -> String {
 
 fn head(recordings: &[Recording], runs: &[&Run], slo: Option<SloVerdict>) -> Head {
     let first = &recordings[0];
-    // Of a scenario that this lab has no more: its figures stand without a title.
+    // If this lab no longer has the scenario, the report has no title.
     let about = scenarios::find(&first.scenario).ok().map(Scenario::about);
-    // Of another lab, or none: what it does not say stays empty.
+    // If the provenance is missing or has another format, its fields stay empty.
     let provenance: Provenance = serde_json::from_value(first.provenance.clone()).unwrap_or_default();
     let revision =
         provenance.lab_revision.as_deref().map(|revision| format!("{}, ", &revision[..revision.len().min(12)]));
@@ -196,7 +199,7 @@ fn head(recordings: &[Recording], runs: &[&Run], slo: Option<SloVerdict>) -> Hea
     }
 }
 
-/// `server 0, generator 1`.
+/// Formats the CPUs of server and generator: `server 0, generator 1`.
 pub(super) fn pinning(placement: &Placement) -> String {
     let cpus = |cpus: &[usize]| match cpus {
         [] => "any".to_owned(),
@@ -206,8 +209,10 @@ pub(super) fn pinning(placement: &Placement) -> String {
     format!("server {}, generator {}{shared}", cpus(&placement.server_cpus), cpus(&placement.generator_cpus))
 }
 
-/// Each by itself and not corrected for how many there are: with five runs a correction would leave no verdict at all. What is read here
-/// are the ratios and their intervals.
+/// Compares the first target with every other target at equal points.
+///
+/// Each comparison stands alone and is not corrected for the number of comparisons. With five runs, a correction
+/// would leave no verdict. The useful results here are the ratios and their intervals.
 fn rivals(points: &[Point]) -> Vec<Rival> {
     let Some(ours) = points.iter().map(|point| point.target.as_str()).min_by_key(|name| *name != "millrace") else {
         return Vec::new();

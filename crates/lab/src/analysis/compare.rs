@@ -1,8 +1,9 @@
-//! Is B the same as A? Two recordings, point by point.
+//! Compares two recordings, A and B, point by point.
 //!
-//! Refused unless they are equal in all that is not being compared. Judged by few metrics ([`Metric::PRIMARY`]), each verdict asks for
-//! all of this: the plain comparison of [`stats::compare`](crate::stats::compare) finds a difference beyond the band, and it stays one when all
-//! questions are counted together ([`max_t`]). A p99 must differ by more than the generator was late, too.
+//! The comparison is refused if the recordings differ in anything except what is compared. Only a few metrics decide
+//! ([`Metric::PRIMARY`]). A verdict needs two conditions: [`stats::compare`](crate::stats::compare) finds a
+//! difference outside the band, and the difference is still significant when all questions are tested together
+//! ([`max_t`]). A p99 must also differ by more than the lateness of the generator.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,18 +30,18 @@ use super::{
     build::{pinning, point_key, said},
 };
 
-/// What must be equal for a comparison to say something about the servers.
+/// Aspects that must be equal. Otherwise a comparison does not show a property of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Aspect {
     Scenario,
     Form,
-    /// What the scenario was given, targets and transports apart: points are paired by those.
+    /// Parameters of the scenario, except targets and transports: points are paired by those.
     Parameters,
     Machine,
-    /// With its settings.
+    /// Kernel version and settings.
     Kernel,
-    /// Which CPUs server and generator had.
+    /// CPUs of server and generator.
     Pinning,
     /// The lab itself.
     Generator,
@@ -89,28 +90,28 @@ impl FromStr for Aspect {
     }
 }
 
-/// Something in which two recordings differ.
+/// One difference between two recordings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// None: it may differ, such as the version of a target.
+    /// Aspect that must be equal. `None` if this value may differ, such as the version of a target.
     pub aspect: Option<Aspect>,
-    /// Such as `sysctl net.ipv4.tcp_mem`, `parameters.clients`.
+    /// Name of the value, such as `sysctl net.ipv4.tcp_mem`, `parameters.clients`.
     pub what: String,
-    /// Empty if this side does not have it.
+    /// Value of A and of B. Empty if the side has no such value.
     pub a: String,
     pub b: String,
 }
 
-/// How to compare.
+/// Options of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Options {
-    /// A change by at most this share is none.
+    /// Largest relative change that counts as no change.
     pub band: f64,
-    /// The chance of any false alarm, all questions together.
+    /// Probability of any false alarm over all questions together.
     pub alpha: f64,
-    /// May differ, because the user says so.
+    /// Aspects that may differ because the user allows it.
     pub despite: Vec<Aspect>,
-    /// Both were measured in turns: runs of one repeat belong together ([`pairs`]).
+    /// Both sides were measured in turns: runs with the same repeat number are pairs ([`pairs`]).
     #[serde(default)]
     pub in_turns: bool,
 }
@@ -121,18 +122,18 @@ impl Default for Options {
     }
 }
 
-/// What came out.
+/// Result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     pub verdict: Overall,
-    /// The verdict for people, with the figure that decided it.
+    /// The verdict as a readable sentence, with the decisive figure.
     pub sentence: String,
     pub options: Options,
-    /// All that differs, meant or allowed or why it was refused.
+    /// All differences: intended, allowed, and those that caused a refusal.
     pub differences: Vec<Difference>,
-    /// The largest effect first. Empty if refused.
+    /// Compared figures, largest effect first. Empty if the comparison was refused.
     pub rows: Vec<Row>,
-    /// Points that only one side has, or that have too few valid runs: `a: millrace sse at 50 clients`.
+    /// Points that only one side has, or that have too few valid runs: `only A: millrace sse at 50 clients`.
     pub unpaired: Vec<String>,
 }
 
@@ -141,15 +142,15 @@ pub struct Outcome {
 pub enum Overall {
     WithinNoise,
     Improved,
-    /// In anything, whatever else improved.
+    /// At least one metric regressed, even if others improved.
     Regressed,
-    /// They differ in what should be equal.
+    /// The recordings differ in an aspect that must be equal.
     Refused,
-    /// Nothing could be judged.
+    /// No figure could be judged.
     NoVerdict,
 }
 
-/// One metric at one point.
+/// Comparison of one metric at one point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub part: String,
@@ -159,24 +160,24 @@ pub struct Row {
     pub metric: Metric,
     pub median_a: f64,
     pub median_b: f64,
-    /// The verdict, all questions counted together.
+    /// Verdict with all questions counted together.
     pub verdict: Verdict,
-    /// By itself.
+    /// Comparison of this metric alone.
     pub comparison: Comparison,
-    /// Adjusted for all questions; none if it could not be asked.
+    /// p-value adjusted for all questions. `None` if the question could not be tested.
     pub p_adjusted: Option<f64>,
 }
 
 impl Row {
-    /// How far the ratio is from 1, on a scale on which half and double are equally far.
+    /// Returns the distance of the ratio from 1 on a log scale, on which half and double are equally far.
     fn effect(&self) -> f64 {
         self.comparison.ratio.map_or(0.0, |ratio| ratio.estimate.ln().abs())
     }
 }
 
-/// `B` against `A`.
+/// Compares `b` with `a`.
 ///
-/// Cost: some 10 ms per point.
+/// Cost: about 10 ms per point.
 pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
     let mut outcome = Outcome {
         verdict: Overall::Refused,
@@ -239,7 +240,8 @@ pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
                 p_adjusted: None,
             });
             if is_judged(comparison.verdict) {
-                // Where a run lacks a value, its runs are others, and change sides by themselves.
+                // If some runs lack a value, the set of runs differs from the group, so the question gets its own
+                // group for shuffling.
                 let is_whole = values_a.len() == a.len() && values_b.len() == b.len();
                 let group = if is_whole { group } else { of_a.len() + outcome.rows.len() };
                 questions.push((outcome.rows.len() - 1, Question { group, in_turns, a: values_a, b: values_b }));
@@ -259,13 +261,16 @@ pub fn compare(a: &Recording, b: &Recording, options: &Options) -> Outcome {
     outcome
 }
 
-/// Those of each side that the other has a run beside, in the order of the repeats.
+/// Returns the runs of each side that have a run with the same repeat number on the other side, in the order of the
+/// repeats.
 fn in_pairs<'a>(a: &[&'a Run], b: &[&'a Run]) -> (Vec<&'a Run>, Vec<&'a Run>) {
     a.iter().filter_map(|of_a| Some((*of_a, *b.iter().find(|of_b| of_b.repeat == of_a.repeat)?))).unzip()
 }
 
-/// Latency counts from when a publication was due, so the generator's own lateness is in it: what is smaller than that says nothing about a
-/// server. Of the later side, the median of the p99s.
+/// Returns the generator's lateness: the median of its p99s, of the side where it is larger.
+///
+/// Latency counts from the scheduled publication, so it includes this lateness. A smaller difference is not a
+/// property of the server.
 fn lateness_us(a: &[&Run], b: &[&Run]) -> f64 {
     let of_side = |runs: &[&Run]| {
         let late: Vec<f64> = runs.iter().filter_map(|run| Metric::GeneratorLatenessP99Us.of(run)).collect();
@@ -289,7 +294,7 @@ fn conclude(outcome: &Outcome) -> (Overall, String) {
     };
     let judged = outcome.rows.iter().filter(|row| is_judged(row.verdict)).count();
     let (worse, better) = (with(Verdict::Regressed).count(), with(Verdict::Improved).count());
-    // Rows are sorted: the first is the largest.
+    // Rows are sorted, so the first one has the largest effect.
     let first = |verdict| with(verdict).next().map(told).unwrap_or_default();
     match (worse, better) {
         (0, 0) if judged == 0 => (
@@ -314,7 +319,7 @@ fn conclude(outcome: &Outcome) -> (Overall, String) {
     }
 }
 
-/// Valid runs by point, in a stable order.
+/// Returns the valid runs of each point, in a stable order.
 fn points(recording: &Recording) -> BTreeMap<String, Vec<&Run>> {
     let mut points: BTreeMap<String, Vec<&Run>> = BTreeMap::new();
     for run in recording.runs.iter().filter(|run| run.is_valid()) {
@@ -323,13 +328,13 @@ fn points(recording: &Recording) -> BTreeMap<String, Vec<&Run>> {
     points
 }
 
-/// `latency, millrace sse at 50 clients`.
+/// Formats the point of a run: `latency, millrace sse at 50 clients`.
 fn place(run: &Run) -> String {
     let part = if run.part.is_empty() { String::new() } else { format!("{}, ", run.part) };
     format!("{part}{} {} at {}", run.target, run.transport, said(run.load))
 }
 
-/// All in which two recordings differ, apart from what was measured and when.
+/// Returns all differences between two recordings, except measured values and times.
 pub fn differences(a: &Recording, b: &Recording) -> Vec<Difference> {
     let mut differences = Vec::new();
     let mut differ = |aspect, what: &str, a: String, b: String| {
@@ -367,7 +372,7 @@ pub fn differences(a: &Recording, b: &Recording) -> Vec<Difference> {
     differences
 }
 
-/// What a difference of provenance is about; none for targets: they are what is compared.
+/// Returns the aspect of a provenance difference. Returns `None` for targets, because they are compared.
 fn aspect(what: &str) -> Option<Aspect> {
     match what {
         what if what.starts_with("target ") => None,
@@ -378,7 +383,8 @@ fn aspect(what: &str) -> Option<Aspect> {
     }
 }
 
-/// Each leaf of the parameters by its path. How often and on whom is no condition: what both have is compared.
+/// Returns each leaf of the parameters by its path. Targets, transports and repeats are left out, because only common
+/// points are compared.
 fn parameters(recording: &Recording) -> BTreeMap<String, String> {
     const FREE: [&str; 3] = ["targets", "transports", "repeats"];
     fn walk(path: &str, value: &serde_json::Value, leaves: &mut BTreeMap<String, String>) {

@@ -1,4 +1,4 @@
-//! What lies across the loads of one target and transport: where it is saturated, how it scales, what a connection costs.
+//! Results over all loads of one target and transport: saturation, scalability, and memory per connection.
 
 use crate::{
     recording::{LoadUnit, PhaseName, Run},
@@ -11,10 +11,10 @@ use crate::{
 
 use super::{Curve, MemoryLine, Metric, Point, USL_POINTS_MIN, UslPanel, UslPoint};
 
-/// What the knee counts as late: Nielsen's limit up to which a person feels no wait.
+/// Highest p99 that does not count as late: Nielsen's limit below which a person notices no delay.
 pub(super) const P99_S_MAX: f64 = 0.1;
 
-/// Of points that differ in their load only, each with its index.
+/// Builds the curve of points that differ only in load. Each point comes with its index.
 pub(super) fn curve(points: &[(u32, &Point)], runs: &[&Run]) -> Curve {
     let mut points = points.to_vec();
     points.sort_by(|a, b| a.1.load.value.total_cmp(&b.1.load.value));
@@ -41,7 +41,7 @@ fn knee(points: &[(u32, &Point)]) -> Option<Knee> {
             load: point.load.value,
             offered_per_s: value(point, Metric::OfferedPerS)?,
             delivered_per_s: value(point, Metric::DeliveriesPerS)?,
-            // Too long to be told is late.
+            // A p99 above the range of the histogram counts as late.
             p99_s: value(point, Metric::LatencyP99Us).map_or(f64::INFINITY, |us| us / 1e6),
         })
     };
@@ -72,7 +72,8 @@ fn usl(points: &[(u32, &Point)]) -> Option<UslPanel> {
     })
 }
 
-/// Memory when nothing was published yet, where there was such a phase: buffers of deliveries are no cost of a connection.
+/// Fits memory over connections. Uses the idle phase if it exists, because delivery buffers are not part of the cost
+/// of a connection.
 fn memory(points: &[(u32, &Point)], runs: &[&Run]) -> Option<MemoryLine> {
     if points[0].1.load.counts != LoadUnit::Connections {
         return None;

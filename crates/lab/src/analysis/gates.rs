@@ -1,4 +1,4 @@
-//! Badges: what must hold for figures to be believed, with value and limit, of the worst run.
+//! Badges of a report: the conditions for valid figures, each with value and limit of the worst run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,19 +12,19 @@ use super::{
     metric::{Metric, lasted_s},
 };
 
-/// How one run stands to a gate.
+/// Value of one run, and the limit of the gate for this run.
 struct Seen {
     value: f64,
     limit: f64,
 }
 
-/// A gate that every run tells with a number.
+/// Gate with a numeric value in every run.
 struct Measured {
     code: &'static str,
     label: &'static str,
-    /// The code of the finding that speaks against a run for it.
+    /// Code of the finding that makes a run invalid for this gate.
     finding: &'static str,
-    /// To the unit that is shown.
+    /// Factor from the measured unit to the displayed unit.
     factor: f64,
     unit: &'static str,
     seen: fn(&Run) -> Option<Seen>,
@@ -64,7 +64,7 @@ fn generator_cpu(run: &Run) -> Option<Seen> {
 fn steal(run: &Run) -> Option<Seen> {
     let test = run.phase(PhaseName::Test)?;
     let watched = test.watched.as_ref().map(|watched| watched.steal);
-    // Without a watcher: steal of the seconds, over a single CPU, which is the worst case.
+    // Without a watcher, use the steal time of the seconds as if all of it hit one CPU, which is the worst case.
     let of_seconds = || {
         let of_test = run.seconds.iter().filter(|second| second.at_s >= test.start_s && second.at_s < test.drained_s);
         of_test.map(|second| second.steal_s).sum::<f64>() / lasted_s(test)
@@ -77,7 +77,7 @@ fn others(run: &Run) -> Option<Seen> {
     Some(Seen { value, limit: Limits::default().others_cores })
 }
 
-/// Server and generator wait for one another as well, so this judges nothing; it is shown.
+/// Returns the CPU pressure for display only. It has no limit, because server and generator also wait for each other.
 fn pressure(run: &Run) -> Option<Seen> {
     let value = run.phase(PhaseName::Test)?.watched.as_ref()?.pressure?;
     Some(Seen { value, limit: f64::INFINITY })
@@ -88,9 +88,10 @@ fn corrupt(run: &Run) -> Option<Seen> {
     Some(Seen { value, limit: 0.0 })
 }
 
-/// A gate fails by the findings of runs, which know their form: noise of the machine counts for nothing in a quick one. The values are ours.
+/// Builds the gates of a report. The values are measured here, but a gate fails only by the findings of the runs. The
+/// findings depend on the form: in the quick form, noise of the machine does not invalidate a run.
 pub(super) fn gates(runs: &[&Run]) -> Vec<Gate> {
-    // Runs that are invalid for it, and what the first of them says.
+    // For each finding code: the number of invalid runs, and the detail of the first one.
     let mut found: BTreeMap<&str, (u32, &str)> = BTreeMap::new();
     for run in runs {
         let against = run.validity.iter().filter(|finding| finding.invalidates);
@@ -140,7 +141,7 @@ impl Seen {
         self.value.is_nan() || self.value > self.limit
     }
 
-    /// By how far over the limit; with a limit of zero or none, the value itself.
+    /// Returns the value relative to the limit. Returns the value itself if the limit is zero or infinite.
     fn excess(&self) -> f64 {
         if self.limit > 0.0 && self.limit.is_finite() { self.value / self.limit } else { self.value }
     }

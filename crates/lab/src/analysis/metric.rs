@@ -1,4 +1,4 @@
-//! What is measured of a run: one number each, by rule.
+//! Metrics: the numbers that are computed from one run.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,47 +8,47 @@ use crate::{
     stats::compare::Better,
 };
 
-/// Names a number of a run. In JSON its name has the unit: `latency_p99_us`.
+/// Name of one number of a run. The JSON name includes the unit: `latency_p99_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// CPU of the server in the test, over deliveries.
+    /// CPU time of the server in the test, divided by deliveries.
     ServerCpuUsPerDelivery,
-    /// That had arrived when the last publication was due, per second of publishing.
+    /// Deliveries that arrived before publishing ended, per second of publishing.
     DeliveriesPerS,
-    /// That should have arrived in the same time.
+    /// Deliveries that should have arrived in the same time.
     OfferedPerS,
-    /// [`Metric::DeliveriesPerS`] over [`Metric::OfferedPerS`].
+    /// [`Metric::DeliveriesPerS`] divided by [`Metric::OfferedPerS`].
     DeliveredShare,
-    /// From when a publication was due to when its receiver had read it.
+    /// Time from the scheduled publication to the moment when its receiver had read it.
     LatencyP50Us,
     LatencyP90Us,
     LatencyP99Us,
     #[serde(rename = "latency_p99_9_us")]
     LatencyP999Us,
     LatencyMaxUs,
-    /// The same from when it was handed to the kernel.
+    /// Time from handing a publication to the kernel to the moment when its receiver had read it.
     ServiceP99Us,
-    /// From the first receiver of a publication to the last.
+    /// Time between the first and the last receiver of a publication.
     SpreadP99Us,
-    /// There and back, while the test ran.
+    /// Round-trip time of the probe during the test.
     ProbeP50Us,
     ProbeP99Us,
-    /// From when a connection was due to when its subscription held.
+    /// Time from the scheduled connection until its subscription was active.
     ConnectP99Us,
-    /// The same of those that came back during the test.
+    /// The same time for connections that were opened again during the test.
     ReconnectP99Us,
-    /// Proportional memory (PSS) of the server at the end of the test.
+    /// Proportional set size (PSS) of the server at the end of the test.
     ServerMemoryBytes,
-    /// The whole over the connections that were ready; what one more costs is the slope, `MemoryLine`.
+    /// Total memory divided by the ready connections. The cost of one more connection is the slope in `MemoryLine`.
     ServerMemoryBytesPerConnection,
     ServerDescriptors,
     ServerContextSwitchesPerDelivery,
-    /// How long its own metrics took to answer, at the longest: the lag of its event loop, seen from outside.
+    /// Longest response time of the server's metrics endpoint. It shows the lag of the event loop from outside.
     ServerLagMaxUs,
-    /// Publications that its engine was given.
+    /// Publications that the engine processed.
     EngineCommandsPerS,
-    /// Nielsen's limits: deliveries within them, as a share of all that were due.
+    /// Deliveries within Nielsen's limits, as a share of all deliveries due.
     #[serde(rename = "share_within_100_ms")]
     ShareWithin100Ms,
     #[serde(rename = "share_within_1_s")]
@@ -61,31 +61,31 @@ pub enum Metric {
     Gaps,
     Refused,
     Broken,
-    /// How much too late the generator was to publish.
+    /// Delay of the generator: how late it published, compared with the schedule.
     GeneratorLatenessP99Us,
     GeneratorCpuCores,
-    /// How long what had arrived could lie in a socket because the generator was busy.
+    /// Upper bound of the time that received data waited in a socket because the generator was busy.
     GeneratorLagP99Us,
 }
 
-/// How a metric is shown.
+/// Display properties of a metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricInfo {
     pub metric: Metric,
-    /// `CPU per delivery`.
+    /// Readable name: `CPU per delivery`.
     pub label: String,
     /// `us`, `bytes`, `per s`, `cores`, `share` or empty.
     pub unit: String,
-    /// Which way is good; none if it is neither.
+    /// Direction of improvement. `None` if neither direction is better.
     pub better: Option<Better>,
-    /// What a comparison judges by.
+    /// True if a comparison bases its verdict on this metric.
     pub is_primary: bool,
 }
 
 use Metric::*;
 
 impl Metric {
-    /// In the order in which they are shown.
+    /// All metrics, in display order.
     pub const ALL: [Metric; 33] = [
         ServerCpuUsPerDelivery,
         DeliveriesPerS,
@@ -122,8 +122,8 @@ impl Metric {
         GeneratorLagP99Us,
     ];
 
-    /// What servers are judged by, among themselves and over time. Few, because every further question is one more chance for a false
-    /// alarm, and each about something else: cost, speed, tail, memory.
+    /// Metrics that decide a comparison of servers or of two recordings. They are few, because each additional
+    /// question adds a chance of a false alarm. Each covers another aspect: cost, throughput, tail latency, memory.
     pub const PRIMARY: [Metric; 4] = [ServerCpuUsPerDelivery, DeliveriesPerS, LatencyP99Us, ServerMemoryBytes];
 
     pub fn info(self) -> MetricInfo {
@@ -171,7 +171,7 @@ impl Metric {
         }
     }
 
-    /// Its value in a run; none if the run does not tell, such as a latency where nothing was delivered.
+    /// Returns the value in a run. Returns `None` if the run has no such value, such as a latency without deliveries.
     pub fn of(self, run: &Run) -> Option<f64> {
         if let Some((histogram, share)) = self.quantile(run) {
             return histogram.quantile_us(share).map(|us| us as f64);
@@ -183,7 +183,7 @@ impl Metric {
             let due = offered(test);
             (due > 0.0).then(|| (test.latency_us.count() - test.latency_us.beyond(us)) as f64 / due)
         };
-        // Idle connections deliver nothing: a count of nothing is none, not zero.
+        // In a run without publications, such as idle connections, the count is unknown rather than zero.
         let of_deliveries = |count: u64| (counts.scheduled > 0).then_some(count as f64);
         let watched = test.watched.as_ref();
         let metrics = || watched.and_then(|watched| watched.metrics);
@@ -217,13 +217,14 @@ impl Metric {
         }
     }
 
-    /// How many samples lie above a percentile of a run.
+    /// Returns the number of samples above this percentile in a run. Returns `None` for a metric that is not a
+    /// percentile.
     pub fn samples_beyond(self, run: &Run) -> Option<u64> {
         let (histogram, share) = self.quantile(run)?;
         Some(histogram.beyond(histogram.quantile_us(share)?))
     }
 
-    /// Of what it is a percentile, and which.
+    /// Returns the histogram and the share, if this metric is a percentile.
     fn quantile(self, run: &Run) -> Option<(&Histogram, f64)> {
         let test = run.phase(PhaseName::Test)?;
         Some(match self {
@@ -244,26 +245,28 @@ impl Metric {
     }
 }
 
-/// The whole phase, with the wait for the last delivery.
+/// Returns the length of the whole phase, including the wait for the last delivery.
 pub(super) fn lasted_s(phase: &Phase) -> f64 {
     (phase.drained_s - phase.start_s).max(1e-9)
 }
 
-/// That part of the test in which publications were due.
+/// Returns the length of the publishing part of the test.
 pub(super) fn published_s(test: &Phase) -> f64 {
     (test.end_s - test.start_s).max(1e-9)
 }
 
-/// Deliveries that should have been: each publication that was due, to each of its receivers.
+/// Returns the number of expected deliveries: each due publication to each of its receivers.
 pub(super) fn offered(test: &Phase) -> f64 {
     let counts = &test.counts;
     let per_publication = (counts.delivered + counts.lost) as f64 / counts.sent.max(1) as f64;
     per_publication * counts.scheduled as f64
 }
 
-/// Deliveries up to when the last publication was due. Of the second in which that was, those before it are reckoned by time.
+/// Returns the number of deliveries before publishing ended. The deliveries of the second in which it ended are
+/// divided by time.
 ///
-/// What was delivered in the end says nothing: a server that is given twice what it can do delivers all of it, later.
+/// The total number of deliveries would not show saturation: a server that gets twice its capacity still delivers all
+/// messages, but later.
 fn delivered_in_time(run: &Run, test: &Phase) -> f64 {
     let too_late = |second: &crate::recording::Second| {
         let until_s = (second.at_s + 1.0).min(test.drained_s.max(test.end_s));

@@ -1,8 +1,8 @@
-//! From recordings to all that a report and a terminal show, computed once.
+//! Computes everything that a report or a terminal shows from recordings.
 //!
-//! The run is the unit: every figure is the median of one value per valid run, with an interval that the bootstrap gives (see
-//! [`crate::stats`]). Invalid runs are listed and counted, and enter no figure unless a point has no others.
-//! Units are in the names. Numbers are rounded to four digits where a curve is only drawn.
+//! The unit of analysis is the run: every figure is the median of one value per valid run, with a bootstrap interval
+//! (see [`crate::stats`]). Invalid runs are listed and counted. They are used in a figure only if a point has no
+//! valid run. Units are in the names. Numbers are rounded to four digits if they are used only to draw a curve.
 
 mod build;
 pub mod compare;
@@ -29,33 +29,34 @@ pub use {
     metric::{Metric, MetricInfo},
 };
 
-/// Raised when a field changes its meaning; a reader refuses what it does not know.
+/// Format version, raised when a field changes its meaning. A reader refuses an unknown version.
 pub const FORMAT: u32 = 1;
 
-/// What is behind one report: `DIR/analysis.json`.
+/// Data of one report: `DIR/analysis.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Analysis {
     pub format: u32,
     pub head: Head,
-    /// The metrics that occur below, in the order in which they are shown.
+    /// Metrics that occur in `points`, in display order.
     pub metrics: Vec<MetricInfo>,
-    /// By target, transport, load; targets and transports in the order of their first run.
+    /// Points, sorted by target, transport and load. Targets and transports keep the order of their first run.
     pub points: Vec<Point>,
-    /// One per target and transport: what lies across its loads.
+    /// One curve per part, target and transport, over its loads.
     pub curves: Vec<Curve>,
-    /// The first target against each other one, where both have the same transport and load.
+    /// Comparisons of the first target with each other target, at equal transport and load.
     pub rivals: Vec<Rival>,
-    /// What scenarios with code of their own have found, as recorded.
+    /// Tables from scenarios that have their own code, as recorded.
     pub tables: Vec<Table>,
-    /// Bytes and energy, of the first recording that has counted them.
+    /// Bytes and energy, from the first recording that has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bill: Option<Bill>,
     pub runs: Vec<RunNote>,
-    /// Lower ends of the buckets of [`Series::heat`], in microseconds; each bucket ends where the next begins, the last at 60 s.
+    /// Lower ends of the buckets of [`Series::heat`], in microseconds. Each bucket ends where the next one begins,
+    /// the last one at 60 s.
     pub heat_edges_us: Vec<f64>,
 }
 
-/// What was run, on what, and whether it is to be believed.
+/// Head of the report: scenario, machine, and the validity of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     pub scenario: String,
@@ -64,31 +65,31 @@ pub struct Head {
     pub thesis_rows: Vec<String>,
     pub form: Form,
     pub seed: u64,
-    /// RFC 3339; of the first recording.
+    /// Start time of the first recording, in RFC 3339 format.
     pub started: String,
-    /// What to type for the same again.
+    /// Command line that repeats the run.
     pub command: String,
-    /// What the scenario was given, defaults included.
+    /// Parameters of the scenario, including defaults.
     pub parameters: serde_json::Value,
-    /// By target.
+    /// Version of each target.
     pub target_versions: BTreeMap<String, String>,
     pub machine: Machine,
-    /// Each gate once, with its worst run.
+    /// Each gate once, with the value of its worst run.
     pub gates: Vec<Gate>,
-    /// Nothing speaks against any run.
+    /// True if all runs are valid.
     pub is_valid: bool,
-    /// Runs that were to be; more than there are if it was interrupted.
+    /// Number of planned runs. It is larger than `runs_total` if the run was interrupted.
     pub runs_planned: u32,
     pub runs_total: u32,
     pub runs_valid: u32,
-    /// None if the scenario promises nothing.
+    /// Verdict on the service level objective. `None` if the recording has no objective.
     pub slo: Option<SloVerdict>,
-    /// What is judged beside runs.
+    /// Pass or fail checks that are not about runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub judged: Vec<Judged>,
 }
 
-/// Where it ran. Empty or none: the machine does not tell.
+/// Machine of the run. Values that the machine does not report are empty or `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub kernel: String,
@@ -96,140 +97,145 @@ pub struct Machine {
     pub cores: u64,
     pub cpu_quota_cores: Option<f64>,
     pub memory_bytes: u64,
-    /// Which CPUs server and generator ran on, such as `server 0, generator 1`.
+    /// CPUs that server and generator ran on, such as `server 0, generator 1`.
     pub cpu_pinning: String,
-    /// `0.1.0 (3f2a91c, release)`.
+    /// Version, revision and build profile of the lab: `0.1.0 (3f2a91c, release)`.
     pub lab: String,
 }
 
-/// A badge: something that must hold for figures to be believed.
+/// Validity check, shown as a badge: a condition that must hold for the figures to be valid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gate {
-    /// Short and stable: `steal`, `generator_lateness`; otherwise the code of a finding.
+    /// Short, stable code: `steal`, `generator_lateness`. For other findings, the code of the finding.
     pub code: String,
-    /// For people: `CPU taken by the hypervisor`.
+    /// Readable text: `CPU taken by the hypervisor`.
     pub label: String,
-    /// Of the worst run; none if it is no number.
+    /// Value of the worst run. `None` if the gate has no numeric value.
     pub value: Option<f64>,
-    /// The highest value that passes.
+    /// Highest value that passes.
     pub limit: Option<f64>,
-    /// Of both: `%`, `ms`, `cores`, or empty.
+    /// Unit of `value` and `limit`: `%`, `ms`, `cores`, or empty.
     pub unit: String,
-    /// False: runs are invalid for it. True above the limit: the form grants that, and `note` says so.
+    /// False: at least one run is invalid because of this gate. A value above the limit can still pass if the form
+    /// allows it; `note` then explains that.
     pub passed: bool,
-    /// Runs that failed it, of [`Head::runs_total`].
+    /// Number of runs that failed this gate, out of [`Head::runs_total`].
     pub runs_failed: u32,
-    /// What was found in the first run that failed it.
+    /// Finding in the first run that failed this gate.
     pub note: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SloVerdict {
-    /// Such as `p99<100ms`.
+    /// The objective, such as `p99<100ms`.
     pub slo: String,
     pub passed: bool,
-    /// Points that were judged.
+    /// Number of points that were checked.
     pub points: u32,
-    /// One sentence for each that missed it: `millrace sse at 500 clients: p99 1.2 s, at most 1 s`.
+    /// One sentence for each point that missed the objective: `millrace sse at 500 clients: p99 1200.0 ms`.
     pub missed: Vec<String>,
 }
 
-/// One (part, target, transport, load): the repeats of it together.
+/// All repeats of one combination of part, target, transport and load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Of the scenario; empty if it has only one.
+    /// Part of the scenario. Empty if the scenario has only one part.
     pub part: String,
     pub target: String,
     pub transport: String,
     pub load: Load,
     pub factors: Factors,
-    /// Indexes into [`Analysis::runs`], in the order of their repeats.
+    /// Indexes into [`Analysis::runs`], in the order of the repeats.
     pub runs: Vec<u32>,
     pub runs_valid: u32,
-    /// No run is valid: what is shown is of invalid ones.
+    /// True if no run is valid. The figures then come from invalid runs.
     pub is_invalid: bool,
-    /// Only those that the runs have.
+    /// Metrics that at least one run has.
     pub metrics: BTreeMap<Metric, Figure>,
-    /// In the order in which they were; connect, idle, test, after.
+    /// Phases in time order: connect, idle, test, after.
     pub phases: Vec<PhaseFigures>,
-    /// The curve of latency on the axis `1 / (1 - p)`: medians over runs.
+    /// Latency curve over the axis `1 / (1 - p)`: medians over the runs.
     pub percentiles: Vec<Percentile>,
-    /// None where it cannot be told: too little was inside to be counted once a second, or deliveries were lost.
+    /// Check with Little's law. `None` if the check is not possible: too few messages were in flight, or deliveries
+    /// were lost.
     pub little: Option<LittlePanel>,
     pub meets_slo: Option<bool>,
-    /// Of the run in the middle; none without seconds.
+    /// Time series of the median run. `None` if the run has no seconds.
     pub series: Option<Series>,
 }
 
-/// A value per run, and their middle.
+/// One value per run, and their median.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     pub median: f64,
-    /// The confidence interval of 95 % of the median; none with a single run.
+    /// 95 % confidence interval of the median. `None` with a single run.
     pub ci95: Option<(f64, f64)>,
-    /// In the order of [`Point::runs`], invalid ones left out.
+    /// Values of the runs, in the order of [`Point::runs`], without invalid runs.
     pub runs: Vec<f64>,
-    /// Of percentiles: the fewest samples above it in any run.
+    /// For a percentile: the smallest number of samples above it in any run.
     pub samples_beyond: Option<u64>,
-    /// A percentile with fewer than [`BEYOND_MIN`] samples above it: to be greyed.
+    /// True for a percentile with fewer than [`BEYOND_MIN`] samples above it. The report shows it in grey.
     pub is_thin: bool,
 }
 
-/// A percentile with fewer samples than this above it rests on too little.
+/// Minimum number of samples above a percentile for a reliable value.
 pub const BEYOND_MIN: u64 = 10;
 
-/// Little's law as a check of our own measurement, in the run in the middle.
+/// Check of the measurement itself with Little's law, in the median run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LittlePanel {
     pub little: Little,
-    /// What was inside neither grew nor shrank; the law asks for it.
+    /// The number in flight neither grew nor shrank. The law requires this.
     pub is_steady: bool,
-    /// Steady, and still off by more than 5 %: a clock or a counter of ours is wrong, and nothing here is to be believed.
+    /// The run is steady, and the error is still more than 5 %. A clock or a counter of the lab is then wrong, and
+    /// the figures are not valid.
     pub is_broken: bool,
 }
 
-/// What was used in one phase. CPU in cores: 0.5 is half of one.
+/// Resources used in one phase. CPU is in cores: 0.5 is half a core.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhaseFigures {
     pub name: PhaseName,
     pub duration_s: Figure,
     pub server_cpu_cores: Figure,
-    /// Of that, in the kernel.
+    /// The part of `server_cpu_cores` that was spent in the kernel.
     pub server_cpu_system_cores: Figure,
     pub generator_cpu_cores: Figure,
-    /// Proportional memory (PSS) of the server at the end of the phase.
+    /// Proportional set size (PSS) of the server at the end of the phase.
     pub server_memory_bytes: Figure,
     pub server_descriptors: Figure,
-    /// There and back: Thorsen's response time. None without probes.
+    /// Round-trip time of the probe: Thorsen's response time. `None` without probes.
     pub probe_p50_us: Option<Figure>,
     pub probe_p99_us: Option<Figure>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percentile {
-    /// 0.99 for the 99th.
+    /// Share of the distribution: 0.99 for the 99th percentile.
     pub share: f64,
-    /// `1 / (1 - share)`: one in so many takes longer.
+    /// `1 / (1 - share)`: one delivery in this many takes longer.
     pub one_in: f64,
     pub latency_us: f64,
-    /// The fewest in any run.
+    /// Smallest number of samples above the percentile in any run.
     pub samples_beyond: u64,
 }
 
-/// A run second by second; several together if it was long. All lists are as long as `at_s`.
+/// Time series of one run. A step is one second, or several seconds if the run was long. All lists are as long as
+/// `at_s`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Index into [`Analysis::runs`].
     pub run: u32,
     pub phases: Vec<Span>,
-    /// Seconds in each step.
+    /// Length of a step in seconds.
     pub step_s: f64,
-    /// When each step began, since the first connection was due.
+    /// Start of each step, counted from the scheduled time of the first connection.
     pub at_s: Vec<f64>,
-    /// Rates over that part of a step in which there could be any; `null` where that part is too short for a rate.
+    /// Rates over the part of a step in which messages were published or delivered. `null` if that part is too short
+    /// for a rate.
     pub published_per_s: Vec<Option<f64>>,
     pub deliveries_per_s: Vec<Option<f64>>,
-    /// `null` where nothing was delivered.
+    /// `null` if the step has no deliveries.
     pub latency_p50_us: Vec<Option<f64>>,
     pub latency_p99_us: Vec<Option<f64>>,
     /// `null` in the step in which the run ends.
@@ -237,7 +243,7 @@ pub struct Series {
     pub generator_cpu_cores: Vec<Option<f64>>,
     pub steal_cores: Vec<Option<f64>>,
     pub server_memory_bytes: Vec<f64>,
-    /// Per step the buckets with something in them: `[index into heat_edges_us, deliveries]`.
+    /// Non-empty buckets of each step: `[index into heat_edges_us, deliveries]`.
     pub heat: Vec<Vec<(u32, u64)>>,
 }
 
@@ -246,11 +252,12 @@ pub struct Span {
     pub name: PhaseName,
     pub start_s: f64,
     pub end_s: f64,
-    /// When all had arrived, or was given up; what is between `end_s` and this belongs to the phase.
+    /// Time at which all deliveries had arrived, or at which waiting timed out. The time from `end_s` to here belongs
+    /// to the phase.
     pub drained_s: f64,
 }
 
-/// One (part, target, transport) over its loads.
+/// One combination of part, target and transport over its loads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     pub part: String,
@@ -258,17 +265,18 @@ pub struct Curve {
     pub transport: String,
     /// Indexes into [`Analysis::points`], by rising load.
     pub points: Vec<u32>,
-    /// From which load on it was saturated; none if it carried all.
+    /// Load at which the server is saturated. `None` if the server carried all loads.
     pub knee: Option<Knee>,
-    /// What the knee counts as late.
+    /// Highest p99 that does not count as late for the knee.
     pub knee_p99_s_max: f64,
-    /// With [`USL_POINTS_MIN`] loads or more, where the fit is determined.
+    /// Fit of the scalability law. Present with [`USL_POINTS_MIN`] loads or more, if the fit is determined.
     pub usl: Option<UslPanel>,
-    /// Memory over connections, if connections are the load.
+    /// Memory as a function of connections, if the number of connections is the load.
     pub memory: Option<MemoryLine>,
 }
 
-/// The Universal Scalability Law asks for more than three loads to say anything, and for twice that to say it with an interval.
+/// Minimum number of loads for a fit of the Universal Scalability Law. A fit needs more than three loads, and an
+/// interval needs twice as many.
 pub const USL_POINTS_MIN: usize = 6;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -279,11 +287,11 @@ pub struct UslPanel {
     pub sigma: Interval,
     /// Coherence.
     pub kappa: Interval,
-    /// Where the curve bends down; none if it does not.
+    /// Load at which throughput is highest. `None` if the curve has no maximum.
     pub peak_load: Option<f64>,
-    /// By rising load.
+    /// Points by rising load.
     pub points: Vec<UslPoint>,
-    /// The largest residual, without its sign.
+    /// Largest absolute residual.
     pub residual_max: f64,
 }
 
@@ -296,20 +304,21 @@ pub struct UslPoint {
     pub residual: f64,
 }
 
-/// `memory = base + per connection x connections`, least squares.
+/// Line `memory = base + bytes_per_connection x connections`, fitted by least squares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryLine {
     pub bytes_per_connection: Interval,
     pub base_bytes: Interval,
     /// Share of the variance that the line explains.
     pub r_squared: f64,
-    /// The largest distance of a run from the line, as a share of the line.
+    /// Largest relative distance of a run from the line.
     pub residual_max: f64,
     /// Connections and bytes of each run.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The first target over another one: below 1 it has less.
+/// Comparison of the first target with another target. A ratio below 1 means that the first target has the lower
+/// value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rival {
     /// Indexes into [`Analysis::points`].
@@ -320,11 +329,11 @@ pub struct Rival {
     pub transport: String,
     pub load: Load,
     pub metric: Metric,
-    /// `ratio` is target over rival; the verdict is on `target`: `improved` is better than the rival.
+    /// `ratio` is target over rival. The verdict is about `target`: `improved` means better than the rival.
     pub comparison: Comparison,
 }
 
-/// A run in a line.
+/// Short entry for one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunNote {
     pub part: String,
@@ -332,11 +341,11 @@ pub struct RunNote {
     pub transport: String,
     pub load: Load,
     pub repeat: u32,
-    /// When it was run among all of its recording.
+    /// Position in the execution order of all runs of its recording.
     pub order: u32,
-    /// Index of its recording among those analysed.
+    /// Index of its recording among the analyzed recordings.
     pub recording: u32,
     pub is_valid: bool,
-    /// `code: detail` of what speaks against it.
+    /// Findings against the run, as `code: detail`.
     pub findings: Vec<String>,
 }

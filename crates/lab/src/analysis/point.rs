@@ -1,4 +1,4 @@
-//! Repeats become one point.
+//! Combines the repeats of a measurement into one point.
 
 use crate::{
     recording::{Phase, PhaseName, Run, Usage},
@@ -11,13 +11,14 @@ use super::{
     series,
 };
 
-/// The steps of the percentile curve: as many as a plot over `1 / (1 - p)` shows.
+/// Steps of the percentile curve: as many as a chart over `1 / (1 - p)` shows.
 const SHARES: [f64; 19] = [
     0.0, 0.25, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999,
     0.999999,
 ];
 
-/// Of runs that are repeats of one another, at least one, with their indexes. A run that failed before it began has no phases.
+/// Builds a point from at least one run. All runs are repeats, each with its index. A run that failed before it
+/// started has no phases.
 pub(super) fn point(runs: &[(u32, &Run)], steps_max: usize) -> Point {
     let (_, first) = runs[0];
     let valid: Vec<(u32, &Run)> = runs.iter().copied().filter(|(_, run)| run.is_valid()).collect();
@@ -43,7 +44,8 @@ pub(super) fn point(runs: &[(u32, &Run)], steps_max: usize) -> Point {
     }
 }
 
-/// The run whose p99 is in the middle; the first one if none has any.
+/// Returns the run with the median p99 latency. Runs without a latency are ordered by memory. Returns the first run
+/// if no run has a value.
 fn middle<'a>(runs: &[(u32, &'a Run)]) -> (u32, &'a Run) {
     let key = |run: &Run| Metric::LatencyP99Us.of(run).or_else(|| Metric::ServerMemoryBytes.of(run));
     let mut known: Vec<(f64, (u32, &Run))> =
@@ -59,7 +61,7 @@ fn figure_of(metric: Metric, runs: &[&Run]) -> Option<Figure> {
     Some(figure)
 }
 
-/// The middle of one value per run; none without values. The same runs give the same interval.
+/// Returns the median of one value per run, or `None` without values. The same values always give the same interval.
 pub(super) fn figure(runs: Vec<f64>) -> Option<Figure> {
     let first = *runs.first()?;
     let interval = match runs.as_slice() {
@@ -96,7 +98,7 @@ fn phases(runs: &[&Run]) -> Vec<PhaseFigures> {
     names.into_iter().filter_map(of_phase).collect()
 }
 
-/// Up to where every run has a sample beyond.
+/// Returns the percentiles up to the last one that has a sample above it in every run.
 fn percentiles(runs: &[&Run]) -> Vec<Percentile> {
     let latencies: Vec<_> = runs.iter().filter_map(|run| Some(&run.phase(PhaseName::Test)?.latency_us)).collect();
     let fewest = latencies.iter().map(|latency| latency.count()).min().unwrap_or(0);
@@ -115,7 +117,7 @@ fn percentiles(runs: &[&Run]) -> Vec<Percentile> {
     SHARES.into_iter().map_while(at).collect()
 }
 
-/// Of all runs that can tell, the one whose error is in the middle.
+/// Checks all runs with Little's law, and returns the result with the median absolute error.
 fn little(runs: &[&Run]) -> Option<LittlePanel> {
     let mut all: Vec<LittlePanel> = runs.iter().filter_map(|run| series::little(run)).collect();
     all.sort_by(|a, b| a.little.relative_error.abs().total_cmp(&b.little.relative_error.abs()));

@@ -1,4 +1,4 @@
-//! A run over time.
+//! Time series of a run.
 
 use crate::{
     histogram::{Histogram, MAX_US},
@@ -8,13 +8,15 @@ use crate::{
 
 use super::{LittlePanel, Series, Span};
 
-/// Edges of the heat map: eight per factor of ten, so that Nielsen's limits are edges.
+/// Buckets of the heat map per factor of ten. With eight, Nielsen's limits (0.1 s, 1 s, 10 s) are bucket edges.
 const PER_DECADE: i32 = 8;
-/// The shortest part of a step that gives a rate, seconds: a single poll or a burst in a shorter part would be drawn as a peak.
+/// Shortest part of a step for which a rate is computed, in seconds. In a shorter part, a single poll or burst would
+/// appear as a peak.
 const RATE_MIN_S: f64 = 0.25;
-/// Publications that must be inside for a count once a second to be worth something: one of 40 is half of what Little's law is granted.
+/// Minimum number of publications in flight for a useful count once per second. One of 40 is 2.5 %, half the
+/// tolerance of Little's law.
 const INSIDE_MIN: f64 = 40.0;
-/// And counted so often altogether: if they come by chance, the mean is then off by 1 in 60.
+/// Minimum sum of these counts over all seconds. With random arrivals, the error of the mean is then 1 in 60.
 const COUNTED_MIN: f64 = 3600.0;
 
 pub(super) fn heat_edges_us() -> Vec<f64> {
@@ -22,7 +24,7 @@ pub(super) fn heat_edges_us() -> Vec<f64> {
     edges.take_while(|edge| *edge < MAX_US as f64).collect()
 }
 
-/// Four digits: more than a picture shows, and half the bytes.
+/// Rounds to four digits. A chart shows fewer, and the report needs half the bytes.
 pub(super) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -31,7 +33,8 @@ pub(super) fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// At most `steps_max` steps, each of as many seconds as that takes. None without seconds.
+/// Builds a time series with at most `steps_max` steps of equal whole seconds. Returns `None` if the run has no
+/// seconds.
 pub(super) fn series(index: u32, run: &Run, steps_max: usize) -> Option<Series> {
     let per_step = run.seconds.len().div_ceil(steps_max.max(1));
     if per_step == 0 {
@@ -54,7 +57,7 @@ pub(super) fn series(index: u32, run: &Run, steps_max: usize) -> Option<Series> 
     for seconds in run.seconds.chunks(per_step) {
         let step = (seconds[0].at_s, seconds[seconds.len() - 1].at_s + 1.0);
         let sum = |of: fn(&Second) -> f64| seconds.iter().map(of).sum::<f64>();
-        // CPU is read at the end of each second: the last one of a run has none.
+        // CPU is read at the end of each second, so the last, incomplete second of a run has no reading.
         let cores = |of| (step.1 <= ends_s).then(|| rounded(sum(of) / (step.1 - step.0)));
         let mut latency = Histogram::default();
         seconds.iter().for_each(|second| latency.add(&second.latency_us));
@@ -73,8 +76,11 @@ pub(super) fn series(index: u32, run: &Run, steps_max: usize) -> Option<Series> 
     Some(series)
 }
 
-/// Events per second of a step. A step that the time of events covers in part has a rate over that part: a test begins and ends within a
-/// second, and half a second's events drawn as those of a second would be a drop that never was.
+/// Returns the events per second of a step. If only part of the step lies in the period of events, the rate is over
+/// that part.
+///
+/// A test begins and ends within a second. Without this correction, the first and the last step would show a false
+/// drop.
 fn rate(count: f64, (from, to): (f64, f64), during: Option<(f64, f64)>) -> Option<f64> {
     let covered_s = during.map_or(0.0, |(start, end)| to.min(end) - from.max(start)).max(0.0);
     if covered_s > 0.0 {
@@ -87,7 +93,7 @@ fn rounded_ms(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }
 
-/// What took more than 60 s is in the last bucket.
+/// Returns the row of the heat map. Durations above 60 s count in the last bucket.
 fn heat(latency: &Histogram, edges: &[f64]) -> Vec<(u32, u64)> {
     let last = edges.len() as u32 - 1;
     let mut row: Vec<(u32, u64)> = Vec::new();
@@ -102,10 +108,13 @@ fn heat(latency: &Histogram, edges: &[f64]) -> Vec<(u32, u64)> {
     row
 }
 
-/// Counts who is inside at each full second of the test: who was due until then, less who has arrived. That needs no latency, so it can be
-/// held against the latencies of the same seconds.
+/// Checks a run with Little's law.
 ///
-/// None where it would compare noise: deliveries that never come, publications that were not taken, or too few inside.
+/// Counts the messages in flight at each full second of the test: the deliveries due so far, minus those that have
+/// arrived. This count uses no latencies, so it can be compared with the latencies of the same seconds.
+///
+/// Returns `None` if the comparison would only show noise: deliveries were lost, publications were not sent, or too
+/// few were in flight.
 pub(super) fn little(run: &Run) -> Option<LittlePanel> {
     let test = run.phase(PhaseName::Test)?;
     let counts = &test.counts;
@@ -113,7 +122,7 @@ pub(super) fn little(run: &Run) -> Option<LittlePanel> {
         return None;
     }
     let copies = counts.delivered as f64 / counts.sent as f64;
-    // At the end of each second that is whole within the test, who is inside, and the latencies of that second.
+    // For each second that lies completely in the test: the number in flight at its end, and its latencies.
     let mut inside: Vec<(f64, &Histogram)> = Vec::new();
     let (mut due, mut arrived) = (0u64, 0u64);
     for second in &run.seconds {
@@ -122,7 +131,7 @@ pub(super) fn little(run: &Run) -> Option<LittlePanel> {
             inside.push((due as f64 * copies - arrived as f64, &second.latency_us));
         }
     }
-    // Between two counts: the first second has none at its beginning.
+    // Each second needs a count at its start and its end. The first second has no count at its start.
     let mut latency = Histogram::default();
     inside.iter().skip(1).for_each(|(_, of_second)| latency.add(of_second));
     let full_s = inside.len().saturating_sub(1).max(1) as f64;
@@ -166,7 +175,7 @@ mod tests {
         assert_eq!(rate(0.0, (0.0, 1.0), test), Some(0.0));
         assert_eq!(rate(100.0, (1.0, 2.0), test), Some(200.0));
         assert_eq!(rate(200.0, (2.0, 3.0), test), Some(200.0));
-        // 0.1 s tells no rate, and after the test each second is whole again.
+        // 0.1 s is too short for a rate. After the test, each step is complete again.
         assert_eq!(rate(50.0, (4.0, 5.0), test), None);
         assert_eq!(rate(3.0, (5.0, 6.0), test), Some(3.0));
         assert_eq!(rate(500.0, (0.0, 4.0), test), Some(200.0));

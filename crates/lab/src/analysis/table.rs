@@ -1,4 +1,4 @@
-//! An analysis and a comparison for terminals: plain text, as wide as it must be.
+//! Prints an analysis and a comparison as plain text for terminals. Columns are as wide as their cells.
 
 use std::fmt::{self, Write};
 
@@ -8,7 +8,7 @@ use super::{
     compare::{Outcome, Overall, Row},
 };
 
-/// The columns of [`summary`], after target, transport and load.
+/// Columns of [`summary`], after target, transport and load.
 const COLUMNS: [(Metric, &str); 5] = [
     (Metric::ServerCpuUsPerDelivery, "CPU/delivery"),
     (Metric::DeliveriesPerS, "deliveries/s"),
@@ -17,7 +17,7 @@ const COLUMNS: [(Metric, &str); 5] = [
     (Metric::ServerMemoryBytes, "memory"),
 ];
 
-/// A line per point, and below it what must be known to read it.
+/// Returns one line per point, followed by notes that are needed to read the figures.
 pub fn summary(analysis: &Analysis) -> String {
     let has_parts = analysis.points.iter().any(|point| !point.part.is_empty());
     let mut head = vec!["target", "transport", "load"];
@@ -76,7 +76,7 @@ fn cell(metric: Metric, figure: Option<&Figure>) -> String {
     })
 }
 
-/// What speaks against a point, the worst first.
+/// Returns the most serious problem of a point, or `ok`.
 fn verdict(analysis: &Analysis, point: &Point) -> String {
     let curve = analysis
         .curves
@@ -101,7 +101,7 @@ fn verdict(analysis: &Analysis, point: &Point) -> String {
     }
 }
 
-/// With the unit that fits: `312 us`, `1.24 ms`, `48.1 MB`, `12,345`.
+/// Formats a value with a suitable unit: `312 us`, `1.24 ms`, `48.1 MB`, `12,345`.
 pub fn shown(metric: Metric, value: f64) -> String {
     let unit = metric.info().unit;
     match unit.as_str() {
@@ -116,7 +116,7 @@ pub fn shown(metric: Metric, value: f64) -> String {
     }
 }
 
-/// Three that count, and thousands apart.
+/// Formats a number with three significant digits, or with commas between thousands.
 fn digits(value: f64) -> String {
     match value.abs() {
         size if size >= 999.5 => {
@@ -131,7 +131,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// The first `names` columns are text; the last one, too.
+/// Formats a table. The first `names` columns and the last column are text.
 fn table(head: &[&str], rows: Vec<Vec<String>>, names: usize) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
@@ -154,7 +154,7 @@ fn table(head: &[&str], rows: Vec<Vec<String>>, names: usize) -> String {
     text
 }
 
-/// The table, what differs, and the sentence.
+/// Prints the table of rows, the differences and the summary sentence.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.rows.is_empty() {
@@ -188,7 +188,7 @@ impl fmt::Display for Outcome {
 }
 
 impl Overall {
-    /// What a shell is told: 0 no regression, 1 regression, 2 refused or nothing to judge by.
+    /// Returns the exit code of the command: 0 no regression, 1 regression, 2 refused or no verdict.
     pub fn exit_code(self) -> u8 {
         match self {
             Overall::WithinNoise | Overall::Improved => 0,

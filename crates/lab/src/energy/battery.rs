@@ -1,10 +1,12 @@
-//! How long a battery lasts, and whether that is what Karadogan found.
+//! Computes battery life, and compares it with Karadogan's results.
 
 use crate::wire::Battery;
 
-/// Karadogan, tables 3.9 and 3.12: mean power of a phone that relays for so many peers, and the hours that its 8 Wh battery lasts by that.
+/// Karadogan, tables 3.9 and 3.12: mean power of a phone that relays for a number of peers, and the resulting hours
+/// of its 8 Wh battery.
 ///
-/// The hours are 8 Wh over the power, to a tenth (the text rounds further, to 6, 5, 5 and 3.5 h; ERRATA E-K11).
+/// The hours are 8 Wh divided by the power, rounded to a tenth. The text rounds further, to 6, 5, 5 and 3.5 h (ERRATA
+/// E-K11).
 const KARADOGAN: [(&str, f64, f64); 4] = [
     ("multiplexing, 10 peers", 1.32072, 6.1),
     ("multiplexing, 49 peers", 1.69509, 4.7),
@@ -13,12 +15,15 @@ const KARADOGAN: [(&str, f64, f64); 4] = [
 ];
 const KARADOGAN_WH: f64 = 8.0;
 
-/// Errors: none; no power at all lasts for ever.
+/// Returns the battery life in hours. Zero power gives an infinite life.
 pub fn hours(capacity_wh: f64, power_w: f64) -> f64 {
     capacity_wh / power_w
 }
 
-/// Karadogan's four figures recomputed, and the same phone's life by an energy bill in joules per day on top of what it draws anyway.
+/// Returns the battery life for Karadogan's four power figures, and for each entry of `days`.
+///
+/// Units: an entry of `days` is a name and the radio's energy in joules per day. `base_w` is the power of the rest of
+/// the phone.
 pub fn lasts(capacity_wh: f64, base_w: f64, days: &[(String, f64)]) -> Vec<Battery> {
     let published = KARADOGAN.map(|(what, power_w, published)| Battery {
         what: format!("Karadogan, {what}"),

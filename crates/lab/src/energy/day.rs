@@ -1,40 +1,41 @@
-//! A day of one client as packets.
+//! Models one day of a client as a sequence of packets.
 
 use super::radio::{Direction, Packet};
 
 pub const DAY_S: f64 = 86_400.0;
 
-/// IP bytes of one unit, in each direction.
+/// IP bytes of one event in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     pub up_bytes: f64,
     pub down_bytes: f64,
 }
 
-/// How a client is reached.
+/// Method by which messages reach a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Way {
-    /// Messages are pushed. After so much silence of the server there is a heartbeat.
+    /// Messages are pushed. The server sends a heartbeat after each `heartbeat_s` of silence.
     Push { heartbeat_s: f64 },
-    /// The same; but only what the client says counts as life, so heartbeats go on among messages.
+    /// Messages are pushed, but only traffic from the client counts as a sign of life. Heartbeats therefore also
+    /// occur between messages.
     PushAndAsk { heartbeat_s: f64 },
-    /// A request is held for so long, and answered by the next message or by nothing.
+    /// Long polling: a request is held for `hold_s` at most. The answer is the next message, or empty.
     Hold { hold_s: f64 },
-    /// A request each.
+    /// Polling: one request every `every_s`.
     Poll { every_s: f64 },
 }
 
-/// A day that begins with a drive: so many messages, one each `every_s`; then silence.
+/// Start of a day with a drive: `messages` messages, one every `every_s`, then no more messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drive {
     pub messages: u32,
     pub every_s: f64,
 }
 
-/// What happens, one after the other: connection, messages and silences with what they cost.
+/// Returns the events of a day in time order, each with its cost: the connection, messages and silent periods.
 ///
-/// Polls that are rarer than messages get several at once; here each answer carries one, so give [`Way::Poll`] no longer interval than
-/// [`Drive::every_s`] unless there are no messages.
+/// In reality, polls that are rarer than messages return several messages at once. This model returns one message per
+/// poll, so the interval of [`Way::Poll`] must not exceed [`Drive::every_s`] unless there are no messages.
 pub fn day(way: Way, drive: Drive, connection: Cost, message: Cost, silence: Cost) -> Vec<(f64, Cost)> {
     let mut events = vec![(0.0, connection)];
     let messages = (1..=drive.messages).map(|n| f64::from(n) * drive.every_s);
@@ -75,7 +76,7 @@ pub fn day(way: Way, drive: Drive, connection: Cost, message: Cost, silence: Cos
     events
 }
 
-/// As what a radio carries: one packet in each direction.
+/// Converts events to packets of a radio: one packet in each direction per event.
 pub fn packets(events: &[(f64, Cost)]) -> impl Iterator<Item = Packet> {
     events.iter().flat_map(|(at_s, cost)| {
         [(Direction::Down, cost.down_bytes), (Direction::Up, cost.up_bytes)].map(|(direction, bytes)| Packet {
@@ -106,7 +107,8 @@ mod tests {
         (of(MESSAGE), of(SILENCE))
     }
 
-    /// Somogyi's counts, as corrected: 21,600 polls (his day has one at its end, ours stops before), 2,763 empty answers.
+    /// Somogyi's counts, as corrected: 21,600 polls and 2,763 empty answers. His day has a poll at its end; this
+    /// model stops before it.
     #[test]
     fn days_have_as_many_events_as_arithmetic_says() {
         assert_eq!(count(Way::Poll { every_s: 4.0 }, DRIVE), (700, 20_899));

@@ -1,6 +1,6 @@
-//! What a radio costs: packets with their times in, joules out, on a virtual clock.
+//! Energy model of a radio: converts packets with times to joules, on a virtual clock.
 //!
-//! The parameters are in `radios.toml`, each with its source. Read first: [`Radio::spend`], [`Radios::load`].
+//! The parameters and their sources are in `radios.toml`. Read first: [`Radio::spend`], [`Radios::load`].
 
 mod battery;
 pub mod day;

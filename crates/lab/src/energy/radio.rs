@@ -1,4 +1,4 @@
-//! A radio as a ladder of states (`radios.toml` explains it).
+//! State machine of a radio. The radio falls from one state to the next while it is silent (see `radios.toml`).
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 const OURS: &str = include_str!("radios.toml");
 
-/// The radios of a file.
+/// Radios described in a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Radios {
@@ -18,14 +18,14 @@ pub struct Radios {
 #[serde(deny_unknown_fields)]
 pub struct Radio {
     pub name: String,
-    /// Where the figures are from.
+    /// Source of the figures.
     pub source: String,
-    /// Joules for what is carried, on top of the state's power.
+    /// Energy per megabit sent or received, in addition to the power of the state.
     #[serde(default)]
     pub up_j_per_mbit: f64,
     #[serde(default)]
     pub down_j_per_mbit: f64,
-    /// The busiest first; the last one lasts for ever.
+    /// States of the radio, the most active first. The radio stays in the last one without a time limit.
     pub state: Vec<State>,
 }
 
@@ -34,10 +34,10 @@ pub struct Radio {
 pub struct State {
     pub name: String,
     pub power_w: f64,
-    /// Silence after which the next state begins.
+    /// Silent time after which the next state begins. `None` for the last state.
     pub lasts_s: Option<f64>,
     pub ping: Option<Ping>,
-    /// To the first state. All but the first state have one.
+    /// Promotion to the first state. All states except the first have one.
     pub promotion: Option<Promotion>,
     pub carries: Option<Small>,
 }
@@ -57,7 +57,7 @@ pub struct Promotion {
     pub lasts_s: f64,
 }
 
-/// The largest packets that need no promotion.
+/// Largest packets that the state carries without a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Small {
@@ -78,16 +78,16 @@ pub struct Packet {
     pub bytes: u64,
 }
 
-/// Where the energy of a trace went.
+/// Energy of a trace, by use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spent {
-    /// Per state, as in [`Radio::state`].
+    /// Energy and time per state, in the order of [`Radio::state`].
     pub states_j: Vec<f64>,
     pub states_s: Vec<f64>,
     pub promotion_j: f64,
     pub promotion_s: f64,
     pub transfer_j: f64,
-    /// Times that the radio was lifted by a promotion that takes time.
+    /// Number of promotions that take time.
     pub promotions: u64,
 }
 
@@ -98,16 +98,16 @@ impl Spent {
 }
 
 impl State {
-    /// With its pings.
+    /// Returns the mean power of the state, including its pings.
     pub fn mean_power_w(&self) -> f64 {
         self.power_w + self.ping.map_or(0.0, |ping| (ping.power_w - self.power_w) * ping.on_s / ping.every_s)
     }
 }
 
 impl Radios {
-    /// Those of a file, or ours.
+    /// Loads the radios of a file, or the built-in ones.
     ///
-    /// Errors: it cannot be read, or says something that no radio can do.
+    /// Errors: the file cannot be read, or it has values that are not valid for a radio.
     pub fn load(file: Option<&Path>) -> anyhow::Result<Radios> {
         match file {
             None => Radios::parse(OURS).context("radios.toml of ours"),
@@ -159,12 +159,15 @@ impl Radio {
         Ok(())
     }
 
-    /// What these packets, sorted by time, cost from 0 to `until_s`; the radio sleeps at first. A packet takes no time itself: a message is
-    /// short beside any timer here. A packet more at the end never saves energy; between others it may, as it keeps the radio awake for them.
+    /// Returns the energy of these packets from time 0 to `until_s`. The radio starts in its last state.
+    ///
+    /// Shape: `packets` are sorted by time. A packet takes no time itself, because a message is short compared with
+    /// all timers here. An additional packet at the end never saves energy. Between other packets it can, because it
+    /// keeps the radio awake for them.
     /// Cost: O(packets).
     ///
     /// ```text
-    ///   first ◄──promotion── any other, unless it carries so small a packet itself
+    ///   first ◄──promotion── any other state, unless that state carries the small packet itself
     ///     └─silence─► second ─silence─► .. ─silence─► last
     /// ```
     pub fn spend(&self, packets: impl IntoIterator<Item = Packet>, until_s: f64) -> Spent {
@@ -183,10 +186,10 @@ impl Radio {
 struct Run<'a> {
     radio: &'a Radio,
     until_s: f64,
-    /// Until when all is accounted for; what comes during a promotion waits for its end.
+    /// End of the accounted time. A packet that arrives during a promotion waits until the promotion ends.
     now_s: f64,
     state: usize,
-    /// When this state was entered, or its silence began anew.
+    /// Time at which the current state was entered, or of the last packet.
     since_s: f64,
     spent: Spent,
 }
@@ -266,7 +269,7 @@ mod tests {
         is(spent.states_j[3], (100.0 - 0.26 - 0.1 - 0.02 - 10.0) * paging_w);
         is(spent.transfer_j, 0.008 * 0.43839);
         assert_eq!(spent.promotions, 1);
-        // lab.md's own sum, without pings and paging: 0.26 * 1.21 + 10.12 * 1.06 = 11.0 J.
+        // The sum in lab.md, without pings and paging: 0.26 * 1.21 + 10.12 * 1.06 = 11.0 J.
         assert!((spent.total_j() - spent.states_j[3] - 11.0).abs() < 0.4, "{spent:?}");
     }
 
@@ -274,7 +277,7 @@ mod tests {
     fn lte_that_is_still_connected_needs_no_promotion() {
         let spent = radio("lte").spend([up(0.0, 0), up(5.0, 0)], 5.26);
         assert_eq!(spent.promotions, 1);
-        // From 5.0 active again for 0.1 s, then short DRX for 0.02 s, the rest long DRX.
+        // From 5.0: active again for 0.1 s, then short DRX for 0.02 s, then long DRX.
         is(spent.states_s[0], 0.1 + 0.1);
         is(spent.states_s[1], 0.02 + 0.02);
         is(spent.states_s[2], 5.0 - 0.26 - 0.12 + 0.14);
@@ -291,7 +294,7 @@ mod tests {
 
     #[test]
     fn umts_carries_little_in_fach_and_is_promoted_for_more() {
-        // At 8 s it is in FACH (2 s promotion, 4 s DCH, then 10 s).
+        // At 8 s the radio is in FACH (2 s promotion, 4 s DCH, then 10 s FACH).
         let small = radio("3g").spend([up(0.0, 100), up(8.0, 543)], 60.0);
         is(small.total_j(), 2.0 * 0.65 + 4.0 * 1.3 + (2.0 + 10.0) * 0.3);
         let large = radio("3g").spend([up(0.0, 100), up(8.0, 544)], 60.0);
@@ -324,7 +327,8 @@ mod tests {
         }
     }
 
-    /// Energies of ever more packets; a new one comes at any time, or behind all others.
+    /// Checks that more packets never need less energy. Each packet is added at a random time, or after all others if
+    /// `only_behind`.
     fn never_falls(name: &str, only_behind: bool) {
         let (radio, mut rng) = (radio(name), Pcg64Mcg::seed_from_u64(7));
         for _ in 0..300 {
@@ -346,7 +350,7 @@ mod tests {
     #[test]
     fn more_traffic_never_costs_less() {
         ["lte", "3g", "wifi"].into_iter().for_each(|name| never_falls(name, true));
-        // Between others, a packet may spare a later one its promotion (it keeps the radio awake): not without any.
+        // With a promotion that takes no time, an earlier packet cannot save a later one its promotion energy.
         never_falls("wifi", false);
     }
 

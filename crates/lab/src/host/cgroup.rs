@@ -1,8 +1,8 @@
-//! What the cgroup of this process allows; both versions may be mounted beside each other.
+//! Limits of the cgroup of this process. Cgroup versions 1 and 2 may both be mounted.
 
 use std::{fs, path::Path};
 
-/// CPU time per time, in cores; none if it is not limited.
+/// Returns the CPU quota in cores, or `None` if CPU is not limited.
 pub fn cpu_quota() -> Option<f64> {
     let of_1 = |folder: &Path| {
         let number = |file: &str| read(folder, file)?.parse::<f64>().ok();
@@ -14,10 +14,10 @@ pub fn cpu_quota() -> Option<f64> {
     lowest("cpu", of_1, |folder| quota(&read(folder, "cpu.max")?))
 }
 
-/// In bytes; none if it is not limited.
+/// Returns the memory limit in bytes, or `None` if memory is not limited.
 pub fn memory_limit() -> Option<u64> {
     let bytes = |folder: &Path, file: &str| read(folder, file)?.parse::<u64>().ok();
-    // Version 1 says "no limit" by a number that is no memory.
+    // Version 1 reports "no limit" as a number larger than any memory.
     let of_1 = |folder: &Path| {
         bytes(folder, "memory.limit_in_bytes").filter(|limit| *limit < 1 << 62).map(|limit| limit as f64)
     };
@@ -28,13 +28,14 @@ fn read(folder: &Path, file: &str) -> Option<String> {
     super::proc::line(folder.join(file))
 }
 
-/// `cpu.max` of version 2: quota and period in microseconds, or `max`.
+/// Parses `cpu.max` of version 2: quota and period in microseconds, or `max`.
 fn quota(line: &str) -> Option<f64> {
     let (quota, period) = line.split_once(' ')?;
     Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
 }
 
-/// The lowest limit from the group of this process up to the root, in either version: all of them hold.
+/// Returns the lowest limit from the group of this process up to the root, in either version. All of these limits
+/// apply.
 fn lowest(controller: &str, of_1: impl Fn(&Path) -> Option<f64>, of_2: impl Fn(&Path) -> Option<f64>) -> Option<f64> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut limits = Vec::new();

@@ -1,4 +1,4 @@
-//! What limits this machine, and the command that changes it.
+//! Checks the limits of this machine, and gives the command that changes each one.
 
 use std::{env, fmt, path::Path};
 
@@ -7,16 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{cgroup, proc, provenance};
 
-/// Descriptors of a process besides its connections: files, timers, epoll, a reserve.
+/// Descriptors of a process that are not connections: files, timers, epoll, and a reserve.
 const DESCRIPTORS_BESIDE: u64 = 1024;
-/// Memory of a connection with both its ends, in the kernel, the generator and a server that is no miser.
+/// Memory of a connection for both ends: in the kernel, the generator and a server that uses much memory.
 const CONNECTION_BYTES: u64 = 64 << 10;
-/// Source addresses that the generator may take from 127.0.0.0/8.
+/// Maximum number of source addresses that the generator may take from 127.0.0.0/8.
 const SOURCES_MAX: u64 = 250;
-/// A queue of connections that nobody has accepted yet, for as many as a server can take up in one turn.
+/// Maximum needed length of the accept queue: as many connections as a server accepts in one iteration of its event
+/// loop.
 const BACKLOG_MAX: u64 = 4096;
 
-/// What was found, for so many connections with both ends on this machine.
+/// Result of all checks for a number of connections, with both ends on this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Diagnosis {
     pub connections: u64,
@@ -29,9 +30,9 @@ pub struct Check {
     pub now: String,
     pub needed: String,
     pub standing: Standing,
-    /// What it means.
+    /// Explanation of the check.
     pub why: String,
-    /// The command that changes it, as one would type it.
+    /// Shell command that fixes the problem.
     pub fix: Option<String>,
 }
 
@@ -39,15 +40,15 @@ pub struct Check {
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
     Good,
-    /// It limits a run of this size.
+    /// The value limits a run of this size.
     Short,
-    /// A tool that only some targets or checks need.
+    /// Missing tool that only some targets or checks need.
     Absent,
-    /// This machine does not tell.
+    /// The machine does not report this value.
     Unknown,
 }
 
-/// What the machine says of itself; none where it does not tell.
+/// Values that the machine reports. `None` if the machine does not report a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
     pub descriptors_soft: Option<u64>,
@@ -57,29 +58,29 @@ pub struct Machine {
     pub ports: Option<(u64, u64)>,
     pub somaxconn: Option<u64>,
     pub syn_backlog: Option<u64>,
-    /// Pages: low, pressure, maximum.
+    /// TCP memory limits in pages: low, pressure, maximum.
     pub tcp_mem: Option<[u64; 3]>,
-    /// None also if connections are not tracked.
+    /// Also `None` if connections are not tracked.
     pub conntrack_max: Option<u64>,
     pub cores: Option<u64>,
-    /// None if it is not limited.
+    /// `None` if CPU is not limited.
     pub cpu_quota: Option<f64>,
     pub memory_available: Option<u64>,
-    /// None if it is not limited.
+    /// `None` if memory is not limited.
     pub memory_limit: Option<u64>,
     pub congestion: Option<String>,
     pub clock_source: Option<String>,
     pub governor: Option<String>,
     pub has_pressure: bool,
-    /// Paths of [`TOOLS`] that were found, in their order.
+    /// Path of each tool in [`TOOLS`], in the same order. `None` if the tool was not found.
     pub tools: Vec<Option<String>>,
 }
 
-/// Something that a target or a check needs.
+/// Tool that a target or a check needs.
 pub struct Tool {
     pub name: &'static str,
     pub needed_for: &'static str,
-    /// Names in `PATH`, or whole paths.
+    /// Names in `PATH`, or absolute paths.
     files: &'static [&'static str],
     fix: &'static str,
 }
@@ -163,7 +164,7 @@ impl Machine {
         let limits = getrlimit(Resource::Nofile);
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Machine {
-            // None is no limit there.
+            // For these limits, `None` means unlimited.
             descriptors_soft: Some(limits.current.unwrap_or(u64::MAX)),
             descriptors_hard: Some(limits.maximum.unwrap_or(u64::MAX)),
             nr_open: number("fs.nr_open"),
@@ -185,7 +186,7 @@ impl Machine {
         }
     }
 
-    /// What of it is enough for so many connections, both ends of them here.
+    /// Checks whether this machine is sufficient for a number of connections with both ends on it.
     pub fn examine(&self, connections: u64) -> Diagnosis {
         let mut checks = self.descriptors(connections);
         checks.extend(self.network(connections));
@@ -195,7 +196,8 @@ impl Machine {
         Diagnosis { connections, checks }
     }
 
-    /// In the order in which they are to be changed: a hard limit cannot go beyond what the kernel allows.
+    /// Checks the descriptor limits, in the order in which they must be changed: a hard limit cannot exceed
+    /// `fs.nr_open`.
     fn descriptors(&self, connections: u64) -> Vec<Check> {
         let (process, both) = (connections + DESCRIPTORS_BESIDE, 2 * (connections + DESCRIPTORS_BESIDE));
         let soft = self.descriptors_soft.map_or(String::new(), |soft| format!(", of which {} at first", count(soft)));
@@ -276,7 +278,7 @@ impl Machine {
         ]
     }
 
-    /// What figures mean, rather than how large they may be.
+    /// Checks the settings that affect the meaning of figures rather than their size.
     fn measuring(&self) -> Vec<Check> {
         let one_of = |what: &str, now: &Option<String>, good: &[&str], needed: &str| Check {
             what: what.to_owned(),
@@ -359,13 +361,13 @@ impl Check {
 }
 
 impl Diagnosis {
-    /// Whether nothing limits a run of this size. Tools that only some targets need do not count.
+    /// Returns whether nothing limits a run of this size. Missing tools that only some targets need do not count.
     pub fn is_good(&self) -> bool {
         self.checks.iter().all(|check| check.standing != Standing::Short)
     }
 }
 
-/// One line per check; below those that are not good, the command that changes it.
+/// Prints one line per check. Below each check that is not good, prints the command that fixes it.
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width =
@@ -400,7 +402,7 @@ fn mebibytes(bytes: u64) -> String {
     format!("{} MiB", count(bytes >> 20))
 }
 
-/// With commas between thousands.
+/// Formats a number with commas between thousands.
 fn count(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =
@@ -408,7 +410,7 @@ fn count(number: u64) -> String {
     groups.join(",")
 }
 
-/// A whole path, or a name in `PATH`.
+/// Returns the path of a tool. `file` is an absolute path or a name in `PATH`.
 fn find(file: &str) -> Option<String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut places = env::split_paths(&path).map(|folder| folder.join(file));
@@ -478,7 +480,7 @@ mod tests {
         assert_eq!(backlog.fix.unwrap(), "sudo sysctl -w net.ipv4.tcp_max_syn_backlog=4096");
     }
 
-    /// A machine on which every fix was followed is good.
+    /// A machine on which every fix was applied must be good.
     #[test]
     fn fixes_fix() {
         for connections in [1, 100, 50_000, 1_000_000] {

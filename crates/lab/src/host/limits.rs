@@ -1,12 +1,13 @@
-//! What a process may, raised as far as this user may raise it.
+//! Raises the limits of this process as far as the user is allowed to.
 
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getpriority_process, getrlimit, setpriority_process, setrlimit};
 
-/// Above what else runs on a machine, as far below what the kernel needs.
+/// Nice value: a higher priority than normal processes, but below the priority that the kernel needs.
 const NICE: i32 = -10;
 
-/// Allows this process, and those that it starts, at least so many descriptors. Root may go beyond the hard limit, up to `fs.nr_open`.
+/// Raises the limit of open descriptors to at least `wanted`, for this process and its children. Root may exceed the
+/// hard limit, up to `fs.nr_open`.
 ///
 /// Errors: the system allows fewer.
 pub fn raise_descriptors(wanted: u64) -> anyhow::Result<()> {
@@ -24,13 +25,14 @@ pub fn raise_descriptors(wanted: u64) -> anyhow::Result<()> {
     })
 }
 
-/// Lets this thread, and what it starts, go before what else runs here; or does nothing, if that is not allowed. Returns how it was.
+/// Raises the priority of this thread and its children, and returns the previous nice value. Returns `None`, without
+/// a change, if this is not allowed.
 pub fn raise_priority() -> Option<i32> {
     let before = getpriority_process(None).ok()?;
     setpriority_process(None, NICE.min(before)).ok().map(|()| before)
 }
 
-/// As it was before.
+/// Restores the nice value that [`raise_priority`] returned.
 pub fn restore_priority(before: Option<i32>) {
     let _ = before.map(|before| setpriority_process(None, before));
 }

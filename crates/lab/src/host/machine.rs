@@ -1,4 +1,4 @@
-//! What the whole machine does.
+//! Resource use of the whole machine.
 
 use std::{collections::HashMap, fs};
 
@@ -9,29 +9,32 @@ use super::{
     process::tick_ns,
 };
 
-/// The machine at one moment. What ends in `_s`, `_us` counts up from boot.
+/// State of the machine at one moment. Values that end in `_s` or `_us` are counters since boot, unless noted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineSample {
     pub cores: Vec<CoreSample>,
-    /// Percent of the last ten seconds in which something waited for a CPU. None where the kernel does not tell.
+    /// Percentage of the last ten seconds in which at least one task waited for a CPU. `None` if the kernel does not
+    /// report this.
     pub pressure_avg10: Option<f64>,
     pub pressure_total_us: Option<u64>,
     pub tcp_memory_bytes: u64,
-    /// Sockets in use and in TIME-WAIT.
+    /// Sockets in use, and sockets in TIME-WAIT.
     pub tcp_in_use: u64,
     pub tcp_time_wait: u64,
-    /// CPU of all processes that are not sampled, since the first sample. Threads of the kernel are left out: much of their work is for the
-    /// processes that are. What came and went between two samples is missed.
+    /// CPU time of all processes that are not sampled, since the first sample.
+    ///
+    /// Kernel threads are excluded, because much of their work is for the sampled processes. Processes that start and
+    /// end between two samples are missed.
     pub others_s: f64,
-    /// Of those processes, the one that has used most CPU since the sample before.
+    /// The process among these that used the most CPU since the previous sample.
     pub busiest_other: Option<Busy>,
 }
 
-/// Exact to the tick of the kernel, 10 ms.
+/// Counters of one core. Resolution: one kernel tick, 10 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoreSample {
     pub busy_s: f64,
-    /// Given to other guests while this core had work.
+    /// Time given to other guests while this core had work.
     pub steal_s: f64,
     pub all_s: f64,
 }
@@ -40,7 +43,7 @@ pub struct CoreSample {
 pub struct Busy {
     pub pid: u32,
     pub name: String,
-    /// Of one core: 0.5 is half of it.
+    /// CPU use in cores: 0.5 is half a core.
     pub cores: f64,
 }
 
@@ -69,18 +72,20 @@ impl MachineSample {
     }
 }
 
-/// Finds who else is at work, from look to look.
+/// Measures the CPU use of all other processes between calls of [`Others::look`].
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// Start and ticks of all processes.
+    /// Start time and CPU ticks of all processes at the previous call.
     was: HashMap<u32, (u64, u64)>,
     at_s: f64,
     sum: u64,
 }
 
 impl Others {
-    /// What all that `is_ours` does not claim have used since the first look, in seconds, and the busiest of them since the last.
-    /// `now_s` is of any steady clock.
+    /// Returns the CPU seconds of all processes not matched by `is_ours` since the first call, and the busiest of
+    /// them since the last call.
+    ///
+    /// Units: `now_s` is in seconds of any steady clock.
     pub fn look(&mut self, all: &[(u32, Stat)], now_s: f64, is_ours: impl Fn(u32) -> bool) -> (f64, Option<Busy>) {
         let is_first = self.was.is_empty();
         let (tick_s, passed_s) = (tick_ns() as f64 / 1e9, now_s - self.at_s);
@@ -100,7 +105,7 @@ impl Others {
         let busiest = busiest.filter(|_| passed_s > 0.0).map(|(ticks, pid, stat)| Busy {
             pid,
             name: stat.name.clone(),
-            // Ticks say nothing about a few milliseconds.
+            // Ticks are too coarse for a few milliseconds.
             cores: ticks as f64 * tick_s / passed_s.max(0.5),
         });
         self.was = all.iter().map(|(pid, stat)| (*pid, (stat.started, ticks_of(stat)))).collect();
@@ -125,7 +130,7 @@ mod tests {
         let is_ours = |pid: u32| pid == 1;
         let first = [(1, stat(0, false)), (2, stat(0, true)), (3, stat(50, false)), (4, stat(70, false))];
         assert_eq!(others.look(&first, 10.0, is_ours), (0.0, None), "nothing to compare with");
-        // A second and a half later; 5 is new.
+        // 1.5 seconds later. Process 5 is new.
         let then = [
             (1, stat(999, false)),
             (2, stat(999, true)),

@@ -1,6 +1,7 @@
-//! The machine that measures: what it uses meanwhile, whether it was fit to measure, what it is, and what limits it.
+//! The measuring machine: its resource use during a run, whether it was fit to measure, what it is, and its limits.
 //!
-//! Linux only, from `/proc` and `/sys` and one system call: no program is started, so that watching costs next to nothing.
+//! Linux only. Data comes from `/proc`, `/sys` and one system call. No program is started, so monitoring costs almost
+//! nothing.
 
 mod cgroup;
 pub mod doctor;

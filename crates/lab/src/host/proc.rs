@@ -1,30 +1,30 @@
-//! The text formats of `/proc`.
+//! Parsers for the text formats of `/proc`.
 //!
-//! Source: `proc_pid_stat(5)` and its siblings; kernel documentation, "filesystems/proc.rst", "accounting/psi.rst".
+//! Source: `proc_pid_stat(5)` and related pages; kernel documentation, "filesystems/proc.rst", "accounting/psi.rst".
 
 use std::{fs, io, path::Path};
 
-/// What one line of `/proc/PID/stat` says. Times are in ticks of the clock.
+/// Fields of one line of `/proc/PID/stat`. Times are in clock ticks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stat {
     pub name: String,
     pub parent: u32,
-    /// A zombie has left; only its parent has not looked yet.
+    /// A zombie has ended, but its parent has not waited for it yet.
     pub is_zombie: bool,
-    /// A thread of the kernel.
+    /// True for a kernel thread.
     pub is_kernel: bool,
     pub user: u64,
     pub system: u64,
-    /// Of children that are gone and were waited for, with theirs.
+    /// CPU time of ended children that were waited for, including their children.
     pub reaped_user: u64,
     pub reaped_system: u64,
     pub threads: u32,
-    /// After boot; with the process number it names a process once and for all.
+    /// Start time after boot. Together with the process number, it identifies a process uniquely.
     pub started: u64,
     pub rss_pages: u64,
 }
 
-/// `include/linux/sched.h`.
+/// Flag of a kernel thread, from `include/linux/sched.h`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
 impl Stat {
@@ -33,7 +33,7 @@ impl Stat {
     }
 
     pub fn parse(line: &str) -> Option<Stat> {
-        // A name may hold anything, brackets and spaces included.
+        // A process name may contain any characters, including brackets and spaces.
         let (head, rest) = line.rsplit_once(") ")?;
         let name = head.split_once('(')?.1.to_owned();
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -54,25 +54,26 @@ impl Stat {
     }
 }
 
-/// All processes there are, those that end meanwhile left out. Cost: some 20 us each.
+/// Returns all processes, except those that end during the call. Cost: about 20 us per process.
 pub fn processes() -> io::Result<Vec<(u32, Stat)>> {
     let numbers = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     Ok(numbers.filter_map(|pid| Some((pid, Stat::read(pid)?))).collect())
 }
 
-/// The value behind `key` in lines of `key: value`, with what follows (a unit).
+/// Returns the value of `key` in lines of the form `key: value`, including a unit.
 pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix(':')?.trim()))
 }
 
-/// As [`field`], for whole numbers; `kB` makes them bytes.
+/// Returns the value of `key` as a whole number. A value in `kB` is converted to bytes.
 pub fn number(text: &str, key: &str) -> Option<u64> {
     let mut words = field(text, key)?.split_ascii_whitespace();
     let value: u64 = words.next()?.parse().ok()?;
     Some(if words.next() == Some("kB") { value * 1024 } else { value })
 }
 
-/// How often processes waited for a CPU: share in percent of the last ten seconds, and microseconds since boot.
+/// CPU pressure: percentage of the last ten seconds in which processes waited for a CPU, and total waiting time in
+/// microseconds since boot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pressure {
     pub avg10: f64,
@@ -91,23 +92,23 @@ impl Pressure {
     }
 }
 
-/// Ticks since boot of one core.
+/// CPU time of one core since boot, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Core {
     pub busy: u64,
-    /// What the hypervisor gave to others while this core had work.
+    /// Time that the hypervisor gave to other guests while this core had work.
     pub steal: u64,
     pub all: u64,
 }
 
-/// The lines `cpuN` of `/proc/stat`.
+/// Parses the lines `cpuN` of `/proc/stat`.
 pub fn cores(text: &str) -> Vec<Core> {
     let line = |line: &str| {
         let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
-        // Without a number it is the sum; the words are glued to `cpu` otherwise.
+        // The line `cpu` without a number is the sum of all cores.
         line.as_bytes().get(3).filter(|byte| byte.is_ascii_digit())?;
         words.next();
-        // user nice system idle iowait irq softirq steal; guests are part of user already.
+        // Fields: user nice system idle iowait irq softirq steal. Guest time is already part of user.
         let ticks: Vec<u64> = words.take(8).map_while(|word| word.parse().ok()).collect();
         let [user, nice, system, idle, iowait, irq, softirq, steal] = ticks.try_into().ok()?;
         let busy = user + nice + system + irq + softirq;
@@ -116,19 +117,19 @@ pub fn cores(text: &str) -> Vec<Core> {
     text.lines().filter_map(line).collect()
 }
 
-/// `/proc/net/sockstat`: the value behind `key` in the line of TCP.
+/// Returns the value after `key` in the TCP line of `/proc/net/sockstat`.
 pub fn tcp(text: &str, key: &str) -> Option<u64> {
     let mut words = field(text, "TCP")?.split(' ');
     words.find(|word| *word == key)?;
     words.next()?.parse().ok()
 }
 
-/// A file of one line, trimmed.
+/// Reads a file with one line and trims it.
 pub fn line(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// `/proc/sys` by the name that `sysctl` gives it.
+/// Reads a file in `/proc/sys` by its `sysctl` name.
 pub fn sysctl(name: &str) -> Option<String> {
     line(Path::new("/proc/sys").join(name.replace('.', "/")))
 }

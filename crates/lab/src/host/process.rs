@@ -1,4 +1,4 @@
-//! What a tree of processes uses: a program, its children and theirs.
+//! Resource use of a process tree: a program, its children and all further descendants.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use super::proc::{self, Stat};
 
-/// Processes of a tree, and names of threads of a process, that are told apart; more count in the sums only.
+/// Maximum number of processes listed per tree, and of thread names listed per process. Others count only in the
+/// sums.
 pub const PARTS_MAX: usize = 64;
 
-/// CPU time. The sum is exact to the nanosecond; how it divides is as good as the kernel's tick, 10 ms per process.
+/// CPU time. The total is exact to the nanosecond. The split into user and system time has the resolution of the
+/// kernel tick, 10 ms per process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
     pub user_ns: u64,
@@ -30,7 +32,7 @@ impl Cpu {
         self.total_ns() as f64 / 1e9
     }
 
-    /// From an earlier reading of the same counter to this.
+    /// Returns the difference from an earlier reading of the same counter.
     pub fn since(&self, earlier: &Cpu) -> Cpu {
         Cpu {
             user_ns: self.user_ns.saturating_sub(earlier.user_ns),
@@ -38,7 +40,8 @@ impl Cpu {
         }
     }
 
-    /// The next reading of a counter: `total` of it, with so much of it in user mode that neither part runs backwards.
+    /// Returns the next reading of a counter, with the given total. The user part is adjusted so that neither part
+    /// decreases.
     fn advance(&self, total_ns: u64, user_ns: u64) -> Cpu {
         let total_ns = total_ns.max(self.total_ns());
         let user_ns = user_ns.clamp(self.user_ns, total_ns - self.system_ns);
@@ -53,25 +56,27 @@ impl AddAssign for Cpu {
     }
 }
 
-/// Times the scheduler took a thread off its core: because it waited for something, or because others had to run.
+/// Context switches: voluntary if the thread waited for something, involuntary if the scheduler ran another thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switches {
     pub voluntary: u64,
     pub involuntary: u64,
 }
 
-/// A tree at one moment. CPU and switches count up from the start of its processes, those that are gone included; the rest is what is there.
+/// State of a tree at one moment. CPU and switches are counters since the start of its processes and include ended
+/// processes. All other values cover only the current processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TreeSample {
     pub cpu: Cpu,
     pub switches: Switches,
-    /// Resident memory; what processes share counts once for each.
+    /// Resident set size (RSS). Shared memory counts once for each process that shares it.
     pub rss_bytes: u64,
-    /// Resident memory with what is shared divided among those who share it. Not in every sample: it is dear.
+    /// Proportional set size (PSS): shared memory is divided among the processes that share it. Not in every sample,
+    /// because it is costly to read.
     pub pss_bytes: Option<u64>,
     pub descriptors: u64,
     pub threads: u32,
-    /// At most [`PARTS_MAX`], oldest first. Empty once the tree is gone.
+    /// At most [`PARTS_MAX`] processes, oldest first. Empty after the tree has ended.
     pub processes: Vec<ProcessSample>,
 }
 
@@ -81,21 +86,22 @@ pub struct ProcessSample {
     pub name: String,
     pub cpu: Cpu,
     pub rss_bytes: u64,
-    /// CPU in nanoseconds by the name of threads, those that are gone included; at most [`PARTS_MAX`] names.
+    /// CPU time in nanoseconds by thread name, including ended threads. At most [`PARTS_MAX`] names.
     pub threads: BTreeMap<String, u64>,
 }
 
-/// Follows a tree from sample to sample.
+/// Follows a process tree from sample to sample.
 ///
-/// Whoever was a descendant once stays in the tree, also when its parent ends first. What a process has used goes to its parent when that
-/// waits for it; what nobody in the tree took over is remembered here, so no counter ever falls.
+/// A descendant stays in the tree even if its parent ends first. The kernel adds the CPU time of an ended process to
+/// the parent that waits for it. If no parent in the tree waits for it, this type keeps the time. No counter ever
+/// decreases.
 #[derive(Debug)]
 pub struct Tree {
     root: u32,
-    /// From then on another process of its number is not the root.
+    /// True after the root process was found once. Later processes with the same number are not the root.
     root_seen: bool,
     members: HashMap<u32, Member>,
-    /// Of members that are gone and were not waited for within the tree.
+    /// CPU time of ended members that no parent in the tree waited for.
     orphaned: Cpu,
     gone: Switches,
     shown: Cpu,
@@ -107,7 +113,7 @@ struct Member {
     own: Cpu,
     reaped: Cpu,
     threads: HashMap<u32, Thread>,
-    /// Of threads that are gone.
+    /// Switches of ended threads.
     gone: Switches,
     by_name: BTreeMap<String, u64>,
 }
@@ -134,9 +140,10 @@ impl Tree {
         self.members.contains_key(&pid)
     }
 
-    /// Reads what the tree uses now, `all` being the processes of the machine. Memory by PSS only if `pss`.
+    /// Reads the current resource use of the tree. `all` is the list of all processes of the machine. PSS is read
+    /// only if `pss`.
     ///
-    /// Cost: some 50 us per process and 30 us per thread; PSS walks all pages, about 10 ms per GiB.
+    /// Cost: about 50 us per process and 30 us per thread. PSS walks all pages, about 10 ms per GiB.
     pub fn sample(&mut self, all: &[(u32, Stat)], pss: bool) -> TreeSample {
         let stats: HashMap<u32, &Stat> = all.iter().map(|(pid, stat)| (*pid, stat)).collect();
         let was = std::mem::take(&mut self.members);
@@ -158,14 +165,14 @@ impl Tree {
             left += member.reaped;
             self.gone += member.switches();
         }
-        // Whoever has left should be in what its parent has reaped since.
+        // The time of ended members should now be in the reaped time of their parents.
         let lost = left.total_ns().saturating_sub(reaped_now - reaped_before);
         let user = left.user_ns.min(lost);
         self.orphaned += Cpu { user_ns: user, system_ns: lost - user };
         self.show(&stats, pss)
     }
 
-    /// Members that are still there, and descendants of them and the root.
+    /// Returns the members that are still alive, and all descendants of them and of the root.
     fn alive(&self, was: &HashMap<u32, Member>, all: &[(u32, Stat)]) -> Vec<u32> {
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         for (pid, stat) in all {
@@ -235,7 +242,8 @@ impl Member {
         }
     }
 
-    /// Counters of threads vanish with them, unlike CPU of the process: what was seen last is kept.
+    /// Reads the threads of a process. Thread counters disappear when a thread ends, unlike the CPU time of the
+    /// process, so the last values are kept.
     fn read_threads(&mut self, pid: u32) {
         let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
         let mut was = std::mem::take(&mut self.threads);
@@ -277,7 +285,8 @@ pub(super) fn tick_ns() -> u64 {
     1_000_000_000 / rustix::param::clock_ticks_per_second()
 }
 
-/// CPU time of a process, threads that are gone included. `schedstat` has nanoseconds, too, but of the first thread only.
+/// Returns the CPU time of a process, including ended threads. `schedstat` also has nanoseconds, but only for the
+/// first thread.
 fn clock_ns(pid: u32) -> Option<u64> {
     let time = clock_getcpuclockid(Pid::from_raw(pid.try_into().ok()?)).ok()?.now().ok()?;
     Some(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
@@ -289,7 +298,8 @@ fn read_pss(pid: u32) -> Option<u64> {
 
 fn count_descriptors(pid: u32) -> u64 {
     let path = format!("/proc/{pid}/fd");
-    // Since Linux 6.2 the size of this folder is their number: no walk over 50,000 of them.
+    // Since Linux 6.2 the size of this directory is the number of descriptors, so a walk over 50,000 entries is not
+    // needed.
     match fs::metadata(&path).map(|folder| folder.len()) {
         Ok(0) => fs::read_dir(path).map_or(0, |folder| folder.count() as u64),
         Ok(count) => count,
@@ -304,7 +314,7 @@ mod tests {
     #[test]
     fn neither_part_of_the_time_runs_backwards() {
         let mut cpu = Cpu::default();
-        // The estimate of the user part jumps around, as ticks make it do.
+        // The estimated user part changes up and down, as it does with ticks.
         for (total, user) in [(10, 10), (20, 5), (21, 21), (30, 12), (29, 0)] {
             let next = cpu.advance(total, user);
             assert!(next.user_ns >= cpu.user_ns && next.system_ns >= cpu.system_ns, "{cpu:?} {next:?}");
@@ -329,7 +339,7 @@ mod tests {
         }
     }
 
-    /// No such process exists, so everything that is read comes from what is given.
+    /// Process numbers from here on do not exist, so all values come from the given lists and not from `/proc`.
     const NONE: u32 = 4_000_000_000;
 
     fn pids(tree: &TreeSample) -> Vec<u32> {
@@ -342,7 +352,7 @@ mod tests {
         let at = |pid: u32, parent: u32, started: u64| (NONE + pid, stat(NONE + parent, started));
         let first = [at(1, 0, 5), at(2, 1, 6), at(3, 2, 7), at(4, 0, 5)];
         assert_eq!(pids(&tree.sample(&first, false)), [1, 2, 3]);
-        // 2 has ended, its child belongs to 0 now; 2 is the number of another one since.
+        // Process 2 has ended, and the parent of its child is now 0. The number 2 belongs to a new process.
         let then = [at(1, 0, 5), at(2, 0, 9), at(3, 0, 7), at(4, 0, 5)];
         assert_eq!(pids(&tree.sample(&then, false)), [1, 3]);
         // The root has ended, and its number is used again.
@@ -362,9 +372,9 @@ mod tests {
         let ticks = |sample: TreeSample| sample.cpu.total_ns() / tick_ns();
         let (root, child) = (NONE + 1, NONE + 2);
         assert_eq!(ticks(tree.sample(&[(root, with(1, 5, 3, 0)), (child, with(root, 6, 40, 0))], false)), 43);
-        // Its parent has waited for it: 2 ticks more than were seen last.
+        // The parent has waited for it: 2 ticks more than in the last sample.
         assert_eq!(ticks(tree.sample(&[(root, with(1, 5, 4, 42))], false)), 46);
-        // Another one, that nobody in the tree waits for.
+        // Another child, for which no process in the tree waits.
         assert_eq!(ticks(tree.sample(&[(root, with(1, 5, 4, 42)), (child, with(root, 9, 10, 0))], false)), 56);
         assert_eq!(ticks(tree.sample(&[(root, with(1, 5, 5, 42))], false)), 57);
         assert_eq!(ticks(tree.sample(&[], false)), 57, "all have left");

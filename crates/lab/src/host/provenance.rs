@@ -1,4 +1,4 @@
-//! Where figures come from: two runs are comparable only if they differ in what was meant to differ.
+//! Provenance of the figures. Two runs can be compared only if they differ in nothing but the intended aspects.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{cgroup, proc};
 
-/// Kernel settings that move a figure of a server.
+/// Kernel settings that affect the figures of a server.
 pub const SYSCTLS: &[&str] = &[
     "net.core.somaxconn",
     "net.core.rmem_max",
@@ -34,36 +34,37 @@ pub const SYSCTLS: &[&str] = &[
 pub struct Provenance {
     pub kernel: String,
     pub cpu_model: String,
-    /// That this process may run on.
+    /// Number of cores that this process may use.
     pub cores: u64,
-    /// In cores, if a cgroup limits it.
+    /// CPU quota in cores, if a cgroup limits it.
     pub cpu_quota: Option<f64>,
     pub memory_bytes: u64,
     pub clock_source: String,
-    /// How cores choose their speed; empty where the machine does not tell, as most virtual ones.
+    /// CPU frequency governor. Empty if the machine does not report it, as on most virtual machines.
     pub governor: String,
     pub sysctls: BTreeMap<String, String>,
     pub lab_version: String,
-    /// Given as `MILLRACE_REVISION` when the lab was compiled, or else the revision that its source tree stands at now.
+    /// Value of `MILLRACE_REVISION` when the lab was compiled. Otherwise the revision currently checked out in its
+    /// source tree.
     pub lab_revision: Option<String>,
     /// `release` or `debug`.
     pub lab_profile: String,
-    /// Versions by name of target.
+    /// Version of each target, by name.
     pub targets: BTreeMap<String, String>,
 }
 
-/// Something in which two runs differ.
+/// One difference between two runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Such as `kernel`, `sysctl net.ipv4.tcp_mem`, `target ws`, `lab revision`.
+    /// Name of the value, such as `kernel`, `sysctl net.ipv4.tcp_mem`, `target ws`, `lab revision`.
     pub what: String,
-    /// Empty if this side does not have it.
+    /// Value of A and of B. Empty if the side has no such value.
     pub a: String,
     pub b: String,
 }
 
 impl Provenance {
-    /// Reads all of this machine. What it does not tell stays empty.
+    /// Reads the provenance of this machine. A value that the machine does not report stays empty.
     pub fn read(targets: BTreeMap<String, String>) -> Provenance {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = text("/proc/cpuinfo");
@@ -110,7 +111,7 @@ impl Provenance {
     }
 }
 
-/// All in which the two differ, by name. A comparison is to be refused unless each of them was meant.
+/// Returns all differences, sorted by name. A comparison must be refused unless each difference is intended.
 pub fn differs(a: &Provenance, b: &Provenance) -> Vec<Difference> {
     let (a, mut b) = (a.facts(), b.facts());
     let mut pairs: Vec<Difference> =
@@ -129,13 +130,13 @@ pub(super) fn governor() -> Option<String> {
     proc::line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 }
 
-/// The commit that the repository around `folder` has checked out, read without git.
+/// Returns the commit that is checked out in the repository around `folder`. Does not need git.
 ///
-/// Source: `gitrepository-layout(5)`: `HEAD`, `refs`, `packed-refs`, and `commondir` of other work trees.
+/// Source: `gitrepository-layout(5)`: `HEAD`, `refs`, `packed-refs`, and `commondir` of linked work trees.
 fn revision(folder: impl AsRef<Path>) -> Option<String> {
     let found = folder.as_ref().ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
     let git = match proc::line(&found) {
-        // A work tree beside the first one: a file that says where.
+        // In a linked work tree, `.git` is a file that names the directory.
         Some(line) => found.parent()?.join(line.strip_prefix("gitdir: ")?),
         None => found,
     };
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(found().as_deref(), Some("2222222"));
         write(".git/refs/heads/main", "4444444\n");
         assert_eq!(found().as_deref(), Some("4444444"));
-        // Another work tree of it.
+        // A linked work tree of the same repository.
         write("beside/.git", "gitdir: ../.git/worktrees/beside\n");
         write(".git/worktrees/beside/HEAD", "ref: refs/heads/main\n");
         write(".git/worktrees/beside/commondir", "../..\n");

@@ -1,4 +1,4 @@
-//! Reads what targets and the machine use, once per interval, in a thread of its own.
+//! Samples the resource use of targets and machine once per interval, in its own thread.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use super::{
     series::{Sample, Series},
 };
 
-/// A process whose tree is sampled; a target may have several.
+/// Root process of a sampled process tree. A target may have several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
     pub name: String,
@@ -24,10 +24,13 @@ pub struct Root {
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub interval: Duration,
-    /// How often proportional memory is read. It walks all pages of a process: about 10 ms per GiB, in which the process cannot map any.
-    /// The last sample has it in any case.
+    /// Interval between readings of the proportional set size (PSS). The last sample always has a PSS reading.
+    ///
+    /// Cost: a PSS reading walks all pages of a process, about 10 ms per GiB. The process cannot map pages during
+    /// that time.
     pub pss_interval: Duration,
-    /// A longer series is thinned: every second sample goes, and the interval doubles. Counters lose nothing by it.
+    /// Maximum number of samples. When it is reached, every second sample is dropped and the interval doubles.
+    /// Counters lose nothing.
     pub samples_max: usize,
 }
 
@@ -37,19 +40,21 @@ impl Default for Settings {
     }
 }
 
-/// A thread that samples until [`Sampler::finish`], or until this is dropped.
+/// Sampling thread. It runs until [`Sampler::finish`] is called or this value is dropped.
 pub struct Sampler {
-    /// Where the sample that is asked for is to go; the end of this is the end of the thread.
+    /// Requests for an immediate sample, each with the channel for the result. The thread ends when this sender is
+    /// dropped.
     asks: Option<mpsc::Sender<mpsc::SyncSender<Sample>>>,
     thread: Option<JoinHandle<()>>,
     series: Arc<Mutex<Series>>,
 }
 
 impl Sampler {
-    /// Takes the first sample before it returns. `now` stamps every sample; it is to be the clock of everything else in the recording.
+    /// Starts the thread. Takes the first sample before it returns.
     ///
-    /// Cost: some 20 us per process of the machine and 50 us per process of the trees, each time.
-    /// Errors: `/proc` cannot be read, no thread can be started, or `samples_max` is below 2.
+    /// `now` gives the time of every sample. It must be the same clock that the rest of the recording uses.
+    /// Cost: about 20 us per process of the machine and 50 us per process of the trees, for each sample.
+    /// Errors: `/proc` cannot be read, the thread cannot be started, or `samples_max` is below 2.
     pub fn start(
         roots: &[Root],
         settings: Settings,
@@ -76,19 +81,20 @@ impl Sampler {
         Ok(Sampler { asks: Some(asks), thread: Some(thread), series })
     }
 
-    /// The newest sample, for a live view.
+    /// Returns the newest sample, for a live view.
     pub fn latest(&self) -> Option<Sample> {
         lock(&self.series).samples.last().cloned()
     }
 
-    /// Takes a sample between the others, now. None if `/proc` is gone.
+    /// Takes an additional sample now. Returns `None` if the sampling thread has ended, for example because `/proc`
+    /// cannot be read.
     pub fn look(&self) -> Option<Sample> {
         let (answer, answered) = mpsc::sync_channel(1);
         self.asks.as_ref()?.send(answer).ok()?;
         answered.recv().ok()
     }
 
-    /// Takes a last sample and gives back all.
+    /// Takes a last sample, stops the thread and returns the series.
     pub fn finish(mut self) -> Series {
         self.stop();
         std::mem::take(&mut *lock(&self.series))
@@ -108,7 +114,7 @@ impl Drop for Sampler {
     }
 }
 
-/// The samples are whole whoever panicked.
+/// Locks the series. A poisoned lock is still usable, because every sample in it is complete.
 fn lock(series: &Mutex<Series>) -> std::sync::MutexGuard<'_, Series> {
     series.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -132,9 +138,9 @@ fn sample<N: Fn() -> Duration>(
         series.samples.push(sample.clone());
         drop(series);
         match ask {
-            // Who asked may have gone meanwhile.
+            // The caller may have stopped waiting for the sample.
             Ok(answer) => drop(answer.send(sample)),
-            // Times that were missed are not made up for.
+            // Missed sampling times are skipped.
             Err(mpsc::RecvTimeoutError::Timeout) => due = (due + interval).max(Instant::now()),
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }

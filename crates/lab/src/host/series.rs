@@ -1,4 +1,4 @@
-//! What a [`Sampler`](super::Sampler) gives back, and what of it was used between two moments.
+//! Series of samples from a [`Sampler`](super::Sampler), and the resource use between two moments.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,22 +11,22 @@ use super::{
 pub struct Series {
     /// Names of the trees, in the order of [`Sample::trees`].
     pub trees: Vec<String>,
-    /// Oldest first.
+    /// Samples, oldest first.
     pub samples: Vec<Sample>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// By the clock that the sampler was given.
+    /// Time by the clock that the sampler was given.
     pub at_s: f64,
     pub trees: Vec<TreeSample>,
     pub machine: MachineSample,
 }
 
-/// What all trees together used in a phase.
+/// Resource use of all trees together in a phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// From the first sample of the phase to the last: at most two intervals shorter than the phase.
+    /// Time from the first to the last sample of the phase. It is at most two intervals shorter than the phase.
     pub seconds: f64,
     pub cpu: Cpu,
     /// CPU seconds per second: 0.5 is half a core.
@@ -34,35 +34,36 @@ pub struct Usage {
     pub switches: Switches,
     pub rss_bytes_mean: f64,
     pub rss_bytes_max: u64,
-    /// The last that was read in the phase.
+    /// Last PSS reading of the phase.
     pub pss_bytes: Option<u64>,
     pub descriptors_max: u64,
     pub threads_max: u32,
 }
 
-/// What the machine did in a phase.
+/// Resource use of the machine in a phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineUsage {
-    /// Share of the time, per core.
+    /// Share of the time that each core was busy.
     pub busy: Vec<f64>,
-    /// Share of the time of all cores that the hypervisor gave to others.
+    /// Share of the time of all cores that the hypervisor gave to other guests.
     pub steal: f64,
-    /// Share of the time in which something waited for a CPU.
+    /// Share of the time in which at least one task waited for a CPU.
     pub pressure: Option<f64>,
     pub tcp_memory_bytes_max: u64,
-    /// CPU seconds per second that all processes used that were not sampled.
+    /// CPU seconds per second of all processes that were not sampled.
     pub others_cores: f64,
-    /// The busiest of them, in the interval in which it was busiest.
+    /// The busiest of these processes, in its busiest interval.
     pub busiest_other: Option<Busy>,
 }
 
 impl Series {
-    /// What the trees used from `from_s` to `to_s`, both included; none with fewer than two samples between them.
+    /// Returns the use of all trees from `from_s` to `to_s`, both included. Returns `None` if fewer than two samples
+    /// lie in that range.
     pub fn usage(&self, from_s: f64, to_s: f64) -> Option<Usage> {
         self.usage_of(from_s, to_s, |_| true)
     }
 
-    /// As [`Series::usage`], for the trees with this name.
+    /// Returns the same as [`Series::usage`] for the trees with this name.
     pub fn usage_by(&self, name: &str, from_s: f64, to_s: f64) -> Option<Usage> {
         self.usage_of(from_s, to_s, |tree| tree == name)
     }
@@ -102,7 +103,8 @@ impl Series {
         })
     }
 
-    /// What the machine did from `from_s` to `to_s`; none with fewer than two samples between them.
+    /// Returns the use of the machine from `from_s` to `to_s`. Returns `None` if fewer than two samples lie in that
+    /// range.
     pub fn machine(&self, from_s: f64, to_s: f64) -> Option<MachineUsage> {
         let samples = self.between(from_s, to_s)?;
         let (first, last) = (&samples.first()?.machine, &samples.last()?.machine);
@@ -112,7 +114,7 @@ impl Series {
         let all_s: f64 = cores().map(|(first, last)| last.all_s - first.all_s).sum();
         let waited_us =
             last.pressure_total_us.zip(first.pressure_total_us).map(|(last, first)| last.saturating_sub(first));
-        // What the first sample says of others is about the time before it.
+        // In the first sample, the busiest process covers the time before the range.
         let others = samples[1..].iter().filter_map(|sample| sample.machine.busiest_other.as_ref());
         Some(MachineUsage {
             busy: cores().map(|(first, last)| share(last.busy_s - first.busy_s, last.all_s - first.all_s)).collect(),
@@ -130,7 +132,8 @@ impl Series {
         self.samples.get(start..end).filter(|samples| samples.len() >= 2)
     }
 
-    /// Drops every second sample but the first; the one after it takes over its peaks.
+    /// Drops every second sample, but keeps the first one and the newest one. The next sample takes over the peak
+    /// values of the dropped one.
     pub(super) fn thin(&mut self) {
         let mut kept: Vec<Sample> = Vec::with_capacity(self.samples.len());
         let mut dropped: Option<Sample> = None;
@@ -171,7 +174,8 @@ mod tests {
     use super::*;
     use crate::host::machine::CoreSample;
 
-    /// One sample per second of two trees: the first uses a quarter of a core, the second half of one; a tenth of each core is stolen.
+    /// Builds one sample per second of two trees. The first uses a quarter of a core, the second half a core. A tenth
+    /// of each core is stolen.
     fn series(count: usize) -> Series {
         let tree = |share: f64, second: usize, rss_bytes: u64| TreeSample {
             cpu: Cpu { user_ns: (share * 1e9) as u64 * second as u64, system_ns: 0 },

@@ -1,4 +1,4 @@
-//! Was this run fit to be believed? Each gate is a finding with its value and its limit; one that failed makes the run invalid.
+//! Validity of a run. Each gate gives a finding with its value and its limit. A failed gate makes the run invalid.
 
 use std::{fmt, io, thread, time::Duration};
 
@@ -13,40 +13,42 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     pub gate: Gate,
-    /// None if this machine does not tell; such a finding passes, and the report says that nobody knows.
+    /// Measured value. `None` if this machine does not report it. Such a finding passes, and the report shows the
+    /// value as unknown.
     pub value: Option<f64>,
-    /// The highest value that passes.
+    /// Highest value that passes.
     pub limit: f64,
     pub passed: bool,
-    /// What was found, such as who was busy.
+    /// Details, such as the busiest process.
     pub note: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gate {
-    /// Before: percent of the last ten seconds in which something waited for a CPU.
+    /// Before the run: percentage of the last ten seconds in which at least one task waited for a CPU.
     PressureBefore,
-    /// Before: CPU seconds per second of all processes that are not ours.
+    /// Before the run: CPU seconds per second of all other processes.
     OthersBefore,
-    /// During: share of the time that the hypervisor gave to others.
+    /// During the run: share of the time that the hypervisor gave to other guests.
     Steal,
-    /// During: CPU seconds per second of all processes that are neither target nor generator.
+    /// During the run: CPU seconds per second of all processes other than the target and the generator.
     Others,
-    /// During: p99 of how much later than scheduled the generator sent, in seconds.
+    /// During the run: p99 of the generator's delay against the schedule, in seconds.
     Lateness,
-    /// During: CPU of the busiest thread of the generator, as a share of its core.
+    /// During the run: CPU of the busiest generator thread, as a share of its core.
     GeneratorCpu,
 }
 
-/// Steal, lateness and pressure as is usual for measurements on shared machines; [`Limits::others_cores`] is ours.
+/// Limits of the gates. Steal, lateness and pressure are the usual limits for measurements on shared machines.
+/// [`Limits::others_cores`] is our own choice.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     pub pressure_avg10: f64,
     pub steal: f64,
     pub others_cores: f64,
     pub lateness_p99_s: f64,
-    /// The generator may be later than that if it is less than this share of the p50 that was measured.
+    /// A higher lateness is allowed if it is at most this share of the measured p50 latency.
     pub lateness_of_p50: f64,
     pub generator_cpu: f64,
 }
@@ -64,7 +66,7 @@ impl Default for Limits {
     }
 }
 
-/// The machine before a run.
+/// State of the machine before a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Before {
     pub pressure_avg10: Option<f64>,
@@ -72,18 +74,19 @@ pub struct Before {
     pub busiest_other: Option<Busy>,
 }
 
-/// What the generator says of itself.
+/// Measurements of the generator about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Generator {
     pub lateness_p99_s: f64,
-    /// Of the latency that was measured.
+    /// p50 of the measured latency.
     pub latency_p50_s: f64,
-    /// Of its busiest thread, as a share of one core.
+    /// CPU of the busiest thread, as a share of one core.
     pub cpu: f64,
 }
 
 impl Before {
-    /// Looks at who is at work for as long as `watch`; a second is enough. `ours` are targets that run already.
+    /// Observes the CPU use of other processes for the time `watch`; one second is enough. `ours` are targets that
+    /// already run.
     pub fn observe(watch: Duration, ours: &[u32]) -> io::Result<Before> {
         let is_ours = |pid: u32| pid == std::process::id() || ours.contains(&pid);
         let started = std::time::Instant::now();
@@ -121,17 +124,18 @@ impl Limits {
     }
 }
 
-/// Whether no gate failed.
+/// Returns whether no gate failed.
 pub fn is_valid(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.passed)
 }
 
-/// What is no number does not pass.
+/// Builds a finding. A NaN value does not pass.
 fn finding(gate: Gate, value: Option<f64>, limit: f64) -> Finding {
     Finding { gate, value, limit, passed: value.is_none_or(|value| value <= limit), note: None }
 }
 
-/// Such as `FAILED  CPU of other processes: 0.43 cores, at most 0.10: busiest was cargo (4711) with 0.98`.
+/// Prints, for example, `FAILED  CPU of other processes: 0.43 cores, at most 0.10: busiest was cargo (4711) with
+/// 0.98`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, factor, unit) = match self.gate {

@@ -13,7 +13,7 @@ use std::{
 const READ_BYTES: usize = 16 * 1024;
 
 /// ```text
-///   known ──silent for `idle`, or told to──► forgotten: nothing passes, and nobody is told
+///   known ──idle for longer than `idle`, or `forget`──► forgotten: all bytes are discarded, neither end is notified
 /// ```
 pub struct Flow {
     pub client: TcpStream,
@@ -32,7 +32,7 @@ impl Flow {
         self.is_forgotten.store(true, Release);
     }
 
-    /// Something wants to pass.
+    /// Records traffic and returns whether it may pass. Forgets the connection if it was idle for too long.
     fn may_pass(&self, now: Instant) -> bool {
         let mut last = super::lock(&self.last);
         if now.saturating_duration_since(*last) > self.idle {
@@ -42,7 +42,7 @@ impl Flow {
         !self.is_forgotten.load(Acquire)
     }
 
-    /// One direction, until it ends. An end is a packet like any other.
+    /// Copies one direction until it ends. The end of the stream is forwarded or discarded like data.
     pub fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
         let mut bytes = vec![0; READ_BYTES];
         loop {

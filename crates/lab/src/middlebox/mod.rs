@@ -1,7 +1,10 @@
-//! What stands between people and servers, and misbehaves: in user space on loopback, so that it needs no rights and no kernel module.
+//! Faulty middleboxes between clients and servers. They run in user space on loopback, so they need no privileges and
+//! no kernel module.
 //!
-//! A NAT that forgets a silent connection and tells neither end; a path that vanishes when the network changes; a proxy that caches
-//! whatever the headers say; a proxy that holds streams back. Read first: [`Middlebox`], [`Behaviour`].
+//! The faults: a NAT that drops an idle connection without notice to either end; a path that fails when the network
+//! changes; a proxy that caches regardless of the headers; a proxy that buffers streams. Read first: [`Middlebox`],
+//! [`Behaviour`]. whatever the headers say; a proxy that holds streams back. Read first: [`Middlebox`],
+//! [`Behaviour`].
 
 mod flow;
 mod proxy;
@@ -18,22 +21,25 @@ use std::{
 
 use flow::Flow;
 
-/// Connections that one of them carries; what comes then is refused.
+/// Maximum number of connections of one middlebox. Further connections are refused.
 const FLOWS_MAX: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Forgets a connection on which nothing went either way for so long. From then on it swallows everything, ends too.
+    /// Drops a connection that was idle in both directions for longer than `idle`. After that it discards all bytes,
+    /// and also connection ends.
     Nat { idle: Duration },
-    /// Answers a `GET` with what it once had for the same URL, whatever the headers say. Passes streams and WebSockets.
+    /// Answers a `GET` with a stored answer for the same request line, regardless of the headers. Passes streams and
+    /// WebSockets through.
     Cache,
-    /// Passes whole answers and WebSockets, but of a stream only so many bytes at once.
+    /// Passes complete answers and WebSockets through, but forwards a stream only in pieces of at least `bytes`
+    /// bytes.
     Buffer { bytes: usize },
 }
 
-/// A running middlebox; it ends with this value, and so do its connections.
+/// Running middlebox. Dropping it closes the middlebox and all its connections.
 pub struct Middlebox {
-    /// Where clients go instead of the server.
+    /// Address that clients connect to instead of the server.
     pub address: SocketAddr,
     inner: Arc<Inner>,
     accepting: Option<JoinHandle<()>>,
@@ -50,7 +56,9 @@ struct Inner {
 }
 
 impl Middlebox {
-    /// Errors: no port, or no thread.
+    /// Starts a middlebox in front of `upstream`.
+    ///
+    /// Errors: no port could be bound, or no thread could be started.
     pub fn start(upstream: SocketAddr, behaviour: Behaviour) -> anyhow::Result<Middlebox> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
@@ -66,7 +74,7 @@ impl Middlebox {
         let shared = inner.clone();
         let accept = move || {
             for client in listener.incoming().take_while(|_| !shared.stop.load(Acquire)) {
-                // A connection that fails here is one that the client sees break.
+                // If this fails, the client's connection is closed, which the client notices.
                 let _ = client.and_then(|client| Inner::carry(&shared, client));
             }
         };
@@ -74,12 +82,12 @@ impl Middlebox {
         Ok(Middlebox { address, inner, accepting })
     }
 
-    /// The path of all connections vanishes: neither end hears of the other any more.
+    /// Breaks the path of all connections: neither end receives anything from the other after that.
     pub fn forget_all(&self) {
         lock(&self.inner.flows).iter().for_each(|flow| flow.forget());
     }
 
-    /// Answers that came from the cache.
+    /// Returns the number of answers that came from the cache.
     pub fn from_cache(&self) -> u64 {
         self.inner.from_cache.load(Relaxed)
     }
@@ -88,7 +96,7 @@ impl Middlebox {
 impl Drop for Middlebox {
     fn drop(&mut self) {
         self.inner.stop.store(true, Release);
-        // Wakes the one who accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(self.address);
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -129,7 +137,7 @@ impl Inner {
         }
         let inner = shared.clone();
         spawn(Box::new(move || {
-            // What is no HTTP ends the connection, as it would there.
+            // Data that is not HTTP ends the connection, as it would in a real proxy.
             let _ = proxy::serve(&flow, inner.behaviour, &inner.cache, &inner.from_cache);
             let _ = flow.client.shutdown(Shutdown::Both);
             let _ = flow.server.shutdown(Shutdown::Both);
@@ -147,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// A client of a middlebox, and the server's end of its connection.
+    /// Returns a middlebox, a client of it, and the server's end of the connection.
     fn ends(behaviour: Behaviour) -> (Middlebox, TcpStream, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let middlebox = Middlebox::start(listener.local_addr().unwrap(), behaviour).unwrap();

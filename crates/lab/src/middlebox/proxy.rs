@@ -1,4 +1,4 @@
-//! A proxy that reads HTTP/1.1: requests one after the other, each with its own answer.
+//! HTTP/1.1 proxy: handles requests one after the other, each with its answer.
 
 use std::{
     collections::HashMap,
@@ -18,10 +18,12 @@ use crate::load::http::Answer;
 
 const BYTES_MAX: usize = 16 << 20;
 
-/// Of a request's first line, its whole answer.
+/// Complete answers by the first line of the request.
 pub type Cache = Mutex<HashMap<String, Vec<u8>>>;
 
-/// Until either side ends. Errors: something was no HTTP.
+/// Serves a connection until either end closes it.
+///
+/// Errors: received data is not HTTP.
 pub fn serve(flow: &Flow, behaviour: Behaviour, cache: &Cache, from_cache: &AtomicU64) -> anyhow::Result<()> {
     let (mut asked, mut answered) = (Vec::new(), Vec::new());
     loop {
@@ -64,7 +66,7 @@ pub fn serve(flow: &Flow, behaviour: Behaviour, cache: &Cache, from_cache: &Atom
     }
 }
 
-/// Both directions, until either ends; what the server says is held until there is so much of it.
+/// Copies both directions until either ends. Server data is held until at least `held` bytes are available.
 fn tunnel(flow: &Flow, held: usize) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         scope.spawn(|| flow.pass(&flow.client, &flow.server));
@@ -76,13 +78,13 @@ fn tunnel(flow: &Flow, held: usize) -> anyhow::Result<()> {
             }
         }
         (&flow.client).write_all(&waiting)?;
-        // Ends the other direction, too.
+        // Also ends the other direction.
         let _ = flow.client.shutdown(std::net::Shutdown::Both);
         Ok(())
     })
 }
 
-/// Reads once. False: it has ended.
+/// Reads once and appends to `into`. Returns false at the end of the stream.
 fn more(mut from: &TcpStream, into: &mut Vec<u8>) -> anyhow::Result<bool> {
     ensure!(into.len() < BYTES_MAX, "more than {BYTES_MAX} bytes at once");
     let mut piece = [0; 16 * 1024];

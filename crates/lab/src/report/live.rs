@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 
 use crate::{recording::PhaseName, sweep::Event};
 
-/// The channel of a Millrace server whose history the page `/lab` shows.
+/// Channel of a Millrace server whose history the page `/lab` shows.
 pub const CHANNEL: &str = "lab/live";
 
-/// The first message: the page forgets earlier runs.
+/// Returns the first message. The page discards earlier runs when it receives this message.
 pub fn announced(command: &str) -> Value {
     json!({ "is": "announced", "command": command })
 }
 
-/// The last message.
+/// Returns the last message.
 pub fn finished() -> Value {
     json!({ "is": "finished" })
 }

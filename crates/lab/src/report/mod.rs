@@ -1,4 +1,5 @@
-//! A run as a page that anyone can open: one file, nothing loaded, nobody asked; with what the theses printed beside it.
+//! Report of a run as a single HTML file that makes no network requests. It also shows the figures that the theses
+//! published.
 
 pub mod live;
 pub mod published;
@@ -18,13 +19,13 @@ use crate::{
 
 use published::Published;
 
-/// The built page, with a place for the data. Empty when the pages have not been built.
+/// Embedded page with a placeholder for the data. Empty if the pages have not been built.
 #[derive(rust_embed::RustEmbed)]
 #[folder = "../../web/single/"]
 #[allow_missing = true]
 struct Built;
 
-/// Where data goes in the page.
+/// Placeholder for the data in the page.
 const PLACE: &str = r#"<script type="application/json" id="analysis"></script>"#;
 
 #[derive(Serialize)]
@@ -33,9 +34,10 @@ struct Report<'a> {
     published: Published,
 }
 
-/// Writes `analysis.json` and `report.html` into a folder of results; the path of the page.
+/// Writes `analysis.json` and `report.html` into a results folder. Returns the path of the page.
 ///
-/// Errors: the folder cannot be written to, or this program was built without its pages. `analysis.json` is there in the second case.
+/// Errors: the folder is not writable, or this program was built without its pages. In the second case,
+/// `analysis.json` is still written.
 pub fn write(folder: &Path, analysis: &Analysis) -> anyhow::Result<PathBuf> {
     let json = folder.join("analysis.json");
     let text = serde_json::to_string(analysis)?;
@@ -47,7 +49,7 @@ pub fn write(folder: &Path, analysis: &Analysis) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// Two recordings and what came out when they were compared.
+/// Data of the comparison page: two recordings and the result.
 #[derive(Serialize)]
 struct Compared<'a> {
     a: Side<'a>,
@@ -58,7 +60,7 @@ struct Compared<'a> {
 
 #[derive(Serialize)]
 struct Side<'a> {
-    /// What the user calls it, such as its folder.
+    /// Name that the user gave this side, such as its folder.
     label: &'a str,
     scenario: &'a str,
     started: &'a str,
@@ -71,9 +73,9 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Writes a comparison as a page. `labels` are what the user calls A and B.
+/// Writes a comparison as a page. `labels` are the user's names for A and B.
 ///
-/// Errors: the file cannot be written, or this program was built without its pages.
+/// Errors: the file is not writable, or this program was built without its pages.
 pub fn write_comparison(
     file: &Path,
     labels: [&str; 2],
@@ -86,7 +88,7 @@ pub fn write_comparison(
     fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The page with data in it.
+/// Returns the page with the data in it.
 fn page(data: &impl Serialize) -> anyhow::Result<String> {
     let built = Built::get("report.html").context(
         "this program was built without the page of reports: `make web` builds it, then build the program again (`make build` does both)",
@@ -95,7 +97,8 @@ fn page(data: &impl Serialize) -> anyhow::Result<String> {
     fill(page, &serde_json::to_string(data)?)
 }
 
-/// Puts JSON where the page has its place for it. No `<` is left in it, so nothing can end the script or begin a comment.
+/// Inserts JSON at the placeholder of the page. Every `<` is escaped, so the data can neither end the script nor
+/// begin a comment.
 fn fill(page: &str, json: &str) -> anyhow::Result<String> {
     let (before, after) = page.split_once(PLACE).context("the page of reports has no place for data")?;
     let (open, close) = PLACE.split_at(PLACE.len() - "</script>".len());
@@ -117,7 +120,7 @@ mod tests {
         assert!(fill("<body></body>", &json).is_err());
     }
 
-    /// Fails when the page and this module no longer agree; without a built page there is nothing to agree with.
+    /// Fails if the page and this module do not agree about the placeholder. Passes if no page has been built.
     #[test]
     fn the_built_page_has_a_place_for_data() {
         let Some(built) = Built::get("report.html") else {

@@ -1,6 +1,8 @@
-//! What the theses printed for the experiments that the lab repeats, in our units, with what is doubtful about it.
+//! Figures that the theses published for the experiments that the lab repeats, converted to our units, with known
+//! doubts.
 //!
-//! The figures are in `crates/lab/data`, as printed. Printed units are only converted: 98 % of a CPU are 0.98 cores, 1.445 ms are 1,445 us.
+//! The original figures are in `crates/lab/data`. Only units are converted: 98 % of a CPU becomes 0.98 cores, 1.445
+//! ms becomes 1,445 us.
 
 use std::collections::HashMap;
 
@@ -14,31 +16,31 @@ macro_rules! data {
     };
 }
 
-/// What a thesis has to say on one scenario.
+/// Published results of a thesis for one scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Published {
-    /// `Thorsen (Oslo, 2015)`; empty if no thesis did this.
+    /// Name of the thesis: `Thorsen (Oslo, 2015)`. Empty if no thesis has this experiment.
     pub thesis: String,
-    /// On what it was measured.
+    /// Machines, versions and conditions of the original measurement.
     pub conditions: String,
     pub figures: Vec<Figure>,
-    /// What is no curve. Their notes name the source and what is doubtful.
+    /// Results that are not curves. Their notes give the source and known doubts.
     pub tables: Vec<Table>,
 }
 
-/// A picture of a thesis.
+/// Chart of a thesis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     pub title: String,
-    /// What of ours stands beside it: `PHASE.FIELD` of a phase, such as `idle.probe_p50_us`, or a metric of a point.
+    /// Our value shown beside it: `PHASE.FIELD` of a phase, such as `idle.probe_p50_us`, or a metric of a point.
     pub ours: String,
-    /// Of `x`.
+    /// Name of the `x` axis.
     pub x_name: String,
     pub unit: Unit,
     pub series: Vec<Series>,
-    /// Where in the thesis.
+    /// Place in the thesis.
     pub source: String,
-    /// What is known to be wrong or not comparable.
+    /// Known errors, and reasons why a value is not comparable.
     pub doubts: Vec<String>,
 }
 
@@ -53,11 +55,11 @@ pub enum Unit {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// As it is called there: `WebSocket, two servers`.
+    /// Name in the thesis: `WebSocket, two servers`.
     pub name: String,
-    /// Of ours, by name.
+    /// Name of our transport.
     pub transport: String,
-    /// False: single values from the text, with nothing known in between.
+    /// False: single values from the text, with no known values between them.
     pub is_curve: bool,
     pub points: Vec<Point>,
 }
@@ -67,11 +69,11 @@ pub struct Point {
     pub x: f64,
     pub y: f64,
     pub is: Relation,
-    /// Standard deviation, where it is printed.
+    /// Standard deviation, if it is published.
     pub deviation: Option<f64>,
 }
 
-/// How exactly a value is known.
+/// Precision of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
@@ -81,13 +83,13 @@ pub enum Relation {
     Above,
 }
 
-/// What was printed for a scenario of the lab, by its name.
+/// Returns the published figures for a scenario of the lab, by its name.
 pub fn of(scenario: &str) -> Published {
     match scenario {
         "thorsen-broadcast" => thorsen_broadcast(),
         "thorsen-chat" => thorsen_chat(),
         "karadogan-pairs" => karadogan_pairs(),
-        // The bill of carcare-wire has what was printed beside its own figures.
+        // carcare-wire is absent here: its bill already shows the published values beside its own figures.
         "carcare-latency" => carcare_latency(),
         "carcare-reliability" => carcare_reliability(),
         "muller-pingpong" | "connections" => muller(),
@@ -170,7 +172,7 @@ fn thorsen_broadcast() -> Published {
     }
 }
 
-/// The only phase that the thesis tabulates.
+/// Returns the figures of the idle phase, the only phase with a table in the thesis.
 fn thorsen_idle() -> Vec<Figure> {
     let rows = data!("thorsen_idle_averages");
     let figure = |metric: &str, title: &str, ours: &str, unit, factor: f64| Figure {
@@ -412,7 +414,7 @@ impl Point {
     }
 }
 
-/// A file of `crates/lab/data`: rows, and the names of its columns.
+/// File from `crates/lab/data`: its rows, and the names of its columns.
 struct Rows(Vec<Row>, Vec<String>);
 
 struct Row(HashMap<String, String>);
@@ -453,7 +455,7 @@ impl Row {
     }
 }
 
-/// Names of columns as people read them; numbers as numbers.
+/// Builds a table with readable column names and numeric cells.
 fn table(title: &str, Rows(rows, names): Rows, notes: &[&str]) -> Table {
     let (shown, units): (Vec<String>, Vec<&str>) = names.iter().map(|name| readable(name)).unzip();
     let cell = |text: &str| match text.parse::<f64>() {
@@ -470,11 +472,11 @@ fn table(title: &str, Rows(rows, names): Rows, notes: &[&str]) -> Table {
     }
 }
 
-/// `printed_kib` as `printed` in `KiB`.
+/// Splits a column name into name and unit: `printed_kib` becomes `printed` in `KiB`.
 fn readable(name: &str) -> (String, &'static str) {
     let units = [("_ms", "ms"), ("_kib", "KiB"), ("_bytes", "B"), ("_minutes", "min"), ("_percent", "%"), ("_s", "s")];
     let unit = units.iter().find_map(|(end, unit)| Some((name.strip_suffix(end)?, *unit)));
-    // `deliveries_per_s` is no time.
+    // `deliveries_per_s` is not a time.
     let (name, unit) = unit.filter(|(rest, _)| !rest.ends_with("per")).unwrap_or((name, ""));
     (name.replace('_', " "), unit)
 }
@@ -492,7 +494,7 @@ mod tests {
         "muller-pingpong",
     ];
 
-    /// The values as the thesis prints them (appendix; sections 4.3 and 5.4).
+    /// Compares with the values printed in the thesis (appendix; sections 4.3 and 5.4).
     #[test]
     fn units_are_converted_and_nothing_else() {
         let thorsen = of("thorsen-broadcast");

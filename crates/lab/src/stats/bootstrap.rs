@@ -1,7 +1,7 @@
-//! Percentile bootstrap: how far a figure moves when the runs are drawn again, with replacement, from those that there are.
+//! Percentile bootstrap: how much a figure varies when the runs are resampled with replacement.
 //!
-//! Source: B. Efron, "Bootstrap Methods: Another Look at the Jackknife", Annals of Statistics 7(1), 1979; percentile intervals:
-//! B. Efron, R. Tibshirani, "An Introduction to the Bootstrap", chapter 13.
+//! Source: B. Efron, "Bootstrap Methods: Another Look at the Jackknife", Annals of Statistics 7(1), 1979; percentile
+//! intervals: B. Efron, R. Tibshirani, "An Introduction to the Bootstrap", chapter 13.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -9,13 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use super::median_of;
 
-/// So many that an end of an interval of 95 % rests on 250 of them. Medians of few runs need none: all resamples are counted.
+/// Number of random resamples. With this number, each end of a 95 % interval rests on 250 resamples. Medians of few
+/// runs need no random resamples, because all resamples are enumerated.
 pub const RESAMPLES: usize = 10_000;
-/// Up to so many runs all resamples are counted; more are close to normal anyway, and drawn.
+/// Maximum number of runs for which all resamples are enumerated. Larger samples are close to normal, and are
+/// resampled at random.
 const COUNTED_MAX: usize = 24;
 pub const CONFIDENCE: f64 = 0.95;
 
-/// An estimate and its confidence interval of 95 %.
+/// Estimate and its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     pub low: f64,
@@ -28,19 +30,20 @@ impl Interval {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Of `draws` of an estimate; their order is lost. None without draws.
+    /// Builds the interval from random draws of an estimate. Sorts `draws`. Returns `None` without draws.
     pub(super) fn of_draws(estimate: f64, draws: &mut [f64]) -> Option<Interval> {
         draws.sort_unstable_by(f64::total_cmp);
         let at = |share: f64| draws.get(((draws.len() as f64 * share).ceil() as usize).saturating_sub(1)).copied();
         Some(Interval { low: at(TAIL)?, estimate, high: at(1.0 - TAIL)? })
     }
 
-    /// Of all values that an estimate may have, each with its chance; their order is lost. None without values.
+    /// Builds the interval from all possible values of an estimate, each with its probability. Sorts `all`. Returns
+    /// `None` without values.
     fn of_chances(estimate: f64, all: &mut [(f64, f64)]) -> Option<Interval> {
         all.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let at = |share: f64| {
             let mut sum = 0.0;
-            // Sums of chances may lack their last digit.
+            // A sum of probabilities may be off in its last digit.
             let reaches = |chance: f64| {
                 sum += chance;
                 sum >= share - 1e-12
@@ -53,10 +56,10 @@ impl Interval {
 
 const TAIL: f64 = (1.0 - CONFIDENCE) / 2.0;
 
-/// The median of the values of runs; none without values.
+/// Returns the median of the values of runs with its interval, or `None` without values.
 ///
-/// With five runs the interval is their range: the lowest of five is the median of 5.8 % of all resamples. That is wide because five
-/// runs say no more.
+/// With five runs the interval is their full range, because the lowest of five is the median of 5.8 % of all
+/// resamples. Five runs do not allow a narrower interval.
 pub fn median(runs: &[f64], seed: u64) -> Option<Interval> {
     if runs.is_empty() {
         return None;
@@ -70,7 +73,8 @@ pub fn median(runs: &[f64], seed: u64) -> Option<Interval> {
     Interval::of_draws(super::median(runs), &mut draws)
 }
 
-/// The median of `b` over the median of `a`, each drawn again by itself; none unless all values are finite and above zero.
+/// Returns the median of `b` divided by the median of `a`, with both sides resampled independently. Returns `None`
+/// unless all values are finite and above zero.
 pub fn ratio_of_medians(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
     let usable = |runs: &[f64]| !runs.is_empty() && runs.iter().all(|run| run.is_finite() && *run > 0.0);
     if !usable(a) || !usable(b) {
@@ -89,11 +93,15 @@ pub fn ratio_of_medians(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
     Interval::of_draws(estimate, &mut draws)
 }
 
-/// All medians that a resample can have, each with its chance.
+/// Returns all possible medians of a resample, each with its probability.
 ///
-/// A resample of n has its m-th lowest at or below the k-th lowest of the runs if at least m of n draws, each with the chance k/n, are
-/// (Efron 1979, section 3). If n is even, the median is between two neighbours: i is the lower and j the higher one, with i < j, if half of the
-/// draws are at or below i, one of them i itself, and the rest likewise at or above j.
+/// Let n be the number of runs, and let each draw be at or below the k-th lowest run with probability k/n. The m-th
+/// lowest value of a resample is at or below the k-th lowest run if at least m of the n draws are (Efron 1979,
+/// section 3).
+///
+/// If n is even, the median is the mean of two neighbors i and j of the sorted resample. With i < j, half of the
+/// draws are at or below i, with at least one of them i itself. The other half are at or above j, with at least one
+/// of them j.
 fn medians(runs: &[f64]) -> Vec<(f64, f64)> {
     let mut sorted = runs.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -116,7 +124,7 @@ fn medians(runs: &[f64]) -> Vec<(f64, f64)> {
     (1..=n).flat_map(of_lower).collect()
 }
 
-/// The chance of exactly so many hits in `n` draws.
+/// Returns the probability of exactly `hits` hits in `n` draws.
 fn binomial(n: usize, hits: usize, share: f64) -> f64 {
     choose(n, hits) * share.powi(hits as i32) * (1.0 - share).powi((n - hits) as i32)
 }
@@ -125,7 +133,7 @@ fn choose(n: usize, k: usize) -> f64 {
     (0..k).map(|i| (n - i) as f64 / (i + 1) as f64).product()
 }
 
-/// Draws with replacement; the same seed draws the same on every machine.
+/// Draws with replacement. The same seed gives the same draws on every machine.
 pub(super) struct Resampler(Pcg64Mcg);
 
 impl Resampler {
@@ -133,7 +141,7 @@ impl Resampler {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// Uniform in `0..count`.
+    /// Returns a uniform random index in `0..count`.
     pub(super) fn index(&mut self, count: usize) -> usize {
         ((u128::from(self.0.next_u64()) * count as u128) >> 64) as usize
     }
@@ -148,7 +156,7 @@ impl Resampler {
 mod tests {
     use super::*;
 
-    /// Every resample written down, one by one.
+    /// Compares with a plain enumeration of every resample.
     #[test]
     fn medians_agree_with_plain_enumeration() {
         for n in 1..=6usize {
@@ -178,7 +186,7 @@ mod tests {
             let mut draws: Vec<f64> = (0..RESAMPLES).map(|_| median_of(again.draw(&runs, &mut buffer))).collect();
             let drawn = Interval::of_draws(0.0, &mut draws).unwrap();
             let counted = median(&runs, 1).unwrap();
-            // An end may fall on the neighbour where its chance is close to 2.5 %.
+            // An end of the interval may fall on the neighboring value if its probability is close to 2.5 %.
             let places = |value: f64| value.sqrt();
             let off =
                 (places(drawn.low) - places(counted.low)).abs().max((places(drawn.high) - places(counted.high)).abs());
@@ -186,7 +194,7 @@ mod tests {
         }
         let many: Vec<f64> = (0..100).map(f64::from).collect();
         let interval = median(&many, 1).unwrap();
-        // The ranks of the binomial: 50 -+ 1.96 x 5.
+        // Ranks by the binomial distribution: 50 -+ 1.96 x 5.
         assert!((interval.low - 39.5).abs() < 2.0 && (interval.high - 59.5).abs() < 2.0, "{interval:?}");
     }
 

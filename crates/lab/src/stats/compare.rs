@@ -1,4 +1,4 @@
-//! Is B better than A, worse, or is the difference noise?
+//! Decides whether B is better than A, worse, or within the noise.
 
 use std::fmt;
 
@@ -9,10 +9,11 @@ use super::{
     mann_whitney::mann_whitney,
 };
 
-/// Three runs against three cannot reach 5 %: the two-sided exact p of complete separation is 0.1. Four against four reach 0.029.
+/// Minimum number of runs per side. Three against three cannot reach 5 %: the two-sided exact p of complete
+/// separation is 0.1. Four against four reach 0.029.
 pub const RUNS_MIN: usize = 4;
 
-/// Which way is good.
+/// Direction of improvement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
@@ -20,25 +21,26 @@ pub enum Better {
     Higher,
 }
 
-/// What counts as a difference.
+/// Criteria for a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
     pub better: Better,
-    /// Practical equivalence: a change of the ratio by at most this share is none, however certain it is.
+    /// Band of practical equivalence: a relative change of the ratio up to this share is no difference, however
+    /// certain it is.
     pub band: f64,
-    /// How often the same may be called different.
+    /// Probability of a false alarm if both sides are equal.
     pub alpha: f64,
-    /// Of the bootstrap.
+    /// Seed of the bootstrap.
     pub seed: u64,
 }
 
 impl Terms {
-    /// A band of 3 %, and 5 % of false alarms.
+    /// Returns criteria with a band of 3 % and 5 % false alarms.
     pub fn new(better: Better) -> Self {
         Terms { better, band: 0.03, alpha: 0.05, seed: 1 }
     }
 
-    /// Of a ratio that chance alone explains in `p` of all cases.
+    /// Returns the verdict on a ratio with the p-value `p`.
     pub(super) fn judge(&self, p: f64, ratio: Interval) -> Verdict {
         let beyond_band = (ratio.estimate - 1.0).abs() > self.band;
         if p > self.alpha || ratio.contains(1.0) || !beyond_band {
@@ -57,28 +59,31 @@ pub enum Verdict {
     Improved,
     Regressed,
     WithinNoise,
-    /// A side has fewer than [`RUNS_MIN`] runs.
+    /// At least one side has fewer than [`RUNS_MIN`] runs.
     TooFewRuns,
-    /// A value is zero, negative or no number, so there is no ratio to speak of.
+    /// A value is zero, negative or not a number, so no ratio can be computed.
     NoRatio,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     pub verdict: Verdict,
-    /// The median of B over the median of A.
+    /// Median of B divided by the median of A.
     pub ratio: Option<Interval>,
-    /// Of the Mann-Whitney test.
+    /// p-value of the Mann-Whitney test.
     pub p: Option<f64>,
-    /// How likely a run of B is above a run of A; one half is no difference.
+    /// Probability that a run of B is above a run of A. One half means no difference.
     pub b_above_a: Option<f64>,
-    /// The whole interval of the ratio lies inside the band: not only is no difference shown, none that matters is left.
+    /// True if the whole interval of the ratio lies inside the band. Then a relevant difference is ruled out, and not
+    /// only unproven.
     pub equivalent: bool,
     pub runs: [usize; 2],
 }
 
-/// Compares the values of runs. They differ if all of this holds: chance alone would separate the runs so far in at most `alpha` of all
-/// cases, the interval of the ratio leaves 1 out, and the ratio itself lies outside the band.
+/// Compares the values of runs.
+///
+/// The sides differ if all three conditions hold: the p-value is at most `alpha`, the interval of the ratio does not
+/// include 1, and the ratio lies outside the band.
 pub fn compare(a: &[f64], b: &[f64], terms: &Terms) -> Comparison {
     let test = mann_whitney(a, b);
     let ratio = bootstrap::ratio_of_medians(a, b, terms.seed);
@@ -109,7 +114,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Such as `regressed: +9.7 % [+6.2 %, +13.0 %], p = 0.008, 5 and 5 runs`.
+/// Prints, for example, `regressed: +9.7 % [+6.2 %, +13.0 %], p = 0.008, 5 and 5 runs`.
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.verdict)?;
@@ -131,14 +136,15 @@ mod tests {
 
     use super::*;
 
-    /// Runs around `mean`, normal with the standard deviation `sd` (a share of the mean), by Box and Muller.
+    /// Returns normally distributed runs around `mean`. `sd` is the standard deviation as a share of the mean. Uses
+    /// the Box-Muller method.
     fn runs(chance: &mut Pcg64Mcg, count: usize, mean: f64, sd: f64) -> Vec<f64> {
         let mut unit = || (chance.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let mut normal = || (-2.0 * (1.0 - unit()).ln()).sqrt() * (std::f64::consts::TAU * unit()).cos();
         (0..count).map(|_| mean * (1.0 + sd * normal())).collect()
     }
 
-    /// How often 5 runs against 5 are called what, of 300 tries.
+    /// Compares 5 runs with 5 runs in 300 trials, and counts the verdicts.
     fn tries(factor: f64, sd: f64, of_runs: usize) -> [usize; 3] {
         let mut chance = Pcg64Mcg::seed_from_u64(2026);
         let mut seen = [0; 3];

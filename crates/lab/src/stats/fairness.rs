@@ -1,6 +1,7 @@
-//! How evenly something is shared: deliveries among readers, connections or CPU among shards.
+//! Measures how evenly a resource is shared: deliveries among readers, connections or CPU among shards.
 
-/// Jain's index: 1 if all have the same, 1/n if one has everything; none without values or if nobody has anything.
+/// Returns Jain's index: 1 if all shares are equal, 1/n if one has everything. Returns `None` without values or if
+/// all shares are zero.
 ///
 /// Source: R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984.
 pub fn jain(shares: &[f64]) -> Option<f64> {
@@ -9,7 +10,8 @@ pub fn jain(shares: &[f64]) -> Option<f64> {
     (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
-/// The busiest over the mean: 1 if all have the same, n if one has everything; none where [`jain`] has none.
+/// Returns the largest share divided by the mean: 1 if all shares are equal, n if one has everything. Returns `None`
+/// if the sum is not positive.
 pub fn imbalance(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();
     let busiest = shares.iter().copied().fold(0.0, f64::max);
@@ -32,7 +34,8 @@ mod tests {
         assert_eq!(imbalance(&[0.0, 0.0, 3.0, 0.0]), Some(4.0));
     }
 
-    /// The report's reading of the index: favour 20 % of the users equally and none of the others, and it is 0.2 (its section 4).
+    /// The report's interpretation of the index (section 4): if 20 % of the users share equally and the others get
+    /// nothing, the index is 0.2.
     #[test]
     fn the_index_is_the_share_of_those_who_are_served() {
         assert_eq!(jain(&[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), Some(0.2));

@@ -1,16 +1,17 @@
-//! Where a server is saturated: the load from which on it does not deliver what is offered, or not in time.
+//! Finds the load at which a server is saturated: it no longer delivers the offered messages, or delivers them too
+//! late.
 
 use serde::{Deserialize, Serialize};
 
-/// Less of the offered rate than this, and the server falls behind: what is missing queues up or is lost.
+/// Minimum delivered share of the offered rate. Below it the server falls behind: messages queue up or are lost.
 pub const DELIVERED_MIN: f64 = 0.98;
 
-/// What was seen at one load.
+/// Measurement at one load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Clients, publishers, messages per second: whatever was stepped.
+    /// Load in the varied unit: clients, publishers or messages per second.
     pub load: f64,
-    /// Deliveries per second that should have been, and were.
+    /// Expected deliveries per second; `delivered_per_s` is the actual number.
     pub offered_per_s: f64,
     pub delivered_per_s: f64,
     pub p99_s: f64,
@@ -18,9 +19,9 @@ pub struct Point {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Knee {
-    /// The highest load that was carried below every one that was not; none if the lowest was too much already.
+    /// Highest load below the lowest saturated load. `None` if the lowest load was already too much.
     pub carried: Option<f64>,
-    /// The lowest load that was too much.
+    /// Lowest load at which the server is saturated.
     pub saturated: f64,
     pub why: Why,
 }
@@ -28,14 +29,15 @@ pub struct Knee {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
-    /// Less than [`DELIVERED_MIN`] of what was offered arrived.
+    /// Less than [`DELIVERED_MIN`] of the offered messages arrived.
     Undelivered,
-    /// The p99 was above the objective.
+    /// The p99 was above the limit.
     Late,
 }
 
-/// The first load at which less than [`DELIVERED_MIN`] was delivered or the p99 was above `p99_max_s`; none if all were carried. The true
-/// limit is between [`Knee::carried`] and [`Knee::saturated`].
+/// Returns the first load at which less than [`DELIVERED_MIN`] was delivered or the p99 was above `p99_max_s`.
+/// Returns `None` if the server carried all loads. The true limit is between [`Knee::carried`] and
+/// [`Knee::saturated`].
 pub fn saturation(points: &[Point], p99_max_s: f64) -> Option<Knee> {
     let mut points = points.to_vec();
     points.sort_by(|a, b| a.load.total_cmp(&b.load));
@@ -48,23 +50,24 @@ pub fn saturation(points: &[Point], p99_max_s: f64) -> Option<Knee> {
     Some(Knee { carried: index.checked_sub(1).map(|index| points[index].load), saturated: points[index].load, why })
 }
 
-/// How a rising curve bends.
+/// Direction in which a rising curve bends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bend {
-    /// It flattens, as throughput does.
+    /// The curve flattens, as throughput does.
     Down,
-    /// It steepens, as latency does.
+    /// The curve becomes steeper, as latency does.
     Up,
 }
 
-/// A curve that is everywhere closer than this to its chord (in the unit square) is a line.
+/// Maximum distance from the chord, in the unit square, for a curve that counts as a line.
 const LINE: f64 = 0.1;
 
-/// Where a rising curve `(load, value)` bends most: the point farthest from the line between its ends, with both axes scaled to 0..1.
-/// None if it hardly bends. Shows where to look without any objective; [`saturation`] is what a promise rests on.
+/// Returns the load at which a rising curve `(load, value)` bends most: the point farthest from the line between its
+/// ends, with both axes scaled to 0..1. Returns `None` if the curve is nearly a line.
 ///
-/// Source: V. Satopaa, J. Albrecht, D. Irwin, B. Raghavan, "Finding a 'Kneedle' in a Haystack", ICDCS Workshops 2011, for whole curves
-/// without smoothing.
+/// The result needs no latency limit and is only a hint. Use [`saturation`] for a verdict.
+/// Source: V. Satopaa, J. Albrecht, D. Irwin, B. Raghavan, "Finding a 'Kneedle' in a Haystack", ICDCS Workshops 2011,
+/// for complete curves without smoothing.
 pub fn kneedle(points: &[(f64, f64)], bend: Bend) -> Option<f64> {
     let mut points = points.to_vec();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -111,15 +114,16 @@ mod tests {
         assert_eq!(saturation(&[], 0.1), None);
     }
 
-    /// The example of the paper (figure 2): y = -1 / (x + 0.1) + 5 at ten points of 0..1 has its knee at 0.22.
+    /// Example of the paper (figure 2): y = -1 / (x + 0.1) + 5 at ten points of 0..1 has its knee at 0.22.
     #[test]
     fn the_knee_of_the_paper() {
         let curve: Vec<_> = (0..10).map(|i| f64::from(i) / 9.0).map(|x| (x, -1.0 / (x + 0.1) + 5.0)).collect();
         assert!((kneedle(&curve, Bend::Down).unwrap() - 2.0 / 9.0).abs() < 1e-12);
     }
 
-    /// Latency of M/M/1 with service in one unit, 1 / (1 - rho): in the unit square the distance from the chord is largest where the slope is
-    /// that of the chord. Between 0 and 0.96 the chord rises 24 over 0.96 = 25, and 1 / (1 - rho)^2 = 25 at rho = 0.8.
+    /// Latency of an M/M/1 queue with service time 1: 1 / (1 - rho). In the unit square, the distance from the chord
+    /// is largest where the slope equals the slope of the chord. From 0 to 0.96 the chord has the slope 24 / 0.96 =
+    /// 25, and 1 / (1 - rho)^2 = 25 at rho = 0.8.
     #[test]
     fn the_knee_of_a_queue() {
         let curve: Vec<_> = (0..=96).map(|i| f64::from(i) / 100.0).map(|rho| (rho, 1.0 / (1.0 - rho))).collect();

@@ -1,17 +1,17 @@
-//! A straight line, and how sure its slope is: what one more connection costs.
+//! Linear fit with intervals, for example for the memory cost of one more connection.
 
 use serde::{Deserialize, Serialize};
 
 use super::bootstrap::{Interval, RESAMPLES, Resampler};
 
-/// `y = base + slope x`.
+/// Line `y = base + slope x`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     pub base: f64,
     pub slope: f64,
 }
 
-/// A line with its uncertainty.
+/// Line with confidence intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
     pub base: Interval,
@@ -21,7 +21,7 @@ pub struct Fit {
 }
 
 impl Line {
-    /// Least squares over points `(x, y)`; none with fewer than two different `x`.
+    /// Fits a line to points `(x, y)` by least squares. Returns `None` with fewer than two different `x`.
     pub fn fit(points: &[(f64, f64)]) -> Option<Line> {
         let n = points.len() as f64;
         let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
@@ -38,8 +38,9 @@ impl Line {
         self.base + self.slope * x
     }
 
-    /// Fits, and draws the points again, as pairs: no two need be equally noisy. None with fewer than four points, or fewer than three
-    /// different `x`: two always lie on a line.
+    /// Fits a line with bootstrap intervals. Resamples the points as pairs, so points may have different noise.
+    ///
+    /// Returns `None` with fewer than four points, or fewer than three different `x`: two always lie on a line.
     pub fn fit_with_intervals(points: &[(f64, f64)], seed: u64) -> Option<Fit> {
         let line = Line::fit(points)?;
         let mut levels: Vec<f64> = points.iter().map(|point| point.0).collect();
@@ -73,7 +74,8 @@ mod tests {
         assert!(fit.r_squared > 1.0 - 1e-12 && fit.slope.high - fit.slope.low < 1e-9);
     }
 
-    /// F. J. Anscombe, "Graphs in Statistical Analysis", The American Statistician 27(1), 1973: y = 3.00 + 0.500 x, r^2 = 0.67.
+    /// F. J. Anscombe, "Graphs in Statistical Analysis", The American Statistician 27(1), 1973: y = 3.00 + 0.500 x,
+    /// r^2 = 0.67.
     #[test]
     fn the_first_of_anscombes_quartet() {
         let x = [10.0, 8.0, 13.0, 9.0, 11.0, 14.0, 6.0, 4.0, 12.0, 7.0, 5.0];

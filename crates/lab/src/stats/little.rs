@@ -1,62 +1,67 @@
-//! Little's law as a check of our own measurement, and whether a phase was steady enough for it to hold.
+//! Checks our own measurement with Little's law, and checks whether a phase was steady enough for the law to hold.
 //!
-//! The law needs no assumption about the server. Where it does not hold in a steady phase, a clock or a counter of ours is wrong.
+//! The law needs no assumption about the server. If it does not hold in a steady phase, a clock or a counter of the
+//! lab is wrong.
 //! Source: J. D. C. Little, "A Proof for the Queuing Formula: L = lambda W", Operations Research 9(3), 1961.
 
 use serde::{Deserialize, Serialize};
 
 use super::median;
 
-/// How far `N` may be off `X R`.
+/// Maximum relative difference between `N` and `X R`.
 pub const TOLERANCE: f64 = 0.05;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Little {
-    /// N: the mean number inside, counted.
+    /// N: mean number in flight, counted.
     pub in_flight: f64,
-    /// X R: the number that should be inside.
+    /// X R: number in flight that the law predicts.
     pub expected: f64,
-    /// `N / (X R) - 1`; zero if nothing was inside and nothing should have been.
+    /// `N / (X R) - 1`. Zero if both are zero.
     pub relative_error: f64,
     pub holds: bool,
 }
 
-/// Compares the number inside with the throughput per second times the mean time inside in seconds, all three measured by themselves.
+/// Compares the number in flight with the throughput per second times the mean residence time in seconds. All three
+/// values must be measured independently.
 pub fn check(in_flight: f64, per_s: f64, residence_s: f64) -> Little {
     let expected = per_s * residence_s;
     let relative_error = if in_flight == expected { 0.0 } else { in_flight / expected - 1.0 };
     Little { in_flight, expected, relative_error, holds: relative_error.abs() <= TOLERANCE }
 }
 
-/// More change than this over one window, as a share of its mean, and more than chance explains: not steady.
+/// Maximum change over one window, as a share of its mean. A window with a larger change, and more than chance
+/// explains, is not steady.
 pub const DRIFT_MAX: f64 = 0.10;
-/// Standard errors of a slope that chance is granted: there are many windows, and neighbours in time are alike.
+/// Number of standard errors of a slope that chance may explain. It is high, because there are many windows and
+/// neighboring values are correlated.
 const CHANCE: f64 = 4.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stationarity {
-    /// Change from the first value to the last along the least-squares line, as a share of the mean.
+    /// Change from the first to the last value along the least-squares line, as a share of the mean.
     pub drift: f64,
-    /// The index from which on every window is level: what comes before is warming up. None if the last window is not.
+    /// Index from which on every window is steady. Earlier values are warm-up. `None` if the last window is not
+    /// steady.
     pub steady_from: Option<usize>,
 }
 
 impl Stationarity {
-    /// Every window is level.
+    /// Returns whether every window is steady.
     pub fn is_steady(&self) -> bool {
         self.steady_from == Some(0)
     }
 }
 
-/// Slides a window of `window` values over a series of equal steps in time and fits a line in each. None if the series is shorter than
-/// a window or the window than four values.
+/// Slides a window of `window` values over a series with equal time steps, and fits a line in each window. Returns
+/// `None` if the series is shorter than a window, or the window has fewer than four values.
 pub fn stationarity(series: &[f64], window: usize) -> Option<Stationarity> {
     if window < 4 || series.len() < window {
         return None;
     }
     let last = series.len() - window;
     let lines: Vec<Line> = series.windows(window).map(Line::of).collect();
-    // The noise of the whole series: that of ten values alone may look small by chance.
+    // Use the noise of the whole series, because the noise of only ten values may be small by chance.
     let noise = median(&lines.iter().map(|line| line.error).collect::<Vec<_>>());
     let bent = lines.iter().rposition(|line| line.change.abs() > DRIFT_MAX.max(CHANCE * noise));
     let steady_from = match bent {
@@ -67,7 +72,8 @@ pub fn stationarity(series: &[f64], window: usize) -> Option<Stationarity> {
     Some(Stationarity { drift: Line::of(series).change, steady_from })
 }
 
-/// A least-squares line: its change from first to last as a share of the mean, and the standard error of that.
+/// Least-squares line: its change from first to last value as a share of the mean, and the standard error of that
+/// change.
 struct Line {
     change: f64,
     error: f64,
@@ -97,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_law_holds_within_five_percent() {
-        // 4,000 per second that stay 25 ms each: 100 inside.
+        // 4,000 per second with 25 ms each: 100 in flight.
         assert_eq!(
             check(100.0, 4000.0, 0.025),
             Little { in_flight: 100.0, expected: 100.0, relative_error: 0.0, holds: true }
@@ -112,18 +118,19 @@ mod tests {
         assert!(!check(3.0, 0.0, 0.0).holds, "some are inside that nobody saw pass");
     }
 
-    /// An M/M/1 queue, event by event: Poisson arrivals of 80 per second, exponential service of 10 ms. By theory rho / (1 - rho) = 4 are
-    /// inside (L. Kleinrock, "Queueing Systems" I, 3.2), each for 1 / (mu - lambda) = 50 ms.
+    /// Simulates an M/M/1 queue event by event: Poisson arrivals of 80 per second, exponential service of 10 ms. In
+    /// theory rho / (1 - rho) = 4 are in the system (L. Kleinrock, "Queueing Systems" I, 3.2), each for 1 / (mu -
+    /// lambda) = 50 ms.
     #[test]
     fn the_law_holds_in_a_simulated_queue() {
         let mut chance = Pcg64Mcg::seed_from_u64(1961);
         let mut exponential = |mean: f64| -mean * (1.0 - (chance.next_u64() >> 11) as f64 / (1u64 << 53) as f64).ln();
-        // `area` is that under the number inside, step by step.
+        // `area` is the integral of the number in the system over time.
         let (mut arrives, mut free, mut inside, mut area, mut now) = (0.0, 0.0f64, VecDeque::<f64>::new(), 0.0, 0.0);
         let (count, mut residence) = (200_000, 0.0);
         for _ in 0..count {
             arrives += exponential(1.0 / 80.0);
-            // Those who leave before this one comes; departures are in order.
+            // Departures before this arrival. Departures are in order.
             while inside.front().is_some_and(|leaves| *leaves <= arrives) {
                 area += (inside[0] - now) * inside.len() as f64;
                 now = inside.pop_front().expect("there is a first");

@@ -1,30 +1,33 @@
-//! The Mann-Whitney test: could these two sets of runs be one set, split by chance? It asks only for ranks, so one slow run among ten
-//! weighs no more than one rank.
+//! Mann-Whitney test: the probability that two sets of runs come from the same distribution. It uses only ranks, so
+//! one slow run among ten counts as one rank.
 //!
-//! Source: H. B. Mann, D. R. Whitney, "On a Test of Whether one of Two Random Variables is Stochastically Larger than the Other",
-//! Annals of Mathematical Statistics 18(1), 1947.
+//! Source: H. B. Mann, D. R. Whitney, "On a Test of Whether one of Two Random Variables is Stochastically Larger than
+//! the Other", Annals of Mathematical Statistics 18(1), 1947.
 
 use serde::{Deserialize, Serialize};
 
-/// Up to so many runs on both sides together p is exact; above, the normal approximation is closer than a rounded p shows.
+/// Maximum number of runs on both sides together for an exact p-value. For more runs, the error of the normal
+/// approximation is smaller than the rounding of a displayed p-value.
 pub const EXACT_MAX: usize = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MannWhitney {
-    /// Pairs in which the run of `b` is above the run of `a`; a tie counts half.
+    /// Number of pairs in which the run of `b` is above the run of `a`. A tie counts half.
     pub u: f64,
-    /// [`MannWhitney::u`] over all pairs: how likely a run of `b` is above a run of `a`. One half if there is no difference.
+    /// [`MannWhitney::u`] divided by the number of pairs: the probability that a run of `b` is above a run of `a`.
+    /// One half means no difference.
     pub b_above_a: f64,
-    /// Two-sided: how likely chance alone brings the sum of ranks at least as far from its mean.
+    /// Two-sided p-value: the probability that chance alone brings the rank sum at least as far from its mean.
     pub p: f64,
     pub exact: bool,
 }
 
-/// None if a side is empty or a value is not a number.
+/// Runs the test. Returns `None` if a side is empty or a value is not a number.
 ///
-/// With ties or without, up to [`EXACT_MAX`] runs p comes from the whole permutation distribution of the sum of midranks, counted by dynamic
-/// programming; above, from the normal distribution with corrections for ties and continuity.
-/// Cost: O(runs^4) for the exact one, a few milliseconds at the most.
+/// Up to [`EXACT_MAX`] runs, p comes from the full permutation distribution of the sum of midranks, counted by
+/// dynamic programming. This also covers ties. For more runs, p comes from the normal distribution, corrected for
+/// ties and continuity.
+/// Cost: O(runs^4) for the exact p-value, at most a few milliseconds.
 pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<MannWhitney> {
     if a.is_empty() || b.is_empty() || a.iter().chain(b).any(|value| value.is_nan()) {
         return None;
@@ -38,7 +41,8 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<MannWhitney> {
     Some(MannWhitney { u, b_above_a: u / (m * n) as f64, p: p.min(1.0), exact })
 }
 
-/// Ranks from 1, times two: equal values share the mean of their ranks, and twice that is a whole number. Those of `a` come first.
+/// Returns the ranks from 1, doubled. Equal values share the mean of their ranks, and twice that is a whole number.
+/// Ranks of `a` come first.
 fn doubled_midranks(a: &[f64], b: &[f64]) -> Vec<usize> {
     let all: Vec<f64> = a.iter().chain(b).copied().collect();
     let rank = |value: &f64| {
@@ -49,10 +53,11 @@ fn doubled_midranks(a: &[f64], b: &[f64]) -> Vec<usize> {
     all.iter().map(rank).collect()
 }
 
-/// Of all ways to choose `n` ranks, the share of those whose sum is at least as far from the mean as `sum`.
+/// Returns the share of all choices of `n` ranks whose sum is at least as far from the mean as `sum`.
 fn exact_p(ranks: &[usize], n: usize, sum: usize) -> f64 {
     let total: usize = ranks.iter().sum();
-    // ways[k][s]: how many choices of k ranks have the sum s. Numbers up to 60 over 30, 1.2e17, lose less than 1e-15 of themselves in f64.
+    // ways[k][s]: number of choices of k ranks with the sum s. The largest number, 60 over 30 = 1.2e17, has a
+    // relative error below 1e-15 in f64.
     let mut ways = vec![vec![0.0f64; total + 1]; n + 1];
     ways[0][0] = 1.0;
     for &rank in ranks {
@@ -63,7 +68,8 @@ fn exact_p(ranks: &[usize], n: usize, sum: usize) -> f64 {
             }
         }
     }
-    // The mean is total * n / ranks; compared in whole numbers, so that what is equally far counts as far.
+    // The mean is total * n / ranks. The comparison uses whole numbers, so an equal distance counts as at least as
+    // far.
     let off = |s: usize| (s * ranks.len()).abs_diff(total * n);
     let (mut far, mut all) = (0.0, 0.0);
     for (s, count) in ways[n].iter().enumerate() {
@@ -89,7 +95,7 @@ fn normal_p(ranks: &[usize], m: usize, n: usize, sum: usize) -> f64 {
     erfc(off / (2.0 * variance).sqrt())
 }
 
-/// The complementary error function for `x >= 0`, off by less than 1.5e-7.
+/// Returns the complementary error function for `x >= 0`, with an error below 1.5e-7.
 ///
 /// Source: M. Abramowitz, I. Stegun, "Handbook of Mathematical Functions", 7.1.26.
 fn erfc(x: f64) -> f64 {
@@ -110,7 +116,7 @@ mod tests {
         ((0..each).map(|i| i as f64).collect(), (0..each).map(|i| 100.0 + i as f64).collect())
     }
 
-    /// Two of all choices are as extreme as complete separation: 2 / C(2n, n).
+    /// Two of all choices are as extreme as complete separation: p = 2 / C(2n, n).
     #[test]
     fn complete_separation() {
         for (each, choices) in [(3, 20.0), (4, 70.0), (5, 252.0), (10, 184_756.0)] {
@@ -119,8 +125,8 @@ mod tests {
         }
     }
 
-    /// M. Hollander, D. A. Wolfe, "Nonparametric Statistical Methods" (1973), page 69; R's `?wilcox.test` has W = 35 and one-sided
-    /// p = 0.1272 for it.
+    /// M. Hollander, D. A. Wolfe, "Nonparametric Statistical Methods" (1973), page 69. For these data, R's
+    /// `?wilcox.test` gives W = 35 and a one-sided p = 0.1272.
     #[test]
     fn permeability_of_membranes() {
         let term = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46];
@@ -131,7 +137,8 @@ mod tests {
         assert!((test.p - 2.0 * 0.1272).abs() < 1e-4, "{test:?}");
     }
 
-    /// The critical values of the two-sided test at 5 %, as every table of U has them: 5 and 5 runs 2, 8 and 8 runs 13, 10 and 10 runs 23.
+    /// Critical values of the two-sided test at 5 %, as in tables of U: 2 for 5 and 5 runs, 13 for 8 and 8 runs, 23
+    /// for 10 and 10 runs.
     #[test]
     fn critical_values_of_the_tables() {
         for (each, critical) in [(5, 2), (8, 13), (10, 23)] {
@@ -148,7 +155,7 @@ mod tests {
         assert_eq!(p(&[4.0; 40], &[4.0; 40]), 1.0);
     }
 
-    /// Every choice written down, one by one, for values with ties.
+    /// Compares with a plain enumeration of every choice, for values with ties.
     #[test]
     fn ties_agree_with_plain_enumeration() {
         let (a, b) = ([1.0, 2.0, 2.0, 3.0, 5.0], [2.0, 3.0, 3.0, 7.0, 7.0, 8.0]);
@@ -172,7 +179,8 @@ mod tests {
 
     #[test]
     fn the_approximation_meets_the_exact_value() {
-        // 30 and 30 interleaved runs, the second half of one side moved up: some overlap, some ties.
+        // 30 and 30 interleaved runs. The second half of one side is shifted up, so there is some overlap and some
+        // ties.
         let a: Vec<f64> = (0..30).map(f64::from).collect();
         let b: Vec<f64> = (0..30).map(|i| f64::from(i) + if i < 15 { 0.5 } else { 8.0 }).collect();
         let ranks = doubled_midranks(&a, &b);
@@ -181,7 +189,7 @@ mod tests {
         assert!((exact - normal).abs() < 0.002, "{exact} {normal}");
     }
 
-    /// Abramowitz and Stegun, table 7.1.
+    /// Values from Abramowitz and Stegun, table 7.1.
     #[test]
     fn the_error_function() {
         for (x, erf) in [(0.5, 0.520_499_878), (1.0, 0.842_700_793), (2.0, 0.995_322_265)] {

@@ -1,35 +1,45 @@
-//! Many questions at once, with one chance of a false alarm for all of them together.
+//! Multiple testing: tests many questions at once, with one false alarm probability for all of them together.
 //!
-//! With 12 questions at 5 % each, every second comparison of the same with itself would raise an alarm. Dividing 5 % among them (Bonferroni,
-//! Holm) does not help: no rank test of five runs against five goes below p = 2 / 252 = 0.8 %, so that from seven questions on nothing
-//! could ever be found. Here runs change sides by chance, all questions about the same runs alike, and each question is held against
-//! the largest statistic of all questions: what is far beyond any chance stays significant, however many questions there are.
+//! With 12 questions at 5 % each, almost every second comparison of equal systems would raise a false alarm. Dividing
+//! 5 % among the questions (Bonferroni, Holm) does not help: no rank test of five runs against five goes below
+//! p = 2 / 252 = 0.8 %. From seven questions on, no difference could ever be significant.
 //!
-//! Source: P. H. Westfall, S. S. Young, "Resampling-Based Multiple Testing", 1993, algorithm 4.1 (step-down maxT); Y. Ge, S. Dudoit,
-//! T. P. Speed, "Resampling-based multiple testing for microarray data analysis", TEST 12(1), 2003, box 2.
+//! Here the runs are shuffled between the sides at random, in the same way for all questions about the same runs.
+//! Each question is compared with the largest statistic of all questions. A difference far beyond chance stays
+//! significant, regardless of the number of questions.
+//!
+//! Source: P. H. Westfall, S. S. Young, "Resampling-Based Multiple Testing", 1993, algorithm 4.1 (step-down maxT); Y.
+//! Ge, S. Dudoit, T. P. Speed, "Resampling-based multiple testing for microarray data analysis", TEST 12(1), 2003,
+//! box 2.
 
 use super::{bootstrap::Resampler, pairs};
 
-/// So many that a p of 5 % is known to within 0.4 %.
+/// Number of shuffles. With this number, a p-value of 5 % is accurate to 0.4 %.
 const SHUFFLES: usize = 10_000;
-/// Added to the standard deviation: a scatter of runs below a thousandth is luck, and must not make certain what is tiny.
+/// Value added to the standard deviation. A spread of runs below one thousandth is luck, and must not make a tiny
+/// difference significant.
+///
 /// Source: V. G. Tusher, R. Tibshirani, G. Chu, "Significance analysis of microarrays", PNAS 98(9), 2001.
 const SCATTER_MIN: f64 = 0.001;
 
-/// Do the runs of `a` and `b` differ in this?
+/// Question: do the runs of `a` and `b` differ in this metric?
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// Questions of the same group are about the same runs, in the same order: they change sides together.
+    /// Group of the question. Questions of one group are about the same runs in the same order, so they are shuffled
+    /// together.
     pub group: usize,
-    /// `a[i]` and `b[i]` belong together ([`pairs`]), and change sides with each other only. Alike in all questions of a group.
+    /// `a[i]` and `b[i]` are a pair ([`pairs`]), and swap sides only with each other. The value is equal in all
+    /// questions of a group.
     pub in_turns: bool,
-    /// Above zero: ratios are what counts.
+    /// Values of the runs. They must be above zero, because ratios are compared.
     pub a: Vec<f64>,
     pub b: Vec<f64>,
 }
 
-/// Per question its p, adjusted for all questions together: the chance of any alarm is below `alpha` if all with `p <= alpha` are called
-/// different and in truth nothing is. Needs nothing but that runs of the same could have come in any order.
+/// Returns the p-value of each question, adjusted for all questions together.
+///
+/// If no true difference exists and all questions with `p <= alpha` are reported, the probability of any false alarm
+/// is below `alpha`. The only assumption is that runs of equal systems could have come in any order.
 ///
 /// Cost: questions x runs x 10,000.
 pub fn adjusted_p(questions: &[Question], seed: u64) -> Vec<f64> {
@@ -42,7 +52,7 @@ pub fn adjusted_p(questions: &[Question], seed: u64) -> Vec<f64> {
         (false, a) => statistic(logs, a),
     };
     let seen: Vec<f64> = logs.iter().enumerate().map(|(index, (_, logs))| statistic(index, logs)).collect();
-    // From the least significant to the most: the largest so far is what a question is held against.
+    // From the least to the most significant question: each is compared with the largest statistic so far.
     let mut order: Vec<usize> = (0..questions.len()).collect();
     order.sort_by(|a, b| seen[*a].total_cmp(&seen[*b]));
     let mut reached = vec![0usize; questions.len()];
@@ -82,7 +92,7 @@ pub fn adjusted_p(questions: &[Question], seed: u64) -> Vec<f64> {
     adjusted
 }
 
-/// How far the means of the first `a` logarithms and the rest are apart, in standard errors.
+/// Returns the distance between the means of the first `a` logarithms and the other logarithms, in standard errors.
 fn statistic(logs: &[f64], a: usize) -> f64 {
     let (of_a, of_b) = logs.split_at(a);
     let mean = |side: &[f64]| side.iter().sum::<f64>() / side.len() as f64;
@@ -123,7 +133,7 @@ mod tests {
             let questions: Vec<_> = (0..20).map(|group| chance.question(group, 0.05, 1.0)).collect();
             alarms += usize::from(adjusted_p(&questions, seed).iter().any(|p| *p <= 0.05));
         }
-        // 20 are to be expected; chance alone brings more than 33 in one of 400 such experiments.
+        // 20 alarms are expected. Chance alone brings more than 33 in one of 400 such experiments.
         assert!((8..=33).contains(&alarms), "{alarms} of 400");
     }
 
@@ -141,7 +151,7 @@ mod tests {
         assert!(found >= 95 && wrong <= 12, "{found} found, {wrong} false alarms, of 100");
     }
 
-    /// A single question is the plain permutation test: complete separation of 5 and 5 is 2 of 252 ways.
+    /// A single question is the plain permutation test: complete separation of 5 and 5 runs is 2 of 252 ways.
     #[test]
     fn one_question_is_a_permutation_test() {
         let question =

@@ -1,7 +1,7 @@
-//! What the figures of runs are worth. Pure: no I/O, no clock, and chance only from a seed.
+//! Statistics about the figures of runs. Pure functions: no I/O, no clock, and randomness only from a seed.
 //!
-//! The run is the unit of replication, not the message: messages of one run wait in the same queues, so a million of them are no million
-//! observations. What is given to the tests here is one value per run, such as its p99.
+//! The unit of replication is the run, not the message. Messages of one run wait in the same queues, so a million
+//! messages are not a million independent observations. The tests here take one value per run, such as its p99.
 
 pub mod bootstrap;
 pub mod compare;
@@ -14,13 +14,13 @@ pub mod max_t;
 pub mod pairs;
 pub mod usl;
 
-/// The middle value, or the mean of the two in the middle; `NaN` without values.
+/// Returns the middle value, or the mean of the two middle values. Returns `NaN` without values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     median_of(&mut sorted)
 }
 
-/// [`median`] without a copy: sorts what it is given.
+/// Returns the same as [`median`] without a copy. Sorts `values`.
 fn median_of(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;

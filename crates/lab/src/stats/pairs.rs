@@ -1,20 +1,22 @@
-//! Two programs that were measured in turns: each run of B is held against the run of A beside it, so that what a machine does meanwhile,
-//! which is the same for both, is in neither.
+//! Paired comparison of two programs that were measured in turns. Each run of B is compared with the run of A next to
+//! it, so changes of the machine that affect both cancel out.
 //!
-//! Source: R. A. Fisher, "The Design of Experiments", 1935, section 21: the signs of the differences change by chance.
+//! Source: R. A. Fisher, "The Design of Experiments", 1935, section 21: under the null hypothesis, the signs of the
+//! differences are random.
 
 use super::{
     bootstrap::{self, Interval, Resampler},
     compare::{Comparison, Terms, Verdict},
 };
 
-/// Five pairs cannot reach 5 %: if all of them agree, p is 2 / 32. Six reach 0.031.
+/// Minimum number of pairs. Five pairs cannot reach 5 %: if all of them agree, p is 2 / 32. Six pairs reach 0.031.
 pub const PAIRS_MIN: usize = 6;
-/// Up to so many pairs all 2^n signs are tried; beyond, some of them.
+/// Maximum number of pairs for which all 2^n sign combinations are tested. For more pairs, a random sample is tested.
 const COUNTED_MAX: usize = 13;
 const DRAWS: usize = 10_000;
 
-/// As [`compare`](super::compare::compare), of runs that belong together: `a[i]` and `b[i]` were made one after the other.
+/// Returns the same as [`compare`](super::compare::compare) for paired runs: `a[i]` and `b[i]` were measured one
+/// after the other.
 pub fn compare(a: &[f64], b: &[f64], terms: &Terms) -> Comparison {
     let usable = |run: &f64| run.is_finite() && *run > 0.0;
     let ratios: Vec<f64> = a.iter().zip(b).filter(|(a, b)| usable(a) && usable(b)).map(|(a, b)| b / a).collect();
@@ -45,7 +47,8 @@ pub fn compare(a: &[f64], b: &[f64], terms: &Terms) -> Comparison {
     }
 }
 
-/// How likely chance alone makes the mean of the logarithms at least as large: who came first in a pair is chance, so each sign is.
+/// Returns the probability that chance alone makes the mean of the logarithms at least as large. The order in a pair
+/// is random, so each sign is random.
 fn sign_flips(ratios: &[f64], seed: u64) -> f64 {
     let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
     let seen = logs.iter().sum::<f64>().abs() * (1.0 - 1e-9);
@@ -63,7 +66,8 @@ fn sign_flips(ratios: &[f64], seed: u64) -> f64 {
     (reached + 1) as f64 / (DRAWS + 1) as f64
 }
 
-/// How far the mean logarithm of the ratios is from none, in standard errors; `least` is added to their standard deviation.
+/// Returns the distance of the mean logarithm of the ratios from zero, in standard errors. `least` is added to the
+/// standard deviation.
 pub(super) fn statistic(logs: &[f64], pairs: usize, least: f64) -> f64 {
     let (of_a, of_b) = logs.split_at(pairs);
     let differences: Vec<f64> = of_a.iter().zip(of_b).map(|(a, b)| b - a).collect();
@@ -79,7 +83,7 @@ mod tests {
     use super::*;
     use crate::stats::compare::Better;
 
-    /// A machine that becomes slower and slower, and on which B takes a tenth more.
+    /// Returns runs on a machine that becomes slower and slower. B takes `factor` times as long as A.
     fn drifting(factor: f64) -> ([f64; 8], [f64; 8]) {
         let of_a: [f64; 8] = std::array::from_fn(|i| 10.0 * 1.05f64.powi(i as i32));
         let wobble = [1.01, 0.99, 1.0, 1.02, 0.98, 1.01, 0.995, 1.0];
@@ -115,7 +119,7 @@ mod tests {
         let e = std::f64::consts::E;
         // Of the 8 sums +-1 +-1 +-2, two are as far from 0 as 4.
         assert_eq!(sign_flips(&[e, e, e * e], 1), 2.0 / 8.0);
-        // Of +-1 +-1 +-2, as far as 0: all.
+        // All of the sums +-1 +-1 +-2 are at least as far from 0 as 0.
         assert_eq!(sign_flips(&[e, e, 1.0 / (e * e)], 1), 1.0);
     }
 }

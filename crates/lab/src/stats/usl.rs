@@ -1,31 +1,32 @@
-//! The Universal Scalability Law: how throughput grows with workers, and where it bends.
+//! Universal Scalability Law: how throughput grows with workers, and where it declines.
 
 use serde::{Deserialize, Serialize};
 
 use super::bootstrap::{Interval, RESAMPLES, Resampler};
 
-/// `X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1))`.
+/// Curve `X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1))`.
 ///
 /// Source: N. J. Gunther, "Guerrilla Capacity Planning", chapter 4.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usl {
     /// Throughput of one worker.
     pub lambda: f64,
-    /// Contention: the share of the work that only one can do at a time.
+    /// Contention: share of the work that only one worker can do at a time.
     pub sigma: f64,
-    /// Coherence: what each worker costs each other one.
+    /// Coherence: cost that each worker adds to each other worker.
     pub kappa: f64,
 }
 
 impl Usl {
-    /// Least squares of relative errors over points `(N, X)`; none if they determine no curve (fewer than three different `N`).
+    /// Fits points `(N, X)` by least squares of relative errors. Returns `None` if the points determine no curve
+    /// (fewer than three different `N`).
     ///
-    /// `N / X = a + b (N - 1) + c N (N - 1)` is linear in `a = 1 / lambda`, `b = sigma / lambda`, `c = kappa / lambda`. Noise may make
-    /// `sigma` or `kappa` slightly negative: that is not hidden.
+    /// `N / X = a + b (N - 1) + c N (N - 1)` is linear in `a = 1 / lambda`, `b = sigma / lambda`, `c = kappa /
+    /// lambda`. Noise may make `sigma` or `kappa` slightly negative. Such values are returned unchanged.
     pub fn fit(points: &[(f64, f64)]) -> Option<Usl> {
         let (mut normal, mut right) = ([[0.0; 3]; 3], [0.0; 3]);
         for &(n, x) in points {
-            // Divided by N / X, so that every point counts by its relative error.
+            // Divided by N / X, so every point counts by its relative error.
             let row = [1.0, n - 1.0, n * (n - 1.0)].map(|term| term * x / n);
             for i in 0..3 {
                 (0..3).for_each(|j| normal[i][j] += row[i] * row[j]);
@@ -46,15 +47,16 @@ impl Usl {
         Some(Usl { lambda: 1.0 / a, sigma: b / a, kappa: c / a })
     }
 
-    /// How far each point is off the curve, as a share of the curve.
+    /// Returns the relative distance of each point from the curve.
     pub fn residuals(&self, points: &[(f64, f64)]) -> Vec<f64> {
         points.iter().map(|&(n, x)| x / self.at(n) - 1.0).collect()
     }
 
-    /// Fits, and says how sure the fit is. None where [`Usl::fit`] has none, or with three points: they fit exactly and tell no noise.
+    /// Fits with confidence intervals. Returns `None` if [`Usl::fit`] does, or with three points, because a curve
+    /// through three points has no residuals.
     ///
-    /// Bootstrap of the residuals: the sizes stay, and each gets the relative error of any. They are widened by `sqrt(n / (n - 3))` for the
-    /// three parameters that the fit has bent to them.
+    /// Bootstrap of the residuals: each `N` stays, and gets the relative error of a random point. The errors are
+    /// widened by `sqrt(n / (n - 3))`, because the fit has three parameters and makes the residuals too small.
     pub fn fit_with_intervals(points: &[(f64, f64)], seed: u64) -> Option<Fit> {
         let usl = Usl::fit(points)?;
         let count = points.len() as f64;
@@ -84,21 +86,22 @@ impl Usl {
         self.lambda * n / (1.0 + self.sigma * (n - 1.0) + self.kappa * n * (n - 1.0))
     }
 
-    /// The `N` beyond which more workers carry less; none if the curve does not bend down.
+    /// Returns the `N` of the highest throughput, or `None` if the curve has no maximum.
     pub fn peak(&self) -> Option<f64> {
         (self.kappa > 0.0 && self.sigma < 1.0).then(|| ((1.0 - self.sigma) / self.kappa).sqrt())
     }
 }
 
-/// A fit with its uncertainty.
+/// Fit with confidence intervals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
     pub lambda: Interval,
     pub sigma: Interval,
     pub kappa: Interval,
-    /// Infinite (`null` in JSON) where the curve does not bend down. Beyond a few times the largest size measured it is a guess.
+    /// `N` of the highest throughput. Infinite (`null` in JSON) if the curve has no maximum. A value far above the
+    /// largest measured `N` is only a guess.
     pub peak: Interval,
-    /// Relative, in the order of the points.
+    /// Relative residuals, in the order of the points.
     pub residuals: Vec<f64>,
 }
 

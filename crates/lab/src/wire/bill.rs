@@ -1,21 +1,23 @@
-//! The bill: what each transport costs in bytes and in energy, as a run leaves it behind and a report draws it.
+//! The bill: the cost of each transport in bytes and energy. A recording stores it, and a report shows it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// All of it. [`fmt::Display`] is the table for a terminal.
+/// Bill of one run. [`fmt::Display`] prints the table for a terminal.
 ///
-/// - `lines`: bytes of IP packets, per transport, side and unit: a stacked bar each, from [`Bytes::parts`] of [`Both::sum`] (or up and down
-///   apart), measured beside model.
-/// - `published`: what a thesis printed, what follows from its own figures, and ours: a table per `table`, in this order.
-/// - `energy`: joules per day by radio, transport and heartbeat: a line chart over `heartbeat_s`, or stacked bars of `states`.
-/// - `batteries`: how long a battery lasts.
-/// - `notes`: what has to be known to read the figures; show them all.
+/// - `lines`: bytes of IP packets by transport, side and unit. Show a stacked bar of [`Bytes::parts`] for
+///   [`Both::sum`], or for up and down separately, with the measured value beside the model.
+/// - `published`: the figure printed in a thesis, the corrected figure, and ours. Show one table per `table`, in this
+///   order.
+/// - `energy`: joules per day by radio, transport and heartbeat. Show a line chart over `heartbeat_s`, or stacked
+///   bars of `states`.
+/// - `batteries`: battery life.
+/// - `notes`: text that is needed to understand the figures. Show all notes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bill {
     pub path: Path,
-    /// Of one message.
+    /// Payload bytes of one message.
     pub payload_bytes: u64,
     pub lines: Vec<Line>,
     pub published: Vec<Published>,
@@ -24,22 +26,22 @@ pub struct Bill {
     pub notes: Vec<String>,
 }
 
-/// What lay between the two ends.
+/// Link between the two ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Path {
     /// `veth` or `loopback`.
     pub link: String,
     pub mtu: u32,
-    /// IP and TCP headers of a segment, options included.
+    /// IP and TCP header bytes of a segment, including options.
     pub header_bytes: u64,
-    /// What Ethernet would add to each packet (header only). In no figure here; the theses count it.
+    /// Ethernet header bytes per packet. No figure here includes them; the theses do.
     pub ethernet_bytes: u64,
-    /// Bytes that a capture of the same packets saw, and what the kernel's counters say; if there was a capture.
+    /// Bytes that a capture of the same packets saw, and bytes by the kernel's counters. `None` without a capture.
     pub captured_bytes: Option<u64>,
     pub counted_bytes: Option<u64>,
 }
 
-/// Bytes of one unit: a mean over `count` of them.
+/// Bytes of one unit, as a mean over `count` units.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     pub transport: String,
@@ -48,53 +50,53 @@ pub struct Line {
     pub count: u64,
     pub measured: Both,
     pub model: Both,
-    /// Of the measured sum against that of the model.
+    /// Difference of the measured sum from the model sum, in percent.
     pub difference_percent: f64,
-    /// Bytes sent again, in `measured`, too. Not 0: the path lost packets.
+    /// Retransmitted bytes, also included in `measured`. If not 0, the path lost packets.
     pub retransmitted_bytes: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// Between the server and who reads.
+    /// Between server and reader.
     Deliver,
-    /// Between who publishes and the server.
+    /// Between publisher and server.
     Publish,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// From the first SYN until the transport is ready.
+    /// Opening: from the first SYN until the transport is ready.
     Connection,
-    /// One message that stands alone, with all that carries it: for polls, the request too.
+    /// One isolated message with all bytes that carry it. For polling, this includes the request.
     Message,
-    /// Nothing to tell: a heartbeat, or for polls a request whose answer is empty.
+    /// Traffic without a message: a heartbeat, or a poll with an empty answer.
     Silence,
-    /// From the wish to close to the last ACK.
+    /// Close: from the start of closing to the last ACK.
     Close,
 }
 
-/// Up: to the server. Down: from it.
+/// Bytes in both directions. `up` is to the server, `down` is from the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Both {
     pub up: Bytes,
     pub down: Bytes,
 }
 
-/// Bytes of IP packets by what they are for; together all of them.
+/// Bytes of IP packets by purpose. The parts add up to all bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bytes {
-    /// What the application wanted to say.
+    /// Payload of the application.
     pub payload: f64,
-    /// What the transport puts around it: HTTP heads, frames, event lines, envelopes.
+    /// Bytes that the transport adds: HTTP headers, frames, event lines, envelopes.
     pub framing: f64,
-    /// Records and handshakes of TLS; 0 without it.
+    /// TLS records and handshakes. 0 without TLS.
     pub tls: f64,
-    /// IP and TCP headers of segments that carry something.
+    /// IP and TCP headers of segments with data.
     pub headers: f64,
-    /// Segments that carry nothing: ACK, SYN, FIN.
+    /// Segments without data: ACK, SYN, FIN.
     pub acks: f64,
 }
 
@@ -103,7 +105,7 @@ impl Bytes {
         self.parts().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// In the order in which they are stacked.
+    /// Returns the parts in stacking order.
     pub fn parts(&self) -> [(&'static str, f64); 5] {
         let Bytes { payload, framing, tls, headers, acks } = *self;
         [("payload", payload), ("framing", framing), ("TLS", tls), ("TCP/IP", headers), ("ACK", acks)]
@@ -139,7 +141,7 @@ impl Both {
         self.sum().total()
     }
 
-    /// One of so many.
+    /// Returns the mean per unit for a sum over `count` units.
     pub fn per(&self, count: u64) -> Both {
         let share = |bytes: &Bytes| bytes.map(|bytes| bytes / count.max(1) as f64);
         Both { up: share(&self.up), down: share(&self.down) }
@@ -154,41 +156,42 @@ impl std::ops::Add for Both {
     }
 }
 
-/// A figure of a thesis beside ours.
+/// Figure of a thesis beside ours.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Published {
     /// `somogyi`, `thorsen`, `muller`.
     pub thesis: String,
-    /// What the figure belongs to, with the number of its table there.
+    /// Title of the table, with the number of the table in the thesis.
     pub table: String,
     pub item: String,
     pub unit: String,
-    /// As it stands there; `None`: it is not there.
+    /// Value printed in the thesis. `None` if the thesis does not print it.
     pub printed: Option<f64>,
-    /// As it follows from the other printed figures, if it had a slip.
+    /// Value that follows from the other printed figures, if the printed value has an error.
     pub corrected: Option<f64>,
-    /// Millrace, measured or counted; `None`: the figure is about the other system only.
+    /// Measured or computed value for Millrace. `None` if the figure is only about the other system.
     pub ours: Option<f64>,
-    /// What was wrong, or how ours was come by.
+    /// Error in the printed value, or how our value was obtained.
     pub remark: String,
 }
 
-/// A day of one client on one radio.
+/// Day of one client on one radio.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EnergyLine {
     pub radio: String,
     pub transport: String,
-    /// What the client does that day.
+    /// Activity of the client on that day.
     pub day: String,
-    /// Silence after which a heartbeat is sent, or the time between two polls: also how long it may take until a dead connection is noticed.
+    /// Silent time before a heartbeat, or time between two polls. This is also the longest time until a dead
+    /// connection is noticed.
     pub heartbeat_s: f64,
     pub bytes_per_day: f64,
     pub joules_per_day: f64,
-    /// Joules by what the radio did: a state's name, `promotion`, `transfer`.
+    /// Joules by radio activity: the name of a state, `promotion`, or `transfer`.
     pub states: Vec<(String, f64)>,
-    /// How often the radio was woken.
+    /// Number of promotions of the radio.
     pub promotions: u64,
-    /// Of the battery that the notes name, by the radio alone.
+    /// Share of the battery capacity given in the notes, used by the radio alone.
     pub battery_percent_per_day: f64,
 }
 
@@ -208,7 +211,7 @@ impl Bill {
     }
 }
 
-/// Which one it is: `sse deliver message`.
+/// Prints the name of the line: `sse deliver message`.
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.transport, name(&self.side), name(&self.unit))
@@ -291,12 +294,12 @@ impl fmt::Display for Bill {
     }
 }
 
-/// As it is spelled in JSON.
+/// Returns the JSON name of a value.
 fn name(value: &impl Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Of `value` against `base`; 100 if there should be nothing and is something.
+/// Returns the difference of `value` from `base` in percent. Returns 100 if `base` is zero and `value` is not.
 pub fn difference_percent(value: f64, base: f64) -> f64 {
     match (base == 0.0, value == 0.0) {
         (true, true) => 0.0,

@@ -1,7 +1,7 @@
-//! Counts packets as they pass: an independent check of what the kernel's counters say.
+//! Packet capture that counts bytes, as an independent check of the kernel's counters.
 //!
-//! Bound by what AF_PACKET sees: with segmentation offload one "packet" stands for several, whose headers it lacks; see
-//! [`super::namespace`]. Needs root.
+//! Limited by AF_PACKET: with segmentation offload, one captured packet stands for several segments and lacks their
+//! headers; see [`super::namespace`]. Needs root.
 
 use std::{
     collections::BTreeMap,
@@ -18,33 +18,35 @@ use anyhow::{Context, anyhow};
 use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Who asks for one protocol only is shown only what comes in.
+/// All protocols. A socket for one protocol would receive only incoming packets.
 const ETH_P_ALL: u16 = 3;
 const TCP: u8 = 6;
 const LOOK: Duration = Duration::from_millis(20);
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// Whose packets, by address and port of their sender and receiver.
+/// Address and port of sender and receiver.
 pub type Flow = ((Ipv4Addr, u16), (Ipv4Addr, u16));
 
-/// IP bytes and packets.
+/// IP bytes and packets of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     pub bytes: u64,
     pub packets: u64,
 }
 
-/// A running capture of all TCP over IPv4 in the network namespace of the thread that started it.
+/// Running capture of all TCP over IPv4, in the network namespace of the thread that started it.
 pub struct Capture {
     thread: JoinHandle<anyhow::Result<BTreeMap<Flow, Seen>>>,
     stop: Arc<AtomicBool>,
 }
 
 impl Capture {
-    /// Errors: not root.
+    /// Starts the capture thread.
+    ///
+    /// Errors: the process does not have root privileges.
     pub fn start() -> anyhow::Result<Capture> {
         let protocol = Protocol::from(i32::from(ETH_P_ALL.to_be()));
-        // Without link headers: a packet begins with its IP header.
+        // The datagram socket removes link headers, so a packet begins with its IP header.
         let socket = Socket::new(Domain::from(nix::libc::AF_PACKET), Type::DGRAM, Some(protocol))
             .context("a capture needs root")?;
         socket.set_recv_buffer_size(BUFFER_BYTES)?;
@@ -62,7 +64,7 @@ impl Capture {
                             seen.packets += 1;
                         }
                     }
-                    // Silence: all that was sent before the end was asked for has been seen.
+                    // No packet within the timeout: all packets sent before the stop request have been read.
                     Err(rustix::io::Errno::AGAIN) if stopped.load(Relaxed) => return Ok(flows),
                     Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
@@ -78,7 +80,7 @@ impl Capture {
     }
 }
 
-/// Whose packet it is, and how long; `None` if it is not TCP over IPv4.
+/// Returns the flow and the IP length of a packet, or `None` if it is not TCP over IPv4.
 fn read(packet: &[u8]) -> Option<(Flow, u64)> {
     let (version, words) = (packet.first()? >> 4, packet.first()? & 15);
     (version == 4 && *packet.get(9)? == TCP).then_some(())?;

@@ -1,4 +1,4 @@
-//! What one client on one transport costs, counted: connection, messages that stand alone, silence, close.
+//! Measures the bytes of one client on one transport: connection, isolated messages, heartbeats, and close.
 
 use std::{
     thread,
@@ -21,24 +21,27 @@ use crate::{
     targets::{Ask, Endpoint, Server, Target, Transport},
 };
 
-/// Linux delays an ACK by 40 ms at least. An answer that takes longer, since a busy machine had no time for it, is preceded by that ACK: a
-/// matter of the machine, not of the transport.
+/// Maximum time of an exchange that counts as in time. Linux delays an ACK by at least 40 ms. If a busy machine
+/// answers later than that, a separate ACK precedes the answer. That ACK is an effect of the machine, not of the
+/// transport.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(35);
-/// So many exchanges that took longer are done again, for each that is wanted; then they count as they are.
+/// Maximum number of late exchanges that are repeated, per planned message. Further late exchanges are counted.
 const LATE_PER_MESSAGE: u64 = 2;
 
-/// What is done on each transport.
+/// Plan of the measurement on each transport.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub channel: String,
     pub payload_bytes: usize,
-    /// Before anything is counted: connections behave differently while they are young.
+    /// Number of messages before counting starts, because new connections behave differently.
     pub warm_up: u64,
     pub messages: u64,
-    /// Heartbeats, or empty answers; not those between messages. A server that is asked for both must wait longer with them than all messages
-    /// take, so it is better to ask two servers.
+    /// Number of heartbeats or empty answers to measure. Heartbeats between messages do not count.
+    ///
+    /// If messages and heartbeats use the same server, its heartbeat interval must be longer than the time for all
+    /// messages. Two servers are better.
     pub silences: u64,
-    /// For each wait.
+    /// Timeout of each wait.
     pub patience: Duration,
 }
 
@@ -55,16 +58,16 @@ impl Default for Plan {
     }
 }
 
-/// One transport's figures.
+/// Result for one transport.
 pub struct Measured {
     pub transport: Transport,
     pub counted: Vec<Counted>,
-    /// Both connections, still open: what went over them, for the model to see what heads look like.
+    /// Both connections, still open, with their traffic. The model reads the size of HTTP heads from it.
     pub subscriber: Tap,
     pub publisher: Tap,
 }
 
-/// Bytes of so many units together.
+/// Total bytes of `count` units.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
     pub side: Side,
@@ -75,15 +78,15 @@ pub struct Counted {
 }
 
 impl Plan {
-    /// A channel of its own for each transport, with a name of the same length.
+    /// Returns the channel for a transport. Each transport has its own channel, with a name of the same length.
     pub fn channel_of(&self, transport: Transport) -> String {
         format!("{}/{}", self.channel, transport as u8)
     }
 }
 
-/// Measures all of them at the same time: nothing of what is counted depends on how fast it goes.
+/// Measures all transports at the same time. The byte counts do not depend on speed.
 ///
-/// Errors: those of [`measure`], of the first that failed.
+/// Errors: the first error of [`measure`].
 pub fn each(
     target: &'static dyn Target,
     server: &Server,
@@ -92,7 +95,7 @@ pub fn each(
 ) -> anyhow::Result<Vec<Measured>> {
     thread::scope(|scope| {
         let one = |transport| {
-            // Polls are asked for, not awaited.
+            // Polls are sent on demand, so the timer interval is longer than the measurement.
             let endpoint = Endpoint { target, transport, server, poll_every: Duration::from_secs(86_400) };
             measure(transport, &endpoint, plan).with_context(|| format!("{transport}\n{}", server.log_tail()))
         };
@@ -101,9 +104,10 @@ pub fn each(
     })
 }
 
-/// Measures a transport of Millrace (or of another target that answers polls on demand). Lasts about a third of a second a message.
+/// Measures one transport of Millrace, or of another target that answers polls on demand. Takes about a third of a
+/// second per message.
 ///
-/// Errors: the server does not do what the transport promises.
+/// Errors: the server does not behave as the transport requires.
 pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Result<Measured> {
     let patience = plan.patience;
     let channel = plan.channel_of(transport);
@@ -126,7 +130,7 @@ pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Re
     count(Side::Deliver, Unit::Connection, 1, read, 0, 0);
     count(Side::Publish, Unit::Connection, 1, published, 0, 0);
 
-    // Both ends' counters once all is at rest again, and whether every answer was in time.
+    // Returns the counters of both ends after they are idle again, and whether the exchange was in time.
     let exchange = |subscriber: &mut Tap, publisher: &mut Tap, sequence: u64| {
         let began = Instant::now();
         let mut payload = Vec::new();
@@ -181,7 +185,7 @@ pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Re
         anyhow::Ok((info, subscriber.heard.reads - before))
     };
     if plan.silences > 0 {
-        // The first one tells the kernel that this end answers; from then on pongs carry the ACKs of pings.
+        // The first heartbeat shows the kernel that this end answers. After it, pongs carry the ACKs of pings.
         let (before, _) = silence(&mut subscriber, 1)?;
         let (after, times) = silence(&mut subscriber, plan.silences)?;
         count(Side::Deliver, Unit::Silence, times, after.since(&before), 0, 0);
@@ -201,16 +205,18 @@ pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Re
     Ok(Measured { transport, counted, subscriber, publisher })
 }
 
-/// So many small messages on a bare WebSocket, once one by one and once said in one breath.
+/// Bytes of small messages on a plain WebSocket, sent one by one and in one write.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// What the publisher said one by one.
+    /// Bytes from the publisher when each message was sent alone.
     pub single: Bytes,
-    /// What the reader was sent when all were said at once.
+    /// Bytes to the reader when all messages were sent at once.
     pub together: Bytes,
 }
 
-/// Errors: they do not arrive.
+/// Measures a [`Batch`] of `messages` messages.
+///
+/// Errors: the messages do not arrive.
 pub fn batch(target: &dyn Target, server: &Server, messages: u64, payload_bytes: usize) -> anyhow::Result<Batch> {
     let patience = Plan::default().patience;
     let open = |role| -> anyhow::Result<Tap> {

@@ -1,6 +1,7 @@
-//! Bytes on the wire: what the kernel counts for each transport, what a model predicts from the protocols, and what a capture sees.
+//! Bytes on the wire: what the kernel counts for each transport, what a protocol model predicts, and what a capture
+//! sees.
 //!
-//! All bytes are those of IP packets. Read first: [`Bill`], [`measure::measure`], [`model::predict`].
+//! All byte counts are of IP packets. Read first: [`Bill`], [`measure::measure`], [`model::predict`].
 
 mod bill;
 pub mod capture;

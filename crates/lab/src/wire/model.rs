@@ -1,8 +1,9 @@
-//! What each transport of Millrace should cost, from the protocols alone.
+//! Model of the bytes that each transport of Millrace should need, from the protocols alone.
 //!
-//! Formats: RFC 6455 (frames), RFC 9112 (HTTP/1.1), the HTML Standard (event streams), `docs/protocol.md` (envelopes), RFC 9293 and 7323
-//! (segments). Heads are as long as the heads that were really said, less the values that change; those are counted anew. An ACK goes alone
-//! unless the same end has something to say within the time that it may be delayed (RFC 9293, 3.8.6.3; Linux: 40 ms).
+//! Formats: RFC 6455 (frames), RFC 9112 (HTTP/1.1), the HTML Standard (event streams), `docs/protocol.md`
+//! (envelopes), RFC 9293 and 7323 (segments). The size of HTTP heads is taken from the recorded heads, without the
+//! values that change; those are computed. An ACK is a separate segment unless the same end sends data within the ACK
+//! delay (RFC 9293, 3.8.6.3; Linux: 40 ms).
 
 use anyhow::{Context, ensure};
 use memchr::memmem;
@@ -18,10 +19,10 @@ use crate::{
     targets::Transport,
 };
 
-/// Milliseconds since 1970 until 2286.
+/// Digits of a time in milliseconds since 1970, until 2286.
 const TIME_DIGITS: u64 = 13;
 
-/// Header of a WebSocket frame (RFC 6455, 5.2), without the key.
+/// Returns the header bytes of a WebSocket frame (RFC 6455, 5.2), without the masking key.
 pub fn frame_header(payload: u64) -> u64 {
     match payload {
         0..126 => 2,
@@ -30,22 +31,23 @@ pub fn frame_header(payload: u64) -> u64 {
     }
 }
 
-/// What a client adds to each frame: it masks them (RFC 6455, 5.3).
+/// Bytes of the masking key that a client adds to each frame (RFC 6455, 5.3).
 pub const MASK_BYTES: u64 = 4;
 
-/// What TLS 1.3 adds to each record: header, type of what is in it, and tag (RFC 8446, 5.2). Each write is a record of its own.
+/// Bytes that TLS 1.3 adds to each record: header, content type, and tag (RFC 8446, 5.2). Each write is one or more
+/// records.
 pub const RECORD_BYTES: u64 = 5 + 1 + 16;
-/// What fits into one (RFC 8446, 5.1).
+/// Maximum data bytes of a record (RFC 8446, 5.1).
 const RECORD_CARRIES: u64 = 1 << 14;
 
-/// What goes over a connection for one unit: writes that are segments of their own, and ACKs that go alone.
+/// Traffic of one unit on a connection: writes, each in its own segments, and separate ACKs.
 #[derive(Clone, Debug, Default)]
 struct Exchange {
     up: Vec<Write>,
     down: Vec<Write>,
     acks_up: u64,
     acks_down: u64,
-    /// It begins with the three segments that open a connection.
+    /// True if the exchange begins with the three segments that open a connection.
     opens: bool,
 }
 
@@ -55,7 +57,7 @@ struct Write {
     payload: u64,
 }
 
-/// Nothing of it is payload.
+/// Returns a write without payload.
 fn plain(bytes: u64) -> Write {
     Write { bytes, payload: 0 }
 }
@@ -75,7 +77,7 @@ impl Exchange {
                 acks: ((acks + syns) * segment.header + syns * SYN_OPTION_BYTES) as f64,
             }
         };
-        // SYN and the ACK of the answer's SYN go up, one SYN comes down.
+        // Opening a connection sends SYN and the ACK of the other SYN up, and one SYN down.
         let opens = u64::from(self.opens);
         Both { up: one(&self.up, self.acks_up + opens, opens), down: one(&self.down, self.acks_down, opens) }
     }
@@ -84,25 +86,25 @@ impl Exchange {
 struct Segment {
     header: u64,
     carries: u64,
-    /// What is added to each record; nothing in the clear.
+    /// Bytes added to each TLS record. 0 without TLS.
     record: u64,
 }
 
-/// Each counted unit with what the model says of it.
+/// Returns each measured unit with the bytes that the model predicts.
 ///
-/// Errors: the conversation lacks what the transport promises, so that there is no head to count.
+/// Errors: the recorded traffic lacks a required message, so a head cannot be measured.
 pub fn predict(measured: &Measured, plan: &Plan) -> anyhow::Result<Vec<Line>> {
     lines(&Terms::new(measured, plan)?, measured, "", 0, |_| true)
 }
 
-/// The same for messages over TLS. `plain`: the same conversation in the clear, where heads can be seen.
+/// Returns the same for messages over TLS. `plain` is the same traffic without TLS, in which the heads are readable.
 ///
 /// Errors: as [`predict`].
 pub fn predict_secured(plain: &Measured, secured: &Measured, plan: &Plan) -> anyhow::Result<Vec<Line>> {
     lines(&Terms::new(plain, plan)?, secured, SECURED, RECORD_BYTES, |unit| unit == Unit::Message)
 }
 
-/// After the name of a transport.
+/// Suffix of the transport name for measurements over TLS.
 pub const SECURED: &str = " over TLS";
 
 fn lines(
@@ -134,30 +136,30 @@ fn lines(
     Ok(measured.counted.iter().filter(|counted| is_wanted(counted.unit)).map(line).collect())
 }
 
-/// What the sizes depend on.
+/// Values that the sizes depend on.
 struct Terms {
     transport: Transport,
     payload: u64,
     channel: u64,
-    /// Of a position, before the digits of its offset.
+    /// Bytes of the epoch part of a position, before the digits of its offset.
     epoch: u64,
-    /// Offset of the first message that was counted, and of the last.
+    /// Offsets of the first and the last counted message.
     first: u64,
     last: u64,
     heads: Heads,
 }
 
-/// Bytes of heads; without positions and the digits of `Content-Length` where there are such.
+/// Bytes of HTTP heads, without positions and without the digits of `Content-Length`.
 #[derive(Default)]
 struct Heads {
-    /// The first request of a reader, and the head of its answer, whole.
+    /// Complete first request of a reader, and the complete head of its answer.
     opening: u64,
     opened: u64,
-    /// Of a poll, and of its answers.
+    /// Heads of a poll and of its two kinds of answer.
     request: u64,
     answer: u64,
     empty: u64,
-    /// Of a publisher: the opening of its WebSocket, or a `POST` and its answer.
+    /// Heads of a publisher: the opening of its WebSocket, or a `POST`, with the answer.
     publisher: u64,
     accepted: u64,
 }
@@ -216,7 +218,7 @@ impl Terms {
         self.epoch + digits(offset)
     }
 
-    /// `{"position":"P","time":T,"data":D}`, as a line, in an answer and in a push.
+    /// Returns the bytes of `{"position":"P","time":T,"data":D}`, as used in a line, an answer and a push.
     fn object(&self, offset: u64) -> u64 {
         text(r#"{"position":"","time":,"data":}"#) + self.position(offset) + TIME_DIGITS + self.payload
     }
@@ -237,7 +239,8 @@ impl Terms {
             }
             Transport::Sse => pushed(text("id: \ndata: \n\n") + self.position(offset) + self.payload),
             Transport::Ndjson => pushed(self.object(offset) + 1),
-            // The next request carries the ACK of the answer; the request is held, so its own ACK goes alone.
+            // The next request carries the ACK of the answer. The server holds the request, so the ACK of the request
+            // is separate.
             Transport::LongPolling => Exchange {
                 down: carry(self.answer(offset)),
                 up: vec![plain(self.heads.request + self.position(offset))],
@@ -259,7 +262,7 @@ impl Terms {
         let position = self.position(self.last);
         let (request, empty) = (vec![plain(self.heads.request + position)], vec![plain(self.heads.empty + position)]);
         match self.transport {
-            // The pong carries the ping's ACK, and gets one of its own.
+            // The pong carries the ACK of the ping. The ACK of the pong is separate.
             Transport::WebSocket | Transport::Session => Exchange {
                 down: vec![plain(frame_header(0))],
                 up: vec![plain(frame_header(0) + MASK_BYTES)],
@@ -274,7 +277,7 @@ impl Terms {
         }
     }
 
-    /// A fresh connection is acknowledged at once, not by what follows.
+    /// Returns the opening of a reader. On a new connection, data is acknowledged immediately in a separate ACK.
     fn opening(&self) -> Exchange {
         let Heads { opening, opened, request, .. } = self.heads;
         let mut exchange =
@@ -303,7 +306,7 @@ impl Terms {
         exchange
     }
 
-    /// The first push of a session, with the server's defaults.
+    /// Returns the bytes of the first push of a session, with the server's default settings.
     fn connected(&self) -> u64 {
         text(r#"{"push":"connected","ping_ms":25000,"message_bytes_max":1048576,"time":}"#) + TIME_DIGITS
     }
@@ -327,7 +330,7 @@ impl Terms {
     fn publication(&self, offset: u64) -> Exchange {
         let carry = |bytes| vec![Write { bytes, payload: self.payload }];
         match self.transport {
-            // Nobody answers a bare publication but the kernel.
+            // The server does not answer a publication on a plain WebSocket. Only the kernel sends an ACK.
             Transport::WebSocket => Exchange {
                 up: carry(frame_header(self.payload) + MASK_BYTES + self.payload),
                 acks_down: 1,
@@ -356,7 +359,8 @@ impl Terms {
         }
     }
 
-    /// Close frames with a code, and the end of both directions: our FIN carries the ACKs of theirs.
+    /// Returns the close: close frames with a code, and the end of both directions. Our FIN carries the ACKs of the
+    /// server's frame and FIN.
     fn close(&self) -> Exchange {
         let close = frame_header(2) + 2;
         Exchange {
@@ -377,12 +381,12 @@ fn digits(number: u64) -> u64 {
     u64::from(number.checked_ilog10().unwrap_or(0)) + 1
 }
 
-/// Length of `5f0c12ab:`.
+/// Returns the length of the epoch with its colon: `5f0c12ab:`.
 fn epoch_of(position: &str) -> anyhow::Result<u64> {
     Ok(position.rfind(':').with_context(|| format!("no position: {position}"))? as u64 + 1)
 }
 
-/// The requests that were said one after the other, without their bodies.
+/// Returns the consecutive requests without their bodies.
 fn requests(mut said: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     while let Some(end) = memmem::find(said, b"\r\n\r\n") {
@@ -397,7 +401,7 @@ fn requests(mut said: &[u8]) -> Vec<&[u8]> {
     found
 }
 
-/// Status and head of each whole answer.
+/// Returns status and head of each complete answer.
 fn answers(conversation: &Tap) -> anyhow::Result<Vec<(u16, &[u8])>> {
     let (mut rest, mut found) = (&conversation.answered[..], Vec::new());
     while let Some(answer) = Answer::read(rest)? {
@@ -409,12 +413,12 @@ fn answers(conversation: &Tap) -> anyhow::Result<Vec<(u16, &[u8])>> {
     Ok(found)
 }
 
-/// Length of an answer's head without what changes.
+/// Returns the length of an answer head without the values that change.
 fn head_bytes(head: &[u8]) -> u64 {
     fixed(head, &[b"content-length: ", b"millrace-position: "])
 }
 
-/// Length of a head without the values that follow these.
+/// Returns the length of a head without the values that follow the names in `before`.
 fn fixed(head: &[u8], before: &[&[u8]]) -> u64 {
     let values = before.iter().filter_map(|name| {
         let value = &head[memmem::find(head, name)? + name.len()..];

@@ -1,7 +1,9 @@
-//! Two network namespaces of our own with a cable between them: packets as long as on a real network, and nobody else's.
+//! Two network namespaces connected by a veth pair. Packets have the size of a real network, and no other traffic is
+//! present.
 //!
-//! Loopback has an MTU of 65,536: everything is one segment there. And offloading would let the kernel hand packets over in batches, with one
-//! header for several; so it is off. Needs root and `ip` (iproute2); what was made goes when the last thread and process inside is gone.
+//! Loopback has an MTU of 65,536, so each message would be one segment. Offloading is off, because the kernel would
+//! otherwise pass several segments with one header. Needs root and `ip` (iproute2). The namespaces disappear when
+//! their last thread and process has ended.
 
 use std::{net::Ipv4Addr, process::Command, sync::mpsc, thread, time::Duration};
 
@@ -14,9 +16,10 @@ pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 213, 0, 2);
 pub const MTU: u32 = 1500;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs `start` in the far namespace (a server: its processes stay there) and then `measure` with what it returned in the near one.
+/// Runs `start` in the far namespace, then runs `measure` with its result in the near namespace. `start` typically
+/// starts a server, whose processes stay in the far namespace.
 ///
-/// Errors: not root, no `ip`, or those of the two.
+/// Errors: no root privileges, no `ip`, or an error of `start` or `measure`.
 pub fn across<S: Send, T: Send>(
     start: impl FnOnce() -> anyhow::Result<S> + Send,
     measure: impl FnOnce(&S) -> anyhow::Result<T> + Send,
@@ -46,14 +49,14 @@ pub fn across<S: Send, T: Send>(
     })
 }
 
-/// Whether [`across`] can work here.
+/// Checks whether [`across`] works on this machine.
 ///
-/// Errors: not root, not all of root's rights (a container), no `ip`.
+/// Errors: no root privileges, missing capabilities (in a container), or no `ip`.
 pub fn check() -> anyhow::Result<()> {
     across(|| Ok(()), |()| Ok(()))
 }
 
-/// This thread moves into a network namespace of its own.
+/// Moves this thread into a new network namespace.
 fn enter() -> anyhow::Result<()> {
     unshare(CloneFlags::CLONE_NEWNET).context("a network namespace needs root")?;
     ip(&["link", "set", "lo", "up"])

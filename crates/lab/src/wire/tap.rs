@@ -1,6 +1,7 @@
-//! One client on one connection, driven step by step, with the kernel's counters at hand.
+//! One client on one connection, controlled step by step, with access to the kernel's counters.
 //!
-//! The generator's connections live by schedules; what a single message costs is seen better when nothing happens but that message.
+//! The connections of the load generator follow schedules. The cost of a single message is easier to see if nothing
+//! else happens.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -13,10 +14,11 @@ use anyhow::{Context, ensure};
 use super::tcp_info::TcpInfo;
 use crate::load::{Dialect, Event};
 
-/// What is said after so much silence belongs to something else: Linux delays an ACK by 200 ms at most.
+/// Silent time after which later traffic does not belong to the current exchange. Linux delays an ACK by at
+/// most 200 ms.
 const QUIET: Duration = Duration::from_millis(260);
 const STEP: Duration = Duration::from_millis(10);
-/// Of what was said and heard, kept to see what heads look like.
+/// Maximum bytes kept per direction. They are kept to determine the size of HTTP heads.
 const KEPT_BYTES_MAX: usize = 256 * 1024;
 
 pub struct Tap {
@@ -27,25 +29,25 @@ pub struct Tap {
     partial: Vec<u8>,
     began: Instant,
     pub heard: Heard,
-    /// All that went each way, up to a bound.
+    /// Bytes sent and received, up to `KEPT_BYTES_MAX` each.
     pub said: Vec<u8>,
     pub answered: Vec<u8>,
 }
 
-/// What a dialect has made of what came.
+/// Events that the dialect decoded from the received bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     pub is_ready: bool,
     pub messages: u64,
     pub payload_bytes: u64,
     pub accepted: u64,
-    /// Times that anything came.
+    /// Number of reads that returned data.
     pub reads: u64,
     pub is_closed: bool,
 }
 
 impl Tap {
-    /// Connects, and says what the dialect says first.
+    /// Connects, and sends the first bytes of the dialect.
     pub fn open(address: SocketAddr, mut dialect: Box<dyn Dialect>, patience: Duration) -> anyhow::Result<Tap> {
         let socket = TcpStream::connect_timeout(&address, patience)?;
         socket.set_nodelay(true)?;
@@ -73,7 +75,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Says bytes past the dialect, but in the way that its bytes go.
+    /// Sends bytes that the dialect did not create, but wrapped in its framing.
     pub fn say_plain(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let mut out = Vec::new();
         self.dialect.wrap(bytes, &mut out);
@@ -86,7 +88,7 @@ impl Tap {
         self.say(&out)
     }
 
-    /// Asks at once what the dialect would ask later: the next poll.
+    /// Sends the next poll now, instead of at its scheduled time.
     pub fn poll(&mut self) -> anyhow::Result<()> {
         let mut out = Vec::new();
         self.dialect.wake(self.now_ns(), &mut out);
@@ -97,7 +99,7 @@ impl Tap {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Takes what has come, for [`STEP`] at most. False: nothing.
+    /// Reads and processes received data, and waits for [`STEP`] at most. Returns false if no data arrived.
     fn step(&mut self) -> anyhow::Result<bool> {
         if self.heard.is_closed {
             std::thread::sleep(STEP);
@@ -138,9 +140,9 @@ impl Tap {
         Ok(true)
     }
 
-    /// Until it is so.
+    /// Processes data until `is_so` is true.
     ///
-    /// Errors: it was not, after all patience.
+    /// Errors: `is_so` is still false after `patience`.
     pub fn until(&mut self, patience: Duration, what: &str, is_so: impl Fn(&Heard) -> bool) -> anyhow::Result<()> {
         let began = Instant::now();
         while !is_so(&self.heard) {
@@ -150,13 +152,13 @@ impl Tap {
         Ok(())
     }
 
-    /// Ends this direction, as a client that is done.
+    /// Shuts down the sending direction, as a client that has finished does.
     pub fn shut(&mut self) -> anyhow::Result<()> {
         Ok(self.socket.shutdown(Shutdown::Write)?)
     }
 }
 
-/// Until nothing moves any more on any of these, ACKs included; then the counters of each.
+/// Waits until no data and no ACKs move on any of these connections. Returns the counters of each.
 pub fn settle<const N: usize>(mut taps: [&mut Tap; N], patience: Duration) -> anyhow::Result<[TcpInfo; N]> {
     let began = Instant::now();
     let (mut last, mut since) = ([TcpInfo::default(); N], began);

@@ -1,8 +1,8 @@
-//! What the kernel has counted for one TCP connection: `getsockopt(TCP_INFO)`, exact to the byte, for any number of connections, without
-//! root, pure ACKs and retransmissions included.
+//! Kernel counters of one TCP connection: `getsockopt(TCP_INFO)`. They are exact to the byte, work for any number of
+//! connections without root, and include pure ACKs and retransmissions.
 //!
-//! Not in it: the options of SYN segments beyond timestamps ([`SYN_OPTION_BYTES`]) and of selective ACKs (12 bytes and more for each
-//! duplicate ACK on a path that loses packets).
+//! Not included: options of SYN segments beyond timestamps ([`SYN_OPTION_BYTES`]), and options of selective ACKs (12
+//! bytes or more for each duplicate ACK on a path that loses packets).
 
 use std::os::fd::AsFd;
 
@@ -10,23 +10,25 @@ use nix::sys::socket::getsockopt;
 
 use super::{Both, Bytes};
 
-/// What Linux says in a SYN beyond timestamps: segment size, selective ACKs, window scale. 8 bytes with padding.
+/// Bytes of options that Linux adds to a SYN beyond timestamps: segment size, selective ACKs, window scale. 8 bytes
+/// with padding.
 pub const SYN_OPTION_BYTES: u64 = 8;
 const IPV4_BYTES: u64 = 20;
 const IPV6_BYTES: u64 = 40;
 const TCP_BYTES: u64 = 20;
-/// RFC 7323, with its padding.
+/// Timestamp option of RFC 7323, with its padding.
 const TIMESTAMP_BYTES: u64 = 12;
 const TCPI_OPT_TIMESTAMPS: u8 = 1;
-/// States behind the other end's FIN, which the kernel counts as a byte: TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING.
+/// States after the FIN of the other end, which the kernel counts as a byte: TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK,
+/// CLOSING.
 const AFTER_FIN: [u8; 5] = [6, 7, 8, 9, 11];
 
-/// Counters since the connection began. Out: what this end has sent.
+/// Counters since the start of the connection. `out` means sent by this end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// IP and TCP headers of a segment.
+    /// Bytes of IP and TCP headers of a segment.
     pub header_bytes: u64,
-    /// The most a segment carries.
+    /// Maximum data bytes of a segment.
     pub segment_bytes: u64,
     pub bytes_out: u64,
     pub bytes_in: u64,
@@ -35,14 +37,16 @@ pub struct TcpInfo {
     pub segments_in: u64,
     pub data_segments_out: u64,
     pub data_segments_in: u64,
-    /// Segments out that nobody has acknowledged yet.
+    /// Sent segments that are not yet acknowledged.
     pub unacknowledged: u64,
-    /// SYNs among the segments of each direction, in what is counted here.
+    /// Number of SYNs in each direction that are included in the counters.
     pub syns: u64,
 }
 
 impl TcpInfo {
-    /// Errors: it is no TCP socket, or a kernel before 4.19.
+    /// Reads the counters of a socket.
+    ///
+    /// Errors: the socket is not a TCP socket, or the kernel is older than 4.19.
     pub fn of(socket: &impl AsFd, is_ipv6: bool) -> anyhow::Result<TcpInfo> {
         let raw = getsockopt(&socket.as_fd(), option::Info)?;
         let ip = if is_ipv6 { IPV6_BYTES } else { IPV4_BYTES };
@@ -62,7 +66,7 @@ impl TcpInfo {
         })
     }
 
-    /// What was counted since an earlier reading.
+    /// Returns the difference from an earlier reading.
     pub fn since(&self, earlier: &TcpInfo) -> TcpInfo {
         TcpInfo {
             header_bytes: self.header_bytes,
@@ -79,7 +83,7 @@ impl TcpInfo {
         }
     }
 
-    /// Counts what was counted in another span of the same connection, too.
+    /// Adds the counters of another period of the same connection.
     pub fn add(&mut self, other: &TcpInfo) {
         self.header_bytes = other.header_bytes;
         self.segment_bytes = other.segment_bytes;
@@ -94,7 +98,8 @@ impl TcpInfo {
         self.syns += other.syns;
     }
 
-    /// Bytes of IP packets, of which so many were payload, for who has connected.
+    /// Returns the bytes of IP packets, split by purpose, from the view of the end that opened the connection.
+    /// `payload_out` and `payload_in` are the payload bytes among them.
     pub fn bytes(&self, payload_out: u64, payload_in: u64) -> Both {
         let split = |payload: u64, bytes: u64, data_segments: u64, segments: u64| Bytes {
             payload: payload as f64,
@@ -110,11 +115,12 @@ impl TcpInfo {
     }
 }
 
-/// The socket option. Private: the macro makes everything public.
+/// Socket option. The module is private, because the macro makes all items public.
 mod option {
     use nix::{getsockopt_impl, libc, sockopt_impl};
 
-    /// The beginning of Linux' `struct tcp_info`, up to what we need: every kernel since 4.19 fills it, later ones append to it.
+    /// Start of Linux' `struct tcp_info`, up to the last field needed. Every kernel since 4.19 fills it, and later
+    /// kernels only append fields.
     #[repr(C)]
     #[derive(Clone, Copy, Debug)]
     pub struct Raw {
@@ -169,7 +175,7 @@ mod tests {
         assert_eq!((far.bytes_out, far.bytes_in), (10, 1000));
         assert_eq!((near.data_segments_out, near.data_segments_in), (1, 1));
         assert!(near.header_bytes == 52 || near.header_bytes == 40, "{near:?}");
-        // SYN, ACK of the SYN, data: three at least.
+        // At least three segments: SYN, ACK of the SYN, data.
         assert!(near.segments_out >= 3 && near.segments_in >= 2, "{near:?}");
         let bytes = near.bytes(900, 0).up;
         assert_eq!((bytes.payload, bytes.framing, bytes.headers), (900.0, 100.0, near.header_bytes as f64));

@@ -1,9 +1,9 @@
-//! What a way carries, from when packets left and came: Google Congestion Control. Source: draft-ietf-rmcat-gcc-02, with the trend of the
-//! delay in place of its Kalman filter, as browsers do.
+//! Bandwidth estimate from the send and arrival times of packets: Google Congestion Control. Source:
+//! draft-ietf-rmcat-gcc-02, with a trendline filter in place of its Kalman filter, as in browsers.
 //!
 //! ```text
-//!   arrivals ─► groups ─► trend of the delay ─► longer | as it was | shorter ─► rate ─┐
-//!      └─► losses ───────────────────────────────────────────────────────────► bound ─┴─► the less of both
+//!   arrivals ─► groups ─► trend of the delay ─► grows | stable | shrinks ─► rate ─┐
+//!      └─► losses ───────────────────────────────────────────────────────► bound ─┴─► minimum of both
 //! ```
 
 use std::{
@@ -11,16 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One packet that has come.
+/// One packet that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     pub sent: Instant,
-    /// In microseconds, by the other end's clock.
+    /// Arrival time in microseconds of the receiver's clock.
     pub came_us: i64,
     pub bytes: usize,
 }
 
-/// Bits per second that one way carries.
+/// Bandwidth estimator of one network path.
 #[derive(Debug)]
 pub struct Estimator {
     rate: f64,
@@ -28,7 +28,7 @@ pub struct Estimator {
     delay: Trend,
     throughput: Throughput,
     losses: Losses,
-    /// What had come through whenever the delay grew: its mean and how much it varies.
+    /// Mean and deviation of the throughput, measured whenever the delay grew.
     capacity: Option<(f64, f64)>,
     decreased: Option<Instant>,
     adjusted: Instant,
@@ -37,24 +37,24 @@ pub struct Estimator {
 
 pub const RATE_MIN: f64 = 30_000.0;
 pub const RATE_MAX: f64 = 1e9;
-/// What is left of what came through when the delay grows.
+/// When the delay grows, the rate becomes this share of the throughput.
 const DECREASE: f64 = 0.85;
-/// Growth in a second while the capacity is not known.
+/// Growth factor per second while the capacity is unknown.
 const GROWTH: f64 = 1.08;
-/// Near a known capacity: a packet in each time that it takes to hear of one.
+/// Near a known capacity the rate grows by one packet per response time, which is `2 * rtt + HEARD_AFTER`.
 const PACKET_BITS: f64 = 1200.0 * 8.0;
 const HEARD_AFTER: Duration = Duration::from_millis(100);
-/// An estimate is not believed that is much more than what comes through.
+/// The rate does not grow above `UNSEEN` times the throughput plus `UNSEEN_BITS`: more has not been observed.
 const UNSEEN: f64 = 1.5;
 const UNSEEN_BITS: f64 = 10_000.0;
-/// How fast the mean of the capacity follows.
+/// Weight of a new value in the mean of the capacity.
 const CAPACITY_WEIGHT: f64 = 0.05;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Usage {
-    /// The delay grows.
+    /// Overuse: the delay grows.
     Over,
-    /// It shrinks: what had gathered is on its way.
+    /// Underuse: the delay shrinks because a queue on the path drains.
     Under,
     Normal,
 }
@@ -78,12 +78,13 @@ impl Estimator {
         self.rate.min(self.losses.bound.unwrap_or(RATE_MAX)) as u64
     }
 
-    /// More can be tried: nothing piles up now, and next to nothing is lost.
+    /// Returns whether probing is allowed: the delay is stable, and losses do not limit the rate.
     pub fn is_calm(&self) -> bool {
         self.delay.usage == Usage::Normal && self.losses.bound.is_none()
     }
 
-    /// What was reported at once: what has come, in the order of sending, and how many packets have not. `rtt`: the time of an answer.
+    /// Processes one report: the arrivals in the order of sending, and the number of lost packets. `rtt`: round-trip
+    /// time.
     pub fn hear(&mut self, arrivals: &[Arrival], lost: usize, rtt: Duration, now: Instant) {
         for arrival in arrivals {
             let sent_us = arrival.sent.saturating_duration_since(self.born).as_micros() as i64;
@@ -94,7 +95,7 @@ impl Estimator {
         self.losses.hear(arrivals.len(), lost, self.rate, rtt, now);
     }
 
-    /// A try has shown that this much comes through.
+    /// Raises the estimate to a rate that a probe has shown.
     pub fn is_shown(&mut self, bits_per_s: f64) {
         if bits_per_s > self.rate {
             self.rate = bits_per_s.min(RATE_MAX);
@@ -116,7 +117,7 @@ impl Estimator {
                 self.may_grow = false;
             }
             Usage::Under => self.may_grow = false,
-            // What had gathered has gone: from the next time on there may be more.
+            // The queue has just drained: growth begins with the next report.
             Usage::Normal if !self.may_grow => self.may_grow = true,
             Usage::Normal => {
                 let is_near = self.capacity.is_some_and(|(mean, deviation)| (came - mean).abs() < 3.0 * deviation);
@@ -142,20 +143,20 @@ impl Estimator {
     }
 }
 
-/// Whether packets take longer and longer.
+/// Detector of a growing one-way delay.
 #[derive(Debug)]
 struct Trend {
     current: Option<Group>,
     before: Option<Group>,
     first_us: i64,
-    /// All differences so far, and these smoothed, in milliseconds.
+    /// Accumulated delay variation, raw and smoothed, in milliseconds.
     gathered: f64,
     smoothed: f64,
-    /// When a group came, and the smoothed delay then.
+    /// Arrival time of each group and the smoothed delay at that time, both in milliseconds.
     points: VecDeque<(f64, f64)>,
     heard: u32,
     slope: f64,
-    /// What a trend may be: it follows what there is, so that others on the way do not take all of it.
+    /// Limit of the trend. It adapts to the observed trend, so that competing flows do not take all of the bandwidth.
     threshold: f64,
     updated_ms: Option<f64>,
     over_ms: f64,
@@ -163,7 +164,7 @@ struct Trend {
     usage: Usage,
 }
 
-/// Packets that left together.
+/// Group of packets that left together.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     first_sent_us: i64,
@@ -172,7 +173,7 @@ struct Group {
 }
 
 const GROUP_US: i64 = 5000;
-/// Of groups that are this far from each other nothing is learnt.
+/// Groups that are further apart than this are not compared.
 const PAUSE_US: i64 = 3_000_000;
 const POINTS: usize = 20;
 const SMOOTHING: f64 = 0.9;
@@ -182,7 +183,7 @@ const THRESHOLD: f64 = 12.5;
 const THRESHOLD_RANGE: (f64, f64) = (6.0, 600.0);
 const THRESHOLD_UP: f64 = 0.0087;
 const THRESHOLD_DOWN: f64 = 0.039;
-/// A jump beyond the threshold by more than this is not followed.
+/// A trend that exceeds the threshold by more than this does not change the threshold.
 const JUMP: f64 = 15.0;
 const OVER_MS: f64 = 10.0;
 
@@ -214,7 +215,7 @@ impl Trend {
         if sent_us < current.first_sent_us {
             return;
         }
-        // What had to wait, and then came at once, left at once as far as the way is concerned.
+        // Packets that were queued and then arrived in a burst count as sent together.
         let came_after = came_us - current.came_us;
         let is_burst = came_after <= GROUP_US && came_after < sent_us - current.sent_us && came_after >= 0;
         if sent_us - current.first_sent_us <= GROUP_US || is_burst {
@@ -226,7 +227,7 @@ impl Trend {
         if let Some(before) = self.before {
             let (sent, came) = (done.sent_us - before.sent_us, done.came_us - before.came_us);
             if sent > PAUSE_US || came.abs() > PAUSE_US {
-                // The other end's clock has moved, or nothing was sent: it begins anew.
+                // The receiver's clock has jumped, or sending was paused: start again.
                 *self = Self { threshold: self.threshold, first_us: came_us, current: Some(next), ..Self::new() };
                 return;
             } else if came >= 0 {
@@ -274,7 +275,7 @@ impl Trend {
     }
 }
 
-/// Of the line that fits best. `None`: all of them at once.
+/// Returns the slope of the regression line through the points. `None`: all points have the same time.
 fn slope(points: &VecDeque<(f64, f64)>) -> Option<f64> {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
@@ -284,7 +285,7 @@ fn slope(points: &VecDeque<(f64, f64)>) -> Option<f64> {
     (run > 0.0).then(|| rise / run)
 }
 
-/// What has come through lately.
+/// Throughput of the recent past, as received.
 #[derive(Debug, Default)]
 struct Throughput {
     arrivals: VecDeque<(i64, usize)>,
@@ -292,14 +293,14 @@ struct Throughput {
 }
 
 const THROUGHPUT_US: i64 = 500_000;
-/// In less than this nothing can be seen.
+/// Minimum time span for a usable rate.
 const THROUGHPUT_MIN_US: i64 = 100_000;
-/// What is remembered, at most: 150 Mbit/s for half a second.
+/// Maximum number of packets kept, enough for 150 Mbit/s during half a second.
 const THROUGHPUT_PACKETS: usize = 8192;
 
 impl Throughput {
     fn hear(&mut self, came_us: i64, bytes: usize) {
-        // Another clock, or a pause: it begins anew.
+        // The clock has jumped, or sending was paused: start again.
         if self.arrivals.back().is_some_and(|(last, _)| (came_us - last).abs() > THROUGHPUT_US) {
             *self = Self::default();
         }
@@ -318,20 +319,20 @@ impl Throughput {
     }
 }
 
-/// What losses say.
+/// Limit of the rate by losses.
 #[derive(Debug, Default)]
 struct Losses {
     came: usize,
     lost: usize,
-    /// No more than this.
+    /// Maximum of the estimate in bit/s. `None`: losses do not limit the estimate.
     bound: Option<f64>,
     judged: Option<Instant>,
 }
 
-/// A share of fewer packets is chance.
+/// Minimum number of packets for a loss ratio. The ratio of fewer packets is chance.
 const SHARE_OF: usize = 20;
 const JUDGE_AFTER: Duration = Duration::from_millis(200);
-/// Beyond this there is too much, and below this there may be more.
+/// Loss ratios: above `MUCH` the bound falls, below `LITTLE` it rises.
 const MUCH: f64 = 0.1;
 const LITTLE: f64 = 0.02;
 const RECOVERY: f64 = 1.08;
@@ -360,7 +361,7 @@ impl Losses {
 mod tests {
     use super::*;
 
-    /// A way with a queue of its own before it: packets leave in even steps, and come when the way has had time for them.
+    /// A network path behind a queue: each packet arrives after the time that the path needs to transmit it.
     struct Way {
         bits_per_s: f64,
         free_us: f64,
@@ -371,7 +372,8 @@ mod tests {
     const PACKET: usize = 1200;
     const RTT: Duration = Duration::from_millis(40);
 
-    /// Sends at the estimated rate, or at `most`, for so long; what has come is reported every 50 ms. Gives the estimate of each report.
+    /// Sends for the time `span` at the estimated rate, but at most at `most`, with one report every 50 ms. Returns the
+    /// estimate after each report, and the longest delay in milliseconds.
     fn send(estimator: &mut Estimator, way: &mut Way, most: f64, from: Instant, span: Duration) -> (Vec<f64>, f64) {
         let (mut told, mut arrivals, mut lost, mut longest) = (Vec::new(), Vec::new(), 0, 0.0_f64);
         let (mut at_us, mut report_us) = (0.0, 50_000.0);
@@ -384,7 +386,7 @@ mod tests {
             } else {
                 way.free_us = way.free_us.max(at_us) + PACKET as f64 * 8e6 / way.bits_per_s;
                 longest = longest.max(way.free_us - at_us);
-                // By a clock that has nothing to do with ours.
+                // Arrival times are by a clock that is independent of the sender's.
                 arrivals.push(Arrival { sent, came_us: 77_000_000 + way.free_us as i64, bytes: PACKET });
             }
             at_us += PACKET as f64 * 8e6 / rate;
@@ -451,7 +453,7 @@ mod tests {
         let later = now + Duration::from_secs(20);
         let (told, _) = send(&mut estimator, &mut way, 2e6, later, Duration::from_secs(60));
         assert!(told[told.len() - 1] > 1.5e6 && estimator.is_calm(), "{}", told[told.len() - 1]);
-        // One in a hundred is what a radio loses anyway.
+        // A radio link normally loses 1% of the packets.
         way.lose_every = 100;
         let later = later + Duration::from_secs(60);
         let (told, _) = send(&mut estimator, &mut way, 2e6, later, Duration::from_secs(20));

@@ -1,28 +1,28 @@
-//! What receivers report, read where the library hides it. Source: RFC 3550 (reports), RFC 4585 (negative acknowledgements),
-//! draft-alvestrand-rmcat-remb-03, draft-holmer-rmcat-transport-wide-cc-extensions-01.
+//! Parser of RTCP reports, for the contents that the library does not expose. Source: RFC 3550 (reports), RFC 4585
+//! (NACK), draft-alvestrand-rmcat-remb-03, draft-holmer-rmcat-transport-wide-cc-extensions-01.
 
-/// One of the things that a report says.
+/// One item of a report.
 #[derive(Debug, PartialEq)]
 pub enum Feedback<'a> {
-    /// A stream comes: `last_report` is the middle of the clock in the newest report of its sender, which came `delay` 65,536ths of a second
-    /// ago.
+    /// Reception report of a stream. `last_report`: middle 32 bits of the NTP timestamp in the newest sender report
+    /// that the client received. `delay`: time since then, in units of 1/65,536 s.
     Received { ssrc: u32, last_report: u32, delay: u32 },
-    /// Of a stream, `first` is missing, and those behind it whose bits are set.
+    /// NACK of one stream: `first` is missing, and so is `first + 1 + n` for each bit `n` set in `others`.
     Missing { ssrc: u32, first: u16, others: u16 },
-    /// Which packets came when, whatever stream they were of.
+    /// Arrival times of packets, across all streams.
     Arrived(Arrivals<'a>),
-    /// What the way carries, as the other end has estimated, in bits per second.
+    /// Bandwidth estimate made by the client (REMB), in bit/s.
     Carries(u64),
-    /// Something that the library has to hear.
+    /// Feedback that the library must process.
     Other,
 }
 
-/// Of consecutive packets, from `first` on.
+/// Arrival times of consecutive packets, from `first` on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrivals<'a> {
     pub first: u16,
     pub count: u16,
-    /// In 64 ms, by the other end's clock; 24 bits, signed.
+    /// Reference time by the receiver's clock, in units of 64 ms; 24 bits, signed.
     reference: i32,
     chunks: &'a [u8],
 }
@@ -38,13 +38,13 @@ const ARRIVALS: u8 = 15;
 const APPLICATION: u8 = 15;
 const REMB: &[u8] = b"REMB";
 const BLOCK_BYTES: usize = 24;
-/// Packets that one report of ours tells of.
+/// Maximum number of packets covered by one report that is written here.
 const ARRIVALS_MAX: usize = 4096;
-/// Of an arrival's time.
+/// Unit of an arrival time.
 pub const TICK_US: i64 = 250;
 const REFERENCE_US: i64 = 64_000;
 
-/// One packet after the other of those that came together: kind, count (or format), and all of it with its head.
+/// Iterates over the packets of a compound: type, count (or format), and the whole packet with its header.
 pub fn packets(mut compound: &[u8]) -> impl Iterator<Item = (u8, u8, &[u8])> {
     std::iter::from_fn(move || {
         let [flags, kind, high, low] = *compound.first_chunk()?;
@@ -55,7 +55,7 @@ pub fn packets(mut compound: &[u8]) -> impl Iterator<Item = (u8, u8, &[u8])> {
     })
 }
 
-/// Tells what is in a report, in its order. What is cut off or of no known shape is left out.
+/// Parses a report and passes its items to `tell` in their order. Truncated or malformed parts are skipped.
 pub fn read<'a>(compound: &'a [u8], mut tell: impl FnMut(Feedback<'a>)) {
     for (kind, count, packet) in packets(compound) {
         match (kind, count) {
@@ -75,18 +75,18 @@ pub fn read<'a>(compound: &'a [u8], mut tell: impl FnMut(Feedback<'a>)) {
             }
             (TRANSPORT, ARRIVALS) => {
                 let Some((head, chunks)) = packet.split_at_checked(20) else { continue };
-                // 24 bits, and then the number of the report.
+                // 24 bits of reference time, followed by the number of the report.
                 let reference = u32_at(head, 16) as i32 >> 8;
                 let (first, count) = (u16_at(head, 12), u16_at(head, 14));
                 tell(Feedback::Arrived(Arrivals { first, count, reference, chunks }));
             }
             (PAYLOAD, APPLICATION) if packet.get(12..16) == Some(REMB) => {
                 let Some(word) = packet.get(16..20).map(|word| u32_at(word, 0)) else { continue };
-                // Six bits say how often the eighteen behind them are doubled.
+                // A 6-bit exponent, followed by an 18-bit mantissa.
                 let bits = u64::from(word & 0x3_ffff).checked_shl(word >> 18 & 0x3f).unwrap_or(u64::MAX);
                 tell(Feedback::Carries(bits));
             }
-            // Names, and reports of those who only receive: nothing that is used.
+            // Source descriptions and extended reports: their contents are not used.
             (DESCRIPTION | EXTENDED, _) => {}
             _ => tell(Feedback::Other),
         }
@@ -101,7 +101,8 @@ fn read_blocks<'a>(blocks: &[u8], count: u8, tell: &mut impl FnMut(Feedback<'a>)
 }
 
 impl Arrivals<'_> {
-    /// When each came, in microseconds of the other end's clock; `None`: it has not come. Ends where the report is cut off.
+    /// Passes each packet number and its arrival time to `tell`, in microseconds of the receiver's clock. `None`: the
+    /// packet has not arrived. Stops where the report is truncated.
     pub fn for_each(&self, mut tell: impl FnMut(u16, Option<i64>)) {
         let (mut chunks, mut left) = (self.chunks, self.count);
         let mut statuses = Vec::new();
@@ -138,8 +139,11 @@ impl Arrivals<'_> {
     }
 }
 
-/// A report of which packets came when: number, and microseconds of a clock, in the order of coming. `ssrcs`: who says so, and of whom. `None`:
-/// nothing has come. What comes before the first, or more than eight seconds after another, is told as lost.
+/// Writes a report of arrival times. `came`: packet numbers and times in microseconds of any clock, in the order of
+/// arrival. `ssrcs`: the sender of the report and the media source.
+///
+/// Shape: a packet numbered before the first one is not covered; one more than eight seconds apart from its predecessor
+/// is reported as lost. `None`: `came` is empty.
 pub fn write_arrivals(ssrcs: (u32, u32), count: u8, came: &[(u16, i64)]) -> Option<Vec<u8>> {
     let (first, first_us) = *came.first()?;
     let ahead = |number: u16| usize::from(number.wrapping_sub(first));
@@ -239,7 +243,8 @@ mod tests {
 
     #[test]
     fn arrivals_are_read_from_runs_and_from_both_kinds_of_vectors() {
-        // Three of a run that came; one bit each: came, not, came; two bits each: long delta backwards, not.
+        // A run of three arrivals; a one-bit vector: arrived, lost, arrived; a two-bit vector: a long negative delta,
+        // then lost.
         let chunks: [u16; 3] = [0b0010_0000_0000_0011, 0b1010_1000_0000_0000, 0b1110_0000_0000_0000];
         let mut bytes = chunks.iter().flat_map(|chunk| chunk.to_be_bytes()).collect::<Vec<u8>>();
         bytes.extend([4, 0, 8, 4, 4]);

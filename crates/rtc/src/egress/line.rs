@@ -11,23 +11,24 @@ use str0m::{
 
 use super::{patch::Patch, seal::OVERHEAD_BYTES};
 
-/// One line of the description over which a stream is sent: how its packets look, what is kept of them, and what is told of them.
+/// One line of the SDP over which a stream is sent: its header format, its retransmission cache and its counters.
 pub struct Line {
     pub mid: Mid,
     pub ssrc: u32,
-    /// What is sent again goes under a number of its own. Source: RFC 4588.
+    /// Separate stream for retransmissions, with its own sequence numbers. Source: RFC 4588.
     resends: Option<Resends>,
     extensions: Extensions,
-    /// The other end has reported of this stream, and so knows which line it is of.
+    /// The client has reported on this stream, so it knows the line of the stream. The packets need no `mid` extension
+    /// any more.
     is_known: bool,
     born: Instant,
     left: Left,
     kept: VecDeque<Kept>,
-    /// The time of the newest packet, in its clock's units, and when it left.
+    /// RTP timestamp and clock rate of the newest packet, and its send time.
     last: Option<(u32, u32, Instant)>,
     packets: u32,
     bytes: u32,
-    /// The middle of the clock in its newest report, and when that left.
+    /// Middle 32 bits of the NTP timestamp in the newest sender report, and the send time of that report.
     pub reported: Option<(u32, Instant)>,
 }
 
@@ -36,7 +37,7 @@ struct Resends {
     next: u64,
 }
 
-/// What the other end calls the extensions of a packet's head. Source: RFC 8285.
+/// IDs of the header extensions, as the client has negotiated them. Source: RFC 8285.
 struct Extensions {
     number: Option<u8>,
     mid: Option<u8>,
@@ -44,33 +45,33 @@ struct Extensions {
     orientation: Option<u8>,
 }
 
-/// A packet that is to leave.
+/// A packet to send.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Of its payload, as the other end calls it.
+    /// Payload type, as negotiated with the client.
     pub format: u8,
-    /// The same for one that is sent again; `None`: it cannot be.
+    /// Payload type of a retransmission. `None`: the packet cannot be retransmitted.
     pub resend_format: Option<u8>,
-    /// Does not wrap; the first is below 65,536.
+    /// Extended sequence number, which does not wrap. The first one is below 65,536.
     pub sequence: u64,
     pub time: u32,
     pub clock_hz: u32,
     pub marker: bool,
-    /// Decibels below the loudest, and whether somebody speaks.
+    /// Audio level in decibels below the maximum, and whether the packet contains speech.
     pub audio_level: Option<(u8, bool)>,
     pub orientation: Option<u8>,
     pub patch: Option<Patch>,
     pub payload: Arc<[u8]>,
 }
 
-/// For whoever asks for it again. There are hundreds of them for each receiver: small, so that they stay near.
+/// Packet kept for retransmission. Each receiver has hundreds of them, so the type is small to stay in the CPU cache.
 struct Kept {
     payload: Arc<[u8]>,
     sequence: u64,
     time: u32,
-    /// Milliseconds since the line began.
+    /// Send time in milliseconds since the line was created.
     at_ms: u32,
-    /// When it was sent again, likewise; 0: never.
+    /// Time of the last retransmission in the same unit; 0: never.
     again_ms: u32,
     patch: Option<Patch>,
     resend_format: u8,
@@ -78,45 +79,47 @@ struct Kept {
     orientation: Option<u8>,
 }
 
-/// What is kept of a stream.
+/// Limits of the retransmission cache of one stream: number of packets, and age.
 const KEPT_MAX: usize = 512;
 const KEPT_FOR: Duration = Duration::from_secs(2);
-/// What is too old goes so many at a time: to look at the oldest for each packet would fetch what nothing else needs.
+/// Expired packets are removed once per this number of packets. A check of the oldest packet for each new one would
+/// load memory that nothing else needs.
 const SWEEP_EVERY: u64 = 16;
-/// So many of the newest are sent again where only the bytes matter.
+/// Number of newest packets that are repeated as probe padding, where only the size matters.
 const FILLERS: usize = 16;
 const FILLER_BYTES_MIN: usize = 200;
 const HEAD_BYTES: usize = 12;
-/// Of the extensions that are written, at most.
+/// Maximum size of the header extensions that are written.
 const EXTENSIONS_BYTES: usize = 4 + 32;
-/// One-byte heads have no other names.
+/// Highest extension ID that a one-byte extension header can hold.
 const EXTENSION_MAX: u8 = 14;
-/// First byte of a packet, without padding and other sources.
+/// First byte of a packet without padding and without contributing sources.
 const WITH_EXTENSIONS: u8 = 0x90;
 const WITHOUT_EXTENSIONS: u8 = 0x80;
-/// How extensions with heads of one byte begin.
+/// Marker of a block of extensions with one-byte headers.
 const ONE_BYTE_HEADS: u16 = 0xbede;
 
-/// Which sequences have left: none does twice, whatever a sender says, because two packets under one number give away the key of their seals.
+/// Window of the sequence numbers that were sent. No number is sent twice, whatever the publisher sends: two packets
+/// sealed under one number would give away the key.
 #[derive(Default)]
 struct Left {
-    /// One behind the highest.
+    /// One more than the highest number sent.
     next: u64,
-    /// Of the sequences before it, each in the place of its remainder.
+    /// One bit for each of the last `LEFT` numbers, at the index number modulo `LEFT`.
     bits: [u64; LEFT / 64],
 }
 
-/// So far behind the highest a packet may come.
+/// Maximum distance of a packet behind the highest number.
 const LEFT: usize = 1024;
 
 impl Left {
-    /// False: it has left, or is too far behind to know.
+    /// Records a number. Returns false if it was sent already, or is too far behind to know.
     fn note(&mut self, sequence: u64) -> bool {
         let behind = self.next.saturating_sub(sequence);
         if behind > LEFT as u64 {
             return false;
         }
-        // The places of what is skipped were those of what is too far behind from now on.
+        // The bits of the skipped numbers still belong to numbers that are now outside the window: clear them.
         if sequence >= self.next + LEFT as u64 {
             self.bits = [0; LEFT / 64];
         } else {
@@ -139,7 +142,7 @@ impl Left {
     }
 }
 
-/// What a head says.
+/// Fields of an RTP header.
 struct Head {
     format: u8,
     marker: bool,
@@ -150,7 +153,7 @@ struct Head {
     orientation: Option<u8>,
 }
 
-/// A packet as it leaves, but for its seal: the bytes, how many of them are its head, and its number for the seal.
+/// A packet before sealing: its bytes, the length of its header, and its extended sequence number for the cipher.
 pub struct Written {
     pub bytes: Vec<u8>,
     pub head: usize,
@@ -158,7 +161,8 @@ pub struct Written {
 }
 
 impl Line {
-    /// `extensions`: as the other end has named them; `resends`: the number of the stream for what is sent again, if there is one.
+    /// Creates a line. `extensions`: IDs that the client negotiated. `resends`: SSRC of the retransmission stream, if
+    /// there is one.
     pub fn new(mid: Mid, extensions: &ExtensionMap, ssrc: u32, resends: Option<u32>, now: Instant) -> Self {
         let named = |extension| extensions.id_of(extension).filter(|id| *id <= EXTENSION_MAX);
         Self {
@@ -182,17 +186,19 @@ impl Line {
         }
     }
 
-    /// Its packets are counted together with all others, so that the other end tells when each has come.
+    /// Returns whether packets carry the transport-wide sequence number, by which the client reports their arrival
+    /// times.
     pub fn is_numbered(&self) -> bool {
         self.extensions.number.is_some()
     }
 
-    /// The other end has reported of it.
+    /// Records that the client has reported on this stream.
     pub fn know(&mut self) {
         self.is_known = true;
     }
 
-    /// `number`: what is told of the packet by the extension for it. `None`: one of its sequence has left already, or may have.
+    /// Writes a packet with the transport-wide sequence number `number`. `None`: a packet with its sequence number was
+    /// sent already, or is too old to know.
     pub fn write(&mut self, packet: &Packet, number: u64, now: Instant) -> Option<Written> {
         if !self.left.note(packet.sequence) {
             return None;
@@ -240,12 +246,13 @@ impl Line {
         });
     }
 
-    /// From one on: 49 days.
+    /// Returns the milliseconds since the line was created, plus 1, because 0 means never. The range is 49 days.
     fn ms(&self, now: Instant) -> u32 {
         now.saturating_duration_since(self.born).as_millis() as u32 + 1
     }
 
-    /// What was asked for again, if it is still there and was not sent again within `pause`.
+    /// Writes the retransmission of a packet. `None`: the packet is not in the cache, is too old, or was retransmitted
+    /// within `pause`.
     pub fn write_again(&mut self, sequence: u16, number: u64, pause: Duration, now: Instant) -> Option<Written> {
         let now_ms = self.ms(now);
         let at = self.kept.iter().rposition(|kept| kept.sequence as u16 == sequence)?;
@@ -259,14 +266,15 @@ impl Line {
         self.resend(at, number)
     }
 
-    /// One of the newest packets, which the other end throws away: for its bytes alone. Another one with another `turn`.
+    /// Writes one of the newest packets again as probe padding, which the client discards. Another `turn` selects
+    /// another packet.
     pub fn write_filler(&mut self, turn: usize, number: u64) -> Option<Written> {
         let newest = self.kept.len().min(FILLERS);
         let at = self.kept.len() - 1 - turn.checked_rem(newest)?;
         self.resend(at, number)
     }
 
-    /// Whether there are fillers, of a size that is worth a packet.
+    /// Returns whether probe padding is available and large enough.
     pub fn has_fillers(&self) -> bool {
         self.is_numbered() && self.kept.back().is_some_and(|kept| kept.payload.len() >= FILLER_BYTES_MIN)
     }
@@ -291,7 +299,8 @@ impl Line {
         Some(Written { bytes, head, index })
     }
 
-    /// The head of a packet, in a buffer that has room for all of it.
+    /// Writes the header of a packet into a buffer with capacity for the whole packet. Returns the buffer and the
+    /// header length.
     fn begin(&self, what: &Head, number: u64, payload: usize) -> (Vec<u8>, usize) {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + EXTENSIONS_BYTES + payload + OVERHEAD_BYTES);
         bytes.extend_from_slice(&[WITH_EXTENSIONS, what.format | u8::from(what.marker) << 7]);
@@ -329,7 +338,8 @@ impl Line {
         (bytes, head)
     }
 
-    /// What a report of this stream says now, in place of the library's, which has seen none of it. False: there is nothing to report of.
+    /// Replaces the contents of the library's sender report, because the library has not seen the packets of this
+    /// stream. Returns false if there is nothing to report.
     ///
     /// Source: RFC 3550, section 6.4.1.
     pub fn correct(&mut self, report: &mut [u8], now: Instant) -> bool {
@@ -360,7 +370,7 @@ mod tests {
 
     use super::*;
 
-    /// Against a set that forgets nothing.
+    /// Compares the window with a set that forgets nothing.
     #[test]
     fn no_sequence_leaves_twice_however_they_come() {
         let (mut left, mut all, mut highest) = (Left::default(), HashSet::new(), 1000);

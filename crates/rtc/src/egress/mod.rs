@@ -1,20 +1,20 @@
-//! How packets of media leave for one member, packet by packet: the library has no part in it, and so costs nothing for each.
+//! Sends media packets to one member without the WebRTC library, and so without its cost per packet.
 //!
 //! ```text
-//!   packet ─► line: head, number ─► seal ─► datagram
-//!               └─► kept for a while ─► asked for again: head, number of its own ─► seal ─► datagram
-//!   report ─► opened: what is missing, what has come when ─► estimate of what the way carries
+//!   packet ─► line: header, number ─► seal ─► datagram
+//!               └─► retransmission cache ─► NACK: header, own number ─► seal ─► datagram
+//!   report ─► open: missing packets, arrival times ─► bandwidth estimate
 //! ```
 //!
-//! - [`line`]: one stream: heads, what is kept, what is told of it
-//! - [`patch`]: numbers inside a payload
+//! - [`line`]: one stream: headers, retransmission cache, sender reports
+//! - [`patch`]: numbers inside a VP8 payload
 //! - [`seal`]: SRTP and SRTCP
-//! - [`feedback`]: reports, read
-//! - [`estimate`]: what the way carries
-//! - [`probe`]: whether it carries more
+//! - [`feedback`]: parser of RTCP reports
+//! - [`estimate`]: bandwidth estimate
+//! - [`probe`]: probing for more bandwidth
 //!
-//! The handshake, the description, and what a member sends itself stay the library's. It still writes the reports; here they are corrected,
-//! because it has seen no packet.
+//! The library still does the handshake and the SDP, and receives what the member sends. The library also writes the
+//! reports, which are corrected here because the library does not see the packets.
 
 mod estimate;
 mod feedback;
@@ -44,46 +44,49 @@ pub use line::{Line, Packet};
 pub use patch::Patch;
 pub use seal::{Exported, Keys, ReportIndex};
 
-/// What a way is thought to carry until it is known.
+/// Initial bandwidth estimate in bit/s.
 const FIRST_ESTIMATE: f64 = 1_000_000.0;
-/// Until an answer has told.
+/// Round-trip time that is assumed until it is measured.
 const FIRST_RTT: Duration = Duration::from_millis(100);
 const RTT_MAX: Duration = Duration::from_secs(2);
-/// What is asked for again sooner than this was asked for twice.
+/// Minimum interval between two retransmissions of a packet. A NACK repeated within this interval, or within the
+/// round-trip time if that is longer, is a duplicate.
 const AGAIN_MIN: Duration = Duration::from_millis(10);
-/// What is sent again is this share of what is sent, and at most so many bytes at once: whoever asks for everything costs no more.
+/// Limits of retransmission: its share of the bytes sent, and its maximum burst in bytes. A client that requests
+/// everything cannot cause more.
 const AGAIN_SHARE: f64 = 0.5;
 const AGAIN_BYTES_MAX: f64 = 64_000.0;
-/// What has left and is not heard of, at most.
+/// Limits of the history of sent packets, which awaits arrival reports: number of packets, and age.
 const SENT_MAX: usize = 4096;
 const SENT_FOR: Duration = Duration::from_secs(2);
-/// What is too old goes so many at a time.
+/// Expired entries of the history are removed once per this number of packets.
 const SWEEP_EVERY: u64 = 16;
-/// One try after the other: after one that has shown more, and after one that has not; then twice as long each time.
+/// Pause between probes. Each probe that shows no more bandwidth doubles it, up to `TRY_AGAIN_MAX`. A probe that shows
+/// more resets it, and the next probe can begin at once.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const TRY_AGAIN_MAX: Duration = Duration::from_secs(16);
 const SHOWS_MORE: f64 = 1.05;
-/// A try is for so much more than what is estimated or wanted.
+/// A probe's rate is `TRY_STEP` times the estimate, but at most `TRY_BEYOND` times the desired rate.
 const TRY_STEP: f64 = 2.0;
 const TRY_BEYOND: f64 = 1.2;
-/// Packets of a try that leave at once because a timer was late.
+/// Maximum number of probe packets sent at once after a late timer.
 const TRY_BURST: usize = 32;
 
-/// The way to one member.
+/// Sender of media to one member.
 pub struct Egress {
     sends: Keys,
     receives: Keys,
     lines: Vec<Line>,
     born: Instant,
-    /// Where its datagrams go.
+    /// Destination of the datagrams.
     to: SocketAddr,
-    /// Number of the next packet, of whatever line.
+    /// Transport-wide sequence number of the next packet, across all lines.
     next: u64,
-    /// Those that have left, up to the last.
+    /// History of sent packets, up to the newest.
     sent: VecDeque<Sent>,
     newest_heard: Option<u64>,
     estimator: Estimator,
-    /// What the other end has estimated itself.
+    /// Bandwidth estimate made by the client (REMB), in bit/s.
     carries: Option<u64>,
     rtt: Duration,
     again_bytes: f64,
@@ -91,32 +94,32 @@ pub struct Egress {
     probe: Option<(Probe, f64)>,
     probe_at: Instant,
     probe_pause: Duration,
-    /// Lent to each report.
+    /// Reusable buffer for the arrivals of a report.
     arrivals: Vec<Arrival>,
 }
 
-/// Small, as what is kept of a packet.
+/// Entry of the packet history, kept small.
 #[derive(Clone, Copy)]
 struct Sent {
-    /// Microseconds since the way began; wraps.
+    /// Send time in microseconds since the sender was created; wraps.
     at_us: u32,
     bytes: u16,
     is_settled: bool,
 }
 
-/// What became of a report.
+/// Result of reading a report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Heard {
-    /// It is nobody's.
+    /// The report is not authentic.
     Spurious,
-    /// All of it was for here.
+    /// The report was processed completely.
     All,
-    /// The library has to hear it, too.
+    /// The library must process the report, too.
     More,
 }
 
 impl Egress {
-    /// `None`: for these keys there is no cipher.
+    /// Creates a sender without lines. `None`: no cipher is available for these keys.
     pub fn new(exported: &Exported, to: SocketAddr, now: Instant) -> Option<Self> {
         let (sends, receives) = exported.keys()?;
         Some(Self {
@@ -140,7 +143,7 @@ impl Egress {
         })
     }
 
-    /// Which of the lines is this one, made if it is not there yet.
+    /// Returns the index of the line with this `mid`. Creates the line with `make` if it does not exist.
     pub fn line(&mut self, mid: Mid, make: impl FnOnce() -> Line) -> usize {
         let known = self.lines.iter().position(|line| line.mid == mid);
         known.unwrap_or_else(|| {
@@ -149,12 +152,12 @@ impl Egress {
         })
     }
 
-    /// Lines that are no more; the others are somewhere else from then on.
+    /// Removes the lines for which `is_there` returns false. The indexes of the other lines change.
     pub fn retain(&mut self, is_there: impl Fn(Mid) -> bool) {
         self.lines.retain(|line| is_there(line.mid));
     }
 
-    /// What the way carries, in bits per second; `None`: nobody tells.
+    /// Returns the bandwidth estimate in bit/s. `None`: the client reports neither arrival times nor its own estimate.
     pub fn bits_per_s(&self) -> Option<u64> {
         if self.newest_heard.is_some() || self.lines.iter().any(Line::is_numbered) {
             return Some(self.estimator.bits_per_s());
@@ -162,7 +165,7 @@ impl Egress {
         self.carries
     }
 
-    /// What there is to send, in bits per second: whether the way carries it is tried.
+    /// Sets the desired bit rate. Probing begins if it exceeds the estimate.
     pub fn set_desired(&mut self, bits_per_s: u64, now: Instant) {
         self.desired = bits_per_s as f64;
         self.try_more(now);
@@ -172,12 +175,13 @@ impl Egress {
         self.to
     }
 
-    /// The other end has moved.
+    /// Changes the destination after the client has moved.
     pub fn set_to(&mut self, to: SocketAddr) {
         self.to = to;
     }
 
-    /// The datagram of a packet. `None`: there is no such line, or a packet of this sequence has left already.
+    /// Returns the datagram of a packet. `None`: the line does not exist, or a packet with this sequence number was
+    /// sent already.
     pub fn write(&mut self, line: usize, packet: &Packet, now: Instant) -> Option<Vec<u8>> {
         let line = self.lines.get_mut(line)?;
         let written = line.write(packet, self.next, now)?;
@@ -215,7 +219,7 @@ impl Egress {
         now.saturating_duration_since(self.born).as_micros() as u32
     }
 
-    /// A report of the other end. `tell`: what leaves because of it.
+    /// Reads a report of the client. `tell` receives the datagrams to send in response: retransmissions.
     pub fn hear(&mut self, report: &[u8], now: Instant, mut tell: impl FnMut(Vec<u8>)) -> Heard {
         let mut opened = report.to_vec();
         if self.receives.open_report(&mut opened).is_none() {
@@ -267,7 +271,7 @@ impl Egress {
         arrivals.clear();
         let (first, mut lost) = (*next - sent.len() as u64, 0);
         reported.for_each(|number, came_us| {
-            // Of all numbers that end like this, the newest that has been used.
+            // A reported number has 16 bits: take the newest number used that ends with them.
             let number = (*next - 1).checked_sub(u64::from((*next as u16).wrapping_sub(1).wrapping_sub(number)));
             let Some(number) = number.filter(|number| *number >= first) else { return };
             let Some(sent) = sent.get_mut((number - first) as usize).filter(|sent| !sent.is_settled) else { return };
@@ -301,11 +305,11 @@ impl Egress {
         self.probe = None;
     }
 
-    /// Begins a try, if there is more to send than the way is known to carry.
+    /// Begins a probe if the desired rate exceeds the estimate.
     fn try_more(&mut self, now: Instant) {
         let estimate = self.estimator.bits_per_s() as f64;
         let is_wanted = self.desired > estimate && self.estimator.is_calm() && now >= self.probe_at;
-        // There is nobody to tell before something has been heard.
+        // A probe needs a client that reports arrival times.
         if !is_wanted || self.probe.is_some() || self.newest_heard.is_none() {
             return;
         }
@@ -315,7 +319,7 @@ impl Egress {
         }
     }
 
-    /// When [`Egress::handle_timeout`] wants to be called.
+    /// Returns when [`Egress::handle_timeout`] must be called.
     pub fn timeout(&self) -> Option<Instant> {
         self.probe.as_ref().map(|(probe, _)| probe.timeout())
     }
@@ -340,9 +344,10 @@ impl Egress {
         }
     }
 
-    /// A report that the library has sealed, with what it cannot know. False: it says nothing, and need not leave.
+    /// Corrects a report that the library has sealed. Returns false if the report is not to be sent, because it is not
+    /// valid or because nothing of it remains.
     ///
-    /// It is sealed with the number that it had: the library's own never leaves.
+    /// The report keeps its SRTCP index. This is safe because the library's version of it is never sent.
     pub fn correct(&mut self, report: &mut Vec<u8>, now: Instant) -> bool {
         let Some(index) = self.sends.open_report(report) else { return false };
         let mut corrected = Vec::with_capacity(report.len() + 2 * seal::OVERHEAD_BYTES);
@@ -362,12 +367,13 @@ impl Egress {
     }
 }
 
-/// Whether a datagram is a report: its second byte has no such values where it is a packet. Source: RFC 5761, section 4; RFC 7983.
+/// Returns whether a datagram is a report (RTCP). The second byte of an RTP packet never has these values. Source: RFC
+/// 5761, section 4; RFC 7983.
 pub fn is_report(datagram: &[u8]) -> bool {
     matches!(datagram, [128..=191, 192..=223, ..])
 }
 
-/// Whether it is a packet of sound or pictures, and nothing of what is said about them, of STUN or of DTLS. Source: as above.
+/// Returns whether a datagram is a media packet (RTP), and not a report, STUN or DTLS. Source: as for [`is_report`].
 pub fn is_media(datagram: &[u8]) -> bool {
     matches!(datagram, [128..=191, _, ..]) && !is_report(datagram)
 }

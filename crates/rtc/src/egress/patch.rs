@@ -1,9 +1,9 @@
-/// The numbers inside a payload of VP8 that are others on the way to this receiver. Source: RFC 7741, section 4.2.
+/// Numbers inside a VP8 payload that are replaced for one receiver. Source: RFC 7741, section 4.2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Patch {
-    /// Of the picture; 15 bits, or 7 where there is room for no more.
+    /// Picture ID: 15 bits, or 7 bits if the payload has no room for more.
     pub picture: u16,
-    /// Of the newest picture of the lowest layer in time.
+    /// Index of the newest frame in the lowest temporal layer (`TL0PICIDX`).
     pub first_layer: Option<u8>,
 }
 
@@ -13,7 +13,7 @@ const HAS_FIRST_LAYER: u8 = 0x40;
 const IS_LONG: u8 = 0x80;
 
 impl Patch {
-    /// What has no such numbers is left as it is.
+    /// Writes the numbers into a payload. A payload without these numbers is not changed.
     pub fn apply(self, payload: &mut [u8]) {
         let [first, second, numbers @ ..] = payload else { return };
         if *first & IS_EXTENDED == 0 || *second & HAS_PICTURE == 0 {

@@ -2,19 +2,20 @@ use std::time::{Duration, Instant};
 
 use super::estimate::Arrival;
 
-/// A try whether more comes through: for a moment this much is sent, and how fast it comes says what the way carries.
+/// A probe for more bandwidth: packets are sent at a higher rate for a moment, and their arrival rate shows the
+/// capacity.
 #[derive(Debug)]
 pub struct Probe {
     bits_per_s: f64,
     begun: Instant,
     bytes: usize,
     sent_bytes: usize,
-    /// Numbers of its packets, from the first on.
+    /// Numbers of the packets that belong to the probe.
     numbers: std::ops::Range<u64>,
     seen: Option<Seen>,
 }
 
-/// What has come of it.
+/// Arrivals of the probe's packets.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     first: Arrival,
@@ -25,27 +26,28 @@ struct Seen {
 
 const LASTS: Duration = Duration::from_millis(20);
 const BYTES_MIN: usize = 5000;
-/// Whoever has not heard of it by then will not.
+/// Maximum time until the last packet of the probe is reported. After it the probe is judged by the reports received.
 const HEARD_MAX: Duration = Duration::from_secs(1);
 const SHARE_MIN: f64 = 0.8;
 const COUNT_MIN: usize = 4;
-/// What comes slower than this was too much.
+/// If the arrival rate is below the share `KEEPS_UP` of the send rate, the probe exceeded the capacity. The result is
+/// then the share `LEAVES_ROOM` of the arrival rate.
 const KEEPS_UP: f64 = 0.9;
 const LEAVES_ROOM: f64 = 0.95;
 
 impl Probe {
-    /// `number`: of the next packet.
+    /// Begins a probe. `number`: number of the next packet.
     pub fn new(bits_per_s: f64, number: u64, now: Instant) -> Self {
         let bytes = ((bits_per_s * LASTS.as_secs_f64() / 8.0) as usize).max(BYTES_MIN);
         Self { bits_per_s, begun: now, bytes, sent_bytes: 0, numbers: number..number, seen: None }
     }
 
-    /// All of it has left.
+    /// Returns whether the whole probe was sent.
     pub fn is_sent(&self) -> bool {
         self.sent_bytes >= self.bytes
     }
 
-    /// When more is to be sent, or whether it has failed is to be looked at.
+    /// Returns when the next packet of the probe is due. Once all are sent, returns the deadline for the reports.
     pub fn timeout(&self) -> Instant {
         if self.is_sent() {
             return self.begun + HEARD_MAX;
@@ -53,7 +55,7 @@ impl Probe {
         self.begun + Duration::from_secs_f64(self.sent_bytes as f64 * 8.0 / self.bits_per_s)
     }
 
-    /// A packet has left, one of its own or any other: all count.
+    /// Counts a packet that was sent. All packets count, not only those of the probe.
     pub fn count(&mut self, bytes: usize, number: u64) {
         if !self.is_sent() {
             self.sent_bytes += bytes;
@@ -68,7 +70,9 @@ impl Probe {
         }
     }
 
-    /// What the way has shown to carry, in bits per second, once its last packet, or one behind it, has been heard of.
+    /// Returns the measured rate in bit/s. `None`: the last packet of the probe, or a later one, is not reported yet.
+    ///
+    /// Errors: too few packets of the probe were reported as received.
     pub fn result(&self, newest: Option<u64>, now: Instant) -> Option<Result<f64, ()>> {
         let is_heard = self.is_sent() && newest.is_some_and(|newest| newest + 1 >= self.numbers.end);
         if !is_heard && now.saturating_duration_since(self.begun) < HEARD_MAX {
@@ -88,7 +92,8 @@ impl Probe {
         if took <= 0.0 || came < 0.0 {
             return None;
         }
-        // Each rate is that between the first and the last, one of which does not count.
+        // Each rate covers the time between the first and the last packet, so the size of one of the two is not
+        // counted.
         let sent = (bytes - last.bytes) as f64 * 8.0 / took;
         let received = if came > 0.0 { (bytes - first.bytes) as f64 * 8.0 / came } else { f64::INFINITY };
         Some(if received < KEEPS_UP * sent { LEAVES_ROOM * received } else { sent.min(received) })
@@ -99,7 +104,7 @@ impl Probe {
 mod tests {
     use super::*;
 
-    /// Ten packets of 1,000 bytes at 4 Mbit/s over a way that carries so much.
+    /// Sends ten packets of 1,000 bytes at 4 Mbit/s over a path with the given capacity.
     fn probe(carries: f64, lose: usize) -> Option<Result<f64, ()>> {
         #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
         let begun = Instant::now();

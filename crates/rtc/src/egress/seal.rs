@@ -1,4 +1,4 @@
-//! SRTP and SRTCP. Source: RFC 3711 (AES in counter mode), RFC 7714 (AES-GCM), RFC 5764 (keys out of a handshake).
+//! SRTP and SRTCP. Source: RFC 3711 (AES in counter mode), RFC 7714 (AES-GCM), RFC 5764 (keys from the handshake).
 
 use aes::{Aes128, Aes256};
 use dimpl::SrtpProfile;
@@ -6,15 +6,15 @@ use ring::{aead, hmac};
 
 use crate::crypto::{Counter, aes_block};
 
-/// What a handshake has agreed on for media.
+/// SRTP profile and keying material that the handshake has negotiated.
 pub struct Exported {
     pub profile: SrtpProfile,
     pub material: Box<[u8]>,
-    /// Whether this end has begun the handshake.
+    /// This end began the handshake (DTLS client).
     pub is_client: bool,
 }
 
-/// The keys of one direction.
+/// Keys of one direction.
 pub struct Keys {
     rtp: Cipher,
     rtcp: Cipher,
@@ -29,10 +29,10 @@ enum Cipher {
 const HEAD_BYTES: usize = 12;
 const RTCP_HEAD_BYTES: usize = 8;
 const HMAC_TAG_BYTES: usize = 10;
-/// What follows a sealed report: whether it is encrypted, and its number.
+/// Size of the word after a sealed report: the encryption flag and the index.
 const INDEX_BYTES: usize = 4;
 const IS_ENCRYPTED: u32 = 1 << 31;
-/// What sealing adds to a packet, at most.
+/// Maximum number of bytes that sealing adds to a packet.
 pub const OVERHEAD_BYTES: usize = 16;
 
 /// Source: RFC 3711, section 4.3.1.
@@ -40,7 +40,7 @@ const LABELS_RTP: [u8; 3] = [0, 1, 2];
 const LABELS_RTCP: [u8; 3] = [3, 4, 5];
 
 impl Exported {
-    /// What is sent, and what is received. `None`: a profile that is not known here.
+    /// Returns the keys for sending and the keys for receiving. `None`: the profile is not supported.
     pub fn keys(&self) -> Option<(Keys, Keys)> {
         let (key, salt) = match self.profile {
             SrtpProfile::AES128_CM_SHA1_80 => (16, 14),
@@ -48,7 +48,7 @@ impl Exported {
             SrtpProfile::AEAD_AES_256_GCM => (32, 12),
             _ => return None,
         };
-        // Both keys, and then both salts; the client's first. Source: RFC 5764, section 4.2.
+        // Both keys, then both salts; those of the client first. Source: RFC 5764, section 4.2.
         let part = |at: usize, length: usize| self.material.get(at..at + length);
         let client = Keys::new(self.profile, part(0, key)?, part(2 * key, salt)?)?;
         let server = Keys::new(self.profile, part(key, key)?, part(2 * key + salt, salt)?)?;
@@ -64,9 +64,10 @@ impl Keys {
         })
     }
 
-    /// Seals a packet whose head, extensions included, has so many bytes. `index`: its number, with how often it has wrapped before it.
+    /// Seals a packet. `head`: length of its header, extensions included. `index`: its sequence number, extended by the
+    /// rollover count.
     ///
-    /// Errors: `None`, it is longer than any cipher takes.
+    /// Errors: `None` if the packet is shorter than its header, or longer than the cipher supports.
     pub fn seal_packet(&self, packet: &mut Vec<u8>, head: usize, index: u64) -> Option<()> {
         let ssrc = ssrc(packet.get(8..HEAD_BYTES)?);
         match &self.rtp {
@@ -87,7 +88,8 @@ impl Keys {
         Some(())
     }
 
-    /// Opens a report in place; gives what it is to be sealed with again. `None`: it is not genuine, or not encrypted.
+    /// Opens a report in place. Returns the index with which it can be sealed again. `None`: the report is not
+    /// authentic, not encrypted, or too short.
     pub fn open_report(&self, report: &mut Vec<u8>) -> Option<ReportIndex> {
         let ssrc = ssrc(report.get(4..RTCP_HEAD_BYTES)?);
         match &self.rtcp {
@@ -104,7 +106,7 @@ impl Keys {
             Cipher::Counter { cipher, salt, authentication } => {
                 let (signed, tag) = report.split_at_checked(report.len().checked_sub(HMAC_TAG_BYTES)?)?;
                 let made = hmac::sign(authentication, signed);
-                // In time that does not depend on where they differ.
+                // Compare in constant time.
                 let differ = made.as_ref().iter().zip(tag).fold(0, |differ, (one, other)| differ | (one ^ other));
                 let (rest, word) = signed.split_last_chunk::<INDEX_BYTES>()?;
                 let (index, length) = (ReportIndex::read(*word)?, rest.len());
@@ -118,7 +120,7 @@ impl Keys {
         }
     }
 
-    /// `None`: it is no report.
+    /// Seals a report. `None`: the report is shorter than an RTCP header.
     pub fn seal_report(&self, report: &mut Vec<u8>, index: ReportIndex) -> Option<()> {
         let (head, text) = report.split_at_mut_checked(RTCP_HEAD_BYTES)?;
         let ssrc = ssrc(head.get(4..)?);
@@ -140,7 +142,7 @@ impl Keys {
     }
 }
 
-/// The number of a report: never used twice with one key for what leaves.
+/// Index of a sealed report. With one key, no two reports that are sent have the same index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReportIndex(u32);
 
@@ -191,8 +193,8 @@ impl Cipher {
     }
 }
 
-/// One key out of the master key; a salt of 96 bits is taken as one of 112 that ends in zeros. Source: RFC 3711, section 4.3; RFC 7714,
-/// section 11.
+/// Derives a session key from the master key. A salt of 96 bits is extended with zeros to 112 bits. Source: RFC 3711,
+/// section 4.3; RFC 7714, section 11.
 fn derive(key: &[u8], salt: &[u8], label: u8, out: &mut [u8]) {
     let mut input = [0; 16];
     input[..salt.len()].copy_from_slice(salt);

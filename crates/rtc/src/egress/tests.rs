@@ -16,7 +16,7 @@ const RESENDS: u32 = 0x3333_4444;
 const NUMBER_ID: u8 = 3;
 const RTT: Duration = Duration::from_millis(40);
 
-/// An egress with one line, what its other end has the keys for, and a way that carries so much; its time is an input.
+/// An [`Egress`] with one line, the keys of its client, and a path with a limited capacity. Time is simulated.
 struct Pair {
     egress: Egress,
     other: Keys,
@@ -24,9 +24,9 @@ struct Pair {
     now: Instant,
     carries: f64,
     free: Instant,
-    /// Numbers of what has come, and when.
+    /// Numbers and arrival times of the packets that the path has carried.
     came: Vec<(u16, Instant)>,
-    /// Bytes that left for a try alone.
+    /// Bytes sent only for probes.
     tried: usize,
     sequence: u64,
     reports: u32,
@@ -73,7 +73,7 @@ impl Pair {
         self.egress.write(0, &packet, self.now).unwrap()
     }
 
-    /// A datagram is on its way: it comes when the way has had time for it.
+    /// Puts a datagram on the path. It arrives after the time that the path needs to transmit it.
     fn carry(&mut self, datagram: &[u8]) {
         let took = Duration::from_secs_f64(datagram.len() as f64 * 8.0 / self.carries);
         self.free = self.free.max(self.now) + took;
@@ -90,7 +90,7 @@ impl Pair {
         (heard, told)
     }
 
-    /// What has come is reported.
+    /// Reports the packets that have arrived.
     fn report_arrivals(&mut self) {
         let now = self.now;
         let (came, later): (Vec<_>, Vec<_>) =
@@ -102,7 +102,7 @@ impl Pair {
         assert_eq!(self.report(&report).0, Heard::All);
     }
 
-    /// A packet every 10 ms, a report every 50 ms.
+    /// Sends a packet every 10 ms and a report every 50 ms.
     fn run(&mut self, span: Duration) {
         let end = self.now + span;
         while self.now < end {
@@ -124,7 +124,7 @@ impl Pair {
     }
 }
 
-/// What is told of a packet by the extension for it.
+/// Returns the transport-wide sequence number of a packet.
 fn number(datagram: &[u8]) -> u16 {
     assert_eq!(datagram[16], NUMBER_ID << 4 | 1);
     u16::from_be_bytes([datagram[17], datagram[18]])
@@ -214,7 +214,7 @@ fn a_report_of_the_library_is_corrected_and_keeps_the_rest() {
         keys(true).0.seal_report(&mut sealed, ReportIndex::numbered(index)).unwrap();
         sealed
     };
-    // Before anything has left there is nothing to report.
+    // Nothing was sent yet, so there is nothing to report.
     let mut nothing = sealed(1, &report_of(SSRC));
     assert!(!pair.egress.correct(&mut nothing, pair.now));
     pair.write();
@@ -227,7 +227,7 @@ fn a_report_of_the_library_is_corrected_and_keeps_the_rest() {
     expected[16..20].copy_from_slice(&(1001_u32 * 3000 + 9000).to_be_bytes());
     expected[20..28].copy_from_slice(&[0, 0, 0, 2, 0, 0, 7, 0xd0]);
     assert_eq!(report, [&expected[..], &picture_lost].concat());
-    // The answer tells how long it took.
+    // The round-trip time is measured by the reception report.
     pair.now += RTT + Duration::from_secs(1);
     let words = [0x81c9_0007, 1, SSRC, 0, 0, 0, 0x0304_0506, 65536];
     let answer: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
@@ -288,7 +288,7 @@ fn a_head_has_the_extensions_that_the_other_end_has_named_and_no_others() {
 
 #[test]
 fn media_are_told_from_what_is_said_about_them() {
-    // VP8 by a usual number, Opus with a marker; a receiver report, feedback; STUN, DTLS, nothing.
+    // VP8 with a common payload type, Opus with a marker; a receiver report, feedback; STUN, DTLS, too short.
     assert!(is_media(&[0x80, 96, 0]) && is_media(&[0x90, 0x80 | 111, 0]));
     assert!(!is_media(&[0x81, 201, 0]) && !is_media(&[0x8f, 205, 0]));
     assert!(!is_media(&[0, 1, 0]) && !is_media(&[22, 254, 253]) && !is_media(&[0x80]) && !is_media(&[]));
@@ -307,7 +307,7 @@ fn lines_that_are_no_more_are_forgotten() {
     assert_eq!(pair.egress.bits_per_s(), None, "nobody tells of a line that is not numbered");
 }
 
-/// Whoever has the keys may say anything: each report is a good one with bytes changed, cut or doubled.
+/// A client with valid keys may send any content: each report is a valid one with bytes changed, cut or repeated.
 #[test]
 fn reports_full_of_nonsense_are_survived_and_what_leaves_is_bounded() {
     let mut pair = Pair::new(1e9);

@@ -1,35 +1,40 @@
-//! Which layer of each picture a member is sent, of what its way can carry.
+//! Chooses the layer of each video that a member receives, within its bandwidth estimate.
 
-/// One picture that a member is sent: the rates of its layers, in bits per second, 0 for one that does not come.
+/// One video that a member receives: the bit rates of its layers in bit/s. The rate of a layer that is not being sent
+/// is 0.
 #[derive(Clone, Debug)]
 pub struct Wish {
     pub rates: Vec<u64>,
-    /// What is sent now.
+    /// Index of the layer that is selected now.
     pub current: usize,
-    /// Of who speaks.
+    /// The video belongs to the active speaker, which has priority.
     pub comes_first: bool,
 }
 
-/// Why a member is sent another layer of a picture.
+/// Reason for a change of the selected layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The one that was sent does not come any more.
+    /// The publisher stopped sending the previous layer.
     Gone,
-    /// Its way carries less than it did, or others take more of it.
+    /// The bandwidth estimate fell, or other videos take more of it.
     Narrower,
-    /// Its way carries more, or there is a better layer.
+    /// The bandwidth estimate rose, or a better layer became available.
     Wider,
-    /// Somebody speaks, or speaks no more.
+    /// The active speaker changed.
     Floor,
 }
 
-/// A better layer is begun only if it leaves this much unused: an estimate that moves up and down a little switches nothing.
+/// Reserve required for a better layer: the estimate must be at least this factor above the total bit rate. Small
+/// variations of the estimate therefore switch nothing.
 const HEADROOM: f64 = 1.15;
 
-/// The layer of each picture. Everyone gets the least first; then who speaks the best that still fits; then each in turn the next better one.
+/// Returns the selected layer of each video.
 ///
-/// `estimate`: bits per second, sound taken off already.
+/// First, every video gets its lowest layer. Then the active speaker's video gets the best layer that still fits. Then
+/// the videos take turns to get the next better layer.
+///
+/// Units: `estimate` in bit/s, with the bit rate of audio already subtracted.
 pub fn allocate(wishes: &[Wish], estimate: u64) -> Vec<usize> {
     let ranked: Vec<Vec<usize>> = wishes.iter().map(|wish| by_rate(&wish.rates)).collect();
     let mut chosen = vec![0; wishes.len()];
@@ -59,7 +64,7 @@ pub fn allocate(wishes: &[Wish], estimate: u64) -> Vec<usize> {
     chosen.into_iter().enumerate().map(layer).collect()
 }
 
-/// Why this layer was chosen of a picture, other than the one that was sent.
+/// Returns the reason why `layer` replaces the previous layer of this video.
 pub fn reason(wishes: &[Wish], estimate: u64, picture: usize, layer: usize) -> Reason {
     let rate = |layer: usize| wishes[picture].rates.get(layer).copied().unwrap_or(0);
     let (was, is) = (rate(wishes[picture].current), rate(layer));
@@ -72,7 +77,7 @@ pub fn reason(wishes: &[Wish], estimate: u64, picture: usize, layer: usize) -> R
     }
 }
 
-/// Those that come, the least first.
+/// Returns the layers that are being sent, lowest bit rate first.
 fn by_rate(rates: &[u64]) -> Vec<usize> {
     let mut layers: Vec<usize> = (0..rates.len()).filter(|layer| rates[*layer] > 0).collect();
     layers.sort_by_key(|layer| rates[*layer]);

@@ -1,4 +1,4 @@
-//! Data channels beside a member's media, in the same connection: they carry a session, as a [`crate::Peer`]'s do.
+//! Data channels on the same connection as a member's media. They carry a session, as those of a [`crate::Peer`] do.
 
 use std::time::Instant;
 
@@ -6,12 +6,12 @@ use super::{MemberId, Send, Switch};
 use crate::{Event as Data, Lane, peer};
 
 impl Switch {
-    /// What has happened on the data channels of members.
+    /// Returns the next event of the members' data channels.
     pub fn poll_data(&mut self) -> Option<(MemberId, Data)> {
         self.data.pop_front()
     }
 
-    /// Sends one message. False if there is no room, no such channel, or no such member any more.
+    /// Sends one message. Returns false if the send buffer is full, or if the channel or the member does not exist.
     pub fn write_data(
         &mut self,
         id: MemberId,
@@ -26,14 +26,14 @@ impl Switch {
         written.unwrap_or(false)
     }
 
-    /// Bytes that were written and have not been acknowledged.
+    /// Returns the number of bytes written but not yet acknowledged.
     pub fn buffered_data(&mut self, id: MemberId, lane: Lane) -> usize {
         let Some(member) = self.member(id) else { return 0 };
         let super::Member { connection, channels, .. } = member;
         channels.buffered(&mut connection.rtc, lane)
     }
 
-    /// Nothing more is said on its data channels; its media go on.
+    /// Closes the member's data channels; its media continue.
     pub fn close_data(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
         self.work(id, now, send, |member, brought| {
             let ids = Lane::ALL.map(|lane| member.channels.id(lane));

@@ -4,24 +4,25 @@ use str0m::rtp::Vp8Descriptor;
 
 use crate::egress::Patch;
 
-/// What one receiver is sent of one track: one stream with numbers and times that go on, whichever layer they come from.
+/// Stream of one track to one receiver. Its sequence numbers and timestamps continue across changes of the layer.
 ///
 /// ```text
-///   (nothing) ── key frame of the wanted layer ──► layer a ── wanted: b, key frame of b ──► layer b ..
+///   (nothing) ── keyframe of the wanted layer ──► layer a ── wanted: b, keyframe of b ──► layer b ..
 /// ```
 ///
-/// Whatever is lost or comes late between its sender and here keeps its number, so that a receiver asks for it; what was lost is not hidden.
+/// A packet that is lost or late between the publisher and the SFU keeps its sequence number. The receiver therefore
+/// sees the loss and requests a retransmission.
 #[derive(Debug, Default)]
 pub struct Feed {
     layer: Option<usize>,
     pub wanted: usize,
-    /// What the numbers of the layer and of the stream were when it began.
+    /// Numbers of the current layer (`base`) and of the stream (`start`) at the keyframe with which the layer began.
     base: Numbers,
     start: Numbers,
-    /// The highest that was sent.
+    /// Highest numbers sent.
     last: Numbers,
     sent_at: Option<Instant>,
-    /// How often another layer began.
+    /// Number of changes from one layer to another.
     pub switches: u64,
 }
 
@@ -33,20 +34,20 @@ struct Numbers {
     first_layer: u8,
 }
 
-/// One packet of a layer, looked at once for all of its receivers.
+/// One packet of a layer, parsed once for all receivers.
 pub struct Packet<'a> {
     pub layer: usize,
-    /// Extended: it does not wrap.
+    /// Extended sequence number, which does not wrap.
     pub sequence: u64,
-    /// In units of the clock; extended, too.
+    /// Extended timestamp in units of the clock, which does not wrap.
     pub time: u64,
     pub clock_hz: u32,
-    /// A picture begins here that can be decoded by itself; or every packet can, as with sound.
+    /// A keyframe begins with this packet. Always true for audio, where every packet can be decoded alone.
     pub is_key: bool,
     pub vp8: Option<&'a Vp8Descriptor>,
 }
 
-/// What a packet is called in a receiver's stream.
+/// Numbers of a packet in a receiver's stream.
 #[derive(Debug, PartialEq)]
 pub struct Renumbered {
     pub sequence: u64,
@@ -54,29 +55,29 @@ pub struct Renumbered {
     pub patch: Option<Patch>,
 }
 
-/// First number of a stream: far enough from 0 for what comes before the first packet, and below 65,536, because how often it has wrapped is
-/// told to nobody.
+/// First sequence number of a stream. It is far enough from 0 to leave numbers for packets that arrive late, from
+/// before the first one. It is below 65,536 because the receiver cannot learn the rollover count.
 const FIRST_SEQUENCE: u64 = 1000;
 const PICTURE_MASK: u16 = 0x7fff;
 
 impl Feed {
-    /// What is sent now.
+    /// Returns the layer that is being sent now.
     pub fn layer(&self) -> Option<usize> {
         self.layer
     }
 
-    /// A key frame is waited for.
+    /// Returns whether the receiver waits for a keyframe of the wanted layer.
     pub fn is_waiting(&self) -> bool {
         self.layer != Some(self.wanted)
     }
 
-    /// Its source has gone: what comes next is another one's, of which a key frame is waited for.
+    /// Detaches the stream from its source. The next source begins with a keyframe.
     pub fn detach(&mut self) {
         self.layer = None;
         self.wanted = 0;
     }
 
-    /// `None`: this receiver is not sent it.
+    /// Returns the numbers of the packet in this receiver's stream. `None`: the packet is not sent to this receiver.
     pub fn pass(&mut self, packet: &Packet<'_>, now: Instant) -> Option<Renumbered> {
         if packet.layer == self.wanted && self.is_waiting() && packet.is_key {
             self.begin(packet, now);
@@ -84,7 +85,8 @@ impl Feed {
         if self.layer != Some(packet.layer) {
             return None;
         }
-        // From before the key frame it began with: of no use, and its number was another one's.
+        // The packet precedes the keyframe that began this layer: it is useless, and its number belongs to the previous
+        // layer.
         let ahead = packet.sequence.checked_sub(self.base.sequence)?;
         let sequence = self.start.sequence + ahead;
         let time = self.start.time.wrapping_add(packet.time.wrapping_sub(self.base.time));
@@ -120,12 +122,12 @@ impl Feed {
         self.layer = Some(packet.layer);
     }
 
-    /// The numbers inside VP8 go on as well.
+    /// Continues the numbers inside the VP8 payload. `None`: the payload needs no change.
     fn patch(&mut self, descriptor: &Vp8Descriptor) -> Option<Patch> {
         let picture = descriptor.picture_id()?;
         let ahead = picture.wrapping_sub(self.base.picture) & PICTURE_MASK;
         let ours = self.start.picture.wrapping_add(ahead) & PICTURE_MASK;
-        // Half of all numbers ahead is behind.
+        // A distance of more than half of the number range means that the number is older.
         if ours.wrapping_sub(self.last.picture) & PICTURE_MASK < PICTURE_MASK / 2 {
             self.last.picture = ours;
         }
@@ -185,7 +187,7 @@ mod tests {
     #[test]
     fn pictures_of_vp8_are_counted_on() {
         let (mut feed, now) = (Feed::default(), start());
-        // Extended, picture 0x7ffe in 15 bits; partition 0 begins, a key frame.
+        // A descriptor with extension and a 15-bit picture ID; partition 0 of a keyframe begins.
         let payload = |picture: u16| [0x90, 0x80, 0x80 | (picture >> 8) as u8, picture as u8, 0, 0];
         let mut pass = |layer, sequence, picture: u16| {
             let payload = payload(picture);

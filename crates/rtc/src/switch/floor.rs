@@ -1,37 +1,39 @@
-//! Who speaks now: of all whose sound comes into a room, whoever is the loudest, and has been for a moment.
+//! Active speaker detection: the loudest member of a room, once it has been the loudest for a moment.
 
 use std::time::{Duration, Instant};
 
 use super::Source;
 
-/// How loud a track is: decibels above silence, 0 to 127, over the last moments.
+/// Smoothed loudness of a track in decibels above silence, 0 to 127.
 #[derive(Debug, Default)]
 pub struct Loudness {
     level: f32,
     heard: Option<Instant>,
 }
 
-/// Who has the floor in a room.
+/// Active speaker of a room (holder of the floor).
 #[derive(Debug, Default)]
 pub struct Floor {
     holder: Option<Source>,
-    /// Who is louder than the holder, and since when.
+    /// Track that is louder than the holder, and the time since when.
     rival: Option<(Source, Instant)>,
 }
 
-/// After so long a change is heard by half.
+/// Half-life of the smoothing: half of a change in level takes effect after this time.
 const HALF: Duration = Duration::from_millis(200);
-/// A packet of sound comes every 20 ms; what comes no more after this is silent.
+/// Maximum gap between audio packets, which normally arrive every 20 ms. After this gap the loudness decays.
 const GAP_MAX: Duration = Duration::from_millis(60);
 const SILENCE: f32 = -127.0;
-/// Speech is louder than this (-50 dBov), and a quiet room is not.
+/// Minimum loudness of speech (-50 dBov). A quiet room is below it.
 const SPEECH: f32 = 77.0;
-/// Whoever takes the floor is so much louder than who has it, and for so long: a cough is not enough.
+/// A track takes the floor if it is louder than the holder by `MARGIN` decibels for the time `HOLD`. A cough is too
+/// short.
 const MARGIN: f32 = 3.0;
 const HOLD: Duration = Duration::from_millis(400);
 
 impl Loudness {
-    /// `level`: what a packet says of itself, in decibels below the loudest that there is, -127 to 0. Source: RFC 6464, section 3.
+    /// Records the audio level of a packet. `level`: decibels relative to the maximum, -127 to 0. Source: RFC 6464,
+    /// section 3.
     pub fn hear(&mut self, level: i8, now: Instant) {
         let louder = f32::from(level).clamp(SILENCE, 0.0) - SILENCE;
         let since = now.saturating_duration_since(self.heard.unwrap_or(now));
@@ -45,18 +47,19 @@ impl Loudness {
     }
 }
 
-/// What is left of a difference.
+/// Returns the share of a level difference that remains after this time.
 fn faded(after: Duration) -> f32 {
     0.5_f32.powf(after.as_secs_f32() / HALF.as_secs_f32())
 }
 
 impl Floor {
-    /// Whoever spoke last, if nobody has spoken since.
+    /// Returns the active speaker, or the last one if the room is silent.
     pub fn holder(&self) -> Option<Source> {
         self.holder
     }
 
-    /// Somebody has been heard; `holder` is how loud the one is that has the floor, 0 if nobody has it, or is there any more.
+    /// Updates the active speaker after an audio packet of `source`. `holder`: loudness of the current holder, 0 if
+    /// there is no holder or the holder has left.
     pub fn hear(&mut self, source: Source, loudness: f32, holder: f32, now: Instant) {
         if self.holder == Some(source) {
             return;
@@ -80,7 +83,7 @@ mod tests {
 
     const PACKET: Duration = Duration::from_millis(20);
 
-    /// A room in which some speak for a while, as loud as is said; gives who has the floor then.
+    /// A room in which tracks send at given levels; each run returns the active speaker at its end.
     struct Talk {
         tracks: Vec<Loudness>,
         floor: Floor,
@@ -98,7 +101,7 @@ mod tests {
             Source { member: MemberId { slot: at as u32, serial: 1 }, track: 0 }
         }
 
-        /// `None`: it sends nothing, as many do in silence.
+        /// Level `None`: the track sends no packets, which is common in silence.
         fn run(&mut self, ms: u64, levels: &[Option<i8>]) -> Option<usize> {
             let end = self.now + Duration::from_millis(ms);
             while self.now < end {

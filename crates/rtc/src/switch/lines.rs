@@ -10,9 +10,9 @@ use super::{
 };
 use crate::mixer::Input;
 
-/// Whose tracks go over which lines of whose description.
+/// Assignment of tracks to the media lines (`m=` sections) of each member's SDP.
 impl Switch {
-    /// A line of a member's description, in its own offer.
+    /// Adds a line from the member's own offer.
     pub(super) fn add_line(
         &mut self,
         id: MemberId,
@@ -53,7 +53,8 @@ impl Switch {
         }
     }
 
-    /// There is something new in the room of a member that is sent what the others send.
+    /// Updates a member after a track was added to or removed from its room: sends an offer, or fills a viewer's free
+    /// lines.
     pub(super) fn wish(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
         match self.member(id).map(|member| member.role) {
             Some(Role::Member) => self.offer(id, now, send),
@@ -62,7 +63,7 @@ impl Switch {
         }
     }
 
-    /// The tracks of a room that a member does not send itself, and is not sent yet.
+    /// Returns the tracks of a room that a member neither sends nor receives yet.
     fn missing(&self, id: MemberId) -> Vec<Missing> {
         let Some(member) = self.members.get(id.slot as usize).filter(|member| member.id == id) else {
             return Vec::new();
@@ -83,7 +84,7 @@ impl Switch {
             .collect()
     }
 
-    /// Offers a member what it is not sent yet, and takes back what has gone.
+    /// Offers a member the tracks that it does not receive yet, and removes the lines of tracks that have ended.
     pub(super) fn offer(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
         let missing = self.missing(id);
         let Some(member) = self.member(id) else { return };
@@ -96,19 +97,19 @@ impl Switch {
             return;
         }
         member.wants_offer = true;
-        // Before that its own offer may not have been answered yet.
+        // Until the member is connected, its own offer may still be unanswered.
         if member.pending.is_some() || !member.is_connected {
             return;
         }
         let made = self.work(id, now, send, |member, brought| member.make_offer(wanted, brought));
         if let Some(Some(sdp)) = made {
-            // Slots that were taken back have moved the others.
+            // The removal of slots has changed the indexes of the remaining slots.
             self.find_receivers(id);
             self.events.push_back(Event::Offer(id, sdp));
         }
     }
 
-    /// Gives a viewer's free lines what there is.
+    /// Assigns the available tracks to a viewer's free lines.
     pub(super) fn fill(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
         for Missing { kind, source, .. } in self.missing(id) {
             let Some(member) = self.member(id) else { return };
@@ -119,7 +120,7 @@ impl Switch {
         }
     }
 
-    /// From now on a slot is sent this track.
+    /// Assigns a track to a slot.
     pub(super) fn attach(
         &mut self,
         id: MemberId,
@@ -139,7 +140,7 @@ impl Switch {
         self.choose_layers(id, now, send);
     }
 
-    /// Where its slots are now, for those who send to them.
+    /// Updates the slot indexes of a member in the receiver lists of all tracks that it receives.
     pub(super) fn find_receivers(&mut self, id: MemberId) {
         let Some(member) = self.member(id) else { return };
         let slots: Vec<_> = member.slots.iter().enumerate().filter_map(|(at, slot)| Some((slot.source?, at))).collect();

@@ -24,52 +24,54 @@ use crate::{
     room::Muted,
 };
 
-/// An estimate that has changed by less than this part of it is the same.
+/// The estimate counts as changed if it differs by more than one part in this number (2%).
 const ESTIMATE_STEP: u64 = 50;
 
-/// One connection to the switch, and what goes over it.
+/// One member's connection to the SFU, and its tracks and slots.
 pub struct Member {
     pub id: MemberId,
     pub room: u32,
-    /// Whose tracks these are, to the others.
+    /// Name of the member as the other members see it.
     pub name: Box<str>,
     pub role: Role,
     pub muted: Muted,
     pub connection: Connection,
     pub channels: Channels,
-    /// How packets leave for it; `None`: there are no keys yet, or nothing is sent to it.
+    /// Sender of media to this member. `None`: there are no keys yet, or the member receives no media.
     pub egress: Option<Box<Egress>>,
-    /// What its other end calls it in its requests; another name after each restart of ICE.
+    /// Local ICE username fragment, which the client names in its STUN requests. It changes with each ICE restart.
     pub ufrag: Box<str>,
-    /// What it sends.
+    /// Tracks that the member sends.
     pub tracks: Vec<Track>,
-    /// What it is sent.
+    /// Lines over which the member receives tracks.
     pub slots: Vec<Slot>,
     pub pending: Option<Pending>,
-    /// Something has changed since its last offer.
+    /// The tracks have changed since the last offer to this member.
     pub wants_offer: bool,
-    /// The last offer of a member that is offered nothing itself: an ICE restart is that offer with other names.
+    /// Last offer of a publisher or viewer, which never gets offers itself. An ICE restart repeats it with new ICE
+    /// credentials.
     pub offer: Option<Box<str>>,
-    /// What its way carried, in bits per second, when its layers were chosen; `None`: nothing was known, and nothing limited.
+    /// Bandwidth estimate in bit/s at the last choice of layers. `None`: no estimate existed, so nothing was limited.
     pub estimate: Option<u64>,
     pub is_connected: bool,
     pub addresses: Vec<SocketAddr>,
     pub queued: Option<Instant>,
     pub heard: Instant,
-    /// It ends then, unless its way is found before.
+    /// Deadline after which the member is removed, unless its network path is established first.
     pub ends: Option<Instant>,
 }
 
-/// One line of its description over which it is sent a track.
+/// One line of the SDP over which the member receives a track.
 pub struct Slot {
     pub mid: Mid,
     pub kind: MediaKind,
-    /// Whose track.
+    /// Track that is sent over this line.
     pub source: Option<Source>,
     pub feed: Feed,
-    /// What a format of the source is called here; `None`: this member does not take it.
+    /// Payload type of the source, and the matching format of this member. Inner `None`: the member does not support
+    /// the codec.
     format: Option<(Pt, Option<Format>)>,
-    /// Why another layer was chosen last, and when.
+    /// Last change of the selected layer with its reason, and its time.
     pub switched: Option<(LayerSwitch, Instant)>,
     pub sent_packets: u64,
     pub sent_bytes: u64,
@@ -79,38 +81,38 @@ pub struct Slot {
 struct Format {
     name: u8,
     resend_name: Option<u8>,
-    /// Which of the member's lines.
+    /// Index of the line in the member's [`Egress`].
     line: usize,
 }
 
-/// An offer of ours that is not answered yet, and the lines in it that are new.
+/// Offer of the server that is not answered yet, and its new lines.
 pub struct Pending {
     offer: SdpPendingOffer,
     lines: Vec<Line>,
 }
 
-/// One of the lines: what it is for.
+/// One new line and the track that it is for.
 pub struct Line {
     pub mid: Mid,
     pub kind: MediaKind,
     pub source: Source,
 }
 
-/// A track that a member is not sent yet.
+/// A track that a member does not receive yet.
 pub struct Missing {
     pub kind: MediaKind,
     pub source: Source,
-    /// Whose it is.
+    /// Name of the track's owner.
     pub name: String,
 }
 
-/// What is sent of a packet, wherever it comes from.
+/// Parts of a packet that are forwarded, whether the packet comes from a publisher or from the mixer.
 #[derive(Clone, Copy)]
 pub struct Media<'a> {
     pub payload: &'a Arc<[u8]>,
     pub clock_hz: u32,
     pub marker: bool,
-    /// Decibels below the loudest that there is, and whether somebody speaks. Source: RFC 6464.
+    /// Audio level in decibels below the maximum, and whether the packet contains speech. Source: RFC 6464.
     pub audio_level: Option<(u8, bool)>,
     pub orientation: Option<u8>,
 }
@@ -128,7 +130,7 @@ impl<'a> From<&'a RtpPacket> for Media<'a> {
     }
 }
 
-/// Everything that a call has brought, to be looked at when the member is free again.
+/// Datagrams and events that a library call has produced. They are handled once the member is no longer borrowed.
 #[derive(Default)]
 pub struct Brought {
     pub datagrams: Vec<(SocketAddr, Vec<u8>)>,
@@ -145,9 +147,9 @@ impl Brought {
 }
 
 impl Member {
-    /// The server's end for an offer, and the answer.
+    /// Creates a member for an offer. Returns the member and the SDP answer.
     ///
-    /// Errors: what is wrong with the offer.
+    /// Errors: [`BadOffer`] if the offer is invalid or does not fit.
     pub fn answer(
         (id, room, name, role): (MemberId, u32, &str, Role),
         offer: &str,
@@ -185,12 +187,14 @@ impl Member {
         Ok((member, answer))
     }
 
-    /// Errors: what is wrong with the offer.
+    /// Accepts an offer of the client and returns the answer.
+    ///
+    /// Errors: [`BadOffer`] if the offer is invalid or does not fit.
     pub fn accept_offer(&mut self, offer: &str, brought: &mut Brought) -> Result<String, BadOffer> {
         let read = connection::read(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
         self.connection.add_received(offer.len());
         let work = |rtc: &mut str0m::Rtc| Ok(rtc.sdp_api().accept_offer(read)?.to_sdp_string());
-        // Ours is taken back: it is made again.
+        // The client's offer rolls back a pending offer of the server, which is then made again.
         self.wants_offer |= self.pending.take().is_some();
         let answer = self.run(brought, work).map_err(|broken| BadOffer::new(connection::reason(&broken)))?;
         self.ufrag = self.connection.rtc.direct_api().local_ice_credentials().ufrag.into();
@@ -200,8 +204,8 @@ impl Member {
         Ok(answer)
     }
 
-    /// An offer with these tracks in lines of their own, and without the slots whose sources have gone; `None`: nothing is to be said, or
-    /// an earlier offer has to be answered first.
+    /// Makes an offer with one new line for each wanted track, and removes the slots without a source. `None`: nothing
+    /// has changed, or an earlier offer is still unanswered.
     pub fn make_offer(&mut self, wanted: &[Missing], brought: &mut Brought) -> Result<Option<String>, Broken> {
         if self.pending.is_some() {
             return Ok(None);
@@ -235,9 +239,10 @@ impl Member {
         }))
     }
 
-    /// The answer to [`Member::make_offer`]; gives the lines that are new, in the order of their slots, which are the last. One that nobody has asked for any more changes nothing.
+    /// Accepts the answer to [`Member::make_offer`]. Returns the new lines, in the order of their slots, which are the
+    /// last slots. An answer without a pending offer changes nothing.
     ///
-    /// Errors: what is wrong with it.
+    /// Errors: [`BadOffer`] if the answer is invalid or does not fit.
     pub fn accept_answer(&mut self, answer: &str, brought: &mut Brought) -> Result<Vec<Line>, BadOffer> {
         let bad = |broken: Broken| BadOffer::answer(connection::reason(&broken));
         let read = connection::read(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
@@ -258,8 +263,8 @@ impl Member {
         })
     }
 
-    /// The datagram of one packet over a slot, under the number and the format that it has there, and where it goes. `None`: this member does
-    /// not take it, or cannot yet.
+    /// Builds the datagram of one packet for a slot, with the slot's sequence number and payload type. Returns its
+    /// destination and the datagram. `None`: this member does not support the codec, or cannot receive media yet.
     pub fn write(
         &mut self,
         slot: usize,
@@ -287,9 +292,10 @@ impl Member {
         Some((egress.to(), datagram))
     }
 
-    /// True if it was one of this member's. A report is looked at here before the library hears it, if it has to.
+    /// Handles a datagram and returns true if it belongs to this member. A report (RTCP) goes to [`Egress`] first; the
+    /// library gets it only if it contains other feedback.
     ///
-    /// Errors: the member is to be forgotten; as with every call of the library.
+    /// Errors: the connection failed, and the member must be removed. This holds for every call of the library.
     pub fn handle_datagram(
         &mut self,
         now: Instant,
@@ -300,7 +306,8 @@ impl Member {
         if let Some(egress) = self.egress.as_mut().filter(|_| is_report(datagram)) {
             let heard = egress.hear(datagram, now, |datagram| brought.datagrams.push((from, datagram)));
             if heard != Heard::Spurious {
-                // From an address that has shown its password: it has moved there.
+                // The report is genuine and its source address has passed STUN authentication: the client uses this
+                // address now.
                 egress.set_to(from);
             }
             if heard == Heard::All {
@@ -313,7 +320,7 @@ impl Member {
         })
     }
 
-    /// When [`Member::handle_timeout`] wants to be called.
+    /// Returns when [`Member::handle_timeout`] must be called.
     pub fn timeout(&self) -> Instant {
         let timeout = self.connection.timeout();
         let egress = self.egress.as_ref().and_then(|egress| egress.timeout());
@@ -334,7 +341,7 @@ impl Member {
         })
     }
 
-    /// What the library has made is to leave. False: it need not.
+    /// Corrects a report that the library has written. Returns false if the datagram need not be sent.
     pub fn correct(&mut self, datagram: &mut Vec<u8>, now: Instant) -> bool {
         match &mut self.egress {
             Some(egress) if is_report(datagram) => egress.correct(datagram, now),
@@ -342,14 +349,14 @@ impl Member {
         }
     }
 
-    /// What its way carries is not what its layers were chosen by.
+    /// Returns whether the bandwidth estimate differs from the one that the layers were chosen by.
     pub fn has_another_estimate(&self) -> bool {
         let estimate = self.egress.as_ref().and_then(|egress| egress.bits_per_s());
         let (Some(now), Some(then)) = (estimate, self.estimate) else { return estimate.is_some() };
         now.abs_diff(then) * ESTIMATE_STEP > then
     }
 
-    /// Once the handshake is done, packets can leave; and they leave to where its other end is now.
+    /// Creates the [`Egress`] once the handshake is done, and updates its destination when the client has moved.
     pub fn settle(&mut self, now: Instant) {
         if let (Some(to), Some(egress)) = (self.connection.take_moved(), &mut self.egress) {
             egress.set_to(to);
@@ -386,7 +393,8 @@ impl Slot {
         }
     }
 
-    /// A name of a format is never another's while a connection lasts (RFC 3264, section 8.3.2).
+    /// Returns this member's format for a format of the source. The result is cached: a payload type keeps its meaning
+    /// while a connection lasts. Source: RFC 3264, section 8.3.2.
     fn format(
         &mut self,
         rtc: &mut str0m::Rtc,
@@ -424,7 +432,7 @@ impl Slot {
         self.source == Some(Source::MIX)
     }
 
-    /// The source has changed: its formats may be others.
+    /// Changes the source of this slot and resets its formats, its layer and its last layer switch.
     pub fn attach(&mut self, source: Option<Source>) {
         self.source = source;
         self.format = None;

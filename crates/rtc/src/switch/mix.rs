@@ -1,5 +1,5 @@
-//! Rooms whose sound is mixed: it goes to the [`crate::mixer`] instead of to the others, and each is given one stream of it. Pictures are
-//! passed on as ever.
+//! Rooms with mixed audio: audio goes to the [`crate::mixer`], and each member receives one mixed stream. Video is
+//! forwarded as in other rooms.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::mixer::{CLOCK_HZ, Input, Mixed};
 
-/// Whose the sound of such a room is, as its receivers are told.
+/// Owner of the mixed audio, as receivers see it.
 pub const MIX: &str = "mix";
 
 impl Source {
@@ -24,7 +24,7 @@ impl Switch {
         self.rooms_by_name.get(room).is_some_and(|at| self.rooms[*at as usize].mixer.is_some())
     }
 
-    /// From now on the sound of a room with members goes there, until its last member leaves.
+    /// Routes the audio of an existing room to `mixer`, until the last member leaves.
     pub fn set_mixer(&mut self, room: &str, mixer: ToMixer, now: Instant, send: &mut (impl Send + ?Sized)) {
         let Some(at) = self.rooms_by_name.get(room) else { return };
         let room = &mut self.rooms[*at as usize];
@@ -44,7 +44,7 @@ impl Switch {
         }
     }
 
-    /// What the mixer gives each of a room.
+    /// Sends mixed audio to the members that it is for.
     pub fn pass_mixed(&mut self, room: &str, mixed: &Mixed, now: Instant, send: &mut (impl Send + ?Sized)) {
         let passed = Packet {
             layer: 0,
@@ -73,14 +73,15 @@ impl Switch {
         }
     }
 
-    /// What a member of a mixed room is not sent yet, besides pictures.
+    /// Returns the mixed audio track if the room is mixed and the member does not receive it yet.
     pub(super) fn missing_mix(&self, id: MemberId) -> Option<Missing> {
         let member = self.members.get(id.slot as usize).filter(|member| member.id == id)?;
         let is_missing = self.rooms[member.room as usize].mixer.is_some() && !member.slots.iter().any(Slot::is_mix);
         is_missing.then(|| Missing { kind: MediaKind::Audio, source: Source::MIX, name: MIX.into() })
     }
 
-    /// A packet of sound goes to the mixer; false: it is to be passed on.
+    /// Sends an audio packet to the mixer. Returns false if the room is not mixed, so that the packet must be
+    /// forwarded.
     pub(super) fn mix(&mut self, source: Source, room: u32, sequence: u64, payload: &std::sync::Arc<[u8]>) -> bool {
         let Some(tell) = self.rooms.get_mut(room as usize).and_then(|room| room.mixer.as_mut()) else { return false };
         tell(Input::Sound { from: source.member, track: source.track, sequence, payload: payload.clone() });

@@ -1,18 +1,18 @@
-//! The switching unit (SFU): what each member of a room sends is passed on to the others, as it comes, and nothing is decoded.
+//! Selective forwarding unit (SFU): forwards the media of each member of a room to the others, without decoding.
 //!
-//! - this file: rooms and members, how they come, are found and go
-//! - [`lines`]: whose tracks go over which lines of whose description
-//! - [`relay`]: packets and requests for key frames, on their way through
+//! - this file: rooms and members; how members join, are found and leave
+//! - [`lines`]: assignment of tracks to the lines of each member's SDP
+//! - [`relay`]: forwarding of packets and of keyframe requests
 //! - [`member`]: one connection; offers and answers
-//! - [`feed`]: the one stream that a receiver sees, whichever layer it comes from
-//! - [`track`]: what is sent, in how many layers, and how much it is
-//! - [`allocate`]: which layer of each picture fits on the way to a member
-//! - [`floor`]: who speaks now
-//! - [`data`]: data channels beside media
-//! - [`mix`]: rooms whose sound is mixed
+//! - [`feed`]: the one stream that a receiver sees, whichever layer is forwarded
+//! - [`track`]: a published track, its layers and their bit rates
+//! - [`allocate`]: choice of the layer of each video within a member's bandwidth estimate
+//! - [`floor`]: active speaker
+//! - [`data`]: data channels on the same connection as the media
+//! - [`mix`]: rooms with mixed audio
 //!
-//! The sender is asked by the switch alone, once for all that want a key frame, and each receiver's way is measured by itself: what one
-//! receiver reports changes nothing for another.
+//! Only the SFU requests keyframes from a publisher: one request serves all receivers. The bandwidth of each receiver
+//! is estimated separately; the reports of one receiver change nothing for another.
 
 mod allocate;
 mod data;
@@ -44,20 +44,21 @@ use member::{Brought, Line, Member};
 pub use mix::MIX;
 use track::Track;
 
-/// From the answer to the first sign of life.
+/// Maximum time from the answer until the connection is established.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Source: RFC 7675, section 5.1.
+/// Maximum time without a valid datagram from a member. Source: RFC 7675, section 5.1.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long a member whose way is lost has to find another.
+/// Maximum time for a member that has lost its network path to restore it.
 const RESTART_MAX: Duration = Duration::from_secs(15);
-/// Addresses that one member may come from: of those that have shown its password the last.
+/// Maximum number of authenticated addresses kept per member; the oldest is evicted.
 const ADDRESSES_MAX: usize = 4;
-/// How often layers are chosen, besides whenever an estimate changes.
+/// Interval at which layers are chosen. They are also chosen whenever an estimate changes.
 const TICK: Duration = Duration::from_secs(1);
-/// Lines of a description: what one member sends and is sent.
+/// Maximum number of tracks that one member sends, and of lines in a viewer's own offer. A member in role
+/// [`Role::Member`] receives at most the square of it.
 const TRACKS_MAX: usize = 8;
 
-/// Names a member, and never another one.
+/// Identifier of a member. It is not reused for another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId {
     slot: u32,
@@ -65,7 +66,7 @@ pub struct MemberId {
 }
 
 impl MemberId {
-    /// Whose the sound of a room is that is mixed: nobody's.
+    /// Pseudo-member that owns the mixed audio of a room.
     const MIXER: Self = Self { slot: u32::MAX, serial: 0 };
 
     #[cfg(test)]
@@ -74,21 +75,21 @@ impl MemberId {
     }
 }
 
-/// One of a member's tracks.
+/// One track of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Source {
     member: MemberId,
     track: usize,
 }
 
-/// What a member is there for.
+/// Direction of a member's media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Sends, and is offered what the others send, by [`Event::Offer`].
+    /// Sends, and receives the tracks of the others, which are offered by [`Event::Offer`].
     Member,
     /// Sends only (WHIP).
     Publisher,
-    /// Is sent what its own offer has lines for (WHEP).
+    /// Receives tracks over the lines of its own offer (WHEP).
     Viewer,
 }
 
@@ -96,13 +97,13 @@ pub enum Role {
 pub enum Event {
     /// Media can flow.
     Connected(MemberId),
-    /// To be answered by [`Switch::accept_answer`].
+    /// Offer for a member; the answer goes to [`Switch::accept_answer`].
     Offer(MemberId, String),
-    /// It is no more; `panicked`: by a defect of the library.
+    /// The member was removed. `panicked`: the cause was a panic in the library.
     Left { id: MemberId, panicked: bool },
 }
 
-/// The switching unit of one shard: all its rooms.
+/// SFU of one shard, with all its rooms.
 pub struct Switch {
     candidates: Candidates,
     members_max: usize,
@@ -116,9 +117,9 @@ pub struct Switch {
     timers: BinaryHeap<Reverse<(Instant, MemberId)>>,
     events: VecDeque<Event>,
     data: VecDeque<(MemberId, crate::Event)>,
-    /// When layers are chosen anew; `None` while nobody is there.
+    /// Time of the next choice of layers. `None` while there are no members.
     next_tick: Option<Instant>,
-    /// Lent to whatever is done to a member, so that nothing is allocated for a packet.
+    /// Reusable buffer for the output of library calls, so that no packet needs an allocation.
     brought: Brought,
     forwarded: u64,
 }
@@ -127,14 +128,14 @@ struct Room {
     name: Box<str>,
     members: Vec<MemberId>,
     floor: Floor,
-    /// Where its sound goes to be mixed; `None`: it is passed on as it comes.
+    /// Receives the audio of the room for mixing. `None`: audio is forwarded.
     mixer: Option<ToMixer>,
 }
 
-/// Where the sound of a room goes that is mixed.
+/// Callback that receives the audio of a mixed room.
 pub type ToMixer = Box<dyn FnMut(Input)>;
 
-/// Why somebody cannot join.
+/// Reason why a request of a client or a member is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     #[error(transparent)]
@@ -147,14 +148,14 @@ pub enum Refused {
     Gone,
 }
 
-/// What there is to know about one member's connection.
+/// Statistics of one member's connection.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Report {
     pub name: String,
     pub is_connected: bool,
-    /// It speaks now, or was the last who did.
+    /// The member is the active speaker, or was the last one.
     pub has_floor: bool,
-    /// What its way carries, as estimated, in kbit/s.
+    /// Bandwidth estimate of the path to the member in kbit/s.
     pub estimate_kbps: Option<u64>,
     pub sends: Vec<Sends>,
     pub receives: Vec<Receives>,
@@ -163,9 +164,9 @@ pub struct Report {
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Sends {
     pub kind: &'static str,
-    /// Of each layer, in the order of their first packets.
+    /// Bit rate of each layer, in the order of their first packets.
     pub layers_kbps: Vec<u64>,
-    /// By somebody who may: nothing of it is passed on.
+    /// A moderator has muted this track: it is not forwarded.
     pub is_muted: bool,
 }
 
@@ -173,18 +174,18 @@ pub struct Sends {
 pub struct Receives {
     pub from: String,
     pub kind: &'static str,
-    /// Which of the source's layers.
+    /// Index of the source's layer that is being sent.
     pub layer: Option<usize>,
     pub layer_switches: u64,
-    /// The last time that another one was chosen.
+    /// Last change of the selected layer.
     pub last_switch: Option<LayerSwitch>,
-    /// It is waited for a key frame.
+    /// The receiver waits for a keyframe.
     pub is_waiting: bool,
     pub packets: u64,
     pub bytes: u64,
 }
 
-/// A member is to be sent another layer of a picture.
+/// Change of the selected layer of one video.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct LayerSwitch {
     pub from: usize,
@@ -193,12 +194,12 @@ pub struct LayerSwitch {
     pub ago_ms: u64,
 }
 
-/// Where datagrams go.
+/// Callback that sends a datagram to an address.
 pub trait Send: FnMut(SocketAddr, Vec<u8>) {}
 impl<F: FnMut(SocketAddr, Vec<u8>) + ?Sized> Send for F {}
 
 impl Switch {
-    /// `candidates`: where its socket can be reached.
+    /// Creates an SFU without rooms. `candidates`: addresses at which its socket can be reached.
     pub fn new(candidates: Candidates, members_max: usize, room_members_max: usize) -> Self {
         Self {
             candidates,
@@ -227,12 +228,12 @@ impl Switch {
         self.members.is_empty()
     }
 
-    /// Somebody has shown that they are behind this address.
+    /// Returns whether a member is known at this address, which it has proven by a valid datagram.
     pub fn knows(&self, address: &SocketAddr) -> bool {
         self.by_address.contains_key(address)
     }
 
-    /// Packets passed on to a receiver, all in all.
+    /// Returns the total number of packets forwarded to receivers.
     pub fn forwarded(&self) -> u64 {
         self.forwarded
     }
@@ -241,9 +242,11 @@ impl Switch {
         self.events.pop_front()
     }
 
-    /// A member for this offer, and the answer. `name`: whose tracks these are, to the others.
+    /// Adds a member for this offer. Returns its identifier and the answer. `name`: the name that the other members
+    /// see.
     ///
-    /// Errors: what is wrong with the offer; `Full`, `RoomFull`.
+    /// Errors: [`Refused::Offer`] if the offer is invalid; [`Refused::Full`] and [`Refused::RoomFull`] at the limit of
+    /// members.
     pub fn join(
         &mut self,
         room: &str,
@@ -291,9 +294,9 @@ impl Switch {
         Ok((id, answer))
     }
 
-    /// Another offer of a member: it sends something else, or has lost its way and begins anew.
+    /// Accepts another offer of a member, which changes its tracks or restarts ICE. Returns the answer.
     ///
-    /// Errors: what is wrong with the offer; `Gone`.
+    /// Errors: [`Refused::Offer`] if the offer is invalid; [`Refused::Gone`] if the member does not exist.
     pub fn accept_offer(
         &mut self,
         id: MemberId,
@@ -310,15 +313,16 @@ impl Switch {
         self.by_ufrag.remove(&before);
         self.by_ufrag.insert(after, id.slot);
         self.settle(id, now, send);
-        // One of ours that was under way has been taken back by it.
+        // The client's offer may have rolled back a pending offer of the server: make that offer again.
         self.offer(id, now, send);
         Ok(answer?)
     }
 
-    /// A member that has sent no other offer than its first begins anew with these names of its ICE, `(ufrag, password)`; gives what its other
-    /// end needs to know of the server's: its names and candidates, as a fragment of a description.
+    /// Restarts ICE for a publisher or viewer with the client's new ICE credentials, `(ufrag, password)`. Returns an
+    /// SDP fragment with the server's new credentials and its candidates.
     ///
-    /// Errors: `Gone`; what is wrong with them.
+    /// Errors: [`Refused::Gone`] if the member does not exist or has the role [`Role::Member`]; [`Refused::Offer`] if
+    /// the credentials are invalid.
     pub fn restart(
         &mut self,
         id: MemberId,
@@ -333,19 +337,19 @@ impl Switch {
             _ => format!("{line}\r\n"),
         });
         let answer = self.accept_offer(id, &renamed.collect::<String>(), now, send)?;
-        // One line stands for all: they are bundled.
+        // The lines are bundled, so one of them stands for all.
         let line = answer.split_inclusive("\r\n").skip_while(|line| !line.starts_with("m="));
         let line = line.enumerate().take_while(|(at, line)| *at == 0 || !line.starts_with("m="));
         let told = ["m=", "a=mid:", "a=ice-ufrag:", "a=ice-pwd:", "a=candidate:", "a=end-of-candidates"];
-        // Of candidates those by UDP: whip-whep, the client that browsers have, puts commas between several.
+        // Only UDP candidates: whip-whep, the client that browsers use, puts commas between several candidates.
         let is_told = |line: &&str| told.iter().any(|name| line.starts_with(name)) && !line.contains(" tcptype ");
         let line = line.map(|(_, line)| line).filter(is_told);
         Ok(std::iter::once("a=ice-lite\r\n").chain(line).collect())
     }
 
-    /// The answer to an [`Event::Offer`].
+    /// Accepts the answer to an [`Event::Offer`].
     ///
-    /// Errors: what is wrong with it; `Gone`.
+    /// Errors: [`Refused::Offer`] if the answer is invalid; [`Refused::Gone`] if the member does not exist.
     pub fn accept_answer(
         &mut self,
         id: MemberId,
@@ -366,7 +370,7 @@ impl Switch {
             if is_there {
                 self.attach(id, first + at, source, now, send);
             } else if let Some(member) = self.member(id) {
-                // It has gone while the offer was under way.
+                // The track ended while the offer was unanswered.
                 member.wants_offer = true;
             }
         }
@@ -374,7 +378,7 @@ impl Switch {
         Ok(())
     }
 
-    /// It goes; its other end is told.
+    /// Removes a member and notifies the client.
     pub fn leave(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
         let mut brought = std::mem::take(&mut self.brought);
         if let Some(member) = self.member(id) {
@@ -389,7 +393,7 @@ impl Switch {
         self.remove(id, false, now, send);
     }
 
-    /// True if it was one of a member's.
+    /// Handles a datagram. Returns true if it belongs to a member.
     pub fn handle_datagram(
         &mut self,
         now: Instant,
@@ -431,7 +435,7 @@ impl Switch {
         true
     }
 
-    /// When [`Switch::handle_timeouts`] wants to be called.
+    /// Returns when [`Switch::handle_timeouts`] must be called.
     pub fn timeout(&self) -> Option<Instant> {
         let first = self.timers.peek().map(|Reverse((at, _))| *at);
         first.into_iter().chain(self.next_tick).min()
@@ -462,14 +466,14 @@ impl Switch {
         }
     }
 
-    /// Everybody in a room, in the order of joining.
+    /// Returns the reports of all members of a room, in the order of joining.
     pub fn reports(&self, room: &str, now: Instant) -> Vec<Report> {
         let Some(room) = self.rooms_by_name.get(room) else { return Vec::new() };
         let members = self.rooms[*room as usize].members.iter().filter_map(|id| self.members.get(id.slot as usize));
         members.map(|member| self.report(member, now)).collect()
     }
 
-    /// `None`: it has gone.
+    /// Returns the report of one member. `None`: the member does not exist.
     pub fn report_of(&self, id: MemberId, now: Instant) -> Option<Report> {
         let member = self.members.get(id.slot as usize).filter(|member| member.id == id)?;
         Some(self.report(member, now))
@@ -510,7 +514,8 @@ impl Switch {
         }
     }
 
-    /// Does something to a member, and all that follows from it; `None`: it has gone, or goes now.
+    /// Runs `work` on a member, then sends the datagrams and handles the events that it produced. `None`: the member
+    /// does not exist, or it failed and was removed.
     fn work<T>(
         &mut self,
         id: MemberId,
@@ -535,7 +540,7 @@ impl Switch {
         }
     }
 
-    /// A member has been worked on: what it has to send goes, and what it has told is looked at.
+    /// Sends the datagrams and handles the events that work on a member has produced.
     fn settle(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
         let Self { brought, members, .. } = self;
         let mut member = members.get_mut(id.slot as usize).filter(|member| member.id == id);
@@ -569,7 +574,7 @@ impl Switch {
         }
     }
 
-    /// Whose sound it is that was loudest in a room.
+    /// Returns the track of the active speaker of a room.
     fn holder(&self, room: u32) -> Option<Source> {
         self.rooms.get(room as usize)?.floor.holder()
     }

@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{mixer::Input, room::Muted};
 
-/// What sound takes on a way, in bits per second for each sender.
+/// Bandwidth reserved for audio, in bit/s per received audio track.
 const SOUND: u64 = 50_000;
-/// Until the layers of a picture have been measured: that there is more to send than nothing.
+/// Assumed bit rate of a video whose layers have not been measured yet, so that bandwidth is probed for it.
 const UNKNOWN: u64 = 1_500_000;
 
 impl Switch {
@@ -68,7 +68,7 @@ impl Switch {
         }
     }
 
-    /// One packet, to everybody who is sent this layer.
+    /// Forwards one packet to all receivers of its layer.
     fn forward(&mut self, id: MemberId, packet: &RtpPacket, now: Instant, send: &mut (impl Send + ?Sized)) {
         let Some((track_at, layer)) = self.layer(id, packet, now) else { return };
         let Some(member) = self.member(id) else { return };
@@ -114,7 +114,8 @@ impl Switch {
             }
         }
         if let Some(track) = self.track(source) {
-            // Whoever has broken meanwhile has made others look for something else.
+            // The receiver list was taken out of the track during the loop. Restore it, and keep receivers that were
+            // added meanwhile.
             let added = std::mem::replace(&mut track.receivers, receivers);
             for (receiver, slot) in added {
                 track.receivers.retain(|(known, _)| *known != receiver);
@@ -123,7 +124,8 @@ impl Switch {
         }
     }
 
-    /// Of a member these are passed on no more, and the others again: a picture with its next key frame, under numbers that go on.
+    /// Sets which media of a member are muted. Muted tracks are not forwarded. After unmuting, video resumes with its
+    /// next keyframe; the sequence numbers continue without a gap.
     pub fn mute(&mut self, id: MemberId, muted: Muted, now: Instant, send: &mut (impl Send + ?Sized)) {
         let Some(member) = self.member(id) else { return };
         member.muted = muted;
@@ -146,7 +148,7 @@ impl Switch {
         }
     }
 
-    /// Which of a member's tracks and layers a packet is of; a layer is known from its first packet on.
+    /// Returns the indexes of the track and the layer of a packet. The first packet of a layer creates the layer.
     fn layer(&mut self, id: MemberId, packet: &RtpPacket, now: Instant) -> Option<(usize, usize)> {
         let member = self.member(id)?;
         let ssrc = packet.header.ssrc;
@@ -161,7 +163,7 @@ impl Switch {
         let (mid, rid) = (stream.mid(), stream.rid());
         let at = member.tracks.iter().position(|track| track.mid == mid)?;
         let layers = &mut member.tracks[at].layers;
-        // The same layer under another name: its sender has begun anew.
+        // The layer exists with another SSRC: the publisher has restarted the stream.
         let layer = match layers.iter().position(|layer| layer.rid == rid) {
             Some(layer) => {
                 layers[layer].ssrc = ssrc;
@@ -176,7 +178,8 @@ impl Switch {
         Some((at, layer))
     }
 
-    /// Asks the sender of a track for a key frame: of this layer, or of those that somebody waits for.
+    /// Requests a keyframe from the publisher of a track, for this layer. `None`: for all layers that receivers wait
+    /// for.
     pub(super) fn ask_key(
         &mut self,
         source: Source,
@@ -214,7 +217,7 @@ impl Switch {
         }
     }
 
-    /// Which layer of each picture a member is to be sent, and what is to be measured of its way.
+    /// Chooses the layer of each video that a member receives, and sets the bit rate for which its path is probed.
     pub(super) fn choose_layers(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
         let Some(member) = self.member(id).filter(|member| member.role != Role::Publisher) else { return };
         member.estimate = member.egress.as_ref().and_then(|egress| egress.bits_per_s());
@@ -246,7 +249,7 @@ impl Switch {
             }
         }
         if let Some(egress) = &mut member.egress {
-            // A little more than is sent, so that a better layer can be seen to fit.
+            // Probe for a little more than the best layers need, because a better layer requires a reserve.
             egress.set_desired(desired + desired / 4, now);
             self.queue(id);
         }
@@ -255,7 +258,7 @@ impl Switch {
         }
     }
 
-    /// Once a second: layers have been measured, and a key frame that was asked for may have been lost.
+    /// Runs once a second. The bit rates of the layers may have changed, and a keyframe request may have been lost.
     pub(super) fn tick(&mut self, now: Instant, send: &mut (impl Send + ?Sized)) {
         let all: Vec<MemberId> = self.members.iter().map(|(_, member)| member.id).collect();
         for id in all {

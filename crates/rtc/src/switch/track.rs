@@ -8,22 +8,22 @@ use str0m::{
 
 use super::{MemberId, floor::Loudness};
 
-/// What one member sends of one source: in one stream, or in several of different quality.
+/// One published track of a member, in one stream or in several layers of different quality.
 #[derive(Debug)]
 pub struct Track {
     pub mid: Mid,
     pub kind: MediaKind,
-    /// In the order in which they were first heard.
+    /// Layers in the order of their first packets.
     pub layers: Vec<Layer>,
-    /// Who is sent it, and which of that member's slots it fills.
+    /// Receivers: the member, and the index of its slot.
     pub receivers: Vec<(MemberId, usize)>,
-    /// Of sound.
+    /// Loudness of an audio track.
     pub loudness: Loudness,
-    /// By somebody who may: nothing of it is passed on.
+    /// A moderator has muted this track: it is not forwarded.
     pub is_muted: bool,
 }
 
-/// One of the streams.
+/// One layer: a stream of a track.
 #[derive(Debug)]
 pub struct Layer {
     pub ssrc: Ssrc,
@@ -32,7 +32,7 @@ pub struct Layer {
     asked: Option<Instant>,
 }
 
-/// Bits per second over the last whole second.
+/// Average bit rate, measured over windows of one second.
 #[derive(Debug, Default)]
 struct Rate {
     since: Option<Instant>,
@@ -40,9 +40,10 @@ struct Rate {
     bits_per_s: u64,
 }
 
-/// Streams of one source: a page can ask for three.
+/// Maximum number of layers per track; a browser sends at most three.
 pub const LAYERS_MAX: usize = 4;
-/// A key frame costs its sender ten times any other; whoever asks within this time after another gets the one that was asked for.
+/// Minimum interval between two keyframe requests for one layer. A keyframe costs the publisher ten times as much as
+/// another frame. A request within this interval is served by the keyframe requested before.
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 const RATE_WINDOW: Duration = Duration::from_secs(1);
 
@@ -55,13 +56,13 @@ impl Layer {
         self.rate.count(bytes, now);
     }
 
-    /// What it takes; 0 where nothing has come of it for two seconds.
+    /// Returns the bit rate of the layer. Returns 0 if the layer has not been sent for two seconds.
     pub fn bits_per_s(&self, now: Instant) -> u64 {
         let is_fresh = |since: Instant| now.saturating_duration_since(since) < 2 * RATE_WINDOW;
         if self.rate.since.is_some_and(is_fresh) { self.rate.bits_per_s.max(1) } else { 0 }
     }
 
-    /// Whether its sender is to be asked for a key frame now.
+    /// Returns whether a keyframe must be requested now, and records the request.
     pub fn ask(&mut self, now: Instant) -> bool {
         let is_due = self.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= ASK_AGAIN);
         if is_due {
@@ -83,17 +84,17 @@ impl Rate {
     }
 }
 
-/// Whether a picture that needs no other one begins with this packet.
+/// Returns whether a keyframe begins with this packet. Always true for audio.
 pub fn is_key(codec: Codec, payload: &[u8], vp8: Option<&Vp8Descriptor>) -> bool {
     match codec {
         Codec::Vp8 => vp8.is_some_and(|descriptor| descriptor.starts_keyframe(payload)),
         Codec::H264 => begins_with_parameters(payload),
-        // Sound: each packet is whole.
+        // Audio: every packet can be decoded alone.
         _ => true,
     }
 }
 
-/// Of H.264: a picture that needs no other one comes with its parameter sets before it.
+/// Returns whether an H.264 keyframe, or the parameter sets before it, begins with this payload.
 ///
 /// Source: RFC 6184, sections 5.2, 5.7.1 and 5.8.
 fn begins_with_parameters(payload: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! Keys of back ends: 32 random bytes, of which the configuration holds only the hash.
+//! API keys of back ends: 32 random bytes, of which the configuration holds only the hash.
 
 use std::fmt::Write as _;
 
@@ -8,19 +8,19 @@ use subtle::ConstantTimeEq;
 
 pub type Hash = [u8; 32];
 
-/// What a key begins with, so that people and scanners for lost secrets know what they see.
+/// Prefix of every key, so that people and secret scanners recognize it.
 const PREFIX: &str = "mrk_";
 
-/// A new key. It has so much entropy that its hash needs neither salt nor cost.
+/// Returns a new key. Its entropy is so high that its hash needs no salt and no slow hash function.
 ///
-/// Errors: the system has no randomness to give.
+/// Errors: the system has no random numbers.
 pub fn generate() -> Result<String, getrandom::Error> {
     Ok(format!("{PREFIX}{}", random_text(32)?))
 }
 
-/// So many random bytes in base64url: a secret for HS256, the id of a token.
+/// Returns `bytes` random bytes in base64url, for a secret for HS256 or the id of a token.
 ///
-/// Errors: the system has no randomness to give.
+/// Errors: the system has no random numbers.
 pub fn random_text(bytes: usize) -> Result<String, getrandom::Error> {
     let mut chance = vec![0; bytes];
     getrandom::fill(&mut chance)?;
@@ -49,7 +49,7 @@ pub fn decode_hash(text: &str) -> Option<Hash> {
     Some(hash)
 }
 
-/// The one with this hash. All are compared, each in constant time.
+/// Returns the entry of the presented key. All hashes are compared, each in constant time.
 pub fn find<'a, T>(keys: &'a [(Hash, T)], presented: &str) -> Option<&'a T> {
     let presented = hash(presented);
     keys.iter().fold(None, |found, (hash, value)| match bool::from(hash.ct_eq(&presented)) {

@@ -8,9 +8,10 @@ use millrace_protocol::Grant;
 
 use super::api_key::{Hash, hash};
 
-/// Tokens that were found good, so that who polls does not cost a signature each time.
+/// Cache of verified tokens, so that frequent requests with one token do not verify its signature each time.
 ///
-/// Two halves: when the young one is full, it becomes the old one, and what was in that and not asked for since is forgotten.
+/// The cache has two halves. When the young half is full, it replaces the old half, and entries of the old half that
+/// were not used since are dropped.
 pub struct Cache {
     half_max: usize,
     halves: Mutex<[HashMap<Hash, Entry>; 2]>,
@@ -19,7 +20,7 @@ pub struct Cache {
 #[derive(Clone)]
 struct Entry {
     grant: Arc<Grant>,
-    /// Of the key set that it was checked with.
+    /// Version of the key set that verified the token.
     version: u64,
 }
 
@@ -28,7 +29,7 @@ impl Cache {
         Self { half_max: entries_max / 2, halves: Mutex::default() }
     }
 
-    /// The grant of a token that was found good with this version of the keys, unless it has expired.
+    /// Returns the grant of a token that was verified with this version of the keys and has not expired.
     ///
     /// Cost: one SHA-256 of the token.
     pub fn get(&self, token: &str, version: u64, now_s: u64) -> Option<Arc<Grant>> {

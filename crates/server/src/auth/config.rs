@@ -6,57 +6,58 @@ use serde::{Deserialize, Serialize};
 use super::api_key;
 use crate::config::{ConfigError, Secret};
 
-/// Most patterns that one token, or one API key, may have.
+/// Maximum number of patterns of one token or one API key.
 const RULES_MAX: usize = 100;
-/// Stands for the token's subject in a pattern.
+/// Placeholder for the token's subject in a pattern.
 const SUBJECT: &str = "{sub}";
-/// Source: RFC 7518, section 3.2.
+/// Minimum length of an HS256 secret, in bytes. Source: RFC 7518, section 3.2.
 pub const SECRET_BYTES_MIN: usize = 32;
 const YEARS: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
-/// `[auth]`: whose tokens are good, and what they must say.
+/// `[auth]`: the keys that verify tokens, and the required claims.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// What tokens are signed with by HS256; empty: by none.
+    /// Secret of tokens signed with HS256. Empty: HS256 is disabled.
     pub secret: Secret,
     /// Files with public keys (PEM: RSA, P-256, Ed25519), or with a JSON Web Key Set.
     pub keys: Vec<PathBuf>,
-    /// Where a key set is fetched; empty: nowhere.
+    /// URL of a key set to fetch. Empty: none.
     pub jwks: String,
     #[serde(with = "humantime_serde")]
     pub jwks_refresh: Duration,
-    /// At least so long between two fetches, whatever keys tokens name.
+    /// Minimum time between two fetches, even if tokens name unknown keys.
     #[serde(with = "humantime_serde")]
     pub jwks_pause: Duration,
-    /// What a token's `iss` must be; empty: anything.
+    /// Required `iss` claim of a token. Empty: any.
     pub issuer: String,
-    /// What a token's `aud` must have; empty: anything.
+    /// Required `aud` claim of a token. Empty: any.
     pub audience: String,
-    /// How far clocks may differ.
+    /// Maximum difference between clocks.
     #[serde(with = "humantime_serde")]
     pub leeway: Duration,
-    /// A token that expires later is refused, which bounds how long revocations must be kept.
+    /// Maximum remaining lifetime of a token. It bounds the time for which revocations must be kept.
     #[serde(with = "humantime_serde")]
     pub lifetime_max: Duration,
     pub token_bytes_max: usize,
-    /// Most tokens that are remembered, so that each request does not check a signature.
+    /// Maximum number of tokens in the cache that avoids verifying a signature for each request.
     pub cached_max: usize,
-    /// Most tokens and subjects that are revoked at once.
+    /// Maximum number of revoked tokens and subjects.
     pub revoked_max: usize,
-    /// File that lists what is revoked; empty: none.
+    /// File that lists revocations. Empty: none.
     pub revoked: PathBuf,
-    /// The cookie that may carry a token, for pages of this server and of `limits.allowed_origins`; empty: none.
+    /// Name of the cookie that may carry a token, for pages of this server and of `limits.allowed_origins`. Empty:
+    /// none.
     pub cookie: String,
-    /// A token may stand in the URL, as `token=`.
+    /// True if the URL may carry the token, as `token=`.
     pub query: bool,
-    /// What a token grants that has no `millrace` claim.
+    /// Permissions of a token without a `millrace` claim.
     pub default: Rights,
-    /// Keys of back ends by name.
+    /// API keys of back ends, by name.
     pub api_keys: BTreeMap<String, ApiKey>,
 }
 
-/// Channel patterns by right. In those of tokens, `{sub}` stands for the subject.
+/// Channel patterns by permission. In the patterns of tokens, `{sub}` stands for the subject.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rights {
@@ -99,7 +100,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns whether authentication is configured. If so, a client without a token has only the permissions of the namespaces.
+    /// Returns whether authentication is configured. If so, a client without a token has only the permissions of the
+    /// namespaces.
     pub fn is_configured(&self) -> bool {
         !self.secret.is_empty() || !self.keys.is_empty() || !self.jwks.is_empty() || !self.api_keys.is_empty()
     }
@@ -163,6 +165,8 @@ impl Config {
     }
 }
 
+/// Checks the URL of a key set.
+///
 /// Errors: the message describes the allowed URLs.
 fn check_url(url: &str) -> Result<(), &'static str> {
     const WHAT: &str = "must be empty or https://HOST/PATH without a password; http:// is allowed for this machine only";
@@ -192,7 +196,8 @@ impl Rights {
 
     /// Adds these permissions to the grant, with `{sub}` replaced by its subject.
     ///
-    /// Errors: [`Code::Unauthorized`] for an invalid pattern, too many patterns, or a subject that cannot be a level of a channel name.
+    /// Errors: [`Code::Unauthorized`] for an invalid pattern, too many patterns, or a subject that cannot be a level of
+    /// a channel name.
     pub fn grant(&self, grant: &mut Grant) -> Result<(), Error> {
         let rights = self.by_right();
         if rights.iter().map(|(_, patterns)| patterns.len()).sum::<usize>() > RULES_MAX {
@@ -206,7 +211,9 @@ impl Rights {
         Ok(())
     }
 
-    /// Errors: as [`Self::grant`], for any valid subject.
+    /// Checks the patterns with a valid subject.
+    ///
+    /// Errors: as [`Self::grant`].
     fn check(&self) -> Result<(), Error> {
         self.grant(&mut Grant { subject: Some("subject".into()), ..Grant::nothing() })
     }

@@ -1,4 +1,4 @@
-//! JSON Web Tokens, signed (RFC 7515, 7519), read as RFC 8725 advises.
+//! Parses signed JSON Web Tokens (RFC 7515, 7519), with the checks that RFC 8725 recommends.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::{
     key::{Algorithm, Key},
 };
 
-/// Longest `sub`, `jti` and `kid`, in bytes.
+/// Maximum length of `sub`, `jti` and `kid`, in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// A token that names no key is tried with so many of its algorithm at most.
+/// Maximum number of keys tried for a token that names no key.
 const TRIED_MAX: usize = 8;
 
-/// A token in its parts. Nothing of it is to be believed before its signature was checked.
+/// Parts of a token. They must not be trusted before the signature is verified.
 pub struct Token<'a> {
     pub header: Header,
     pub algorithm: Algorithm,
@@ -33,7 +33,7 @@ pub struct Header {
     crit: Option<serde_json::Value>,
 }
 
-/// Twice the same claim is an error of the reader, so no two readers see different tokens.
+/// Claims of a token. A claim that occurs twice is an error, so that all parsers see the same token.
 #[derive(Deserialize)]
 pub struct Claims {
     pub sub: Option<String>,
@@ -55,6 +55,8 @@ pub enum Audience {
 }
 
 impl<'a> Token<'a> {
+    /// Splits and decodes a token.
+    ///
     /// Errors: [`Code::Unauthorized`](millrace_protocol::Code) for a malformed or unsupported token.
     pub fn parse(text: &'a str, bytes_max: usize) -> Result<Self, Error> {
         if text.len() > bytes_max {
@@ -83,8 +85,8 @@ impl<'a> Token<'a> {
         Ok(Self { header, algorithm, message: message.as_bytes(), payload, signed })
     }
 
-    /// Returns the key that verifies this token. A token with a `kid` is checked against the key of that name, or else against keys
-    /// without names; a token without `kid` is checked against all keys of its algorithm.
+    /// Returns the key that verifies this token. A token with a `kid` is checked against the key of that name, or else
+    /// against keys without names; a token without `kid` is checked against all keys of its algorithm.
     ///
     /// Returns `None` if no key is a candidate: a newer key set may have it.
     pub fn key<'k>(&self, keys: impl Iterator<Item = &'k Key> + Clone) -> Option<Result<&'k Key, Error>> {
@@ -104,7 +106,7 @@ impl<'a> Token<'a> {
         }
         match candidates.find(|key| key.verify(self.message, &self.signed)) {
             Some(key) => Some(Ok(key)),
-            // A key without a name may be the wrong one.
+            // The matching key may be in a newer key set, so do not report an error yet.
             None if !is_named && kid.is_some() => None,
             None => Some(Err(refused("the token's signature does not match its key"))),
         }

@@ -1,5 +1,5 @@
-//! Keys that check signatures. An algorithm belongs to a key, so a token cannot choose one: HS256 with the bytes of a public key, and
-//! `none`, are no signatures of any key.
+//! Keys that verify signatures. The algorithm belongs to the key, so a token cannot choose it: neither HS256 with the
+//! bytes of a public key nor `none` ever verifies.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::config::SECRET_BYTES_MIN;
 
-/// Source: RFC 7518, section 3.1; RFC 8037, section 3.1.
+/// Signature algorithm. Source: RFC 7518, section 3.1; RFC 8037, section 3.1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Algorithm {
     Hs256,
@@ -34,20 +34,20 @@ impl Algorithm {
         }
     }
 
-    /// `Ed25519` is what RFC 9864 calls the EdDSA that is spoken here.
+    /// Parses an algorithm name. `Ed25519` is the name in RFC 9864 for the EdDSA variant that is supported here.
     pub fn parse(name: &str) -> Option<Self> {
         let name = if name == "Ed25519" { "EdDSA" } else { name };
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 }
 
-/// Checks signatures of one algorithm.
+/// Key that verifies signatures of one algorithm.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub algorithm: Algorithm,
-    /// `kid`: what a token may call it.
+    /// Name of the key in tokens (`kid`).
     pub id: Option<String>,
-    /// Where it is from, in words for people.
+    /// Source of the key, for messages to people.
     pub from: String,
     material: Material,
 }
@@ -59,20 +59,23 @@ enum Material {
     RsaComponents(RsaPublicKeyComponents<Vec<u8>>),
 }
 
-/// Before the 32 bytes of a public key. Source: RFC 8410, section 4.
+/// DER prefix of an Ed25519 public key; its 32 bytes follow. Source: RFC 8410, section 4.
 pub const ED25519_SPKI: &[u8] = &[0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
-/// Before the 65 bytes of an uncompressed point. Source: RFC 5480, section 2.
+/// DER prefix of a P-256 public key; the 65 bytes of an uncompressed point follow. Source: RFC 5480, section 2.
 pub const P256_SPKI: &[u8] = &[
     0x30, 0x59, 0x30, 0x13, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7, 3,
     0x42, 0,
 ];
-/// Before an `RSAPublicKey`, without the two lengths, which take two bytes each from 2048 bits on. Source: RFC 3279, section 2.3.1.
+/// DER prefix of an `RSAPublicKey`, without the two lengths, which have two bytes each from 2048 bits on. Source: RFC
+/// 3279, section 2.3.1.
 const RSA_SPKI: &[u8] = &[0x30, 0x0d, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1, 5, 0, 3, 0x82];
-/// Of 2048 bits; what is shorter has been broken, or will be.
+/// Minimum size of an RSA modulus, in bytes (2048 bits); shorter keys are insecure.
 const RSA_BYTES_MIN: usize = 256;
 
 impl Key {
-    /// Errors: it is too short.
+    /// Creates a key for HS256.
+    ///
+    /// Errors: the secret is too short.
     pub fn from_secret(secret: &[u8], from: &str) -> Result<Self, String> {
         if secret.len() < SECRET_BYTES_MIN {
             return Err(format!("a secret for HS256 needs at least {SECRET_BYTES_MIN} bytes"));
@@ -81,9 +84,9 @@ impl Key {
         Ok(Self { algorithm: Algorithm::Hs256, id: None, from: from.into(), material })
     }
 
-    /// All keys in a file: one public key in PEM, or a JSON Web Key Set.
+    /// Reads all keys of a file: one public key in PEM, or a JSON Web Key Set.
     ///
-    /// Errors: what is in it instead, and what to do.
+    /// Errors: a message that describes the content of the file and the remedy.
     pub fn from_file(path: &Path) -> Result<Vec<Self>, String> {
         let from = format!("file {}", path.display());
         let text = std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -93,7 +96,9 @@ impl Key {
         Self::from_pem(&text, &from).map(|key| vec![key]).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Errors: what it is instead of a public key.
+    /// Parses a public key in PEM.
+    ///
+    /// Errors: a message that describes the content instead of a public key.
     pub fn from_pem(pem: &[u8], from: &str) -> Result<Self, String> {
         if pem.windows(11).any(|word| word == b"PRIVATE KEY") {
             return Err("this is a private key: give the server only the public one, from \
@@ -132,7 +137,7 @@ impl Key {
         Self { algorithm, id: None, from: from.into(), material }
     }
 
-    /// True if the holder of the key signed this.
+    /// Returns true if the holder of the key signed this message.
     pub fn verify(&self, message: &[u8], signed: &[u8]) -> bool {
         match &self.material {
             Material::Secret(key) => hmac::verify(key, message, signed).is_ok(),
@@ -142,14 +147,14 @@ impl Key {
     }
 }
 
-/// Whether a set may hold secrets for HS256. What comes from a URL is public.
+/// Whether a key set may contain secrets for HS256. A key set from a URL is public, so it must not.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Secrets {
     Taken,
     Refused,
 }
 
-/// Most keys of one set.
+/// Maximum number of keys in one set.
 const SET_MAX: usize = 100;
 
 #[derive(Deserialize)]
@@ -157,7 +162,7 @@ struct Set {
     keys: Vec<serde_json::Value>,
 }
 
-/// Source: RFC 7517, section 4; RFC 7518, section 6; RFC 8037, section 2.
+/// JSON Web Key. Source: RFC 7517, section 4; RFC 7518, section 6; RFC 8037, section 2.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -174,9 +179,10 @@ struct Jwk {
     k: Option<String>,
 }
 
-/// The keys of a JSON Web Key Set that check signatures here; others are passed over, as RFC 7517, section 5, asks.
+/// Returns the keys of a JSON Web Key Set that verify signatures here. Other keys are ignored, as RFC 7517, section 5,
+/// requires.
 ///
-/// Errors: it is no key set, or has no usable key.
+/// Errors: the text is not a key set, or has no usable key.
 pub fn from_set(json: &[u8], from: &str, secrets: Secrets) -> Result<Vec<Key>, String> {
     let set: Set = serde_json::from_slice(json).map_err(|_| "this is no JSON Web Key Set (`{\"keys\": [..]}`)")?;
     if set.keys.len() > SET_MAX {

@@ -1,6 +1,7 @@
-//! Who is let in: tokens, API keys, and whoever has neither.
+//! Authentication: verifies tokens and API keys, and returns the permissions of clients with or without them.
 //!
-//! It decides nothing about channels beyond what a grant says, and logs no token. Read first: [`Auth`], [`Config`], `jwt`.
+//! A grant lists permissions on channels; the transports enforce them. No token is ever logged. Read first: [`Auth`],
+//! [`Config`], `jwt`.
 
 mod api_key;
 mod cache;
@@ -36,19 +37,19 @@ use self::{
     revocations::{List, Revocations},
 };
 
-/// Rights of whoever shows nothing, by namespace.
+/// Permissions of clients without a token, by namespace.
 pub type Anonymous = BTreeMap<String, Vec<Right>>;
-/// Gives seconds since 1970.
+/// Function that returns the seconds since 1970.
 pub type Clock = fn() -> u64;
 
-/// Says what a token, an API key, or neither grants. One for all shards; its keys may change while it works.
+/// Verifies tokens and API keys, and returns their grants. All shards share one; its keys may change at runtime.
 pub struct Auth {
     rules: RwLock<Arc<Rules>>,
     revocations: Revocations,
     clock: Clock,
 }
 
-/// What one configuration makes.
+/// State built from one configuration.
 struct Rules {
     config: Config,
     keys: Vec<Key>,
@@ -58,15 +59,17 @@ struct Rules {
     cache: Cache,
 }
 
-/// A token that is good, and why.
+/// A verified token.
 pub struct Verified {
     pub grant: Arc<Grant>,
-    /// Where its key is from, in words for people.
+    /// Source of the key that verified it, for messages to people.
     pub by: String,
 }
 
 impl Auth {
-    /// Errors: a file that cannot be read or holds no key; each names it.
+    /// Reads all key files and starts fetching the key set.
+    ///
+    /// Errors: a file that cannot be read or has no key; the message names the file.
     pub fn new(config: &Config, anonymous: &Anonymous, clock: Clock) -> Result<Self, String> {
         let revocations = Revocations::new(config.revoked_max);
         revocations.set_file(read_revoked(config)?, config.revoked_max);
@@ -74,9 +77,10 @@ impl Auth {
         Ok(Self { rules: RwLock::new(rules.into()), revocations, clock })
     }
 
-    /// Takes another configuration, and reads all files again even if it is the same. Tokens that were good are checked again.
+    /// Applies another configuration, and reads all files again even if the configuration is the same. Cached tokens
+    /// are verified again.
     ///
-    /// Errors: as [`Self::new`]; then all stays as it was.
+    /// Errors: as [`Self::new`]; the old configuration then stays in use.
     pub fn reload(&self, config: &Config, anonymous: &Anonymous) -> Result<(), String> {
         let revoked = read_revoked(config)?;
         let rules = Rules::new(config, anonymous, Some(&self.rules()))?;
@@ -85,10 +89,11 @@ impl Auth {
         Ok(())
     }
 
-    /// What a token or API key grants.
+    /// Returns the grant of a token or API key.
     ///
-    /// Cost: a look-up for a token that was seen before, else a signature; waits only while a key set is fetched.
-    /// Errors: [`Code::Unauthorized`], without the token in it; [`Code::Unavailable`] while there is no key set yet.
+    /// Cost: a lookup for a cached token, otherwise a signature; waits only while a key set is fetched.
+    /// Errors: [`Code::Unauthorized`], without the token in it; [`Code::Unavailable`] while no key set has been fetched
+    /// yet.
     async fn grant(&self, credential: &str) -> Result<Arc<Grant>, Error> {
         let rules = self.rules();
         if credential.len() <= rules.config.token_bytes_max {
@@ -125,7 +130,8 @@ impl Auth {
         }
     }
 
-    /// Revokes on this node, for as long as any token may live. The caller, or the file of revocations, must inform other nodes.
+    /// Revokes on this node, for as long as any token may live. The caller, or the file of revocations, must inform
+    /// other nodes.
     ///
     /// Errors: [`Code::TooMany`].
     pub fn revoke(&self, revoked: Revoked) -> Result<(), Error> {
@@ -145,7 +151,7 @@ impl Authority for Auth {
         Box::pin(self.grant(credential))
     }
 
-    /// Everything, as long as nothing about tokens is configured.
+    /// Returns a grant of everything if no authentication is configured.
     fn anonymous(&self) -> Arc<Grant> {
         self.rules().anonymous.clone()
     }
@@ -184,7 +190,7 @@ impl Rules {
         })
     }
 
-    /// The key that signed the token, and the version of the key set that was looked into.
+    /// Returns the key that signed the token, and the version of the key set that was searched.
     async fn key(&self, token: &Token<'_>) -> Result<(Key, u64), Error> {
         let unknown = || refused("the token was not signed with any configured key");
         let Some(remote) = &self.remote else {
@@ -209,7 +215,7 @@ impl Rules {
     }
 }
 
-/// The fetcher of before if it is the same: it has keys.
+/// Returns the fetcher of the key set. Keeps the previous one with its keys if its settings are the same.
 fn remote(config: &Config, old: Option<&Rules>) -> Result<Option<Arc<RemoteKeys>>, String> {
     if config.jwks.is_empty() {
         return Ok(None);

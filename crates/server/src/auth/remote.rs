@@ -1,5 +1,5 @@
-//! A key set that is fetched: again from time to time, and when a token names a key that it lacks. What was fetched last stays while the
-//! URL cannot be reached.
+//! Key set that is fetched from a URL: periodically, and when a token names a key that is missing. The last set stays
+//! in use while the URL cannot be reached.
 
 use std::{
     sync::Arc,
@@ -13,12 +13,12 @@ use tokio::{
 
 use super::key::{Key, Secrets, from_set};
 
-/// Longest time for one fetch, and what a token waits for it.
+/// Timeout of one fetch, and of a token that waits for a fetch.
 const FETCH: Duration = Duration::from_secs(5);
-/// Largest key set, in bytes.
+/// Maximum size of a key set, in bytes.
 const SET_BYTES_MAX: usize = 1 << 20;
 
-/// Fetched by a thread of its own, which ends when this is dropped.
+/// Keys that a thread of its own fetches. The thread ends when this value is dropped.
 pub struct RemoteKeys {
     state: watch::Receiver<State>,
     wanted: Arc<Notify>,
@@ -28,18 +28,19 @@ pub struct RemoteKeys {
 #[derive(Clone)]
 struct State {
     keys: Arc<[Key]>,
-    /// Rises with every set that differs from the one before; 0: there was none yet.
+    /// Number of the current key set; increases with every set that differs from the previous one. 0: no set yet.
     version: u64,
     is_fetching: bool,
-    /// Fetches that have ended, well or not.
+    /// Number of completed fetches, successful or not.
     ended: u64,
     last: Option<Instant>,
 }
 
 impl RemoteKeys {
-    /// Begins to fetch.
+    /// Starts the thread that fetches the key set.
     ///
-    /// Units: `refresh` from one fetch to the next, `pause` at least so. Errors: the system refuses a thread.
+    /// Units: `refresh` is the time between two fetches, `pause` the minimum time between them.
+    /// Errors: the system refuses a thread.
     pub fn start(url: String, refresh: Duration, pause: Duration) -> std::io::Result<Self> {
         let state = State { keys: Arc::new([]), version: 0, is_fetching: true, ended: 0, last: None };
         let (sender, state) = watch::channel(state);
@@ -50,13 +51,14 @@ impl RemoteKeys {
         Ok(Self { state, wanted, pause })
     }
 
-    /// The keys, and the version of their set.
+    /// Returns the keys, and the version of their set.
     pub fn keys(&self) -> (Arc<[Key]>, u64) {
         let state = self.state.borrow();
         (state.keys.clone(), state.version)
     }
 
-    /// Waits for a newer set, if one may be fetched now: not before the pause after the last fetch is over. A fetch serves all who wait.
+    /// Waits for a newer set, unless the pause after the last fetch is not over yet. One fetch serves all callers that
+    /// wait.
     pub async fn newer(&self) {
         let mut state = self.state.clone();
         let ended = {
@@ -73,7 +75,7 @@ impl RemoteKeys {
         let _ = timeout(FETCH, state.wait_for(|state| state.ended > ended)).await;
     }
 
-    /// Fetches soon, but no sooner than the pause allows.
+    /// Requests a fetch as soon as the pause allows.
     pub fn refresh(&self) {
         self.wanted.notify_one();
     }
@@ -140,14 +142,16 @@ impl Fetcher {
 
 fn client() -> Result<reqwest::Client, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    // reqwest takes the provider of the process; whoever was first is as good.
+    // reqwest uses the provider of the process. It does not matter if another provider was installed first.
     let _ = rustls::crypto::CryptoProvider::install_default((*provider).clone());
-    // A redirect could lead away from TLS, or to what only this machine may reach.
+    // A redirect could lead to plain HTTP, or to addresses that only this machine can reach.
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(FETCH);
     client.build().map_err(|error| error.to_string())
 }
 
-/// Errors: why there is no set, without the URL.
+/// Fetches the key set.
+///
+/// Errors: the reason as a message, without the URL.
 async fn fetch(client: &reqwest::Client, url: &str) -> Result<Vec<u8>, String> {
     let words = |error: reqwest::Error| {
         let error = error.without_url();

@@ -1,4 +1,4 @@
-//! What was revoked before its time: single tokens and API keys by id, and all that a subject was given before a moment.
+//! Revocations: single tokens and API keys by id, and all tokens of a subject issued before a given time.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use std::{
 use millrace_protocol::{Code, Error, Grant};
 use tokio::sync::watch;
 
-/// Kept in memory for as long as a token may live; what the file lists, for as long as it does.
+/// Revocations by the admin API, kept in memory for as long as a token may live, and those listed in the file.
 pub struct Revocations {
     lists: RwLock<Lists>,
     changes: watch::Sender<u64>,
@@ -25,18 +25,19 @@ struct Lists {
 
 #[derive(Default, Debug, PartialEq)]
 pub struct List {
-    /// Until when each is worth keeping, in seconds since 1970.
+    /// Expiry time of each revocation by id, in seconds since 1970.
     ids: HashMap<String, u64>,
-    /// What each was given before this moment; and until when that is worth keeping.
+    /// By subject: the time before which tokens are revoked, and the expiry time of the revocation, in seconds since
+    /// 1970.
     subjects: HashMap<String, (u64, u64)>,
 }
 
-/// What is revoked.
+/// A revocation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Revoked {
-    /// The token with this `jti`, or the API key of this name.
+    /// Revokes the token with this `jti`, or the API key of this name.
     Id(String),
-    /// Every token of the subject whose `iat` is before this moment, in seconds since 1970, or that has none.
+    /// Revokes every token of the subject whose `iat` is before this time, in seconds since 1970, or missing.
     Subject { subject: String, before_s: u64 },
 }
 
@@ -45,8 +46,12 @@ impl Revocations {
         Self { lists: RwLock::new(Lists { entries_max, ..Lists::default() }), changes: watch::Sender::new(0) }
     }
 
-    /// Units: `until_s`, by when all tokens that it can concern have expired, and `now_s` in seconds since 1970.
-    /// Errors: [`Code::TooMany`] when no more can be remembered; nothing that is remembered makes room.
+    /// Adds a revocation.
+    ///
+    /// Units: `until_s`, by when all tokens that the revocation concerns have expired, and `now_s` in seconds since
+    /// 1970.
+    ///
+    /// Errors: [`Code::TooMany`] if the list is full of revocations that have not expired; none of them is evicted.
     pub fn add(&self, revoked: Revoked, until_s: u64, now_s: u64) -> Result<(), Error> {
         {
             let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +71,7 @@ impl Revocations {
         Ok(())
     }
 
-    /// Takes what the file lists now; what it listed before and does not any more is good again.
+    /// Replaces the list from the file. Entries that are no longer listed are no longer revoked.
     pub fn set_file(&self, file: List, entries_max: usize) {
         let has_changed = {
             let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +96,7 @@ impl Revocations {
 impl List {
     /// Reads lines of `id ID` and `sub SUBJECT TIME` (RFC 3339); `#` begins a comment.
     ///
-    /// Errors: the line that is neither, or one more than `entries_max`.
+    /// Errors: a malformed line, or more than `entries_max` entries.
     pub fn read(path: &Path, entries_max: usize) -> Result<Self, String> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}"))?;

@@ -1,4 +1,4 @@
-//! Makes tokens, and the keys for them: what `millrace token` does, the server never.
+//! Creates tokens and their keys, for `millrace token`. The server never uses this module.
 
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD, Engine as _};
 use ring::{
@@ -14,10 +14,11 @@ use super::{
     key::{Algorithm, ED25519_SPKI, P256_SPKI},
 };
 
-/// Before the 32 bytes of a private key; without the public one, which some readers do not expect. Source: RFC 8410, section 7.
+/// DER prefix of an Ed25519 private key; its 32 bytes follow. The public key is omitted, since some parsers do not
+/// expect it. Source: RFC 8410, section 7.
 const ED25519_PKCS8: &[u8] = &[0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
-/// Signs tokens.
+/// Key that signs tokens.
 pub enum SigningKey {
     Secret(hmac::Key),
     Rsa(Box<RsaKeyPair>),
@@ -25,16 +26,16 @@ pub enum SigningKey {
     Ed25519(Ed25519KeyPair),
 }
 
-/// A new pair, both in PEM.
+/// New key pair, both keys in PEM.
 pub struct Pair {
     pub private: String,
     pub public: String,
 }
 
 impl SigningKey {
-    /// A private key in PEM, or else a secret for HS256.
+    /// Parses a private key in PEM, or else a secret for HS256.
     ///
-    /// Errors: what is wrong with it, and what to do.
+    /// Errors: the fault and its remedy.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         if text.windows(11).any(|word| word == b"-----BEGIN ") {
             return Self::from_pem(text);
@@ -74,9 +75,9 @@ impl SigningKey {
         }
     }
 
-    /// A token with these claims; `kid` tells the server which key it is, where there are several.
+    /// Returns a token with these claims. `kid` names the key, for servers with several keys.
     ///
-    /// Errors: the system has no randomness to give.
+    /// Errors: the system has no random numbers.
     pub fn sign(&self, claims: &Value, kid: Option<&str>) -> Result<String, String> {
         let mut header = json!({ "alg": self.algorithm().name(), "typ": "JWT" });
         if let Some(kid) = kid {
@@ -103,9 +104,9 @@ impl SigningKey {
     }
 }
 
-/// A new pair for EdDSA or ES256; others are made by `openssl genpkey`.
+/// Returns a new key pair for EdDSA or ES256. `openssl genpkey` creates pairs for the other algorithms.
 ///
-/// Errors: another algorithm, or the system has no randomness to give.
+/// Errors: another algorithm, or the system has no random numbers.
 pub fn generate(algorithm: Algorithm) -> Result<Pair, String> {
     let no_chance = |_| "the system has no randomness to give".to_owned();
     let (private, public) = match algorithm {
@@ -126,7 +127,7 @@ pub fn generate(algorithm: Algorithm) -> Result<Pair, String> {
     Ok(Pair { private: pem("PRIVATE KEY", &private), public: pem("PUBLIC KEY", &public) })
 }
 
-/// Source: RFC 7468, section 3.
+/// Encodes DER as PEM. Source: RFC 7468, section 3.
 fn pem(label: &str, der: &[u8]) -> String {
     let text = BASE64_STANDARD.encode(der);
     let lines: Vec<&str> =

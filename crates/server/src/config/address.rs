@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Deserializer, de::Error};
 
-/// Parses `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080` or `8080`. `localhost` and a port alone mean 127.0.0.1. Other names
-/// are refused: their addresses may change between two starts.
+/// Parses `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080` or `8080`. `localhost` and a port alone mean 127.0.0.1.
+/// Other names are refused: their addresses may change between two starts.
 ///
 /// Errors: the message shows the format.
 pub fn parse(text: &str) -> Result<SocketAddr, &'static str> {

@@ -9,8 +9,8 @@ use super::{
 
 /// Prefix of environment variables; `__` separates section and key.
 const ENV_PREFIX: &str = "MILLRACE_";
-/// Variables with this prefix that are not settings but are used in this repository. Any other unknown variable is an error,
-/// so that no setting is ignored silently.
+/// Variables with this prefix that are not settings but are used in this repository. Any other unknown variable is an
+/// error, so that no setting is ignored silently.
 pub const OTHER_VARIABLES: &[&str] = &[
     // Commands.
     "MILLRACE_TOKEN",
@@ -79,8 +79,8 @@ pub struct Sources {
 impl Sources {
     /// Merges the layers; flags override the environment, which overrides the file.
     ///
-    /// Errors: an unreadable or malformed file, an unknown key or variable, a value of the wrong type, or a key that two flags
-    /// set differently. Each error names its source.
+    /// Errors: an unreadable or malformed file, an unknown key or variable, a value of the wrong type, or a key that
+    /// two flags set differently. Each error names its source.
     pub fn load(
         file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
@@ -222,8 +222,8 @@ fn merge(table: &mut Table, over: Table) {
     }
 }
 
-/// Returns whether Kubernetes set this variable. It sets MILLRACE_SERVICE_HOST, MILLRACE_PORT_8080_TCP_ADDR and similar ones
-/// in every pod for a service named `millrace` or `millrace-x`.
+/// Returns whether Kubernetes set this variable. It sets MILLRACE_SERVICE_HOST, MILLRACE_PORT_8080_TCP_ADDR and similar
+/// ones in every pod for a service named `millrace` or `millrace-x`.
 fn is_service_link(name: &str, text: &str) -> bool {
     let is_port = |rest: &str| {
         let mut parts = rest.split('_');

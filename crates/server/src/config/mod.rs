@@ -1,4 +1,4 @@
-//! Configuration: defaults < file < environment < flags. An unknown key is an error, wherever it stands.
+//! Configuration: defaults < file < environment < flags. An unknown key is an error in every layer.
 
 pub mod address;
 mod faults;
@@ -16,7 +16,7 @@ use millrace_protocol::ChannelName;
 use millrace_transport::limits::{ForwardedHeader, Network, Proxies};
 use serde::{Deserialize, Serialize};
 
-/// A secret that is shorter can be guessed.
+/// Minimum length of a secret, in bytes: a shorter one can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -42,77 +42,78 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Server {
-    /// Where HTTP and WebSocket are served; port 0 takes a free one.
+    /// Listen address of HTTP and WebSocket; port 0 takes a free one.
     #[serde(deserialize_with = "address::deserialize")]
     pub listen: SocketAddr,
-    /// Threads, each with its own connections; 0: one per core.
+    /// Number of shards, each a thread with its own connections; 0: one per core.
     pub shards: usize,
-    /// Where datagrams from devices are received; empty: nowhere.
+    /// Listen address for UDP datagrams from devices. Empty: disabled.
     #[serde(deserialize_with = "address::optional")]
     pub udp: String,
-    /// Where HAProxy's agent check is answered; empty: nowhere.
+    /// Listen address for HAProxy's agent check. Empty: disabled.
     #[serde(deserialize_with = "address::optional")]
     pub agent: String,
-    /// A proxy in front of it speaks TLS.
+    /// True if a proxy in front of the server terminates TLS.
     pub behind_proxy: bool,
-    /// Who is believed about whose requests they bring. Empty with `behind_proxy`: whoever is on this machine.
+    /// Networks of the proxies whose forwarded header is trusted. Empty with `behind_proxy`: loopback.
     pub trusted_proxies: Vec<Network>,
-    /// Where they say it.
+    /// Header in which the proxies report the client.
     pub forwarded_header: ForwardedHeader,
-    /// Other names, besides those of loopback, under which an open server on loopback may be asked.
+    /// Host names, besides those of loopback, that requests to an open server on loopback may use.
     pub hosts: Vec<String>,
-    /// `/metrics` is answered to everybody, not only by the admin listener and on an open server on loopback.
+    /// True if `/metrics` needs no token. Otherwise only the admin listener and an open server on loopback serve it.
     pub public_metrics: bool,
-    /// Serve beyond this machine without encryption.
+    /// Allows clients on other machines without TLS.
     pub insecure_no_tls: bool,
-    /// Serve beyond this machine without asking who is there.
+    /// Allows clients on other machines without authentication.
     pub insecure_no_auth: bool,
-    /// What the nodes of a cluster share, to take each other's resume tickets; empty: one of this process alone.
+    /// Secret shared by the nodes of a cluster, so that they accept each other's resume tickets. Empty: a random one
+    /// per process.
     pub secret: Secret,
 }
 
-/// What operators ask, apart from what clients do.
+/// Settings of the admin API for operators.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
-    /// Where it is answered; empty: nowhere.
+    /// Listen address of the admin API. Empty: disabled.
     #[serde(deserialize_with = "address::optional")]
     pub listen: String,
-    /// What every request shows as `Authorization: Bearer ..`.
+    /// Token that every admin request must send as `Authorization: Bearer ..`.
     pub token: Secret,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Engine {
-    /// Where order and history live: `memory`, or a URL such as `redis://localhost:6379`.
+    /// Engine that stores order and history: `memory`, or a URL such as `redis://localhost:6379`.
     pub url: String,
-    /// Most channels with a past.
+    /// Maximum number of channels with history.
     pub channels_max: usize,
-    /// Memory for the past of all channels together.
+    /// Maximum memory for the history of all channels together, in bytes.
     pub history_bytes_max: usize,
-    /// How long a publication, or a page of history, waits for an engine that does not answer.
+    /// Time that a publication, or a page of history, waits for an engine that does not respond.
     #[serde(with = "humantime_serde")]
     pub wait: Duration,
-    /// What every name in a shared engine begins with.
+    /// Prefix of every name in a shared engine.
     pub prefix: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Drain {
-    /// Between `/readyz` turning to 503 and the first reader being told: time for a balancer to notice.
+    /// Time between `/readyz` turning to 503 and the first reader being asked to move, so that a balancer notices.
     #[serde(with = "humantime_serde")]
     pub announce: Duration,
-    /// Over how long readers move, each at its own moment; longer if there are many of them.
+    /// Time over which readers are asked to move, each at its own moment; longer if there are many of them.
     #[serde(with = "humantime_serde")]
     pub window: Duration,
-    /// Most readers that move per second; 0: as many as the window makes it.
+    /// Maximum number of readers that are asked to move per second; 0: no limit.
     pub per_s_max: u32,
-    /// Longest window, however many readers there are.
+    /// Maximum window, independent of the number of readers.
     #[serde(with = "humantime_serde")]
     pub window_max: Duration,
-    /// How long after its moment a reader may still show its resume ticket.
+    /// Time for which a reader's resume ticket stays valid after the reader was asked to move.
     #[serde(with = "humantime_serde")]
     pub ticket: Duration,
 }
@@ -120,14 +121,14 @@ pub struct Drain {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// `error`, `warn`, `info`, `debug`, or per module as in `info,millrace_transport=debug`.
+    /// Log level: `error`, `warn`, `info`, `debug`, or per module as in `info,millrace_transport=debug`.
     pub level: String,
-    /// `text` or `json`.
+    /// Log format: `text` or `json`.
     pub format: String,
 }
 
 impl Server {
-    /// Beyond this machine nobody is believed who is not named.
+    /// Returns the trusted proxies. With `behind_proxy` and no configured networks, only loopback is trusted.
     pub fn proxies(&self) -> Proxies {
         let mut trusted = self.trusted_proxies.clone();
         if self.behind_proxy && trusted.is_empty() {
@@ -182,8 +183,8 @@ impl Default for Log {
 }
 
 impl Drain {
-    /// Returns the time over which `readers` are asked to move: at most `per_s_max` per second, unless that takes longer than
-    /// `window_max`.
+    /// Returns the time over which `readers` are asked to move: at most `per_s_max` per second, unless that takes
+    /// longer than `window_max`.
     pub fn spread(&self, readers: usize) -> Duration {
         let paced = match self.per_s_max {
             0 => Duration::ZERO,

@@ -4,34 +4,35 @@ use serde::{Deserialize, Serialize};
 
 use super::acme;
 
-/// How connections are secured; without a certificate they are not. Paths are relative to where the server is started.
+/// Settings of TLS; without a certificate, connections are not encrypted. Paths are relative to the server's working
+/// directory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The server's certificate and those that it follows from, the own one first (PEM).
+    /// File with the server's certificate chain, its own certificate first (PEM).
     pub cert: String,
-    /// Its private key (PEM: PKCS#8, SEC1 or PKCS#1).
+    /// File with the private key (PEM: PKCS#8, SEC1 or PKCS#1).
     pub key: String,
-    /// Oldest version that is spoken: `1.2` or `1.3`.
+    /// Minimum protocol version: `1.2` or `1.3`.
     pub min_version: String,
-    /// Who may sign the certificates of clients (PEM); empty: none is asked for.
+    /// File with the CA certificates of clients (PEM). Empty: no client certificate is requested.
     pub client_ca: String,
-    /// Whether a client must show one.
+    /// Whether a client certificate is required.
     pub client_auth: ClientAuth,
-    /// What of it names the device: nothing (empty), `cn` or `san`.
+    /// Part of the client certificate that names the device: none (empty), `cn` or `san`.
     pub client_subject: String,
-    /// From the first byte to the end of the handshake.
+    /// Timeout from the first byte to the end of the handshake.
     #[serde(with = "humantime_serde")]
     pub handshake_timeout: Duration,
-    /// Most handshakes at the same time; who comes then is turned away.
+    /// Maximum number of concurrent handshakes; further connections are refused.
     pub handshakes_max: usize,
-    /// Certificates that are got from an ACME server, instead of files.
+    /// Certificates from an ACME server, instead of files.
     pub acme: acme::Config,
-    /// A certificate that is given out at `/ca.crt`, so that devices can be made to trust it (PEM); empty: none.
+    /// File with a certificate (PEM) that is offered at `/ca.crt`, so that devices can trust it. Empty: none.
     pub give_out_ca: String,
 }
 
-/// Whether a client must show a certificate where `client_ca` is set.
+/// Whether a client certificate is required if `client_ca` is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
@@ -40,10 +41,10 @@ pub enum ClientAuth {
     Required,
 }
 
-/// Where the server's certificate comes from; another place waits for a restart.
+/// Source of the server's certificate. A change of the source needs a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// There is none, and no TLS.
+    /// No certificate, and no TLS.
     Nowhere,
     Files,
     Acme,
@@ -79,9 +80,9 @@ impl Config {
         }
     }
 
-    /// Checks what types cannot.
+    /// Checks what the types cannot express.
     ///
-    /// Errors: the key, and what it may be.
+    /// Errors: the key and its allowed values.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if self.acme.is_on() && !(self.cert.is_empty() && self.key.is_empty()) {
             return Err((

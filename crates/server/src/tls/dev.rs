@@ -1,5 +1,6 @@
-//! A certificate authority of this machine's own, and a certificate for its names and addresses: what a developer's phone can be made to
-//! trust. The authority is kept, so that it is trusted once; it can sign for private networks only, so that a stolen key opens little.
+//! Development certificates: a local certificate authority (CA), and a certificate for this machine's names and
+//! addresses. A developer's phone can be made to trust this CA. The CA is kept, so that it must be trusted only once.
+//! It may sign for private networks only, which limits the damage of a stolen key.
 
 use std::{
     collections::BTreeSet,
@@ -23,14 +24,15 @@ use x509_parser::{
 
 use super::files::{self, certificates, write};
 
-/// Longest that phones accept from an authority that their owner has installed is 825 days. Source: Apple, HT210176.
+/// Lifetime of a certificate. Phones accept at most 825 days from a CA that their owner installed. Source: Apple,
+/// HT210176.
 const CERT_DAYS: i64 = 397;
-/// With less left, it is made anew.
+/// Minimum remaining lifetime; a certificate with less is replaced.
 const RENEW_DAYS: i64 = 30;
 const CA_DAYS: i64 = 3650;
-/// What no public name ends with. Source: RFC 6762, RFC 8375, RFC 6761, and ICANN's reservation of `internal`.
+/// Suffixes that no public name has. Source: RFC 6762, RFC 8375, RFC 6761, and ICANN's reservation of `internal`.
 const PRIVATE_NAMES: &[&str] = &["localhost", "local", "lan", "home.arpa", "internal", "test"];
-/// Source: RFC 1918, RFC 3927, RFC 6598, RFC 4193, RFC 4291; loopback.
+/// Private networks. Source: RFC 1918, RFC 3927, RFC 6598, RFC 4193, RFC 4291; loopback.
 const PRIVATE_NETS: &[&str] = &[
     "127.0.0.0/8",
     "10.0.0.0/8",
@@ -43,25 +45,25 @@ const PRIVATE_NETS: &[&str] = &[
     "fe80::/10",
 ];
 
-/// Files of one authority and the certificate that it has signed.
+/// Files of one CA and the certificate that it signed.
 pub struct Files {
     pub ca: PathBuf,
     pub cert: PathBuf,
     pub key: PathBuf,
 }
 
-/// What [`make`] has done.
+/// Result of [`make`].
 pub struct Made {
     pub files: Files,
-    /// The authority was not there before: devices do not trust it yet.
+    /// True if the CA was created now, so that devices do not trust it yet.
     pub new_ca: bool,
-    /// What the certificate is for.
+    /// Names and addresses that the certificate covers.
     pub names: Vec<String>,
-    /// SHA-256 of the authority's certificate, as devices show it.
+    /// SHA-256 fingerprint of the CA certificate, as devices show it.
     pub fingerprint: String,
 }
 
-/// Where it all lies unless said otherwise.
+/// Returns the default folder for the files.
 pub fn default_dir() -> PathBuf {
     files::data_dir("tls")
 }
@@ -72,10 +74,10 @@ impl Files {
     }
 }
 
-/// Makes a certificate for `localhost`, this machine's name and private addresses, and `names`; the authority, too, if there is none yet.
-/// `keep`: a certificate that is for all of these and lasts for a while is left as it is.
+/// Creates a certificate for `localhost`, this machine's name and private addresses, and `names`; creates the CA, too,
+/// if there is none. `keep`: keep an existing certificate that covers all of these and does not expire soon.
 ///
-/// Errors: a directory that cannot be written; a name that is none, or that the authority may not sign for.
+/// Errors: a directory that cannot be written; a name that is invalid, or that the CA may not sign for.
 pub fn make(dir: &Path, names: &[String], keep: bool) -> anyhow::Result<Made> {
     files::make_private_dir(dir)?;
     let files = Files::at(dir);
@@ -159,16 +161,16 @@ fn server_certificate(names: &BTreeSet<String>) -> anyhow::Result<CertificatePar
     Ok(params)
 }
 
-/// From an hour ago, for devices whose clocks are late.
+/// Sets the validity. It begins an hour ago, for devices whose clocks are slow.
 fn lasts(params: &mut CertificateParams, days: i64) {
     let now = OffsetDateTime::now_utc();
     (params.not_before, params.not_after) = (now - Duration::hours(1), now + Duration::days(days));
 }
 
-/// What an authority may sign for.
+/// Names and networks that a CA may sign for.
 struct Permitted {
     names: Vec<String>,
-    /// Address and mask, in the bytes of either.
+    /// Network address and mask, as bytes.
     nets: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -207,7 +209,7 @@ impl Permitted {
     }
 }
 
-/// How this machine can be reached from its own network.
+/// Returns the names and addresses of this machine in its own network.
 fn own_names() -> BTreeSet<String> {
     let mut names: BTreeSet<String> = ["localhost", "127.0.0.1", "::1"].map(String::from).into();
     if let Some(host) = host_name() {
@@ -215,7 +217,7 @@ fn own_names() -> BTreeSet<String> {
         names.insert(host);
     }
     let own = if_addrs::get_if_addrs().unwrap_or_default().into_iter().map(|interface| interface.ip());
-    // Nobody can write an address of one link into a URL.
+    // A link-local IPv6 address cannot be used in a URL.
     let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if Ipv6Addr::is_unicast_link_local(ip));
     names.extend(own.filter(|ip| !is_link_local(ip)).map(|ip| ip.to_string()));
     names
@@ -227,7 +229,7 @@ fn host_name() -> Option<String> {
     (!name.is_empty() && is_name(&name) && name != "localhost" && name.parse::<IpAddr>().is_err()).then_some(name)
 }
 
-/// What the certificate that is there is for, if it lasts and has its key.
+/// Returns the names of the existing certificate, if it does not expire soon, was signed by the CA and has its key.
 fn lasting_names(files: &Files) -> Option<BTreeSet<String>> {
     let pem = fs::read_to_string(&files.cert).ok()?;
     let der = certificate(&pem, &files.cert).ok()?;
@@ -262,7 +264,7 @@ fn certificate(pem: &str, path: &Path) -> anyhow::Result<CertificateDer<'static>
     }
 }
 
-/// Pairs of hexadecimal digits with colons between them.
+/// Returns the SHA-256 hash as pairs of hexadecimal digits, separated by colons.
 fn fingerprint(der: &CertificateDer<'_>) -> String {
     Sha256::digest(der).iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(":")
 }

@@ -14,15 +14,15 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::Config;
 
-/// Warned of at start and reload.
+/// Remaining days at which expiry is logged at start and reload.
 const EXPIRES_SOON_DAYS: i64 = 14;
 
-/// A certificate with those that it follows from, and its key.
+/// Certificate chain and its private key.
 pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Certificate chain and key.
+/// Reads the certificate chain and key.
 ///
-/// Errors: say which file, and what is wrong with it.
+/// Errors: the file and the fault.
 pub fn identity(config: &Config) -> anyhow::Result<Identity> {
     let chain = certificates(&std::fs::read(&config.cert).with_context(|| unreadable("tls.cert", &config.cert))?)
         .with_context(|| format!("`tls.cert`: {} has no certificates in PEM", config.cert))?;
@@ -33,7 +33,7 @@ pub fn identity(config: &Config) -> anyhow::Result<Identity> {
     Ok((chain, key))
 }
 
-/// What `client_ca` holds; empty if it is not set.
+/// Returns the content of `client_ca`; empty if it is not set.
 pub fn client_ca(config: &Config) -> anyhow::Result<Vec<u8>> {
     match config.client_ca.as_str() {
         "" => Ok(Vec::new()),
@@ -61,7 +61,7 @@ pub fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> 
     Ok(all)
 }
 
-/// `$XDG_DATA_HOME/millrace/NAME`, or the same below the home directory.
+/// Returns `$XDG_DATA_HOME/millrace/NAME`, or the same below the home directory.
 pub fn data_dir(name: &str) -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")));

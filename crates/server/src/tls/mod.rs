@@ -1,4 +1,4 @@
-//! Certificates and keys: from files, made for a developer, or from an ACME server. What is done with them is the transport's business.
+//! Certificates and keys: from files, created for development, or from an ACME server. The transport uses them.
 
 pub mod acme;
 mod config;
@@ -26,16 +26,16 @@ use tokio::sync::watch;
 
 use acme::Acme;
 
-/// What is offered for the connection after the handshake; the client's first choice of these counts.
+/// ALPN protocols that the server offers, in order of preference.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// What all shards speak TLS with, until a reload or another certificate.
+/// TLS settings of all shards, until a reload or a new certificate changes them.
 pub struct Tls {
     spoken: Arc<Spoken>,
     acme: Option<Acme>,
 }
 
-/// Shared with whoever gets certificates meanwhile.
+/// TLS state that is shared with the ACME thread.
 struct Spoken {
     settings: watch::Sender<Settings>,
     made_of: Mutex<MadeOf>,
@@ -46,12 +46,12 @@ struct Spoken {
 struct MadeOf {
     config: Config,
     tickets: Tickets,
-    /// `None` until there is one: then every handshake fails.
+    /// `None` until there is a certificate; until then every handshake fails.
     identity: Option<Arc<CertifiedKey>>,
 }
 
-/// One for all shards, so that a client resumes on any of them. A ticket stands for the certificate that its client has shown, so another
-/// `client_ca` begins anew.
+/// Session ticket keys, shared by all shards, so that a client can resume on any of them. A ticket replaces the client
+/// certificate, so a change of `client_ca` creates new keys.
 #[derive(Clone)]
 struct Tickets {
     producer: Arc<dyn ProducesTickets>,
@@ -59,9 +59,10 @@ struct Tickets {
 }
 
 impl Tls {
-    /// `None` if nothing of it is configured.
+    /// Loads the certificate. Returns `None` if TLS is not configured.
     ///
-    /// Errors: a file that is missing, no PEM, or does not belong to the other; a cache that cannot be written; each with its path.
+    /// Errors: a file that is missing, not PEM, or does not match the other file; a cache that cannot be written. The
+    /// error names the path.
     pub fn load(config: &Config, shards: usize) -> anyhow::Result<Option<Self>> {
         if !config.is_on() {
             return Ok(None);
@@ -78,7 +79,7 @@ impl Tls {
         Ok(Some(Self { spoken: Arc::new(Spoken { settings, made_of: Mutex::new(made_of), shards }), acme }))
     }
 
-    /// Gets certificates in a thread of its own, until `stop` is there; `None` where they are files.
+    /// Starts the ACME thread, which runs until `stop` completes. Returns `None` if the certificate is from files.
     ///
     /// Errors: the system refuses a thread.
     pub fn keep_certified(
@@ -88,14 +89,14 @@ impl Tls {
         self.acme.as_ref().map(|acme| acme.start(self.spoken.clone(), stop)).transpose()
     }
 
-    /// What became of getting certificates, where they are got.
+    /// Returns the ACME metrics, if certificates are from an ACME server.
     pub fn acme(&self) -> Option<Arc<acme::Figures>> {
         self.acme.as_ref().map(|acme| acme.figures.clone())
     }
 
-    /// Reads the files again, for connections from now on; where a certificate could not be got, it is tried again.
+    /// Reads the files again, for new connections. If an ACME request has failed, retries it now.
     ///
-    /// Errors: as [`Self::load`]; then all stays as it was.
+    /// Errors: as [`Self::load`]; the old settings then stay in use.
     pub fn reload(&mut self, config: &Config) -> anyhow::Result<()> {
         let client_ca = files::client_ca(config)?;
         let identity = if self.acme.is_some() { None } else { Some(identity_of_files(config)?) };
@@ -119,7 +120,7 @@ impl Tls {
 }
 
 impl Spoken {
-    /// Another certificate, for connections from now on.
+    /// Replaces the certificate, for new connections.
     fn certify(&self, identity: Arc<CertifiedKey>) -> anyhow::Result<()> {
         self.change(|made_of| {
             made_of.identity = Some(identity);
@@ -127,12 +128,12 @@ impl Spoken {
         })
     }
 
-    /// How an ACME server is met that asks whose names lead here; `None`: as anybody else.
+    /// Sets the TLS configuration for ACME challenges. `None`: ACME servers are handled like clients.
     fn answer(&self, challenge: Option<Arc<ServerConfig>>) {
         self.settings.send_modify(|settings| settings.challenge = challenge);
     }
 
-    /// All of it, or nothing.
+    /// Applies a change of the state completely, or not at all.
     fn change(&self, change: impl FnOnce(&mut MadeOf) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let mut made_of = self.made_of.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = made_of.clone();
@@ -144,9 +145,9 @@ impl Spoken {
     }
 }
 
-/// What `give_out_ca` names, as DER.
+/// Returns the certificate of `give_out_ca` as DER.
 ///
-/// Errors: there is no certificate.
+/// Errors: the file is missing or has no certificate.
 pub fn given_out(config: &Config) -> anyhow::Result<Option<Bytes>> {
     let path = config.give_out_ca.as_str();
     if path.is_empty() {
@@ -201,7 +202,9 @@ fn identity_of_files(config: &Config) -> anyhow::Result<Arc<CertifiedKey>> {
         .with_context(|| format!("{} and {} do not belong together, or cannot be used", config.cert, config.key))
 }
 
-/// Errors: the key is not the certificate's, or of a kind that is not spoken.
+/// Checks a certificate chain and key.
+///
+/// Errors: the key does not match the certificate, or its type is not supported.
 fn certified((chain, key): Identity) -> anyhow::Result<Arc<CertifiedKey>> {
     Ok(Arc::new(CertifiedKey::from_der(chain, key, &ring::default_provider())?))
 }

@@ -1,4 +1,4 @@
-//! Where a request carries its token. One place is enough; the first that has one counts.
+//! Finds the token of a request. The places are searched in a fixed order, and the first token found counts.
 //!
 //! Source: RFC 6750, section 2; docs/protocol.md, "Credentials".
 
@@ -10,12 +10,15 @@ use millrace_protocol::{Code, Error};
 use super::{Access, origin};
 use crate::websocket::{is_upgrade, offered};
 
-/// What goes before a token in `Sec-WebSocket-Protocol`.
+/// Prefix of the `Sec-WebSocket-Protocol` item that carries a token.
 const BEARER: &str = "bearer.";
-/// The parameter of a URL.
+/// Name of the query parameter that carries a token.
 const QUERY: &str = "token";
 
-/// Errors: as [`Access::caller`], but for the token itself.
+/// Returns the token of a request, or `None` if the request has none. The token is not verified here.
+///
+/// Errors: [`Code::Unauthorized`] for an `Authorization` header that is not a bearer token. [`Code::BadRequest`] for a
+/// token in the URL where that is not allowed. [`Code::Forbidden`] for a token cookie on a request from a foreign page.
 pub fn find<'a>(access: &Access, parts: &'a Parts, allowed_origins: &[String]) -> Result<Option<Cow<'a, str>>, Error> {
     if let Some(token) = bearer(&parts.headers)? {
         return Ok(Some(token.into()));
@@ -26,7 +29,7 @@ pub fn find<'a>(access: &Access, parts: &'a Parts, allowed_origins: &[String]) -
         return Ok(Some(token.into()));
     }
     if let Some(token) = in_query(parts) {
-        // Not asked for again: who has sent it there once has it in the logs of everything on the way.
+        // The refused token must not be repeated: the logs of every proxy on the path already hold it.
         let detail = "a token in a URL is logged on the way and is not taken here: send it as `Authorization: Bearer ..`, or beside a \
             WebSocket's subprotocol (docs/protocol.md, \"Credentials\")";
         return if access.query { Ok(Some(token)) } else { Err(Error::new(Code::BadRequest, detail)) };
@@ -37,7 +40,10 @@ pub fn find<'a>(access: &Access, parts: &'a Parts, allowed_origins: &[String]) -
     }
 }
 
-/// Errors: [`Code::Unauthorized`] for another scheme, or what is no text.
+/// Returns the token of the `Authorization` header.
+///
+/// Errors: [`Code::Unauthorized`] if the scheme is not `Bearer`, the token is empty, or the header is not visible
+/// ASCII.
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Error> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let token = value.to_str().ok().and_then(|text| {
@@ -53,6 +59,8 @@ fn in_query(parts: &Parts) -> Option<Cow<'_, str>> {
     pairs.find_map(|(name, token)| (name == QUERY).then_some(token))
 }
 
+/// Returns the value of the named cookie. An empty `name` disables cookies.
+///
 /// Source: RFC 6265, section 4.2.1.
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     if name.is_empty() {

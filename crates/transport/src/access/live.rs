@@ -1,4 +1,4 @@
-//! What is open ends when its token does: with its time, or because it was revoked.
+//! Closes established connections and polls when their token expires or is revoked.
 
 use std::{collections::BTreeSet, rc::Rc};
 
@@ -8,11 +8,12 @@ use millrace_protocol::{ChannelName, Code, Error, Holder, Right, websocket};
 use super::{Caller, unix_s};
 use crate::http::Context;
 
-/// Whose each connection of a shard is, beside the connections themselves: most are of callers whose grant is shared and never ends.
+/// Callers of a shard's connections. They are stored apart from the connections because most callers share one grant
+/// that never expires.
 #[derive(Default)]
 pub(crate) struct Grants {
     held: Vec<Option<Held>>,
-    /// Of those that end, when (seconds since 1970).
+    /// Expiry time (seconds since 1970) of each connection whose token expires, earliest first.
     ends: BTreeSet<(u64, ConnId)>,
 }
 
@@ -22,7 +23,7 @@ struct Held {
 }
 
 impl Grants {
-    /// From now on the connection may do what this caller may.
+    /// Sets the caller of a connection. From now on, the caller's grant applies to the connection.
     pub fn put(&mut self, id: ConnId, caller: Caller) {
         self.remove(id);
         let slot = id.slot as usize;
@@ -40,9 +41,9 @@ impl Grants {
         (held.generation == id.generation).then_some(&held.caller)
     }
 
-    /// Checks a right and returns the holder of the connection.
+    /// Checks a permission and returns the holder of the connection.
     ///
-    /// Errors: as [`Caller::may`]; [`Code::Unavailable`] if the connection has gone.
+    /// Errors: as [`Caller::may`]; [`Code::Unavailable`] if the connection is already closed.
     pub fn may(&self, id: ConnId, right: Right, channel: &ChannelName) -> Result<Holder, Error> {
         let caller = self.get(id).ok_or_else(|| Error::new(Code::Unavailable, "the connection has gone"))?;
         caller.may(right, channel).map(|()| caller.holder)
@@ -64,13 +65,13 @@ impl Grants {
             .filter_map(move |(held, slot)| held.as_ref().map(|held| (id(slot, held), &held.caller)))
     }
 
-    /// Bytes held here.
+    /// Returns the memory held here, in bytes.
     pub fn bytes(&self) -> usize {
         self.held.capacity() * size_of::<Option<Held>>() + self.ends.len() * size_of::<(u64, ConnId)>()
     }
 }
 
-/// Ends the connections whose token has run out. Cost: of those alone; once a second is enough.
+/// Closes the connections whose token has expired. Once a second is often enough. Cost: O(expired connections).
 pub(crate) fn end_expired(context: &Context) {
     let now_s = unix_s();
     loop {
@@ -78,14 +79,15 @@ pub(crate) fn end_expired(context: &Context) {
         let Some(&(expires_s, id)) = sockets.grants.ends.first().filter(|(expires_s, _)| *expires_s <= now_s) else {
             return;
         };
-        // Nothing is due twice, whether it is there still or not.
+        // Remove the entry even if the connection is already closed, so that it is handled only once.
         sockets.grants.ends.remove(&(expires_s, id));
         drop(sockets);
         end(context, id, websocket::CLOSE_EXPIRED, &expired());
     }
 }
 
-/// Ends the connections, and wakes the polls, of what is revoked, whenever something is. Cost: O(connections) each time.
+/// After each revocation, closes the connections whose token was revoked and wakes all long polls. Cost: O(connections)
+/// per revocation.
 pub(crate) async fn end_revoked(context: Rc<Context>) {
     let authority = context.access.authority.clone();
     let mut revocations = authority.revocations();
@@ -95,7 +97,7 @@ pub(crate) async fn end_revoked(context: Rc<Context>) {
         for id in ids {
             end(&context, id, websocket::CLOSE_REVOKED, &revoked());
         }
-        // Each looks for itself.
+        // Each poll checks its own token when it wakes.
         context.shard.waiters().into_iter().for_each(|waiter| context.shard.wake(waiter));
     }
 }
@@ -106,7 +108,7 @@ pub fn end(context: &Context, id: ConnId, close_code: u16, error: &Error) {
         let mut last = Vec::new();
         form.encode_denied(&mut last, close_code, error);
         hub.close(id, &last, sockets);
-        // As long as its last word has not left, it is still read from.
+        // The connection is still read until its last message has been sent, so revoke its permissions now.
         sockets.grants.remove(id);
     });
 }

@@ -1,9 +1,9 @@
-//! Who asks, and what they may do: every way in comes by here before anything is made for a request.
+//! Authentication and authorization. Every transport calls this module before it allocates anything for a request.
 //!
-//! - this file: the [`Authority`] that knows tokens, and the [`Caller`] that a request becomes
-//! - [`credential`]: where a request carries its token
-//! - [`origin`]: which pages of a browser may ask, and under which names
-//! - [`live`]: what is open goes by the same rules: it ends when its token does
+//! - this file: [`Authority`] verifies tokens; [`Caller`] is the authenticated sender of a request
+//! - [`credential`]: finds the token of a request
+//! - [`origin`]: checks the browser origin and the host name of a request
+//! - [`live`]: closes established connections when their token expires or is revoked
 //!
 //! Source: docs/protocol.md, "Credentials".
 
@@ -30,65 +30,68 @@ use crate::{http::Ask, rooms::is_reserved};
 pub(crate) use live::{Grants, end, end_expired, end_revoked};
 pub(crate) use origin::Shown;
 
-/// What somebody is told who shows no token where one is needed.
+/// Error detail for a request without a token where a token is required.
 const HOW: &str = "send a token, as `Authorization: Bearer ..` (docs/protocol.md, \"Credentials\")";
 
-/// Knows what tokens and API keys grant. One for all shards.
+/// Verifies tokens and API keys and returns their grants. All shards share one authority.
 pub trait Authority: Send + Sync {
-    /// What a token or API key grants. Pending only while a key set is fetched.
+    /// Returns the grant of a token or API key. The future is pending only while a key set or a remote verdict is
+    /// fetched.
     ///
-    /// Errors: [`Code::Unauthorized`] (no such key, a bad signature, expired, revoked), without the token in it.
+    /// Errors: [`Code::Unauthorized`] if the key is unknown, the signature is invalid, or the token has expired or was
+    /// revoked. The error never contains the token.
     fn verify<'a>(&'a self, credential: &'a str) -> Verdict<'a>;
-    /// What is granted without one: namespace by namespace, by configuration only.
+    /// Returns the grant of requests without a token, as configured for each namespace.
     fn anonymous(&self) -> Arc<Grant>;
-    /// Rises whenever something was revoked.
+    /// Returns a counter that changes after every revocation.
     fn revocations(&self) -> watch::Receiver<u64>;
     fn is_revoked(&self, grant: &Grant) -> bool;
 }
 
 pub type Verdict<'a> = Pin<Box<dyn Future<Output = Result<Arc<Grant>, Error>> + Send + 'a>>;
 
-/// Grants everything to everybody: for tests and measurements of other things.
+/// Authority that grants everything to every caller. For tests and benchmarks of other components.
 pub struct Everyone {
     grant: Arc<Grant>,
     never: watch::Sender<u64>,
 }
 
-/// What decides about requests, besides [`crate::Config`].
+/// Access settings of all requests, besides [`crate::Config`].
 pub struct Access {
     pub authority: Arc<dyn Authority>,
-    /// The name of the cookie that carries a token; empty: none does. It counts only for pages of this server and of allowed origins.
+    /// Name of the cookie that carries a token; empty disables token cookies. A token cookie counts only on requests
+    /// from pages of this server and of allowed origins.
     pub cookie: String,
-    /// A token may stand in the URL, as `token=`.
+    /// True if the URL may carry the token, as `token=`.
     pub query: bool,
-    /// Names, besides those of loopback, under which this server may be asked; `None`: under any. Guards an open server on loopback
-    /// against pages whose name was made to point there (DNS rebinding).
+    /// Host names that requests may use, besides those of loopback; `None` allows any name. This protects an open
+    /// server on loopback against DNS rebinding: a foreign page whose name resolves to loopback.
     pub hosts: Option<Vec<String>>,
     /// True if a proxy stands in front of this server. The proxy may replace `Host`, so a loopback name proves nothing.
     pub behind_proxy: bool,
-    /// True if this server speaks TLS itself and no proxy stands in front of it: then its own pages come over `https` alone, and a page of
-    /// `http` with the same name is foreign.
+    /// True if this server terminates TLS itself, without a proxy in front of it. Its own pages then always use
+    /// `https`, so an `http` page with the same host name is foreign.
     pub is_https: bool,
 }
 
-/// Whoever a request comes from, as far as rights go.
+/// Authenticated sender of a request, with its permissions.
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub grant: Arc<Grant>,
-    /// New channels and rooms are charged to this holder: [`crate::Limits::holder`].
+    /// Holder whose quota pays for new channels and rooms; see [`crate::Limits::holder`].
     pub holder: Holder,
-    /// It has shown no token.
+    /// True if the request had no token.
     pub anonymous: bool,
 }
 
-/// Every connection has one.
+/// Every connection stores a caller, so it must stay small.
 const _: () = assert!(size_of::<Caller>() <= 16);
 
 impl Access {
     /// Authenticates a request and returns its caller, without a holder.
     ///
-    /// Errors: [`Code::Unauthorized`] for a token that is none, [`Code::BadRequest`] for one where none may be, [`Code::Forbidden`] for a
-    /// page of a foreign origin.
+    /// Errors: [`Code::Unauthorized`] for an invalid token, [`Code::BadRequest`] for a token in the URL where that is
+    /// not allowed, [`Code::Forbidden`] for a token cookie on a request from a foreign page.
     pub async fn caller(&self, parts: &Parts, allowed_origins: &[String]) -> Result<Caller, Error> {
         let (grant, anonymous) = match credential::find(self, parts, allowed_origins)? {
             Some(credential) => (self.authority.verify(&credential).await?, false),
@@ -97,7 +100,9 @@ impl Access {
         Ok(Caller { grant, holder: Holder::NONE, anonymous })
     }
 
-    /// Errors: [`Code::Unauthorized`] if this caller's token has run out, or was revoked, since it was shown.
+    /// Checks that the caller's token is still valid.
+    ///
+    /// Errors: [`Code::Unauthorized`] if the token has expired or was revoked since it was verified.
     pub(crate) fn check_lasts(&self, caller: &Caller) -> Result<(), Error> {
         if caller.grant.expires_s.is_some_and(|expires_s| expires_s <= unix_s()) {
             return Err(live::expired());
@@ -105,8 +110,10 @@ impl Access {
         if self.authority.is_revoked(&caller.grant) { Err(live::revoked()) } else { Ok(()) }
     }
 
-    /// Errors: [`Code::Forbidden`] if the page's origin is not allowed, or the `Host` is a foreign name; [`Code::BadRequest`] if the
-    /// request names no host, or several.
+    /// Checks the browser origin and the host name of a request.
+    ///
+    /// Errors: [`Code::Forbidden`] if the page's origin is not allowed, or the `Host` is a foreign name;
+    /// [`Code::BadRequest`] if the request has no host, or several.
     pub fn check_origin(&self, parts: &Parts, allowed_origins: &[String]) -> Result<(), Error> {
         origin::check_names_host(parts)?;
         origin::check_host(self.hosts.as_deref(), parts)?;
@@ -133,7 +140,9 @@ impl From<Everyone> for Access {
 }
 
 impl Caller {
-    /// Errors: [`Code::Forbidden`], or [`Code::Unauthorized`] for somebody who has not said who they are.
+    /// Checks that the caller has a permission on a channel or pattern.
+    ///
+    /// Errors: [`Code::Forbidden`] if it has not; [`Code::Unauthorized`] if the request had no token.
     pub fn check(&self, right: Right, target: &Target) -> Result<(), Error> {
         if right == Right::Publish && is_reserved(target.as_str()) {
             return Err(Error::new(Code::Forbidden, "only the server publishes the state and the inboxes of a room"));
@@ -144,12 +153,14 @@ impl Caller {
         })
     }
 
-    /// As [`Caller::check`], of one channel.
+    /// Checks a permission on one channel; see [`Caller::check`].
     pub fn may(&self, right: Right, channel: &ChannelName) -> Result<(), Error> {
         self.check(right, &Target::Channel(channel.clone()))
     }
 
-    /// Errors: [`Code::Unauthorized`] for somebody who has not said who they are, where such may do nothing at all.
+    /// Checks that the caller has any permission at all.
+    ///
+    /// Errors: [`Code::Unauthorized`] if the request had no token and anonymous callers have no permission.
     pub(crate) fn may_anything(&self) -> Result<(), Error> {
         match self.anonymous && self.grant.rules().is_empty() {
             true => Err(Error::new(Code::Unauthorized, HOW)),
@@ -157,7 +168,8 @@ impl Caller {
         }
     }
 
-    /// Reading live, and on from a position, takes `subscribe`; reading back, `history`; a range of the past takes nothing but `history`.
+    /// Checks the permissions of a read. A live read requires `subscribe`, also when it continues from a position. A
+    /// read of history requires `history` too; a bounded range requires only `history`.
     pub(crate) fn may_read(&self, ask: &Ask) -> Result<(), Error> {
         for (channel, since) in &ask.channels {
             if ask.until.is_none() {
@@ -170,7 +182,8 @@ impl Caller {
         Ok(())
     }
 
-    /// As [`Caller::may_read`]. A pattern goes on from a time, so for it that is no more than a position.
+    /// Checks the permissions of a subscription; see [`Caller::may_read`]. For a pattern, a start time is the only way
+    /// to continue, so it does not require `history`.
     pub(crate) fn may_subscribe(&self, asked: &Subscription) -> Result<(), Error> {
         self.check(Right::Subscribe, &asked.target)?;
         match (&asked.target, asked.since) {
@@ -180,13 +193,14 @@ impl Caller {
         }
     }
 
-    /// How long its token lasts.
+    /// Returns the remaining lifetime of the token in milliseconds; `None` if the token does not expire.
     pub(crate) fn expires_ms(&self) -> Option<u64> {
         Some(self.grant.expires_s?.saturating_sub(unix_s()) * 1000)
     }
 }
 
-/// Does reading from here reach further back than what the reader can have heard of? A position is taken at its word.
+/// Returns true if this start may reach back before anything that the client has already received. A position counts as
+/// already received; the server does not check it.
 fn reads_back(since: Since) -> bool {
     matches!(since, Since::Earliest | Since::Time(_))
 }
@@ -215,7 +229,7 @@ impl Authority for Everyone {
     }
 }
 
-/// Seconds since 1970, as tokens count.
+/// Returns the current time in seconds since 1970, the unit of token claims.
 pub(crate) fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

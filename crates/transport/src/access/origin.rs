@@ -1,7 +1,7 @@
-//! Which pages of a browser may ask, and under which names. This guards people whose browser is told by a foreign page what to ask; a client
-//! that is no browser says what it likes here, so it is no replacement for a token.
+//! Checks the browser origin and the host name of a request. This protects users against foreign pages that make the
+//! browser send requests. Clients other than browsers can send any origin, so this check never replaces a token.
 //!
-//! A page of a refused origin may read its refusal, and nothing else. Without CORS headers a script sees no answer at
+//! A page of a refused origin may read its refusal, and nothing else. Without CORS headers a script sees no response at
 //! all, and a client cannot tell a refusal from a network failure.
 //!
 //! Source: RFC 6454; RFC 6455, section 10.2; Fetch Standard, "CORS protocol".
@@ -16,30 +16,30 @@ use super::Access;
 /// Maximum length of an origin that a refusal repeats.
 const ORIGIN_BYTES_MAX: usize = 256;
 
-/// Where the page lives that asks.
+/// Origin of the page that sent the request, classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// No browser, or one that finds no reason to say.
+    /// The request has no `Origin`: the client is no browser, or the browser omits the header here.
     Unsaid,
-    /// This server.
+    /// The page comes from this server.
     Same,
-    /// Named in `limits.allowed_origins`.
+    /// The origin is listed in `limits.allowed_origins`.
     Named,
-    /// Only its `*` lets it in.
+    /// The origin is allowed only by the `*` in `limits.allowed_origins`.
     Any,
-    /// A page of a loopback origin, while the request's `Host` is a loopback name, too.
+    /// The page has a loopback origin, and the request's `Host` is a loopback name, too.
     Loopback,
     Foreign,
 }
 
-/// What a page may read of the answer to its request (CORS).
+/// Part of the response that the requesting page may read (CORS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// The answer gets no CORS headers.
+    /// The response gets no CORS headers.
     Unsaid,
-    /// The whole answer. `with_cookies`: also if the request carries cookies.
+    /// The page may read the whole response. `with_cookies`: also if the request carries cookies.
     Answer { with_cookies: bool },
-    /// Only the refusal.
+    /// The page may read only a refusal.
     Refusal,
 }
 
@@ -54,15 +54,16 @@ pub fn check(parts: &Parts, access: &Access, allowed: &[String]) -> Result<(), E
     }
 }
 
-/// A browser adds cookies to the requests of every page, so they count only if the page is ours or named one by one.
-/// Cookies ignore ports (RFC 6265, section 8.5), so pages of other loopback ports send them, too.
+/// Returns whether the cookies of this request count. Browsers add cookies to the requests of every page, so cookies
+/// count only if the page is from this server or its origin is listed. Cookies ignore ports (RFC 6265, section 8.5), so
+/// pages of other loopback ports send them, too.
 ///
 /// Errors: [`Code::Forbidden`] for any other page.
 pub fn may_use_cookies(parts: &Parts, access: &Access, allowed: &[String]) -> Result<bool, Error> {
     match origin(parts, access, allowed) {
         Origin::Same | Origin::Named => Ok(true),
         Origin::Any | Origin::Loopback | Origin::Foreign => Err(foreign(parts)),
-        // Browsers leave the origin of a page's own reads out, and say so here. Source: Fetch Metadata, section 2.3.
+        // Browsers send no `Origin` with a same-origin `GET` but send this header. Source: Fetch Metadata, section 2.3.
         Origin::Unsaid => Ok(parts.headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin")),
     }
 }
@@ -71,18 +72,18 @@ pub fn shown_to(parts: &Parts, access: &Access, allowed: &[String]) -> Shown {
     match origin(parts, access, allowed) {
         Origin::Named => Shown::Answer { with_cookies: true },
         Origin::Any | Origin::Loopback => Shown::Answer { with_cookies: false },
-        // Behind a proxy the scheme is not known: for the browser this may be a page of another origin.
+        // Behind a proxy the scheme is unknown, so for the browser this page may have another origin.
         Origin::Same if is_any(allowed) => Shown::Answer { with_cookies: false },
         Origin::Same | Origin::Unsaid => Shown::Unsaid,
         Origin::Foreign => Shown::Refusal,
     }
 }
 
-/// Checks that the request names one host. HTTP/1.0 may leave the host out: no browser speaks it.
+/// Checks that the request names one host. HTTP/1.0 may omit the host; no browser speaks HTTP/1.0.
 ///
 /// Source: RFC 9112, section 3.2; RFC 9113, section 8.3.1.
 ///
-/// Errors: [`Code::BadRequest`] if the host is missing, is there twice, or cannot be parsed.
+/// Errors: [`Code::BadRequest`] if the host is missing, occurs twice, or cannot be parsed.
 pub fn check_names_host(parts: &Parts) -> Result<(), Error> {
     let bad = |detail| Err(Error::new(Code::BadRequest, detail));
     let mut named = parts.headers.get_all(header::HOST).into_iter();
@@ -107,13 +108,14 @@ pub fn check_names_host(parts: &Parts) -> Result<(), Error> {
     }
 }
 
-/// `hosts`: names besides those of loopback and those without a dot; `None`: any.
+/// Checks that the request's host name is allowed. Loopback names and names without a dot are always allowed. `hosts`:
+/// further allowed names; `None` allows any name.
 ///
 /// Errors: [`Code::Forbidden`] for a foreign name.
 pub fn check_host(hosts: Option<&[String]>, parts: &Parts) -> Result<(), Error> {
     let (Some(hosts), Some(asked)) = (hosts, authority(parts)) else { return Ok(()) };
     let host = asked.host().trim_end_matches('.');
-    // A name without a dot is nobody's on the internet, so no page from there can point it here.
+    // No public DNS name lacks a dot, so no page on the internet can make such a name resolve to this server.
     let is_local = is_loopback(host) || !host.contains(['.', ':']);
     if is_local || hosts.iter().any(|name| name.eq_ignore_ascii_case(host)) {
         return Ok(());
@@ -134,7 +136,7 @@ fn origin(parts: &Parts, access: &Access, allowed: &[String]) -> Origin {
     }
     let asked = authority(parts);
     if let (Some((scheme, page)), Some(asked)) = (&page, &asked) {
-        // A port that is not written is the scheme's default. Behind a proxy the server cannot know the scheme.
+        // A missing port means the scheme's default port. Behind a proxy the server cannot know the scheme.
         let default_ports: &[u16] = if access.is_https { &[443] } else { &[80, 443] };
         let port = |of: &Authority| of.port_u16().filter(|port| !default_ports.contains(port));
         let is_same_scheme = !access.is_https || scheme.eq_ignore_ascii_case("https");
@@ -146,7 +148,8 @@ fn origin(parts: &Parts, access: &Access, allowed: &[String]) -> Origin {
         return Origin::Any;
     }
     match (&page, &asked) {
-        // A list replaces this default. A proxy may have replaced `Host`, so behind one there is no such default.
+        // A configured list replaces this default. A proxy may have replaced `Host`, so the default does not apply
+        // behind one.
         (Some(("http" | "https", page)), Some(asked))
             if allowed.is_empty() && !access.behind_proxy && is_loopback(page.host()) && is_loopback(asked.host()) =>
         {
@@ -168,7 +171,7 @@ fn is_loopback(host: &str) -> bool {
     address.is_ok_and(|ip| ip.is_loopback()) || name == "localhost" || name.ends_with(".localhost")
 }
 
-/// Under which name, and on which port, this server was asked.
+/// Returns the host name and port that the request is addressed to.
 fn authority(parts: &Parts) -> Option<Authority> {
     let named = || parts.headers.get(header::HOST)?.to_str().ok()?.parse().ok();
     parts.uri.authority().cloned().or_else(named)

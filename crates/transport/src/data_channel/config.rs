@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::framed;
 
-/// Room of a socket for what has come and for what is to go: the datagrams of one turn, thousands of peers wide.
+/// Send and receive buffer of each socket, in bytes: enough for the datagrams of one turn with thousands of peers.
 const SOCKET_BYTES: usize = 8 << 20;
 
-/// Where data channels come in.
+/// Settings of WebRTC data channels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// HOST:PORT (UDP and TCP), each shard one port further; port 0: free ones. Empty: free ones beside a server that only its own machine can
-    /// reach, else nowhere. `off`: nowhere.
+    /// Listen address HOST:PORT (UDP and TCP). Each shard uses the next port number; port 0 picks free ports. Empty:
+    /// free ports if the server listens on loopback, otherwise disabled. `off`: disabled.
     pub listen: String,
-    /// Addresses that clients are told instead of the sockets' own: those that a NAT in front of the server passes on.
+    /// IP addresses to advertise to clients instead of the sockets' own, for a server behind a NAT.
     pub public: Vec<IpAddr>,
-    /// Streams on the same numbers, for clients that no datagrams reach (ICE over TCP).
+    /// Whether to accept TCP on the same port numbers, for clients that cannot use UDP (ICE over TCP).
     pub tcp: bool,
-    /// Most peers of a node, unfinished ones, too.
+    /// Maximum number of peers per node, including peers that are still connecting.
     pub peers_max: usize,
 }
 
@@ -33,9 +33,9 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Where it listens, beside a server that listens there; `None`: nowhere.
+    /// Returns the listen address for a server that listens on `server`; `None` if data channels are disabled.
     ///
-    /// Errors: what the value is not.
+    /// Errors: a description of the expected format.
     pub fn address(&self, server: SocketAddr) -> Result<Option<SocketAddr>, &'static str> {
         match self.listen.as_str() {
             "off" => Ok(None),
@@ -46,7 +46,7 @@ impl Config {
     }
 }
 
-/// One shard's sockets, and where clients find them.
+/// Sockets of one shard, and the addresses advertised to clients.
 pub struct Port {
     pub(super) socket: UdpSocket,
     pub(super) streams: Option<TcpListener>,
@@ -55,9 +55,10 @@ pub struct Port {
 }
 
 impl Port {
-    /// One for each shard. `own`: the addresses of this machine, for a socket that listens on all of them.
+    /// Binds the sockets of all shards. `own`: addresses of this machine, advertised if a socket listens on all of
+    /// them.
     ///
-    /// Errors: an address that is taken, or not ours.
+    /// Errors: the address is in use, or not an address of this machine.
     pub fn bind(config: &Config, address: SocketAddr, shards: usize, own: &[IpAddr]) -> io::Result<Vec<Port>> {
         (0..shards)
             .map(|shard| {

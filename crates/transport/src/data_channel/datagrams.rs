@@ -1,4 +1,4 @@
-//! Datagrams that leave together, and those that have come together: one call of the system for up to 64 of them, each of somebody else.
+//! Sends and receives datagrams in batches: one system call for up to 64 datagrams, each of another peer.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,18 +16,18 @@ use rustix::{
 
 use crate::framed::{Fullness, Outgoing};
 
-/// Sent, or received, with one call.
+/// Maximum number of datagrams per system call.
 pub const BATCH: usize = 64;
-/// What the largest datagram of a path can be.
+/// Maximum size of a received datagram, in bytes.
 pub const DATAGRAM_BYTES_MAX: usize = 2048;
-/// While the system takes none, so many wait; the oldest give way, as on any full link.
+/// Maximum number of queued datagrams while the socket is blocked; the oldest are dropped, as on any full link.
 const WAITING_MAX: usize = 4096;
 
-/// What has come with the last call.
+/// Datagrams received by the last system call.
 pub struct Arrivals {
     buffers: Box<[[u8; DATAGRAM_BYTES_MAX]]>,
     headers: MultiHeaders<SockaddrStorage>,
-    /// From whom, and how long it is, by buffer.
+    /// Source address and length of the datagram in each buffer.
     came: Vec<(SocketAddr, usize)>,
 }
 
@@ -37,16 +37,16 @@ impl Arrivals {
         Self { buffers, headers: MultiHeaders::preallocate(BATCH, None), came: Vec::with_capacity(BATCH) }
     }
 
-    /// Takes what has come, at most [`BATCH`]; if it is less, there was no more.
+    /// Receives up to [`BATCH`] datagrams and returns their number. A smaller number means that the socket is empty.
     ///
-    /// Errors: `WouldBlock` if nothing has; what the system says of one.
+    /// Errors: `WouldBlock` if there is no datagram; otherwise the error of the socket.
     pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
         let Self { buffers, headers, came } = self;
         came.clear();
         let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
         let socket = socket.as_fd().as_raw_fd();
         let received = recvmmsg(socket, headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None)?;
-        // What is of no family that has ports is of nobody.
+        // A source that is neither IPv4 nor IPv6 matches no peer, so use the unspecified address.
         let nobody = SocketAddr::from(([0; 4], 0));
         came.extend(received.map(|one| (one.address.as_ref().and_then(address).unwrap_or(nobody), one.bytes)));
         Ok(came.len())
@@ -65,10 +65,10 @@ fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
 #[derive(Default)]
 pub struct Datagrams {
     waiting: VecDeque<(SocketAddrAny, Vec<u8>)>,
-    /// What goes there goes over a stream.
+    /// TCP streams by remote address. Datagrams to such an address are sent over its stream.
     pub streams: HashMap<SocketAddr, Rc<Outgoing>>,
     is_stuck: bool,
-    /// Given up because nothing was taken for too long, or sent to where nothing can be.
+    /// Number of datagrams dropped because the queue was full or the destination unreachable.
     pub lost: u64,
 }
 
@@ -89,7 +89,7 @@ impl Datagrams {
         self.waiting.push_back((to.into(), datagram));
     }
 
-    /// The system takes no more for now.
+    /// Returns true if the socket accepts no datagrams at the moment.
     pub fn is_stuck(&self) -> bool {
         self.is_stuck
     }
@@ -98,7 +98,7 @@ impl Datagrams {
         self.waiting.len() >= BATCH && !self.is_stuck
     }
 
-    /// Sends all, or as many as the system takes.
+    /// Sends all queued datagrams, or as many as the socket accepts.
     pub fn send(&mut self, socket: impl AsFd) {
         self.is_stuck = false;
         while !self.waiting.is_empty() {
@@ -116,7 +116,8 @@ impl Datagrams {
                     self.is_stuck = true;
                     return;
                 }
-                // Of the first: where it should go there is no way to, or somebody says that nobody is there.
+                // The error concerns the first datagram: no route to its address, or an ICMP error for an earlier
+                // datagram.
                 Err(_) => {
                     self.waiting.pop_front();
                     self.lost += 1;

@@ -1,4 +1,4 @@
-//! What waits to be sent on one channel: what the hub has written in this turn, and what the peer has not acknowledged.
+//! Send queue of one channel: data that the hub wrote in this turn, and data that the peer has not yet acknowledged.
 
 use std::{
     collections::VecDeque,
@@ -8,14 +8,18 @@ use std::{
 use millrace_delivery::ConnId;
 use millrace_rtc::Lane;
 
-/// So much may be unacknowledged, and when less than half of it is left the hub goes on. A reader that takes nothing holds no more.
+/// Maximum number of queued and unacknowledged bytes; the hub writes again when half of them are left. A client that
+/// reads nothing holds no more memory than this.
 const SESSION_BYTES_MAX: usize = 128 * 1024;
 const LATEST_BYTES_MAX: usize = 16 * 1024;
-/// One message of the session's channel: a receiver sees nothing of it before all of it is there.
+/// Maximum size of a message on the session channel, in bytes. Small, because a receiver sees a message only once all
+/// of it has arrived.
 const MESSAGE_BYTES_MAX: usize = 16 * 1024;
-/// What may get lost leaves in messages that fit into one datagram, where a line does.
+/// Target size of a message on the unreliable channel, in bytes, so that it fits into one datagram. A longer line
+/// exceeds it.
 const DATAGRAM_BYTES_MAX: usize = 1100;
-/// Nothing more is sent while something has waited longer than this, or twice as long as usual: what the hub has by then is newer.
+/// Minimum age of the oldest unacknowledged data at which sending pauses; twice the usual delay if that is longer. The
+/// hub then has newer data when sending resumes.
 const AGE_MAX: Duration = Duration::from_millis(100);
 
 pub struct Out {
@@ -24,10 +28,10 @@ pub struct Out {
     pending: Vec<u8>,
     buffered: usize,
     pub is_blocked: bool,
-    /// Messages sent on [`Lane::Latest`].
+    /// Number of messages sent on [`Lane::Latest`].
     number: u64,
     written: u64,
-    /// Where what was written when ends, until it is acknowledged.
+    /// End offset and send time of each unacknowledged write.
     marks: VecDeque<(u64, Instant)>,
     usual: Duration,
 }
@@ -47,14 +51,15 @@ impl Out {
         }
     }
 
-    /// Takes as much as there is room for: of a session any part, of what may get lost whole lines.
+    /// Appends as many bytes as there is room for, and returns their number. [`Lane::Session`] may take any part;
+    /// [`Lane::Latest`] takes whole lines only.
     pub fn take(&mut self, bytes: &[u8], now: Instant) -> usize {
         let room = if self.is_late(now) { 0 } else { self.bytes_max() };
         let room = room.saturating_sub(self.buffered + self.pending.len());
         let taken = match self.lane {
             _ if bytes.len() <= room => bytes.len(),
             Lane::Session => floor_char(bytes, room),
-            // A line that is longer than all the room there is leaves alone.
+            // A line longer than the whole queue is accepted if the queue is empty.
             Lane::Latest if self.buffered + self.pending.len() == 0 && room > 0 => {
                 first_lines(bytes, room).unwrap_or(bytes.len())
             }
@@ -65,7 +70,7 @@ impl Out {
         taken
     }
 
-    /// The next message of what was taken, if anything is left of it.
+    /// Returns the next message of the pending bytes; `None` if no bytes are left. Advances `from` past it.
     pub fn next_message(&mut self, from: &mut usize) -> Option<Vec<u8>> {
         let rest = self.pending.get(*from..).filter(|rest| !rest.is_empty())?;
         match self.lane {
@@ -87,7 +92,7 @@ impl Out {
         }
     }
 
-    /// All that was taken has been written.
+    /// Marks all pending bytes as written to the channel.
     pub fn sent(&mut self, bytes: usize, now: Instant) {
         self.pending.clear();
         self.pending.shrink_to(DATAGRAM_BYTES_MAX);
@@ -102,7 +107,8 @@ impl Out {
         self.pending.is_empty() && self.buffered == 0
     }
 
-    /// Is it worth asking what is unacknowledged? Else it is at most what it was, and that is little.
+    /// Returns true if the number of unacknowledged bytes must be queried. Otherwise it can only have shrunk, and it
+    /// was small already.
     pub fn is_watched(&self, now: Instant) -> bool {
         let is_old = |(_, at): &(u64, Instant)| now.saturating_duration_since(*at) > AGE_MAX / 4;
         self.is_blocked || self.buffered > self.bytes_max() / 2 || self.marks.front().is_some_and(is_old)
@@ -115,7 +121,7 @@ impl Out {
         }
     }
 
-    /// So much is unacknowledged now. True if the hub may write again.
+    /// Updates the number of unacknowledged bytes. Returns true if the hub may write again.
     pub fn set_buffered(&mut self, buffered: usize, now: Instant) -> bool {
         self.buffered = buffered;
         let acknowledged = self.written.saturating_sub(buffered as u64);
@@ -133,7 +139,7 @@ impl Out {
 
     fn is_late(&self, now: Instant) -> bool {
         let most = AGE_MAX.max(2 * self.usual);
-        // One datagram that was lost is no stall: it is given up when later ones come, so they must.
+        // One lost datagram is no stall: it is given up only when later datagrams arrive, so sending must continue.
         self.buffered > DATAGRAM_BYTES_MAX
             && self.marks.front().is_some_and(|(_, at)| now.saturating_duration_since(*at) > most)
     }
@@ -143,7 +149,7 @@ impl Out {
     }
 }
 
-/// Whole lines of at most so many bytes; `None` if already the first is longer.
+/// Returns the length of the whole lines that fit into `max` bytes; `None` if already the first is longer.
 fn first_lines(bytes: &[u8], max: usize) -> Option<usize> {
     if bytes.len() <= max {
         return Some(bytes.len());
@@ -151,7 +157,7 @@ fn first_lines(bytes: &[u8], max: usize) -> Option<usize> {
     memchr::memrchr(b'\n', &bytes[..max]).map(|at| at + 1)
 }
 
-/// At most so many bytes, and no character is cut.
+/// Returns the largest length up to `max` that does not cut a UTF-8 character.
 fn floor_char(bytes: &[u8], max: usize) -> usize {
     let is_start = |at: &usize| bytes[*at] & 0xc0 != 0x80;
     (max.saturating_sub(3)..=max).rev().find(is_start).unwrap_or(max)

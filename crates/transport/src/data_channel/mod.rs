@@ -1,15 +1,15 @@
-//! Data channels of WebRTC: an offer by `POST /v1/connect`, then datagrams on this shard's own port.
+//! WebRTC data channels: the offer arrives by `POST /v1/connect`, then datagrams arrive on the shard's own port.
 //!
-//! - this file: the offer is answered, and what comes on the channels is brought to the session
-//! - [`peers`]: the peers of a shard, by address and by name; datagrams in, timers, datagrams out
-//! - [`lane`]: what waits to be sent on one channel
-//! - [`datagrams`]: many of them with one call
+//! - this file: answers the offer, and passes received data to the session
+//! - [`peers`]: the peers of a shard, by address and by ICE name; incoming datagrams, timers, outgoing datagrams
+//! - [`lane`]: the send queue of one channel
+//! - [`datagrams`]: sends and receives datagrams in batches
 //! - [`streams`]: datagrams over TCP
-//! - [`config`]: where they come in
+//! - [`config`]: listen addresses and limits
 //!
-//! Channel `millrace` is a stream of lines, whatever the messages that they come in: each is a command, a reply or a push of the session.
-//! Channel `latest` is for what may get lost: each message is its number and whole lines. The order of work is what holds it up: all that
-//! has come is taken before anything is sent, because what has come lets more be sent.
+//! Channel `millrace` is a stream of lines, independent of message boundaries: each line is a command, a reply or a
+//! push of the session. Channel `latest` is unreliable: each message is its number followed by whole lines. All
+//! received datagrams are handled before any are sent, because acknowledgments make room for more data.
 //!
 //! Source: docs/protocol.md, "Data channels"; docs/adr/0006.
 
@@ -48,13 +48,13 @@ use crate::{
 };
 use datagrams::BATCH;
 
-/// Largest offer: that of a browser with a camera, a microphone and every codec has about ten.
+/// Maximum size of an offer, in bytes. A browser with a camera, a microphone and every codec sends about 10 KiB.
 const OFFER_BYTES_MAX: usize = 64 * 1024;
 const SDP: &str = "application/sdp";
-/// Datagrams that are taken before other tasks get their turn.
+/// Maximum number of datagrams received before other tasks run.
 const TURN_DATAGRAMS: usize = 1024;
 
-/// Who comes by an offer, until the channel is open.
+/// State of a connecting client, from its offer until its channel opens.
 pub struct Guests {
     pub caller: Caller,
     pub ticket: Option<String>,
@@ -62,9 +62,10 @@ pub struct Guests {
     pub seat: Option<Seat>,
 }
 
-/// Answers an offer: from here on the peer is there, and waited for.
+/// Answers an offer. The new peer must open its channel before a timeout.
 ///
-/// Errors: `not_found` where there is no port, `bad_request`, `too_large`, `too_many` and the others of a connection.
+/// Errors: `not_found` if data channels are disabled, `bad_request`, `too_large`, `too_many`, `unavailable` if there
+/// are too many peers, and the other errors of a connection.
 pub async fn answer(context: &Context, parts: &Parts, body: &mut Incoming, caller: Caller) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -102,7 +103,7 @@ pub async fn answer(context: &Context, parts: &Parts, body: &mut Incoming, calle
     Ok(response)
 }
 
-/// Opens a shard's port; the future serves it until it is dropped.
+/// Opens a shard's port. The returned future serves the port until it is dropped.
 ///
 /// Errors: the runtime cannot watch the socket.
 pub fn serve(event_loop: Rc<EventLoop>, port: Port) -> io::Result<impl Future<Output = ()>> {
@@ -114,7 +115,7 @@ pub fn serve(event_loop: Rc<EventLoop>, port: Port) -> io::Result<impl Future<Ou
     context.shard.sockets().peers = Some(Box::new(peers));
     context.rooms.set_switch(Rc::new(media::Participants));
     Ok(async move {
-        // Ends with this future.
+        // Dropped with this future, which ends the task.
         let mut accepting = JoinSet::new();
         if let Some(listener) = streams {
             accepting.spawn_local(streams::accept(context.clone(), listener));
@@ -135,7 +136,7 @@ pub fn serve(event_loop: Rc<EventLoop>, port: Port) -> io::Result<impl Future<Ou
     })
 }
 
-/// For ever, if nothing is waited for: then the runtime has no timer to set either.
+/// Waits until the timeout. Without one it waits forever, and the runtime needs no timer.
 async fn due(timeout: Option<Instant>) {
     match timeout {
         Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -154,7 +155,7 @@ impl Driver {
         work(sockets.peers.as_mut().expect("set before this began, and never taken away"))
     }
 
-    /// All that has come, then what is due, then all that is to be sent.
+    /// Runs one turn: receives datagrams, handles timeouts, then sends.
     fn turn(&self) {
         let shard = &self.context.shard;
         let mailbox = shard.mailbox();
@@ -173,7 +174,7 @@ impl Driver {
         shard.turn();
         mailbox.leave();
         self.with_peers(|peers| peers.flush(&self.context.limits));
-        // Whom a write has ended.
+        // A failed write may have removed peers.
         self.handle_events();
         media::handle_events(&self.context);
     }
@@ -202,7 +203,7 @@ impl Driver {
                     }
                 }),
                 peers::Happened::Event(Event::Closed) => self.with_peers(|peers| peers.remove(peer)),
-                // Nothing is asked for on the other channel.
+                // Data on the other channel is ignored: it carries no commands.
                 peers::Happened::Event(_) => {}
             }
         }
@@ -223,14 +224,14 @@ impl Driver {
         self.open_latest(peer);
         let event_loop = self.event_loop.clone();
         tokio::task::spawn_local(async move {
-            // Until then nothing of what has come is looked at.
+            // Received data stays unread until the session has begun.
             event_loop.begin_session(id, &caller, ticket.as_deref(), None).await;
             event_loop.watch(id);
             event_loop.shard().turn();
         });
     }
 
-    /// Once the session is there and so is the other channel.
+    /// Opens the unreliable channel's connection once both the session and the channel are open.
     fn open_latest(&self, peer: PeerId) {
         if self.with_peers(|peers| peers.wants_latest(peer)) {
             let id = self.context.shard.with(|hub, sockets| {
@@ -242,7 +243,7 @@ impl Driver {
         }
     }
 
-    /// What came on the session's channel: whole lines are commands.
+    /// Handles data received on the session channel. Every whole line is a command.
     fn read(&self, peer: PeerId, data: Vec<u8>) {
         Metrics::add(&self.context.shard.metrics.received_bytes, data.len() as u64);
         // A session's envelope needs room around the largest payload, which may be base64.

@@ -1,7 +1,8 @@
-//! ICE over TCP: a client that no datagrams reach opens a stream to the port's number, and sends each behind its length. The stream stands
-//! for the address that it comes from: to all the others it is as if the datagrams came from there by themselves.
+//! ICE over TCP, for clients that cannot use UDP. The client opens a TCP stream to the same port number and sends each
+//! datagram after its length. Other modules see datagrams from the stream's remote address, as if they had arrived by
+//! UDP.
 //!
-//! Source: RFC 6544 (this end is passive), RFC 4571 (two bytes of length).
+//! Source: RFC 6544 (the server is passive), RFC 4571 (two bytes of length).
 
 use std::{io, net::SocketAddr, rc::Rc, time::Instant};
 
@@ -44,7 +45,9 @@ async fn connection(context: Rc<Context>, stream: TcpStream, from: SocketAddr, _
     }
 }
 
-/// Errors: `TimedOut` where nothing of a peer has come for too long; `InvalidData` where no datagram is so long.
+/// Reads datagrams until the stream ends.
+///
+/// Errors: `TimedOut` if no valid datagram arrives in time; `InvalidData` if a length exceeds the maximum size.
 async fn read(context: &Rc<Context>, mut stream: OwnedReadHalf, from: SocketAddr) -> io::Result<()> {
     let mut received = BytesMut::new();
     let mut ends = Instant::now() + OPEN_TIMEOUT;
@@ -68,7 +71,7 @@ async fn read(context: &Rc<Context>, mut stream: OwnedReadHalf, from: SocketAddr
             received.advance(LENGTH_BYTES + length);
         }
         if received.is_empty() {
-            // Who is silent holds nothing.
+            // Free the buffer of an idle stream.
             received = BytesMut::new();
         }
         tokio::task::yield_now().await;

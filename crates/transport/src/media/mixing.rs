@@ -1,4 +1,4 @@
-//! The threads that mix: one for each room whose sound is mixed, so that nobody else waits for its encoders.
+//! Mixer threads: one for each room whose audio is mixed, so that audio encoding never delays a shard.
 
 use std::{
     io,
@@ -23,14 +23,14 @@ use crate::{
     rooms::{MixerSeat, RoomName},
 };
 
-/// What comes while the thread is busy: a second of a hundred who speak.
+/// Maximum number of queued inputs of a mixer: one second of audio of a hundred speakers.
 const INPUTS_MAX: usize = 5000;
-/// What the shard has not taken yet: half a second.
+/// Maximum number of mixed frames that the shard has not yet taken: half a second.
 const MIXED_MAX: usize = 25;
 
-/// Begins to mix for a room; it ends when what it gives is dropped.
+/// Starts the mixer thread of a room. The thread ends when the returned sender is dropped.
 ///
-/// Errors: the system has no thread to give.
+/// Errors: the system refuses a thread.
 pub(super) fn start(context: &Rc<Context>, room: &RoomName, seat: MixerSeat) -> io::Result<ToMixer> {
     let (tell, told) = sync_channel(INPUTS_MAX);
     let (give, mut given) = mpsc::channel::<Mixed>(MIXED_MAX);
@@ -46,11 +46,11 @@ pub(super) fn start(context: &Rc<Context>, room: &RoomName, seat: MixerSeat) -> 
             with_unit(&context, |unit, send| unit.pass_mixed(room.as_str(), &mixed, Instant::now(), send));
         }
     });
-    // What does not fit is lost, as on any full link.
+    // Drop the input if the queue is full, as on any full link.
     Ok(Box::new(move |input| drop(tell.try_send(input))))
 }
 
-/// Until nobody is there any more who tells it something.
+/// Mixes until the sender of the inputs is dropped.
 fn mix(told: &Receiver<Input>, give: &Sender<Mixed>) {
     let mut mixer = Mixer::new(Instant::now());
     loop {

@@ -1,10 +1,10 @@
-//! The switching unit of a shard, seen from outside: who is behind each of its members.
+//! Media hosting: connects the SFU of a shard with rooms and HTTP sessions.
 //!
-//! - this file: participants of rooms, who signal; and what the unit tells
-//! - [`mixing`]: rooms whose sound is mixed
-//! - [`whip`]: publishers and viewers that only speak HTTP
+//! - this file: room participants, which signal through the room, and the events of the SFU
+//! - [`mixing`]: rooms whose audio is mixed
+//! - [`whip`]: publishers and viewers that use HTTP only
 //!
-//! The unit itself is [`millrace_rtc::switch`], and lives with the data channels: it has their socket.
+//! The SFU itself is [`millrace_rtc::switch`]. It is part of the data channels, because it shares their socket.
 
 mod mixing;
 mod whip;
@@ -27,10 +27,10 @@ use crate::{
     rooms::{RoomName, Switch, signal_from_switch},
 };
 
-/// Of what a participant calls its connection.
+/// Maximum length of a participant's name for its connection.
 const LINK_BYTES_MAX: usize = 64;
 
-/// Who is behind the members of a shard's switching unit.
+/// Owners of the members of a shard's SFU: participants and HTTP sessions.
 #[derive(Default)]
 pub struct Media {
     members: RefCell<HashMap<MemberId, Who>>,
@@ -40,19 +40,19 @@ pub struct Media {
 
 enum Who {
     Participant(RoomName, Box<str>),
-    /// By the secret part of its URL.
+    /// WHIP or WHEP session, named by the secret part of its URL.
     Session(Box<str>),
 }
 
 struct Participant {
     member: MemberId,
-    /// Of its first offer: another one is of another connection.
+    /// Session id in the origin line of its first offer. An offer with another id belongs to a new connection.
     origin: Box<str>,
-    /// What the participant calls that connection.
+    /// Participant's name for its connection.
     link: Option<Box<str>>,
 }
 
-/// Participants of a room come to the unit by their signals.
+/// [`Switch`] of the rooms: participants reach the SFU through their signals.
 pub struct Participants;
 
 impl Switch for Participants {
@@ -80,7 +80,7 @@ impl Switch for Participants {
         if signal.contains_key("bye") {
             return leave(context, room, from);
         }
-        // Nothing else is looked at: the unit answers to whoever shows the password, wherever they are.
+        // Ignore other signals, such as candidates: the SFU answers any address that knows the ICE password.
         let Some(description) = signal.get("description") else { return };
         let text = |name: &str| description.get(name).and_then(Value::as_str);
         let link = signal.get("link").and_then(Value::as_str).filter(|link| link.len() <= LINK_BYTES_MAX);
@@ -98,7 +98,7 @@ impl Switch for Participants {
     }
 }
 
-/// To a participant, about the connection that it calls so.
+/// Sends a signal to a participant about the connection that it names `link`.
 fn say(context: &Rc<Context>, room: &RoomName, id: &str, link: Option<&str>, mut said: Value) {
     if let Some(link) = link {
         said["link"] = link.into();
@@ -143,7 +143,7 @@ fn take_offer(
     Ok(answer)
 }
 
-/// Where that is the room's topology, its sound is mixed from the first participant on.
+/// Starts the mixer of a room with topology `mixer`, when its first participant joins the SFU.
 fn begin_mixing(context: &Rc<Context>, room: &RoomName) -> Result<(), String> {
     let is_mixed = with_unit(context, |unit, _| unit.is_mixed(room.as_str())).unwrap_or(false);
     if is_mixed || !context.rooms.is_mixed(room) {
@@ -155,7 +155,8 @@ fn begin_mixing(context: &Rc<Context>, room: &RoomName) -> Result<(), String> {
     Ok(())
 }
 
-/// The session of an origin line; its version rises with each description.
+/// Returns the session id of an SDP origin line. Unlike the session version, the id stays the same for each description
+/// of a connection.
 ///
 /// Source: RFC 8866, section 5.2: `o=<username> <sess-id> <sess-version> ..`.
 fn origin_of(line: &str) -> &str {
@@ -178,7 +179,7 @@ fn leave(context: &Rc<Context>, room: &RoomName, id: &str) {
     }
 }
 
-/// What the unit has told since the last time.
+/// Handles the events of the SFU since the last call.
 pub(crate) fn handle_events(context: &Rc<Context>) {
     while let Some(Some(event)) = poll(context) {
         match event {
@@ -208,7 +209,7 @@ pub(crate) fn handle_events(context: &Rc<Context>) {
                 match who {
                     Some(Who::Participant(room, id)) => {
                         let known = context.media.participants.borrow_mut().remove(&(room.clone(), id.clone()));
-                        // It may still be there, and come again.
+                        // The participant may still be in the room and connect again.
                         let link = known.and_then(|known| known.link);
                         say(context, &room, &id, link.as_deref(), json!({ "bye": true }));
                     }
@@ -224,19 +225,19 @@ fn poll(context: &Context) -> Option<Option<Event>> {
     Some(context.shard.sockets().peers.as_mut()?.poll_switch())
 }
 
-/// Works on the shard's unit; `None` where there is no port for it.
+/// Runs `work` on the shard's SFU. Returns `None` if the shard has no port for media.
 fn with_unit<T>(context: &Context, work: impl FnOnce(&mut Unit, &mut Datagram<'_>) -> T) -> Option<T> {
     let mut sockets = context.shard.sockets();
     let done = sockets.peers.as_mut()?.with_switch(work);
     Some(done)
 }
 
-/// What the unit sees of a room's members.
+/// Returns the SFU's reports on the members of a room.
 pub(crate) fn reports(context: &Context, room: &RoomName) -> Vec<Report> {
     with_unit(context, |unit, _| unit.reports(room.as_str(), Instant::now())).unwrap_or_default()
 }
 
-/// What the unit sees of one participant; `None`: it is not there.
+/// Returns the SFU's report on one participant; `None` if the participant is not connected to the SFU.
 pub(crate) fn report(context: &Context, room: &RoomName, id: &str) -> Option<Report> {
     let member = context.media.participants.borrow().get(&(room.clone(), Box::from(id)))?.member;
     with_unit(context, |unit, _| unit.report_of(member, Instant::now()))?

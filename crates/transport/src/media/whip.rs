@@ -1,5 +1,5 @@
-//! WHIP and WHEP: a publisher or a viewer that speaks HTTP, and then media. One request makes a session with a URL of its own; the session
-//! ends by DELETE, or when its media end.
+//! WHIP and WHEP: publishers and viewers that signal over HTTP only. One request creates a session with a URL of its
+//! own. The session ends by DELETE, or when its media connection ends.
 //!
 //! Source: RFC 9725 (WHIP); draft-ietf-wish-whep.
 
@@ -21,12 +21,12 @@ use crate::{
 
 const SDP: &str = "application/sdp";
 const FRAGMENT: &str = "application/trickle-ice-sdpfrag";
-/// That of a browser with a camera, a microphone and every codec has about ten.
+/// Maximum size of an offer, in bytes. A browser with a camera, a microphone and every codec sends about 10 KiB.
 const OFFER_BYTES_MAX: usize = 64 * 1024;
 const FRAGMENT_BYTES_MAX: usize = 16 * 1024;
 const NAME_BYTES_MAX: usize = 64;
 
-/// What a URL of these names.
+/// Parsed path of a WHIP or WHEP URL.
 pub(crate) struct Path {
     room: String,
     place: Place,
@@ -38,20 +38,20 @@ enum Place {
     Session(String),
 }
 
-/// One publisher or viewer.
+/// Session of one publisher or viewer.
 pub(super) struct Session {
     member: MemberId,
     room: RoomName,
-    /// Whoever goes on with it has to be the same.
+    /// Subject of the caller that created the session. Later requests must have the same subject.
     subject: Option<String>,
-    /// Of its ICE session: another one after each restart.
+    /// Number of the ICE session; each ICE restart increases it.
     generation: u64,
     _permit: Permit,
     _seat: Option<Seat>,
 }
 
 impl Path {
-    /// `/v1/rooms/{room}/whip`, `/v1/rooms/{room}/whep`, and `/v1/rooms/{room}/media/{secret}` of a session.
+    /// Parses `/v1/rooms/{room}/whip`, `/v1/rooms/{room}/whep`, and `/v1/rooms/{room}/media/{secret}` of a session.
     pub fn parse(path: &str) -> Option<Self> {
         let (room, place) = path.strip_prefix("/v1/rooms/")?.split_once('/')?;
         let place = match place {
@@ -63,7 +63,7 @@ impl Path {
     }
 }
 
-/// Answers whatever is asked of these URLs.
+/// Answers a request for one of these URLs.
 ///
 /// Errors: `bad_request`, `not_acceptable`, `unsupported`, `conflict`, `not_found`, and those of a connection.
 pub(crate) async fn answer(
@@ -152,7 +152,7 @@ async fn begin(
     Ok(response)
 }
 
-/// Candidates of the client, or new names of its ICE.
+/// Handles candidates of the client, or restarts ICE with new credentials of the client.
 ///
 /// Source: RFC 9725, sections 4.3.1 and 4.3.2.
 async fn patch(
@@ -173,7 +173,7 @@ async fn patch(
         let (member, generation) = find(&context, &room, &secret, &subject)?;
         let names = names(&fragment).filter(|_| wanted.as_deref() == Some("*"));
         let Some((ufrag, password)) = names else {
-            // Wherever its candidates are, it is answered there.
+            // The candidates are not needed: the SFU answers whichever address the client sends from.
             return Ok(match wanted.as_deref() {
                 None => Patched::Precondition(StatusCode::PRECONDITION_REQUIRED),
                 Some(tag) if tag != "*" && tag != etag(generation) => {
@@ -223,7 +223,9 @@ async fn end(context: &Rc<Context>, parts: &Parts, room: RoomName, secret: Strin
     Ok(empty(StatusCode::OK))
 }
 
-/// Errors: `not_found`, also for a session of somebody else.
+/// Returns the member and the ICE generation of a session.
+///
+/// Errors: `not_found`, also for a session of another subject.
 fn find(context: &Context, room: &RoomName, secret: &str, subject: &Option<String>) -> Result<(MemberId, u64), Error> {
     let sessions = context.media.sessions.borrow();
     let session = sessions.get(secret).filter(|session| session.room == *room && session.subject == *subject);
@@ -231,7 +233,7 @@ fn find(context: &Context, room: &RoomName, secret: &str, subject: &Option<Strin
     Ok((session.member, session.generation))
 }
 
-/// Whose rights hold for a room's media: those of a channel that is never published to.
+/// Returns the channel whose permissions apply to a room's media. Nothing is ever published to this channel.
 fn media_channel(room: &RoomName) -> Result<ChannelName, Error> {
     ChannelName::parse(&format!("rooms/{}/media", room.as_str()))
 }
@@ -253,7 +255,7 @@ async fn read_text(context: &Context, parts: &Parts, body: &mut Incoming, max: u
     String::from_utf8(bytes.to_vec()).map_err(|_| Error::new(Code::BadRequest, "the body is not UTF-8"))
 }
 
-/// The new names of a client's ICE, if it has sent some.
+/// Returns the new ICE user name fragment and password of a client, if the fragment has both.
 fn names(fragment: &str) -> Option<(String, String)> {
     let value = |name: &str| fragment.lines().find_map(|line| line.trim_end().strip_prefix(name)).map(str::to_owned);
     let is_name = |text: &String| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));

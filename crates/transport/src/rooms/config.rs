@@ -3,25 +3,26 @@ use std::time::Duration;
 use millrace_rtc::room;
 use serde::{Deserialize, Serialize};
 
-/// Bounds of rooms.
+/// Limits of rooms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Most rooms of this node; 0: there are none.
+    /// Maximum number of rooms per node; 0 disables rooms.
     pub rooms_max: usize,
-    /// Most participants of a room, and of one in which everybody is connected with everybody.
+    /// Maximum number of participants per room.
     pub participants_max: usize,
     pub mesh_max: usize,
-    /// Most children of one participant in a tree.
+    /// Maximum number of children per participant in a tree.
     pub children_max: usize,
-    /// Most rooms of the topology `mixer`, each of which takes a thread; 0: there are none.
+    /// Maximum number of rooms with topology `mixer`, each of which uses a thread; 0 disables the topology.
     pub mixers_max: usize,
-    /// Who reports nothing for so long has left.
+    /// Silent peer timeout: a participant that sends no report or signal for this time is removed.
     #[serde(with = "humantime_serde")]
     pub silence_max: Duration,
-    /// Signals and reports of one participant per second, five times as many at once; 0: no limit.
+    /// Maximum number of signals and reports per participant and second, with a burst of five times as many; 0: no
+    /// limit.
     pub signals_per_s: u32,
-    /// Largest signal; a report may have a quarter of it.
+    /// Maximum size of a signal, in bytes. A report may have a quarter of this size.
     pub signal_bytes_max: usize,
 }
 

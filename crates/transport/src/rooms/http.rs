@@ -1,4 +1,4 @@
-//! What participants ask for over HTTP. Source: docs/protocol.md, "Rooms".
+//! HTTP API of rooms. Source: docs/protocol.md, "Rooms".
 
 use std::rc::Rc;
 
@@ -18,12 +18,12 @@ use crate::{
     media, turn,
 };
 
-/// Shows who a participant is.
+/// Header with the participant's secret, which proves its identity.
 const SECRET: &str = "millrace-participant";
-/// Of a request to join.
+/// Maximum size of a request to join or to mute, in bytes.
 const JOIN_BYTES_MAX: usize = 4096;
 
-/// What is asked for below `/v1/rooms/`.
+/// Parsed path of a request below `/v1/rooms/`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Path<'a> {
     room: &'a str,
@@ -41,7 +41,7 @@ enum Rest<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// `None`: there is no such path.
+    /// Parses a path. Returns `None` if the path does not exist.
     pub fn parse(path: &'a str) -> Option<Self> {
         let mut levels = path.strip_prefix("/v1/rooms/")?.split('/');
         let room = levels.next()?;
@@ -74,7 +74,7 @@ struct Asked {
     role: Role,
 }
 
-/// Of a participant, for everybody; what is not named stays as it is.
+/// Request to mute a participant for the whole room. An absent field changes nothing.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Mute {
@@ -82,6 +82,8 @@ struct Mute {
     video: Option<bool>,
 }
 
+/// Answers a request of the rooms API.
+///
 /// Errors: `not_found`, `forbidden`, `conflict`, `too_many`, `rate_limited`, `too_large`, `bad_json`, and the engine's.
 pub(crate) async fn answer(
     context: &Rc<Context>,
@@ -113,7 +115,7 @@ pub(crate) async fn answer(
         }
         Rest::Mute(id) => {
             caller.may(Right::Publish, &room.moderate())?;
-            // Without a token the right is everybody's, so only the room's host may use it.
+            // Without a token every client has this permission, so only the room's host may use it.
             let host = caller.anonymous.then(|| secret(parts)).transpose()?;
             mute(context, parts, body, room, id.to_owned(), host).await
         }
@@ -130,11 +132,11 @@ async fn shown(context: &Rc<Context>, room: RoomName) -> Result<Response, Error>
                 state["reports"] = reports;
                 state
             }
-            // Nobody takes part, but somebody publishes or plays by HTTP.
+            // The room has no participant, but WHIP or WHEP sessions.
             Err(_) if !switched.is_empty() => {
                 json!({ "version": 0, "topology": "switch", "participants": [], "reports": {} })
             }
-            // No error: a page asks for a room before it exists, and browsers log every 404.
+            // Not an error: a page requests a room before the room exists, and browsers log every 404.
             Err(_) => json!({ "version": 0, "participants": [], "reports": {} }),
         };
         shown["switch"] = json!(switched);
@@ -177,10 +179,10 @@ async fn join(
     Ok(response)
 }
 
-/// On the room's own shard.
+/// Adds a participant to a room. Runs on the room's own shard.
 async fn enter(context: Rc<Context>, room: RoomName, join: Join) -> Result<Value, Error> {
     let shared = context.rooms.shared()?;
-    // What is said from here on is after these.
+    // Messages published from now on have later positions than these.
     let chat = context.shard.engine.newest(&room.chat()).await?.top;
     let data = context.shard.engine.newest(&room.data()).await?.top;
     let holder = Holder::new(join.holder);
@@ -203,7 +205,7 @@ async fn enter(context: Rc<Context>, room: RoomName, join: Join) -> Result<Value
             }))
         }
         Err(error) => {
-            // Nobody has been told of it: it is not there.
+            // The participant was never announced, so remove it again.
             let _ = context.rooms.with(&room, |room| {
                 room.leave(super::now(), id);
                 Ok(())
@@ -273,7 +275,8 @@ async fn signals(
     shared.ask(context, &room, ask).await.map(|()| no_content())
 }
 
-/// Who may open a session beside their media, as if they had come for one. Without room for it their data go another way.
+/// Returns the state that lets a participant open a session next to its media, with the same limits as a new
+/// connection. Returns `None` if a limit is reached; the participant's data then uses another transport.
 fn guests(context: &Context, parts: &Parts, caller: &Caller) -> Option<Guests> {
     let address = parts.extensions.get::<std::sync::Arc<Guest>>()?.address;
     let permit = context.limits.connect(address).ok()?;
@@ -295,7 +298,7 @@ async fn reports(
     let name = room.clone();
     let ask = move |context: Rc<Context>| async move {
         context.rooms.with(&name, |room| room.report(super::now(), &from, &secret, figures.clone()))?;
-        // The record of the room: what this one has seen beside what the switching unit has seen of it.
+        // Record for the room's reports channel: the participant's own report beside the SFU's report on it.
         let told = json!({ "participant": from, "report": figures, "switch": media::report(&context, &name, &from) });
         see_to(publish(&context, context.rooms.holder(&name), &name.reports(), &told, None, None));
         match context.rooms.carry_out(&context, &name) {
@@ -333,7 +336,8 @@ async fn mute(
     context.rooms.shared()?.ask(context, &room, ask).await.map(|()| no_content())
 }
 
-/// Whoever may publish in the chat may join; who may only read it joins as a viewer. True for such a one.
+/// Checks that the caller may join a room. A caller that may publish to the chat may join; a caller that may only
+/// subscribe to the chat joins as a viewer. Returns true for a viewer.
 ///
 /// Errors: as [`Caller::may`].
 fn may_take_part(caller: &Caller, room: &RoomName) -> Result<bool, Error> {

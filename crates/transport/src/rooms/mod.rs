@@ -1,12 +1,14 @@
-//! Rooms: who is there and how they find each other. What decides is [`millrace_rtc::room`]; here is its way to HTTP and to channels.
+//! Rooms: membership and signaling between participants. [`millrace_rtc::room`] makes all decisions; this module
+//! connects it to HTTP and channels.
 //!
-//! A room is state of one shard, by its name; a request that another shard has accepted is handed over ([`Shared::ask`]). What a room has
-//! to say it publishes, so that every transport reads it and goes on after a cut.
+//! The room's name determines the shard that holds its state. A request accepted by another shard is forwarded
+//! ([`Shared::ask`]). A room publishes its state and signals to channels, so that every transport delivers them and
+//! clients can recover after a disconnect.
 //!
 //! - this file: the rooms of a shard
-//! - [`http`]: what participants ask for
-//! - [`report`]: what they may report
-//! - [`switch`]: where the unit that forwards for everybody comes in
+//! - [`http`]: the requests of participants
+//! - [`report`]: the checks of participants' reports
+//! - [`switch`]: the interface to the SFU
 //!
 //! Source: docs/rooms.md; docs/protocol.md, "Rooms".
 
@@ -44,26 +46,26 @@ pub use switch::{Switch, signal_from_switch};
 
 use crate::http::Context;
 
-/// What a shard is asked, in its own thread.
+/// Function that a shard runs on its own thread.
 pub type Question = Box<dyn FnOnce(&Rc<Context>) + Send>;
 
-/// How long another shard may take to answer.
+/// Timeout of a request to another shard.
 const WAIT: Duration = Duration::from_secs(10);
 
 type Published = Answer<Result<Position, Error>>;
 
-/// What the shards of a node share of rooms.
+/// State of rooms shared by all shards of a node.
 pub struct Shared {
     config: Config,
-    /// Number of rooms of all shards, and of each holder.
+    /// Number of rooms of all shards.
     count: AtomicUsize,
     held: Held,
-    /// Those of them that are mixed now.
+    /// Number of rooms that are mixed now.
     mixers: AtomicUsize,
     shards: Vec<mpsc::Sender<Question>>,
 }
 
-/// Of a mixer, while there is one.
+/// Slot of one mixer; dropping it frees the slot.
 pub(crate) struct MixerSeat(Arc<Shared>);
 
 impl Drop for MixerSeat {
@@ -72,7 +74,7 @@ impl Drop for MixerSeat {
     }
 }
 
-/// The rooms of one shard.
+/// Rooms of one shard.
 #[derive(Default)]
 pub struct Rooms {
     shared: OnceCell<Arc<Shared>>,
@@ -80,7 +82,7 @@ pub struct Rooms {
     switch: RefCell<Option<Rc<dyn Switch>>>,
 }
 
-/// A room, and the client that has opened it. The channels of the room are charged to that client.
+/// A room and the client that opened it. The quota of this client pays for the room and its channels.
 struct Open {
     room: Room,
     holder: Holder,
@@ -92,7 +94,7 @@ impl Shared {
         Arc::new(Self { config, count, held, mixers, shards })
     }
 
-    /// Counts one more room. A holder of many rooms leaves the last ones to others: the same rule as for channels.
+    /// Counts one more room. A holder of many rooms leaves the last free ones to other holders, as with channels.
     ///
     /// Errors: [`Code::TooMany`].
     fn open(&self, holder: Holder) -> Result<(), Error> {
@@ -122,9 +124,9 @@ impl Shared {
         self.held.give_back(holder);
     }
 
-    /// Asks the shard that a room is of.
+    /// Runs `question` on the shard that holds a room, and returns its result.
     ///
-    /// Errors: [`Code::Unavailable`] if that is too busy, and those of the answer.
+    /// Errors: [`Code::Unavailable`] if that shard is too busy, and the errors of `question`.
     pub(crate) async fn ask<T, F>(
         &self,
         context: &Rc<Context>,
@@ -151,25 +153,28 @@ impl Shared {
 }
 
 impl Rooms {
-    /// There are rooms from now on.
+    /// Enables rooms on this shard.
     pub fn open(&self, shared: Arc<Shared>) {
         let _ = self.shared.set(shared);
     }
 
-    /// There is a switching unit from now on: rooms that begin may have the topology `switch`.
+    /// Enables the SFU: new rooms may have the topology `switch`.
     pub fn set_switch(&self, switch: Rc<dyn Switch>) {
         *self.switch.borrow_mut() = Some(switch);
     }
 
-    /// Errors: [`Code::NotFound`] where there are none.
+    /// Returns the shared state.
+    ///
+    /// Errors: [`Code::NotFound`] if rooms are disabled.
     pub(crate) fn shared(&self) -> Result<Arc<Shared>, Error> {
         let shared = self.shared.get().filter(|shared| shared.config.rooms_max > 0);
         shared.cloned().ok_or_else(|| Error::new(Code::NotFound, "this server has no rooms; `rooms.rooms_max` is 0"))
     }
 
-    /// Somebody joins; the first one makes the room. Gives what to publish: all of it before anything else is waited for.
+    /// Adds a participant; the first participant creates the room. The caller must publish the changes before it awaits
+    /// anything else.
     ///
-    /// Errors: [`Code::TooMany`] rooms, and those of [`Room::join`].
+    /// Errors: [`Code::TooMany`] rooms or mixers, and those of [`Room::join`].
     fn join(&self, shared: &Shared, name: &RoomName, join: Join) -> Result<Joined, Error> {
         let mut rooms = self.rooms.borrow_mut();
         match rooms.entry(name.clone()) {
@@ -191,9 +196,9 @@ impl Rooms {
         }
     }
 
-    /// Works on a room.
+    /// Runs `work` on a room.
     ///
-    /// Errors: [`Code::NotFound`] if there is no such room, and those of the work.
+    /// Errors: [`Code::NotFound`] if the room does not exist, and the errors of `work`.
     fn with<T>(&self, name: &RoomName, work: impl FnOnce(&mut Room) -> Result<T, Refused>) -> Result<T, Error> {
         match self.rooms.borrow_mut().get_mut(name) {
             Some(open) => work(&mut open.room).map_err(refused),
@@ -201,29 +206,30 @@ impl Rooms {
         }
     }
 
-    /// The sound of this room is mixed.
+    /// Returns true if the audio of this room is mixed.
     pub(crate) fn is_mixed(&self, name: &RoomName) -> bool {
         self.rooms.borrow().get(name).is_some_and(|open| open.room.topology() == Topology::Mixer)
     }
 
-    /// One mixer more; `None`: there are as many as there may be.
+    /// Reserves a mixer slot; `None` if all are in use.
     pub(crate) fn mixer(&self) -> Option<MixerSeat> {
         let shared = self.shared.get()?.clone();
         let seat = MixerSeat(shared.clone());
         (shared.mixers.fetch_add(1, Relaxed) < shared.config.mixers_max).then_some(seat)
     }
 
-    /// What of a participant is muted for everybody.
+    /// Returns which media of a participant a host has muted for the whole room.
     pub(crate) fn muted_by_host(&self, name: &RoomName, id: &str) -> Muted {
         self.rooms.borrow().get(name).map(|open| open.room.muted_by_host(id)).unwrap_or_default()
     }
 
-    /// Returns the holder that the channels of a room are charged to.
+    /// Returns the holder whose quota pays for the channels of a room.
     fn holder(&self, name: &RoomName) -> Holder {
         self.rooms.borrow().get(name).map_or(Holder::NONE, |open| open.holder)
     }
 
-    /// Does what a room wants done, and forgets it once it is empty. Gives the state's way, if that has changed.
+    /// Applies the pending changes of a room, and removes the room if it is empty. Returns the pending publication of
+    /// the state if the state has changed.
     fn carry_out(&self, context: &Rc<Context>, name: &RoomName) -> Option<Published> {
         let (mut is_changed, mut moves) = (false, Vec::new());
         let mut rooms = self.rooms.borrow_mut();
@@ -235,7 +241,7 @@ impl Rooms {
                 moved => moves.push(moved),
             }
         }
-        // Several changes at once are one state.
+        // Several changes at once are published as one state.
         let published = is_changed.then(|| publish(context, holder, &name.state(), &room.state(), None, None));
         if room.is_empty() {
             rooms.remove(name);
@@ -258,7 +264,7 @@ impl Rooms {
     }
 }
 
-/// Once a second: whoever is silent for too long has left.
+/// Removes participants that exceed the silent peer timeout. Called once a second.
 pub(crate) fn tick(context: &Rc<Context>) {
     let now = now();
     let is_due = |room: &Room| room.poll_timeout().is_some_and(|due| due <= now);
@@ -278,7 +284,7 @@ pub(crate) fn tick(context: &Rc<Context>) {
     }
 }
 
-/// Publishes what only the server says.
+/// Publishes to a channel that is reserved for the server.
 fn publish(
     context: &Rc<Context>,
     holder: Holder,
@@ -293,7 +299,8 @@ fn publish(
     context.shard.accept(channel, publication)
 }
 
-/// Publishes a signal to a participant's inbox. Nobody reads it who has been away for longer than it lasts.
+/// Publishes a signal to a participant's inbox. The signal expires after twice the silent peer timeout, because a
+/// participant absent for so long was removed.
 fn signal(
     context: &Rc<Context>,
     holder: Holder,
@@ -308,7 +315,7 @@ fn signal(
     publish(context, holder, &room.inbox(to), &Value::Object(signal), Some(2 * silence), idempotency_key)
 }
 
-/// For what nobody waits for.
+/// Completes a publication in the background; a failure is only logged.
 fn see_to(published: Published) {
     let tell = |result: Result<Position, Error>| {
         if let Err(error) = result {
@@ -321,7 +328,7 @@ fn see_to(published: Published) {
     }
 }
 
-/// Said first in an inbox, so that there is a position before everything else in it.
+/// Returns the first message of an inbox. It gives the inbox a position before all other signals.
 fn welcome() -> Map<String, Value> {
     Map::from_iter([("welcome".to_owned(), json!(true))])
 }

@@ -1,19 +1,21 @@
-//! The channels of a room.
+//! Room names, and the channels of a room.
 
 use millrace_protocol::{ChannelName, Code, Error};
 
-/// A room's name: one level of a channel name.
+/// Name of a room: one level of a channel name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RoomName(String);
 
 impl RoomName {
+    /// Parses a room name.
+    ///
     /// Errors: [`Code::BadChannel`].
     pub fn parse(name: &str) -> Result<Self, Error> {
         if name.contains('/') {
             return Err(Error::new(Code::BadChannel, "a room's name has no `/`"));
         }
         let name = Self(name.to_owned());
-        // The longest of them.
+        // Check the longest channel name of a room.
         ChannelName::parse(&format!("rooms/{}/inbox/{}", name.0, "0".repeat(32)))?;
         Ok(name)
     }
@@ -22,7 +24,7 @@ impl RoomName {
         &self.0
     }
 
-    /// The same for every node and start: which shard a room is of.
+    /// Returns a hash that selects the room's shard. It is the same on every node and after a restart.
     pub(super) fn hash(&self) -> u64 {
         // FNV-1a, which is enough for names. Source: http://www.isthe.com/chongo/tech/comp/fnv/
         self.0.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
@@ -44,7 +46,8 @@ impl RoomName {
         self.channel("reports")
     }
 
-    /// Whoever may publish here, where nothing is, may mute others.
+    /// Channel for the permission to mute others: a caller that may publish to it may mute. Nothing is ever published
+    /// to it.
     pub fn moderate(&self) -> ChannelName {
         self.channel("moderate")
     }
@@ -58,7 +61,7 @@ impl RoomName {
     }
 }
 
-/// Is it one that only the server publishes to?
+/// Returns true if only the server may publish to this channel.
 pub(crate) fn is_reserved(channel: &str) -> bool {
     let Some((_, rest)) = channel.strip_prefix("rooms/").and_then(|rest| rest.split_once('/')) else { return false };
     matches!(rest, "state" | "reports" | "inbox") || rest.starts_with("inbox/")

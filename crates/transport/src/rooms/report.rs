@@ -1,15 +1,16 @@
-//! What participants report: figures, within bounds. Source: docs/rooms.md, "Measuring".
+//! Checks the reports of participants: known figures must be in range, and everything must be small. Source:
+//! docs/rooms.md, "Measuring".
 
 use millrace_protocol::{Code, Error};
 use serde_json::{Map, Value};
 
-/// A report has links, which have streams, which have figures.
+/// Maximum depth of a report: a report has links, which have streams, which have figures.
 const DEPTH_MAX: usize = 5;
 const TEXT_BYTES_MAX: usize = 64;
 
-/// Checks what others will read. Figures that this server does not know may be anything that is small.
+/// Checks a report before it is published to other participants. Unknown figures may have any small value.
 ///
-/// Errors: [`Code::BadRequest`] that names the figure.
+/// Errors: [`Code::BadRequest`], with the name of the invalid figure.
 pub(super) fn check(report: &Map<String, Value>) -> Result<(), Error> {
     report.iter().try_for_each(|(name, value)| check_value(name, value, DEPTH_MAX))
 }

@@ -1,4 +1,4 @@
-//! Where the switching unit comes in. Without one no room has the topology `switch`, and `auto` stays a mesh.
+//! Interface to the SFU. Without an SFU no room has the topology `switch`, and `auto` stays a mesh.
 
 use std::rc::Rc;
 
@@ -8,17 +8,17 @@ use serde_json::{Map, Value};
 use super::{RoomName, see_to, signal};
 use crate::{data_channel::Guests, http::Context};
 
-/// A unit that everybody in a room is connected with, on the room's own shard. Set by [`super::Rooms::set_switch`] before the first room.
-/// It is called while nothing of the rooms is held, and answers by [`signal_from_switch`].
+/// SFU of a shard, as seen by the rooms of the same shard. Set by [`super::Rooms::set_switch`] before the first room.
+/// Its methods are called while the room state is not borrowed. The SFU answers by [`signal_from_switch`].
 pub trait Switch {
-    /// Somebody is in a room: of any topology, as `auto` may change.
+    /// Reports that a participant joined a room. Called for every topology, since `auto` may change to `switch`.
     fn joined(&self, context: &Rc<Context>, room: &RoomName, id: &str);
-    /// Somebody has left.
+    /// Reports that a participant left.
     fn left(&self, context: &Rc<Context>, room: &RoomName, id: &str);
-    /// Of somebody these are passed on no more, and the others again.
+    /// Reports which media of a participant are muted. Muted media are no longer forwarded; all other media are.
     fn muted(&self, context: &Rc<Context>, room: &RoomName, id: &str, muted: Muted);
-    /// Somebody signals to `switch`: `{"description"}`, `{"candidate"}` or `{"bye"}`, and whatever else it has.
-    /// With an offer come those who may open a session beside their media.
+    /// Handles a signal from a participant to `switch`: `{"description"}`, `{"candidate"}` or `{"bye"}`, with any
+    /// further fields. `guests` comes with a description: the state for a session next to the media.
     fn handle_signal(
         &self,
         context: &Rc<Context>,

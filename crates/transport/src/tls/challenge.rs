@@ -5,19 +5,20 @@ use tokio::net::TcpStream;
 
 use super::session::KEPT_BYTES_MAX;
 
-/// What an ACME server offers, and nothing else beside it. Source: RFC 8737, section 4.
+/// The only ALPN protocol that an ACME server offers for a TLS-ALPN-01 challenge. Source: RFC 8737, section 4.
 pub const ACME_TLS: &[u8] = b"acme-tls/1";
 
-/// What a connection says first.
+/// First bytes of a TLS connection.
 pub struct Hello {
     pub bytes: Vec<u8>,
-    /// Somebody wants proof, not service.
+    /// True if an ACME server requests a challenge response, so the connection is not from a client.
     pub is_challenge: bool,
 }
 
-/// Reads until it is clear who asks. Whatever is wrong with a handshake is for the session to say, which is given the same bytes.
+/// Reads until the ClientHello is complete or cannot be parsed. A malformed ClientHello is returned too: the session
+/// gets the same bytes and sends the alert.
 ///
-/// Errors: those of the socket, its end among them.
+/// Errors: those of the socket, including the end of the stream.
 pub async fn read_hello(tcp: &TcpStream) -> io::Result<Hello> {
     let mut acceptor = Acceptor::default();
     let mut bytes = Vec::with_capacity(2048);

@@ -1,15 +1,15 @@
-//! TLS: the handshake, then ciphertext instead of plaintext in the same places. Nobody else in this crate knows of it.
+//! TLS: the handshake, then encryption below the HTTP and event loop code, which sees only plaintext.
 //!
 //! ```text
 //!   accepted ── first byte ─┬─ 22 ──► handshake ──► hyper ──► a socket of the event loop
-//!                           │  │         [`Session`] goes along, from one owner to the next
-//!                           │  └─ to prove whose name this is: answered, and no more
-//!                           └─ a letter: it is plain HTTP, and is told so
+//!                           │  │         [`Session`] moves along, from one owner to the next
+//!                           │  └─ ACME challenge: answered, then closed
+//!                           └─ a letter: plain HTTP, answered with an error
 //! ```
 //!
 //! - [`session`]: one connection's records, without sockets
-//! - [`stream`]: what hyper reads from and writes to
-//! - [`challenge`]: telling an ACME server that asks for proof from a client
+//! - [`stream`]: the stream that hyper reads from and writes to
+//! - [`challenge`]: distinguishes ACME servers from clients
 //!
 //! rustls does the cryptography; its unbuffered interface lets all connections of a thread share one buffer.
 
@@ -27,42 +27,43 @@ pub use challenge::ACME_TLS;
 pub(crate) use session::{Received, Session};
 pub(crate) use stream::{Accepted, Parts, Stream, accept, is_tls};
 
-/// What every new connection of a listener is met with.
+/// TLS settings of every new connection of a listener.
 #[derive(Clone)]
 pub struct Settings {
     pub config: Arc<ServerConfig>,
-    /// While an ACME server wants proof that a name leads here (TLS-ALPN-01): what it is met with. Never a client.
+    /// Configuration for connections from an ACME server while a TLS-ALPN-01 challenge is pending. Never used for
+    /// clients.
     pub challenge: Option<Arc<ServerConfig>>,
-    /// From the first byte to the end of the handshake.
+    /// Timeout from the first byte to the end of the handshake.
     pub handshake_timeout: Duration,
-    /// Most handshakes of one shard at the same time; who comes then is turned away.
+    /// Maximum number of concurrent handshakes per shard; further connections are refused.
     pub handshakes_max: usize,
     pub client_subject: ClientSubject,
 }
 
-/// Which part of a client's certificate names the device.
+/// Part of a client certificate that names the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientSubject {
-    /// None: the certificate lets its owner connect, nothing more.
+    /// None: the certificate only allows the client to connect.
     #[default]
     Nothing,
-    /// The common name of its subject.
+    /// The common name of the certificate's subject.
     CommonName,
-    /// Its first alternative name: DNS name, URI or mail address.
+    /// The first subject alternative name: DNS name, URI or mail address.
     AlternativeName,
 }
 
-/// What a client's certificate says about who it is; an extension of each of its requests.
+/// Device name from a client certificate. It is an extension of each request of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSubject(pub Arc<str>);
 
-/// The settings that hold now, and how many handshakes a shard has under way.
+/// Current settings, and the number of handshakes in progress on a shard.
 pub(crate) struct Acceptor {
     settings: watch::Receiver<Settings>,
     under_way: Rc<Cell<usize>>,
 }
 
-/// One handshake that is under way.
+/// Slot of one handshake in progress; dropping it frees the slot.
 pub(crate) struct Permit(Rc<Cell<usize>>);
 
 impl Acceptor {
@@ -74,7 +75,7 @@ impl Acceptor {
         self.settings.borrow().clone()
     }
 
-    /// `None`: there are too many already.
+    /// Reserves a slot for a handshake; `None` if too many are in progress.
     pub(crate) fn permit(&self) -> Option<Permit> {
         let under_way = self.under_way.get();
         if under_way >= self.settings.borrow().handshakes_max {
@@ -92,7 +93,7 @@ impl Drop for Permit {
 }
 
 impl ClientSubject {
-    /// `None` if the certificate does not say it.
+    /// Returns the device name of a client certificate; `None` if the certificate lacks it.
     fn of(self, certificate: &CertificateDer<'_>) -> Option<PeerSubject> {
         let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(certificate).ok()?;
         let name = match self {

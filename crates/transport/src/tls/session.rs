@@ -8,39 +8,42 @@ use rustls::{
     unbuffered::{ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus},
 };
 
-/// Most plaintext in one record, so also what may wait, encrypted, for a reader that takes nothing. Source: RFC 8446, section 5.1.
+/// Maximum plaintext in one record, in bytes. So also the maximum queued, encrypted, for a client that reads nothing.
+/// Source: RFC 8446, section 5.1.
 const RECORD_BYTES: usize = 16 * 1024;
-/// What is received at once, together with what was left from before.
+/// Size of the shared buffer, in bytes: received data, after what was kept from before.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// An incomplete record, or an incomplete message of a handshake: a chain of certificates fits.
+/// Maximum bytes kept of an incomplete record or handshake message; a certificate chain fits.
 pub(super) const KEPT_BYTES_MAX: usize = SCRATCH_BYTES / 2;
-/// Answers that wait: whoever asks for them and does not read them is cut off.
+/// Maximum bytes of queued protocol responses. A client that causes more without reading them is disconnected.
 const ANSWERS_BYTES_MAX: usize = 64 * 1024;
 
 thread_local! {
-    /// Ciphertext of whichever connection is read from or written to at this moment: an idle connection has no buffer.
+    /// Ciphertext of the connection that is read from or written to at this moment. An idle connection has no buffer.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into());
 }
 
-/// The TLS side of one connection. It has no socket: the caller brings `recv` and `send`, which never wait.
+/// TLS state of one connection. It has no socket: the caller passes non-blocking `recv` and `send` functions.
 pub(crate) struct Session {
     conn: UnbufferedServerConnection,
-    /// Ciphertext of a record that has not arrived whole.
+    /// Ciphertext of an incomplete record.
     kept: Vec<u8>,
-    /// Ciphertext that the socket has not taken. It is sent before anything else: its number in the sequence is spent.
+    /// Ciphertext that the socket has not taken. It must be sent before anything else, because its sequence number is
+    /// already used.
     pending: Vec<u8>,
-    /// The peer has made a mistake: rustls is asked nothing more, it may look for bytes that are gone.
+    /// True after a protocol error of the peer. rustls must not be called any more: it may refer to bytes that no
+    /// longer exist.
     broken: bool,
 }
 
-/// How reading ended.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// All that was there was taken.
+    /// All available data was read.
     All,
-    /// The buffer was full: there may be more.
+    /// The buffer was full, so more data may be available.
     More,
-    /// The peer says nothing more.
+    /// The peer has closed its side.
     End,
 }
 
@@ -58,24 +61,25 @@ impl Session {
         self.conn.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// The client's own certificate, if it has shown one.
+    /// Returns the client's own certificate, if it presented one.
     pub(crate) fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
         self.conn.peer_certificates()?.first()
     }
 
-    /// Ciphertext waits for the socket.
+    /// Returns true if ciphertext is queued for the socket.
     pub(crate) fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Memory beside the keys, in bytes.
+    /// Returns the memory of this session, without keys, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.kept.capacity() + self.pending.capacity()
     }
 
-    /// Receives once, and appends what it means to `plain`: nothing decrypted stays in here. Answers of the protocol wait for [`Self::flush`].
+    /// Receives once, and appends the decrypted data to `plain`; no plaintext is kept here. Protocol responses are
+    /// queued for [`Self::flush`].
     ///
-    /// Errors: those of `recv`; `InvalidData` for what is no good TLS, with the alert waiting.
+    /// Errors: those of `recv`; `InvalidData` for invalid TLS, with the alert queued.
     pub(crate) fn read(
         &mut self,
         plain: &mut BytesMut,
@@ -103,7 +107,7 @@ impl Session {
         })
     }
 
-    /// How many bytes were used up; `None` once the peer has closed.
+    /// Decrypts records in place. Returns the number of bytes used, or `None` once the peer has closed.
     fn decrypt(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> io::Result<Option<usize>> {
         let mut used = 0;
         loop {
@@ -127,8 +131,8 @@ impl Session {
                 Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => return Ok(None),
                 Ok(_) => return Ok(Some(used)),
                 Err(error) => {
-                    // What rustls wants to be said about it, and not a call more: it may keep places of messages that it has not come to,
-                    // and would look for them in these bytes, or find the same mistake again.
+                    // Queue the alert of rustls, and call rustls no more: it may keep offsets of unread messages and
+                    // look for them in these bytes, or report the same error again.
                     while self.conn.wants_write()
                         && let Ok(ConnectionState::EncodeTlsData(alert)) = self.conn.process_tls_records(&mut []).state
                     {
@@ -140,10 +144,10 @@ impl Session {
         }
     }
 
-    /// Encrypts and sends, a record at a time, until the socket takes no more. Returns how much of `plain` was taken: that is never to be offered
-    /// again, though the last record of it may wait in here.
+    /// Encrypts and sends, a record at a time, until the socket takes no more. Returns the number of bytes of `plain`
+    /// taken. The caller must not pass them again, although their last record may still be queued here.
     ///
-    /// Errors: those of `send`, without "would block"; keys that are used up.
+    /// Errors: those of `send`, except "would block"; exhausted keys.
     pub(crate) fn write(
         &mut self,
         plain: &[u8],
@@ -167,9 +171,9 @@ impl Session {
         })
     }
 
-    /// Sends what waits. False if some of it still does.
+    /// Sends the queued ciphertext. Returns false if some is left.
     ///
-    /// Errors: those of `send`, without "would block".
+    /// Errors: those of `send`, except "would block".
     pub(crate) fn flush(&mut self, send: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
         if self.pending.is_empty() {
             return Ok(true);
@@ -182,16 +186,16 @@ impl Session {
         Ok(self.pending.is_empty())
     }
 
-    /// Nothing will come after what was written: the peer is to be told so by the next [`Self::flush`].
+    /// Queues the `close_notify` alert, which the next [`Self::flush`] sends.
     pub(crate) fn end(&mut self) {
-        // An alert is two bytes in a record.
+        // The alert has two bytes, plus the overhead of its record.
         let mut notify = [0; 128];
         if let Ok(length) = self.process(&mut notify, |traffic, out| traffic.queue_close_notify(out)) {
             self.pending.extend_from_slice(&notify[..length]);
         }
     }
 
-    /// What waits, at the end of its life.
+    /// Returns the queued ciphertext when the session ends.
     pub(crate) fn into_pending(self) -> Vec<u8> {
         self.pending
     }
@@ -204,7 +208,7 @@ impl Session {
         self.process(out, |traffic, out| traffic.encrypt(plain, out))
     }
 
-    /// Writes into `out` what the protocol has to say first (a new key, say), and then what `say` says.
+    /// Writes pending protocol messages (such as a key update) to `out`, then the output of `say`.
     fn process(
         &mut self,
         out: &mut [u8],
@@ -237,7 +241,7 @@ fn encode(mut encoding: EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u
     encoding.encode(&mut out[at..]).map(drop).map_err(invalid)
 }
 
-/// Until all of it is sent or `send` would block; how much was sent.
+/// Sends until all is sent or `send` would block. Returns the number of bytes sent.
 fn send_all(bytes: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<usize> {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -264,7 +268,7 @@ mod tests {
     use super::*;
     use crate::tls::stream::tests::{settings, trusting};
 
-    /// A client that shows no certificate where it has to: its mistake comes first in a flight of several messages.
+    /// Uses a client without the required certificate: its error comes first in a flight of several messages.
     #[test]
     fn after_a_mistake_an_alert_is_said_and_nothing_more() {
         let (settings, ca) = settings();

@@ -17,49 +17,51 @@ use tokio::{
 
 use super::{PeerSubject, Received, Session, Settings, challenge::read_hello};
 
-/// The first byte of a ClientHello's record. Source: RFC 8446, section 5.1.
+/// First byte of a handshake record, such as a ClientHello. Source: RFC 8446, section 5.1.
 const HANDSHAKE: u8 = 22;
-/// What a read costs of the 128 steps after which the runtime lets other connections go first: in one there may be a thousand small frames.
+/// Cost of a read in tokio's cooperative budget of 128 steps, after which other connections run. One read may return a
+/// thousand small frames.
 const READ_COST: usize = 16;
 
-/// A head and a body that together are no longer are copied into one buffer: for the kernel to gather them costs more.
+/// Maximum size of a head and body that are copied into one buffer, in bytes. For small sizes a gathered write costs
+/// more than the copy.
 const JOINED_BYTES_MAX: usize = 1024;
 
-/// A connection as hyper sees it: plain, or through TLS.
+/// Connection as hyper sees it: plain, or through TLS.
 pub(crate) struct Stream {
     tcp: TcpStream,
     tls: Option<Box<Session>>,
-    /// What was read, but not yet by hyper.
+    /// Data that was read from the socket, but not yet by hyper.
     head: BytesMut,
-    /// The socket has not taken all that hyper had for it.
+    /// True if the socket has not taken everything that hyper wrote.
     unsent: Rc<Cell<bool>>,
 }
 
-/// What a stream is made of, once hyper is done with it.
+/// Parts of a stream, once hyper has finished with it.
 pub(crate) struct Parts {
     pub(crate) tcp: TcpStream,
     pub(crate) tls: Option<Box<Session>>,
-    /// Bytes that were read, but not by hyper.
+    /// Bytes that were read from the socket, but not by hyper.
     pub(crate) head: BytesMut,
 }
 
-/// What came out of a handshake.
+/// Result of a handshake.
 pub(crate) enum Accepted {
     Client(Stream, Option<PeerSubject>),
-    /// An ACME server has seen what it asked for, and wants no more.
+    /// An ACME server received its challenge response and needs nothing else.
     Challenge,
 }
 
-/// Does the server's part of the handshake.
+/// Performs the server side of the handshake.
 ///
-/// Errors: the client's mistakes, which it was told by an alert; its silence is the caller's business.
+/// Errors: protocol errors of the client, after an alert was sent. The caller must set a timeout.
 pub(crate) async fn accept(tcp: TcpStream, settings: &Settings) -> io::Result<Accepted> {
     let Some(challenge) = &settings.challenge else {
         let mut stream = Stream::secured(tcp, settings.config.clone())?;
         std::future::poll_fn(|cx| stream.poll_handshake(cx)).await?;
         return Ok(stream.into_client(settings));
     };
-    // Two ways to be met, told apart by what is said first: who wants proof has no certificate of a device, and gets no session ticket.
+    // The ClientHello selects the configuration: an ACME server has no client certificate and gets no session ticket.
     let hello = read_hello(&tcp).await?;
     let config = if hello.is_challenge { challenge } else { &settings.config };
     let mut stream = Stream::secured(tcp, config.clone())?;
@@ -74,7 +76,7 @@ pub(crate) async fn accept(tcp: TcpStream, settings: &Settings) -> io::Result<Ac
     Ok(Accepted::Challenge)
 }
 
-/// Is this the beginning of a handshake? Nothing is taken from the stream.
+/// Returns true unless the first byte is an upper-case letter, as in plain HTTP. Does not consume the byte.
 pub(crate) async fn is_tls(tcp: &TcpStream) -> io::Result<bool> {
     let mut first = [0];
     match tcp.peek(&mut first).await? {
@@ -103,7 +105,7 @@ impl Stream {
         self.unsent.clone()
     }
 
-    /// A connection that comes back; `head` was read already.
+    /// Restores a stream from its parts; `head` was read already.
     pub(crate) fn from_parts(Parts { tcp, tls, head }: Parts) -> Self {
         Self { tcp, tls, head, unsent: Rc::default() }
     }
@@ -120,7 +122,8 @@ impl Stream {
         self.tls.as_ref().is_some_and(|tls| tls.is_resumed())
     }
 
-    /// Reads the first bytes, as long as they are those of `expected`; they are read again, first. True if all of it is there.
+    /// Reads until the first bytes are `expected` or differ from it. The bytes stay in the stream. Returns true if all
+    /// of `expected` was read.
     pub(crate) async fn starts_with(&mut self, expected: &[u8]) -> io::Result<bool> {
         while self.head.len() < expected.len() && expected.starts_with(&self.head) {
             if std::future::poll_fn(|cx| self.poll_receive(cx)).await? == 0 {
@@ -133,7 +136,7 @@ impl Stream {
     fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.tls.as_ref().is_some_and(|tls| tls.is_handshaking()) {
             let received = ready!(self.poll_receive_tls(cx));
-            // An alert, too.
+            // Send an alert before returning its error.
             let flushed = self.poll_flush_tls(cx);
             if received? == Received::End {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
@@ -143,13 +146,13 @@ impl Stream {
         self.poll_flush_tls(cx)
     }
 
-    /// Appends to `head`; how much, so 0 at the end.
+    /// Appends received data to `head`. Returns the number of bytes, 0 at the end of the stream.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let before = self.head.len();
         loop {
             let ended = if self.tls.is_some() {
                 let received = ready!(self.poll_receive_tls(cx));
-                // An answer to a new key or an alert: nobody waits for it, so what does not leave now leaves with the next answer.
+                // Flush a response to a key update, or an alert. It is not urgent: the rest leaves with the next write.
                 let _ = self.poll_flush_tls(cx)?;
                 received? == Received::End
             } else {
@@ -176,7 +179,7 @@ impl Stream {
         }
     }
 
-    /// What was read from the socket before there was a session.
+    /// Passes bytes to the session that were read from the socket before the session existed.
     fn take_tls(&mut self, received: &[u8]) -> io::Result<()> {
         let Self { tls: Some(tls), head, .. } = self else { return Ok(()) };
         let copy = |buffer: &mut [u8]| {
@@ -281,7 +284,7 @@ impl AsyncWrite for Stream {
         written
     }
 
-    /// Not through TLS: hyper then puts head and body together, into one record.
+    /// Returns false for TLS, so that hyper joins head and body, which then share one record.
     fn is_write_vectored(&self) -> bool {
         self.tls.is_none() && self.tcp.is_write_vectored()
     }
@@ -302,7 +305,7 @@ pub(super) mod tests {
     use super::*;
     use crate::tls::{ACME_TLS, ClientSubject};
 
-    /// Of a server whose clients have to show a certificate, while an ACME server is awaited.
+    /// Returns the settings of a server that requires client certificates, while an ACME challenge is pending.
     pub fn settings() -> (Settings, CertificateDer<'static>) {
         let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -336,7 +339,8 @@ pub(super) mod tests {
         config
     }
 
-    /// What becomes of a client that offers these, in pieces of so many bytes, and what it reads.
+    /// Connects a client with these ALPN protocols, in pieces of `piece` bytes. Returns whether the server saw a
+    /// challenge, and what the client read.
     async fn meets(
         settings: &Settings,
         ca: &CertificateDer<'static>,
@@ -379,7 +383,7 @@ pub(super) mod tests {
             let (is_challenge, read) = meets(&settings, &ca, &[ACME_TLS], piece).await;
             assert!(is_challenge && read.as_ref().is_ok_and(Vec::is_empty), "{piece} {read:?}");
         }
-        // Whoever offers more, or other things, is a client: here one without the certificate that it has to show.
+        // A hello with other or further protocols is a client's. This client lacks the required certificate.
         for alpn in [&[ACME_TLS, b"http/1.1"][..], &[b"http/1.1", ACME_TLS], &[b"h2"], &[]] {
             let (is_challenge, read) = meets(&settings, &ca, alpn, 1 << 16).await;
             assert!(!is_challenge && read.is_err(), "{alpn:?} {read:?}");

@@ -23,10 +23,10 @@ use crate::{
     tls,
 };
 
-/// The largest datagram that there is.
+/// Maximum size of a UDP datagram, in bytes.
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
-/// Where everything comes by: all in one thread.
+/// Connects the TURN server with its sockets. Everything runs on one thread.
 pub struct Desk {
     server: RefCell<Server>,
     ports: RefCell<Ports>,
@@ -35,7 +35,7 @@ pub struct Desk {
     last_stream: Cell<u64>,
     pub datagrams: UdpSocket,
     is_ipv6: bool,
-    /// What was received last, and what is said of it. Nobody keeps them.
+    /// Scratch buffers for the last received message and its response. Their content is not kept.
     pub buffer: RefCell<Vec<u8>>,
     answer: RefCell<Vec<u8>>,
     pub limits: Arc<Limits>,
@@ -51,11 +51,13 @@ struct Relay {
     task: JoinHandle<()>,
 }
 
-/// Opens what the server asks for.
+/// Opens relay sockets for the server.
 struct Opener<'a>(&'a Rc<Desk>);
 
 impl Desk {
-    /// Errors: the system gives no chance.
+    /// Creates the server.
+    ///
+    /// Errors: the system has no random numbers.
     pub fn new(rules: Rules, ports: Ports, datagrams: UdpSocket, settings: Settings) -> io::Result<Rc<Self>> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
@@ -81,7 +83,7 @@ impl Desk {
     }
 
     pub fn handle_datagram(self: &Rc<Self>, client: Client, datagram: &[u8]) {
-        // Who has a relay has said who it is, and has a rate of its own.
+        // A client with an allocation is authenticated, and has its own rate limit.
         if self.is_known(client) || self.limits.take_datagram(client.address().ip()) {
             self.handle(client, datagram);
         } else {
@@ -89,7 +91,7 @@ impl Desk {
         }
     }
 
-    /// A datagram, or one message of a stream.
+    /// Handles a datagram, or one message of a stream.
     pub fn handle(self: &Rc<Self>, client: Client, message: &[u8]) {
         let mut answer = self.answer.borrow_mut();
         let mut server = self.server.borrow_mut();
@@ -119,7 +121,7 @@ impl Desk {
         self.close_relays(&mut server);
     }
 
-    /// A new stream, and what it is to send.
+    /// Registers a new stream. Returns its id and its send queue.
     pub fn connect(&self, from: SocketAddr) -> (Client, Rc<Outgoing>) {
         let id = self.last_stream.get() + 1;
         self.last_stream.set(id);
@@ -137,7 +139,7 @@ impl Desk {
         self.close_relays(&mut server);
     }
 
-    /// Nobody is served any more.
+    /// Closes all relays and streams.
     pub fn close(&self) {
         self.relays.borrow_mut().drain().for_each(|(_, relay)| relay.task.abort());
         self.streams.borrow().values().for_each(|outgoing| outgoing.end());
@@ -163,7 +165,7 @@ impl Desk {
         }
     }
 
-    /// A socket of IPv6 that hears IPv4, too, wants such addresses in its own clothes.
+    /// Converts an IPv4 address to an IPv4-mapped one if the socket is dual-stack IPv6.
     fn on_the_wire(&self, to: SocketAddr) -> SocketAddr {
         match to.ip() {
             IpAddr::V4(ip) if self.is_ipv6 => SocketAddr::new(ip.to_ipv6_mapped().into(), to.port()),
@@ -171,7 +173,7 @@ impl Desk {
         }
     }
 
-    /// Does not go back when somebody sets the clock.
+    /// Returns the time in milliseconds since 1970. Never goes back, even if the system clock is set.
     fn now_ms(&self) -> u64 {
         self.started_ms + self.started.elapsed().as_millis() as u64
     }
@@ -198,7 +200,7 @@ impl Relays for Opener<'_> {
     }
 }
 
-/// What peers send to a relay.
+/// Forwards datagrams from peers to the client of a relay.
 async fn hear(desk: Rc<Desk>, id: RelayId, socket: Rc<UdpSocket>) {
     loop {
         if socket.readable().await.is_err() {
@@ -216,7 +218,7 @@ async fn hear(desk: Rc<Desk>, id: RelayId, socket: Rc<UdpSocket>) {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Nobody was there where something was sent to.
+                // An ICMP error for an earlier datagram: its destination is unreachable.
                 Err(_) => {}
             }
         }

@@ -1,14 +1,14 @@
-//! The sockets of the TURN and STUN server: one port for datagrams, streams and TLS, and one socket for each relay.
+//! TURN and STUN server: one port for UDP, TCP and TLS, and one UDP socket for each relay.
 //!
-//! - this file: what it is set up with, its port, and the thread's tasks
-//! - [`desk`]: what has come from clients and peers is brought to [`millrace_rtc::turn::Server`], and what it says is done
-//! - [`relays`]: sockets in the range of ports that is kept for them
+//! - this file: settings, the port, and the tasks of the thread
+//! - [`desk`]: passes messages from clients and peers to [`millrace_rtc::turn::Server`], and executes its results
+//! - [`relays`]: opens relay sockets in the configured port range
 //! - [`stream`]: clients over TCP and TLS, on the same port
-//! - [`offer`]: `POST /v1/turn`: where it is, and credentials that are good for a while
-//! - [`peers`]: whom relays may speak to
+//! - [`offer`]: `POST /v1/turn`: the server's URLs and short-lived credentials
+//! - [`peers`]: the policy for peer addresses
 //!
-//! It runs in a thread of its own: what is relayed touches no channel, so there is nothing to share with a shard, and a busy relay holds up no
-//! reader. One thread is all it has.
+//! The server runs on one thread of its own. Relayed data touches no channel, so there is no state to share with a
+//! shard, and a busy relay delays no reader.
 //!
 //! Source: docs/turn.md; docs/adr/0007.
 
@@ -38,33 +38,33 @@ pub use peers::{BadPeers, Peers};
 use crate::{framed, limits::Limits, tls};
 use desk::Desk;
 
-/// Room of the port for what has come and for what is to go.
+/// Send and receive buffer of the port, in bytes.
 const SOCKET_BYTES: usize = 4 << 20;
-/// Datagrams that are taken from one socket before other tasks get their turn.
+/// Maximum number of datagrams received from one socket before other tasks run.
 const TURN_DATAGRAMS: usize = 64;
 
-/// What the server is set up with.
+/// Settings of the server.
 pub struct Settings {
-    /// Addresses that peers and clients are told instead of the sockets' own; at most one of each family counts.
+    /// Addresses to advertise instead of the sockets' own; only the first of each family is used.
     pub public: Vec<IpAddr>,
-    /// Ports of relays.
+    /// Port range of the relays.
     pub relay_ports: RangeInclusive<u16>,
     pub allocations_max: usize,
     pub allocations_per_user_max: usize,
     pub lifetime_max: Duration,
-    /// Of all allocations of one user, both ways; 0: no limit.
+    /// Maximum payload bytes per second of all allocations of one user, both directions together; 0: no limit.
     pub bytes_per_s_max: u64,
     pub peers_allowed: Vec<Peers>,
-    /// A client on a stream that takes nothing for so long is cut off.
+    /// Timeout after which a stream client that reads nothing is disconnected.
     pub write_timeout: Duration,
     pub credentials: Arc<Credentials>,
     pub limits: Arc<Limits>,
     pub figures: Arc<Figures>,
-    /// TLS on the same port, as on the others.
+    /// TLS settings for the same port, as on the other ports.
     pub tls: Option<watch::Receiver<tls::Settings>>,
 }
 
-/// Where clients come in.
+/// Bound sockets for clients.
 pub struct Port {
     datagrams: UdpSocket,
     streams: TcpListener,
@@ -72,9 +72,9 @@ pub struct Port {
 }
 
 impl Port {
-    /// The same number for datagrams and streams; port 0 takes a free one.
+    /// Binds UDP and TCP to the same port number; port 0 takes a free one.
     ///
-    /// Errors: the address is taken, or not ours.
+    /// Errors: the address is in use, or not an address of this machine.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let (datagrams, streams) = framed::bind(address, SOCKET_BYTES)?;
         Ok(Self { address: datagrams.local_addr()?, datagrams, streams })
@@ -84,20 +84,21 @@ impl Port {
         self.address
     }
 
-    /// The addresses of this family that clients and peers are told. `own`: those of this machine, for a port that listens on all of them.
+    /// Returns the address of this family to advertise to clients and peers. `own`: addresses of this machine, for a
+    /// port that listens on all of them.
     pub fn told(&self, public: &[IpAddr], own: &[IpAddr], is_ipv6: bool) -> Option<IpAddr> {
         let ip = self.address.ip();
         let is_wanted = |ip: &&IpAddr| ip.is_ipv6() == is_ipv6;
         let is_served = ip.is_ipv6() == is_ipv6 || ip.is_ipv6() && ip.is_unspecified();
         let own = if ip.is_unspecified() { own } else { std::slice::from_ref(&ip) };
-        // What is link-local means something else to everybody.
+        // A link-local address has no meaning on other links.
         let is_told = |ip: &&IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         is_served
             .then(|| public.iter().find(is_wanted).or_else(|| own.iter().filter(is_told).find(is_wanted)).copied())?
     }
 }
 
-/// Serves clients until `stop` is there. Must run inside a `LocalRuntime` or a `LocalSet`.
+/// Serves clients until `stop` completes. Must run inside a `LocalRuntime` or a `LocalSet`.
 ///
 /// Errors: the runtime cannot watch the sockets.
 pub async fn serve(port: Port, own: &[IpAddr], settings: Settings, stop: impl Future<Output = ()>) -> io::Result<()> {
@@ -138,7 +139,7 @@ async fn receive(desk: Rc<Desk>) {
                     desk.handle_datagram(client, &buffer[..length]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Nobody was there where something was sent to.
+                // An ICMP error for an earlier datagram: its destination is unreachable.
                 Err(_) => {}
             }
         }

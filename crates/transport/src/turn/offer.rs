@@ -1,4 +1,4 @@
-//! `POST /v1/turn`: what `RTCPeerConnection` wants as its `iceServers`. Source: docs/protocol.md, "A relay".
+//! `POST /v1/turn`: returns the `iceServers` for an `RTCPeerConnection`. Source: docs/protocol.md, "A relay".
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,24 +16,24 @@ use crate::{
     http::{Context, Query, Response, json},
 };
 
-/// Where relays are had, and credentials for them. One for all shards.
+/// TURN URLs and short-lived credentials, if a relay is configured. All shards share one offer.
 pub struct Offer {
     pub credentials: Arc<Credentials>,
-    /// Such as `turn:192.0.2.1:3478?transport=udp`.
+    /// URLs such as `turn:192.0.2.1:3478?transport=udp`.
     pub urls: Vec<String>,
-    /// How long credentials are good, unless the token of whoever asks ends sooner.
+    /// Lifetime of credentials, unless the caller's token expires sooner.
     pub ttl: Duration,
 }
 
-/// What a client is given.
+/// Response to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IceServers {
     pub ice_servers: Vec<IceServer>,
-    /// Seconds until nothing can be begun with it any more.
+    /// Lifetime of the credentials in seconds. Existing allocations may outlive them.
     pub ttl_s: u64,
 }
 
-/// Source: WebRTC 1.0, section 4.2.4.
+/// One ICE server. Source: WebRTC 1.0, section 4.2.4.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IceServer {
     pub urls: Vec<String>,
@@ -42,9 +42,10 @@ pub struct IceServer {
 }
 
 impl Offer {
-    /// The servers, and credentials of this grant's subject that end with its token. `now_s`: since 1970.
+    /// Returns the servers, and credentials for the grant's subject that expire with its token at the latest. `now_s`:
+    /// since 1970.
     ///
-    /// Whoever calls has asked whether the grant lets its owner do anything at all.
+    /// The caller must check first that the grant allows anything at all.
     pub fn ice_servers(&self, grant: &Grant, now_s: u64) -> IceServers {
         let ttl_s =
             grant.expires_s.map_or(u64::MAX, |expires_s| expires_s.saturating_sub(now_s)).min(self.ttl.as_secs());
@@ -53,7 +54,7 @@ impl Offer {
         IceServers { ice_servers: vec![server], ttl_s }
     }
 
-    /// How a server of ours is called: by a name, or by its addresses.
+    /// Returns the URLs of the built-in server: by host name, or by its addresses if `host` is empty.
     pub fn urls(host: &str, told: &[IpAddr], port: u16, is_tls: bool) -> Vec<String> {
         let hosts: Vec<String> = match host {
             "" => told.iter().map(|ip| SocketAddr::new(*ip, port).to_string()).collect(),
@@ -66,12 +67,14 @@ impl Offer {
     }
 }
 
-/// The servers for whoever joins a room or makes a session of media; none where there is no relay.
+/// Returns the servers for a caller that joins a room or creates a media session; empty if no relay is configured.
 pub(crate) fn for_caller(context: &Context, caller: &Caller) -> Vec<IceServer> {
     context.turn().map_or_else(Vec::new, |offer| offer.ice_servers(&caller.grant, unix_s()).ice_servers)
 }
 
-/// Errors: `not_found` where there is none to be had, and those of [`Caller::may_anything`].
+/// Answers `POST /v1/turn`.
+///
+/// Errors: `not_found` if no relay is configured.
 pub(crate) fn answer(context: &Context, parts: &Parts, caller: &Caller) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
     let Some(offer) = context.turn() else {

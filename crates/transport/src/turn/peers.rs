@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{BadNetwork, Network};
 
-/// Whom relays may speak to: machines out in the internet, or those of a network.
+/// Peer addresses that relays may send to: public internet addresses, or those of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Peers {
@@ -17,7 +17,8 @@ pub enum Peers {
 #[error("{0}; or `public`")]
 pub struct BadPeers(#[from] BadNetwork);
 
-/// What it comes to. Where nothing is said: public addresses, and of a server on loopback those of loopback, too.
+/// Returns the policy for peer addresses. An empty list allows public addresses, and loopback addresses if the server
+/// listens on loopback.
 pub fn policy(mut allowed: Vec<Peers>, is_loopback: bool) -> impl Fn(IpAddr) -> bool + Send {
     if allowed.is_empty() {
         allowed.push(Peers::Public);

@@ -7,24 +7,25 @@ use std::{
 use millrace_rtc::turn::NoRelay;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Ports that are tried for one relay, beginning anywhere in the range.
+/// Maximum number of ports tried for one allocation, from a random start in the range.
 const ATTEMPTS: usize = 256;
-/// Room of a relay for what its peers have sent.
+/// Receive buffer of a relay, in bytes.
 const SOCKET_BYTES: usize = 256 << 10;
 
-/// The ports that are kept for relays.
+/// Port range of the relays.
 pub struct Ports {
     range: RangeInclusive<u16>,
-    /// Of each family: where its sockets are bound, and what peers are told.
+    /// Bind address and advertised address of each family.
     families: [Option<(IpAddr, IpAddr)>; 2],
-    /// Where the next search begins, so that a port that was given back rests for a while; begins anywhere.
+    /// Offset of the next search in the range, random at first. It only increases, so that a closed port is not reused
+    /// at once.
     next: u32,
 }
 
 impl Ports {
-    /// `told`: what peers are told, of IPv4 and of IPv6, where the server has such.
+    /// Creates the port range. `told`: advertised addresses for IPv4 and IPv6, if the server has them.
     ///
-    /// Errors: the system gives no chance.
+    /// Errors: the system has no random numbers.
     pub fn new(listen: IpAddr, told: [Option<IpAddr>; 2], range: RangeInclusive<u16>) -> io::Result<Self> {
         let any = |is_ipv6| match (listen.is_unspecified(), is_ipv6) {
             (false, _) => listen,
@@ -35,7 +36,7 @@ impl Ports {
         Ok(Self { range, families, next: getrandom::u32().map_err(io::Error::other)? })
     }
 
-    /// So many sockets on consecutive ports, and how peers reach the first.
+    /// Opens `count` sockets on consecutive ports. Returns the advertised address of the first, and the sockets.
     pub fn open(
         &mut self,
         count: usize,
@@ -52,7 +53,7 @@ impl Ports {
                 continue;
             }
             let ports = (port..).map_while(|port| u16::try_from(port).ok()).take(count);
-            // Another program has it.
+            // Another program uses the port.
             let Ok(sockets) = ports.map(|port| bind(SocketAddr::new(ip, port))).collect::<io::Result<Vec<_>>>() else {
                 continue;
             };
@@ -65,7 +66,7 @@ impl Ports {
 fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {
-        // Else an address of IPv4 in the clothes of IPv6 would be reached.
+        // Otherwise the socket would also accept IPv4-mapped addresses.
         socket.set_only_v6(true)?;
     }
     let _ = socket.set_recv_buffer_size(SOCKET_BYTES);

@@ -16,12 +16,12 @@ use crate::{
     tls::{self, Accepted, Stream},
 };
 
-/// How long somebody without a relay may be silent.
+/// Idle timeout of a client without an allocation.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Largest message of somebody without a relay: names, passwords and all have room.
+/// Maximum size of a message from a client without an allocation, in bytes; enough for all names and credentials.
 const STRANGER_BYTES_MAX: usize = 2048;
 const READ_BYTES: usize = 16 << 10;
-/// First byte of a TLS handshake; of a message it is another. Source: RFC 8446, section 5.1; RFC 7983.
+/// First byte of a TLS handshake; no TURN message begins with it. Source: RFC 8446, section 5.1; RFC 7983.
 const HANDSHAKE: u8 = 22;
 
 pub async fn accept(desk: Rc<Desk>, listener: TcpListener) {
@@ -55,7 +55,7 @@ async fn connection(
     }
 }
 
-/// Plain, or after a handshake: the first byte says which.
+/// Returns the stream, after a TLS handshake if the first byte begins one.
 async fn begin(stream: TcpStream, acceptor: Option<Rc<tls::Acceptor>>) -> io::Result<Stream> {
     let mut first = [0];
     timeout(SILENCE_MAX, stream.peek(&mut first)).await??;
@@ -65,7 +65,8 @@ async fn begin(stream: TcpStream, acceptor: Option<Rc<tls::Acceptor>>) -> io::Re
     let acceptor = acceptor.ok_or(io::ErrorKind::Unsupported)?;
     let _under_way = acceptor.permit().ok_or(io::ErrorKind::ConnectionRefused)?;
     let mut settings = acceptor.settings();
-    // What is spoken here is none of what the other port offers (RFC 7443 has names for it, which few clients say).
+    // Clear the ALPN protocols: this port does not speak HTTP. Few clients send the names that RFC 7443 defines for
+    // TURN.
     let mut config = (*settings.config).clone();
     config.alpn_protocols.clear();
     settings.config = Arc::new(config);
@@ -99,7 +100,7 @@ async fn read(desk: &Rc<Desk>, client: Client, mut stream: ReadHalf<Stream>) -> 
             received.advance(length);
         }
         if received.is_empty() {
-            // Who is silent holds nothing.
+            // Free the buffer of an idle stream.
             received = BytesMut::new();
         }
         tokio::task::yield_now().await;

@@ -5,7 +5,7 @@ use opus_pure::{Application, OpusEncoder};
 use super::*;
 use crate::mixer::{FRAME, Mixer};
 
-/// A room whose sound is mixed, in the time of the net.
+/// A room with mixed audio, which runs by the clock of its [`Net`].
 struct Mixed {
     net: Net,
     inputs: Rc<RefCell<Vec<Input>>>,
@@ -27,7 +27,7 @@ impl Mixed {
         mixed
     }
 
-    /// One hums for so many packets of 20 ms.
+    /// One member sends a tone for this number of packets, 20 ms each.
     fn hum(&mut self, from: usize, packets: u32) {
         for _ in 0..packets {
             let tone = |at: usize| 0.3 * ((self.said as usize * FRAME + at) as f32 * 0.06).sin();
@@ -55,7 +55,7 @@ impl Mixed {
         }
     }
 
-    /// The lines over which packets came since the last time, and how many.
+    /// Returns the lines on which packets arrived since the last call, and the number of packets.
     fn heard(&mut self, at: usize) -> (Vec<usize>, usize) {
         let events = std::mem::take(&mut self.net.clients[at].out.events).into_iter();
         let packet = |event| match event {

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use super::*;
 use crate::{MediaClient, MediaEvent, MediaOutput, room::Muted};
 
-/// Clients around a switch, with time that is an input; every `lose`th datagram from the switch is lost (0: none).
+/// Clients around an SFU, with simulated time. Every `lose`th datagram from the SFU is lost (0: none).
 struct Net {
     switch: Switch,
     clients: Vec<Client>,
@@ -14,7 +14,7 @@ struct Net {
     lose: usize,
     sent: usize,
     waiting: Vec<(SocketAddr, Vec<u8>)>,
-    /// Does not look at what it is offered.
+    /// Member that ignores the offers of the SFU.
     deaf: Option<MemberId>,
 }
 
@@ -58,7 +58,7 @@ impl Net {
         self.clients.len() - 1
     }
 
-    /// Lets `span` pass, and answers the switch's offers.
+    /// Runs the network for the time `span`, and answers the SFU's offers.
     fn run(&mut self, span: Duration) {
         let end = self.now + span;
         while self.now < end {
@@ -110,14 +110,15 @@ impl Net {
         }
     }
 
-    /// So many pictures of one packet each, 20 ms apart; the first, and each that was asked for, is a key frame.
+    /// Sends this number of video frames, one packet each, 20 ms apart. The first frame and each requested one are
+    /// keyframes.
     fn talk(&mut self, from: usize, pictures: usize) {
         let mut key = true;
         for n in 0..pictures {
             key |= self.clients[from].out.events.iter().any(|event| matches!(event, MediaEvent::KeyframeWanted { .. }));
             self.clients[from].out.events.retain(|event| !matches!(event, MediaEvent::KeyframeWanted { .. }));
             let client = &mut self.clients[from];
-            // A descriptor without extension, and the picture's own head: its lowest bit is 0 for a key frame.
+            // A descriptor without extension, and the header of the frame: its lowest bit is 0 for a keyframe.
             let payload: Arc<[u8]> =
                 [&[0x10, u8::from(!key)], (n as u32).to_be_bytes().as_slice(), &[7; 500]].concat().into();
             client.end.send(0, (n as u32 * 1800, true, payload), self.now, &mut client.out).unwrap();
@@ -126,7 +127,7 @@ impl Net {
         }
     }
 
-    /// The numbers of the pictures that a client was sent, and how often it was sent a key frame.
+    /// Returns the numbers of the frames that a client received, and the number of keyframes among them.
     fn seen(&self, at: usize) -> (Vec<u32>, usize) {
         let packets = self.clients[at].out.events.iter().filter_map(|event| match event {
             MediaEvent::Packet { payload, .. } => Some(payload),
@@ -215,7 +216,7 @@ fn an_offer_that_a_member_has_crossed_with_its_own_is_made_again() {
     let mut net = Net::new();
     let a = net.join("a", Role::Member, VIDEO, &[]);
     net.run(SETTLED);
-    // What it is offered of b is on its way when it offers something itself.
+    // The SFU's offer of b's track is still unanswered when the client makes an offer itself.
     let id = net.clients[a].id;
     net.deaf = Some(id);
     let b = net.join("b", Role::Member, VIDEO, &[]);
@@ -268,7 +269,7 @@ fn a_room_has_so_many_members_and_a_name_is_free_when_the_last_has_left() {
     let id = net.clients[a].id;
     net.switch.leave(id, now, &mut |_, _| {});
     assert!(matches!(net.switch.accept_offer(id, &offer, now, &mut |_, _| {}), Err(Refused::Gone)));
-    // Nobody is heard of any more: both are forgotten, with all that was known of them.
+    // The clients are silent from now on: the SFU removes both members and all their state.
     net.clients.clear();
     for _ in 0..100 {
         net.now += Duration::from_secs(1);
@@ -317,7 +318,7 @@ fn a_defect_ends_the_member_that_it_is_under_and_nobody_else() {
     assert_eq!(reports.iter().map(|report| report.name.as_str()).collect::<Vec<_>>(), ["a", "c"]);
 }
 
-/// As the packets say that pass: nothing is decoded.
+/// The levels come from the header extension of the packets; no audio is decoded.
 #[test]
 fn the_loudest_has_the_floor_until_another_is_or_it_goes() {
     let mut net = Net::new();

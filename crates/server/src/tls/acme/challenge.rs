@@ -9,25 +9,27 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-/// Proofs that names lead here, one for each name that is asked about. Source: RFC 8737, section 3.
+/// Challenge certificates, one for each domain that is being validated. Source: RFC 8737, section 3.
 #[derive(Clone, Debug, Default)]
 pub struct Proofs(HashMap<String, Arc<CertifiedKey>>);
 
 impl Proofs {
-    /// `digest`: SHA-256 of what the ACME server wants to see.
+    /// Adds the certificate of a domain. `digest`: SHA-256 digest of the key authorization.
     pub fn add(&mut self, domain: &str, digest: &[u8]) -> anyhow::Result<()> {
         let mut params = CertificateParams::new([domain.to_owned()])?;
         params.distinguished_name = DistinguishedName::new();
         params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
         let key = KeyPair::generate()?;
         let chain = vec![params.self_signed(&key)?.into()];
-        // Not checked against its key, as others are: what makes it a proof is critical, and unknown to who checks.
+        // The certificate is not checked against its key, as others are: its critical ACME extension is unknown to the
+        // check.
         let key = ring::sign::any_supported_type(&key.into())?;
         self.0.insert(domain.to_owned(), Arc::new(CertifiedKey::new(chain, key)));
         Ok(())
     }
 
-    /// How whoever asks for a proof is met: no certificate is asked of it, and no ticket given to it that could be resumed elsewhere.
+    /// Returns the TLS configuration for ACME servers. It requests no client certificate, and issues no session tickets
+    /// that could be resumed elsewhere.
     pub fn config(&self) -> anyhow::Result<Arc<ServerConfig>> {
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();

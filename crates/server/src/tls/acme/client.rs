@@ -5,21 +5,21 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 
-/// For one answer of the ACME server.
+/// Timeout of one response of the ACME server.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Largest one: a chain of certificates is a few kilobytes.
+/// Maximum size of a response, in bytes; a certificate chain has a few kilobytes.
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 
-/// How the ACME server is asked: nothing that it answers takes memory or time without end.
+/// HTTP client for ACME servers. The size and the duration of every response are limited.
 #[derive(Clone)]
 pub struct Client(reqwest::Client);
 
 impl Client {
-    /// `ca`: a file with whom to trust (PEM); empty: whom this machine trusts.
+    /// Creates a client. `ca`: file with trusted CA certificates (PEM); empty: the CAs that this machine trusts.
     ///
-    /// Errors: a file that is missing or no PEM.
+    /// Errors: a file that is missing or not PEM.
     pub fn new(ca: &str) -> anyhow::Result<Self> {
-        // reqwest takes the provider of the process; whoever was first is as good.
+        // reqwest uses the provider of the process. It does not matter if another provider was installed first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client =
             reqwest::Client::builder().https_only(true).redirect(reqwest::redirect::Policy::none()).timeout(ANSWER);
@@ -58,7 +58,7 @@ impl HttpClient for Client {
     }
 }
 
-/// All that is known of it, not only that something went wrong.
+/// Converts an error, with all its causes in the message.
 fn told(error: reqwest::Error) -> Error {
     let causes = successors(Some(&error as &dyn std::error::Error), |error| error.source());
     Error::Other(causes.map(ToString::to_string).collect::<Vec<_>>().join(": ").into())

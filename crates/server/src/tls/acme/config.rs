@@ -4,24 +4,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::tls::files;
 
-/// Most names of one certificate. Source: Let's Encrypt, "Rate Limits".
+/// Maximum number of domains of one certificate. Source: Let's Encrypt, "Rate Limits".
 const DOMAINS_MAX: usize = 100;
 
-/// Certificates that the server gets by itself (RFC 8555), each challenge answered on its own port (RFC 8737).
+/// Settings of ACME (RFC 8555): certificates that the server requests itself. It answers each challenge on its own port
+/// (RFC 8737).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Names that lead here; empty: none are got.
+    /// Domains to request certificates for. Empty disables ACME.
     pub domains: Vec<String>,
-    /// The operator accepts the terms of service of whoever signs.
+    /// True if the operator accepts the terms of service of the certificate authority.
     pub accept_terms: bool,
-    /// Mail addresses that may be told of trouble.
+    /// Mail addresses to which the certificate authority may report problems.
     pub contact: Vec<String>,
-    /// URL of the directory of whoever signs.
+    /// URL of the certificate authority's ACME directory.
     pub directory: String,
-    /// Whom to trust as its server (PEM); empty: whom this machine trusts.
+    /// File with CA certificates that the ACME server's own certificate must chain to (PEM). Empty: the CAs that this
+    /// machine trusts.
     pub ca: String,
-    /// Folder for the account's key and the certificates; empty: one of the user's data.
+    /// Folder for the account key and the certificates. Empty: a folder in the user's data directory.
     pub cache: String,
 }
 
@@ -43,7 +45,7 @@ impl Config {
         !self.domains.is_empty()
     }
 
-    /// What there is no default for is the folder of the user's data.
+    /// Returns the folder for the account key and the certificates.
     pub fn cache(&self) -> PathBuf {
         match self.cache.as_str() {
             "" => files::data_dir("acme"),
@@ -51,9 +53,9 @@ impl Config {
         }
     }
 
-    /// Checks what types cannot.
+    /// Checks what the types cannot express.
     ///
-    /// Errors: the key, and what it may be.
+    /// Errors: the key and its allowed values.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if !self.is_on() {
             let what = "has no effect without `tls.acme.domains` (--tls-acme DOMAIN)";
@@ -79,7 +81,8 @@ impl Config {
     }
 }
 
-/// Source: RFC 1123, section 2.1; RFC 1035, section 2.3.4.
+/// Returns true if this is a host name in lower case, not an IP address. Source: RFC 1123, section 2.1; RFC 1035,
+/// section 2.3.4.
 fn is_domain(name: &str) -> bool {
     let is_label = |label: &str| {
         let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -1,14 +1,14 @@
-//! Certificates from an ACME server (RFC 8555), got at start and renewed when two thirds of their life are over.
+//! Certificates from an ACME server (RFC 8555), requested at start and renewed after two thirds of their lifetime.
 //!
 //! ```text
-//!   start ── the cache has one ──► resting ── two thirds are over ──► ordering ◄───── SIGHUP, or it was long enough ───┐
-//!     │                               ▲                                ▲  │  │                                        │
-//!     └── it has none ────────────────┼────────────────────────────────┘  │  └── an error, counted and told ──► pausing ┘
-//!                                     └── signed, kept, shown from now on ┘
+//!   start ── certificate in the cache ──► resting ── two thirds over ──► ordering ◄── SIGHUP, or end of the pause ──┐
+//!     │                                      ▲                             ▲ │ │                                    │
+//!     └── no certificate ────────────────────┼─────────────────────────────┘ │ └── error, counted, logged ► pausing ┘
+//!                                            └── issued, cached, in use ─────┘
 //! ```
 //!
-//! The protocol is `instant-acme`'s; when to order, what is kept and how a challenge is answered stands here. What an ACME server says is
-//! bounded, and may go to the log; keys never do.
+//! The `instant-acme` crate implements the protocol. This module decides when to order, what to keep, and how to answer
+//! a challenge. Messages of an ACME server are limited in size and may be logged; keys are never logged.
 
 mod challenge;
 mod client;
@@ -47,19 +47,19 @@ use self::{
 };
 use super::Spoken;
 
-/// For an order, from the first request to the certificate.
+/// Timeout of an order, from the first request to the certificate.
 const ORDER: Duration = Duration::from_secs(5 * 60);
-/// For what the ACME server does between two requests of ours.
+/// Timeout of each step that the ACME server performs between two of our requests.
 const STEP: Duration = Duration::from_secs(90);
-/// After an error; doubled with each that follows. Let's Encrypt allows five failures per name and hour.
+/// Pause after an error, doubled with each further error. Let's Encrypt allows five failures per domain and hour.
 const PAUSE: Duration = Duration::from_secs(60);
 const PAUSE_MAX: Duration = Duration::from_secs(6 * 60 * 60);
-/// Longest time without a look at the clock: it may be set, and a machine may sleep.
+/// Maximum time between two checks of the clock: the clock may be set, and a machine may sleep.
 const LOOK: Duration = Duration::from_secs(60 * 60);
-/// Most of an error that is logged, in characters.
+/// Maximum number of characters of an error in the log.
 const TOLD_MAX: usize = 1000;
 
-/// An account, its cache and what became of its orders.
+/// ACME account, its cache, and the results of its orders.
 pub struct Acme {
     config: Config,
     store: Arc<Store>,
@@ -69,16 +69,16 @@ pub struct Acme {
     pub figures: Arc<Figures>,
 }
 
-/// For `/metrics`.
+/// Metrics of ACME.
 #[derive(Default)]
 pub struct Figures {
     pub certificates: AtomicU64,
     pub errors: AtomicU64,
-    /// When the certificate that is shown ends, in seconds since 1970; 0: there is none.
+    /// Expiry of the certificate in use, in seconds since 1970; 0: there is none.
     pub expires_s: AtomicU64,
 }
 
-/// Stands where a certificate is missing: every handshake fails, and the first one is told of.
+/// Resolver without a certificate: every handshake fails, and the first failure is logged.
 #[derive(Debug, Default)]
 pub struct NoneYet(AtomicBool);
 
@@ -92,9 +92,9 @@ impl ResolvesServerCert for NoneYet {
 }
 
 impl Acme {
-    /// Also gives what the cache holds, if it is for these names and has not expired.
+    /// Opens the cache. Also returns the cached certificate, if it covers these domains and has not expired.
     ///
-    /// Errors: a cache that cannot be written, a `ca` that is none.
+    /// Errors: a cache that cannot be written, or an invalid `ca`.
     pub fn open(config: &Config) -> anyhow::Result<(Self, Option<Arc<CertifiedKey>>)> {
         let store = Store::open(&config.cache(), &config.directory)?;
         let issued = store.certificate(&config.domains).unwrap_or_else(|error| {
@@ -111,12 +111,12 @@ impl Acme {
         Ok((Self { config: config.clone(), store: Arc::new(store), client, issued, again, figures }, identity))
     }
 
-    /// Whoever waits for the end of a pause waits no longer.
+    /// Ends a pause after an error, so that the next order starts at once.
     pub fn try_again(&self) {
         self.again.notify_one();
     }
 
-    /// Keeps what is spoken certified, until `stop` is there.
+    /// Starts the thread that requests and renews certificates for `spoken`, until `stop` completes.
     ///
     /// Errors: the system refuses a thread.
     pub(super) fn start(
@@ -141,7 +141,7 @@ impl Acme {
                     () = stop => {}
                 }
             });
-            // Somebody may still wait for a name server that does not answer.
+            // A task may still wait for a DNS server that does not respond.
             runtime.shutdown_background();
         })
     }
@@ -198,10 +198,10 @@ impl Keeper {
 
     async fn rest(&self, until: SystemTime) {
         while let Ok(left) = until.duration_since(SystemTime::now()) {
-            // A little more: what is over to the second is over.
+            // Sleep a little longer, so that the deadline has certainly passed.
             sleep(left.min(LOOK) + Duration::from_millis(10)).await;
         }
-        // Asked for while there was nothing to repeat.
+        // Discard a retry that was requested while there was nothing to retry.
         let _ = timeout(Duration::ZERO, self.again.notified()).await;
     }
 
@@ -220,6 +220,8 @@ impl Keeper {
         let _ = timeout(pause, self.again.notified()).await;
     }
 
+    /// Orders a certificate and puts it in use.
+    ///
     /// Errors: a message for the operator, including the reason given by the ACME server.
     async fn order(&self) -> anyhow::Result<Issued> {
         let account = self.account().await?;
@@ -245,7 +247,7 @@ impl Keeper {
         let issued = Issued::of(&pem, &self.config.domains).context("the certificate cannot be used")?;
         ensure!(issued.renew_at() > SystemTime::now(), "the new certificate has already expired; check the clock of this machine");
         self.spoken.certify(issued.identity.clone())?;
-        // Shown all the same where the disk is full: without one there would be no service.
+        // If the disk is full, use the certificate anyway: without it the server could not serve TLS.
         if let Err(error) = self.store.keep_certificate(&pem) {
             let error = format!("{error:#}");
             tracing::error!(error, "the new certificate is in use but cannot be written to the cache");
@@ -271,7 +273,7 @@ impl Keeper {
         Ok(account)
     }
 
-    /// Shows for every name that it leads here.
+    /// Proves control of every domain of the order by answering its challenges.
     async fn prove(&self, order: &mut Order) -> anyhow::Result<()> {
         let mut proofs = Proofs::default();
         let mut authorizations = order.authorizations();
@@ -293,10 +295,10 @@ impl Keeper {
     }
 }
 
-/// Source: RFC 8555, section 6.7.
+/// Error type of an unknown account. Source: RFC 8555, section 6.7.
 const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
-/// While an order is under way, however that ends.
+/// Drop guard that removes the challenge certificates when the order ends for any reason.
 struct Answering<'a>(&'a Spoken);
 
 impl Drop for Answering<'_> {
@@ -305,7 +307,7 @@ impl Drop for Answering<'_> {
     }
 }
 
-/// What the ACME server says against each name.
+/// Returns the errors that the ACME server reports for each domain.
 async fn objections(order: &mut Order) -> String {
     let mut told = Vec::new();
     let mut authorizations = order.authorizations();
@@ -319,7 +321,8 @@ async fn objections(order: &mut Order) -> String {
     told.join("; ")
 }
 
-/// Doubled with each failure, and a quarter more or less by `chance` (0 to 1), so that nodes that fail together do not come back together.
+/// Returns the pause after an error. It doubles with each failure. `chance` (0 to 1) changes it by up to a quarter, so
+/// that nodes that fail together do not retry together.
 fn pause_after(failures: u32, chance: f64) -> Duration {
     let doubled = PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(PAUSE_MAX);
     doubled.mul_f64(0.75 + chance / 2.0)
@@ -327,7 +330,7 @@ fn pause_after(failures: u32, chance: f64) -> Duration {
 
 fn rand_unit() -> f64 {
     let mut bytes = [0; 4];
-    // Without chance it is the middle.
+    // Without random numbers, use the middle.
     getrandom::fill(&mut bytes).map_or(0.5, |()| f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
 }
 

@@ -22,15 +22,15 @@ use crate::tls::{
 };
 
 const ACCOUNT: &str = "account.json";
-/// Key and chain in one, so that they always belong together.
+/// Key and chain are in one file, so that they always match.
 const CERTIFICATE: &str = "certificate.pem";
 
-/// What has to outlive the process: an account of one ACME server, and the certificate that it signed last. For the owner's eyes only.
+/// Persistent state: an account of one ACME server, and its last certificate. Only the owner may read the files.
 pub struct Store {
     folder: PathBuf,
 }
 
-/// A certificate with its key, and how long it is good.
+/// Certificate with its key and its validity.
 #[derive(Clone)]
 pub struct Issued {
     pub identity: Arc<CertifiedKey>,
@@ -39,9 +39,10 @@ pub struct Issued {
 }
 
 impl Store {
-    /// Below `cache`, a folder of its own for each directory: what a trial's server has signed is of no use elsewhere.
+    /// Opens the store. Each ACME directory has a folder of its own below `cache`, since certificates of a staging
+    /// server are useless elsewhere.
     ///
-    /// Errors: it cannot be written.
+    /// Errors: the folder cannot be written.
     pub fn open(cache: &Path, directory: &str) -> anyhow::Result<Self> {
         let url = directory.trim_start_matches("https://");
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
@@ -55,10 +56,12 @@ impl Store {
         Ok(store)
     }
 
-    /// Errors: there is one, but it cannot be used.
+    /// Returns the stored account.
+    ///
+    /// Errors: the file exists, but is invalid.
     pub fn account(&self) -> anyhow::Result<Option<AccountCredentials>> {
         let Some(text) = self.read(ACCOUNT)? else { return Ok(None) };
-        // The text stays out of the error: it is a key.
+        // The error must not contain the text: it includes a key.
         let account = serde_json::from_str(&text).ok();
         account.map(Some).with_context(|| format!("{} is no account: move it away", self.path(ACCOUNT).display()))
     }
@@ -67,14 +70,14 @@ impl Store {
         write(&self.path(ACCOUNT), &serde_json::to_string(account)?, 0o600)
     }
 
-    /// Its server does not know it any more.
+    /// Removes an account that its ACME server no longer knows.
     pub fn forget_account(&self) {
         let _ = fs::remove_file(self.path(ACCOUNT));
     }
 
-    /// The last one, if it is for all of these names.
+    /// Returns the last certificate.
     ///
-    /// Errors: there is one, but it cannot be used.
+    /// Errors: the file exists, but is invalid or does not cover all of these domains.
     pub fn certificate(&self, domains: &[String]) -> anyhow::Result<Option<Issued>> {
         let Some(pem) = self.read(CERTIFICATE)? else { return Ok(None) };
         Issued::of(&pem, domains).map(Some)
@@ -99,9 +102,9 @@ impl Store {
 }
 
 impl Issued {
-    /// From key and chain in PEM.
+    /// Parses key and chain in PEM.
     ///
-    /// Errors: they do not belong together, or are not for all of these names.
+    /// Errors: they do not match, or do not cover all of these domains.
     pub fn of(pem: &str, domains: &[String]) -> anyhow::Result<Self> {
         let chain = certificates(pem.as_bytes())?;
         let key = PrivateKeyDer::from_pem_slice(pem.as_bytes())?;
@@ -118,7 +121,7 @@ impl Issued {
         Ok(Self { identity: certified((chain, key))?, from, until })
     }
 
-    /// When two thirds of its life are over: one in three is left for whatever goes wrong then.
+    /// Returns the time when two thirds of the lifetime are over. The last third is left for retries.
     pub fn renew_at(&self) -> SystemTime {
         self.from + self.until.duration_since(self.from).unwrap_or_default() * 2 / 3
     }

@@ -1,4 +1,4 @@
-//! Sessions that a member of the switch carries, beside its media and in the same connection.
+//! Sessions whose data channels share the connection of a switch participant with its media.
 
 use std::time::Instant;
 
@@ -6,16 +6,17 @@ use millrace_rtc::{Lane, Peer, switch::MemberId};
 
 use super::{Entry, Guests, Happened, PeerId, Peers};
 
-/// What carries a session.
+/// Connection that carries a session.
 #[expect(clippy::large_enum_variant, reason = "an entry is in a box, and nearly all of them are peers")]
 pub enum Carrier {
     Peer(Peer),
-    /// The switch sees to its way.
+    /// Participant of the switch. The switch handles its network path and timeouts.
     Member(MemberId),
 }
 
 impl Peers {
-    /// This member may open a session by data channels. Without room for one it may not.
+    /// Allows this participant to open a session over data channels. Does nothing if the shard has no room for another
+    /// peer.
     pub fn carry(&mut self, member: MemberId, guests: Guests) {
         if !self.is_full() {
             let id = self.add(Carrier::Member(member), guests, None, Instant::now());
@@ -23,14 +24,15 @@ impl Peers {
         }
     }
 
-    /// A member has gone, and its session with it.
+    /// Removes the session of a participant that has left.
     pub fn uncarry(&mut self, member: MemberId) {
         if let Some(id) = self.carried.get(&member).copied() {
             self.remove(id);
         }
     }
 
-    /// What has happened to sessions that members carry. Those that are blocked may have room again, now that datagrams have come.
+    /// Collects the events of sessions carried by participants. Checks blocked sessions again, since received datagrams
+    /// may have made room.
     pub(super) fn take_carried(&mut self) {
         while let Some((member, event)) = self.switch.poll_data() {
             if let Some(id) = self.carried.get(&member) {
@@ -48,7 +50,7 @@ impl Peers {
         }
     }
 
-    /// A session that a member carries has taken less than it was given.
+    /// Remembers a participant's session that accepted fewer bytes than were written.
     pub(super) fn watch_blocked(&mut self, id: PeerId) {
         if self.is_blocked(id) && !self.blocked.contains(&id) {
             self.blocked.push(id);
@@ -65,7 +67,7 @@ impl Peers {
 }
 
 impl Entry {
-    /// A peer of its own that has said nothing for too long. Of members the switch knows.
+    /// Returns true if a peer exceeds the silent peer timeout. The switch checks the participants itself.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         matches!(self.carrier, Carrier::Peer(_)) && self.heard + super::SILENCE_MAX <= now
     }

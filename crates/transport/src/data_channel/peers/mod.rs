@@ -1,8 +1,8 @@
-//! The peers of one shard behind one socket. A datagram finds its peer by the address it comes from, or, the first time, by the name in
-//! it; a timer by its time. Nothing is looked for among all of them.
+//! Peers of one shard behind one socket. A datagram is matched to its peer by source address, or by the ICE name in it
+//! when the address is new. Timers are kept in a heap. No operation scans all peers, except for metrics.
 //!
 //! - this file: the peers and the switch behind the socket
-//! - [`carried`]: sessions of the switch's members
+//! - [`carried`]: sessions of the switch's participants
 
 mod carried;
 
@@ -37,40 +37,41 @@ use super::{
 };
 use crate::{framed::Outgoing, limits::Limits, session::Waiting};
 
-/// From the answer to the open channel.
+/// Maximum time from the answer until the channel opens.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Whoever says nothing for so long has gone: a living client asks at least every few seconds whether the way is still there.
-/// Source: RFC 7675, section 5.1: 30 s.
+/// Silent peer timeout. A live client sends a consent check at least every few seconds. Source: RFC 7675, section 5.1:
+/// 30 s.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long a closed peer may take to read the last words.
+/// Maximum time for a closing peer to acknowledge its last data.
 const LINGER: Duration = Duration::from_secs(2);
-/// What is kept of a client that is not read from: SCTP cannot be told to wait, so whoever goes on sending is ended.
+/// Maximum bytes kept from a client while reading is paused. SCTP has no way to stop the sender, so a client that sends
+/// more is closed.
 const INBOX_BYTES_MAX: usize = 256 * 1024;
-/// Addresses that one peer may come from: of those that have shown its password the last.
+/// Maximum number of addresses per peer. Only addresses that proved the ICE password are kept, the newest of them.
 const ADDRESSES_MAX: usize = 4;
-/// What an idle peer holds, as measured; ICE, DTLS and SCTP do not say.
+/// Memory of an idle peer, in bytes, as measured; the libraries for ICE, DTLS and SCTP do not report it.
 const PEER_BYTES: usize = 48 * 1024;
-/// Those who send and are sent media in one room.
+/// Maximum number of participants in one room that send or receive media.
 const ROOM_MEMBERS_MAX: usize = 1000;
 
-/// Names a peer, and never another one.
+/// Id of a peer. An id is never reused for another peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PeerId {
     slot: u32,
     serial: u32,
 }
 
-/// Where the switch's datagrams go.
+/// Callback that sends a datagram of the switch to an address.
 pub type Datagram<'a> = dyn FnMut(SocketAddr, Vec<u8>) + 'a;
 
-/// What the session above has to know.
+/// Event for the session layer.
 pub enum Happened {
     Event(Event),
-    /// It is read from again: there may be something that has come meanwhile.
+    /// Reading has resumed; data may have arrived in the meantime.
     Resume,
     /// A blocked channel has room again.
     Writable(Lane),
-    /// It is no more; these were its connections.
+    /// The peer was removed; the ids are those of its connections.
     Gone([Option<ConnId>; 2]),
 }
 
@@ -82,9 +83,9 @@ pub struct Peers {
     serial: u32,
     by_address: HashMap<SocketAddr, u32>,
     by_ufrag: HashMap<Box<str>, u32>,
-    /// Rooms whose media go through here: what is no session's is theirs.
+    /// Rooms whose media pass through this shard. Handles every datagram that belongs to no peer.
     switch: Switch,
-    /// The sessions that its members carry.
+    /// Sessions carried by participants of the switch.
     carried: HashMap<MemberId, PeerId>,
     blocked: Vec<PeerId>,
     timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
@@ -92,7 +93,7 @@ pub struct Peers {
     datagrams: Datagrams,
     events: VecDeque<(PeerId, Happened)>,
     awake: Rc<Notify>,
-    /// Taken out while what is in it is looked at.
+    /// `None` while its datagrams are handled.
     arrivals: Option<Arrivals>,
     metrics: Arc<Metrics>,
 }
@@ -106,21 +107,21 @@ struct Entry {
     has_latest: bool,
     waiting: Option<Box<Waiting>>,
     is_read: bool,
-    /// The beginning of a line, and behind it what has come while nothing was read.
+    /// Received bytes not yet handled: the beginning of a line, or everything received while reading is paused.
     incoming: Vec<u8>,
     addresses: Vec<SocketAddr>,
-    /// The earliest of its timers that is in the heap.
+    /// Earliest timer of this peer in the heap.
     queued: Option<Instant>,
-    /// When it was heard last, its ICE included.
+    /// Time of the last valid datagram from the peer, ICE included.
     heard: Instant,
-    /// It ends then: it has not come, or its last words were not taken.
+    /// Deadline at which the peer is removed: to open its channel, or to acknowledge its last data.
     ends: Option<Instant>,
-    /// Nothing more will be written.
+    /// True once nothing more will be written.
     is_ending: bool,
     is_dirty: bool,
 }
 
-/// Where what a peer says goes.
+/// Output of a peer: datagrams to send and events.
 struct Mouth<'a> {
     id: PeerId,
     socket: &'a UdpSocket,
@@ -165,7 +166,7 @@ impl Peers {
         }
     }
 
-    /// Told whenever there is something to do that no socket and no timer tells of.
+    /// Returns a notification for work that neither the socket nor a timer reports.
     pub fn awake(&self) -> Rc<Notify> {
         self.awake.clone()
     }
@@ -174,9 +175,9 @@ impl Peers {
         self.peers_max > 0 && self.entries.len() >= self.peers_max
     }
 
-    /// A peer for this offer, and the answer.
+    /// Creates a peer for an offer and returns the SDP answer.
     ///
-    /// Errors: `bad_request`; `unavailable` if there is no room.
+    /// Errors: `bad_request` for an invalid offer; `unavailable` if the shard is full.
     pub fn answer(&mut self, offer: &str, guests: Guests, now: Instant) -> Result<String, Error> {
         if self.is_full() {
             return Err(Error::new(Code::Unavailable, "this server has as many peers as it may; try again"));
@@ -214,7 +215,7 @@ impl Peers {
         id
     }
 
-    /// Works on the switch; what it has to send leaves with the next [`Peers::flush`].
+    /// Runs `work` on the switch. Its datagrams leave with the next [`Peers::flush`] at the latest.
     pub fn with_switch<T>(&mut self, work: impl FnOnce(&mut Switch, &mut Datagram<'_>) -> T) -> T {
         let done = self.turn_switch(work);
         self.awake.notify_one();
@@ -235,21 +236,22 @@ impl Peers {
         })
     }
 
-    /// Takes datagrams that have come, a batch at most; gives how many.
+    /// Receives up to one batch of datagrams and returns their number.
     pub fn receive(&mut self, limits: &Limits) -> usize {
         let Some(mut arrivals) = self.arrivals.take() else { return 0 };
-        // Whether or not the runtime knows already that something has come.
+        // Read the socket directly: the runtime may not have reported it as readable yet.
         let (taken, is_emptied) = match arrivals.receive(&*self.socket) {
             Ok(taken) => (taken, taken < BATCH),
-            // Else it is what somebody has answered to an earlier datagram: that nobody is there. Its peer finds out by itself.
+            // Any other error is an ICMP error for an earlier datagram: its destination is unreachable. The peer's
+            // timeout handles that.
             Err(error) => (0, error.kind() == ErrorKind::WouldBlock),
         };
         if is_emptied {
-            // The runtime tells what comes from now on.
+            // Clear the readiness, so that the runtime reports the next datagram.
             let _ = self.socket.try_io(Interest::READABLE, || Err::<(), _>(ErrorKind::WouldBlock.into()));
         }
         Metrics::add(&self.metrics.rtc_received, taken as u64);
-        // What is passed on goes first, and leaves before the rest is looked at.
+        // Forward media first, and send it before the other datagrams are handled.
         for is_first in [true, false] {
             let of_this_kind = |(_, datagram): &(SocketAddr, &[u8])| is_media(datagram) == is_first;
             for (from, datagram) in arrivals.iter().take(taken).filter(of_this_kind) {
@@ -263,7 +265,8 @@ impl Peers {
         taken
     }
 
-    /// A stream stands for this address from now on; gives what it is to send. `None`: somebody else does already.
+    /// Registers a TCP stream for this remote address and returns its send queue. Returns `None` if a peer, a
+    /// participant or another stream already uses the address.
     pub fn connect_stream(&mut self, from: SocketAddr) -> Option<Rc<Outgoing>> {
         let streams = &mut self.datagrams.streams;
         if streams.contains_key(&from) || self.by_address.contains_key(&from) || self.switch.knows(&from) {
@@ -279,14 +282,14 @@ impl Peers {
         self.metrics.rtc_streams.store(self.datagrams.streams.len() as u64, Relaxed);
     }
 
-    /// A datagram that came over a stream. True if it was somebody's.
+    /// Handles a datagram received over a stream. Returns true if it belongs to a peer and is valid.
     pub fn take(&mut self, from: SocketAddr, datagram: &[u8], limits: &Limits) -> bool {
         Metrics::add(&self.metrics.rtc_received, 1);
         self.awake.notify_one();
         self.bring(from, datagram, limits)
     }
 
-    /// True if it was somebody's.
+    /// Handles a datagram and counts it as dropped if it is invalid or belongs to no peer. Returns true if it is valid.
     fn bring(&mut self, source: SocketAddr, datagram: &[u8], limits: &Limits) -> bool {
         let is_somebodys = self.hand(source, datagram, limits).unwrap_or(false);
         Metrics::add(&self.metrics.rtc_dropped, u64::from(!is_somebodys));
@@ -298,7 +301,7 @@ impl Peers {
         if known.is_none() && !self.switch.knows(&source) && !limits.take_datagram(source.ip()) {
             return None;
         }
-        // A request says whom it is for: somebody may begin anew from where somebody else was.
+        // A STUN request names its peer, which takes precedence: a new peer may use the address of an earlier one.
         let slot = match ufrag(datagram) {
             Some(name) => self.by_ufrag.get(name).copied(),
             None => known,
@@ -321,7 +324,7 @@ impl Peers {
         Some(is_good)
     }
 
-    /// The peer has proved that it is behind this address.
+    /// Adds an address at which the peer has proved its identity.
     fn learn(&mut self, id: PeerId, source: SocketAddr) {
         let Some(entry) = self.entries.get_mut(id.slot as usize).filter(|entry| entry.id == id) else { return };
         if entry.addresses.len() >= ADDRESSES_MAX {
@@ -332,7 +335,7 @@ impl Peers {
         self.by_address.insert(source, id.slot);
     }
 
-    /// When [`Peers::handle_timeouts`] wants to be called; `None` while there is nothing to wait for.
+    /// Returns the deadline of the next [`Peers::handle_timeouts`]; `None` if there is no timer.
     pub fn timeout(&self) -> Option<Instant> {
         let first = self.timers.peek().map(|Reverse((at, _))| *at);
         first.into_iter().chain(self.switch.timeout()).min()
@@ -364,7 +367,7 @@ impl Peers {
         }
     }
 
-    /// Sends what was written since the last time, and looks for what has come between many of them.
+    /// Sends what was written since the last flush. Between batches of peers, receives the datagrams that have arrived.
     pub fn flush(&mut self, limits: &Limits) {
         let dirty = std::mem::take(&mut self.dirty);
         let now = Instant::now();
@@ -390,7 +393,7 @@ impl Peers {
         Metrics::add(&self.metrics.rtc_dropped, std::mem::take(&mut self.datagrams.lost));
     }
 
-    /// True if there was something.
+    /// Writes the queued messages of one channel. Returns true if there were any.
     fn flush_lane(&mut self, id: PeerId, lane: Lane, now: Instant) -> bool {
         let (mut from, mut bytes) = (0, 0);
         while let Some(message) = self.entry(id).and_then(|entry| entry.lanes[lane as usize].next_message(&mut from)) {
@@ -404,7 +407,7 @@ impl Peers {
             };
             match written {
                 Some(true) => {}
-                // There is always room for as much as was taken; so the channel has gone, and with it the session.
+                // The queue never accepts more than the channel can, so the channel is closed, and the session with it.
                 Some(false) if lane == Lane::Session => {
                     self.remove(id);
                     return false;
@@ -419,7 +422,7 @@ impl Peers {
         from > 0
     }
 
-    /// The system takes no more datagrams for now.
+    /// Returns true if the socket accepts no datagrams at the moment.
     pub fn is_stuck(&self) -> bool {
         self.datagrams.is_stuck()
     }
@@ -429,7 +432,7 @@ impl Peers {
         self.events.pop_front()
     }
 
-    /// A channel is open. Gives whom the session is for, once.
+    /// Marks a channel as open. Returns the connecting client's state when the session channel first opens.
     pub fn open(&mut self, id: PeerId, lane: Lane) -> Option<Guests> {
         let entry = self.entry(id)?;
         match lane {
@@ -469,7 +472,7 @@ impl Peers {
         entry.map_or(0, |entry| entry.incoming.len())
     }
 
-    /// Whether what comes of it is looked at.
+    /// Pauses or resumes the reading of a peer's data.
     pub fn watch(&mut self, id: PeerId, read: bool) {
         let Some(entry) = self.entry(id) else { return };
         let begins = read && !std::mem::replace(&mut entry.is_read, read);
@@ -479,9 +482,10 @@ impl Peers {
         }
     }
 
-    /// Puts what has come behind what was there, and gives the whole lines of it, if they are to be looked at now.
+    /// Appends received data and returns its whole lines, or `None` while reading is paused.
     ///
-    /// Errors: the session whose line is longer than `max`, or that goes on although nothing of it is read.
+    /// Errors: the session's connection, if its line is longer than `max`, or if too much arrives while reading is
+    /// paused.
     pub fn take_lines(&mut self, id: PeerId, data: Vec<u8>, max: usize) -> Result<Option<(ConnId, Vec<u8>)>, ConnId> {
         let Some(entry) = self.entry(id) else { return Ok(None) };
         let Some(conn) = entry.lanes[Lane::Session as usize].conn else { return Ok(None) };
@@ -498,10 +502,10 @@ impl Peers {
         }
     }
 
-    /// Takes what leaves with the next [`Peers::flush`]; gives how much there was room for.
+    /// Queues bytes for the next [`Peers::flush`]. Returns the number of bytes accepted.
     pub fn write(&mut self, id: PeerId, lane: Lane, bytes: &[u8]) -> usize {
         let Some(entry) = self.entry(id) else { return bytes.len() };
-        // A heartbeat: ICE has its own, and the session's channel carries one.
+        // A heartbeat is not needed here: ICE has its own, and the session channel carries one.
         if lane == Lane::Latest && bytes == b"\n" {
             return bytes.len();
         }
@@ -523,7 +527,7 @@ impl Peers {
         }
     }
 
-    /// Nothing more will be written to this connection: what was goes first, then the peer.
+    /// Ends a connection. Data already written is sent first; when the session ends, the peer is then closed.
     pub fn end(&mut self, id: PeerId, lane: Lane) {
         let Some(entry) = self.entry(id) else { return };
         entry.lanes[lane as usize].conn = None;
@@ -537,7 +541,7 @@ impl Peers {
         }
     }
 
-    /// It has gone.
+    /// Removes a peer and reports its connections as gone.
     pub fn remove(&mut self, id: PeerId) {
         if self.entry(id).is_none() {
             return;
@@ -560,7 +564,7 @@ impl Peers {
         self.count();
     }
 
-    /// Says good-bye to it.
+    /// Closes the connection of a peer and removes the peer.
     fn finish(&mut self, id: PeerId) {
         let Self { entries, socket, datagrams, events, .. } = self;
         if let Some(entry) = entries.get_mut(id.slot as usize).filter(|entry| entry.id == id) {
@@ -575,7 +579,7 @@ impl Peers {
         }
     }
 
-    /// Does something to a peer, and what follows from it; `None` if it has gone, or goes now.
+    /// Runs `work` on a peer, then updates its state. Returns `None` if the peer is gone or was removed by an error.
     fn run<T>(
         &mut self,
         id: PeerId,
@@ -587,7 +591,7 @@ impl Peers {
         Some(done)
     }
 
-    /// The same; what follows has to be seen to.
+    /// Runs `work` on a peer like [`Peers::run`]. The caller must call [`Peers::settle`] afterwards.
     fn work<T>(&mut self, id: PeerId, work: impl FnOnce(&mut Peer, &mut Mouth<'_>) -> Result<T, Broken>) -> Option<T> {
         let Self { entries, socket, datagrams, events, .. } = self;
         let entry = entries.get_mut(id.slot as usize).filter(|entry| entry.id == id)?;
@@ -606,7 +610,8 @@ impl Peers {
         }
     }
 
-    /// A peer has been worked on: its channels may have room again, its next timer may be earlier, and it may have nothing left to say.
+    /// Updates a peer after work on it: reports channels that have room again, sets the next timer, and finishes an
+    /// ending peer whose data was acknowledged.
     fn settle(&mut self, id: PeerId, now: Instant) {
         let Self { entries, events, timers, switch, .. } = self;
         let Some(entry) = entries.get_mut(id.slot as usize).filter(|entry| entry.id == id) else { return };
@@ -644,7 +649,7 @@ impl Peers {
         self.metrics.rtc_peers.store(self.entries.len() as u64, Relaxed);
     }
 
-    /// Memory held here, in bytes: of what the library holds of a peer that is idle, an estimate.
+    /// Returns the memory held here, in bytes. The memory of the libraries per peer is an estimate.
     pub fn bytes(&self) -> usize {
         let lanes = |entry: &Entry| entry.lanes.iter().map(Out::bytes).sum::<usize>() + entry.incoming.capacity();
         let own = |entry: &Entry| if entry.peer().is_some() { PEER_BYTES } else { 0 };
