@@ -105,7 +105,10 @@ impl Args {
             self.listen
         );
         let is_long = secret.as_ref().is_none_or(|secret| secret.len() >= SECRET_BYTES_MIN);
-        ensure!(is_long, "{SECRET} is shorter than {SECRET_BYTES_MIN} bytes; `openssl rand -hex 16` generates a suitable one");
+        ensure!(
+            is_long,
+            "{SECRET} is shorter than {SECRET_BYTES_MIN} bytes; `openssl rand -hex 16` generates a suitable one"
+        );
         let gathers = matches!(self.mode, Mode::Multiplex | Mode::Both);
         ensure!(
             gathers || (self.window.is_none() && self.bundle_bytes.is_none()),

@@ -73,13 +73,19 @@ enum Command {
     /// Forward messages between the WebRTC data channels of peers
     Gateway(gateway::Args),
     /// Create a certificate for development
-    #[command(subcommand, after_help = "Example: a certificate for this machine that phones in the local network can trust\n  millrace cert dev")]
+    #[command(
+        subcommand,
+        after_help = "Example: a certificate for this machine that phones in the local network can trust\n  millrace cert dev"
+    )]
     Cert(cert::Command),
     /// Create keys, sign tokens and inspect them
     #[command(subcommand, after_help = token::EXAMPLES)]
     Token(token::Command),
     /// Print or check the configuration
-    #[command(subcommand, after_help = "Example: print every setting with its default value\n  millrace config default")]
+    #[command(
+        subcommand,
+        after_help = "Example: print every setting with its default value\n  millrace config default"
+    )]
     Config(config::Command),
     /// Benchmark this server and other servers
     Lab(lab::Args),

@@ -38,7 +38,9 @@ enum What {
     /// Print one drive through the town as CSV, for `simulate car`
     Drive(Drive),
     /// Print the map of the town as GeoJSON
-    #[command(after_help = "Example: create the map that the web pages show\n  millrace simulate town > web/public/town.json")]
+    #[command(
+        after_help = "Example: create the map that the web pages show\n  millrace simulate town > web/public/town.json"
+    )]
     Town {
         /// Seed of the town
         #[arg(long, default_value_t = millrace_edge::town::DEFAULT_SEED, value_parser = number::<u64, _>(..))]
@@ -47,12 +49,14 @@ enum What {
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "The file has the header time,lat,lon,elevation,accuracy,bearing,speed (RFC 3339, degrees, degrees, \
+#[command(
+    after_help = "The file has the header time,lat,lon,elevation,accuracy,bearing,speed (RFC 3339, degrees, degrees, \
     metres, metres, degrees, m/s).\nOne row is published per interval, with the current time as its timestamp.\n\n\
     Example: one row every 5 s, forever\n  \
     millrace simulate car --csv crates/edge/fixtures/drive.csv --car 1 --interval 5s --loop\n\
     Example: over UDP, to a server with --udp 127.0.0.1:8081\n  \
-    millrace simulate car --csv crates/edge/fixtures/drive.csv --car 1 --to udp://127.0.0.1:8081")]
+    millrace simulate car --csv crates/edge/fixtures/drive.csv --car 1 --to udp://127.0.0.1:8081"
+)]
 struct Car {
     /// CSV file of a recorded drive
     #[arg(long, value_name = "FILE")]

@@ -61,7 +61,8 @@ pub struct Args {
 
 fn transport() -> impl TypedValueParser<Value = Transport> {
     PossibleValuesParser::new(Transport::ALL.map(|(name, _)| name)).map(|chosen| {
-        let (_, transport) = Transport::ALL.into_iter().find(|(name, _)| *name == chosen).expect("clap accepts only these names");
+        let (_, transport) =
+            Transport::ALL.into_iter().find(|(name, _)| *name == chosen).expect("clap accepts only these names");
         transport
     })
 }

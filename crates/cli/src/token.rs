@@ -30,8 +30,10 @@ Example: create a key, start a server that accepts its tokens, and sign a first 
 #[derive(Subcommand)]
 pub enum Command {
     /// Create a key that signs tokens
-    #[command(after_help = "Example: a key pair; millrace.key signs tokens, and the server's `auth.keys` lists millrace.key.pub\n  \
-        millrace token key --out millrace.key\nExample: a shared secret for `auth.secret`\n  millrace token key --alg HS256")]
+    #[command(
+        after_help = "Example: a key pair; millrace.key signs tokens, and the server's `auth.keys` lists millrace.key.pub\n  \
+        millrace token key --out millrace.key\nExample: a shared secret for `auth.secret`\n  millrace token key --alg HS256"
+    )]
     Key(KeyArgs),
     /// Sign a token and print it
     #[command(after_help = "Example: a car that publishes only its own data and subscribes to `news`\n  \

@@ -298,10 +298,7 @@ impl Running {
             Ok(config) => config,
             Err(error) => {
                 let error = format!("{error:#}");
-                return tracing::error!(
-                    error,
-                    "the new configuration is invalid; the old one stays in use"
-                );
+                return tracing::error!(error, "the new configuration is invalid; the old one stays in use");
             }
         };
         // The files may have changed although the configuration has not.

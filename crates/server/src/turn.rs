@@ -91,7 +91,10 @@ impl Config {
             return Err(("turn.realm", "must be a name of 1 to 32 bytes, for example `millrace`"));
         }
         if !self.secret.is_empty() && self.secret.as_bytes().len() < SECRET_BYTES_MIN {
-            return Err(("turn.secret", "must be empty or have at least 16 bytes; `openssl rand -hex 32` generates one"));
+            return Err((
+                "turn.secret",
+                "must be empty or have at least 16 bytes; `openssl rand -hex 32` generates one",
+            ));
         }
         if !(LIFETIME_MIN..=DAY).contains(&self.ttl) || !(LIFETIME_MIN..=DAY).contains(&self.lifetime_max) {
             return Err(("turn.ttl and turn.lifetime_max", "must be from 1min to 1day"));
@@ -109,7 +112,10 @@ impl Config {
             "off" => Ok(None),
             "" if server.ip().to_canonical().is_loopback() => Ok(Some(SocketAddr::new(server.ip(), 0))),
             "" => Ok(None),
-            address => address.parse().map(Some).map_err(|_| "must be HOST:PORT, for example `0.0.0.0:3478`, or `off`, or empty"),
+            address => address
+                .parse()
+                .map(Some)
+                .map_err(|_| "must be HOST:PORT, for example `0.0.0.0:3478`, or `off`, or empty"),
         }
     }
 

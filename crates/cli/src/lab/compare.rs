@@ -81,7 +81,11 @@ impl Args {
         };
         let seen = a.targets().join(", ");
         for name in [old, new] {
-            ensure!(a.targets().contains(&name.as_str()), "{} has no runs of target {name}; it has {seen}", self.a.display());
+            ensure!(
+                a.targets().contains(&name.as_str()),
+                "{} has no runs of target {name}; it has {seen}",
+                self.a.display()
+            );
         }
         let both = if kind(old) == kind(new) { kind(old).to_owned() } else { format!("{new} against {old}") };
         Ok((a.of_target(old, &both), a.of_target(new, &both), [old.clone(), new.clone()]))

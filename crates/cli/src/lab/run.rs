@@ -117,7 +117,8 @@ impl Args {
     fn request(self) -> anyhow::Result<Request> {
         let command = command_line();
         let Some(folder) = self.resume else {
-            let scenario = scenarios::find(&self.scenario.context("missing scenario: `millrace lab list` lists them")?)?;
+            let scenario =
+                scenarios::find(&self.scenario.context("missing scenario: `millrace lab list` lists them")?)?;
             let folder = self.out.unwrap_or_else(|| fresh_folder(scenario.name));
             return self.what.request(scenario, folder, self.budget, command);
         };

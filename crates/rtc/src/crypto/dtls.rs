@@ -1,5 +1,7 @@
-//! DTLS: dimpl's handshake and records over ring. Which of it is right is checked by dimpl's own test vectors whenever a configuration is
-//! made, and that is the dearest part of a join (four fifths of it): so there is one configuration for all.
+//! DTLS: dimpl's handshake and records, with ring's cryptography.
+//!
+//! dimpl checks the cryptography with its own test vectors whenever a configuration is built. This check is the
+//! most expensive part of a join (four fifths of it), so all peers share one configuration.
 
 use std::{
     cell::Cell,
@@ -38,16 +40,20 @@ use x509_parser::{
 use super::aes_block;
 use crate::egress::Exported;
 
-/// How long a lost part of the handshake is waited for at first. The paths that browsers meet are shorter than the second of RFC 6347, and
-/// what is sent twice here is a datagram or three.
-/// It is 100 ms: for a peer time passes five times as fast.
+/// Initial retransmission timeout of a handshake flight, in the library's time.
+///
+/// It is 100 ms of real time for a `Peer`, whose time runs five times as fast. Typical paths of browsers are
+/// shorter than the 1 s of RFC 6347, and a needless retransmission costs only one to three datagrams.
 const FLIGHT_RTO: Duration = Duration::from_millis(500);
-/// The last comes 100 ms times 2^7 after the one before: as long as with the RFC's second and four retries.
+/// Maximum number of retransmissions of a flight. The timeout doubles with each one.
+///
+/// For a `Peer`, the last retransmission is sent about 12.7 s after the flight. This is similar to RFC 6347's
+/// initial second with four retransmissions (15 s).
 const FLIGHT_RETRIES: usize = 7;
-/// Fifteen seconds, by the same clock.
+/// Timeout of the whole handshake, in the library's time: 15 s of real time for a `Peer`.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(75);
 const TAG_BYTES: usize = 16;
-/// Keys that are kept ready to sign.
+/// Maximum number of signing keys that are kept loaded.
 const KEYS_MAX: usize = 4;
 
 #[derive(Debug)]
@@ -55,7 +61,7 @@ pub struct Provider {
     pub for_media: bool,
 }
 
-/// A key on P-256 and a certificate that it has signed itself, as every WebRTC endpoint makes for itself.
+/// Generates a P-256 key and a self-signed certificate for it, as every WebRTC endpoint does.
 pub fn generate_certificate() -> Option<DtlsCert> {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).ok()?;
     let certificate = rcgen::CertificateParams::new(Vec::new()).ok()?.self_signed(&key).ok()?;
@@ -66,8 +72,8 @@ thread_local! {
     static EXPORTED: Cell<Option<Exported>> = const { Cell::new(None) };
 }
 
-/// The keys of media that a handshake has agreed on since this was asked last, on this thread: whoever works on a connection takes them right
-/// after. The library hands them to nobody.
+/// Returns the media keys of a handshake that has completed on this thread since the last call. The caller must
+/// take the keys right after it has processed a connection. The library does not pass them on.
 pub fn take_exported() -> Option<Exported> {
     EXPORTED.take()
 }
@@ -94,7 +100,7 @@ impl DtlsProvider for Provider {
     }
 }
 
-/// The configuration of all peers: there are as many as there are different sizes of datagrams, which is one.
+/// Returns the configuration for this datagram size. All peers use the same size, so there is one configuration.
 fn config(mtu: Option<usize>) -> Result<Arc<Config>, CryptoError> {
     static MADE: Mutex<Vec<(Option<usize>, Arc<Config>)>> = Mutex::new(Vec::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,7 +109,8 @@ fn config(mtu: Option<usize>) -> Result<Arc<Config>, CryptoError> {
     }
     let builder = Config::builder()
         .with_crypto_provider(PROVIDER)
-        // The way back is proved already: nobody gets here whose address has not answered for its ICE password.
+        // The return path is already verified: DTLS is accepted only from an address that has sent STUN with the ICE
+        // password.
         .use_server_cookie(false)
         .flight_start_rto(FLIGHT_RTO)
         .flight_retries(FLIGHT_RETRIES)
@@ -145,7 +152,7 @@ impl DtlsInstance for Instance {
 
     fn poll_output<'a>(&mut self, buf: &'a mut [u8]) -> DtlsOutput<'a> {
         match self.dtls.poll_output(buf) {
-            // They come after this has been said, and to say it again changes nothing.
+            // `Connected` was already reported before the keying material, and reporting it again has no effect.
             DtlsOutput::KeyingMaterial(..) if !self.for_media => DtlsOutput::Connected,
             DtlsOutput::KeyingMaterial(material, profile) => {
                 let is_client = self.dtls.is_active();
@@ -185,7 +192,8 @@ impl DtlsInstance for Instance {
     }
 }
 
-/// TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, which every WebRTC endpoint must have (RFC 8827, section 6.5), and its like in 1.3.
+/// TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, which every WebRTC endpoint must support (RFC 8827, section 6.5),
+/// and its counterpart in DTLS 1.3.
 #[derive(Debug)]
 struct Aes128GcmSha256;
 
@@ -297,7 +305,7 @@ impl SupportedKxGroup for P256 {
     }
 }
 
-/// One side's key, for one handshake.
+/// Ephemeral key of this side for one handshake.
 #[derive(Debug)]
 struct Exchange {
     group: NamedGroup,
@@ -381,7 +389,7 @@ impl KeyProvider for Signatures {
         let scheme = &signature::ECDSA_P256_SHA256_ASN1_SIGNING;
         let pair = EcdsaKeyPair::from_pkcs8(scheme, key, &SystemRandom::new());
         let pair = Arc::new(pair.map_err(|_| Failed::InvalidPrivateKey)?);
-        // One key has this process; what else comes is the library's, which tries out what it is given.
+        // This process has one key. Any other key comes from the library, which tests its cryptography provider.
         if loaded.len() < KEYS_MAX {
             loaded.push((key.into(), pair.clone()));
         }
@@ -389,7 +397,8 @@ impl KeyProvider for Signatures {
     }
 }
 
-/// Of [`generate_certificate`]: on P-256. All peers share it: to load one costs two thirds of a signature.
+/// P-256 signing key of [`generate_certificate`]. All peers share it, because loading a key costs two thirds of
+/// a signature.
 #[derive(Debug)]
 struct Key(Arc<EcdsaKeyPair>);
 

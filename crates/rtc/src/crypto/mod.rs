@@ -1,7 +1,7 @@
-//! What WebRTC needs of cryptography, by ring: what the rest of this program uses, and it builds with a C compiler alone. See
-//! docs/adr/0006.
+//! Cryptography for WebRTC, implemented with ring. The rest of this program uses ring too, and ring builds with
+//! only a C compiler. See docs/adr/0006.
 //!
-//! - [`dtls`]: the handshake and its records
+//! - [`dtls`]: DTLS handshake and records
 //! - [`srtp`]: keys and ciphers of media
 
 mod dtls;
@@ -18,13 +18,14 @@ use str0m::{
 pub use dtls::{generate_certificate, take_exported};
 pub use srtp::Counter;
 
-/// All of it, made once.
+/// Returns the provider for connections with media. It is created once.
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     PROVIDER.get_or_init(|| with(&dtls::Provider { for_media: true })).clone()
 }
 
-/// The same for those that have no media: their handshakes agree on keys of media, too, but keep none, which would take 9 KB.
+/// Returns the provider for connections without media. Their handshakes also agree on media keys, but do not
+/// keep them, which saves 9 KB.
 pub fn provider_without_media() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     PROVIDER.get_or_init(|| with(&dtls::Provider { for_media: false })).clone()
@@ -40,7 +41,8 @@ fn with(dtls_provider: &'static dtls::Provider) -> Arc<CryptoProvider> {
     })
 }
 
-/// The certificate of all peers of this process: a peer is known by it only through the fingerprint in its description.
+/// Returns the certificate that all peers of this process use. A remote peer recognizes it only by the
+/// fingerprint in the session description.
 pub fn certificate() -> DtlsCert {
     static CERTIFICATE: OnceLock<DtlsCert> = OnceLock::new();
     CERTIFICATE.get_or_init(|| generate_certificate().expect("the system has random bytes")).clone()
@@ -71,7 +73,7 @@ impl Sha256Provider for Hash {
     }
 }
 
-/// One block through AES, which ring does not show by itself.
+/// Encrypts one block with AES, which ring does not expose.
 pub fn aes_block<C: aes::cipher::KeyInit + aes::cipher::BlockCipherEncrypt>(key: &[u8], block: &[u8; 16]) -> [u8; 16] {
     let cipher = C::new_from_slice(key).expect("the caller has a key of this cipher's length");
     let mut out = aes::cipher::Block::<C>::default();

@@ -1,4 +1,4 @@
-//! Media. Source: RFC 3711 (AES in counter mode), RFC 7714 (AES-GCM).
+//! SRTP ciphers for media. Source: RFC 3711 (AES in counter mode), RFC 7714 (AES-GCM).
 
 use aes::{
     Aes128, Aes256,
@@ -63,10 +63,10 @@ impl SupportedAeadAes256Gcm for Srtp {
     }
 }
 
-/// AES in counter mode: both directions are the same.
+/// AES in counter mode: encryption and decryption are the same operation.
 pub struct Counter(Aes128);
 
-/// So many blocks are made at once, which a processor does side by side.
+/// Number of blocks that are encrypted at once, because a processor can do them in parallel.
 const BLOCKS: usize = 8;
 
 impl std::fmt::Debug for Counter {

@@ -1,4 +1,4 @@
-//! Many messages as one: a JSON array, an object for each.
+//! Bundle of many messages as one: a JSON array with one object per message.
 //!
 //! ```json
 //! [{"peer":"arm-1","data":"text, as it was sent"},{"peer":"arm-2","data":"AP8=","encoding":"base64"},{"lost":3}]
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 const BASE64: &str = "base64";
 
-/// A message in a bundle.
+/// Message in a bundle.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Whom it is from, in a bundle that was gathered; whom it is for, in one that is to be split.
+    /// Sender of the message in a gathered bundle; receiver of the message in a bundle to be split.
     pub peer: String,
     pub message: Vec<u8>,
 }
@@ -29,7 +29,7 @@ struct Written<'a> {
     encoding: Option<&'static str>,
 }
 
-/// What stands in an array: a message, or how many there were that could not be kept.
+/// Element of the array: a message, or the number of messages that were dropped.
 #[derive(Deserialize)]
 struct Item {
     peer: Option<String>,
@@ -38,7 +38,7 @@ struct Item {
     lost: Option<u64>,
 }
 
-/// A bundle that grows.
+/// Bundle under construction.
 #[derive(Debug, Default)]
 pub struct Bundle {
     text: Vec<u8>,
@@ -57,7 +57,7 @@ impl Bundle {
         self.count += 1;
     }
 
-    /// Says that so many messages before these could not be kept.
+    /// Adds the number of messages that were dropped before the next ones.
     pub fn push_lost(&mut self, lost: u64) {
         self.begin_item();
         self.text.extend_from_slice(format!("{{\"lost\":{lost}}}").as_bytes());
@@ -68,22 +68,22 @@ impl Bundle {
         self.text.push(if self.text.is_empty() { b'[' } else { b',' });
     }
 
-    /// Of its text, without the last bracket.
+    /// Returns the length of the text in bytes, without the closing bracket.
     pub fn bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// Messages in it.
+    /// Returns the number of messages in the bundle.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Messages that it says were lost.
+    /// Returns the number of dropped messages that the bundle reports.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Its text; it is empty afterwards.
+    /// Returns the complete text, and leaves the bundle empty.
     pub fn take(&mut self) -> Vec<u8> {
         let Bundle { mut text, .. } = std::mem::take(self);
         text.push(b']');
@@ -91,7 +91,7 @@ impl Bundle {
     }
 }
 
-/// The messages of a bundle, in their order. `None`: it is none.
+/// Returns the messages of a bundle in order, or `None` if the text is not a bundle.
 pub fn parts(text: &[u8]) -> Option<Vec<Part>> {
     let items: Vec<Item> = serde_json::from_slice(text).ok()?;
     let mut parts = Vec::with_capacity(items.len());

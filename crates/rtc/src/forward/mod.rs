@@ -1,6 +1,7 @@
-//! What a gateway does with the messages of its peers: passes one on, gathers those of many into one, splits one into many.
+//! Message forwarding of a gateway: forwards single messages, gathers messages of many peers into one bundle,
+//! and splits a bundle for many peers.
 //!
-//! No connections and no clock: a message and the time are inputs, and what is to be written to a peer is an output.
+//! No connections and no clock: messages and the time are inputs, messages to write to a peer are outputs.
 
 mod bundle;
 #[cfg(test)]
@@ -15,32 +16,34 @@ pub use bundle::{Bundle, Part, parts};
 
 use crate::Lane;
 
-/// The largest message of a device; gathered, it may be six times as long, which every WebRTC of today still takes.
+/// Maximum size of a device's message, in bytes. In a bundle it can become six times as long, which all current
+/// WebRTC implementations still accept.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
-/// The largest bundle that is split: what browsers send at most.
+/// Maximum size of a bundle to be split, in bytes: the largest message that browsers send.
 pub const BUNDLE_BYTES_MAX: usize = 256 * 1024;
-/// Of a name.
+/// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// What a message that waits costs besides its bytes.
+/// Cost of a queued message in bytes, in addition to its content.
 const WAITING_BYTES: usize = 64;
 
-/// What is done, for all peers.
+/// Mode and limits of forwarding, the same for all peers.
 ///
-/// | | from a peer that names a receiver (`to`) | from one that does not |
+/// | mode | message of a peer that names a receiver (`to`) | message of a peer that names none |
 /// |---|---|---|
-/// | neither | goes to it as it is | goes nowhere |
-/// | `gathers` | waits for others to the same receiver, and goes with them | goes nowhere |
-/// | `splits` | goes to it as it is | is a bundle: each part goes to the peer that it names |
-/// | both | gathered | split |
+/// | neither | is forwarded unchanged | is discarded |
+/// | `gathers` | waits for other messages to the same receiver, and is sent in one bundle with them | is discarded |
+/// | `splits` | is forwarded unchanged | is a bundle: each part goes to the peer that it names |
+/// | both | is gathered | is split |
 #[derive(Clone, Debug)]
 pub struct Config {
     pub gathers: bool,
     pub splits: bool,
-    /// From the first message of a bundle until it goes.
+    /// Time from the first message of a bundle until the bundle is sent.
     pub window: Duration,
-    /// A bundle that would grow beyond this goes before. One message that alone is longer goes alone.
+    /// Maximum size of a bundle, in bytes. A bundle is sent before it exceeds this size. A single longer message is
+    /// sent alone.
     pub bundle_bytes_max: usize,
-    /// What may wait for a receiver that takes less than comes; then the oldest give way.
+    /// Maximum bytes queued for a slow receiver; when the queue is full, the oldest messages are dropped.
     pub waiting_bytes_max: usize,
     pub peers_max: usize,
 }
@@ -58,21 +61,21 @@ impl Default for Config {
     }
 }
 
-/// Names a peer, and never another one.
+/// Id of a peer, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerId(u64);
 
-/// How a peer comes.
+/// Name and options of a peer that joins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ticket {
     pub name: String,
-    /// Whom what it sends is for.
+    /// Receiver of the messages of this peer.
     pub to: Option<String>,
-    /// Messages that begin with this are not kept waiting: the bundle that they are gathered into goes at once.
+    /// Prefix of urgent messages. The bundle into which an urgent message is gathered is sent at once.
     pub urgent: Option<Vec<u8>>,
 }
 
-/// Why a peer cannot join.
+/// Reason why a peer cannot join.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("a name has 1 to {NAME_BYTES_MAX} bytes and no control characters")]
@@ -83,20 +86,20 @@ pub enum Refused {
     Full,
 }
 
-/// To be written to a peer.
+/// Message to be written to a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Message {
     pub lane: Lane,
-    /// Whatever is UTF-8.
+    /// Whether to send a text message. Messages that are valid UTF-8 are sent as text.
     pub is_text: bool,
     pub bytes: Vec<u8>,
-    /// Messages of devices in it.
+    /// Number of device messages that it contains.
     count: u64,
-    /// How many lost ones it tells of.
+    /// Number of dropped messages that it reports.
     told: u64,
 }
 
-/// Messages, counted since the beginning. A gathered message counts as one when it comes and when it goes.
+/// Message counters since the start. A gathered message counts as one when it is received and when it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Stats {
     pub received: u64,
@@ -105,22 +108,22 @@ pub struct Stats {
     pub sent_bytes: u64,
     pub gathered_bundles: u64,
     pub split_bundles: u64,
-    /// Of messages that went at once because of their urgency.
+    /// Messages that were sent at once because they are urgent.
     pub urgent: u64,
-    /// Gave way because their receiver took too little.
+    /// Messages that were dropped because their receiver was too slow.
     pub lost: u64,
-    /// Their receiver was not there.
+    /// Messages that were discarded because they had no receiver, or it was not connected.
     pub nowhere: u64,
-    /// Too large, or no bundle where one was due.
+    /// Messages that were too large, or were not a bundle where a bundle was expected.
     pub refused: u64,
 }
 
-/// All peers of a gateway.
+/// Forwarder between all peers of a gateway.
 ///
 /// ```text
-///   handle_message ──► to it as it is ─────────────────────────┐
+///   handle_message ──► unchanged ──────────────────────────────┐
 ///        │                                                     ▼
-///        ├──────────► Bundle of its receiver ── window, ──► waiting ── poll_output
+///        ├──────────► bundle of its receiver ── window, ──► queue ── poll_output
 ///        │                                      size, urgent   ▲
 ///        └──────────► parts of a bundle ───────────────────────┘
 /// ```
@@ -129,7 +132,8 @@ pub struct Forwarder {
     peers: HashMap<PeerId, Entry>,
     by_name: HashMap<String, PeerId>,
     serial: u64,
-    /// When which bundle is due, the next one first: all windows are equally long. One that went before is still in here.
+    /// Deadlines of bundles, earliest first, because all windows are equally long. The entry of a bundle that was
+    /// sent early stays until it is polled.
     dues: VecDeque<(Instant, PeerId)>,
     ready: VecDeque<PeerId>,
     stats: Stats,
@@ -142,7 +146,7 @@ struct Entry {
     waiting_bytes: usize,
     bundle: Bundle,
     due: Option<Instant>,
-    /// Gave way, and its bundles have not said so.
+    /// Number of dropped messages that no bundle has reported yet.
     untold: u64,
     is_ready: bool,
 }
@@ -153,9 +157,9 @@ impl Forwarder {
         Self { config, peers, by_name, serial: 0, dues, ready, stats }
     }
 
-    /// From now on messages for it wait for it.
+    /// Adds a peer. From now on, messages to this peer are queued.
     ///
-    /// Errors: it cannot be taken.
+    /// Errors: the reason why the peer cannot join.
     pub fn join(&mut self, ticket: Ticket) -> Result<PeerId, Refused> {
         let is_name = |name: &str| (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control);
         if !is_name(&ticket.name) || !ticket.to.as_deref().is_none_or(is_name) {
@@ -174,7 +178,8 @@ impl Forwarder {
         Ok(id)
     }
 
-    /// What was gathered of it goes its way; what waits for it goes nowhere.
+    /// Removes a peer. Messages that were gathered from it are still sent; messages that are queued for it are
+    /// discarded.
     pub fn leave(&mut self, id: PeerId) {
         let Some(entry) = self.peers.remove(&id) else { return };
         self.by_name.remove(&entry.ticket.name);
@@ -182,7 +187,7 @@ impl Forwarder {
         self.stats.nowhere += waiting + entry.bundle.count();
     }
 
-    /// A message has come from this peer.
+    /// Handles a message from this peer.
     pub fn handle_message(&mut self, now: Instant, from: PeerId, lane: Lane, bytes: Vec<u8>) {
         let Self { config, peers, by_name, stats, .. } = self;
         let Some(Entry { ticket, .. }) = peers.get(&from) else { return };
@@ -237,7 +242,7 @@ impl Forwarder {
         }
     }
 
-    /// The bundle of this receiver goes.
+    /// Moves the bundle of this receiver to its queue.
     fn release(&mut self, to: PeerId) {
         let Some(entry) = self.peers.get_mut(&to) else { return };
         entry.due = None;
@@ -280,7 +285,7 @@ impl Forwarder {
         }
     }
 
-    /// When [`Forwarder::handle_timeout`] wants to be called; `None`: there is nothing to wait for.
+    /// Returns when [`Forwarder::handle_timeout`] must be called, or `None` if no bundle is pending.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         while let Some((due, id)) = self.dues.front() {
             if self.peers.get(id).is_some_and(|entry| entry.due == Some(*due)) {
@@ -297,12 +302,12 @@ impl Forwarder {
         }
     }
 
-    /// A peer for which something has come to wait since it was told last.
+    /// Returns the next peer whose queue has grown since its last [`Forwarder::poll_output`].
     pub fn poll_ready(&mut self) -> Option<PeerId> {
         self.ready.pop_front()
     }
 
-    /// What is to be written to this peer next.
+    /// Returns the next message to write to this peer.
     pub fn poll_output(&mut self, id: PeerId) -> Option<Message> {
         let entry = self.peers.get_mut(&id)?;
         entry.is_ready = false;

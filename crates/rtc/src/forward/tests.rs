@@ -1,4 +1,4 @@
-//! On a clock that stands until it is moved.
+//! Tests with a virtual clock.
 
 use super::*;
 
@@ -37,7 +37,7 @@ impl Bench {
         std::iter::from_fn(|| self.forwarder.poll_output(id)).map(|message| message.bytes).collect()
     }
 
-    /// Bundles that have come, as `sender text` each.
+    /// Returns the bundles that a peer has received, with each message as `sender text`.
     fn bundles(&mut self, id: PeerId) -> Vec<Vec<String>> {
         let said = |part: Part| format!("{} {}", part.peer, String::from_utf8_lossy(&part.message));
         let read = |text: Vec<u8>| parts(&text).expect("a bundle").into_iter().map(said).collect();
@@ -84,7 +84,7 @@ fn a_bundle_goes_when_its_window_ends() {
     bench.wait_ms(1);
     assert_eq!(bench.forwarder.poll_ready(), Some(up));
     assert_eq!(bench.bundles(up), [["a 1", "b 2", "a 3"]]);
-    // The next window begins with the next message, not before.
+    // The next window starts with the next message, not earlier.
     bench.wait_ms(1000);
     assert_eq!((bench.forwarder.poll_timeout(), bench.bundles(up).len()), (None, 0));
     bench.send(b, "4");
@@ -102,7 +102,7 @@ fn a_bundle_goes_before_it_grows_beyond_its_size() {
     }
     let sizes: Vec<usize> = bench.heard(up).iter().map(Vec::len).collect();
     assert!(sizes.len() >= 3 && sizes.iter().all(|size| *size <= limit), "{sizes:?}");
-    // What alone is larger goes alone, at once, behind what was there.
+    // A message that is larger than the limit is sent at once and alone, after the earlier messages.
     bench.send(a, &"x".repeat(2 * limit));
     let bundles = bench.bundles(up);
     assert_eq!(bundles.len(), 2);
@@ -119,7 +119,7 @@ fn an_urgent_message_waits_for_nothing_and_takes_along_what_waits() {
     assert_eq!(bench.bundles(up), [["b 1", "a !2"]]);
     bench.send(a, "!3");
     assert_eq!(bench.bundles(up), [["a !3"]]);
-    // The window that has gone does not shorten the next.
+    // The window of a bundle that was sent early does not shorten the next window.
     bench.wait_ms(249);
     bench.send(b, "4");
     bench.wait_ms(249);
@@ -161,12 +161,12 @@ fn both_ways_at_once() {
     bench.send(b, "2");
     bench.wait_ms(250);
     let gathered = bench.heard(up).remove(0);
-    // What one gateway has gathered another one can split: here it comes back to where it came from.
+    // Another gateway can split what one gateway has gathered. Here the messages return to their senders.
     bench.forwarder.handle_message(bench.now, up, Lane::Session, gathered);
     assert_eq!((bench.heard(a), bench.heard(b)), (vec![b"1".to_vec()], vec![b"2".to_vec()]));
 }
 
-/// A stream of numbers that is the same every time.
+/// Deterministic sequence of pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -233,7 +233,7 @@ fn a_receiver_that_takes_nothing_holds_no_more_than_its_share_and_is_told() {
     let held: usize = entry.waiting.iter().map(|message| message.bytes.len()).sum();
     assert!(held <= waiting_bytes_max && entry.waiting.len() > 5, "{held} bytes");
     let lost = bench.forwarder.stats().lost;
-    // Whoever reads on learns of every one of them.
+    // A receiver that continues to read gets a report of every dropped message.
     bench.send(a, "next");
     bench.wait_ms(250);
     let (mut came, mut told) = (Vec::new(), 0);

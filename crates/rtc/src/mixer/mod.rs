@@ -1,14 +1,18 @@
-//! The mixer: hears everybody in a room, and gives each one stream of sound with all the others in it.
+//! Mixer of a room: decodes the audio of all participants, and sends each participant one stream with the audio
+//! of all others.
 //!
-//! - this file: what each is given
-//! - [`voice`]: one who is heard: packets that come when they come, made into sound that comes in time
+//! - this file: mixes, limits and encodes the audio for each listener
+//! - [`voice`]: jitter buffer and decoder of one track, from irregular packets to continuous audio
 //!
-//! Who is not heard gets what everybody gets, encoded once; who is heard, the same without their own sound, encoded for them alone. No
-//! connections and no clock: packets and the time are inputs. Encoding takes a tenth of a millisecond, so it has a thread of its own.
+//! All listeners that are not speaking share one mix, which is encoded once. Each active speaker gets a mix
+//! without its own audio, encoded only for that speaker.
+//!
+//! No connections and no clock: packets and the time are inputs. Encoding takes about 0.1 ms, so the mixer runs
+//! on its own thread.
 //!
 //! ```text
-//!   packets of each ──► Voice: in order, on time ──► decoded ──┬─► sum ──► limited ──► encoded ──► who is silent
-//!                                                              └─► sum less one's own ──► .. ────► who speaks
+//!   packets of a track ──► Voice: in order, on time ──► decoded ──┬─► sum ──► limited ──► encoded ──► silent listeners
+//!                                                                 └─► sum less own audio ──► .. ────► active speakers
 //! ```
 
 mod voice;
@@ -27,60 +31,62 @@ use opus_pure::{Application, OpusEncoder};
 use crate::switch::MemberId;
 use voice::Voice;
 
-/// Samples per second, and of one packet: 20 ms.
+/// Samples per second. A packet has [`FRAME`] samples, which last 20 ms.
 pub const CLOCK_HZ: u32 = 48_000;
 pub const FRAME: usize = 960;
 pub const FRAME_TIME: Duration = Duration::from_millis(20);
-/// Whoever has spoken so recently is heard, and has an encoder of their own: between words nothing changes.
+/// Time for which a participant stays an active speaker after its last speech, and keeps its own encoder. So a
+/// pause between words changes nothing.
 const HANGOVER: Duration = Duration::from_secs(2);
-/// Behind by more than this, what is missing is left out.
+/// Maximum delay of the mixer itself. If the delay is longer, the mixer skips the missed frames.
 const BEHIND_MAX: Duration = Duration::from_millis(200);
-/// Speech, one channel. Source: RFC 7587, section 3.1.1: 28 to 40 kbit/s for fullband speech.
+/// Bit rate for speech on one channel. Source: RFC 7587, section 3.1.1: 28 to 40 kbit/s for fullband speech.
 const BITS_PER_S: i32 = 40_000;
-/// Of 10: what a call's encoder takes from 5 on, nobody hears.
+/// Encoder complexity from 0 to 10. In a call, values above 5 give no audible improvement.
 const COMPLEXITY: i32 = 5;
 const PACKET_BYTES_MAX: usize = 1000;
-/// No sample is louder than this.
+/// Maximum absolute value of a sample after the limiter.
 const PEAK_MAX: f32 = 0.98;
-/// So much of the way back to full loudness the limiter goes with each packet.
+/// Gain that the limiter recovers with each packet, until the gain is 1 again.
 const RELEASE: f32 = 0.05;
 
-/// What happens in the room.
+/// Event in the room.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A packet of a member's track.
+    /// An audio packet of a member's track has arrived.
     Sound { from: MemberId, track: usize, sequence: u64, payload: Arc<[u8]> },
-    /// Somebody is to be given the mix.
+    /// A member starts to receive the mix.
     Listens(MemberId),
-    /// Somebody has gone, or takes no mix any more.
+    /// A member has left, or no longer receives the mix.
     Left(MemberId),
-    /// Nothing more comes of a member's tracks for now.
+    /// The tracks of a member send no audio for now.
     Silent(MemberId),
 }
 
-/// What somebody is given: packets of one stream, whoever it was encoded for.
+/// One packet of the mix for each listener. All listeners receive the same stream numbering, also where a
+/// packet is encoded for one listener only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixed {
-    /// Counts packets; the same for all who are given one at the same time.
+    /// Packet number, the same for all listeners at the same time.
     pub sequence: u64,
-    /// In samples.
+    /// Media time in samples.
     pub time: u64,
-    /// It begins after a silence.
+    /// Whether this is the first packet after silence.
     pub begins: bool,
     pub to: Vec<(MemberId, Arc<[u8]>)>,
 }
 
-/// Of one room.
+/// Mixer of one room.
 pub struct Mixer {
     voices: HashMap<(MemberId, usize), Voice>,
-    /// Who is given the mix, and, of who is heard, the encoder of their own.
+    /// Listeners, and the own encoder of each listener that is an active speaker.
     listeners: BTreeMap<MemberId, Option<Encoder>>,
-    /// What who is silent is given.
+    /// Encoder for all listeners that are not active speakers.
     shared: Encoder,
     next: Instant,
     sequence: u64,
     time: u64,
-    /// Somebody is heard; else nothing is sent.
+    /// Whether any participant is an active speaker. If none is, nothing is sent.
     is_heard: bool,
 }
 
@@ -116,12 +122,12 @@ impl Mixer {
         }
     }
 
-    /// When [`Mixer::handle_timeout`] wants to be called; `None`: not before there is somebody to be heard.
+    /// Returns when [`Mixer::handle_timeout`] must be called, or `None` if no member sends audio.
     pub fn timeout(&self) -> Option<Instant> {
         (!self.voices.is_empty()).then_some(self.next)
     }
 
-    /// The next 20 ms. `None`: nobody speaks, or nobody listens.
+    /// Mixes the next 20 ms. Returns `None` if no member speaks, if no member listens, or if no frame is due.
     pub fn handle_timeout(&mut self, now: Instant) -> Option<Mixed> {
         let late = self.timeout().and_then(|due| now.checked_duration_since(due))?;
         let skipped = if late > BEHIND_MAX { late.as_millis() / FRAME_TIME.as_millis() } else { 0 } as u32;
@@ -182,7 +188,8 @@ impl Encoder {
         Some(packet[..length].into())
     }
 
-    /// Several who speak at once are together as loud as one may be: at once when it gets too loud, and slowly back.
+    /// Limits the sum of several speakers to the loudness of one. The gain falls at once when the sum is too loud,
+    /// and rises slowly.
     fn limit(&mut self, sound: &mut [f32; FRAME]) {
         let peak = sound.iter().fold(0.0_f32, |peak, sample| peak.max(sample.abs()));
         let fits = if peak > PEAK_MAX { PEAK_MAX / peak } else { 1.0 };

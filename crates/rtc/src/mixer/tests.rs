@@ -6,7 +6,7 @@ use super::*;
 
 const HZ: [f32; 3] = [440.0, 700.0, 1100.0];
 
-/// Members that hum, each a tone of its own, and what each is given back.
+/// Members that each send a tone of a different frequency, and the mix that each member receives.
 struct Choir {
     mixer: Mixer,
     now: Instant,
@@ -46,7 +46,8 @@ impl Choir {
         self.ears.insert(id, (OpusDecoder::new(CLOCK_HZ as i32, 1).unwrap(), Vec::new()));
     }
 
-    /// `frames` of 20 ms each; `comes` says which packets come, and how many milliseconds late.
+    /// Sends `frames` frames of 20 ms each. `comes` returns by how many milliseconds a packet is late, or `None` if
+    /// it is lost.
     fn sing(&mut self, frames: u64, mut comes: impl FnMut(usize, u64) -> Option<u64>) {
         let mut late: Vec<(Instant, Input)> = Vec::new();
         for frame in 0..frames {
@@ -89,7 +90,8 @@ impl Choir {
         }
     }
 
-    /// How loud each tone was, in the ears of one, in the last second; forgets what was before.
+    /// Returns the amplitude of each tone in the last second that a listener received, and clears its received
+    /// audio.
     fn tones(&mut self, of: MemberId) -> [f32; 3] {
         let sound = std::mem::take(&mut self.ears.get_mut(&of).unwrap().1);
         let last = &sound[sound.len().saturating_sub(CLOCK_HZ as usize)..];
@@ -102,7 +104,7 @@ impl Choir {
         })
     }
 
-    /// Which of them are heard.
+    /// Returns which tones a listener receives.
     fn heard(&mut self, of: MemberId) -> [bool; 3] {
         self.tones(of).map(|loudness| loudness > 0.1)
     }
@@ -122,7 +124,7 @@ fn everybody_hears_all_others_and_not_themselves() {
 #[test]
 fn what_is_lost_or_late_is_not_heard_as_silence() {
     let mut choir = Choir::new(2);
-    // Each seventh is lost; the others come up to 50 ms late, and so out of order.
+    // Every seventh packet is lost. The others arrive up to 50 ms late, and so out of order.
     choir.sing(200, |_, frame| (frame % 7 != 3).then_some(frame * 37 % 50));
     let [own, other, nobody] = choir.tones(id(0));
     assert!(other > 0.2 && own < 0.05 && nobody < 0.05, "{own} {other} {nobody}");
@@ -152,7 +154,7 @@ fn several_at_once_are_no_louder_than_one_may_be() {
     choir.sing(100, |_, _| Some(0));
     let sound = &choir.ears[&id(7)].1;
     let peak = sound.iter().fold(0.0_f32, |peak, sample| peak.max(sample.abs()));
-    // What the codec adds is little.
+    // The codec exceeds the limit only slightly.
     assert!((0.7..1.1).contains(&peak), "{peak}");
     assert_eq!(choir.heard(id(7)), [true; 3]);
 }
@@ -160,7 +162,7 @@ fn several_at_once_are_no_louder_than_one_may_be() {
 #[test]
 fn a_sender_whose_clock_is_faster_is_not_heard_later_and_later() {
     let mut choir = Choir::new(2);
-    // One packet more every second: two come at once.
+    // Every second the sender sends one extra packet together with another one.
     for _ in 0..20 {
         choir.sing(50, |_, _| Some(0));
         let [_, singer] = &mut choir.singers[..] else { unreachable!() };

@@ -9,46 +9,49 @@ use opus_pure::{MAX_PACKET_SAMPLES, OpusDecoder};
 use super::{CLOCK_HZ, FRAME, FRAME_TIME, HANGOVER};
 use crate::contain::contain;
 
-/// What comes waits so long before it is heard, at first and at least; whoever comes later than that makes it longer.
+/// Initial and minimum delay between the arrival of a packet and its playback. A packet that arrives too late
+/// increases the delay.
 const DELAY_MIN: Duration = Duration::from_millis(40);
 const DELAY_MAX: Duration = Duration::from_millis(200);
-/// After so long without anything late it gets shorter again.
+/// Time without late packets after which the delay is reduced.
 const CALM: Duration = Duration::from_secs(10);
-/// More than the delay and this has waited for so many packets in a row: the sender's clock is faster than ours, and one packet is left out.
+/// If the backlog exceeds the delay by more than this many samples for [`SURPLUS_FRAMES`] frames in a row, one
+/// packet is dropped. The cause is a sender whose clock runs faster than ours.
 const SURPLUS: usize = 3 * FRAME;
 const SURPLUS_FRAMES: u32 = 50;
-/// Packets that wait, at most; beyond, the oldest are left out.
+/// Maximum number of packets in the buffer. If there are more, the oldest ones are dropped.
 const WAITING_MAX: usize = 50;
-/// What a codec gives is a little louder than 1 at times; more is nonsense.
+/// Maximum absolute value of a decoded sample. Codecs exceed 1 slightly at times; larger values are invalid.
 const LOUDEST: f32 = 1.5;
-/// Mean square of samples from -1 to 1: -50 dB.
+/// Minimum power of speech: mean square of samples from -1 to 1, -50 dB.
 const SPEECH: f32 = 1e-5;
-/// So far from the last number it is another stream's.
+/// A sequence number that differs from the expected one by more than this belongs to a new stream.
 const RESTART: u64 = 3000;
-/// What is lost is made up from what was before, for so long; then it is silence.
+/// Maximum number of lost packets in a row that are concealed from earlier audio. After that the output is
+/// silent.
 const CONCEALED_MAX: u32 = 3;
 
-/// One whose sound comes in.
+/// Jitter buffer and decoder of one audio track.
 ///
 /// ```text
-///   Filling ── what waits is long enough ──► Playing ── nothing has come for 60 ms ──► Filling
+///   Filling ── buffered for `delay` ──► Playing ── no packet for 60 ms ──► Filling
 /// ```
 pub struct Voice {
     decoder: Box<OpusDecoder>,
-    /// By their numbers.
+    /// Buffered packets by sequence number.
     waiting: BTreeMap<u64, Arc<[u8]>>,
-    /// The number of the next one; `None` while filling.
+    /// Sequence number of the next packet to decode; `None` while filling.
     next: Option<u64>,
-    /// When the first came of those that wait to begin.
+    /// Arrival time of the first packet while filling.
     filling_since: Option<Instant>,
-    /// Decoded and not played yet.
+    /// Samples that are decoded but not yet played.
     sound: Vec<f32>,
     delay: Duration,
-    /// When something was late last, or the delay was changed.
+    /// Time of the last late packet, or of the last change of the delay.
     late: Option<Instant>,
     concealed: u32,
     surplus: u32,
-    /// When it was loud enough for speech last.
+    /// Last time at which the audio was loud enough for speech.
     spoke: Option<Instant>,
 }
 
@@ -69,15 +72,15 @@ impl Voice {
         }
     }
 
-    /// A packet has come.
+    /// Buffers a packet that has arrived.
     pub fn take(&mut self, sequence: u64, payload: Arc<[u8]>, now: Instant) {
         if self.next.is_some_and(|next| sequence.abs_diff(next) > RESTART) {
-            // Its sender has begun anew.
+            // The sender has started a new stream.
             self.waiting.clear();
             self.next = None;
         }
         if self.next.is_some_and(|next| sequence < next) {
-            // Its place was made up already: the next ones get more time.
+            // The packet is too late, because its audio was already concealed. The next packets get more time.
             self.delay = (self.delay + FRAME_TIME).min(DELAY_MAX);
             self.late = Some(now);
             return;
@@ -93,7 +96,8 @@ impl Voice {
         }
     }
 
-    /// The next frame of it; false: it says nothing, and has said nothing for a while. What is no louder than a quiet room is not heard.
+    /// Writes the next frame of the track. Returns true while the participant is an active speaker. Audio that is
+    /// no louder than a quiet room does not count as speech.
     pub fn speak(&mut self, frame: &mut [f32; FRAME], now: Instant) -> bool {
         if self.play(frame, now) {
             let power = frame.iter().map(|sample| sample * sample).sum::<f32>() / FRAME as f32;
@@ -104,7 +108,7 @@ impl Voice {
         self.spoke.is_some_and(|spoke| now.saturating_duration_since(spoke) <= HANGOVER)
     }
 
-    /// The next frame of it; false: there is none.
+    /// Writes the next frame of the track. Returns false if no audio is available.
     fn play(&mut self, frame: &mut [f32; FRAME], now: Instant) -> bool {
         if self.next.is_none() {
             let is_due = self.filling_since.is_some_and(|since| now.saturating_duration_since(since) >= self.delay);
@@ -129,7 +133,7 @@ impl Voice {
         length > 0
     }
 
-    /// Decodes what is next, or makes it up. False: nothing has come for too long.
+    /// Decodes the next packet, or conceals its loss. Returns false if no packet has arrived for too long.
     fn decode_next(&mut self) -> bool {
         let Some(next) = self.next else { return false };
         let packet = self.waiting.remove(&next);
@@ -138,12 +142,12 @@ impl Voice {
                 self.concealed = 0;
                 self.decode(&packet, MAX_PACKET_SAMPLES, false);
             }
-            // So much is lost that it cannot be made up.
+            // Too many packets are lost to conceal them, so the gap is skipped.
             None if self.waiting.keys().next().is_some_and(|first| *first > next + u64::from(CONCEALED_MAX)) => {
                 self.next = self.waiting.keys().next().copied();
                 return true;
             }
-            // The one after it may carry a copy.
+            // The packet after the lost one may carry a copy of it (forward error correction).
             None if !self.waiting.is_empty() => {
                 let after = self.waiting.get(&(next + 1)).cloned();
                 self.decode(after.as_deref().unwrap_or(&[]), FRAME, after.is_some());
@@ -151,7 +155,7 @@ impl Voice {
             None if self.concealed < CONCEALED_MAX => {
                 self.concealed += 1;
                 self.decode(&[], FRAME, false);
-                // It may be late only: its place is kept until it is certain that nothing comes.
+                // The packet may only be late, so its place is kept until the loss is certain.
                 return true;
             }
             None => return false,
@@ -160,7 +164,7 @@ impl Voice {
         true
     }
 
-    /// What cannot be decoded is silence of one frame.
+    /// Decodes one packet. A packet that cannot be decoded becomes one frame of silence.
     fn decode(&mut self, packet: &[u8], samples: usize, is_copy: bool) {
         let start = self.sound.len();
         self.sound.resize(start + samples, 0.0);
@@ -186,7 +190,8 @@ impl Voice {
         self.sound.truncate(start + decoded);
     }
 
-    /// What has come too much is left out; what was late long ago is forgotten.
+    /// Drops a packet if the backlog was too long for a while, and reduces the delay after a time without late
+    /// packets.
     fn keep_pace(&mut self, now: Instant) {
         if self.late.is_some_and(|late| now.saturating_duration_since(late) > CALM) {
             self.delay = (self.delay.saturating_sub(FRAME_TIME)).max(DELAY_MIN);
@@ -203,7 +208,7 @@ impl Voice {
         }
     }
 
-    /// What has come and is not played yet, in samples.
+    /// Returns the backlog in samples: buffered packets, and samples that are not yet played.
     fn waits(&self) -> usize {
         let samples = |packet: &Arc<[u8]>| opus_pure::packet::samples_48k(packet).unwrap_or(FRAME);
         self.waiting.values().map(samples).sum::<usize>() + self.sound.len()

@@ -16,13 +16,17 @@ use crate::{
     crypto,
 };
 
-/// Channels that one peer may open, whatever they are called.
+/// Maximum number of channels that one peer may open in total, whatever their labels.
 const CHANNELS_MAX: usize = 4;
-/// What the library may hold of a peer that takes nothing; whoever writes asks [`Peer::buffered`] before, and stays below.
+/// Maximum number of bytes that the library buffers for a peer that does not read. Writers check
+/// [`Peer::buffered`] first, and stay below this limit.
 pub(crate) const BUFFERED_MAX: usize = 1 << 20;
 
-/// So much faster does time pass for the library. It waits at least a second before it sends again what SCTP has lost, and three for the
-/// first answer, and lets nobody change that; so a fifth: as long as TCP waits here. What shall not be shortened is set five times as long.
+/// Factor by which the library's time runs faster than real time.
+///
+/// SCTP in the library waits at least 1 s before a retransmission, and 3 s for the first answer. These times
+/// cannot be configured. With a factor of 5, the minimum is 200 ms, as for TCP on Linux. Timeouts that must not
+/// become shorter are set five times as long.
 const HASTE: u32 = 5;
 const STUN_RTO: Duration = Duration::from_millis(250);
 const STUN_RTO_MAX: Duration = Duration::from_secs(3);
@@ -35,7 +39,8 @@ const STUN_RTO_MAX: Duration = Duration::from_secs(3);
 ///   offer() .. accept(answer) ─┘             └─ any error, or a panic ────────────────┘
 /// ```
 ///
-/// After every call what there is to send and to tell is given to the caller's [`Output`], and [`Peer::timeout`] says when to call again.
+/// Every call passes its datagrams and events to the caller's [`Output`]. [`Peer::timeout`] returns when to
+/// call again.
 pub struct Peer {
     connection: Connection,
     channels: Channels,
@@ -48,22 +53,22 @@ pub(crate) struct Channels {
     opened: usize,
 }
 
-/// The channels that are known by their labels.
+/// Data channel with a known label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// `millrace`: ordered and reliable.
     Session,
-    /// `latest`: as its opener has asked for; what is lost is not sent again.
+    /// `latest`: in the mode that its opener requests. [`Peer::offer`] requests no order and no retransmissions.
     Latest,
 }
 
-/// Where what a peer has to say goes.
+/// Receiver of the datagrams and events of a peer.
 pub trait Output {
     fn send(&mut self, to: SocketAddr, datagram: Vec<u8>);
     fn event(&mut self, event: Event);
 }
 
-/// Keeps all of it until somebody takes it.
+/// Stores all datagrams and events until the caller takes them.
 #[derive(Default)]
 pub struct Outputs {
     pub datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
@@ -82,24 +87,25 @@ impl Output for Outputs {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A channel can be written to.
+    /// A channel is open and can be written to.
     Open(Lane),
-    /// One message.
+    /// A message was received.
     Data(Lane, Vec<u8>),
-    /// Less than the threshold is buffered now.
+    /// Fewer bytes than the threshold are buffered now.
     Low(Lane),
-    /// It is over: the other end has closed, or has not been heard of for too long.
+    /// The connection has ended: the other end has closed it, or was silent for too long.
     Closed,
 }
 
-/// An offer and the peer that has made it, until there is an answer.
+/// An offer and the peer that made it, while the answer is pending.
 pub struct Offer {
     peer: Peer,
     pending: SdpPendingOffer,
     pub sdp: String,
 }
 
-/// Why no peer came of an offer: always one of a few fixed sentences, since a remote peer is told them.
+/// Reason why an offer or an answer cannot be used. The text is always one of a few fixed sentences, because a
+/// remote peer receives it.
 #[derive(Debug, thiserror::Error)]
 #[error("the {kind} cannot be used: {what}")]
 pub struct BadOffer {
@@ -119,11 +125,12 @@ impl Lane {
 }
 
 impl Peer {
-    /// The server's end for an offer, and the answer.
+    /// Creates the server's end for an offer, and returns it with the answer.
     ///
-    /// The candidates of the offer are not looked at: this end is lite, and answers to whoever knows the password.
+    /// The candidates of the offer are ignored. This end is ICE lite, and answers any address that knows the ICE
+    /// password.
     ///
-    /// Errors: what is wrong with the offer.
+    /// Errors: the reason why the offer cannot be used.
     pub fn answer(offer: &str, candidates: &Candidates, now: Instant) -> Result<(Self, String), BadOffer> {
         if !offer.lines().skip(1).any(|line| line.starts_with("m=application ")) {
             return Err(BadOffer::new("it has no `m=application`; create a data channel first"));
@@ -139,12 +146,12 @@ impl Peer {
         made.unwrap_or(Err(Broken::Panicked)).map_err(|broken| BadOffer::new(connection::reason(&broken)))
     }
 
-    /// A client's end, reachable at `local`, with both channels.
+    /// Creates a client's end with both channels, reachable at `local`.
     pub fn offer(local: SocketAddr, now: Instant) -> Offer {
         Self::offer_with(local, now, false, Reliability::MaxRetransmits { retransmits: 0 })
     }
 
-    /// The same, with [`Lane::Latest`] as a browser may ask for it.
+    /// Creates a client's end like [`Peer::offer`], with [`Lane::Latest`] in a mode that a browser may request.
     fn offer_with(local: SocketAddr, now: Instant, ordered: bool, reliability: Reliability) -> Offer {
         let mut peer = Self::new(false, &local.into(), now);
         let mut api = peer.connection.rtc.sdp_api();
@@ -169,20 +176,20 @@ impl Peer {
         Self { connection, channels: Channels::default() }
     }
 
-    /// What the other end calls this one in its STUN requests.
+    /// Returns the ICE username fragment with which the other end addresses this peer in its STUN requests.
     pub fn ufrag(&self) -> &str {
         self.connection.ufrag()
     }
 
-    /// When [`Peer::handle_timeout`] wants to be called.
+    /// Returns when [`Peer::handle_timeout`] must be called.
     pub fn timeout(&self) -> Instant {
         self.connection.timeout()
     }
 
-    /// A datagram has come from `from` to the candidate `to`. True if it was one of this peer's: a STUN message with its password, or
-    /// from an address that has shown it.
+    /// Handles a datagram from the address `from` to the candidate `to`. Returns true if the datagram belongs to
+    /// this peer: a STUN message with its password, or a datagram from an address that has sent one before.
     ///
-    /// Errors: then the peer is to be forgotten, as after every call below.
+    /// Errors: the peer must be removed. The same holds for all methods below.
     pub fn handle_datagram(
         &mut self,
         now: Instant,
@@ -200,7 +207,7 @@ impl Peer {
         connection.handle_timeout(now, |rtc, said| channels.tell(rtc, said, out))
     }
 
-    /// Sends one message. False if there is no room, or no such channel.
+    /// Sends one message. Returns false if the buffer is full or the channel does not exist.
     pub fn write(
         &mut self,
         now: Instant,
@@ -209,7 +216,7 @@ impl Peer {
         message: &[u8],
         out: &mut impl Output,
     ) -> Result<bool, Broken> {
-        // The acknowledgement is waited for from now on, not from when something happened last.
+        // The retransmission timer must start now, not at the time of the last input.
         let late = self.connection.behind(now);
         let Self { connection, channels } = self;
         let id = channels.lanes[lane as usize];
@@ -222,12 +229,12 @@ impl Peer {
         connection.run(work, |rtc, said| channels.tell(rtc, said, out))
     }
 
-    /// Bytes that were written and have not been acknowledged.
+    /// Returns the number of bytes that were written but not yet acknowledged.
     pub fn buffered(&mut self, lane: Lane) -> usize {
         self.channels.buffered(&mut self.connection.rtc, lane)
     }
 
-    /// [`Event::Low`] comes when less than this is buffered.
+    /// Sets the threshold of buffered bytes below which [`Event::Low`] is reported.
     pub fn set_low(&mut self, lane: Lane, threshold: usize, out: &mut impl Output) -> Result<(), Broken> {
         let id = self.channels.lanes[lane as usize];
         self.run(out, |rtc| {
@@ -238,7 +245,7 @@ impl Peer {
         })
     }
 
-    /// Says good-bye; nothing comes after it.
+    /// Closes the connection and notifies the other end. The peer produces no output afterwards.
     pub fn close(&mut self, out: &mut impl Output) {
         let Self { connection, channels } = self;
         connection.close(|rtc, said| channels.tell(rtc, said, out));
@@ -263,7 +270,7 @@ impl Channels {
         Ok(())
     }
 
-    /// Bytes that were written and have not been acknowledged.
+    /// Returns the number of bytes that were written but not yet acknowledged.
     pub(crate) fn buffered(&self, rtc: &mut Rtc, lane: Lane) -> usize {
         self.id(lane).and_then(|id| rtc.channel(id)).map_or(0, |mut channel| channel.buffered_amount())
     }
@@ -272,7 +279,10 @@ impl Channels {
         self.lanes[lane as usize]
     }
 
-    /// Errors: the connection is to be ended; it has opened too many, or not as they have to be.
+    /// Handles an event of the library.
+    ///
+    /// Errors: the peer has opened too many channels, or has opened `millrace` unordered or unreliable. The
+    /// connection must then be closed.
     pub(crate) fn handle_event(&mut self, rtc: &mut Rtc, event: str0m::Event) -> Result<Option<Event>, Broken> {
         Ok(match event {
             str0m::Event::ChannelOpen(id, label) => {
@@ -315,7 +325,7 @@ impl Channels {
     }
 }
 
-/// False if there is no room, or no such channel.
+/// Writes one message. Returns false if the buffer is full or the channel does not exist.
 pub(crate) fn write(rtc: &mut Rtc, id: Option<ChannelId>, is_text: bool, message: &[u8]) -> Result<bool, Broken> {
     match id.and_then(|id| rtc.channel(id)) {
         Some(mut channel) => Ok(channel.write(!is_text, message)?),
@@ -334,7 +344,9 @@ impl BadOffer {
 }
 
 impl Offer {
-    /// Errors: what is wrong with the answer.
+    /// Accepts the answer to this offer, and returns the peer.
+    ///
+    /// Errors: the reason why the answer cannot be used.
     pub fn accept(self, answer: &str) -> Result<Peer, BadOffer> {
         let Self { mut peer, pending, .. } = self;
         let bad = |broken: Broken| BadOffer::answer(connection::reason(&broken));

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Two ends on a wire that loses every `lose`th datagram (0: none), with time that is an input.
+/// Two ends on a link that loses every `lose`th datagram (0: none). The time is an input.
 struct Pair {
     ends: [Peer; 2],
     addresses: [SocketAddr; 2],
@@ -8,9 +8,9 @@ struct Pair {
     now: Instant,
     lose: usize,
     count: usize,
-    /// Where each is for the other.
+    /// Address at which the other end sees each end.
     seen: [SocketAddr; 2],
-    /// No STUN gets through.
+    /// Whether the link drops all STUN messages.
     is_stunless: bool,
 }
 
@@ -21,7 +21,7 @@ impl Pair {
         Self::begun(lose, now, |local| Peer::offer(local, now))
     }
 
-    /// The same, with [`Lane::Latest`] in another mode.
+    /// Creates a pair without losses, with [`Lane::Latest`] in another mode.
     #[expect(clippy::disallowed_methods, reason = "as above")]
     fn with_latest(ordered: bool, reliability: Reliability) -> Self {
         let now = Instant::now();
@@ -36,7 +36,8 @@ impl Pair {
         Self { ends, addresses, outs: Default::default(), now, lose, count: 0, seen: addresses, is_stunless: false }
     }
 
-    /// Lets both talk until nothing is under way, then time passes; at most `limit` of it, or until the condition holds.
+    /// Exchanges datagrams until none is in flight, then advances the time. Stops after `limit`, or as soon as
+    /// `until` returns true. Returns whether `until` returned true.
     fn run(&mut self, limit: Duration, mut until: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now + limit;
         while !until(self) {
@@ -95,8 +96,8 @@ fn both_channels_open_and_carry_messages() {
     assert!(pair.outs[0].events.contains(&Event::Closed));
 }
 
-/// An acknowledgement that is still on its way is not waited for, and nothing is sent twice, however long nothing was said before.
-/// Whoever made the offer can begin a handshake from the address of somebody else, who then is not to be flooded with its answers.
+/// The sender of an offer can start a handshake from a forged address. The server must not flood that address
+/// with answers.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
 fn an_address_that_answers_nothing_is_sent_little() {
@@ -109,7 +110,7 @@ fn an_address_that_answers_nothing_is_sent_little() {
     let mut client = offer.accept(&answer).unwrap();
     let (mut outs, mut sent, mut begun) = ([Outputs::default(), Outputs::default()], 0, None);
     let is_handshake = |datagram: &[u8]| (20..=63).contains(&datagram[0]);
-    // Until the server's first flight, which does not arrive, and for a minute after it, in which nothing comes.
+    // Runs until the server's first flight, which is lost, and for 60 s after it without any input.
     while now < begun.unwrap_or(start) + Duration::from_secs(60) {
         let [of_client, of_server] = outs.each_mut().map(|out| std::mem::take(&mut out.datagrams));
         for (_, datagram) in of_client.into_iter().filter(|_| begun.is_none()) {
@@ -136,6 +137,7 @@ fn an_address_that_answers_nothing_is_sent_little() {
     assert!(sent <= 3 * received, "{sent} bytes for {received}");
 }
 
+/// A write does not wait for a pending acknowledgement, and nothing is sent twice, even after a long idle time.
 #[test]
 fn a_message_in_several_datagrams_waits_for_nothing() {
     for (bytes, datagrams) in [(500, 1), (1300, 2), (3000, 3)] {
@@ -156,7 +158,8 @@ fn a_message_in_several_datagrams_waits_for_nothing() {
     }
 }
 
-/// A consent is good for half a minute, however fast the library's time passes: Firefox asks every five seconds.
+/// Consent to send is valid for 30 s of real time, although the library's time runs faster. Firefox renews the
+/// consent every 5 s.
 #[test]
 fn who_is_silent_by_stun_is_let_go_after_half_a_minute_and_not_before() {
     let mut pair = Pair::new(0);
@@ -176,7 +179,7 @@ fn who_is_silent_by_stun_is_let_go_after_half_a_minute_and_not_before() {
     assert!((27..36).contains(&after.as_secs()), "{after:?}");
 }
 
-/// A NAT gives it another port, or it is in another network.
+/// The client gets another port from its NAT, or changes its network.
 #[test]
 fn who_has_moved_is_found_as_soon_as_it_asks_from_there() {
     let mut pair = Pair::new(0);
@@ -213,7 +216,7 @@ fn bad_offers_are_refused_with_the_reason() {
     for bad in ["", "v=0", "\0\0", &good.replace("m=application", "m=audio"), &good.replace("a=fingerprint", "a=x")] {
         assert!(Peer::answer(bad, &local, now).is_err(), "{bad}");
     }
-    // What the library says of an offer shows where it lies in memory, and quotes it.
+    // Errors of the library contain memory addresses and quote the offer, so the peer must not receive them.
     for (bad, part) in [
         (good.replace("a=mid:", "a=mad:"), "`a=mid`"),
         (good.replace("a=ice-ufrag:", "a=x:"), "a=ice-ufrag"),
@@ -228,7 +231,7 @@ fn bad_offers_are_refused_with_the_reason() {
     }
 }
 
-/// A stream of numbers that is the same every time.
+/// Deterministic sequence of pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -237,7 +240,7 @@ impl Dice {
         (self.0 >> 33) as usize % n
     }
 
-    /// A byte changed, taken away, put in, or everything behind it cut off.
+    /// Changes, removes or inserts one byte at a random position, or cuts off all bytes from there.
     fn spoil(&mut self, bytes: &mut Vec<u8>) {
         let at = self.below(bytes.len().max(1));
         match self.below(4) {
@@ -305,7 +308,8 @@ fn what_is_not_for_a_peer_changes_nothing() {
     assert!(out.datagrams.is_empty(), "a stranger is told nothing");
 }
 
-/// Of what may get lost, whatever is not lost is there at once: it waits neither for what was lost before it, nor behind it.
+/// On an unreliable channel, a message that is not lost arrives at once. It does not wait for a lost message
+/// before it, and it is not queued behind one.
 #[test]
 fn what_gets_lost_delays_nothing_that_comes_after_it() {
     for (every_ms, lose) in [(100, 20), (10, 20), (3, 7)] {
@@ -328,12 +332,13 @@ fn what_gets_lost_delays_nothing_that_comes_after_it() {
     }
 }
 
-/// What a channel's opener has asked for holds for what is sent to it: order or none, sent again or not, up to a number or a time.
+/// The mode that the opener of a channel requests also applies to messages sent to the opener: ordered or
+/// unordered, with unlimited or no retransmissions, or up to a number or a time.
 #[test]
 fn each_mode_of_a_channel_keeps_its_promise_where_datagrams_get_lost() {
     const COUNT: u32 = 600;
     let retransmits = |retransmits| Reliability::MaxRetransmits { retransmits };
-    // Of the library's milliseconds, which pass five times as fast.
+    // Milliseconds of the library's time, which runs five times as fast.
     let lifetime = |ms: u16| Reliability::MaxPacketLifetime { lifetime: ms };
     for (ordered, reliability, loses) in [
         (true, Reliability::Reliable, false),
@@ -384,7 +389,7 @@ fn each_mode_of_a_channel_keeps_its_promise_where_datagrams_get_lost() {
         let late_max = match (ordered, &reliability) {
             (false, Reliability::MaxRetransmits { retransmits: 0 }) => 1,
             (false, Reliability::MaxPacketLifetime { lifetime: 500 }) => 100,
-            // A datagram that is lost three times, by chance.
+            // Allows for a datagram that is lost three times by chance.
             _ => 1_000,
         };
         assert!(latest <= Duration::from_millis(late_max), "{ordered} {reliability:?}: {latest:?} late");

@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
-/// So many per second, and at once as many as come in a while: when it will be whole again.
+/// Rate limiter of operations per second, with bursts. `whole` is the time at which the full burst is available
+/// again.
 #[derive(Debug)]
 pub struct Allowance {
     whole: Instant,
@@ -11,9 +12,11 @@ impl Allowance {
         Self { whole: now }
     }
 
-    /// Takes one. 0 per second is no limit.
+    /// Takes one operation from a limit of `per_s` operations per second. If `per_s` is 0, there is no limit.
     ///
-    /// Errors: after how long there will be one.
+    /// `burst` is the time whose operations may be taken at once.
+    ///
+    /// Errors: the duration until the next operation is allowed.
     pub fn take(&mut self, now: Instant, per_s: u32, burst: Duration) -> Result<(), Duration> {
         if per_s == 0 {
             return Ok(());

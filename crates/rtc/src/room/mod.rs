@@ -1,6 +1,7 @@
-//! A room: who is there, in which topology, and what has to be said when that changes. It commands nobody: participants follow its state.
+//! State of a room: its participants, its topology, and the notifications that a change causes. The room does
+//! not command its participants; they follow its published state.
 //!
-//! No connections and no clock: requests and the time are inputs, and what is to be told is an output.
+//! No connections and no clock: requests and the time are inputs, notifications are outputs.
 //!
 //! Source: docs/rooms.md.
 
@@ -23,33 +24,35 @@ use allowance::Allowance;
 pub use topology::Topology;
 use tree::Tree;
 
-/// The participant that is the server, in a room with the topology `switch` or `mixer`. It is in no list of participants.
+/// Id of the server as a participant, in a room with the topology `switch` or `mixer`. No list of participants
+/// contains it.
 pub const SWITCH: &str = "switch";
-/// Of what a participant calls itself.
+/// Maximum length of a participant's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Signals, and reports, that may come at once: as many as in so many seconds.
+/// Maximum burst of signals and reports, as a duration at the permitted rate [`Config::signals_per_s`].
 const BURST: Duration = Duration::from_secs(5);
 
-/// Bounds of a room.
+/// Limits of a room, and the capabilities of its server.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub participants_max: usize,
-    /// Of a room in which everybody is connected with everybody.
+    /// Maximum number of participants where every participant connects to every other one.
     pub mesh_max: usize,
-    /// Who says nothing for so long has left.
+    /// Silent peer timeout: a participant that sends neither a signal nor a report for this long is removed.
     pub silence_max: Duration,
-    /// Signals and reports of one participant.
+    /// Maximum number of signals and reports per second of one participant. 0 means no limit.
     pub signals_per_s: u32,
-    /// In a tree.
+    /// Maximum number of children of one participant in a tree.
     pub children_max: usize,
-    /// A parent that most of its children have lost, and that says nothing itself for so long, is in the tree no more. Clients report every
-    /// 5 s.
+    /// Silence after which a parent is taken out of the tree, if most of its children also have lost it. Clients
+    /// report every 5 s.
     pub doubt_max: Duration,
-    /// How long a room of the topology `auto` has two participants before it goes back to a mesh.
+    /// Time for which a room with the topology `auto` must have at most two participants before it returns to a
+    /// mesh.
     pub calm: Duration,
-    /// There is a switching unit, so that participants can be connected with [`SWITCH`].
+    /// Whether the server has an SFU, so that participants can connect to [`SWITCH`].
     pub has_switch: bool,
-    /// It can mix.
+    /// Whether the server can mix audio.
     pub has_mixer: bool,
 }
 
@@ -69,8 +72,9 @@ impl Default for Config {
     }
 }
 
-/// Names a participant, and never another one of the room. Those of one room sort by when they joined; what follows the number is chance,
-/// so that a room which begins anew does not name anybody as the old one did.
+/// Id of a participant, never reused in a room. The ids of one room sort in the order in which participants
+/// joined.
+/// Random digits follow the number, so a room that is created again does not repeat the ids of the old one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ParticipantId(String);
 
@@ -91,44 +95,45 @@ impl fmt::Display for ParticipantId {
     }
 }
 
-/// What a participant is.
+/// Role of a participant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     #[default]
     Member,
-    /// Would rather be the hub of a star, or the root of a tree, than anybody else.
+    /// Preferred as the hub of a star or the root of a tree.
     Hub,
-    /// Sends neither sound nor pictures, and becomes hub or root only where nobody else is.
+    /// Sends neither audio nor video. Becomes hub or root only if all participants are viewers.
     Viewer,
 }
 
-/// What of a participant's media others are sent no more of, because somebody who may has said so.
+/// Kinds of a participant's media that a moderator has muted for all other participants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Muted {
     pub audio: bool,
     pub video: bool,
 }
 
-/// How somebody wants to join.
+/// Request to join a room.
 #[derive(Clone, Debug, Default)]
 pub struct Join {
     pub name: String,
-    /// `None`: whatever the room has; of a new room, [`Topology::Mesh`].
+    /// `None` accepts the topology of the room; a new room then gets [`Topology::Mesh`].
     pub topology: Option<Topology>,
     pub role: Role,
-    /// Milliseconds since 1970, for others to see.
+    /// Time of joining in milliseconds since 1970, shown to other participants.
     pub since_ms: u64,
-    /// Of nobody else, ever: what follows the number in its id, and its secret.
+    /// Random bytes that must never be reused: the first array completes the id, the second one is the secret.
     pub chance: [[u8; 16]; 2],
-    /// Identifies the client that joins: participants of one client have the same number; 0: unknown.
+    /// Identifies the client that joins: all participants of one client have the same number. 0 means unknown.
     pub holder: u32,
 }
 
-/// A client may join again while it has fewer than this many times the free places: it gets at most 89 of 100.
+/// A client may join again only while it has fewer participants than this number times the free places. So one
+/// client gets at most 89 of 100 places.
 const HOLDER_TIMES: usize = 8;
 
-/// Why something cannot be done.
+/// Reason why a room refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("a name has at most {NAME_BYTES_MAX} bytes and no control characters")]
@@ -155,23 +160,23 @@ pub enum Refused {
     TooFast(Duration),
 }
 
-/// Whom somebody has become.
+/// Result of a successful join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
     pub id: ParticipantId,
-    /// To be shown with whatever the participant asks for; for nobody else.
+    /// Secret that authenticates later requests of this participant. No other participant may learn it.
     pub secret: String,
 }
 
-/// To be done, in this order.
+/// Action for the caller. Actions must be done in the order in which they are polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// The state has changed: [`Room::state`] is to be told.
+    /// The state has changed: publish [`Room::state`].
     State,
-    /// Has joined, or left: for the switching unit.
+    /// A participant has joined: notify the SFU.
     Joined(ParticipantId),
     Left(ParticipantId),
-    /// The switching unit passes on no more of these, and of the others again.
+    /// The SFU must stop forwarding the muted kinds of media of this participant, and resume the other kinds.
     Muted(ParticipantId, Muted),
 }
 
@@ -180,13 +185,13 @@ struct Participant {
     role: Role,
     since_ms: u64,
     holder: u32,
-    /// As it says itself.
+    /// Whether the participant has muted itself, according to its reports.
     muted: bool,
     muted_by_host: Muted,
     secret: String,
     heard: Instant,
     allowance: Allowance,
-    /// The last one, as it came.
+    /// Most recent report, unchanged.
     report: Map<String, Value>,
 }
 
@@ -196,33 +201,33 @@ impl Participant {
     }
 }
 
-/// One room. Whoever keeps it forgets it when [`Room::is_empty`].
+/// A room. Its owner must remove it when [`Room::is_empty`] returns true.
 ///
 /// ```text
 ///            join                 topology `auto` only:        third participant
 ///   (none) ───────► participants    mesh ───────────────────────────────────────► switch
-///            leave, silence          ▲                                              │
+///            leave, timeout          ▲                                              │
 ///   (none) ◄─────── participants     └──────── two or fewer for `calm` ─────────────┘
 /// ```
 pub struct Room {
     config: Config,
-    /// What it was made with.
+    /// Topology with which the room was created.
     topology: Topology,
-    /// Of `auto`: connected with the switching unit now.
+    /// For `auto`: whether participants connect to the SFU now.
     is_switched: bool,
-    /// Of `auto`: since when there are few enough for a mesh.
+    /// For `auto`: time since which the switched room has few enough participants for a mesh.
     calm_since: Option<Instant>,
     version: u64,
     next: u32,
     participants: BTreeMap<ParticipantId, Participant>,
-    /// Of a star.
+    /// Hub of a star.
     hub: Option<ParticipantId>,
     tree: Tree,
     outputs: VecDeque<Output>,
 }
 
 impl Room {
-    /// A room as its first participant wants it.
+    /// Creates a room with the topology that its first participant requests.
     ///
     /// Errors: [`Refused::NoSwitch`], [`Refused::NoMixer`].
     pub fn new(config: Config, topology: Option<Topology>) -> Result<Self, Refused> {
@@ -248,7 +253,7 @@ impl Room {
         })
     }
 
-    /// Somebody comes.
+    /// Adds a participant.
     ///
     /// Errors: [`Refused::BadName`], [`Refused::OtherTopology`], [`Refused::Full`], [`Refused::Crowd`].
     pub fn join(&mut self, now: Instant, join: Join) -> Result<Joined, Refused> {
@@ -288,7 +293,7 @@ impl Room {
         Ok(Joined { id, secret })
     }
 
-    /// Somebody goes, or has gone.
+    /// Removes a participant. Does nothing if the participant is not in the room.
     pub fn leave(&mut self, now: Instant, id: &str) {
         let id = ParticipantId(id.to_owned());
         if self.participants.remove(&id).is_some() {
@@ -297,9 +302,11 @@ impl Room {
         }
     }
 
-    /// May a participant who shows this secret signal to `to` now? That it asks is a sign of life, too.
+    /// Checks that the participant `from` may send a signal to `to` now. With a valid secret and receiver, the
+    /// request also counts as a sign of life.
     ///
-    /// Errors: [`Refused::Gone`] for either of them, [`Refused::NotTheirs`], [`Refused::TooFast`].
+    /// Errors: [`Refused::Gone`] if either participant is not in the room, [`Refused::NotTheirs`],
+    /// [`Refused::TooFast`].
     pub fn check_signal(&mut self, now: Instant, from: &str, secret: &str, to: &str) -> Result<(), Refused> {
         self.check_secret(from, secret)?;
         let is_there = match to {
@@ -312,9 +319,10 @@ impl Room {
         self.heard(now, from)
     }
 
-    /// A heartbeat, with what was measured. In a tree a child that hears nothing of its parent names it as `parent_lost`.
+    /// Stores a report of a participant. The report is also a heartbeat. In a tree, a child that receives nothing
+    /// from its parent names the parent in `parent_lost`.
     ///
-    /// Errors: as [`Room::check_signal`].
+    /// Errors: the same as those of [`Room::check_signal`].
     pub fn report(
         &mut self,
         now: Instant,
@@ -342,10 +350,12 @@ impl Room {
         Ok(())
     }
 
+    /// Checks the secret of a participant.
+    ///
     /// Errors: [`Refused::Gone`], [`Refused::NotTheirs`].
     pub fn check_secret(&self, id: &str, secret: &str) -> Result<(), Refused> {
         let own = &self.participant(id)?.secret;
-        // In a time that does not depend on how much of it is right.
+        // Compares in constant time, whichever bytes are correct.
         let differs = own.bytes().zip(secret.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
         if own.len() == secret.len() && differs == 0 { Ok(()) } else { Err(Refused::NotTheirs) }
     }
@@ -364,7 +374,8 @@ impl Room {
         self.check_secret(host.as_str(), secret).map_err(|_| Refused::NotHost)
     }
 
-    /// Somebody who may mutes a participant for everybody, or takes that back; `None`: that kind stays as it was.
+    /// Mutes or unmutes a participant for all others. `None` leaves that kind of media unchanged. The caller must
+    /// check the permission first.
     ///
     /// Errors: [`Refused::Gone`].
     pub fn mute(&mut self, id: &str, audio: Option<bool>, video: Option<bool>) -> Result<(), Refused> {
@@ -379,12 +390,12 @@ impl Room {
         Ok(())
     }
 
-    /// What of a participant is muted for everybody; nothing of one that is not there.
+    /// Returns the kinds of media that are muted for all others; none if the participant is not in the room.
     pub fn muted_by_host(&self, id: &str) -> Muted {
         self.participant(id).map(|participant| participant.muted_by_host).unwrap_or_default()
     }
 
-    /// When [`Room::handle_timeout`] has something to do.
+    /// Returns when [`Room::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let silent = self.participants.values().map(|participant| participant.heard + self.config.silence_max).min();
         let calm = self.calm_since.map(|since| since + self.config.calm);
@@ -393,7 +404,8 @@ impl Room {
         silent.into_iter().chain(calm).chain(doubted).min()
     }
 
-    /// Whoever has said nothing for too long has left; what has lasted long enough is done.
+    /// Removes participants after the silent peer timeout, returns a calm `auto` room to a mesh, and takes silent
+    /// parents out of the tree.
     pub fn handle_timeout(&mut self, now: Instant) {
         let is_silent = |participant: &Participant| participant.heard + self.config.silence_max <= now;
         let silent: Vec<ParticipantId> =
@@ -414,7 +426,7 @@ impl Room {
         self.outputs.pop_front()
     }
 
-    /// How participants are connected now: of `auto` that which holds.
+    /// Returns how participants connect now. For `auto`, this is either `mesh` or `switch`.
     pub fn topology(&self) -> Topology {
         match self.topology {
             Topology::Auto if self.is_switched => Topology::Switch,
@@ -431,7 +443,7 @@ impl Room {
         self.participants.keys()
     }
 
-    /// What everybody is told: see docs/rooms.md, "The state".
+    /// Returns the state that all participants receive. See docs/rooms.md, "State".
     pub fn state(&self) -> Value {
         let participant = |(id, one): (&ParticipantId, &Participant)| {
             let mut shown =
@@ -466,7 +478,7 @@ impl Room {
         state
     }
 
-    /// What each participant has reported last.
+    /// Returns the most recent report of each participant.
     pub fn reports(&self) -> Value {
         let reported = self.participants.iter().filter(|(_, one)| !one.report.is_empty());
         Value::Object(reported.map(|(id, one)| (id.to_string(), Value::Object(one.report.clone()))).collect())
@@ -490,7 +502,7 @@ impl Room {
         self.participants.get_mut(&ParticipantId(id.to_owned())).ok_or(Refused::Gone)
     }
 
-    /// One more signal or report. What comes too fast counts as a sign of life all the same.
+    /// Counts one more signal or report. A request above the rate limit also counts as a sign of life.
     fn heard(&mut self, now: Instant, id: &str) -> Result<(), Refused> {
         let per_s = self.config.signals_per_s;
         let participant = self.participant_mut(id)?;
@@ -502,7 +514,8 @@ impl Room {
         taken
     }
 
-    /// Parents that are silent to their children and to the room have no place any more. True if there were any.
+    /// Takes parents out of the tree if most of their children have lost them and they are silent to the room.
+    /// Returns true if any were taken out.
     fn take_out(&mut self, now: Instant) -> bool {
         let mut is_changed = false;
         loop {
@@ -519,7 +532,8 @@ impl Room {
         }
     }
 
-    /// After somebody has come or gone: who is hub, who has which parent, which of its two ways `auto` takes.
+    /// Updates the hub, the tree, or the current topology of `auto` after participants have joined, left or
+    /// returned.
     fn settle(&mut self, now: Instant) {
         match self.topology {
             Topology::Star => self.hub = self.best_hub(),
@@ -538,7 +552,7 @@ impl Room {
         self.outputs.push_back(Output::State);
     }
 
-    /// The one that is, as long as it is there and nobody has come whose role it is rather; then the first to have joined.
+    /// Returns the best hub: by role first, then the current hub, then the participant who joined first.
     fn best_hub(&self) -> Option<ParticipantId> {
         let rank = |role: Role| match role {
             Role::Hub => 0,

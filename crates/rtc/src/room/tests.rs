@@ -1,4 +1,4 @@
-//! On a clock that stands until it is moved, and with chance from a seed.
+//! Tests with a virtual clock and seeded random numbers.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ impl Bench {
         serde_json::from_value(self.room.state()["parents"].clone()).expect("parents")
     }
 
-    /// What must hold whatever has happened.
+    /// Asserts the invariants that hold after any sequence of events.
     fn check(&self, seed: u64) {
         let state = self.room.state();
         let there: BTreeSet<&str> = self.room.ids().map(ParticipantId::as_str).collect();
@@ -237,7 +237,8 @@ fn who_loses_its_parent_is_moved_and_nobody_else() {
     let moved: Vec<&String> = after.keys().filter(|id| before.get(*id) != after.get(*id)).collect();
     assert_eq!(moved, [&orphan.id.to_string()], "one participant's word moves nobody else");
     assert_ne!(after[orphan.id.as_str()], one.id.as_str());
-    // It goes on as before for everybody else, silent or not, until most of its children say the same.
+    // The tree stays unchanged for all other participants, even if the parent is silent, until most of its
+    // children have lost it.
     bench.wait_ms(8_000);
     assert_eq!(bench.parents(), after);
     for id in of(&bench, &one) {

@@ -2,31 +2,31 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Who is connected with whom.
+/// Topology of a room: which participants connect to each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Topology {
-    /// Two at most, with each other.
+    /// At most two participants, connected to each other.
     P2p,
-    /// Everybody with everybody.
+    /// Every participant connects to every other one.
     #[default]
     Mesh,
-    /// Everybody with the hub, which forwards.
+    /// Every participant connects to the hub, which forwards media.
     Star,
-    /// Everybody with the server, which forwards.
+    /// Every participant connects to the server, which forwards media.
     Switch,
-    /// Everybody with the server, which mixes what is said into one stream for each.
+    /// Every participant connects to the server, which mixes all audio into one stream per participant.
     Mixer,
-    /// As a mesh, but through a relay only.
+    /// Like a mesh, but every connection goes through a TURN relay.
     Relay,
-    /// Each with its parent and its children.
+    /// Every participant connects to its parent and its children.
     Tree,
-    /// A mesh of two, a switch from the third on.
+    /// A mesh for up to two participants, a switch from the third on.
     Auto,
 }
 
 impl Topology {
-    /// Everybody is connected with [`super::SWITCH`].
+    /// Returns true if every participant connects to [`super::SWITCH`].
     pub fn is_by_server(self) -> bool {
         matches!(self, Topology::Switch | Topology::Mixer)
     }

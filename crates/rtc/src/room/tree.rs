@@ -1,8 +1,9 @@
-//! Who is whose child. Only those who have come, or whose parent has gone or is lost to them, get another parent: nobody else's way is
-//! touched.
+//! Parents and children in the tree topology. A participant gets a new parent only if it has joined, or if its
+//! old parent has left or is lost to it. No other participant is moved.
 //!
-//! A child that hears nothing of its parent says so, and is moved, alone and with all that are below it. What it says moves nobody else: a
-//! parent is taken out only if most of its children have lost it and it is silent itself.
+//! A child that receives nothing from its parent reports this, and is moved together with its subtree. Its
+//! report moves no other participant: a parent is taken out only if most of its children have lost it and it is
+//! silent to the room.
 
 use std::{
     cmp::Ordering,
@@ -11,7 +12,7 @@ use std::{
 
 use super::{ParticipantId as Id, Role};
 
-/// What a participant has measured of its own link.
+/// Measurements that a participant has reported for its own link.
 pub struct Quality {
     pub uplink_kbps: f64,
     pub rtt_ms: f64,
@@ -20,13 +21,13 @@ pub struct Quality {
 pub struct Tree {
     children_max: usize,
     root: Option<Id>,
-    /// Of everybody but the root.
+    /// Parent of every participant in the tree except the root.
     parents: BTreeMap<Id, Id>,
-    /// Whom somebody has lost as its parent: each parent once, so that nobody can be moved for ever.
+    /// Parents that each child has lost. A child can lose each parent only once, so it cannot be moved forever.
     lost: BTreeMap<Id, BTreeSet<Id>>,
-    /// Who has lost this parent since that was heard of last.
+    /// For each parent, the children that have lost it since its last sign of life.
     orphans: BTreeMap<Id, BTreeSet<Id>>,
-    /// In the room, but not in the tree, until they are heard of.
+    /// Participants that are in the room but not in the tree, until their next sign of life.
     absent: BTreeSet<Id>,
 }
 
@@ -46,16 +47,18 @@ impl Tree {
         self.parents.iter()
     }
 
-    /// In the room, but in no place.
+    /// Returns the participants that are in the room but have no place in the tree.
     #[cfg(test)]
     pub fn absent(&self) -> &BTreeSet<Id> {
         &self.absent
     }
 
-    /// Takes out who has gone, and gives a parent to whoever has none.
+    /// Removes participants that have left, and gives a parent to every participant that has none.
     ///
-    /// Shape: afterwards everybody who is not absent, but for one root, has a parent, from everybody the parents lead to the root, and nobody
-    /// has more than `children_max` children. Cost: O(n²) of those who need a parent times those who are there.
+    /// Shape: afterwards every participant that is not absent has a parent, except the root. Each chain of parents
+    /// ends at the root, and no participant has more than `children_max` children.
+    ///
+    /// Cost: O(n²) for n participants, plus O(n²) for each one that needs a parent.
     pub fn settle<'a>(&mut self, all: impl Iterator<Item = (&'a Id, Role)>, quality: impl Fn(&Id) -> Quality) {
         let mut all: BTreeMap<&Id, Role> = all.collect();
         for map in [&mut self.lost, &mut self.orphans] {
@@ -74,7 +77,7 @@ impl Tree {
             }
         }
         let Some(root) = self.root.clone() else { return };
-        // Everybody below the root, with how far that is. Whoever is placed brings its own children along.
+        // Depth of every participant below the root. A participant that gets a parent brings its own subtree along.
         let mut depths = BTreeMap::from([(root.clone(), 0)]);
         self.descend(&root, &mut depths);
         let orphans: Vec<Id> =
@@ -88,7 +91,8 @@ impl Tree {
         }
     }
 
-    /// A child has lost its parent: it gets another one, if there is one that is not below the one that it has lost. True if it has moved.
+    /// Records that a child has lost its parent, and looks for another parent outside the lost parent's subtree. A
+    /// parent that this child has lost before is not chosen. Returns true if the child has moved.
     pub fn lose(&mut self, child: &Id, parent: &Id, quality: impl Fn(&Id) -> Quality) -> bool {
         if self.parents.get(child) != Some(parent) {
             return false;
@@ -107,18 +111,19 @@ impl Tree {
         next.is_some_and(|next| self.parents.insert(child.clone(), next).is_some())
     }
 
-    /// Somebody lives. True if it was absent, and is to be given a place.
+    /// Records a sign of life. Returns true if the participant was absent and now needs a place in the tree.
     pub fn heard(&mut self, id: &Id) -> bool {
         self.orphans.remove(id);
         self.absent.remove(id)
     }
 
-    /// Parents that most of their children have lost, those that were moved included.
+    /// Returns the parents that most of their children have lost. Children that were moved away are counted too.
     pub fn doubted(&self) -> impl Iterator<Item = &Id> {
         self.orphans.keys().filter(|id| self.is_doubted(id) && !self.absent.contains(*id))
     }
 
-    /// It has no place until it is heard of.
+    /// Marks a participant as absent until its next sign of life. The next [`Tree::settle`] removes it from the
+    /// tree.
     pub fn take_out(&mut self, id: &Id) {
         self.absent.insert(id.clone());
     }
@@ -132,7 +137,10 @@ impl Tree {
         self.lost.get(child).is_some_and(|lost| lost.contains(parent))
     }
 
-    /// Of these the one with a place that is nearest to the root, then would do best; one that is of no use only where there is no other.
+    /// Returns the best parent among the participants in `depths` that have room for another child.
+    ///
+    /// Participants come last if this child has lost them before, or if most of their own children have lost them.
+    /// Otherwise the nearest to the root wins, then the one with the best link.
     fn best_parent<'a>(
         &self,
         of: &Id,
@@ -147,7 +155,8 @@ impl Tree {
             .min_by(|a, b| key(a).cmp(&key(b)).then_with(|| better(&quality(a), &quality(b))).then_with(|| a.cmp(b)))
     }
 
-    /// Of those who were nearest to the last one: who wants to be, then who would do best.
+    /// Returns the next root. The best role wins, then participants without a parent, such as children of the old
+    /// root, then the one with the best link.
     fn next_root(&self, all: &BTreeMap<&Id, Role>, quality: &impl Fn(&Id) -> Quality) -> Option<Id> {
         let rank = |role: Role| match role {
             Role::Hub => 0,
@@ -178,7 +187,7 @@ impl Tree {
     }
 }
 
-/// More uplink, then a shorter way.
+/// Orders by higher uplink bandwidth, then by shorter round-trip time.
 fn better(a: &Quality, b: &Quality) -> Ordering {
     b.uplink_kbps.total_cmp(&a.uplink_kbps).then(a.rtt_ms.total_cmp(&b.rtt_ms))
 }

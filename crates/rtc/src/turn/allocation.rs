@@ -7,24 +7,25 @@ use std::{
     },
 };
 
-/// What one user may send at once, of what comes in this time.
+/// Maximum burst of one user, as a duration at the permitted rate, in microseconds.
 const BURST_US: u64 = 1_000_000;
 
-/// Whoever speaks to the server: one socket's address, or one connection.
+/// Client of the server, identified by its UDP address or by its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Client {
     Datagram(SocketAddr),
-    /// With a number that no other connection has.
+    /// Unique number of the connection, and the address of the client.
     Stream(u64, SocketAddr),
 }
 
-/// One relay socket.
+/// Id of a relay socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RelayId(pub u64);
 
-/// Opens the sockets that peers see.
+/// Opens relay sockets, which exchange datagrams with peers.
 pub trait Relays {
-    /// One socket for each of `ids`, on consecutive ports; where `even`, the first port is. Gives how peers reach the first.
+    /// Opens one socket for each of `ids`, on consecutive ports. If `even` is true, the first port is even. Returns
+    /// the address at which peers reach the first socket.
     fn open(&mut self, ids: &[RelayId], is_ipv6: bool, even: bool) -> Result<SocketAddr, NoRelay>;
 }
 
@@ -32,23 +33,24 @@ pub trait Relays {
 pub enum NoRelay {
     /// The server has no address of this family.
     Family,
-    /// All ports are taken.
+    /// All ports are in use.
     Full,
 }
 
-/// What clients may take.
+/// Limits and permissions of clients.
 pub struct Rules {
     pub allocations_max: usize,
     pub allocations_per_user_max: usize,
-    /// Longest time until a client has to ask again, in seconds.
+    /// Maximum lifetime of an allocation until the client must refresh it, in seconds.
     pub lifetime_max_s: u32,
-    /// Payload of all allocations of one user, both ways; 0: no limit.
+    /// Maximum payload bytes per second of all allocations of one user, both directions together. 0 means no limit.
     pub bytes_per_s_max: u64,
-    /// Whom a relay may speak to. What is no single machine never is.
+    /// Returns whether a relay may exchange data with this address. Addresses that are not unicast are always
+    /// forbidden.
     pub may_reach: Box<dyn Fn(IpAddr) -> bool + Send>,
 }
 
-/// What one client has.
+/// Allocation of one client.
 pub struct Allocation {
     pub relay: RelayId,
     pub relayed: SocketAddr,
@@ -56,15 +58,16 @@ pub struct Allocation {
     pub user: Arc<str>,
     pub key: [u8; 16],
     pub expires_ms: u64,
-    /// Of the request that made it: the same request again is answered again.
+    /// Transaction id of the request that created the allocation. If the same request is repeated, it gets the same
+    /// answer.
     pub transaction: [u8; 12],
     pub lifetime_s: u32,
-    /// What the next port is reserved by.
+    /// Reservation token of the next port.
     pub token: Option<[u8; 8]>,
-    /// Until when each may send something.
+    /// Expiry time of the permission of each peer address, in milliseconds since 1970.
     pub permissions: HashMap<IpAddr, u64>,
     pub channels: HashMap<u16, Channel>,
-    /// The channel of each peer that has one.
+    /// Channel number of each peer that has one.
     pub peers: HashMap<SocketAddr, u16>,
 }
 
@@ -74,7 +77,7 @@ pub struct Channel {
     pub expires_ms: u64,
 }
 
-/// The next port of a pair, until somebody asks for it.
+/// Reserved next port of a pair, until a client requests it or the reservation expires.
 pub struct Reservation {
     pub relay: RelayId,
     pub relayed: SocketAddr,
@@ -82,16 +85,16 @@ pub struct Reservation {
     pub expires_ms: u64,
 }
 
-/// What one user has of all.
+/// Usage of one user, over all of its allocations.
 #[derive(Default)]
 pub struct User {
-    /// Reserved ones, too.
+    /// Number of allocations, including reserved ports.
     pub allocations: usize,
-    /// When all that was sent will be paid for, in microseconds.
+    /// Time at which the full burst is available again, in microseconds.
     paid_us: u64,
 }
 
-/// What operators see. One thread writes, anybody reads.
+/// Metrics for operators. Only one thread writes; any thread may read.
 #[derive(Debug, Default)]
 pub struct Figures {
     pub allocations: AtomicU64,
@@ -103,9 +106,9 @@ pub struct Figures {
     pub bytes_to_peers: AtomicU64,
     pub datagrams_to_clients: AtomicU64,
     pub bytes_to_clients: AtomicU64,
-    /// More than its user may send.
+    /// Datagrams that were dropped because their user exceeded its rate limit.
     pub over_quota: AtomicU64,
-    /// For nobody who has a relay, from nobody who may send there, or malformed.
+    /// Messages that were dropped: without an allocation, without a permission, or malformed.
     pub dropped: AtomicU64,
 }
 
@@ -122,7 +125,7 @@ impl Allocation {
         self.permissions.get(&peer).is_some_and(|until_ms| *until_ms > now_ms)
     }
 
-    /// Forgets what is over.
+    /// Removes expired permissions and channels.
     pub fn sweep(&mut self, now_ms: u64) {
         self.permissions.retain(|_, until_ms| *until_ms > now_ms);
         self.channels.retain(|_, channel| channel.expires_ms > now_ms);
@@ -132,7 +135,7 @@ impl Allocation {
 }
 
 impl User {
-    /// May so many bytes more go now?
+    /// Takes this many bytes from the user's rate limit. Returns false if the limit does not allow them now.
     pub fn take(&mut self, bytes: usize, per_s: u64, now_ms: u64) -> bool {
         if per_s == 0 {
             return true;
@@ -140,7 +143,7 @@ impl User {
         let now_us = now_ms.saturating_mul(1000);
         let cost_us = (bytes as u64).saturating_mul(1_000_000) / per_s;
         let paid_us = self.paid_us.max(now_us).saturating_add(cost_us);
-        // What is larger than a whole burst waits for all of it.
+        // A payload that is larger than the maximum burst is allowed when the full burst is available.
         let is_there = paid_us - now_us <= BURST_US || self.paid_us <= now_us;
         if is_there {
             self.paid_us = paid_us;
@@ -154,7 +157,7 @@ impl User {
 }
 
 impl Figures {
-    /// One thread writes, so a load and a store do what an addition would.
+    /// Adds `n` to a counter. Only one thread writes, so a load and a store are sufficient.
     pub fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
     }

@@ -1,36 +1,39 @@
-//! Names and passwords that are good for a while, and that nobody has to keep.
+//! Time-limited usernames and passwords that the server does not need to store.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use md5::{Digest as _, Md5};
 use ring::{digest, hmac};
 
-/// Longest name of somebody within a username; beyond, what identifies it stands there instead.
+/// Maximum length of the subject in a username, in bytes. A longer subject is replaced by its hash.
 const SUBJECT_BYTES_MAX: usize = 128;
-/// Longest realm: an answer to a stranger stays below twice its request.
+/// Maximum length of the realm, in bytes. It keeps an answer to an unauthenticated client below twice the size
+/// of its request.
 pub const REALM_BYTES_MAX: usize = 32;
-/// Longest username. Source: RFC 8489, section 14.3.
+/// Maximum length of a username, in bytes. Source: RFC 8489, section 14.3.
 const USERNAME_BYTES_MAX: usize = 508;
 
-/// Makes passwords of names by a secret: `EXPIRY:SUBJECT`, and base64 of the HMAC-SHA1 of that. Whoever has the secret can check them,
-/// which may be another machine's coturn (`--use-auth-secret`).
+/// Derives passwords from usernames with a shared secret. The username is `EXPIRY:SUBJECT`, and the password is
+/// the base64 of its HMAC-SHA1.
+///
+/// Any server with the secret can verify them, for example coturn on another machine (`--use-auth-secret`).
 pub struct Credentials {
     secret: hmac::Key,
     realm: String,
 }
 
-/// What a client is given.
+/// Username and password of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
     pub username: String,
     pub password: String,
 }
 
-/// What a username says.
+/// Content of a username.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
     /// Seconds since 1970.
     pub expires_s: u64,
-    /// Whose it is; may be empty.
+    /// Subject of the user; may be empty.
     pub subject: &'a str,
 }
 
@@ -43,7 +46,8 @@ impl Credentials {
         &self.realm
     }
 
-    /// Good until then. `subject`: whose allocations and bytes are counted together.
+    /// Returns credentials that are valid until `expires_s`. The allocations and bytes of one `subject` are counted
+    /// together.
     pub fn login(&self, subject: &str, expires_s: u64) -> Login {
         let short = match subject.len() > SUBJECT_BYTES_MAX {
             true => STANDARD.encode(digest::digest(&digest::SHA256, subject.as_bytes())),
@@ -54,7 +58,8 @@ impl Credentials {
         Login { username, password }
     }
 
-    /// What messages in this name are signed with, whether or not it has expired. `None`: it is no name of ours.
+    /// Parses a username, and returns it with its content and the key that signs its messages. Expiry is not
+    /// checked. Returns `None` if the username does not have the expected format.
     pub(super) fn key<'a>(&self, username: &'a [u8]) -> Option<(&'a str, Named<'a>, [u8; 16])> {
         let username = std::str::from_utf8(username).ok().filter(|name| name.len() <= USERNAME_BYTES_MAX)?;
         let (expires_s, subject) = username.split_once(':').unwrap_or((username, ""));
@@ -67,7 +72,7 @@ impl Credentials {
     }
 }
 
-/// Source: RFC 8489, section 9.2.2.
+/// Returns the key of long-term credentials. Source: RFC 8489, section 9.2.2.
 pub(super) fn long_term_key(username: &str, realm: &str, password: &str) -> [u8; 16] {
     Md5::digest(format!("{username}:{realm}:{password}")).into()
 }
@@ -76,7 +81,9 @@ pub(super) fn long_term_key(username: &str, realm: &str, password: &str) -> [u8;
 mod tests {
     use super::*;
 
-    /// As `printf 1795208191:alice | openssl dgst -sha1 -hmac north -binary | base64` says, and `turnutils_uclient -W north` does.
+    /// The expected password comes from this command:
+    /// `printf 1795208191:alice | openssl dgst -sha1 -hmac north -binary | base64`.
+    /// `turnutils_uclient -W north` uses the same password.
     #[test]
     fn a_password_is_what_coturn_makes_of_the_same_secret() {
         let login = Credentials::new(b"north", "millrace").login("alice", 1_795_208_191);

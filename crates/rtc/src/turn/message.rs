@@ -1,4 +1,4 @@
-//! STUN messages as they are on the wire. Source: RFC 8489, sections 5, 6 and 14; RFC 8656, section 18.
+//! Wire format of STUN messages. Source: RFC 8489, sections 5, 6 and 14; RFC 8656, section 18.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -32,7 +32,7 @@ pub const FINGERPRINT: u16 = 0x8028;
 
 pub const HEAD_BYTES: usize = 20;
 const COOKIE: [u8; 4] = [0x21, 0x12, 0xa4, 0x42];
-/// Of HMAC-SHA1, and of the attribute that carries it.
+/// Length of an HMAC-SHA1, in bytes. The MESSAGE-INTEGRITY attribute adds a header of 4 bytes.
 const MAC_BYTES: usize = 20;
 const INTEGRITY_BYTES: usize = 4 + MAC_BYTES;
 const FINGERPRINT_XOR: u32 = 0x5354_554e;
@@ -45,19 +45,19 @@ pub enum Class {
     Error,
 }
 
-/// One message, whose form is right.
+/// One well-formed message.
 #[derive(Clone, Copy)]
 pub struct Message<'a> {
     bytes: &'a [u8],
     pub class: Class,
     pub method: u16,
-    /// Where what counts ends: at the integrity, if there is one.
+    /// End of the attributes that are used: the start of the integrity attribute, if the message has one.
     end: usize,
     integrity: Option<usize>,
 }
 
 impl<'a> Message<'a> {
-    /// `None`: this is no STUN message, not all of one, or its fingerprint is another one's.
+    /// Parses one complete STUN message. Returns `None` if the bytes are not one, or if the fingerprint is wrong.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let head = bytes.get(..HEAD_BYTES)?;
         let (kind, length) = (number(&head[..2]), usize::from(number(&head[2..4])));
@@ -95,7 +95,7 @@ impl<'a> Message<'a> {
         self.bytes[8..HEAD_BYTES].try_into().expect("twelve bytes of a head")
     }
 
-    /// What stands before the integrity; nothing behind it counts.
+    /// Returns the attributes before the integrity attribute. Attributes after it are ignored.
     pub fn attributes(&self) -> impl Iterator<Item = (u16, &'a [u8])> {
         let (bytes, end, mut at) = (self.bytes, self.end, HEAD_BYTES);
         std::iter::from_fn(move || {
@@ -105,7 +105,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// The first of its kind.
+    /// Returns the value of the first attribute of this type.
     pub fn get(&self, wanted: u16) -> Option<&'a [u8]> {
         self.attributes().find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
     }
@@ -114,7 +114,7 @@ impl<'a> Message<'a> {
         self.integrity.is_some()
     }
 
-    /// Was it signed with this key? Source: RFC 8489, section 14.5.
+    /// Returns true if the message was signed with this key. Source: RFC 8489, section 14.5.
     pub fn verify(&self, key: &[u8]) -> bool {
         let Some(at) = self.integrity else { return false };
         let mac = &self.bytes[at + 4..at + INTEGRITY_BYTES];
@@ -124,7 +124,8 @@ impl<'a> Message<'a> {
         hmac::verify(&key, &signed, mac).is_ok()
     }
 
-    /// An address that is hidden from those who rewrite addresses on the way. Source: RFC 8489, section 14.2.
+    /// Decodes an XOR-encoded address. The encoding protects the address from NATs that rewrite addresses in
+    /// payloads. Source: RFC 8489, section 14.2.
     pub fn address(&self, value: &[u8]) -> Option<SocketAddr> {
         let port = number(value.get(2..4)?) ^ number(&COOKIE[..2]);
         let mask: [u8; 16] = self.bytes[4..HEAD_BYTES].try_into().expect("cookie and transaction");
@@ -143,7 +144,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A message that is written, over whatever stood there.
+/// Encoder of one message, which replaces the previous content of the buffer.
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
 }
@@ -165,7 +166,7 @@ impl<'a> Writer<'a> {
         Self { out }
     }
 
-    /// The answer to a request.
+    /// Starts the answer to a request.
     pub fn answer(out: &'a mut Vec<u8>, class: Class, request: &Message<'_>) -> Self {
         Self::new(out, class, request.method, request.transaction())
     }
@@ -199,13 +200,13 @@ impl<'a> Writer<'a> {
         self.attribute(kind, &value[..length])
     }
 
-    /// Source: RFC 8489, section 14.8.
+    /// Adds an error code with its reason phrase. Source: RFC 8489, section 14.8.
     pub fn error(self, code: u16, reason: &str) -> Self {
         let head = [0, 0, (code / 100) as u8, (code % 100) as u8];
         self.attribute(ERROR_CODE, &[&head, reason.as_bytes()].concat())
     }
 
-    /// The last thing before [`Writer::end`], if the other side knows the key.
+    /// Signs the message with a key that the other side knows. Must be the last call before [`Writer::end`].
     pub fn sign(self, key: &[u8]) -> Self {
         set_length(self.out, INTEGRITY_BYTES);
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key);
@@ -225,21 +226,22 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Kind and value of the attribute that begins here.
+/// Returns the type and value of the attribute that starts at `at`.
 fn attribute(bytes: &[u8], at: usize) -> Option<(u16, &[u8])> {
     let head = bytes.get(at..at + 4)?;
     let length = usize::from(number(&head[2..]));
-    // Its padding is there, too.
+    // The padding must be complete too.
     bytes.get(..at + 4 + length.next_multiple_of(4))?;
     Some((number(&head[..2]), &bytes[at + 4..at + 4 + length]))
 }
 
-/// Of all before it, where the length says that it is there already. Source: RFC 8489, section 14.7.
+/// Returns the fingerprint of all bytes before it. The length field must already include the fingerprint
+/// attribute. Source: RFC 8489, section 14.7.
 fn fingerprint(before: &[u8]) -> [u8; 4] {
     (crc32fast::hash(before) ^ FINGERPRINT_XOR).to_be_bytes()
 }
 
-/// Its own length, with so many bytes that come yet.
+/// Sets the length field of a message to which `coming` more bytes will be added.
 fn set_length(message: &mut [u8], coming: usize) {
     let length = u16::try_from(message.len() - HEAD_BYTES + coming).expect("no message of ours is as long");
     message[2..4].copy_from_slice(&length.to_be_bytes());
@@ -259,7 +261,7 @@ mod tests {
         digits.chunks(2).map(byte).collect()
     }
 
-    /// Of all short-term examples.
+    /// Password of all short-term examples.
     const PASSWORD: &[u8] = b"VOkJxbRl1RmTxUk/WvJxBt";
     /// Source: RFC 5769, section 2.1.
     const REQUEST: &str = "00010058 2112a442 b7e7a701bc34d686fa87dfae 80220010 5354554e207465737420636c69656e74 00240004 6e0001ff
@@ -301,7 +303,7 @@ mod tests {
             writer.address(XOR_MAPPED_ADDRESS, address).sign(PASSWORD).end_with_fingerprint();
             let again = Message::parse(&written).unwrap();
             assert!(again.verify(PASSWORD), "signed and with a fingerprint, as the example");
-            // The example's padding is a space, ours is zero; all else before the signature is the same.
+            // The example pads with a space, this encoder with zero. All other bytes before the signature are the same.
             written[35] = b' ';
             let unsigned = answer.len() - INTEGRITY_BYTES - 8;
             assert_eq!(written[..unsigned], answer[..unsigned]);
@@ -331,7 +333,7 @@ mod tests {
         for cut in 0..request.len() {
             assert!(Message::parse(&request[..cut]).is_none(), "{cut}");
         }
-        // What comes last is the fingerprint; without one the message is good, too.
+        // The last 8 bytes are the fingerprint. A message without a fingerprint is valid too.
         for at in 0..request.len() - 8 {
             for bit in 0..8 {
                 let mut changed = request.clone();

@@ -1,16 +1,19 @@
-//! A TURN and STUN server as bytes in, bytes out: who may have a relay, for how long, and to whom it speaks.
+//! Sans-I/O TURN and STUN server: which clients get a relay, for how long, and with which peers it may exchange
+//! data.
 //!
-//! - [`message`]: STUN as it is on the wire
-//! - [`credentials`]: names and passwords that are good for a while
-//! - [`nonce`]: what makes a signed request good only here and now, without a table
-//! - [`policy`]: which addresses are out in the internet
-//! - [`allocation`]: what one client has, and what one user has of all
-//! - [`server`]: all of it together; [`requests`]: what a client that has shown who it is may ask for; [`refusal`]: why not
+//! - [`message`]: wire format of STUN
+//! - [`credentials`]: time-limited usernames and passwords
+//! - [`nonce`]: nonces that limit a signed request to one client and one hour, without a table
+//! - [`policy`]: which addresses are on the public internet
+//! - [`allocation`]: state of one client, and usage of one user
+//! - [`server`]: the server itself; [`requests`]: requests of authenticated clients; [`refusal`]: error codes
 //!
-//! Sockets are somebody else's: [`Relays`] opens them, [`Server::poll_closed`] names those that are over. The time is an input, in milliseconds
-//! since 1970 of a clock that does not go back. So is chance: the seed of [`Server::new`].
+//! The server does not own sockets: [`Relays`] opens them, and [`Server::poll_closed`] returns the ones to
+//! close. The time is an input, in milliseconds since 1970, from a clock that does not go backward. Randomness
+//! is an input too: the seed of [`Server::new`].
 //!
-//! Not done: relays over TCP (RFC 6062), both families in one allocation, DONT-FRAGMENT, ICMP errors, mobility, HMAC-SHA256.
+//! Not supported: relays over TCP (RFC 6062), both address families in one allocation, DONT-FRAGMENT, ICMP
+//! errors, mobility, HMAC-SHA256.
 //!
 //! Source: RFC 8656 (TURN), RFC 8489 (STUN); docs/adr/0007.
 
@@ -31,7 +34,8 @@ pub use message::HEAD_BYTES;
 pub use policy::{is_public, is_unicast};
 pub use server::{PAYLOAD_BYTES_MAX, Server, Step};
 
-/// How long the message is that a stream goes on with, padding included. `None`: what comes is none.
+/// Returns the length of the next message of a stream in bytes, padding included. Returns `None` if the bytes
+/// do not start a valid message.
 ///
 /// Source: RFC 8489, section 6.2.2; RFC 8656, section 12.5.
 pub fn framed_bytes(head: [u8; 4]) -> Option<usize> {

@@ -5,16 +5,18 @@ use ring::hmac;
 
 use super::Client;
 
-/// Of what the time in a nonce is counted in.
+/// Unit of the time in a nonce, in seconds.
 const STEP_S: u64 = 16;
-/// How long one is good. Source: RFC 8656, section 5: an hour at most is recommended.
+/// Lifetime of a nonce in units of [`STEP_S`]: one hour, the maximum that RFC 8656, section 5, recommends.
 const STEPS: u32 = 3600 / STEP_S as u32;
 const TIME_BITS: u32 = 24;
-/// Nobody can try more than online: six bytes are enough, and an answer to a stranger has to be small.
+/// Length of the MAC in a nonce, in bytes. Six bytes are sufficient, because guesses are possible only online,
+/// and an answer to an unauthenticated client must be small.
 const MAC_BYTES: usize = 6;
 const BYTES: usize = 3 + MAC_BYTES;
 
-/// Makes nonces that say themselves until when and for whom they are good, so that strangers leave nothing behind.
+/// Creates nonces that carry their expiry time and are bound to one client, so that the server stores nothing
+/// for unauthenticated clients.
 pub struct Nonces {
     key: hmac::Key,
 }
@@ -28,7 +30,7 @@ impl Nonces {
         self.of(client, step(now_ms).wrapping_add(STEPS))
     }
 
-    /// Is it ours, of this client, and not too old?
+    /// Returns true if this server made the nonce for this client and the nonce has not expired.
     pub fn is_good(&self, nonce: &[u8], client: Client, now_ms: u64) -> bool {
         let mut bytes = [0; BYTES];
         if URL_SAFE_NO_PAD.decode_slice(nonce, &mut bytes) != Ok(BYTES) {

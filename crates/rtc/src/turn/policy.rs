@@ -1,9 +1,12 @@
-//! Whom a relay may speak to.
+//! Addresses with which a relay may exchange data.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Is this the address of a machine out in the internet? Not so: loopback, private and link-local networks, what is shared behind a
-/// carrier's NAT, multicast, and all that is kept for something else or hides an address of another kind (tunnels, translators).
+/// Returns true if this is the address of a machine on the public internet.
+///
+/// These addresses are not public: loopback, private and link-local networks, the shared range behind a
+/// carrier's NAT, multicast, other reserved ranges, and ranges that embed an address of another kind (tunnels,
+/// translators).
 ///
 /// Source: IANA's registries of special-purpose addresses (RFC 6890).
 pub fn is_public(ip: IpAddr) -> bool {
@@ -13,7 +16,7 @@ pub fn is_public(ip: IpAddr) -> bool {
     }
 }
 
-/// Can one machine be meant by this at all?
+/// Returns true if the address can belong to a single machine.
 pub fn is_unicast(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
@@ -23,7 +26,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
     let [a, b, c, _] = ip.octets();
     let is_kept = match (a, b, c) {
         (0 | 10 | 127, ..) | (100, 64..=127, _) | (169, 254, _) | (172, 16..=31, _) | (192, 168, _) => true,
-        // Protocols, examples, what was 6to4's, AS112, measurements.
+        // IETF protocols, documentation, AS112, AMT, the former 6to4 relays, benchmarking.
         (192, 0, 0 | 2) | (192, 31, 196) | (192, 52, 193) | (192, 88, 99) | (192, 175, 48) | (198, 18 | 19, _) => true,
         (198, 51, 100) | (203, 0, 113) | (224.., ..) => true,
         _ => false,
@@ -33,7 +36,8 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
 
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let segments = ip.segments();
-    // Of what is global unicast today: Teredo, benchmarking, ORCHID and the like, examples, 6to4, examples again.
+    // Reserved ranges in the global unicast space: Teredo, benchmarking, ORCHID and similar, documentation, 6to4,
+    // documentation.
     let is_kept = match (segments[0], segments[1]) {
         (0x2001, 0..=0x1ff | 0xdb8) | (0x2002, _) | (0x3fff, 0..=0xfff) => true,
         (first, _) => first & 0xe000 != 0x2000,

@@ -1,4 +1,4 @@
-//! Why a request is refused, as a number and in words. Source: RFC 8489, section 14.8; RFC 8656, section 19.
+//! Error codes of refused requests, and their reason phrases. Source: RFC 8489, section 14.8; RFC 8656, section 19.
 
 use super::message::{MESSAGE_INTEGRITY, Message};
 
@@ -15,17 +15,20 @@ pub const FAMILY_MISMATCH: u16 = 443;
 pub const QUOTA_REACHED: u16 = 486;
 pub const CAPACITY: u16 = 508;
 
-/// Why a request is refused.
+/// Reason why a request is refused.
 pub enum Refusal {
     Code(u16),
     Unknown(Vec<u16>),
 }
 
-/// Errors: what of a message has to be understood and is not. Source: RFC 8489, section 14: what begins at 0x8000 need not be.
+/// Checks that all mandatory attributes of a message are known. Types from 0x8000 on are optional. Source: RFC 8489,
+/// section 14.
+///
+/// Errors: the types of the unknown mandatory attributes.
 pub fn unknown(message: &Message<'_>, known: &[u16]) -> Result<(), Refusal> {
     let is_unknown = |kind: &u16| *kind < 0x8000 && *kind != MESSAGE_INTEGRITY && !known.contains(kind);
     let mut kinds: Vec<u16> = message.attributes().map(|(kind, _)| kind).filter(is_unknown).collect();
-    // No more than what came with a value: the answer stays smaller than the question.
+    // Limits the list to 8 types, so that the answer stays small compared with the request.
     kinds.dedup();
     kinds.truncate(8);
     if kinds.is_empty() { Ok(()) } else { Err(Refusal::Unknown(kinds)) }

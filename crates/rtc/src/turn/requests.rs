@@ -1,4 +1,4 @@
-//! What a client that has shown who it is may ask for.
+//! Requests of authenticated clients.
 
 use std::{collections::HashMap, net::SocketAddr};
 
@@ -20,21 +20,23 @@ use super::{
     server::Signer,
 };
 
+/// Default and minimum lifetime of an allocation; below it, the lifetimes of permissions and channels.
 /// Source: RFC 8656, sections 3.2, 9 and 12.
 const LIFETIME_S: u32 = 600;
 const PERMISSION_MS: u64 = 300_000;
 const CHANNEL_MS: u64 = 600_000;
-/// What RFC 5766 had (section 11): RFC 8656 ends at 0x4fff, but there are clients that go on, and nothing else comes in here.
+/// Valid channel numbers, from RFC 5766 (section 11). RFC 8656 ends at 0x4fff, but some clients use higher
+/// numbers, and no other protocol uses them here.
 const CHANNELS: std::ops::RangeInclusive<u16> = 0x4000..=0x7ffe;
-/// How long the next port of a pair waits. Source: RFC 8656, section 7.2.
+/// Lifetime of the reservation of the next port. Source: RFC 8656, section 7.2.
 const RESERVATION_MS: u64 = 30_000;
-/// Of one allocation: a browser has one for each candidate of the other side.
+/// Maximum number of permissions of one allocation. A browser needs one for each candidate of the other side.
 const PERMISSIONS_MAX: usize = 64;
 const CHANNELS_MAX: usize = 64;
-/// UDP, as the internet counts protocols.
+/// IP protocol number of UDP.
 const UDP: u8 = 17;
 impl Server {
-    /// Source: RFC 8656, section 7.2.
+    /// Handles an Allocate request. Source: RFC 8656, section 7.2.
     pub(super) fn allocate(
         &mut self,
         now_ms: u64,
@@ -88,7 +90,7 @@ impl Server {
                     return Err(Code(CAPACITY));
                 }
                 let kept = self.reservations.remove(&token).expect("it was just there");
-                // It counts already.
+                // The reserved port already counts toward the quotas.
                 (kept.relay, kept.relayed, None)
             }
             None => self.open(now_ms, &signer, family == Some(true), even, relays)?,
@@ -115,7 +117,8 @@ impl Server {
         Ok(())
     }
 
-    /// Opens what is asked for, within quotas; with a token where the next port was reserved.
+    /// Opens the requested relay sockets within the quotas. Returns the first relay and its address, and a token if
+    /// the next port was reserved.
     fn open(
         &mut self,
         now_ms: u64,
@@ -152,7 +155,7 @@ impl Server {
         Ok((ids[0], relayed, Some(token)))
     }
 
-    /// Source: RFC 8656, section 8.2.
+    /// Handles a Refresh request. Source: RFC 8656, section 8.2.
     pub(super) fn refresh(
         &mut self,
         now_ms: u64,
@@ -179,7 +182,7 @@ impl Server {
         Ok(())
     }
 
-    /// Source: RFC 8656, section 10.2. All of its addresses, or none.
+    /// Handles a CreatePermission request, which permits all of its addresses or none. Source: RFC 8656, section 10.2.
     pub(super) fn permit(
         &mut self,
         now_ms: u64,
@@ -207,7 +210,7 @@ impl Server {
         Ok(())
     }
 
-    /// Source: RFC 8656, section 12.2.
+    /// Handles a ChannelBind request. Source: RFC 8656, section 12.2.
     pub(super) fn bind(
         &mut self,
         now_ms: u64,
@@ -279,7 +282,7 @@ fn allocated(client: Client, own: &Allocation, request: &Message<'_>, answer: &m
     writer.address(XOR_MAPPED_ADDRESS, client.address()).sign(&own.key).end();
 }
 
-/// Is IPv6 asked for?
+/// Returns whether the request asks for IPv6, or `None` if it names no address family.
 fn family(request: &Message<'_>) -> Result<Option<bool>, Refusal> {
     match request.get(REQUESTED_ADDRESS_FAMILY) {
         None => Ok(None),

@@ -17,19 +17,20 @@ use super::{
     refusal::{BAD_REQUEST, FORBIDDEN, Refusal, STALE_NONCE, UNAUTHORIZED, UNKNOWN_ATTRIBUTE, reason, unknown},
 };
 
-/// Largest payload that is relayed; its message has to have a length.
+/// Maximum payload that is relayed, in bytes. The message that carries it must fit the 16-bit length field.
 pub const PAYLOAD_BYTES_MAX: usize = 65_000;
 
-/// The least that a request for an allocation needs. What is smaller is not asked who it is, because that answer would be several times as large.
+/// Minimum size of an Allocate request, in bytes. A smaller unsigned request gets no challenge, because that
+/// answer would be several times as large as the request.
 const ALLOCATE_BYTES_MIN: usize = HEAD_BYTES + 8;
 
-/// What is to be done with what has come.
+/// Action for the caller after a message was handled.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step<'a> {
     Nothing,
-    /// The answer, to whoever asked.
+    /// Send the answer to the client.
     Answer,
-    /// The payload goes out by this relay.
+    /// Send the payload to the peer from this relay.
     Relay {
         relay: RelayId,
         peer: SocketAddr,
@@ -37,15 +38,15 @@ pub enum Step<'a> {
     },
 }
 
-/// All clients of one server.
+/// TURN server with all of its clients.
 ///
 /// ```text
-///            Allocate            Refresh, again and again
-///   nobody ───────────► allocation ◄──────────────────┐
+///            Allocate            Refresh, repeatedly
+///   (none) ───────────► allocation ◄──────────────────┐
 ///     ▲   signed, and      │  │  └─────────────────────┘
-///     │   within quotas    │  └─ CreatePermission (5 min), ChannelBind (10 min): who may be spoken to, and how
+///     │   within quotas    │  └─ CreatePermission (5 min), ChannelBind (10 min): permitted peers and their channels
 ///     └────────────────────┘
-///       Refresh with 0, its time is over, or its connection is
+///       Refresh with 0, expiry, or end of the connection
 /// ```
 pub struct Server {
     pub(super) rules: Rules,
@@ -61,7 +62,7 @@ pub struct Server {
     pub(super) last_relay: u64,
 }
 
-/// Who has signed a request.
+/// Authenticated sender of a request.
 pub(super) struct Signer<'a> {
     pub(super) username: &'a str,
     pub(super) user: Arc<str>,
@@ -86,12 +87,12 @@ impl Server {
         }
     }
 
-    /// Has this client a relay? Then it has said who it is.
+    /// Returns true if this client has an allocation. Such a client has authenticated itself.
     pub fn is_known(&self, client: Client) -> bool {
         self.allocations.contains_key(&client)
     }
 
-    /// Takes what a client has sent: a datagram, or one message of a stream.
+    /// Handles bytes from a client: a datagram, or one message of a stream.
     pub fn handle<'a>(
         &mut self,
         now_ms: u64,
@@ -111,7 +112,8 @@ impl Server {
         })
     }
 
-    /// Takes what a peer has sent to a relay; what its client is to be given, and who that is.
+    /// Handles a payload that a peer has sent to a relay. Writes the message for the client to `out`, and returns
+    /// the client; `None` if the payload is dropped.
     pub fn handle_peer(
         &mut self,
         now_ms: u64,
@@ -127,12 +129,14 @@ impl Server {
         passed.flatten()
     }
 
-    /// Nobody speaks on this connection any more.
+    /// Ends the allocation of a connection that has closed.
     pub fn disconnect(&mut self, client: Client) {
         self.end(client);
     }
 
-    /// Ends what is over. Cost: O(allocations and what they have); once a second.
+    /// Ends expired allocations, reservations, permissions and channels. Must be called once a second.
+    ///
+    /// Cost: O(allocations and their entries).
     pub fn handle_timeout(&mut self, now_ms: u64) {
         let over = self.allocations.iter().filter(|(_, allocation)| allocation.expires_ms <= now_ms);
         let over: Vec<Client> = over.map(|(client, _)| *client).collect();
@@ -151,7 +155,7 @@ impl Server {
         self.count();
     }
 
-    /// A relay that nobody has any more.
+    /// Returns the next relay whose socket must be closed.
     pub fn poll_closed(&mut self) -> Option<RelayId> {
         self.closed.pop_front()
     }
@@ -202,7 +206,7 @@ impl Server {
                 }
             }
             None => {
-                // An indication is answered by nobody, so its number need not be chance.
+                // An indication gets no answer, so its transaction id need not be random.
                 let writer = Writer::new(out, Class::Indication, DATA_INDICATION, [0; 12]);
                 writer.address(XOR_PEER_ADDRESS, peer).attribute(DATA, payload).end();
             }
@@ -243,7 +247,7 @@ impl Server {
         let message = Message::parse(bytes)?;
         match (message.class, message.method) {
             (Class::Indication, SEND) => return self.send(now_ms, client, &message),
-            // What keeps a path through a NAT open.
+            // This keepalive keeps a NAT binding open.
             (Class::Indication, BINDING) => return Some(Step::Nothing),
             (Class::Request, BINDING) => match unknown(&message, &[USERNAME, REALM, NONCE]) {
                 Ok(()) => {
@@ -280,7 +284,9 @@ impl Server {
         Some(Step::Answer)
     }
 
-    /// Errors: the code of what is missing or wrong. Source: RFC 8489, section 9.2.4.
+    /// Authenticates the sender of a request. Source: RFC 8489, section 9.2.4.
+    ///
+    /// Errors: the error code of the missing or wrong part.
     fn authenticate<'a>(&self, now_ms: u64, client: Client, message: &Message<'a>) -> Result<Signer<'a>, u16> {
         if !message.is_signed() {
             return Err(if message.len() < ALLOCATE_BYTES_MIN { BAD_REQUEST } else { UNAUTHORIZED });
@@ -293,7 +299,8 @@ impl Server {
         if realm != self.credentials.realm().as_bytes() {
             return Err(UNAUTHORIZED);
         }
-        // Who has a relay keeps it as long as it asks for it: until when a name is good says who may begin.
+        // A client keeps its allocation as long as it refreshes it. The expiry of a username limits only new
+        // allocations.
         if let Some(own) = self.allocations.get(&client).filter(|own| own.username.as_bytes() == username) {
             let username = std::str::from_utf8(username).map_err(|_| BAD_REQUEST)?;
             let signer = Signer { username, user: own.user.clone(), key: own.key };
@@ -310,7 +317,7 @@ impl Server {
         Ok(Signer { username, user, key })
     }
 
-    /// Tells a stranger what to show. The smallest answer that does.
+    /// Writes the smallest answer that tells an unauthenticated client which credentials it needs.
     fn ask(&self, now_ms: u64, client: Client, request: &Message<'_>, code: u16, answer: &mut Vec<u8>) {
         Figures::add(&self.figures.unauthorized, 1);
         let mut writer = Writer::answer(answer, Class::Error, request).error(code, "");
@@ -339,12 +346,12 @@ impl Server {
         }
     }
 
-    /// Source: RFC 8656, section 11.2.
+    /// Handles a Send indication. Source: RFC 8656, section 11.2.
     fn send<'a>(&mut self, now_ms: u64, client: Client, message: &Message<'a>) -> Option<Step<'a>> {
         unknown(message, &[XOR_PEER_ADDRESS, DATA]).ok()?;
         let (peer, payload) = (message.address(message.get(XOR_PEER_ADDRESS)?)?, message.get(DATA)?);
         let allocation = self.allocations.get(&client)?;
-        // Only who may be reached has a permission.
+        // A permission exists only for an address that the policy allows.
         if peer.port() == 0 || !allocation.may_send(peer.ip(), now_ms) {
             return None;
         }
@@ -368,7 +375,7 @@ fn take(
     is_taken
 }
 
-/// Whom somebody without a name counts as: of IPv6 whoever has the same /64.
+/// Returns the name under which a client without a subject is counted: its IPv4 address, or its IPv6 /64 network.
 fn network(ip: IpAddr) -> String {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.to_string(),

@@ -169,7 +169,8 @@ impl Config {
 ///
 /// Errors: the message describes the allowed URLs.
 fn check_url(url: &str) -> Result<(), &'static str> {
-    const WHAT: &str = "must be empty or https://HOST/PATH without a password; http:// is allowed for this machine only";
+    const WHAT: &str =
+        "must be empty or https://HOST/PATH without a password; http:// is allowed for this machine only";
     if url.is_empty() {
         return Ok(());
     }
@@ -224,7 +225,8 @@ fn fill(template: &str, subject: Option<&str>) -> Result<Pattern, Error> {
     if !template.contains(SUBJECT) {
         return Pattern::parse(template).map_err(bad);
     }
-    let subject = subject.ok_or_else(|| refused("a channel pattern uses `{sub}`, but the token has no subject (`sub`)"))?;
+    let subject =
+        subject.ok_or_else(|| refused("a channel pattern uses `{sub}`, but the token has no subject (`sub`)"))?;
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':');
     if subject.is_empty() || !subject.bytes().all(good) {
         return Err(refused(

@@ -68,8 +68,9 @@ impl<'a> Token<'a> {
             message.split_once('.').filter(|(_, payload)| !payload.contains('.')).ok_or_else(none)?;
         let decode = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).map_err(|_| none());
         let (header, payload, signed) = (decode(header)?, decode(payload)?, decode(signed)?);
-        let header: Header = object(&header)
-            .ok_or_else(|| refused("the token's header is malformed: expected `{\"alg\": \"..\", \"kid\"?: \"..\"}`"))?;
+        let header: Header = object(&header).ok_or_else(|| {
+            refused("the token's header is malformed: expected `{\"alg\": \"..\", \"kid\"?: \"..\"}`")
+        })?;
         let algorithm = Algorithm::parse(&header.alg)
             .ok_or_else(|| refused("the token's algorithm is not supported: use HS256, RS256, ES256 or EdDSA"))?;
         if header.crit.is_some() {

@@ -253,13 +253,17 @@ impl Config {
                 );
             }
             Ok(_) if self.admin.token.as_bytes().len() < SECRET_BYTES_MIN => {
-                let what = "must have at least 16 bytes: set MILLRACE_ADMIN__TOKEN to the output of `openssl rand -hex 32`";
+                let what =
+                    "must have at least 16 bytes: set MILLRACE_ADMIN__TOKEN to the output of `openssl rand -hex 32`";
                 return bad("admin.token", what);
             }
             Ok(_) => {}
         }
         if !self.server.secret.is_empty() && self.server.secret.as_bytes().len() < SECRET_BYTES_MIN {
-            return bad("server.secret", "must be empty or have at least 16 bytes; `openssl rand -hex 32` generates one");
+            return bad(
+                "server.secret",
+                "must be empty or have at least 16 bytes; `openssl rand -hex 32` generates one",
+            );
         }
         self.auth.check()?;
         if let Some(name) = self.namespaces.keys().find(|name| name.contains('/') || ChannelName::parse(name).is_err())

@@ -85,10 +85,7 @@ impl Config {
     /// Errors: the key and its allowed values.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if self.acme.is_on() && !(self.cert.is_empty() && self.key.is_empty()) {
-            return Err((
-                "tls",
-                "must use either `cert` and `key` (--tls-dev sets them) or `acme`, not both",
-            ));
+            return Err(("tls", "must use either `cert` and `key` (--tls-dev sets them) or `acme`, not both"));
         }
         self.acme.check()?;
         if self.cert.is_empty() != self.key.is_empty() {
@@ -101,7 +98,10 @@ impl Config {
             ));
         }
         if self.client_ca.is_empty() && !self.client_subject.is_empty() {
-            return Err(("tls.client_subject", "has no effect without `tls.client_ca`, because no client certificate is requested"));
+            return Err((
+                "tls.client_subject",
+                "has no effect without `tls.client_ca`, because no client certificate is requested",
+            ));
         }
         if !["1.2", "1.3"].contains(&self.min_version.as_str()) {
             return Err(("tls.min_version", "must be `1.2` or `1.3`"));

@@ -39,7 +39,7 @@ fn who_shows_a_good_name_gets_a_relay_once() {
     assert_eq!((answer.class, answer.lifetime_s()), (Class::Success, 600));
     assert_eq!(answer.address(XOR_RELAYED_ADDRESS), "198.51.100.1:50001".parse().unwrap());
     assert_eq!(answer.address(XOR_MAPPED_ADDRESS), guest.client.address());
-    // The answer was lost, and the request comes again.
+    // The answer was lost, and the client repeats the request.
     assert_eq!(world.ask_once(&mut guest, ALLOCATE, &[UDP]).bytes, answer.bytes);
     guest.next();
     assert_eq!(world.ask_once(&mut guest, ALLOCATE, &[UDP]).code, 437);
@@ -155,7 +155,7 @@ fn only_who_was_permitted_gets_through_and_only_for_a_while() {
     assert_eq!(world.permit(&mut guest, &[PEER]).code, 0);
     let relayed = Step::Relay { relay: world.relay_of(50_001), peer: PEER.parse().unwrap(), payload: b"ping" };
     assert_eq!(world.handle(guest.client, &ping).0, relayed);
-    // From another port of the same peer, too: permissions are of addresses.
+    // Another port of the same peer is permitted too, because permissions apply to addresses.
     let (client, bytes) = world.hear(50_001, "192.0.2.50:1", b"pong").unwrap();
     let message = Message::parse(&bytes).unwrap();
     assert_eq!((client, message.class, message.method), (guest.client, Class::Indication, DATA_INDICATION));
@@ -178,7 +178,7 @@ fn a_channel_spares_the_address_both_ways() {
     assert_eq!(world.bind(&mut guest, 0x4001, PEER).code, 0);
     let relayed = Step::Relay { relay: world.relay_of(50_001), peer: PEER.parse().unwrap(), payload: b"ping!" };
     assert_eq!(world.handle(guest.client, b"\x40\x01\0\x05ping!").0, relayed);
-    // Padded as on a stream, or cut off.
+    // Padded as on a stream, or truncated.
     assert_eq!(world.handle(guest.client, b"\x40\x01\0\x05ping!\0\0\0").0, relayed);
     assert_eq!(world.handle(guest.client, b"\x40\x01\0\x06ping!").0, Step::Nothing);
     assert_eq!(world.handle(guest.client, b"\x40\x02\0\x05ping!").0, Step::Nothing);
@@ -243,7 +243,7 @@ fn a_user_and_the_server_have_so_many_relays() {
     let mut fourth = world.guest("192.0.2.9:5003", "alice");
     assert_eq!(world.ask(&mut fourth, ALLOCATE, &[UDP]).code, 486, "from anywhere");
     world.allocated("192.0.2.2:5000", "bob");
-    // Without names they count by address, whatever their credentials say.
+    // Clients without a subject are counted by address, whatever their credentials.
     let mut unnamed = world.allocated("192.0.2.3:5000", "");
     let mut late = world.guest("192.0.2.4:5000", "carol");
     assert_eq!(world.ask(&mut late, ALLOCATE, &[UDP]).code, 508);
@@ -307,7 +307,7 @@ fn a_pair_of_ports_is_kept_for_who_has_the_token() {
     let mut second = world.guest("192.0.2.1:5001", "alice");
     let answer = world.ask(&mut second, ALLOCATE, &[UDP, (RESERVATION_TOKEN, &token)]);
     assert_eq!(answer.address(XOR_RELAYED_ADDRESS).port(), 50_003);
-    // One that nobody asks for is closed after half a minute, and counts until then.
+    // A reserved port that no client requests is closed after 30 s. It counts toward the quotas until then.
     let mut third = world.guest("192.0.2.1:5002", "alice");
     assert_eq!(world.ask(&mut third, ALLOCATE, &[UDP, (EVEN_PORT, &[0x80])]).code, 486);
     let mut pair = world.guest("192.0.2.2:5000", "bob");
@@ -333,13 +333,13 @@ fn a_relay_is_nobodys_but_whose_name_opened_it() {
     assert_eq!(world.bind(&mut thief, 0x4001, PEER).code, 441);
 }
 
-/// Whoever makes up a sender sends somebody else at most this.
+/// Limits how much traffic a client with a forged address can cause at that address.
 #[test]
 fn a_stranger_gets_back_less_than_twice_what_it_sent() {
     const UDP_AND_IPV4_BYTES: usize = 28;
     const UDP_AND_IPV6_BYTES: usize = 48;
     let mut world = World::new();
-    // The longest answer that there can be.
+    // The longest realm produces the longest possible answer.
     let credentials = Arc::new(Credentials::new(b"a secret", &"r".repeat(REALM_BYTES_MAX)));
     world.server = Server::new(rules(), credentials, world.figures.clone(), [7; 32]);
     for (address, around) in [("192.0.2.1:5000", UDP_AND_IPV4_BYTES), ("[2001:db8::1]:5000", UDP_AND_IPV6_BYTES)] {
@@ -365,7 +365,8 @@ fn a_stranger_gets_back_less_than_twice_what_it_sent() {
     }
 }
 
-/// Every message of a whole conversation, with every byte changed: nothing panics, and what was signed is refused.
+/// Changes every byte of every request of a conversation. Nothing panics, and each changed request is refused
+/// if it needs a signature.
 #[test]
 fn nothing_that_is_changed_on_the_way_is_believed() {
     let mut world = World::new();

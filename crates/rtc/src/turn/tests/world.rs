@@ -1,4 +1,4 @@
-//! A server on a virtual clock, and a client that speaks STUN to it.
+//! TURN server on a virtual clock, and a client that sends STUN to it.
 
 use std::{
     collections::HashMap,
@@ -21,7 +21,7 @@ pub const EMPTY: [u8; 0] = [];
 
 pub type Attribute<'a> = (u16, &'a [u8]);
 
-/// Ports in the order in which they are asked for.
+/// Relay ports, opened in ascending order.
 #[derive(Default)]
 pub struct Ports {
     pub open: HashMap<RelayId, u16>,
@@ -62,7 +62,7 @@ pub fn rules() -> Rules {
     }
 }
 
-/// Somebody with a name, or without.
+/// Client with or without credentials.
 pub struct Guest {
     pub client: Client,
     pub login: Option<Login>,
@@ -70,7 +70,7 @@ pub struct Guest {
     pub requests: u8,
 }
 
-/// An answer, taken apart.
+/// Parsed answer.
 #[derive(Debug)]
 pub struct Answer {
     pub class: Class,
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// A guest that has its relay.
+    /// Returns a client that has an allocation.
     pub fn allocated(&mut self, address: &str, subject: &str) -> Guest {
         let mut guest = self.guest(address, subject);
         let answer = self.ask(&mut guest, ALLOCATE, &[UDP]);
@@ -124,7 +124,7 @@ impl World {
         (self.server.handle(self.now_ms, client, bytes, &mut self.ports, &mut answer), answer)
     }
 
-    /// As clients do: without a nonce first, then with the one that came.
+    /// Sends a request as clients do: first without a nonce, then with the nonce from the answer.
     pub fn ask(&mut self, guest: &mut Guest, method: u16, attributes: &[(u16, &[u8])]) -> Answer {
         let answer = self.ask_once(guest, method, attributes);
         match answer.code {
@@ -168,7 +168,8 @@ impl World {
 }
 
 impl Guest {
-    /// All transactions of a test begin alike, so that an address can be hidden before its message is made.
+    /// Returns the current transaction id. It is predictable, so an address can be XOR-encoded before its message
+    /// is written.
     pub fn transaction(&self) -> [u8; 12] {
         [self.requests; 12]
     }

@@ -177,7 +177,8 @@ impl Keeper {
             if let Some(issued) = &issued {
                 self.rest(issued.renew_at()).await;
             }
-            let ordered = timeout(ORDER, self.order()).await.unwrap_or_else(|_| bail!("no certificate within {ORDER:?}"));
+            let ordered =
+                timeout(ORDER, self.order()).await.unwrap_or_else(|_| bail!("no certificate within {ORDER:?}"));
             match ordered {
                 Ok(new) => {
                     failures = 0;
@@ -210,7 +211,9 @@ impl Keeper {
         let error: String = format!("{error:#}").chars().take(TOLD_MAX).collect();
         let again_in_s = pause.as_secs();
         match shown.is_some_and(|issued| issued.until > SystemTime::now()) {
-            true => tracing::warn!(error, again_in_s, "certificate renewal failed; the current certificate stays in use"),
+            true => {
+                tracing::warn!(error, again_in_s, "certificate renewal failed; the current certificate stays in use")
+            }
             false => tracing::error!(
                 error,
                 again_in_s,
@@ -245,7 +248,10 @@ impl Keeper {
         let chain = order.poll_certificate(&retries).await.context("the certificate is not given out")?;
         let pem = format!("{key}\n{chain}");
         let issued = Issued::of(&pem, &self.config.domains).context("the certificate cannot be used")?;
-        ensure!(issued.renew_at() > SystemTime::now(), "the new certificate has already expired; check the clock of this machine");
+        ensure!(
+            issued.renew_at() > SystemTime::now(),
+            "the new certificate has already expired; check the clock of this machine"
+        );
         self.spoken.certify(issued.identity.clone())?;
         // If the disk is full, use the certificate anyway: without it the server could not serve TLS.
         if let Err(error) = self.store.keep_certificate(&pem) {
