@@ -4,7 +4,7 @@ use std::{
     task::{Context, Poll},
 };
 
-/// A result that is often there at once: an engine in memory answers without a future being made.
+/// A result that is often ready at once. A memory engine can then answer without allocating a future.
 pub enum Answer<T> {
     Now(Option<T>),
     Later(Pin<Box<dyn Future<Output = T> + Send>>),

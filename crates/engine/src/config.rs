@@ -3,39 +3,40 @@ use std::{collections::BTreeMap, time::Duration};
 use millrace_delivery::Bounds;
 use serde::{Deserialize, Serialize};
 
-/// How much past the channels keep.
+/// Limits of the history that channels keep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Bounds of every channel, unless its namespace says otherwise.
+    /// History limits of every channel whose namespace has no own limits.
     pub history: HistoryConfig,
-    /// Bounds of the channels whose first level is the key.
+    /// History limits per namespace. The key is the first level of the channel name.
     pub namespaces: BTreeMap<String, HistoryConfig>,
-    /// Namespaces that have their own share of the channels, besides those in `namespaces`.
+    /// Namespaces that have their own share of the channels, in addition to those in `namespaces`.
     pub reserved: Vec<String>,
-    /// Most channels with a past; further ones are refused with `too_many`.
+    /// Maximum number of channels with history. Further channels are refused with `too_many`.
     pub channels_max: usize,
-    /// Memory (of the engine `sqlite`: disk) for the past of all channels: payloads and keys, and about a hundred bytes for each publication. Beyond, the channels that
-    /// have been silent longest are forgotten first; offsets go on.
+    /// Maximum memory (engine `sqlite`: disk) for the history of all channels, in bytes. It counts payloads, keys and
+    /// about a hundred bytes per publication. Above the limit, the channels that are idle longest lose their history
+    /// first; offsets continue.
     pub history_bytes_max: usize,
-    /// Where an engine is shared: how long a publication, or a page of history, waits for one that does not answer.
+    /// Shared engines only: how long a publication or a history request waits for an engine that does not answer.
     #[serde(with = "humantime_serde")]
     pub wait: Duration,
-    /// Where an engine is shared: what the names of everything there begin with, so that several clusters fit into one.
+    /// Shared engines only: prefix of all names in the backend, so that several clusters can use one backend.
     pub prefix: String,
 }
 
-/// Whichever bound is reached first trims the oldest publication.
+/// History limits of a channel. The limit that is reached first trims the oldest publication.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HistoryConfig {
-    /// Publications.
+    /// Maximum number of publications.
     pub count_max: usize,
-    /// Bytes of payloads and keys.
+    /// Maximum bytes of payloads and keys.
     pub bytes_max: usize,
     #[serde(with = "humantime_serde")]
     pub age_max: Duration,
-    /// An accepted publication survives a power failure: the engine answers only once it is on disk.
+    /// Makes accepted publications survive a power failure: the engine answers only after the publication is on disk.
     pub durable: bool,
 }
 
@@ -61,12 +62,12 @@ impl Default for HistoryConfig {
 }
 
 impl Config {
-    /// What a namespace (a channel's first level) is kept by.
+    /// Returns the history limits of a namespace (the first level of a channel name).
     pub fn of(&self, namespace: &str) -> &HistoryConfig {
         self.namespaces.get(namespace).unwrap_or(&self.history)
     }
 
-    /// The first setting that asks for durability, such as `namespaces.cars.durable`.
+    /// Returns the name of the first setting that requires durability, such as `namespaces.cars.durable`.
     pub fn first_durable(&self) -> Option<String> {
         let of =
             |(name, history): (&String, &HistoryConfig)| history.durable.then(|| format!("namespaces.{name}.durable"));

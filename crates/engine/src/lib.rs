@@ -1,9 +1,11 @@
-//! Where order and history are decided. An engine gives every publication its position, keeps the bounded past, and tells the nodes.
+//! Order and history of all channels. An engine assigns each publication its position, keeps a bounded history, and
+//! hands the publications to the nodes.
 //!
-//! It never knows a client, a transport or a thread: what it accepts goes to [`Deliver`], in order per channel.
+//! An engine knows no clients, transports or threads. It passes accepted publications to [`Deliver`], in order per
+//! channel.
 //!
-//! Read first: [`Engine`], [`Answer`], [`MemoryEngine`]. Adding one: a folder here, a line in [`ENGINES`] and one in [`open`]; the contract
-//! suite (`tests/it/contract.rs`) then runs it.
+//! Read first: [`Engine`], [`Answer`], [`MemoryEngine`]. To add an engine, add a folder here, an entry in [`ENGINES`]
+//! and a branch in [`open`]. The contract suite (`tests/it/contract.rs`) then runs it.
 
 mod answer;
 mod config;
@@ -31,15 +33,15 @@ use millrace_protocol::{
     session::{Policy, Target},
 };
 
-/// Every engine, as `--engine` takes it.
+/// Names of all engines, as `--engine` accepts them.
 pub const ENGINES: &[&str] = &["memory", "sqlite", "redis", "nats"];
 
-/// Why an engine cannot be opened. No variant holds a password.
+/// Reasons why an engine cannot be opened. No variant contains a password.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("there is no engine of this kind; an engine is memory, sqlite:PATH, redis://HOST:PORT or nats://HOST:PORT")]
     Unknown,
-    /// A setting that this engine cannot keep: which, and what to do.
+    /// A setting that this engine does not support. The text names the setting and the remedy.
     #[error("{0}")]
     Setting(String),
     #[error("the file {path} {what}")]
@@ -50,9 +52,10 @@ pub enum OpenError {
     Random(#[from] getrandom::Error),
 }
 
-/// What is wrong with an engine's URL, without opening it.
+/// Checks the syntax of an engine URL without opening the engine.
 ///
-/// Errors: [`OpenError::Unknown`].
+/// Errors: [`OpenError::Unknown`] if the URL names no engine; [`OpenError::Setting`] if the URL of a known engine is
+/// invalid.
 pub fn check_url(url: &str) -> Result<(), OpenError> {
     if let Some(path) = sqlite::path(url) {
         return path.map(drop);
@@ -73,7 +76,7 @@ pub fn check_url(url: &str) -> Result<(), OpenError> {
     }
 }
 
-/// A URL as it may be shown: without user and password.
+/// Returns the URL without user and password, for logs and messages.
 pub fn shown_url(url: &str) -> String {
     match url.split_once("://") {
         Some((scheme, rest)) => format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, rest)| rest)),
@@ -81,9 +84,11 @@ pub fn shown_url(url: &str) -> String {
     }
 }
 
-/// The engine that a URL names; it brings the threads that it needs. `clock` gives milliseconds since 1970.
+/// Opens the engine that the URL names and starts the threads that this engine needs. `clock` returns milliseconds
+/// since 1970.
 ///
-/// Errors: as [`check_url`], or what is named cannot be had.
+/// Errors: those of [`check_url`]; a setting that the engine does not support; or a file, thread or randomness that is
+/// not available.
 pub fn open<D: Deliver>(
     url: &str,
     config: Config,
@@ -112,32 +117,36 @@ pub fn open<D: Deliver>(
     }
 }
 
-/// Where an engine had a channel when it was last asked: spares the look-up by name for as long as it is there.
+/// Cached location of a channel inside an engine, from the previous call. It saves the lookup by name while the
+/// location is still valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place(Option<NonZeroU32>);
 
-/// Receives what an engine has accepted. Nothing here may block: it is called from any thread, possibly with a lock held.
+/// Receiver of the publications that an engine has accepted. No method may block: any thread may call it, possibly
+/// while it holds a lock.
 pub trait Deliver: Send + Sync + 'static {
-    /// Where the publications of one channel go. An engine that keeps it beside the channel's log spares a look-up per publication.
+    /// Destination of the publications of one channel. An engine that stores it beside the channel's log saves one
+    /// lookup per publication.
     type Route: Send + Sync;
 
     fn route(&self, channel: &ChannelName) -> Self::Route;
 
-    /// Called in the order of offsets for each channel. What is known already is ignored; before a hole, or another epoch, the readers fetch
-    /// what they miss from history.
+    /// Delivers a publication. For each channel the engine calls it in the order of offsets. A publication that is
+    /// already known is ignored. If offsets are missing before the publication, or its epoch is new, the readers fetch
+    /// the missing publications from history.
     fn deliver(&self, route: &Self::Route, channel: &ChannelName, epoch: Epoch, publication: &Publication);
 
-    /// The channel's log ends at `top` now, and what lies between `from` (as far as the engine has told) and there was not delivered and will
-    /// not be: the readers fetch it from history, or are told that it is lost.
+    /// Reports that the channel's log now ends at `top`. The publications after `from` (the last reported position) up
+    /// to `top` were not delivered and will not be. The readers fetch them from history, or get a gap.
     fn moved(&self, route: &Self::Route, channel: &ChannelName, from: Position, top: Position);
 
-    /// The engine does not know this channel any more.
+    /// Reports that the engine has removed this channel.
     fn forget(&self, _: &ChannelName, _: Self::Route) {}
 
-    /// Something is about to be delivered by this route.
+    /// Announces that a publication for this route follows, so that the receiver can prefetch memory.
     fn expect(&self, _: &Self::Route) {}
 
-    /// Subscriptions of a channel on this node.
+    /// Returns the number of subscriptions of a channel on this node.
     fn readers(&self, channel: &ChannelName) -> u32;
 }
 
@@ -145,23 +154,25 @@ pub trait Deliver: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newest {
     pub top: Position,
-    /// `None` if nothing was published yet, or history has forgotten it.
+    /// `None` if nothing was published yet, or the newest publication is no longer in history.
     pub publication: Option<Publication>,
 }
 
 /// Order and history of all channels.
 ///
-/// A channel is charged to the holder of the publication that creates it. Publications into an existing channel are not
-/// counted.
+/// A channel is charged to the holder of the publication that creates it. Publications into an existing channel are
+/// not counted.
 ///
-/// Errors of all methods: `unavailable` when the engine does not answer (the caller may retry), `too_many` over a limit
-/// or a share.
+/// Errors of all methods: `unavailable` when the engine does not answer (the caller may retry), `too_many` over a
+/// limit or a share.
 pub trait Engine: Send + Sync {
-    /// Accepts a publication: once the answer is there it has its place, and [`Deliver`] has it or will have it if the channel is watched.
+    /// Accepts a publication. When the answer is ready, the publication has its position. [`Deliver`] has received the
+    /// publication, or will receive it if the channel is watched.
     fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>>;
 
-    /// As [`Engine::append`], for whoever publishes into one channel again and again: `place` and `channel` are what the last call left,
-    /// and `channel` becomes the engine's own copy of the name, so that the two are the same without a look at the text.
+    /// Accepts a publication like [`Engine::append`], for a caller that publishes into one channel repeatedly. The
+    /// caller passes `place` and `channel` as the previous call left them. `channel` becomes the engine's own copy of
+    /// the name, so that later comparisons compare pointers, not text.
     fn append_at(
         &self,
         _place: &mut Place,
@@ -171,11 +182,13 @@ pub trait Engine: Send + Sync {
         self.append(channel, publication)
     }
 
-    /// A publication for this place is on its way: what it touches is brought into the cache meanwhile.
+    /// Announces that a publication for this place follows. The engine prefetches the memory that the publication will
+    /// touch.
     fn expect(&self, _place: Place) {}
 
-    /// A page of the past. Reading a channel that was never written gives its (empty) beginning. If the channel is watched, whatever comes
-    /// after the page is delivered: the two leave no hole.
+    /// Returns a page of history. For a channel without publications it returns an empty page at the start of the log.
+    /// If the channel is watched, every publication after the page is delivered, so no publication is lost between
+    /// page and delivery.
     fn page(
         &self,
         channel: &ChannelName,
@@ -184,46 +197,48 @@ pub trait Engine: Send + Sync {
         limit: PageLimit,
     ) -> Answer<Result<Page, Error>>;
 
-    /// The newest publication, if it is still kept.
+    /// Returns the end of the log, with the newest publication if it is still kept.
     fn newest(&self, channel: &ChannelName) -> Answer<Result<Newest, Error>>;
 
-    /// Channels with a past that match, at most `max` of them.
+    /// Returns at most `max` channels with history that match the pattern.
     fn channels(&self, pattern: &Pattern, max: usize) -> Answer<Result<Vec<ChannelName>, Error>>;
 
-    /// Subscriptions of a channel on all nodes that live.
+    /// Returns the number of subscriptions of a channel on all live nodes.
     fn presence(&self, channel: &ChannelName) -> Answer<Result<u32, Error>>;
 
-    /// This node begins to read a channel, or all that match a pattern; or nobody here reads it any more. Told once per change, in order.
-    /// An engine may deliver what is not watched, too.
+    /// Notifies the engine that this node has its first reader of a channel or pattern, or that the last reader left.
+    /// The node calls it once per change, in order. An engine may also deliver channels that are not watched.
     fn watch(&self, target: &Target, is_read: bool);
 
-    /// Until everything that a watched pattern matches is delivered from here on.
+    /// Resolves when all later publications that match a watched pattern are delivered.
     fn joined(&self, _: &Pattern) -> Answer<Result<(), Error>> {
         Answer::now(Ok(()))
     }
 
-    /// The engine's time, in milliseconds since 1970: what `time` of publications is taken from.
+    /// Returns the engine's time in milliseconds since 1970. It is the source of the `time` of publications.
     fn now_ms(&self) -> u64;
 
-    /// Channels known and bytes of history held here, for the metrics.
+    /// Returns the number of known channels and the bytes of history held here, for the metrics.
     fn size(&self) -> (usize, usize);
 
-    /// Forgets what has become too old. Called every second.
+    /// Drops expired publications. Called every second.
     fn sweep(&self);
 
-    /// Memory is short: frees so many bytes of history as far as it has them, of the channels that have been idle longest first.
+    /// Frees up to this many bytes of history because memory is short. The channels that are idle longest lose their
+    /// history first.
     fn make_room(&self, _bytes: usize) {}
 
-    /// False while what the engine relies on does not answer.
+    /// Returns false while the backend of the engine does not answer.
     fn is_up(&self) -> bool {
         true
     }
 
-    /// What it has counted since it was opened, for the metrics: a name such as `retries`, what it is, and how many.
+    /// Returns the counters since the engine was opened, for the metrics: name (such as `retries`), description and
+    /// value.
     fn counters(&self) -> Vec<(&'static str, &'static str, u64)> {
         Vec::new()
     }
 
-    /// Returns once everything that was accepted is safe; called once, when nothing more comes.
+    /// Returns when all accepted publications are stored safely. Called once, after the last publication.
     fn close(&self) {}
 }

@@ -1,5 +1,5 @@
-//! What this node has heard lately: of every channel that it watches, the newest part of the log, without holes. Readers who come back find
-//! it here instead of asking somebody else, also while nobody else answers.
+//! Recent publications of every channel that this node watches: the newest part of each log, without gaps. Readers
+//! that reconnect recover from here without a request to the backend, also while the backend does not answer.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,10 +11,10 @@ use millrace_protocol::{ChannelName, Epoch, Position, Publication, Since, sessio
 
 use crate::{Config, Deliver, Newest};
 
-/// Most publications and bytes per channel; what is further back is asked for.
+/// Maximum publications and bytes per channel. Older history is requested from the backend.
 const COUNT_MAX: usize = 1000;
 const BYTES_MAX: usize = 1 << 20;
-/// Most publications of a channel that wait for one before them.
+/// Maximum number of publications per channel that wait for a missing earlier publication.
 const AHEAD_MAX: usize = 64;
 
 pub(crate) struct Mirror<D: Deliver> {
@@ -25,20 +25,20 @@ pub(crate) struct Mirror<D: Deliver> {
 
 struct Channels<R> {
     by_name: HashMap<ChannelName, Heard<R>>,
-    /// Memory that all histories take.
+    /// Memory used by all histories, in bytes.
     bytes: usize,
-    /// Channels that lack a publication, with the end of what came before it; see [`Mirror::holes`].
+    /// Channels with a missing publication, each with the position before the gap; see [`Mirror::holes`].
     holes: Vec<(ChannelName, Position)>,
 }
 
 struct Heard<R> {
     route: R,
     bounds: Bounds,
-    /// `None` until something was heard, or the end of the log is known.
+    /// `None` until a publication is received or the end of the log is known.
     history: Option<History>,
-    /// Of the history's epoch, by offset: came before one that belongs before them.
+    /// Publications received ahead of a missing earlier one, by offset. They belong to the epoch of `history`.
     ahead: BTreeMap<u64, Publication>,
-    /// Since [`Mirror::join`] nothing can have been missed.
+    /// True if no publication can have been missed since [`Mirror::join`].
     is_joined: bool,
 }
 
@@ -48,7 +48,7 @@ impl<D: Deliver> Mirror<D> {
         Self { deliver, config, channels: Mutex::new(channels) }
     }
 
-    /// Begins to keep a channel.
+    /// Starts to keep a channel.
     pub fn open(&self, name: &ChannelName) {
         let bounds = self.config.bounds(name.namespace());
         let bounds =
@@ -58,7 +58,7 @@ impl<D: Deliver> Mirror<D> {
         self.lock().by_name.entry(name.clone()).or_insert_with(heard);
     }
 
-    /// Keeps it no longer.
+    /// Stops keeping a channel and frees its history.
     pub fn close(&self, name: &ChannelName) {
         let mut channels = self.lock();
         if let Some(Heard { history: Some(history), .. }) = channels.by_name.remove(name) {
@@ -66,7 +66,8 @@ impl<D: Deliver> Mirror<D> {
         }
     }
 
-    /// From a moment before the log ended at `top`, everything is heard. What was missed until then is told to the readers.
+    /// Marks a channel as complete: this node receives all publications from a moment before the log ended at `top`.
+    /// Reports the publications missed before to the readers.
     pub fn join(&self, name: &ChannelName, top: Position, now_ms: u64) {
         self.change(name, |deliver, heard| {
             heard.is_joined = true;
@@ -84,20 +85,21 @@ impl<D: Deliver> Mirror<D> {
         });
     }
 
-    /// Something may be missed from now on: every channel has to be joined again.
+    /// Marks all channels as incomplete: publications may be missed from now on. Each channel has to be joined again.
     pub fn part(&self) {
         self.lock().by_name.values_mut().for_each(|heard| heard.is_joined = false);
     }
 
-    /// Something may be missed of this channel from now on.
+    /// Marks one channel as incomplete: its publications may be missed from now on.
     pub fn part_one(&self, name: &ChannelName) {
         self.part_or_join(name, false);
     }
 
-    /// A publication has come: it is delivered unless it is known. One that comes ahead of another waits for it, see [`Mirror::give_up`]. A
-    /// channel that `is_matched` by a pattern that this node reads is kept from its first publication on.
+    /// Receives a publication and delivers it unless it is already known. A publication that is ahead of a missing one
+    /// waits for it, see [`Mirror::give_up`]. If `is_matched` (a pattern that this node reads matches the channel),
+    /// the channel is kept from its first publication on.
     ///
-    /// True if it is the first that waits.
+    /// Returns true if the publication is the first that waits in this channel.
     pub fn hear(
         &self,
         name: &ChannelName,
@@ -138,15 +140,17 @@ impl<D: Deliver> Mirror<D> {
         matches!(hole, Some(Some(_)))
     }
 
-    /// Channels in which a publication waits for one before it, with the end of what came before that; each is told once.
+    /// Returns the channels in which a publication waits for a missing one, each with the position before the gap.
+    /// Each gap is returned once.
     pub fn holes(&self) -> Vec<(ChannelName, Position)> {
         std::mem::take(&mut self.lock().holes)
     }
 
-    /// What was missing behind `before` is lost, if it still is: what waits for it is delivered, and the readers fetch what they miss. Where
-    /// something else is missing by now, that is a hole of its own.
+    /// Gives up the missing publication after `before`, if it is still missing. Delivers the waiting publications; the
+    /// readers fetch the missing ones. If the channel now waits for a different publication, that gap is recorded as a
+    /// new one.
     ///
-    /// True if something is lost.
+    /// Returns true if a publication is lost.
     pub fn give_up(&self, name: &ChannelName, before: Position, now_ms: u64) -> bool {
         let top = self.change(name, |deliver, heard| {
             let top = heard.history.as_ref().map(History::top).filter(|_| !heard.ahead.is_empty())?;
@@ -162,9 +166,10 @@ impl<D: Deliver> Mirror<D> {
         top.flatten() == Some(before)
     }
 
-    /// A page, if all that it needs is here.
+    /// Returns a page if the mirror covers all of it.
     ///
-    /// While a channel is not joined, its newest publications may be missing: `is_down` says that nobody could tell them either.
+    /// While a channel is not joined, its newest publications may be missing here. `is_down` allows the answer anyway,
+    /// because the backend cannot supply them either.
     pub fn page(
         &self,
         name: &ChannelName,
@@ -181,7 +186,7 @@ impl<D: Deliver> Mirror<D> {
         })?
     }
 
-    /// The newest publication, if it is here.
+    /// Returns the newest publication if the mirror has it.
     pub fn newest(&self, name: &ChannelName, now_ms: u64, is_down: bool) -> Option<Newest> {
         self.change(name, |_, heard| {
             let history = heard.history.as_mut().filter(|_| heard.is_joined || is_down)?;
@@ -191,7 +196,7 @@ impl<D: Deliver> Mirror<D> {
         })?
     }
 
-    /// Where the log ends as far as it was heard; `None` if the channel is not kept, or nothing is known of it.
+    /// Returns the last known position of the log. `None` if the channel is not kept, or its position is unknown.
     pub fn top(&self, name: &ChannelName) -> Option<Position> {
         self.lock().by_name.get(name)?.history.as_ref().map(History::top)
     }
@@ -204,14 +209,14 @@ impl<D: Deliver> Mirror<D> {
         self.lock().by_name.keys().cloned().collect()
     }
 
-    /// Channels kept and bytes of payloads and keys.
+    /// Returns the number of channels kept, and the bytes of their payloads and keys.
     pub fn size(&self) -> (usize, usize) {
         let channels = self.lock();
         let histories = channels.by_name.values().filter_map(|heard| heard.history.as_ref());
         (channels.by_name.len(), histories.map(History::bytes).sum())
     }
 
-    /// Forgets what is too old, and halves everything if it is too much.
+    /// Drops expired publications. Halves every history if all together exceed the limit.
     pub fn sweep(&self, now_ms: u64) {
         let mut channels = self.lock();
         let is_full = channels.bytes > self.config.history_bytes_max;
@@ -231,7 +236,7 @@ impl<D: Deliver> Mirror<D> {
         self.change(name, |_, heard| heard.is_joined = is_joined);
     }
 
-    /// Works on a channel, if it is kept, and counts what its history takes.
+    /// Runs `work` on a channel, if it is kept, and updates the sum of the memory of all histories.
     fn change<T>(&self, name: &ChannelName, work: impl FnOnce(&D, &mut Heard<D::Route>) -> T) -> Option<T> {
         let mut channels = self.lock();
         let heard = channels.by_name.get_mut(name)?;
@@ -249,7 +254,7 @@ impl<D: Deliver> Mirror<D> {
 }
 
 impl<R> Heard<R> {
-    /// Delivers and keeps it.
+    /// Delivers a publication and stores it.
     fn pass<D: Deliver<Route = R>>(
         &mut self,
         deliver: &D,
@@ -262,13 +267,14 @@ impl<R> Heard<R> {
         let before = Position { epoch, offset: publication.offset - 1 };
         let history = self.history.get_or_insert_with(|| History::after(before));
         if history.top() != before {
-            // A hole, or a new epoch: the readers fetch what they miss, and what is kept begins anew.
+            // Publications are missing, or the epoch is new. The readers fetch the missing ones, and the history here
+            // starts again.
             *history = History::after(before);
         }
         history.adopt(publication.clone(), now_ms, &self.bounds);
     }
 
-    /// Delivers what has waited for what came now.
+    /// Delivers the waiting publications that directly follow the end of the history.
     fn close_ranks<D: Deliver<Route = R>>(&mut self, deliver: &D, name: &ChannelName, now_ms: u64) {
         while let (Some(top), Some(next)) = (self.history.as_ref().map(History::top), self.ahead.first_entry())
             && *next.key() == top.offset + 1
@@ -278,7 +284,7 @@ impl<R> Heard<R> {
         }
     }
 
-    /// Delivers all that waits.
+    /// Delivers all waiting publications, although earlier ones are missing.
     fn pass_hole<D: Deliver<Route = R>>(&mut self, deliver: &D, name: &ChannelName, now_ms: u64) {
         let ahead = std::mem::take(&mut self.ahead);
         if let Some(epoch) = self.history.as_ref().map(|history| history.top().epoch) {
@@ -295,7 +301,7 @@ mod tests {
 
     const LIMIT: PageLimit = PageLimit { count: 100, bytes: 1 << 20 };
 
-    /// What was told, in order: `d` delivered, `m` moved, with epoch and offset.
+    /// Recorded calls in order: `d` delivered, `m` moved, with epoch and offset.
     #[derive(Default)]
     struct Told(Mutex<Vec<(char, u32, u64)>>);
 
@@ -412,7 +418,7 @@ mod tests {
         assert_eq!(told(&all), [('d', 1, 1), ('d', 1, 2), ('d', 1, 5)]);
         assert_eq!(page(&mirror, &name, at(1, 2), false), None);
         assert_eq!(page(&mirror, &name, at(1, 4), false), Some(vec![5]));
-        // Not for ever, not where something may be missed anyway, and not into another epoch.
+        // Publications wait only up to a limit, only in a joined channel, and not across epochs.
         for i in 0..=AHEAD_MAX as u64 {
             hear(&mirror, &name, at(1, 7 + i), false);
         }

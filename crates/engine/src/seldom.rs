@@ -5,7 +5,7 @@ use std::{
 
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Limits a log line to one per minute: for faults of this machine that many clients meet at the same time.
+/// Limits a log line to one per minute, for faults of this machine that many clients meet at the same time.
 #[derive(Debug)]
 pub struct Seldom(Mutex<Option<Instant>>);
 
@@ -14,7 +14,7 @@ impl Seldom {
         Self(Mutex::new(None))
     }
 
-    /// True at the first call, and then once per minute at most.
+    /// Returns true at the first call, and after that at most once per minute.
     pub fn is_due(&self) -> bool {
         let (mut last, now) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
         let is_due = last.is_none_or(|last| now.duration_since(last) >= PAUSE);

@@ -19,7 +19,7 @@ use crate::Config;
 
 /// A holder may take a place while it holds fewer than this many times the free places.
 const HOLDER_TIMES: usize = 8;
-/// The same for a namespace.
+/// The same limit for a namespace.
 const NAMESPACE_TIMES: usize = 32;
 
 /// Number of places of each holder. A holder without a place has no entry, so the table is bounded by the number of
@@ -63,7 +63,7 @@ impl Held {
         held.iter().filter(|(_, places)| **places > floor).map(|(holder, places)| (*holder, *places)).collect()
     }
 
-    /// Halves every count: for places whose end is not reported.
+    /// Halves every count. Used when the end of a place is not reported.
     pub fn fade(&self) {
         self.lock().retain(|_, places| {
             *places /= 2;
@@ -113,7 +113,7 @@ impl Shares {
             && self.in_namespace(namespace) < NAMESPACE_TIMES.saturating_mul(free)
     }
 
-    /// Returns whether so many places are free that any holder may create a channel.
+    /// Returns true if enough places are free that any holder may create a channel.
     pub fn has_plenty(&self, used: usize) -> bool {
         may_take(self.max, self.max.saturating_sub(used), || usize::MAX)
     }
@@ -172,8 +172,8 @@ impl Shares {
 }
 
 /// Chooses at most `most` of the candidates (holder, time of the last publication). The largest holders lose channels
-/// first, the longest silent ones of each, and no holder goes below `floor`. Returns for each holder the newest time to
-/// evict, and how many channels.
+/// first, starting with their longest idle ones. No holder goes below `floor`. Returns for each holder the newest time
+/// to evict and the number of channels.
 pub(crate) fn victims(
     mut candidates: Vec<(Holder, u64)>,
     held: &HashMap<Holder, usize>,
@@ -186,7 +186,7 @@ pub(crate) fn victims(
         run.len().min(held.get(&run[0].0).copied().unwrap_or(0).saturating_sub(level))
     };
     let sum = |level: usize| runs.iter().map(|run| gives(run, level)).sum::<usize>();
-    // Binary search for the highest level that frees enough; the floor if none does.
+    // Binary search for the highest level that frees enough channels. The result is the floor if no level does.
     let (mut enough, mut too_few) = (floor, held.values().copied().max().unwrap_or(0).max(floor) + 1);
     while too_few - enough > 1 {
         let middle = enough + (too_few - enough) / 2;
@@ -218,7 +218,7 @@ mod tests {
         Shares::new(&config, max)
     }
 
-    /// So many channels this holder gets, of those that are left.
+    /// Creates channels until this holder is refused. Returns the number of channels created.
     fn flood(shares: &Shares, used: &mut usize, holder: u32, namespace: Namespace) -> usize {
         let before = *used;
         while shares.may_create(Holder::new(holder), namespace, *used) {

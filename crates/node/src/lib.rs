@@ -1,7 +1,7 @@
-//! Threads. One shard per core owns its connections and its [`millrace_delivery::Hub`]; a publication crosses threads once per shard
-//! that has a reader for it, through that shard's [`Mailbox`].
+//! Shard threads. One shard per core owns its connections and its [`millrace_delivery::Hub`]. A publication crosses
+//! threads once per shard that has a reader for it, through that shard's [`Mailbox`].
 //!
-//! Nothing here knows a socket: a shard writes to [`Sockets`].
+//! This crate knows no sockets: a shard writes to [`Sockets`].
 //!
 //! Read first: [`Shard`], [`Router`], [`Metrics`].
 

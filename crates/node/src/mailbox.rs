@@ -15,16 +15,18 @@ use tokio::sync::Notify;
 
 use crate::router::Route;
 
-/// Most entries of one mailbox; beyond, only the newest publication of each channel is kept, and readers fetch the others from history.
+/// Maximum entries of one mailbox. At the maximum, only the newest publication of each channel is kept, and readers
+/// fetch the others from history.
 const ENTRIES_MAX: usize = 65_536;
-/// A mailbox with so many entries is congested until it is emptied: who publishes into it is asked to wait, so that it does not overflow.
+/// A mailbox with this many entries is congested until it is emptied. Publishers into it are slowed down, so that it
+/// does not overflow.
 const HIGH_WATER: usize = 8_192;
 
-/// News of a channel on their way to a shard.
+/// A publication or change of a channel, on its way to a shard.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub route: Arc<Route>,
-    /// Where the shard's hub keeps the channel, as far as known.
+    /// Key of the channel in the shard's hub, if known.
     pub key: Option<ChannelKey>,
     pub news: News,
 }
@@ -32,36 +34,37 @@ pub struct Delivery {
 #[derive(Clone, Debug)]
 pub enum News {
     Published(Epoch, Publication),
-    /// What lies between has not come here.
+    /// The log has moved, and the publications between the two positions were not delivered.
     Moved(Box<Moved>),
 }
 
-/// See [`millrace_engine::Deliver::moved`].
+/// Content of [`News::Moved`], see [`millrace_engine::Deliver::moved`].
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     pub from: Position,
     pub top: Position,
 }
 
-/// The only way into a shard from another thread. Bounded: an overflow costs a look into history, never a publication.
+/// The only way into a shard from another thread. It is bounded: an overflow costs a read of history, but loses no
+/// publication.
 #[derive(Debug, Default)]
 pub struct Mailbox {
     entries: Mutex<Vec<Delivery>>,
-    /// The shard is about to look by itself: nobody needs to wake it.
+    /// True while the shard is about to check the mailbox itself, so that no wake-up is needed.
     attended: AtomicBool,
     congested: AtomicBool,
-    /// How many mailboxes of the node are.
+    /// Number of congested mailboxes of the node.
     all_congested: Arc<AtomicUsize>,
     notify: Notify,
 }
 
 impl Mailbox {
-    /// One of a node's; all of them share the count of those that are congested.
+    /// Creates a mailbox. All mailboxes of a node share the counter of congested ones.
     pub fn new(all_congested: Arc<AtomicUsize>) -> Self {
         Self { all_congested, ..Self::default() }
     }
 
-    /// Has it more entries than it should?
+    /// Returns true if the mailbox has too many entries.
     pub fn is_congested(&self) -> bool {
         self.congested.load(Relaxed)
     }
@@ -82,12 +85,12 @@ impl Mailbox {
         }
     }
 
-    /// Until [`Mailbox::leave`], the shard looks by itself: what it publishes in this turn wakes no task.
+    /// Suppresses wake-ups until [`Mailbox::leave`], because the shard checks the mailbox itself.
     pub fn attend(&self) {
         self.attended.store(true, SeqCst);
     }
 
-    /// What has come since the shard last looked is announced now.
+    /// Ends [`Mailbox::attend`]. Wakes the shard if entries have arrived since it last checked.
     pub fn leave(&self) {
         self.attended.store(false, SeqCst);
         if !self.entries.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
@@ -95,7 +98,7 @@ impl Mailbox {
         }
     }
 
-    /// Everything that has come, oldest first; `spare` (empty) takes its place, so that no memory is allocated per turn.
+    /// Returns all entries, oldest first. `spare` (empty) takes their place, so that no memory is allocated per turn.
     pub fn take(&self, spare: Vec<Delivery>) -> Vec<Delivery> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_congested() {
@@ -104,7 +107,7 @@ impl Mailbox {
         std::mem::replace(&mut *entries, spare)
     }
 
-    /// Called with the entries locked.
+    /// Must be called with the entries locked.
     fn set_congested(&self, congested: bool) {
         if self.congested.swap(congested, Relaxed) != congested {
             match congested {
@@ -114,7 +117,7 @@ impl Mailbox {
         }
     }
 
-    /// Returns when something may have come.
+    /// Waits until entries may have arrived.
     pub async fn filled(&self) {
         self.notify.notified().await;
     }

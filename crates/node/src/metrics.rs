@@ -3,7 +3,7 @@ use std::sync::{
     atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
 };
 
-/// Counters of one shard; written by its own thread only, read by whoever renders them.
+/// Counters of one shard. Only the shard's own thread writes them; any thread may read them.
 #[derive(Debug, Default)]
 pub struct Metrics {
     pub publications: AtomicU64,
@@ -39,7 +39,7 @@ pub struct Metrics {
     total: [AtomicU64; Transport::ALL.len()],
 }
 
-/// The transports, as the metrics name them.
+/// Transports, as the metrics name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Polling,
@@ -73,12 +73,13 @@ impl Transport {
 }
 
 impl Metrics {
-    /// Only the shard's own thread adds, so a load and a store do what an atomic addition would, at a fraction of its cost.
+    /// Adds to a counter. Only the shard's own thread adds, so a load and a store replace an atomic addition, at a
+    /// fraction of its cost.
     pub fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// One more reader on this transport (`1`), or one less (`-1`).
+    /// Counts a reader that opened (`1`) or closed (`-1`) on this transport.
     pub fn opened(&self, transport: Transport, change: i64) {
         self.open[transport as usize].fetch_add(change, Relaxed);
         if change > 0 {
@@ -86,12 +87,12 @@ impl Metrics {
         }
     }
 
-    /// Readers that are open now, over all transports.
+    /// Returns the number of open readers on all transports.
     pub fn open_readers(&self) -> usize {
         self.open.iter().map(|open| open.load(Relaxed).max(0) as usize).sum()
     }
 
-    /// The sums over all shards, as Prometheus text; `history_bytes` is what the engine holds.
+    /// Returns the sums over all shards as Prometheus text. `history_bytes` is the size of the engine's history.
     ///
     /// Source: Prometheus exposition format 0.0.4.
     pub fn render(shards: &[Arc<Metrics>], history_bytes: usize) -> String {
@@ -134,7 +135,7 @@ impl Metrics {
 
 type Pick = fn(&Metrics) -> &AtomicU64;
 
-/// Kinds of `millrace_memory_bytes` that shards hold.
+/// Kinds of `millrace_memory_bytes` that the shards report.
 const MEMORY: &[(&str, Pick)] = &[
     ("logs", |m| &m.memory_logs),
     ("spare", |m| &m.memory_spare),

@@ -22,26 +22,26 @@ use crate::{
 
 const STRIPES: usize = 64;
 
-/// The ways of one channel's publications, one per shard. The engine keeps it beside the channel's log, and news take it along.
+/// Readers of one channel, per shard. The engine stores it beside the channel's log, and each [`Delivery`] carries it.
 #[derive(Debug)]
 pub struct Route {
     pub name: ChannelName,
-    /// Room for one here spares a way to somewhere else.
+    /// Inline capacity for one shard saves a pointer dereference.
     ways: SmallVec<[Way; 1]>,
 }
 
-/// The way of one channel to one shard.
+/// Readers of one channel in one shard.
 #[derive(Debug, Default)]
 pub struct Way {
-    /// [`ChannelKey`] of the shard's hub.
+    /// [`ChannelKey`] of the channel in the shard's hub.
     key: AtomicU64,
     readers: AtomicU32,
 }
 
-/// Readers per shard.
+/// Number of readers per shard.
 type Readers = Box<[u32]>;
 
-/// Who is interested in what: brings each publication to the mailboxes of the shards that have a reader for it, and to no other.
+/// Routing table: sends each publication to the mailboxes of the shards that have a reader for it, and to no others.
 pub struct Router {
     mailboxes: Vec<Arc<Mailbox>>,
     congested: Arc<AtomicUsize>,
@@ -74,17 +74,17 @@ impl Router {
         &self.mailboxes[shard]
     }
 
-    /// Is any mailbox congested? Cost: one load.
+    /// Returns true if any mailbox is congested. Cost: one load.
     pub fn is_congested(&self) -> bool {
         self.congested.load(Relaxed) > 0
     }
 
-    /// How many of the mailboxes are congested, of 1.
+    /// Returns the fraction of mailboxes that are congested, from 0 to 1.
     pub fn congested_share(&self) -> f64 {
         self.congested.load(Relaxed) as f64 / self.mailboxes.len().max(1) as f64
     }
 
-    /// Is any mailbox congested that a publication of this channel would go to?
+    /// Returns true if a publication of this channel would go to a congested mailbox.
     pub fn is_congested_for(&self, channel: &ChannelName) -> bool {
         if !self.is_congested() {
             return false;
@@ -96,7 +96,8 @@ impl Router {
         wanted.iter().zip(&self.mailboxes).any(|(wanted, mailbox)| *wanted && mailbox.is_congested())
     }
 
-    /// A shard has so many readers of a channel now. `watch` is told if that makes the node begin to read it, or end.
+    /// Sets the number of readers of a channel in a shard. Calls `watch` if this gives the node its first reader of
+    /// the channel, or removes the last one.
     pub fn set_readers(
         &self,
         shard: usize,
@@ -111,18 +112,18 @@ impl Router {
         route.ways[shard].key.store(key.to_bits(), Relaxed);
         route.ways[shard].readers.store(readers, Release);
         let is_read = is_read(route);
-        // Kept by the table and by nobody else: the engine has not heard of the channel.
+        // Only the table holds the route: the engine has no reference to it.
         if !is_read && Arc::strong_count(route) == 1 {
             routes.remove(channel);
         }
-        // Still locked: what several shards tell stays in order.
+        // Called under the lock, so that changes by several shards stay in order.
         if is_read != was_read {
             watch(is_read);
         }
     }
 
-    /// A shard has so many listeners of a pattern now; `watch` as in [`Router::set_readers`]. Cost per publication: see
-    /// [`PatternMap`].
+    /// Sets the number of readers of a pattern in a shard. Calls `watch` as in [`Router::set_readers`]. Cost per
+    /// publication: see [`PatternMap`].
     pub fn set_pattern_readers(&self, shard: usize, pattern: &Pattern, readers: u32, watch: impl FnOnce(bool)) {
         let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
         let entry = patterns.get_or_insert_with(pattern, || vec![0; self.mailboxes.len()].into());
@@ -138,12 +139,12 @@ impl Router {
         }
     }
 
-    /// Most different patterns from now on; those that there are stay.
+    /// Sets the maximum number of different patterns. Existing patterns stay. 0 means no limit.
     pub fn set_patterns_max(&self, max: usize) {
         self.patterns_max.store(if max == 0 { usize::MAX } else { max }, Relaxed);
     }
 
-    /// Is there room for this pattern? One that somebody listens to already costs nothing more.
+    /// Checks that this pattern fits within the limit. A pattern that already has a reader always fits.
     ///
     /// Errors: [`Code::TooMany`].
     pub fn check_pattern(&self, pattern: &Pattern) -> Result<(), Error> {
@@ -169,7 +170,7 @@ impl Router {
         })
     }
 
-    /// Brings news of a channel to every shard that has a reader for it.
+    /// Sends news of a channel to every shard that has a reader for it.
     fn tell(&self, route: &Arc<Route>, news: impl Fn() -> News) {
         let has_patterns = self.pattern_count.load(SeqCst) > 0;
         let by_pattern = if has_patterns { self.by_pattern(&route.name) } else { Vec::new() };
@@ -181,7 +182,7 @@ impl Router {
         }
     }
 
-    /// Shards that listen to a pattern which matches.
+    /// Returns, for each shard, whether it has a reader of a pattern that matches.
     fn by_pattern(&self, channel: &ChannelName) -> Vec<bool> {
         let mut shards = vec![false; self.shards()];
         let patterns = self.patterns.read().unwrap_or_else(PoisonError::into_inner);

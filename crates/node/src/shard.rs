@@ -19,32 +19,33 @@ use tokio::sync::Notify;
 
 use crate::{Delivery, Mailbox, Metrics, News, Router};
 
-/// One page of recovery: small enough to interleave with others, large enough to be worth a read.
+/// Limit of one page of recovery: small enough to interleave with other pages, large enough to be worth a read.
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 64 * 1024 };
-/// Pause before a failed read of history is tried again.
+/// Pause before a failed read of history is retried.
 const RETRY: Duration = Duration::from_millis(100);
-/// A look through all channels that is shorter than this costs nobody anything.
+/// A scan of all channels that is shorter than this needs no pause after it.
 const LOOK: Duration = Duration::from_millis(1);
-/// Most channels that one pattern may open by looking at what exists.
+/// Maximum number of existing channels that one pattern may open.
 const PATTERN_CHANNELS_MAX: usize = 10_000;
 
-/// The sockets of a shard: where its hub writes, and where it closes.
+/// Sockets of a shard: its hub writes to them, and the shard closes them.
 pub trait Sockets: Wire + 'static {
     fn close(&mut self, conn: ConnId);
 }
 
-/// Where a subscription starts, told before its first publication.
+/// Start of a subscription, reported before its first publication.
 #[derive(Clone, Debug)]
 pub struct Start {
     pub channel: ChannelName,
-    /// The reader has everything up to here. After a gap that is where the gap begins: a cut before it is told must not hide it.
+    /// Position up to which the reader has everything. After a gap, the start of the gap: if the connection breaks
+    /// before the gap is reported, the reader must not miss it.
     pub position: Position,
-    /// It asked for a position that history does not reach back to.
+    /// False if history does not reach back to the requested position.
     pub recovered: bool,
 }
 
-/// What one core does: its connections, their cursors, and the way to the engine. Lives on its thread; everything is `&self` behind
-/// cells that are never held across an await.
+/// A shard: the connections of one core, their cursors, and the access to the engine. It lives on its thread. All
+/// methods take `&self`; its cells are never borrowed across an await.
 pub struct Shard<S: Sockets> {
     pub id: usize,
     pub engine: Arc<dyn Engine>,
@@ -52,7 +53,7 @@ pub struct Shard<S: Sockets> {
     router: Arc<Router>,
     hub: RefCell<Hub>,
     sockets: RefCell<S>,
-    /// Wakers of the tasks that wait; `None` until the task is polled.
+    /// Wakers of the waiting tasks. `None` until the task is polled.
     wakers: RefCell<HashMap<u64, Option<Waker>>>,
     next_waiter: Cell<u64>,
     /// Connections that waited and were woken; see [`Shard::woken`].
@@ -89,19 +90,20 @@ impl<S: Sockets> Shard<S> {
         Rc::new(shard)
     }
 
-    /// Other bounds for the hub from now on; what it shares with others is the node's.
+    /// Sets new limits for the hub. All shards of the node share its log memory.
     pub fn configure(&self, config: millrace_delivery::Config) {
         let mut hub = self.hub.borrow_mut();
         hub.configure(config);
         hub.share_logs(self.router.shards());
     }
 
-    /// Most different patterns of the node from now on.
+    /// Sets the maximum number of different patterns of the node.
     pub fn set_patterns_max(&self, max: usize) {
         self.router.set_patterns_max(max);
     }
 
-    /// Turns whenever the mailbox has something. Tasks that are ready run first, so what they publish leaves in the same turn.
+    /// Runs a turn whenever the mailbox has entries. Tasks that are ready run first, so their publications leave in
+    /// the same turn.
     pub async fn run(self: &Rc<Self>) {
         let mailbox = self.mailbox();
         loop {
@@ -114,7 +116,7 @@ impl<S: Sockets> Shard<S> {
         self.router.mailbox(self.id).clone()
     }
 
-    /// One turn of the loop: everything that has come is delivered, and leaves in one write per reader.
+    /// Runs one turn of the loop: delivers all entries of the mailbox, with one write per reader.
     pub fn turn(self: &Rc<Self>) {
         Metrics::add(&self.metrics.turns, 1);
         let mut entries = self.router.mailbox(self.id).take(self.spare.take());
@@ -134,7 +136,7 @@ impl<S: Sockets> Shard<S> {
         self.spare.set(entries);
     }
 
-    /// Works on the hub and its sockets, then does what the hub wants done.
+    /// Runs `work` on the hub and its sockets, then executes the outputs of the hub.
     pub fn with<T>(self: &Rc<Self>, work: impl FnOnce(&mut Hub, &mut S) -> T) -> T {
         let result = work(&mut self.hub.borrow_mut(), &mut self.sockets.borrow_mut());
         self.do_outputs();
@@ -145,9 +147,9 @@ impl<S: Sockets> Shard<S> {
         self.sockets.borrow_mut()
     }
 
-    /// Publishes; the answer is the position.
+    /// Publishes and returns the position.
     ///
-    /// Errors: [`Code::Congested`], and the engine's.
+    /// Errors: [`Code::Congested`], and those of the engine.
     pub fn publish(
         self: &Rc<Self>,
         channel: &ChannelName,
@@ -161,12 +163,14 @@ impl<S: Sockets> Shard<S> {
         self.accept(channel, publication)
     }
 
-    /// As [`Shard::publish`], for what cannot be refused any more; whoever sent it is read more slowly while [`Shard::is_congested`].
+    /// Publishes like [`Shard::publish`], but never refuses because of congestion. The caller reads more slowly from
+    /// the publisher while [`Shard::is_congested`] is true.
     pub fn accept(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
         self.counted(publication, |publication| self.engine.append(channel, publication))
     }
 
-    /// The same, for whoever publishes into one channel again and again: see [`Engine::append_at`].
+    /// Publishes like [`Shard::accept`], for a caller that publishes into one channel repeatedly: see
+    /// [`Engine::append_at`].
     pub fn accept_at(
         &self,
         place: &mut Place,
@@ -190,7 +194,8 @@ impl<S: Sockets> Shard<S> {
         answer
     }
 
-    /// Would a publication of this channel wait behind too many others? This shard's own part of them is served first.
+    /// Returns true if a publication of this channel would wait in a congested mailbox. A congested mailbox of this
+    /// shard is emptied first.
     pub fn is_congested(self: &Rc<Self>, channel: &ChannelName) -> bool {
         if !self.router.is_congested() {
             return false;
@@ -201,14 +206,15 @@ impl<S: Sockets> Shard<S> {
         self.router.is_congested_for(channel)
     }
 
-    /// Is any shard congested?
+    /// Returns true if any shard is congested.
     pub fn is_node_congested(&self) -> bool {
         self.router.is_congested()
     }
 
-    /// Makes a connection a reader of channels. `preamble` turns the starts into bytes that leave before the first publication.
+    /// Makes a connection a reader of channels. `preamble` encodes the starts into bytes that are sent before the
+    /// first publication.
     ///
-    /// Errors: as [`Hub::check_attach`] and the engine's; then the connection reads none of the channels.
+    /// Errors: those of [`Hub::check_attach`] and of the engine. Then the connection reads none of the channels.
     pub async fn subscribe(
         self: &Rc<Self>,
         conn: ConnId,
@@ -222,7 +228,7 @@ impl<S: Sockets> Shard<S> {
             self.hub.borrow().check_attach(conn, name, ahead)?;
             pages.push((name.clone(), self.engine.page(name, *since, policy, PAGE).await?));
         }
-        // Before the preamble leaves: after it nothing can be refused any more.
+        // Checked again before the preamble is sent, because after it the subscription cannot be refused any more.
         for (ahead, (name, _)) in channels.iter().enumerate() {
             self.hub.borrow().check_attach(conn, name, ahead)?;
         }
@@ -242,10 +248,11 @@ impl<S: Sockets> Shard<S> {
         })
     }
 
-    /// Makes a connection a reader of everything that matches: channels in `positions` go on from there, other existing ones start at `since`.
-    /// `preamble` is given the time (ms) to name as `since` when going on with it elsewhere.
+    /// Makes a connection a reader of all channels that match. Channels in `positions` continue from there; other
+    /// existing ones start at `since`. `preamble` receives the time (ms) that the client passes as `since` to resume
+    /// on another connection.
     ///
-    /// Errors: as [`Hub::subscribe_pattern`] and the engine's.
+    /// Errors: those of [`Hub::subscribe_pattern`] and of the engine.
     pub async fn subscribe_pattern(
         self: &Rc<Self>,
         conn: ConnId,
@@ -255,7 +262,8 @@ impl<S: Sockets> Shard<S> {
         policy: Policy,
         preamble: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<(), Error> {
-        // Going on begins with what was heard, and for the rest where this subscription begins, not where it is.
+        // A resume starts at the positions received. Other channels resume at the start of this subscription, not at
+        // the time of the resume.
         let now_ms = self.engine.now_ms();
         let since_ms = match since {
             Since::Time(ms) => ms.min(now_ms),
@@ -275,7 +283,8 @@ impl<S: Sockets> Shard<S> {
         opened
     }
 
-    /// The channels that match. Looking through all of them takes this shard a fifth of its time at most, whoever asks.
+    /// Returns the channels that match. One scan runs at a time, and long scans are followed by a pause, so that scans
+    /// use at most a fifth of this shard's time.
     async fn look(&self, pattern: &Pattern) -> Result<Vec<ChannelName>, Error> {
         let _alone = self.looking.lock().await;
         let began = Instant::now();
@@ -287,7 +296,7 @@ impl<S: Sockets> Shard<S> {
         found
     }
 
-    /// Brings a pattern to the channels that do not simply start with their next publication.
+    /// Attaches a pattern to the channels that start before their next publication.
     async fn open_pattern(
         self: &Rc<Self>,
         conn: ConnId,
@@ -309,13 +318,15 @@ impl<S: Sockets> Shard<S> {
             let watching = Watching::new(self, std::iter::once(&name));
             let page = self.engine.page(&name, since, policy, PAGE).await?;
             watching.done();
-            // Refused only if the connection reads the channel by its name already, or has all the subscriptions it may have.
+            // Refused only if the connection already reads the channel by its name, or has the maximum number of
+            // subscriptions.
             let _ = self.with(|hub, sockets| hub.attach_matching(conn, pattern, &name, &page, sockets));
         }
         Ok(())
     }
 
-    /// Begins to wait for the next publication of any of these channels. Read the history after this call, never before.
+    /// Starts a wait for the next publication of any of these channels. Read the history after this call, never
+    /// before.
     pub fn wait(self: &Rc<Self>, names: &[ChannelName]) -> Waiting<S> {
         let id = self.next_waiter.replace(self.next_waiter.get() + 1);
         self.wakers.borrow_mut().insert(id, None);
@@ -323,17 +334,19 @@ impl<S: Sockets> Shard<S> {
         Waiting { shard: self.clone(), id }
     }
 
-    /// Begins to wait for a connection that no task serves: its id comes from [`Shard::woken`] after the next publication of any of these
-    /// channels. Read the history after this call, never before. The wait ends with [`Hub::forget`] or [`Hub::disconnect`].
+    /// Starts a wait for a connection without a task. [`Shard::woken`] returns its id after the next publication of
+    /// any of these channels. Read the history after this call, never before. The wait ends with [`Hub::forget`] or
+    /// [`Hub::disconnect`].
     pub fn wait_conn(self: &Rc<Self>, conn: ConnId, names: &[ChannelName]) {
         self.with(|hub, _| {
-            // A wake that is still on its way may have been for an earlier wait.
+            // A pending wake-up may belong to an earlier wait.
             hub.forget(WaiterId::Conn(conn));
             hub.wait(WaiterId::Conn(conn), names);
         });
     }
 
-    /// Returns the connections that were woken since the last call; pending while there are none. For one task of the shard.
+    /// Returns the connections woken since the last call; waits while there are none. Only one task of the shard may
+    /// call it.
     pub async fn woken(&self) -> Vec<ConnId> {
         loop {
             let woken = self.woken.take();
@@ -349,7 +362,7 @@ impl<S: Sockets> Shard<S> {
         self.hub.borrow().waiters().collect()
     }
 
-    /// Ends a wait as a publication would. A waiter that has gone is ignored.
+    /// Ends a wait as a publication would. An unknown waiter is ignored.
     pub fn wake(self: &Rc<Self>, id: WaiterId) {
         self.with(|hub, _| hub.forget(id));
         self.report_woken(id);
@@ -431,7 +444,7 @@ impl<S: Sockets> Shard<S> {
     }
 }
 
-/// Channels that are being opened; if the subscription fails or is dropped half way, they are released.
+/// Channels being opened. They are released if the subscription fails or is dropped before its end.
 struct Watching<'a, S: Sockets> {
     shard: &'a Rc<Shard<S>>,
     names: Vec<ChannelName>,
@@ -444,7 +457,7 @@ impl<'a, S: Sockets> Watching<'a, S> {
         Self { shard, names }
     }
 
-    /// The readers come now: [`Hub::attach`] takes over.
+    /// Keeps the channels: [`Hub::attach`] takes over.
     fn done(mut self) {
         self.names.clear();
     }
@@ -459,14 +472,14 @@ impl<S: Sockets> Drop for Watching<'_, S> {
     }
 }
 
-/// Someone who waits for a publication; dropping it ends the waiting.
+/// A wait for a publication. Dropping it ends the wait.
 pub struct Waiting<S: Sockets> {
     shard: Rc<Shard<S>>,
     id: u64,
 }
 
 impl<S: Sockets> Waiting<S> {
-    /// Returns when a publication has come since [`Shard::wait`], or the server drains.
+    /// Returns when a publication has arrived since [`Shard::wait`], or the server drains.
     pub async fn woken(&self) {
         poll_fn(|cx: &mut Context<'_>| match self.shard.wakers.borrow_mut().get_mut(&self.id) {
             None => Poll::Ready(()),

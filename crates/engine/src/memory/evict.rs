@@ -1,5 +1,5 @@
-//! Evicts channels and histories of the holders with most: to make room for new channels, and when all histories
-//! together exceed their limit.
+//! Evicts channels and histories, those of the largest holders first. Eviction makes room for new channels, and frees
+//! memory when all histories together exceed their limit.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,35 +15,35 @@ use crate::{
     shares::{Namespace, victims},
 };
 
-/// A channel is idle if nothing came for so long.
+/// A channel is idle if nothing was published for this time.
 pub(crate) const IDLE_MS: u64 = 60 * 1000;
-/// Pause after a scan for channels to evict that found few.
+/// Pause after a scan that found few channels to evict.
 const SCAN_PAUSE_MS: u64 = 1000;
-/// A scan that frees one channel in this many is repeated without a pause.
+/// A scan that frees at least one channel in this many is repeated without a pause.
 const SCAN_YIELD: usize = 64;
-/// Rounds of one eviction. A holder whose channels are all read cannot free its part: the next round takes it from the
-/// others.
+/// Rounds of one eviction. A holder whose channels all have readers cannot free its part; the next round takes the
+/// rest from the other holders.
 const ROUNDS: usize = 3;
 
 /// Memory that one holder has to free.
 struct Due {
     bytes: usize,
-    /// The current step evicts what was last written to at this time or earlier.
+    /// The current step evicts channels whose last publication is from this time or earlier.
     until_ms: Option<u64>,
 }
 
 impl<D: Deliver> MemoryEngine<D> {
-    /// Brings all histories to 7/8 of what they may take, so that the next time comes only after many publications. Offsets stay: who
-    /// wants what is gone is told a gap.
+    /// Reduces all histories to 7/8 of the limit, so that the next eviction is needed only after many publications.
+    /// Offsets continue: a reader that asks for evicted publications gets a gap.
     ///
-    /// Cost: O(channels), one stripe locked at a time. A second thread that finds this at work leaves it alone.
+    /// Cost: O(channels), with one stripe locked at a time. Returns at once if another thread is already evicting.
     pub(super) fn evict(&self) {
         self.evict_to(self.config.history_bytes_max - self.config.history_bytes_max / 8, true);
     }
 
-    /// As [`MemoryEngine::evict`], to `goal` bytes. The holders with most bytes come down to one level. Each frees its
-    /// idle histories first, then its idle channels, then the oldest publications of its longest histories; with
-    /// `is_bound` at last channels without a reader.
+    /// Evicts like [`MemoryEngine::evict`], down to `goal` bytes. The holders with most bytes are reduced to one
+    /// common level. Each frees its idle histories first, then its idle channels, then the oldest publications of its
+    /// longest histories. With `is_bound`, channels without a reader follow last, even if they are not idle.
     pub(super) fn evict_to(&self, goal: usize, is_bound: bool) {
         let Ok(_alone) = self.evicting.try_lock() else { return };
         let mut spent = HashSet::new();
@@ -56,7 +56,7 @@ impl<D: Deliver> MemoryEngine<D> {
         }
     }
 
-    /// Frees what is due as far as possible. Returns the holders that could not free all of it.
+    /// Frees the due bytes as far as possible. Returns the holders that could not free all of them.
     fn free(&self, mut due: HashMap<Holder, Due>, is_bound: bool) -> impl Iterator<Item = Holder> + use<D> {
         let now_ms = self.now_ms();
         let is_idle = |history: &History| now_ms.saturating_sub(history.top_time_ms()) >= IDLE_MS;
@@ -76,7 +76,7 @@ impl<D: Deliver> MemoryEngine<D> {
                 history.shrink(0);
             }
         });
-        // The histories of idle channels are empty by now: the channels themselves take memory, too.
+        // The histories of idle channels are empty by now, but the channels themselves use memory, too.
         let is_unread = |channel: &Channel<D::Route>| is_idle(&channel.history) && !is_read(channel);
         self.set_until(&mut due, |channel| is_unread(channel).then(|| whole(channel)));
         self.forget_due(&mut due, is_unread);
@@ -88,7 +88,8 @@ impl<D: Deliver> MemoryEngine<D> {
         due.into_iter().filter(|(_, due)| due.bytes > 0).map(|(holder, _)| holder)
     }
 
-    /// Bytes that each holder has to free so that `over` bytes are freed in all: whatever it holds above one level.
+    /// Returns the bytes that each holder has to free so that `over` bytes are freed in total. Each holder frees what
+    /// it has above one common level.
     fn due(&self, over: usize, spent: &HashSet<Holder>) -> HashMap<Holder, Due> {
         if over == 0 {
             return HashMap::new();
@@ -105,8 +106,8 @@ impl<D: Deliver> MemoryEngine<D> {
         due.map(|(holder, bytes)| (holder, Due { bytes: bytes - level, until_ms: None })).collect()
     }
 
-    /// Sets `until_ms` of each holder: among its channels with a cost, enough of the longest silent ones free what is
-    /// due.
+    /// Sets `until_ms` of each holder. Evicting its channels with a cost up to that time, longest idle first, frees
+    /// the due bytes.
     fn set_until(&self, due: &mut HashMap<Holder, Due>, cost: impl Fn(&Channel<D::Route>) -> Option<usize>) {
         due.retain(|_, due| due.bytes > 0);
         let mut costs = HashMap::<Holder, Vec<(u64, usize)>>::new();
@@ -126,7 +127,7 @@ impl<D: Deliver> MemoryEngine<D> {
         }
     }
 
-    /// Evicts the channels of holders with something due, up to `until_ms`.
+    /// Evicts the channels of holders with due bytes, up to `until_ms`.
     fn forget_due(&self, due: &mut HashMap<Holder, Due>, may_go: impl Fn(&Channel<D::Route>) -> bool) {
         self.forget(|channel| match due.get_mut(&channel.holder) {
             Some(due) if due.takes(channel.history.top_time_ms()) && may_go(channel) => {
@@ -137,7 +138,7 @@ impl<D: Deliver> MemoryEngine<D> {
         });
     }
 
-    /// Cuts the longest histories of each holder to one size that frees what is due.
+    /// Cuts the longest histories of each holder to one common size that frees the due bytes.
     fn cut_longest(&self, due: &mut HashMap<Holder, Due>) {
         due.retain(|_, due| due.bytes > 0);
         if due.is_empty() {
@@ -163,13 +164,13 @@ impl<D: Deliver> MemoryEngine<D> {
         });
     }
 
-    /// Makes room for a new channel of `holder`: evicts up to an eighth of the channels. Idle channels without a reader
-    /// go first, of holders with at least as many channels, the largest holder first. If that frees nothing and
-    /// `holder` is below an equal share, channels of the holders above that share go, idle or not. Returns false if the
-    /// channel still may not be created.
+    /// Makes room for a new channel of `holder`: evicts up to an eighth of the channels. First come idle channels
+    /// without a reader, of holders with at least as many channels, the largest holder first. If that frees nothing
+    /// and `holder` is below an equal share, channels of the holders above that share are evicted, idle or not.
+    /// Returns false if the channel still may not be created.
     pub(super) fn forget_channels(&self, holder: Holder, namespace: Namespace) -> bool {
         let Ok(_alone) = self.evicting.lock() else { return false };
-        // A flood of new names must not make this scan all channels all the time.
+        // A flood of new names must not cause continuous scans of all channels.
         let now_ms = self.now_ms();
         let is_due = |again_ms: &AtomicU64| now_ms >= again_ms.load(Relaxed);
         let found = |again_ms: &AtomicU64, count: usize| {
@@ -190,9 +191,9 @@ impl<D: Deliver> MemoryEngine<D> {
         self.may_create(holder, namespace)
     }
 
-    /// Evicts channels of these holders, but leaves each holder `floor` of them: channels without a reader that were
-    /// silent for `idle_ms`, in `namespace` or in one with at least as many channels. Returns how many, an eighth of
-    /// the maximum at most. Cost: O(channels).
+    /// Evicts channels of these holders, but leaves each holder at least `floor` channels. It takes channels without a
+    /// reader that are idle for `idle_ms`, in `namespace` or in a namespace with at least as many channels. Returns
+    /// the number of evicted channels, at most about an eighth of the maximum. Cost: O(channels).
     fn forget_of(&self, held: HashMap<Holder, usize>, floor: usize, idle_ms: u64, namespace: Namespace) -> usize {
         let now_ms = self.now_ms();
         let least = self.shares.in_namespace(namespace);
@@ -221,8 +222,9 @@ impl<D: Deliver> MemoryEngine<D> {
         })
     }
 
-    /// Evicts channels and remembers only the highest offset of them: no position is given out twice, and a reader that
-    /// comes back with a position of an evicted channel gets a gap. Returns how many. Cost: O(channels).
+    /// Evicts channels and remembers only the highest offset among them. So no position is assigned twice, and a
+    /// reader that returns with a position of an evicted channel gets a gap. Returns the number of evicted channels.
+    /// Cost: O(channels).
     fn forget(&self, mut leaves: impl FnMut(&Channel<D::Route>) -> bool) -> usize {
         let mut gone = 0;
         for stripe in &self.stripes {
@@ -262,7 +264,8 @@ impl Due {
     }
 }
 
-/// The time up to which histories (oldest first) must go to free so many bytes, or all of them.
+/// Returns the time up to which histories (sorted oldest first) must be evicted to free `over` bytes. If all together
+/// free less, it returns the time of the newest.
 pub(crate) fn up_to(oldest_first: &[(u64, usize)], over: usize) -> Option<u64> {
     let mut freed = 0;
     let enough = oldest_first.iter().find(|(_, bytes)| {
@@ -272,14 +275,14 @@ pub(crate) fn up_to(oldest_first: &[(u64, usize)], over: usize) -> Option<u64> {
     enough.or(oldest_first.last()).map(|(time_ms, _)| *time_ms)
 }
 
-/// The size to which the longest must shrink so that `over` bytes are freed, or a little more.
+/// Returns the size to which the longest histories must shrink so that at least `over` bytes are freed.
 pub(crate) fn level(mut sizes: Vec<usize>, over: usize) -> usize {
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     let mut longest = 0;
     for (i, size) in sizes.iter().enumerate() {
         longest += size;
         let next = sizes.get(i + 1).copied().unwrap_or(0);
-        // All longer ones cut to the next one's size.
+        // Condition: all longer histories, cut to the size of the next one, free enough.
         if longest - next * (i + 1) >= over {
             return (longest - over) / (i + 1);
         }
@@ -316,7 +319,7 @@ mod tests {
 
     use crate::{Answer, Config, Engine, Place};
 
-    /// Nobody is told; some channels are read.
+    /// Receiver that ignores publications; only the channels in `read` have a reader.
     #[derive(Default)]
     struct Readers {
         read: Mutex<Vec<String>>,
@@ -392,7 +395,8 @@ mod tests {
         assert_eq!(world.append("new", 10), Err(Code::TooMany), "none of them is idle");
         world.readers.read.lock().unwrap().push("old/0".into());
         world.pass(IDLE_MS + SCAN_PAUSE_MS);
-        // The first three that nobody reads: an eighth, and one more. No offset of theirs is given out again.
+        // The first three channels without a reader are evicted: an eighth, plus one. Their offsets are not assigned
+        // again.
         assert_eq!(world.append("new", 10), Ok(5));
         assert_eq!((world.channels(), world.readers.forgotten.load(Relaxed)), (14, 3));
         assert_eq!(
@@ -421,9 +425,9 @@ mod tests {
             world.engine.expect(*place);
         }
         assert!(places.iter().all(|place| place.parts().is_some()));
-        // Somebody else's place is of no use, and does no harm.
+        // A place of another channel is ignored.
         assert_eq!(world.append_at(&mut places[1].clone(), "c/0", 10), Ok(2));
-        // Every other channel is forgotten: the others come closer together, and the places of all are out of date.
+        // Evicting every other channel moves the remaining ones, so all places are stale.
         world.pass(IDLE_MS);
         (0..200).step_by(2).for_each(|i| assert!(world.append(&name(i), 10).is_ok()));
         let unwritten = |channel: &Channel<()>| channel.history.top_time_ms() == 1_000_000;
@@ -486,7 +490,7 @@ mod tests {
         assert_eq!(world.append("c/0", 1000), Ok(2));
     }
 
-    /// So many channels this holder gets before it is refused.
+    /// Creates channels until this holder is refused. Returns the number of channels created.
     fn flood(world: &World, holder: u32, prefix: &str) -> usize {
         let append = |i| {
             world.pass(1);
@@ -504,7 +508,8 @@ mod tests {
             assert_eq!(world.append_by(holder, &format!("rooms/{holder}/state"), 10), Ok(1));
             assert_eq!(world.append_by(1, &format!("flood/again/{holder}"), 10), Err(Code::TooMany));
         }
-        // Into its channels it publishes as ever, and once they are idle it gets new ones for its own oldest.
+        // The holder can still publish into its channels. Once they are idle, its own oldest channels make room for
+        // its new ones.
         assert_eq!(world.append_by(1, "flood/7", 10), Ok(2));
         world.pass(IDLE_MS + SCAN_PAUSE_MS);
         assert!(world.append_by(1, "flood/more", 10).is_ok());
@@ -518,14 +523,15 @@ mod tests {
         assert_eq!(flood(&world, 1, "flood"), 800);
         let before = world.append_by(1, "flood/20", 10);
         assert_eq!(before, Ok(2));
-        // Nothing is idle: for the second all that is over a half goes from the first, but what is read.
+        // No channel is idle. The second holder gets up to half: the first holder loses the channels above that share
+        // that have no reader.
         let second = flood(&world, 2, "second");
         assert!((400..=450).contains(&second), "{second}");
         assert!(world.channels() <= 900);
         assert!((0..10).all(|i| world.append_by(1, &format!("flood/{i}"), 10) == Ok(2)), "they are read");
-        // Both have their share, and neither takes from the other.
+        // Both holders have their share, and neither displaces the other.
         assert_eq!(world.append_by(1, "flood/once-more", 10), Err(Code::TooMany));
-        // Who comes back to what is gone is told so, and no position stands for two publications.
+        // A reader of an evicted channel gets a gap, and no position is assigned to two publications.
         let gone = ChannelName::parse("flood/21").unwrap();
         let limit = millrace_delivery::PageLimit { count: 10, bytes: 1000 };
         let since = Since::Position(Position { epoch: Epoch(1), offset: 0 });
@@ -563,7 +569,8 @@ mod tests {
         assert!((0..3000).all(|i| append(name("flood", i % 500), by(1, 2000)).is_ok()));
         assert!(bytes() <= 1 << 20);
         assert_eq!(kept("honest/a"), 100, "it is idle, and small");
-        // Channels of long names take more than their histories: they go, too, though none of them is idle.
+        // Channels with long names use more memory than their histories. They are evicted, too, although none of them
+        // is idle.
         let long = "n".repeat(200);
         let names = (0..).take_while(|i| append(name(&long, *i), by(1, 0)).is_ok()).count();
         assert!((0..150).all(|i| append(name("honest", 1), by(2, 2000)) == Ok(i + 1)));

@@ -1,4 +1,5 @@
-//! Order and history in this process: nothing to install, nothing survives a restart (a new epoch tells every reader so).
+//! Order and history in the memory of this process. Needs no installation. History does not survive a restart; a new
+//! epoch tells every reader so.
 
 pub(crate) mod evict;
 
@@ -23,27 +24,28 @@ use crate::{
     shares::{Namespace, Shares},
 };
 
-/// Locks over the channels, so that shards seldom meet.
+/// Number of locks over the channels. Many stripes keep lock contention between shards rare.
 const STRIPES: usize = 64;
-/// Of a [`Place`]; what is left are the stripe's.
+/// Bits of a [`Place`] for the index. The remaining bits hold the stripe.
 const INDEX_BITS: u32 = 26;
 
-/// Of one channel without its past and its name; measured with a million of them on two shards.
+/// Memory of one channel without its history and name, in bytes; measured with a million channels on two shards.
 const CHANNEL_BYTES: usize = 512;
-/// However little memory there is.
+/// Minimum of the channel limit, however small the memory limit is.
 const CHANNELS_MIN: usize = 1000;
 
-/// See the module. Order per channel holds because delivery happens under the channel's lock.
+/// The engine `memory`. Order per channel holds because delivery happens under the lock of the channel's stripe.
 pub struct MemoryEngine<D: Deliver> {
     config: Config,
-    /// So many as are set, but not so many that they leave no room for their past.
+    /// The configured maximum, reduced so that the channels themselves use at most half of the memory for history.
     channels_max: usize,
-    /// Time of the next permitted scan for idle channels to evict, and for channels of holders above their share.
+    /// Earliest time of the next scan for idle channels to evict, and of the next scan for channels of holders above
+    /// their share.
     look_again_ms: AtomicU64,
     displace_again_ms: AtomicU64,
     /// Number of channels of each holder.
     shares: Shares,
-    /// What a channel of each namespace may keep.
+    /// History limits of the channels of each namespace.
     bounds: Vec<Bounds>,
     epoch: Epoch,
     deliver: Arc<D>,
@@ -51,26 +53,26 @@ pub struct MemoryEngine<D: Deliver> {
     stripes: Vec<Mutex<Stripe<D::Route>>>,
     hasher: RandomState,
     channels: AtomicUsize,
-    /// Memory that all channels and their histories take.
+    /// Memory used by all channels and their histories, in bytes.
     bytes: AtomicUsize,
-    /// Of the channels that were forgotten altogether: the newest offset, and when the newest publication came.
+    /// Highest offset, and time of the newest publication, of all evicted channels.
     forgotten: Mutex<(u64, u64)>,
-    /// Held by whoever makes room.
+    /// Locked during an eviction, so that only one thread evicts.
     evicting: Mutex<()>,
 }
 
-/// Some of the channels. Their places stay until some of them are forgotten.
+/// Part of the channels. Their indexes are stable until channels of this stripe are evicted.
 struct Stripe<R> {
     channels: Vec<Channel<R>>,
     by_name: HashTable<u32>,
 }
 
-/// All that one publication touches, in two cache lines: they are seldom still in the cache.
+/// All that one publication touches, in two cache lines: these are rarely still in the cache.
 #[repr(align(64))]
 struct Channel<R> {
     name: ChannelName,
     route: R,
-    /// Also index into [`MemoryEngine::bounds`].
+    /// Also the index into [`MemoryEngine::bounds`].
     namespace: Namespace,
     holder: Holder,
     history: History,
@@ -79,7 +81,8 @@ struct Channel<R> {
 const _: () = assert!(size_of::<Channel<Arc<()>>>() <= 128);
 
 impl<D: Deliver> MemoryEngine<D> {
-    /// `clock` gives milliseconds since 1970; `epoch` must differ from one life of the process to the next.
+    /// Creates the engine. `clock` returns milliseconds since 1970. `epoch` must differ between two runs of the
+    /// process.
     pub fn new(config: Config, epoch: Epoch, deliver: Arc<D>, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         let stripe = || Stripe { channels: Vec::new(), by_name: HashTable::new() };
         let stripes = (0..STRIPES).map(|_| Mutex::new(stripe())).collect();
@@ -108,14 +111,14 @@ impl<D: Deliver> MemoryEngine<D> {
         }
     }
 
-    /// The number of the stripe, and what to look for in it: one hash for both.
+    /// Returns the index of the stripe and the hash for the lookup in it. One hash serves both.
     fn stripe(&self, name: &ChannelName) -> (usize, u64) {
         let hash = self.hasher.hash_one(name);
         // The table uses the highest and the lowest bits.
         ((hash >> 32) as usize % STRIPES, hash)
     }
 
-    /// Reads a channel. One that was never written is empty, and reading leaves nothing behind.
+    /// Runs `work` on the history of a channel. An unknown channel reads as empty, and the read does not create it.
     fn read<T>(&self, name: &ChannelName, work: impl FnOnce(&mut History, &Bounds) -> T) -> T {
         let (stripe, hash) = self.stripe(name);
         let mut stripe = lock(&self.stripes[stripe]);
@@ -128,13 +131,13 @@ impl<D: Deliver> MemoryEngine<D> {
         }
     }
 
-    /// The past of a channel that is not known: it has never been, or it was forgotten.
+    /// Returns the history of an unknown channel, which never existed or was evicted.
     fn empty(&self) -> History {
         let (offset, before_ms) = *lock(&self.forgotten);
         History::after_forgotten(Position { epoch: self.epoch, offset }, before_ms)
     }
 
-    /// Changes a history and keeps the sum of all up to date.
+    /// Changes a history and updates the sum of the memory of all histories.
     fn count<T>(&self, history: &mut History, work: impl FnOnce(&mut History) -> T) -> T {
         let before = history.memory_bytes();
         let result = work(history);
@@ -243,7 +246,7 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         {
             let first = stripe.channels.as_ptr();
             drop(stripe);
-            // Whatever is there by then.
+            // The channel may have moved meanwhile; a prefetch of stale memory is harmless.
             prefetch_at(first.wrapping_add(index));
         }
     }
@@ -273,12 +276,12 @@ impl<D: Deliver> Engine for MemoryEngine<D> {
         Answer::now(Ok(found))
     }
 
-    /// Every reader is on this node.
+    /// All readers are on this node.
     fn presence(&self, name: &ChannelName) -> Answer<Result<u32, Error>> {
         Answer::now(Ok(self.deliver.readers(name)))
     }
 
-    /// All that is published here is delivered: nothing to ask for.
+    /// Does nothing: every publication of this process is delivered.
     fn watch(&self, _: &Target, _: bool) {}
 
     fn now_ms(&self) -> u64 {
@@ -310,7 +313,7 @@ impl<R> Stripe<R> {
         self.by_name.find(hash, |index| self.channels[*index as usize].name == *name).copied()
     }
 
-    /// Gives its index. Who adds a channel knows that there is none of its name.
+    /// Adds a channel and returns its index. The caller has checked that no channel has this name.
     fn insert(&mut self, channel: Channel<R>, hash: u64, hasher: &RandomState) -> u32 {
         let index = self.channels.len() as u32;
         self.channels.push(channel);
@@ -319,7 +322,8 @@ impl<R> Stripe<R> {
         index
     }
 
-    /// Takes out those for which `leaves` holds; the others come closer together. Cost: O(channels).
+    /// Removes and returns the channels for which `leaves` is true. The remaining channels move together. Cost:
+    /// O(channels).
     fn extract(&mut self, mut leaves: impl FnMut(&Channel<R>) -> bool, hasher: &RandomState) -> Vec<Channel<R>> {
         let leaving: Vec<bool> = self.channels.iter().map(&mut leaves).collect();
         if !leaving.contains(&true) {
@@ -338,7 +342,7 @@ impl<R> Stripe<R> {
 }
 
 impl Place {
-    /// None if the numbers are too large for it.
+    /// Returns an empty place if the numbers do not fit.
     fn new(stripe: usize, index: u32) -> Self {
         const { assert!(STRIPES <= 1 << (32 - INDEX_BITS)) };
         let bits = (stripe as u32) << INDEX_BITS | (index + 1);
@@ -351,7 +355,7 @@ impl Place {
     }
 }
 
-/// What a channel takes besides its history: its place and its name here, and its way to the shards.
+/// Returns the bytes that a channel uses besides its history: its entry, its name and its route to the shards.
 fn channel_bytes(name: &ChannelName) -> usize {
     CHANNEL_BYTES + 2 * name.as_str().len()
 }

@@ -1,5 +1,6 @@
-//! Appending. The stream counts all its channels together; a channel's own order comes from saying, with each message, which one it must
-//! follow: if another node was quicker the server refuses, and we look where the log ends now.
+//! Appends publications. A stream numbers the messages of all its channels together. The order within one channel
+//! comes from an expected sequence in each message: the message that it must follow. If another node appended first,
+//! the server refuses the message, and this node reads the end of the log again.
 
 use std::{
     collections::HashMap,
@@ -20,40 +21,40 @@ use super::{
 };
 use crate::remote::{BrokerError, Token};
 
-/// Most channels of which we remember where they end; beyond, all are asked for again.
+/// Maximum number of channels whose log end is cached. Beyond it the whole cache is cleared.
 const TAILS_MAX: usize = 100_000;
-/// How often others may be quicker before somebody else decides about going on.
+/// Maximum attempts to append one message while other nodes append first. Then the caller decides about a retry.
 const ATTEMPTS: u32 = 20;
-/// Room in a message for its headers.
+/// Bytes reserved in a message for its headers.
 const HEADERS_BYTES: usize = 2048;
-/// Of servers that do not say: their default.
+/// Maximum payload, for servers that do not report one: the default of nats-server.
 const MAX_PAYLOAD: usize = 1 << 20;
 
-/// What this node knows of the ends of logs, and of what it has sent.
+/// State of appends: the known ends of logs, and the batches in flight.
 #[derive(Default)]
 pub struct Writer {
     tails: Mutex<HashMap<ChannelName, Tail>>,
     sent: Mutex<HashMap<ChannelName, Sent>>,
 }
 
-/// Where a channel's log ends.
+/// End of a channel's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tail {
     epoch: Epoch,
-    /// Of the last message; 0 if there is none.
+    /// Sequence of the last message; 0 if there is none.
     sequence: u64,
     end: End,
 }
 
-/// A batch that has no answer yet.
+/// A batch without a complete answer.
 #[derive(Clone, Debug)]
 struct Sent {
     number: u64,
-    /// Where the batch is cut into messages; the last is its end.
+    /// End index of each message that the batch is cut into. The last index is the end of the batch.
     cuts: Vec<usize>,
-    /// Of the messages that are answered.
+    /// Positions of the publications whose messages are answered.
     positions: Vec<Position>,
-    /// What the message in flight has to follow. It may be stored, and if it is, then nowhere else.
+    /// The log end that the message in flight must follow. If the message is stored, it is stored directly after it.
     after: Option<Tail>,
 }
 
@@ -65,7 +66,7 @@ struct Ack {
 }
 
 impl Writer {
-    /// Somebody has appended: so we need not find out by being refused.
+    /// Updates a cached log end after another node's append, so that the next append here is not refused.
     pub fn heard(&self, channel: &ChannelName, epoch: Epoch, sequence: u64, batch: &Batch) {
         if let Some(tail) = lock(&self.tails).get_mut(channel)
             && tail.epoch == epoch
@@ -89,7 +90,7 @@ impl Writer {
         }
     }
 
-    /// What was sent with this token already, or a beginning.
+    /// Returns the batch already sent under this token, or starts a new one.
     fn begin(
         &self,
         channel: &ChannelName,
@@ -157,7 +158,7 @@ impl Nats {
         let key = publications.first().and_then(|first| first.idempotency_key.as_deref());
         for attempt in 0..ATTEMPTS {
             let log = Log::open(self, channel).await?;
-            // Of another epoch, whatever was sent is lost with its stream.
+            // In another epoch, everything sent before is lost with its stream.
             let doubt = sent.after.filter(|after| after.epoch == log.epoch());
             let after = match doubt {
                 Some(after) => after,
@@ -177,7 +178,8 @@ impl Nats {
             let answer = self.link.request(log.subject.clone(), Some(headers), batch.encode()).await;
             match answer.and_then(|answer| api_answer::<Ack>(&answer.payload)) {
                 Ok(Ack { seq, duplicate: true }) => {
-                    // What the key stands for; ours, if its answer was lost. It was the only one in its message.
+                    // The idempotency key is known: from an earlier publication, or from this one if its answer was
+                    // lost. A publication with a key is alone in its message.
                     lock(&self.writer.tails).remove(channel);
                     return Ok(vec![log.position(first_offset(&log, seq).await?)]);
                 }
@@ -220,7 +222,8 @@ impl Nats {
     }
 }
 
-/// The first offset in a message, or, if history has trimmed it, the one before all that is left.
+/// Returns the first offset in a message. If history has trimmed the message, returns the offset before the oldest one
+/// left.
 async fn first_offset(log: &Log<'_>, sequence: u64) -> Result<u64, BrokerError> {
     Ok(match log.at(sequence).await? {
         Some(stored) => stored.batch.before.offset + 1,
@@ -232,7 +235,8 @@ fn positions(log: &Log<'_>, batch: &Batch) -> Vec<Position> {
     batch.publications.iter().map(|publication| log.position(publication.offset)).collect()
 }
 
-/// Where a batch has to be cut: messages are bounded, and the server knows idempotency keys per message.
+/// Returns the indexes at which a batch is cut into messages. Messages have a maximum size, and the server stores one
+/// idempotency key per message.
 fn cut(batch: &[NewPublication], message_max: usize) -> Result<Vec<usize>, Error> {
     let mut cuts = Vec::new();
     let (mut bytes, mut is_keyed) = (HEAD_BYTES, false);
@@ -257,7 +261,7 @@ fn cut(batch: &[NewPublication], message_max: usize) -> Result<Vec<usize>, Error
     Ok(cuts)
 }
 
-/// Nodes that write to one channel at the same time get out of each other's way.
+/// Waits for a random time, so that nodes that append to one channel at the same time do not collide again.
 async fn back_off(attempt: u32) {
     if attempt > 0 {
         let longest_us = 250u64 << attempt.min(7);

@@ -1,5 +1,5 @@
-//! Which nodes live: each has one message in a small stream that forgets messages after a while. Its time stamp is also how we know what time
-//! it is at the server.
+//! Leases of the live nodes. Each node has one message in a small stream whose messages expire. The time stamp of that
+//! message also gives the server's time.
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -34,12 +34,12 @@ impl Nats {
             }
             sequence => sequence?,
         };
-        // It was stored some time within this.
+        // The server stored the message within this round trip.
         let round_trip = asked.elapsed();
         let (stored_ms, nodes) = tokio::try_join!(self.stored_ms(sequence), self.living())?;
         let since_ms = asked.elapsed().saturating_sub(round_trip).as_millis() as u64;
         self.clock.set(stored_ms + since_ms, round_trip);
-        // Whoever asked takes it for the time in the middle of all that.
+        // The caller takes `now_ms` for the time in the middle of this call, so half of its duration is subtracted.
         Ok(Lease { now_ms: self.clock.now_ms().saturating_sub(asked.elapsed().as_millis() as u64 / 2), nodes })
     }
 
@@ -67,7 +67,7 @@ impl Nats {
         }
     }
 
-    /// The server's time when it took a message.
+    /// Returns the server's time at which it stored a message.
     async fn stored_ms(&self, sequence: u64) -> Result<u64, Trouble> {
         let subject = format!("$JS.API.DIRECT.GET.{}", self.lease_stream());
         let message = self.link.request(subject, None, json!({ "seq": sequence }).to_string().into()).await?;

@@ -16,43 +16,44 @@ use tokio::sync::{Notify, watch};
 use super::url::{Credentials, Url};
 use crate::remote::BrokerError;
 
-/// Longest that an answer is waited for.
+/// Timeout for a response.
 const ANSWER: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(2);
-/// A connection that answers none of three of these is given up.
+/// Ping interval. A connection that answers none of three pings is closed.
 const PING: Duration = Duration::from_secs(3);
 /// Pause for publishers after JetStream was full.
 const FULL_RETRY: Duration = Duration::from_secs(10);
-/// Longest pause between two attempts to connect.
+/// Maximum pause between two attempts to connect.
 const PAUSE_MS_MAX: u64 = 2000;
 
-/// The connection to NATS. The client library keeps it, connects again and subscribes again; here is what that means for who waits.
+/// The connection to NATS. The client library reconnects and subscribes again by itself. This type reports these
+/// events to waiting requests.
 pub struct Link {
     client: OnceLock<Client>,
     state: watch::Sender<State>,
-    /// Messages were dropped here, because nobody took them from the library in time.
+    /// Notified when the client library dropped messages, because this node did not read them in time.
     dropped: Notify,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// One more with every connection.
+    /// Number of connections so far. It grows by one with each connection.
     pub connection: u64,
     pub is_up: bool,
 }
 
-/// Why a request has no good answer.
+/// Reason why a request failed.
 #[derive(Debug)]
 pub enum Trouble {
-    /// Nothing in NATS listens there: it was not done.
+    /// No server listens on the subject: the request was not executed.
     NoResponders,
-    /// The server says no: it was not done.
+    /// The server refused the request: it was not executed.
     Api(ApiError),
-    /// Nobody knows whether it was done.
+    /// The connection or the response was lost: the request may have been executed.
     Lost(&'static str),
 }
 
-/// As the server's API tells errors.
+/// An error of the server's API.
 #[derive(Debug, Deserialize)]
 pub struct ApiError {
     #[serde(default)]
@@ -61,7 +62,7 @@ pub struct ApiError {
     pub description: String,
 }
 
-/// Codes of the server's `server/errors.json`.
+/// Error codes from the server's `server/errors.json`.
 pub mod code {
     pub const NOT_ENABLED: u64 = 10076;
     pub const NOT_ENABLED_FOR_ACCOUNT: u64 = 10039;
@@ -87,7 +88,7 @@ impl Link {
         Arc::new(Self { client: OnceLock::new(), state: watch::Sender::default(), dropped: Notify::new() })
     }
 
-    /// Begins to connect, and goes on for ever. Returns before there is a connection.
+    /// Starts to connect, and keeps reconnecting forever. Returns before the connection is established.
     pub async fn connect(self: &Arc<Self>, name: String, url: Url) {
         let link = self.clone();
         let connections = AtomicUsize::new(0);
@@ -120,7 +121,7 @@ impl Link {
         };
         match options.connect(url.servers).await {
             Ok(client) => drop(self.client.set(client)),
-            // Connecting itself goes on in the background: this is a fault in what we ask for.
+            // Connecting continues in the background, so this error means that the options are invalid.
             Err(error) => tracing::error!(kind = %error.kind(), "cannot connect to NATS"),
         }
     }
@@ -135,7 +136,7 @@ impl Link {
         let up = state.wait_for(|state| state.is_up).await.map(|state| *state);
         match up {
             Ok(state) if self.client.get().is_some() => state,
-            // The client is there a moment after its first connection.
+            // The client is set a moment after its first connection is established.
             _ => loop {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 if self.client.get().is_some() {
@@ -145,7 +146,7 @@ impl Link {
         }
     }
 
-    /// Waits until this connection has ended, or has lost something.
+    /// Waits until this connection is lost, or the client library has dropped messages.
     pub async fn lost(&self, during: State) {
         let mut state = self.state.subscribe();
         tokio::select! {
@@ -154,12 +155,13 @@ impl Link {
         }
     }
 
-    /// The server that we are connected to.
+    /// Returns information about the connected server.
     pub fn server(&self) -> Option<async_nats::ServerInfo> {
         self.client.get()?.try_server_info()
     }
 
-    /// Asks, and waits for the answer. A request is not kept for a later connection: who asks must know whether it was done.
+    /// Sends a request and waits for the response. A request is not repeated on a later connection, because the caller
+    /// must know whether it was executed.
     pub async fn request(
         &self,
         subject: String,
@@ -188,7 +190,7 @@ impl Link {
         }
     }
 
-    /// Asks the server's API, as in `$JS.API.STREAM.INFO.name`.
+    /// Calls the server's API, for example `$JS.API.STREAM.INFO.name`.
     pub async fn api<T: DeserializeOwned>(&self, subject: String, body: &Value) -> Result<T, Trouble> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let message = self.request(subject, None, body.into()).await?;
@@ -200,13 +202,14 @@ impl Link {
         sent.map_err(|_| Trouble::Lost("the connection to NATS is closed"))
     }
 
-    /// Confirmed by [`Link::confirm`].
+    /// Subscribes to a subject. [`Link::confirm`] then waits until the server has processed the subscription.
     pub async fn subscribe(&self, subject: String) -> Result<Subscriber, Trouble> {
         let subscribed = self.client()?.subscribe(subject).await;
         subscribed.map_err(|_| Trouble::Lost("the connection to NATS is closed"))
     }
 
-    /// Waits until the server has read all that was sent: it answers by itself that nobody listens to this.
+    /// Waits until the server has processed everything sent before. It sends a request to a subject without listeners,
+    /// which the server itself answers.
     pub async fn confirm(&self, prefix: &str) -> Result<(), Trouble> {
         match self.request(format!("{prefix}.nobody"), None, Bytes::new()).await {
             Ok(_) | Err(Trouble::NoResponders) => Ok(()),
@@ -260,7 +263,8 @@ pub fn not_enabled() -> BrokerError {
     BrokerError::Refused(Error::new(Code::Unavailable, detail))
 }
 
-/// Pauses double, and each node has its own.
+/// Returns the pause before the next attempt. Pauses double and are random, so that nodes do not reconnect at the same
+/// time.
 fn pause(attempts: usize) -> Duration {
     if attempts <= 1 {
         return Duration::ZERO;

@@ -1,5 +1,5 @@
-//! Order and history in NATS: JetStream keeps and orders, core NATS tells. See [`subject`] for how it is laid out there, [`append`] for the
-//! order, [`read`] for the past, and docs/engines.md for what operators have to know.
+//! Order and history in NATS. JetStream stores and orders publications; core NATS delivers them. See [`subject`] for
+//! the subjects, [`append`] for the order, [`read`] for history, and docs/engines.md for operators.
 
 mod append;
 mod lease;
@@ -37,12 +37,12 @@ use streams::{Stream, Streams};
 use url::Url;
 use wire::Batch;
 
-/// Questions under way at once when many are asked.
+/// Maximum number of concurrent requests of one batch.
 const AT_ONCE: usize = 64;
-/// Between two attempts to use a new connection.
+/// Pause between two attempts to use a new connection.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// The engine that NATS keeps.
+/// The engine `nats`.
 pub(crate) type NatsEngine<D> = Remote<Arc<Nats>, D>;
 
 /// A [`Broker`] on NATS.
@@ -57,7 +57,8 @@ pub(crate) struct Nats {
     subscriptions: Mutex<HashMap<Target, Vec<AbortHandle>>>,
 }
 
-/// What is wrong with a URL, without connecting; `None` if it is not of NATS. No error holds any of its text.
+/// Checks a URL without connecting. Returns `None` if the URL is not one of NATS. No error contains any text of the
+/// URL.
 pub(crate) fn check_url(url: &str) -> Option<Result<(), OpenError>> {
     is_ours(url).then(|| url::parse(url).map(drop).map_err(OpenError::Setting))
 }
@@ -66,9 +67,9 @@ fn is_ours(url: &str) -> bool {
     ["nats", "tls"].iter().any(|scheme| url.strip_prefix(scheme).is_some_and(|rest| rest.starts_with(':')))
 }
 
-/// Opens the engine; its thread connects.
+/// Opens the engine and starts its thread, which connects.
 ///
-/// Errors: a setting that NATS cannot keep, or a server that refuses.
+/// Errors: a setting that NATS does not support, or a refusal by the server.
 pub(crate) fn open<D: Deliver>(
     url: &str,
     config: Config,
@@ -86,10 +87,10 @@ pub(crate) fn open<D: Deliver>(
 }
 
 impl Nats {
-    /// Begins to connect, on the runtime that this is called on.
+    /// Starts to connect, on the current Tokio runtime.
     fn connect(url: Url, config: &Config, node: &str, events: Events) -> Arc<Self> {
         let began = Instant::now();
-        // Until the server has told the time.
+        // The local clock applies until the server's time is known.
         let began_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let nats = Arc::new(Self {
             prefix: config.prefix.clone(),
@@ -105,7 +106,7 @@ impl Nats {
         nats
     }
 
-    /// Tells when the link is lost and back.
+    /// Runs the connection, and reports when it is lost and when it is back.
     async fn run(self: Arc<Self>, url: Url) {
         self.link.connect(format!("{} {}", self.prefix, self.node), url).await;
         (self.events)(Event::LinkLost);
@@ -120,13 +121,13 @@ impl Nats {
                 }
                 () = self.link.lost(state) => {}
             }
-            // Where it comes back, it may have lost everything.
+            // A server that returns may have lost its data.
             self.streams.all().iter().for_each(Stream::forget);
             sleep(AGAIN).await;
         }
     }
 
-    /// Makes a new connection ready, however long that takes.
+    /// Prepares a new connection; retries until it succeeds.
     async fn begin(self: &Arc<Self>, is_told: &mut bool) {
         while let Err(error) = self.try_begin(is_told).await {
             tracing::debug!(%error, "NATS is there, and not ready yet");
@@ -137,7 +138,7 @@ impl Nats {
     async fn try_begin(self: &Arc<Self>, is_told: &mut bool) -> Result<(), BrokerError> {
         self.look().await?;
         if !*is_told {
-            // The client library subscribes again by itself.
+            // The client library renews these subscriptions after a reconnect.
             for subject in [self.subject_of_node(None), self.subject_of_node(Some(&self.node))] {
                 tokio::spawn(self.clone().hear_nodes(self.link.subscribe(subject).await?));
             }
@@ -147,7 +148,7 @@ impl Nats {
         Ok(())
     }
 
-    /// Looks whether all streams are there; what is known is not asked for.
+    /// Checks that all streams exist. Streams that are already known are not requested.
     async fn look(&self) -> Result<(), BrokerError> {
         for stream in self.streams.all() {
             self.streams.known(&self.link, stream).await?;
@@ -193,7 +194,7 @@ impl Nats {
         self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The streams that may hold what matches.
+    /// Returns the streams that may hold channels that match the pattern.
     fn streams_of(&self, pattern: &Pattern) -> &[Stream] {
         match pattern.as_str().split('/').next() {
             Some(level) if level != "+" && level != "#" => std::slice::from_ref(self.streams.of_namespace(level)),
@@ -203,7 +204,7 @@ impl Nats {
 }
 
 impl Broker for Arc<Nats> {
-    /// The last message of a channel stays for ever.
+    /// JetStream never drops the last message of a channel.
     const FORGETS: bool = false;
 
     async fn append(
@@ -279,7 +280,7 @@ impl Broker for Arc<Nats> {
 
     async fn unsubscribe(&self, targets: &[Target]) -> Result<(), BrokerError> {
         for target in targets {
-            // The client library unsubscribes when nobody listens any more.
+            // The client library unsubscribes when the subscriber is dropped.
             self.subscriptions().remove(target).into_iter().flatten().for_each(|task| task.abort());
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! Reading what is stored. A stream's numbers (sequences) count the messages of all its channels; a channel's offsets count its own
-//! publications. Where they meet is found by bisection: both rise.
+//! Reads stored messages. The sequences of a stream count the messages of all its channels; the offsets of a channel
+//! count its own publications. Both increase, so a binary search finds the sequence of an offset.
 
 use async_nats::StatusCode;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -21,14 +21,14 @@ use crate::{
     remote::{BrokerError, Past},
 };
 
-/// A message of a stream.
+/// A stored message of a stream.
 #[derive(Debug)]
 pub struct Stored {
     pub sequence: u64,
     pub batch: Batch,
 }
 
-/// One channel's messages.
+/// The messages of one channel.
 pub struct Log<'a> {
     nats: &'a Nats,
     pub stream: &'a Stream,
@@ -68,7 +68,7 @@ impl<'a> Log<'a> {
         self.get(json!({ "last_by_subj": self.subject })).await
     }
 
-    /// The first message at or after a sequence.
+    /// Returns the first message at or after a sequence.
     pub async fn next(&self, sequence: u64) -> Result<Option<Stored>, BrokerError> {
         self.get(json!({ "seq": sequence, "next_by_subj": self.subject })).await
     }
@@ -89,7 +89,7 @@ impl<'a> Log<'a> {
                 ))),
             },
             Err(trouble) => {
-                // The stream may be gone, and another one made.
+                // The stream may have been deleted and created again.
                 self.stream.forget();
                 Err(trouble.into())
             }
@@ -122,11 +122,12 @@ impl<'a> Log<'a> {
         }
     }
 
-    /// The first message of which the last publication is wanted, up to `last`, which is such a one. Wanted are all publications from some
-    /// place on. Cost: O(log of the stream's length) requests, none if `last` follows what is not wanted.
+    /// Returns the first message whose last publication is wanted. `last` is a message with this property. All
+    /// publications from some position on are wanted. Cost: O(log of the stream's length) requests, none if the
+    /// publication before `last` is not wanted.
     async fn seek(&self, last: Stored, is_wanted: impl Fn(End, &Publication) -> bool) -> Result<Stored, BrokerError> {
         let mut first = last;
-        // Nothing wanted is at or below `low`, nor at or above `high` and below `first`.
+        // Invariant: messages at or below `low` contain nothing wanted, and no message lies from `high` up to `first`.
         let (mut low, mut high, mut low_offset) = (0, first.sequence, 0);
         let mut probe = 1;
         while first.batch.before.offset > low_offset && low + 1 < high {
@@ -198,7 +199,7 @@ impl Nats {
             let mut bytes = 0;
             loop {
                 if stored.batch.before.offset > past.after + past.publications.len() as u64 {
-                    // Trimmed while it was read: what came before is gone, too.
+                    // The log was trimmed during the read: the publications read so far are trimmed, too.
                     past.publications.clear();
                     past.after = stored.batch.before.offset;
                     bytes = 0;
@@ -209,7 +210,7 @@ impl Nats {
                         past.publications.push(publication.clone());
                     }
                 }
-                // `latest` needs all, to know what is superseded.
+                // `latest` needs all publications to know which are superseded.
                 let is_full = past.publications.len() >= limit.count || bytes >= limit.bytes;
                 if stored.sequence >= last_sequence || (policy == Policy::Every && is_full) {
                     break;

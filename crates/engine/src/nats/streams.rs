@@ -14,17 +14,17 @@ use super::{
 };
 use crate::{Config, HistoryConfig, remote::BrokerError};
 
-/// How long the server knows a publication by its idempotency key.
+/// Period in which the server detects a repeated idempotency key.
 const KEYS: Duration = Duration::from_secs(5 * 60);
-/// Republishing only what was stored, and reading by subject without a consumer.
+/// Oldest supported server. It republishes only stored messages, and reads by subject without a consumer.
 const SERVER_MIN: (i64, i64, i64) = (2, 9, 0);
-/// From here on a server can be told to have messages on disk before it answers.
+/// Oldest server that can be configured to write messages to disk before it answers.
 const SYNC_MIN: (i64, i64, i64) = (2, 10, 0);
 
-/// One stream per class of channels: how many messages each channel keeps is set per stream.
+/// The streams, one per class of channels, because the number of messages kept per channel is a setting of the stream.
 pub struct Streams {
     prefix: String,
-    /// The first is for all namespaces without bounds of their own.
+    /// The first stream serves all namespaces without limits of their own.
     all: Vec<Stream>,
     by_namespace: HashMap<String, usize>,
 }
@@ -33,16 +33,16 @@ pub struct Stream {
     pub name: String,
     class: String,
     history: HistoryConfig,
-    /// What is known of it; `None` before it was looked at, and after something was not as expected.
+    /// Known state of the stream. `None` before the first look-up and after an unexpected answer.
     known: Mutex<Option<Known>>,
-    /// Held by whoever looks: one question is enough.
+    /// Locked during a look-up, so that concurrent callers send one request.
     looking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     pub epoch: Epoch,
-    /// Another server than the leader may answer, late: then it is the leader that has to be asked.
+    /// True if a replica may answer a direct read with stale data. Then reads go to the leader.
     pub is_replicated: bool,
 }
 
@@ -87,12 +87,12 @@ impl Streams {
         &self.all[self.by_namespace.get(namespace).copied().unwrap_or(0)]
     }
 
-    /// Where a channel's messages are, or those of channels that match.
+    /// Returns the subject of a channel, or of the channels that match, inside a stream.
     pub fn subject(&self, stream: &Stream, epoch: Epoch, tokens: &str) -> String {
         format!("{}.log.{}.{}.{tokens}", self.prefix, stream.class, subject::epoch(epoch))
     }
 
-    /// The stream's epoch, and how to read it. A stream that is not there is made.
+    /// Returns the stream's epoch and read mode. Creates the stream if it does not exist.
     pub async fn known(&self, link: &Link, stream: &Stream) -> Result<Known, BrokerError> {
         if let Some(known) = stream.known() {
             return Ok(known);
@@ -126,7 +126,8 @@ impl Streams {
         }
         let info = match self.info(link, stream, Value::Null).await {
             Err(trouble) if trouble.is_api(code::STREAM_NOT_FOUND) => self.create(link, stream).await?,
-            // Servers without JetStream may reach it through others: only where nobody answers it is missed.
+            // A server without JetStream may reach it through other servers. It is missing only if none of them
+            // answers.
             Err(Trouble::NoResponders) if server.is_some_and(|server| !server.jetstream) => return Err(not_enabled()),
             info => info?,
         };
@@ -146,7 +147,7 @@ impl Streams {
         let random = getrandom::u32().map_err(|error| BrokerError::Unavailable(error.to_string()))?;
         let config = self.wanted(stream, Epoch(random));
         match link.api(format!("$JS.API.STREAM.CREATE.{}", stream.name), &config).await {
-            // Another node was quicker.
+            // Another node created the stream first.
             Err(trouble) if trouble.is_api(code::STREAM_EXISTS) => Ok(self.info(link, stream, Value::Null).await?),
             info => {
                 let info = info?;
@@ -156,7 +157,7 @@ impl Streams {
         }
     }
 
-    /// Brings the bounds up to date; what operators set themselves (replicas, placement, sizes) stays.
+    /// Updates the limits that this server owns. Settings of the operator (replicas, placement, sizes) stay.
     async fn update(&self, link: &Link, stream: &Stream, is: &Value, wanted: &Value) -> Result<(), BrokerError> {
         const OURS: &[&str] =
             &["max_msgs_per_subject", "duplicate_window", "republish", "discard", "allow_direct", "max_age"];
@@ -176,11 +177,13 @@ impl Streams {
             "name": name,
             "subjects": [self.subject(stream, epoch, ">")],
             "retention": "limits",
-            // Up to 2.9 at least, one in memory looks at all its messages for each that is appended.
+            // Up to version 2.9 at least, a memory stream scans all its messages for each appended message.
             "storage": "file",
-            // A message holds at least one publication: so these hold at least as many as are promised.
+            // A message holds at least one publication. So this many messages hold at least the configured number of
+            // publications.
             "max_msgs_per_subject": history.count_max.max(1),
-            // What is over any limit of the whole is refused: a channel's last message tells where its log ends, and must not go.
+            // Messages above a limit of the whole stream are refused. The last message of a channel marks the end of
+            // its log and must not be dropped.
             "discard": "new",
             "max_age": 0,
             "max_bytes": -1,
@@ -205,7 +208,7 @@ impl Stream {
         Self { name, class, history, known: Mutex::default(), looking: tokio::sync::Mutex::default() }
     }
 
-    /// It has to be looked at again: something was not as expected.
+    /// Clears the known state after an unexpected answer, so that the next use looks it up again.
     pub fn forget(&self) {
         *self.lock() = None;
     }

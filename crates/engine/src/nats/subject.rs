@@ -1,29 +1,30 @@
-//! How channels become subjects. Levels become tokens; the one character of channel names that NATS does not allow in a token, `.`, becomes
-//! `=`, which no channel name has.
+//! Maps channels to subjects. Levels become tokens. The character `.` is valid in channel names but not in a token, so
+//! it becomes `=`, which no channel name contains.
 //!
 //! ```text
-//! PREFIX.log.CLASS.EPOCH.a.b    where `a/b` is appended (stored in the stream of its class)
-//! PREFIX.live.CLASS.EPOCH.a.b   where the server republishes what it has stored: who is subscribed hears nothing that was refused
+//! PREFIX.log.CLASS.EPOCH.a.b    publications of `a/b` are appended here (stored in the stream of its class)
+//! PREFIX.live.CLASS.EPOCH.a.b   the server republishes stored messages here; subscribers get no refused messages
 //! PREFIX.tell, PREFIX.tell.NODE messages between nodes
-//! PREFIX.lease.NODE             a node lives
+//! PREFIX.lease.NODE             lease of a node
 //! ```
 //!
-//! CLASS is a namespace that has bounds of its own, or `@` for all others. EPOCH belongs to the stream: one that was lost is made again with
-//! another, so that whoever has not noticed yet writes and reads where nothing is.
+//! CLASS is a namespace with its own limits, or `@` for all others. EPOCH belongs to the stream. A stream that was
+//! lost is created again with a new epoch. So a node that has not noticed the loss writes and reads on a subject
+//! without a stream.
 
 use std::fmt::Write;
 
 use millrace_protocol::{ChannelName, Epoch, Pattern, session::Target};
 
-/// The class of the namespaces that have no bounds of their own.
+/// Class of the namespaces without limits of their own.
 pub const DEFAULT_CLASS: &str = "@";
 
-/// A namespace as a token.
+/// Returns a level of a channel name as a token.
 pub fn token(level: &str) -> String {
     level.replace('.', "=")
 }
 
-/// The channel's levels as tokens.
+/// Returns the levels of a channel as tokens.
 pub fn of_channel(channel: &ChannelName) -> String {
     tokens(channel.as_str())
 }
@@ -43,7 +44,8 @@ fn tokens(levels: &str) -> String {
         .collect()
 }
 
-/// What matches the same: `#` stands for the level before it, too, and `>` does not.
+/// Returns subjects that match the same channels as the pattern. `#` also matches the level before it, but `>` does
+/// not, so two subjects may be needed.
 pub fn of_pattern(pattern: &Pattern) -> Vec<String> {
     let tokens: Vec<_> = pattern
         .as_str()
@@ -61,7 +63,7 @@ pub fn of_pattern(pattern: &Pattern) -> Vec<String> {
     }
 }
 
-/// What to subscribe to under `PREFIX.live`, whatever class and epoch.
+/// Returns the subjects under `PREFIX.live` to subscribe to, for every class and epoch.
 pub fn of_target(prefix: &str, target: &Target) -> Vec<String> {
     let subjects = match target {
         Target::Channel(channel) => vec![of_channel(channel)],
@@ -70,7 +72,7 @@ pub fn of_target(prefix: &str, target: &Target) -> Vec<String> {
     subjects.into_iter().map(|subject| format!("{prefix}.live.*.*.{subject}")).collect()
 }
 
-/// The epoch and the channel in a subject under `PREFIX.live` or `PREFIX.log`. `None` if it is none of ours.
+/// Parses a subject under `PREFIX.live` or `PREFIX.log` into epoch and channel. Returns `None` for any other subject.
 pub fn parse(prefix: &str, subject: &str) -> Option<(Epoch, ChannelName)> {
     let rest = subject.strip_prefix(prefix)?.strip_prefix('.')?;
     let (_, rest) = rest.split_once('.')?;
@@ -100,7 +102,8 @@ pub fn parse_epoch(token: &str) -> Option<Epoch> {
     is_hex.then(|| u32::from_str_radix(token, 16).ok().map(Epoch)).flatten()
 }
 
-/// What names one publication in the stream's memory of the last minutes. Headers are lines, and keys may hold anything.
+/// Returns the message ID by which the stream detects duplicates. A header is one line and a key may contain any
+/// character, so the key is escaped.
 pub fn message_id(epoch: Epoch, channel: &ChannelName, key: &str) -> String {
     let mut id = format!("{:08x}/{channel}/", epoch.0);
     for byte in key.bytes() {

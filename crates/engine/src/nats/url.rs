@@ -1,9 +1,10 @@
-//! Which servers, and who we are to them: `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT][,HOST[:PORT]]...`, or `tls://`.
+//! Addresses of the servers, and credentials: `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT][,HOST[:PORT]]...`, or
+//! `tls://`.
 
 use async_nats::ServerAddr;
 use percent_encoding::percent_decode_str;
 
-/// What an engine's URL says. The client library takes no credentials from URLs: they are taken out here.
+/// A parsed engine URL. The client library does not accept credentials in URLs, so they are extracted here.
 pub struct Url {
     pub servers: Vec<ServerAddr>,
     pub is_tls: bool,
@@ -15,7 +16,9 @@ pub enum Credentials {
     User(String, String),
 }
 
-/// Errors: what is wrong, without any part of the URL, which may hold a password.
+/// Parses an engine URL.
+///
+/// Errors: describe the fault without any part of the URL, which may contain a password.
 pub fn parse(url: &str) -> Result<Url, String> {
     const SHAPE: &str = "it looks like nats://HOST:4222, nats://USER:PASSWORD@HOST:4222,HOST2:4222 or tls://TOKEN@HOST";
     let bad = |what: &str| format!("{what}; {SHAPE}");

@@ -1,10 +1,13 @@
-//! What one message of a stream holds: a batch of publications of one channel. Numbers are big-endian.
+//! Content of one message of a stream: a batch of publications of one channel. Numbers are big-endian.
 //!
 //! ```text
-//! message      version (1 byte, 1), length of the node's name (1), name, number (8), part (2): the token, see `Broker::append`
-//!              offset (8), bytes (8), time_ms (8): of the log before it, then publications up to the end
+//! message      version (1 byte, 1), length of the node's name (1), name, number (8), part (2)
+//!              offset (8), bytes (8), time_ms (8), publications up to the end
 //! publication  time_ms (8), expires_ms or 0 (8), its tail
 //! ```
+//!
+//! Name, number and part are the token, see `Broker::append`. Offset, bytes and time are the end of the log before the
+//! message.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use millrace_delivery::Bounds;
@@ -13,15 +16,16 @@ use millrace_protocol::{NewPublication, Publication, PublicationHead};
 use crate::remote::{TAIL_BYTES, decode_tail, encode_tail, take_text};
 
 const VERSION: u8 = 1;
-/// What a message takes besides its publications, and what a publication takes besides its key and payload; at most.
+/// Maximum bytes of a message without its publications, and of a publication without its key and payload.
 pub const HEAD_BYTES: usize = 2 + 255 + 8 + 2 + 3 * 8;
 pub const PUBLICATION_BYTES: usize = 8 + 8 + TAIL_BYTES;
 
-/// Where a log ends, or ended before a batch.
+/// End of a log, or its end before a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
     pub offset: u64,
-    /// Of payloads and keys of all publications that ever were: the difference of two tells what lies between.
+    /// Total bytes of payloads and keys of all publications so far. The difference of two ends is the size of the
+    /// publications between them.
     pub bytes: u64,
     pub time_ms: u64,
 }
@@ -30,7 +34,7 @@ pub struct End {
 pub struct Token {
     pub node: Box<str>,
     pub number: u64,
-    /// Which of the messages that one batch was cut into.
+    /// Index of the message within its batch.
     pub part: u16,
 }
 
@@ -38,7 +42,7 @@ pub struct Token {
 pub struct Batch {
     pub token: Token,
     pub before: End,
-    /// At least one.
+    /// Contains at least one publication.
     pub publications: Vec<Publication>,
 }
 
@@ -51,7 +55,8 @@ impl End {
         }
     }
 
-    /// Does a history that ends here still hold a publication that begins at `before` and came at `time_ms`?
+    /// Returns true if a history that ends here still keeps the publication that starts at `before` and was published
+    /// at `time_ms`.
     pub fn holds(&self, before: End, time_ms: u64, now_ms: u64, bounds: &Bounds) -> bool {
         self.offset.saturating_sub(before.offset) <= bounds.count_max as u64
             && self.bytes.saturating_sub(before.bytes) <= bounds.bytes_max as u64
@@ -60,7 +65,7 @@ impl End {
 }
 
 impl Batch {
-    /// Gives the publications their places.
+    /// Assigns offsets and times to the publications.
     pub fn new(token: Token, before: End, new: &[NewPublication], now_ms: u64) -> Self {
         let time_ms = now_ms.max(before.time_ms);
         let place = |(i, new): (usize, &NewPublication)| {
@@ -76,7 +81,7 @@ impl Batch {
         Self { token, before, publications: new.iter().enumerate().map(place).collect() }
     }
 
-    /// Each publication with the end of the log before it.
+    /// Returns each publication with the end of the log before it.
     pub fn steps(&self) -> impl Iterator<Item = (End, &Publication)> {
         self.publications.iter().scan(self.before, |end, publication| {
             let before = std::mem::replace(end, end.after(publication));
@@ -107,7 +112,7 @@ impl Batch {
         out.freeze()
     }
 
-    /// `None` if it is not one.
+    /// Decodes a message. Returns `None` if it is malformed.
     pub fn decode(mut bytes: Bytes) -> Option<Self> {
         let bytes = &mut bytes;
         if bytes.try_get_u8().ok()? != VERSION {
@@ -175,7 +180,8 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let whole = batch().encode();
-        // A cut after a whole publication cannot be told from a shorter batch: NATS delivers whole messages.
+        // A cut after a whole publication looks like a shorter batch. NATS delivers only whole messages, so that is
+        // safe.
         let ends: Vec<_> =
             (1..=3).map(|n| Batch { publications: batch().publications[..n].to_vec(), ..batch() }).collect();
         let ends: Vec<_> = ends.iter().map(|batch| batch.encode().len()).collect();

@@ -1,10 +1,11 @@
 use millrace_protocol::{ChannelName, Pattern};
 
-/// Channels are spread over so many buckets. All keys of a bucket have one hash tag, so that one function call may touch a channel, its index
-/// and its pub/sub channels, and a cluster spreads the buckets over its nodes. Changing it loses every channel.
+/// Number of buckets over which channels are spread. All keys of a bucket share one hash tag. So one function call may
+/// touch a channel, its index and its pub/sub channels, and a cluster spreads the buckets over its nodes. A changed
+/// number loses every channel.
 pub const BUCKETS: u32 = 256;
 
-/// The names of everything in Redis. docs/engines.md, "Keys in Redis", has the list.
+/// Names of all keys and pub/sub channels in Redis. See docs/engines.md, "Keys in Redis".
 pub struct Keys(String);
 
 impl Keys {
@@ -20,7 +21,7 @@ impl Keys {
         self.of('s', channel)
     }
 
-    /// Pub/sub channel of a channel.
+    /// Returns the pub/sub channel for the publications of a channel.
     pub fn publications(&self, channel: &ChannelName) -> String {
         self.of('c', channel)
     }
@@ -29,22 +30,22 @@ impl Keys {
         format!("{} {key}", self.of('i', channel))
     }
 
-    /// Channels of a bucket by when their past ends.
+    /// Returns the sorted set of a bucket: its channels, ordered by the time when their history ends.
     pub fn index(&self, bucket: u32) -> String {
         format!("{}:{{{bucket}}}:index", self.0)
     }
 
-    /// Pub/sub channel of all channels of a bucket.
+    /// Returns the pub/sub channel for the publications of all channels of a bucket.
     pub fn all(&self, bucket: u32) -> String {
         format!("{}:{{{bucket}}}:all", self.0)
     }
 
-    /// Nodes by when their leases end.
+    /// Returns the sorted set of nodes, ordered by the end of their leases.
     pub fn nodes(&self) -> String {
         format!("{}:nodes", self.0)
     }
 
-    /// Pub/sub channel that one node reads, or every node.
+    /// Returns the pub/sub channel that one node reads, or with `None` the one that every node reads.
     pub fn node(&self, node: Option<&str>) -> String {
         match node {
             Some(node) => format!("{}:node:{node}", self.0),
@@ -52,9 +53,10 @@ impl Keys {
         }
     }
 
-    /// A glob that matches the pub/sub channels of all channels that match, and maybe more.
+    /// Returns a glob that matches the pub/sub channels of all channels that match the pattern, and possibly of
+    /// others.
     pub fn glob(&self, pattern: &Pattern) -> String {
-        // No other character of a pattern means anything in a glob.
+        // No other character of a pattern has a meaning in a glob.
         let glob = match pattern.as_str() {
             "#" => "*".into(),
             pattern => {
@@ -69,7 +71,7 @@ impl Keys {
     }
 }
 
-/// FNV-1a: the same on every machine and in every version.
+/// Returns the bucket of a channel: its FNV-1a hash, which is the same on every machine and in every version.
 pub fn bucket(channel: &ChannelName) -> u32 {
     let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     let hash = channel.as_str().bytes().fold(0x811c_9dc5, mix);

@@ -17,24 +17,25 @@ use redis::{
 
 use super::url::{Kind, Url};
 
-/// Without an answer for so long a connection is given up.
+/// Timeout for a response. After it the connection is given up.
 const ANSWER: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(2);
-/// Retries of the library within a cluster, where a slot or a node is somewhere else now; tokens make them safe.
+/// Retries of the client library within a cluster, for a slot or node that has moved. Batch tokens make the retries
+/// safe.
 const CLUSTER_RETRIES: u32 = 3;
 
-/// A connection, or one to each node of a cluster. Many requests are on their way at once.
+/// A connection to one server, or one connection to each node of a cluster. Many requests can be in flight at once.
 #[derive(Clone)]
 pub enum Link {
     Single(MultiplexedConnection),
     Cluster(Box<ClusterConnection>),
 }
 
-/// Takes what the server says by itself.
+/// Callback for push messages of the server.
 pub type OnPush = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 impl Link {
-    /// Connects; with `on_push` it may subscribe.
+    /// Connects. With `on_push` the connection may subscribe.
     pub async fn open(url: &Url, on_push: Option<OnPush>) -> RedisResult<Self> {
         let settings = || {
             let settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(url.database);
@@ -98,7 +99,7 @@ impl Link {
         }
     }
 
-    /// Every node that may hold a channel is there.
+    /// Checks that every node that may hold a channel responds.
     pub async fn ping(&mut self) -> RedisResult<()> {
         self.query(&redis::cmd("PING")).await?.extract_error().map(drop)
     }
@@ -111,7 +112,7 @@ fn sender(on_push: OnPush) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendEr
     }
 }
 
-/// A connection for commands, made when it is needed.
+/// The shared connection for commands, opened on demand.
 pub struct Commands {
     url: Url,
     open: tokio::sync::Mutex<Option<Current>>,
@@ -122,14 +123,14 @@ struct Current {
     is_good: Arc<AtomicBool>,
 }
 
-/// A connection in use. Whoever finds that it does not work says so.
+/// A connection in use. A caller that finds it broken calls [`InUse::give_up`].
 pub struct InUse {
     pub link: Link,
     is_good: Arc<AtomicBool>,
 }
 
 impl InUse {
-    /// The next command goes over another connection.
+    /// Discards this connection: the next command opens a new one.
     pub fn give_up(&self) {
         self.is_good.store(false, SeqCst);
     }
@@ -140,7 +141,7 @@ impl Commands {
         Self { url, open: tokio::sync::Mutex::default() }
     }
 
-    /// `prepare` runs once per connection.
+    /// Returns the current connection, or opens a new one. `prepare` runs once per new connection.
     pub async fn link(&self, prepare: impl AsyncFnOnce(&mut Link) -> RedisResult<()>) -> RedisResult<InUse> {
         let mut open = self.open.lock().await;
         if let Some(Current { link, is_good }) = &*open
@@ -157,7 +158,7 @@ impl Commands {
     }
 }
 
-/// The server has understood, and this connection can go on.
+/// Returns true if the error is a response of the server and the connection is still usable.
 pub fn is_answer(error: &RedisError) -> bool {
     error.code().is_some_and(|code| !matches!(code, "READONLY" | "MASTERDOWN" | "LOADING")) && !error.is_io_error()
 }

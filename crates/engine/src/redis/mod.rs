@@ -1,7 +1,8 @@
-//! Order and history in Redis 7 or later: one server, one that Sentinel watches, or a cluster.
+//! Order and history in Redis 7 or later: one server, a server that Sentinel watches, or a cluster.
 //!
-//! One function call at the server appends a batch to the channel's stream, keeps its bounds and publishes it (`library.lua`); the nodes hear
-//! it by pub/sub, and what pub/sub loses is found by its offset and read from the stream. docs/engines.md, "Redis", has the keys.
+//! One function call on the server appends a batch to the channel's stream, enforces the history limits and publishes
+//! the batch (`library.lua`). The nodes receive it by pub/sub. A publication that pub/sub loses is detected by its
+//! offset and read from the stream. docs/engines.md, "Redis", describes the keys.
 
 mod keys;
 mod link;
@@ -33,20 +34,20 @@ pub(crate) use url::Url;
 
 const LIBRARY: &str = include_str!("library.lua");
 const FUNCTIONS: [&str; 5] = ["append", "read", "tops", "count", "renew"];
-/// Most publications and bytes read at once for a page that needs more.
+/// Maximum publications and bytes of one read, when a page needs several reads.
 const CHUNK_COUNT: usize = 1000;
 const CHUNK_BYTES: usize = 1 << 20;
-/// Most reads for one page.
+/// Maximum number of reads for one page.
 const CHUNKS_MAX: usize = 1000;
 /// Pause for publishers after Redis was out of memory: memory returns as histories expire.
 const OOM_RETRY: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The engine `redis`.
 pub(crate) type RedisEngine<D> = Remote<Redis, D>;
 
-/// Opens the engine; its thread connects. `shown` is the URL for logs.
+/// Opens the engine and starts its thread, which connects. `shown` is the URL for logs.
 ///
-/// Errors: a setting that Redis cannot keep, or a server that refuses.
+/// Errors: a setting that Redis does not support, or a refusal by the server.
 pub(crate) fn open<D: Deliver>(
     shown: String,
     url: Url,
@@ -73,7 +74,7 @@ pub(crate) struct Redis {
     is_cluster: bool,
     commands: Commands,
     subscriptions: Subscriptions,
-    /// Name of the function library: another text is another library, so that versions live side by side.
+    /// Name of the function library. It contains a hash of the text, so that different versions can coexist.
     library: String,
 }
 
@@ -93,7 +94,7 @@ impl Redis {
         }
     }
 
-    /// Brings the functions to every server that may need them.
+    /// Loads the function library into every server that may need it.
     async fn load(&self, link: &mut Link) -> RedisResult<()> {
         let library = &self.library;
         let mut text = format!("#!lua name={library}\n{LIBRARY}");
@@ -117,7 +118,7 @@ impl Redis {
         self.load(link).await
     }
 
-    /// Calls one of the functions.
+    /// Calls a function of the library. If the server does not have the library, loads it and calls again.
     async fn call(
         &self,
         function: &str,
@@ -144,7 +145,7 @@ impl Redis {
     async fn query(&self, command: &Cmd) -> RedisResult<Value> {
         let mut in_use = self.commands.link(async |link| self.prepare(link).await).await?;
         let result = in_use.link.query(command).await.and_then(Value::extract_error);
-        // A cluster's connections are mended one by one by the library.
+        // The client library repairs the connections of a cluster one by one.
         if let Err(error) = &result
             && !self.is_cluster
             && !is_answer(error)
@@ -154,7 +155,7 @@ impl Redis {
         result
     }
 
-    /// Channels, by their place in `channels`, in groups that one call may touch.
+    /// Groups the indexes of `channels` so that one call may touch all channels of a group.
     fn groups(&self, channels: &[ChannelName]) -> Vec<Vec<usize>> {
         let mut groups = BTreeMap::<u32, Vec<usize>>::new();
         for (i, channel) in channels.iter().enumerate() {
@@ -176,10 +177,10 @@ impl Redis {
     }
 }
 
-/// Numbers in the functions are doubles, and lives of keys are added to them.
+/// Maximum age in milliseconds. Numbers in the functions are doubles, and key lifetimes are added to them.
 const AGE_MS_MAX: u64 = 1 << 50;
 
-/// What is read of a channel, see `read` in `library.lua`.
+/// Arguments of a read of one channel, see `read` in `library.lua`.
 struct Ask {
     what: &'static str,
     value: u64,
@@ -276,7 +277,7 @@ impl Broker for Redis {
         let Read { top, now_ms, mut after, means, mut publications } = self.read(channel, bounds, first).await?;
         let since = match since {
             Since::Time(_) => Since::Position(Position { offset: means, ..top }),
-            // The server was restarted and has that place still: its log goes on in another epoch.
+            // The server was restarted and still has that position: its log continues in another epoch.
             Since::Position(at) if means > 0 => Since::Position(Position { epoch: top.epoch, ..at }),
             since => since,
         };
@@ -297,7 +298,7 @@ impl Broker for Redis {
                 break;
             }
             if more.after != end {
-                // What was read first has been trimmed meanwhile.
+                // The publications read first have been trimmed meanwhile.
                 (after, publications) = (more.after, Vec::new());
             }
             publications.extend(more.publications.into_iter().filter(|publication| publication.offset <= top.offset));
@@ -382,7 +383,7 @@ impl Redis {
     }
 }
 
-/// An epoch, should one be needed.
+/// Returns a random epoch for a channel that needs a new one.
 fn seed() -> u32 {
     getrandom::u32().unwrap_or_default()
 }
@@ -396,7 +397,7 @@ fn is_not_loaded(error: &RedisError) -> bool {
         || error.to_string().contains("Function not found")
 }
 
-/// Nothing of a URL is in errors of the library.
+/// Converts an error of the client library. Its errors contain no part of the URL.
 fn broker_error(error: RedisError) -> BrokerError {
     use redis::ErrorKind::{AuthenticationFailed, InvalidClientConfig, RESP3NotSupported};
     let refused = |code, detail: String| BrokerError::Refused(Error::new(code, detail));

@@ -21,12 +21,12 @@ use super::{
 };
 use crate::remote::{Event, Events, Pauses};
 
-/// How often the connection is asked whether it lives.
+/// Interval between checks that the connection is alive.
 const PING: Duration = Duration::from_secs(1);
-/// Most channels in one command.
+/// Maximum number of channels in one command.
 const CHANNELS_MAX: usize = 500;
 
-/// What this node hears from Redis: one connection (in a cluster one per node), made anew as soon as anything is wrong with it.
+/// Pub/sub subscriptions of this node: one connection (in a cluster one per server), replaced after any fault.
 pub struct Subscriptions {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
@@ -35,13 +35,14 @@ pub struct Subscriptions {
 struct Shared {
     url: Url,
     keys: Keys,
-    /// Pub/sub channels that are always read: all nodes', and this node's.
+    /// Pub/sub channels that are always subscribed: that of all nodes, and that of this node.
     own: [String; 2],
     events: Events,
     link: Mutex<Option<Link>>,
-    /// Sharded channels that are unsubscribed on purpose: any other one has moved to another server.
+    /// Sharded channels that this node is unsubscribing. An unsubscription of any other channel means that the channel
+    /// has moved to another server.
     leaving: Mutex<HashSet<String>>,
-    /// In a cluster they are all served by the channels of the buckets.
+    /// Patterns that this node reads. In a cluster the channels of the buckets serve all of them.
     patterns: Mutex<HashSet<Pattern>>,
 }
 
@@ -69,7 +70,7 @@ impl Drop for Subscriptions {
 }
 
 impl Shared {
-    /// Connects again and again.
+    /// Connects, and reconnects after each loss.
     async fn stay(self: Arc<Self>) {
         let mut pauses = Pauses::new();
         loop {
@@ -93,7 +94,7 @@ impl Shared {
                     pauses = Pauses::new();
                     *lock(&self.link) = Some(link.clone());
                     (self.events)(Event::LinkBack);
-                    // Said after a loss that came first, the loss would be overlooked.
+                    // A loss that came before `LinkBack` would be overlooked, so it is checked here.
                     if is_alive.load(SeqCst) {
                         loop {
                             tokio::select! {
@@ -124,7 +125,7 @@ impl Shared {
         Ok(link)
     }
 
-    /// False if something may have been missed.
+    /// Handles a push message. Returns false if publications may have been missed.
     fn hear(&self, PushInfo { kind, mut data }: PushInfo) -> bool {
         match kind {
             PushKind::Disconnection => return false,

@@ -2,7 +2,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::OpenError;
 
-/// Where Redis is, and how it is spoken to. The password is in here and nowhere else.
+/// Address and settings of Redis. The password is stored here and nowhere else.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
     pub kind: Kind,
@@ -15,16 +15,17 @@ pub struct Url {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     Single,
-    /// With the name of the service.
+    /// Contains the name of the service.
     Sentinel(String),
     Cluster,
 }
 
 impl Url {
-    /// Reads `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, `redis+sentinel://[..@]HOST[:PORT],HOST[:PORT],../SERVICE[/DATABASE]` or
-    /// `redis+cluster://[..@]HOST[:PORT],..`. `None` if it is no URL of Redis.
+    /// Parses `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`,
+    /// `redis+sentinel://[..@]HOST[:PORT],HOST[:PORT],../SERVICE[/DATABASE]` or `redis+cluster://[..@]HOST[:PORT],..`.
+    /// Returns `None` if the URL is not one of Redis.
     ///
-    /// Errors: [`OpenError::Setting`] says what is wrong with it, without showing it.
+    /// Errors: [`OpenError::Setting`] describes the fault without showing the URL.
     pub fn parse(url: &str) -> Option<Result<Self, OpenError>> {
         let (scheme, rest) = url.split_once("://")?;
         let (kind, port) = match scheme {

@@ -1,11 +1,11 @@
-//! How publications stand in Redis, and travel through it. Numbers are big-endian.
+//! Binary format of publications in Redis, stored and sent. Numbers are big-endian.
 //!
 //! ```text
 //! message      version (1 byte, 1), length of the channel's name (1), name, publications
 //! publication  version (1 byte, 1), epoch (4), offset (8), time_ms (8), expires_ms or 0 (8), its tail
 //! ```
 //!
-//! The head of a publication is written at the server (`library.lua`), the tail here.
+//! The server (`library.lua`) writes the head of a publication. The node writes the tail.
 
 use bytes::{Buf, Bytes};
 use millrace_protocol::{ChannelName, Epoch, NewPublication, Publication, PublicationHead};
@@ -14,14 +14,14 @@ use crate::remote::{TAIL_BYTES, decode_tail, encode_tail, take_text};
 
 const VERSION: u8 = 1;
 
-/// The part of a publication that its publisher knows.
+/// Encodes the tail: the part of a publication that its publisher supplies.
 pub fn tail(new: &NewPublication) -> Vec<u8> {
     let mut tail = Vec::with_capacity(TAIL_BYTES + new.cost_bytes());
     encode_tail(&mut tail, new.kind, new.key.as_deref(), &new.data);
     tail
 }
 
-/// A message: which channel, and what is published there. `None` if it is not one.
+/// Decodes a message into its channel and publications. Returns `None` if the message is malformed.
 pub fn message(mut bytes: Bytes) -> Option<(ChannelName, Vec<(Epoch, Publication)>)> {
     if bytes.try_get_u8().ok()? != VERSION {
         return None;
@@ -35,7 +35,7 @@ pub fn message(mut bytes: Bytes) -> Option<(ChannelName, Vec<(Epoch, Publication
     Some((channel, publications))
 }
 
-/// The next publication of `bytes`. `None` if there is none.
+/// Decodes the next publication of `bytes`. Returns `None` if it is malformed.
 pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
     if bytes.try_get_u8().ok()? != VERSION {
         return None;
@@ -49,7 +49,7 @@ pub fn publication(bytes: &mut Bytes) -> Option<(Epoch, Publication)> {
     (offset > 0).then(|| (epoch, Publication::new(head, &data)))
 }
 
-/// A stored entry: one publication and nothing else.
+/// Decodes a stored entry, which contains exactly one publication.
 pub fn entry(bytes: Bytes) -> Option<Publication> {
     let mut bytes = bytes;
     let (_, publication) = publication(&mut bytes)?;

@@ -16,18 +16,18 @@ use tokio::{
 
 use super::{Broker, Deliver, Shared, Token, retry, unavailable};
 
-/// Most publications and bytes of one batch; it has at least one.
+/// Maximum publications and bytes of one batch. A batch has at least one publication.
 const BATCH_COUNT_MAX: usize = 100;
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Most publications that wait per channel, and bytes that wait in all.
+/// Maximum number of queued publications per channel, and maximum queued bytes of all channels.
 const CHANNEL_COUNT_MAX: usize = 10_000;
 const BYTES_MAX: usize = 64 << 20;
 
-/// Publications on their way. Per channel one batch is in flight, and what comes meanwhile is the next one: so order holds, and the more there
-/// is to do the less each costs.
+/// Publications on their way to the broker. Each channel has at most one batch in flight; publications that arrive
+/// meanwhile form the next batch. This keeps the order, and larger batches reduce the cost per publication under load.
 pub(super) struct Appends {
     wait: Duration,
-    /// Channels with a batch in flight, and what waits behind it.
+    /// Channels with a batch in flight, each with the publications queued behind it.
     queues: Mutex<HashMap<ChannelName, VecDeque<Waiting>>>,
     bytes: AtomicUsize,
     next_token: AtomicU64,
@@ -41,13 +41,13 @@ struct Waiting {
 }
 
 impl Appends {
-    /// A publication is answered after `wait` at the latest.
+    /// Creates an empty set of queues. A publication is answered after `wait` at the latest.
     pub fn new(wait: Duration) -> Self {
         let (queues, bytes, next_token, idle) = Default::default();
         Self { wait, queues, bytes, next_token, idle }
     }
 
-    /// Until nothing is on its way.
+    /// Waits until no publication is queued or in flight.
     pub async fn idle(&self) {
         loop {
             let idle = self.idle.notified();
@@ -58,7 +58,7 @@ impl Appends {
         }
     }
 
-    /// Channels with a batch in flight.
+    /// Returns the number of channels with a batch in flight.
     pub fn flying(&self) -> usize {
         self.lock().len()
     }
@@ -67,7 +67,7 @@ impl Appends {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next batch, or the end of the flight.
+    /// Returns the next batch of a channel. If nothing is queued, removes the channel.
     fn next(&self, channel: &ChannelName) -> Option<VecDeque<Waiting>> {
         let mut queues = self.lock();
         let queue = queues.get_mut(channel)?;
@@ -90,7 +90,9 @@ impl Appends {
 }
 
 impl<B: Broker, D: Deliver> Shared<B, D> {
-    /// Errors: [`Code::Congested`] if too much waits.
+    /// Queues a publication and returns the receiver of its answer.
+    ///
+    /// Errors: [`Code::Congested`] if a queue is full.
     pub fn append(
         self: Arc<Self>,
         runtime: &Handle,
@@ -121,7 +123,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         Ok(receiver)
     }
 
-    /// Sends batch after batch until nothing waits for this channel.
+    /// Sends batch after batch until this channel has no queued publications.
     async fn fly(self: Arc<Self>, channel: ChannelName) {
         while let Some(batch) = self.appends.next(&channel) {
             let bytes: usize = batch.iter().map(|waiting| waiting.publication.cost_bytes()).sum();
@@ -130,13 +132,13 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         }
     }
 
-    /// Sends a batch and answers it. Who has waited long enough is told so, though the batch stays what it is: a part of it may have been
-    /// taken for whole already.
+    /// Sends a batch and answers its publishers. A publisher whose time is over gets an error, but the batch stays
+    /// unchanged: the broker may have accepted a part of it already.
     async fn send(&self, channel: &ChannelName, batch: VecDeque<Waiting>) {
         let token = Token { node: &self.node, number: self.appends.next_token.fetch_add(1, Relaxed) };
         let bounds = self.bounds(channel);
         let Some(last) = batch.back().map(|waiting| waiting.until) else { return };
-        // The first publication creates the channel if there is none.
+        // If the channel does not exist, the first publication creates it.
         let holder = batch.front().map(|waiting| waiting.publication.holder).unwrap_or_default();
         let (publications, mut waiting): (Vec<_>, VecDeque<_>) =
             batch.into_iter().map(|waiting| (waiting.publication, (waiting.until, waiting.answer))).unzip();

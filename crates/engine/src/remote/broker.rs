@@ -8,20 +8,24 @@ use millrace_protocol::{
 
 use crate::Newest;
 
-/// What a broker in the network does; [`Remote`](super::Remote) does the rest: mirror, batches, retries, waiting, presence.
+/// Connection to a broker in the network. [`Remote`](super::Remote) does the rest: mirror, batches, retries, waiting,
+/// presence.
 ///
-/// A broker connects by itself, again and again with growing pauses, and tells so by [`Event`]s. Its futures run on the runtime of
-/// [`Remote`](super::Remote), and any may be dropped half way. One that gets no answer ends with [`BrokerError::Unavailable`] after a while
-/// (about two seconds), so that it is tried again on another connection.
+/// A broker connects by itself, with growing pauses between attempts, and reports its state by [`Event`]s. Its futures
+/// run on the runtime of [`Remote`](super::Remote), and each may be dropped before its end. A request without a
+/// response ends with [`BrokerError::Unavailable`] after about two seconds, so that it is retried on another
+/// connection.
 pub(crate) trait Broker: Send + Sync + 'static {
-    /// Whether silent channels expire.
+    /// True if idle channels expire.
     const FORGETS: bool;
 
-    /// Appends a batch to a channel, in order, and publishes it to who is subscribed. The same token again (an answer was lost) gives the
-    /// same answer and changes nothing; tokens of one node and channel rise, and one that comes too late is refused or ignored.
+    /// Appends a batch to a channel, in order, and publishes it to the subscribers. A repeated token (after a lost
+    /// answer) gets the same answer and changes nothing. The tokens of one node and channel increase; a token below
+    /// the latest is refused or ignored.
     ///
-    /// Shape: one position per publication; one whose idempotency key is known (five minutes, per channel) gets the first one's.
-    /// `may_create` is false when there are too many channels: then a channel that does not exist is refused with `too_many`.
+    /// Shape: one position per publication. A publication with a known idempotency key (five minutes, per channel)
+    /// gets the position of the first one. `may_create` is false when there are too many channels: then a channel that
+    /// does not exist is refused with `too_many`.
     fn append(
         &self,
         channel: &ChannelName,
@@ -31,7 +35,8 @@ pub(crate) trait Broker: Send + Sync + 'static {
         may_create: bool,
     ) -> impl Future<Output = Result<Vec<Position>, BrokerError>> + Send;
 
-    /// As [`Engine::page`](crate::Engine::page). [`Past`](super::Past) makes one of what was read.
+    /// Returns a page like [`Engine::page`](crate::Engine::page). [`Past`](super::Past) builds the page from the
+    /// publications read.
     fn page(
         &self,
         channel: &ChannelName,
@@ -41,77 +46,83 @@ pub(crate) trait Broker: Send + Sync + 'static {
         bounds: &Bounds,
     ) -> impl Future<Output = Result<Page, BrokerError>> + Send;
 
-    /// The newest publication, and where the log ends.
+    /// Returns the newest publication and the end of the log.
     fn newest(
         &self,
         channel: &ChannelName,
         bounds: &Bounds,
     ) -> impl Future<Output = Result<Newest, BrokerError>> + Send;
 
-    /// Where the logs end, in the order asked. A channel that does not exist is born by it, with the epoch that its first publication will
-    /// have; if nobody asks again it may be forgotten after some minutes (what is watched is asked for every 30 seconds).
+    /// Returns the ends of the logs, in the order of `channels`. A channel that does not exist is created, with the
+    /// epoch that its first publication will have. It may expire after some minutes without another call (watched
+    /// channels are checked every 30 seconds).
     fn tops(&self, channels: &[ChannelName]) -> impl Future<Output = Result<Vec<Position>, BrokerError>> + Send;
 
-    /// Channels with a past that match.
+    /// Returns at most `max` channels with history that match the pattern.
     fn channels(
         &self,
         pattern: &Pattern,
         max: usize,
     ) -> impl Future<Output = Result<Vec<ChannelName>, BrokerError>> + Send;
 
-    /// Once it has ended well, all that is published to the targets is told by [`Event::Published`], until [`Event::LinkLost`]. What is
-    /// subscribed already stays so. More than was asked for may be told, and twice.
+    /// Subscribes to the targets. After success, every publication to the targets is reported by [`Event::Published`],
+    /// until [`Event::LinkLost`]. Existing subscriptions stay. Publications of other channels, and duplicates, may be
+    /// reported, too.
     fn subscribe(&self, targets: &[Target]) -> impl Future<Output = Result<(), BrokerError>> + Send;
 
     fn unsubscribe(&self, targets: &[Target]) -> impl Future<Output = Result<(), BrokerError>> + Send;
 
-    /// Says that this node lives, for so long by the broker's clock. Zero: that it goes.
+    /// Renews the lease of this node for this duration by the broker's clock. Zero ends the lease.
     fn renew(&self, lease: Duration) -> impl Future<Output = Result<Lease, BrokerError>> + Send;
 
-    /// Brings a message to a node, or to all (this one, too, if that is easier): [`Event::Told`] there. It may be lost.
+    /// Sends a message to one node, or to all nodes (possibly also to this one). It arrives as [`Event::Told`], and
+    /// may be lost.
     fn tell(&self, node: Option<&str>, message: &str) -> impl Future<Output = Result<(), BrokerError>> + Send;
 
-    /// Channels with a past, about.
+    /// Returns the approximate number of channels with history.
     fn count(&self) -> impl Future<Output = Result<usize, BrokerError>> + Send;
 }
 
-/// What makes a batch known again: the node's name (unique, new at every start: `[0-9a-f]+`) and a number that rises.
+/// Identifies a batch, so that the broker detects a repeated one: the node's name (unique, new at every start:
+/// `[0-9a-f]+`) and an increasing number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token<'a> {
     pub node: &'a str,
     pub number: u64,
 }
 
-/// The nodes that live, and what time it is, by the broker.
+/// Names of the live nodes, and the time by the broker's clock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lease {
     pub now_ms: u64,
-    /// Their names, this node's included.
+    /// Names of the live nodes, including this node.
     pub nodes: Vec<String>,
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum BrokerError {
-    /// No answer: nobody knows whether it was done, and asking again may help. No text from a URL.
+    /// No response: the request may have been executed, and a retry may help. The text contains no part of a URL.
     #[error("{0}")]
     Unavailable(String),
-    /// Nothing was done, and asking again gives the same.
+    /// The request was not executed, and a retry gives the same result.
     #[error("{0}")]
     Refused(Error),
 }
 
-/// What a broker tells by itself.
+/// Event that a broker reports.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// In order per channel while the link holds; holes are found by their offsets.
+    /// A publication. They arrive in order per channel while the connection is up. Missing publications are detected
+    /// by their offsets.
     Published { channel: ChannelName, epoch: Epoch, publication: Publication },
-    /// A message of [`Broker::tell`].
+    /// A message sent with [`Broker::tell`].
     Told(String),
-    /// From now on publications may be missed, until everything is subscribed anew. Also once before the first [`Event::LinkBack`].
+    /// The connection is lost. Publications may be missed until everything is subscribed again. Also reported once
+    /// before the first [`Event::LinkBack`].
     LinkLost,
-    /// There is a connection: everything has to be subscribed anew.
+    /// A new connection is established. Everything has to be subscribed again.
     LinkBack,
 }
 
-/// Where events go: never blocks, from any thread.
+/// Receiver of events. It never blocks, and any thread may call it.
 pub(crate) type Events = Arc<dyn Fn(Event) + Send + Sync>;

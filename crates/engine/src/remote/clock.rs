@@ -3,12 +3,12 @@ use std::{
     time::Duration,
 };
 
-/// The broker's time, from this node's clock and what the broker said it is.
+/// The broker's time, estimated from this node's clock and the times that the broker reports.
 pub(crate) struct Clock {
     local_ms: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// Broker's time less ours.
+    /// Broker's time minus local time.
     offset_ms: AtomicI64,
-    /// Of the sample in use; it grows with time, so that clocks that drift are followed.
+    /// Round-trip time of the sample in use. It grows with each rejected sample, so that clock drift is followed.
     round_trip_us: AtomicU64,
 }
 
@@ -21,8 +21,8 @@ impl Clock {
         (self.local_ms)().saturating_add_signed(self.offset_ms.load(Relaxed))
     }
 
-    /// The broker has said what time it is, some time within this round trip that ends now. The quicker the answer, the better it is known;
-    /// a clock that was set is followed at once.
+    /// Adds a sample: the broker reported this time within the round trip that ends now. A sample with a shorter round
+    /// trip is more exact. A broker clock that was set to another time is followed at once.
     pub fn set(&self, broker_ms: u64, round_trip: Duration) {
         let round_trip_us = round_trip.as_micros() as u64;
         let then_ms = (self.local_ms)().saturating_sub(round_trip_us / 2000);

@@ -16,45 +16,46 @@ use tokio::{
 use super::{Broker, BrokerError, Deliver, Local, Pauses, Shared};
 use crate::mirror::Mirror;
 
-/// Every watched channel's top is compared once in this time: what was lost without a trace is found, and channels that are read but not
-/// written live on.
+/// Period in which the top of every watched channel is compared with the broker. This detects publications lost
+/// without any other sign, and keeps channels alive that are read but not written.
 const CHECK: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_secs(1);
-/// How long what nobody reads any more stays subscribed: long polls come and go.
+/// Time that a target stays subscribed after its last reader left, because long polls come and go.
 const LINGER: Duration = Duration::from_secs(30);
-/// A publication that was accepted has come within this, or it is lost.
+/// An accepted publication arrives within this time, or it is lost.
 const ON_ITS_WAY: Duration = Duration::from_millis(200);
-/// A publication that another one has overtaken comes within this, or it is lost: nats-server tells what it has stored by more than one thread.
+/// A publication that arrives out of order arrives within this time, or it is lost. nats-server republishes stored
+/// messages from several threads.
 const LATE: Duration = Duration::from_millis(50);
-/// Most targets that are subscribed at once, and channels whose tops are asked for at once.
+/// Maximum number of targets in one subscription round, and of channels whose tops are requested at once.
 const TARGETS_MAX: usize = 1000;
-/// Most channels of a pattern that are known before they are heard.
+/// Maximum number of channels of a pattern that are joined before their first publication arrives.
 const PATTERN_CHANNELS_MAX: usize = 100_000;
-/// A round of subscribing that takes longer is begun again.
+/// Timeout of one subscription round. After it the round starts again.
 const ROUND: Duration = Duration::from_secs(20);
 
-/// What this node reads, and whether all of it is heard.
+/// Targets that this node reads, and the state of their subscriptions.
 ///
 /// ```text
 ///            watch            subscribed, then its top read
 ///   (none) ────────► wanted ───────────────────────────────► joined ── the link is lost ──► wanted
 ///      ▲                ▲                                      │
-///      │                └────────────── watch ──────────────┐  │ nobody reads it
-///      └─────── after a while: unsubscribed ───────────────  lingering
+///      │                └────────────── watch ──────────────┐  │ the last reader leaves
+///      └─────── after `LINGER`: unsubscribed ──────────────  lingering
 /// ```
 #[derive(Default)]
 pub(super) struct Keeper {
     state: Mutex<State>,
-    /// Something has to be done.
+    /// Notified when there is work to do.
     changed: Notify,
-    /// Channels have been joined, or are not wanted any more.
+    /// Notified when channels have been joined or are no longer wanted.
     joined: Notify,
-    /// In some channel a publication has overtaken another.
+    /// Notified when a publication has arrived before an earlier one of its channel.
     pub overtaken: Notify,
     patterns: AtomicUsize,
-    /// How often a channel was found to lack something.
+    /// Number of times that a channel lacked publications.
     pub repairs: AtomicU64,
-    /// Links that were lost.
+    /// Number of connections lost.
     pub losses: AtomicU64,
 }
 
@@ -62,23 +63,23 @@ pub(super) struct Keeper {
 struct State {
     targets: HashMap<Target, Want>,
     is_link_up: bool,
-    /// Of links; the first one is 1.
+    /// Number of the current connection; the first one is 1.
     generation: u64,
 }
 
 #[derive(Default)]
 struct Want {
-    /// `None` while it is read.
+    /// `None` while the target has a reader.
     idle_since: Option<Instant>,
-    /// The link that it is subscribed on, the newest it was ever subscribed on; 0: none.
+    /// Number of the newest connection on which the target was subscribed. 0 if it was not subscribed yet.
     generation: u64,
 }
 
-/// What has to be done now.
+/// Work of one round.
 struct Todo {
     generation: u64,
     subscribe: Vec<Target>,
-    /// Was each subscribed before, on another link?
+    /// For each target, true if it was subscribed before on another connection.
     known: Vec<bool>,
     unsubscribe: Vec<Target>,
 }
@@ -110,17 +111,17 @@ impl Keeper {
         self.lock().is_link_up
     }
 
-    /// Is it among what a watched pattern matches?
+    /// Returns true if a watched pattern matches the channel.
     pub fn matches(&self, channel: &ChannelName) -> bool {
         self.patterns.load(Relaxed) > 0 && self.lock().matches(channel)
     }
 
-    /// Until the channel is joined, or nobody reads it.
+    /// Waits until the channel is joined or is no longer a target.
     pub async fn joined<D: Deliver>(&self, mirror: &Mirror<D>, channel: &ChannelName) {
         self.wait(&Target::Channel(channel.clone()), || mirror.is_joined(channel)).await;
     }
 
-    /// Until it is subscribed on a link that is up, or nobody reads it.
+    /// Waits until the target is subscribed on the current connection or is no longer a target.
     pub async fn subscribed_to(&self, target: &Target) {
         self.wait(target, || self.is_subscribed(target)).await;
     }
@@ -140,7 +141,7 @@ impl Keeper {
         state.is_link_up && state.targets.get(target).is_some_and(|want| want.generation == state.generation)
     }
 
-    /// `None` while there is nothing to do, or no link to do it on.
+    /// Returns the next work. `None` if there is none, or no connection.
     fn todo(&self) -> Option<Todo> {
         let state = self.lock();
         let State { targets, is_link_up: true, generation } = &*state else { return None };
@@ -154,7 +155,7 @@ impl Keeper {
         (!subscribe.is_empty() || !unsubscribe.is_empty()).then_some(Todo { generation, subscribe, known, unsubscribe })
     }
 
-    /// These are subscribed on this link, if it is still the same: then `join` runs. Nothing here is locked meanwhile.
+    /// Marks targets as subscribed on the connection with this number.
     fn subscribed(&self, targets: &[Target], generation: u64) {
         let mut state = self.lock();
         for target in targets {
@@ -169,7 +170,7 @@ impl Keeper {
         state.is_link_up && state.generation == generation
     }
 
-    /// Forgets a target; false if it is read again.
+    /// Removes a target. Returns false if it has readers again.
     fn forget(&self, target: &Target) -> bool {
         let mut state = self.lock();
         let is_idle = state.targets.get(target).is_some_and(|want| want.idle_since.is_some());
@@ -180,7 +181,7 @@ impl Keeper {
         is_idle
     }
 
-    /// Does somebody read it? Then it is to be joined anew.
+    /// Schedules a new join of the channel. Returns true if the channel or a pattern that matches it is a target.
     fn rejoin(&self, channel: &ChannelName) -> bool {
         let mut state = self.lock();
         let is_matched = state.matches(channel);
@@ -216,7 +217,7 @@ impl State {
     }
 }
 
-/// Keeps subscriptions as they are wanted, for ever.
+/// Keeps the subscriptions as they are wanted. Never returns.
 pub(super) async fn run<B: Broker, D: Deliver>(shared: Arc<Shared<B, D>>) {
     let keep = async {
         let keeper = &shared.local.keeper;
@@ -246,13 +247,14 @@ pub(super) async fn run<B: Broker, D: Deliver>(shared: Arc<Shared<B, D>>) {
 }
 
 impl<B: Broker, D: Deliver> Shared<B, D> {
-    /// Subscribes, then reads the tops: from there on nothing is missed.
+    /// Subscribes and unsubscribes targets. Reads the tops after subscribing: from there on no publication is missed.
     async fn settle(&self, todo: &Todo) -> Result<(), BrokerError> {
         let (keeper, mirror) = (&self.local.keeper, &self.local.mirror);
         if !todo.subscribe.is_empty() {
             self.broker.subscribe(&todo.subscribe).await?;
             let mut names = HashSet::new();
-            // Those that a pattern brings for the first time since the link was lost: their readers have heard nothing of them.
+            // Channels that a known pattern matches for the first time since the connection was lost. Their readers
+            // have no position in them yet.
             let mut news = HashSet::new();
             for (target, &is_known) in todo.subscribe.iter().zip(&todo.known) {
                 match target {
@@ -266,7 +268,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                     }
                 }
             }
-            // What another target has joined on this link already lacks nothing.
+            // A channel that another target has joined on this connection is complete.
             let names: Vec<_> = names.into_iter().filter(|name| !mirror.is_joined(name)).collect();
             for names in names.chunks(TARGETS_MAX) {
                 names.iter().for_each(|name| mirror.open(name));
@@ -285,7 +287,8 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                     mirror.join(name, top, self.local.clock.now_ms());
                 }
             }
-            // A link that was lost meanwhile has parted what was joined just now, or will: the generation tells.
+            // If the connection was lost meanwhile, the channels joined just now are marked as incomplete. The
+            // generation shows it.
             keeper.subscribed(&todo.subscribe, todo.generation);
         }
         let gone: Vec<_> = todo.unsubscribe.iter().filter(|target| keeper.forget(target)).cloned().collect();
@@ -304,7 +307,8 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         Ok(())
     }
 
-    /// Ends a channel's mirror unless somebody reads it. A page that was given before is followed by a new join, one after waits for it.
+    /// Ends a channel's mirror unless it has a reader. The channel is marked as incomplete first. So a page answered
+    /// before this call is followed by a new join, and a later request waits for that join.
     fn drop_unread(&self, name: &ChannelName) {
         let mirror = &self.local.mirror;
         if self.local.keeper.matches(name) {
@@ -316,7 +320,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         }
     }
 
-    /// Ends the wait for publications that were overtaken and do not come, for ever.
+    /// Gives up publications that are missing for too long. Never returns.
     async fn give_up_holes(&self) {
         let Local { keeper, mirror, clock, .. } = &*self.local;
         loop {
@@ -335,7 +339,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         }
     }
 
-    /// Compares some tops with what was heard, so that in [`CHECK`] every channel has its turn.
+    /// Compares some tops with the mirror, so that every channel is checked once per [`CHECK`].
     async fn check(&self, rotation: &mut Vec<ChannelName>) -> Result<(), BrokerError> {
         let (keeper, mirror) = (&self.local.keeper, &self.local.mirror);
         if rotation.is_empty() {

@@ -1,5 +1,6 @@
-//! What every engine with a broker in the network shares: it keeps a mirror of what is watched, sends batches, tries again, waits within a
-//! bound, and asks the other nodes who is present. A [`Broker`] is the small part that differs.
+//! Common part of all engines with a broker in the network. It mirrors watched channels, sends batches, retries
+//! requests within a time limit, and asks the other nodes for their subscriptions. A [`Broker`] is the small part that
+//! differs.
 //!
 //! ```text
 //!   append ─► Appends: one batch per channel in flight, the same token until it is answered ─► Broker ─► ...
@@ -48,17 +49,18 @@ use appends::Appends;
 use keeper::Keeper;
 use presence::Presence;
 
-/// How long a node is taken to live after it has said so, and how often it says so.
+/// Duration of a node's lease, and interval between its renewals.
 const LEASE: Duration = Duration::from_secs(5);
 const RENEW: Duration = Duration::from_secs(1);
-/// Between two looks at how many channels there are.
+/// Interval between two counts of the channels.
 const COUNT: Duration = Duration::from_secs(5);
-/// Attempts to renew the lease between two lines in the log about an engine that does not answer.
+/// Number of failed lease renewals between two log lines about an engine that does not answer.
 const REPORT_EVERY: usize = 10;
 const NO_ANSWER: &str = "no answer";
-/// The counts of channels per holder are halved once per `history.age_max`, and not more often than this.
+/// Minimum interval at which the channel counts of holders are halved. The interval is `history.age_max`, if that is
+/// longer.
 const FADE_MIN: Duration = Duration::from_secs(60);
-/// Longest that [`Engine::close`] waits.
+/// Maximum time that [`Engine::close`] waits.
 const CLOSE: Duration = Duration::from_secs(10);
 
 /// An engine over a [`Broker`].
@@ -69,28 +71,29 @@ pub(crate) struct Remote<B: Broker, D: Deliver> {
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the tasks of an engine share.
+/// State shared by the tasks of an engine.
 struct Shared<B: Broker, D: Deliver> {
     broker: B,
-    /// For logs: without user and password.
+    /// URL for logs, without user and password.
     url: String,
     node: String,
     config: Config,
     local: Arc<Local<D>>,
     appends: Appends,
-    /// Approximate number of channels with a past, and how many channels this node has created since its start.
+    /// Approximate number of channels with history. `created` counts those that this node has created since its start.
     count: AtomicUsize,
-    /// To reach the broker since it answered last; 0 while it answers.
+    /// Attempts to reach the broker since its last answer; 0 while it answers.
     attempts: AtomicUsize,
     created: AtomicUsize,
-    /// Number of channels that each holder has created on this node; it fades where the broker expires channels.
+    /// Number of channels that each holder has created on this node. The counts are halved regularly if the broker
+    /// expires channels.
     shares: Shares,
-    /// The lease was renewed when that was tried last.
+    /// True if the last attempt to renew the lease succeeded.
     is_leased: AtomicBool,
     counts: Counts,
 }
 
-/// See [`Engine::counters`].
+/// Counters, see [`Engine::counters`].
 #[derive(Default)]
 struct Counts {
     requests: AtomicU64,
@@ -98,7 +101,7 @@ struct Counts {
     failures: AtomicU64,
 }
 
-/// What events change; a broker exists only after it.
+/// State that events change. It exists before the broker does.
 struct Local<D: Deliver> {
     deliver: Arc<D>,
     mirror: Mirror<D>,
@@ -108,11 +111,12 @@ struct Local<D: Deliver> {
 }
 
 impl<B: Broker, D: Deliver> Remote<B, D> {
-    /// Starts the engine's thread. `url` is for logs and has no secret. `connect` makes a broker from this node's name and where events go; it runs on the engine's runtime.
+    /// Starts the engine's thread. `url` is for logs and contains no secret. `connect` creates a broker from this
+    /// node's name and the receiver of events; it runs on the engine's runtime.
     ///
-    /// A broker that cannot be reached within [`Config::wait`] is waited for in the background.
+    /// If the broker cannot be reached within [`Config::wait`], the engine opens anyway and retries in the background.
     ///
-    /// Errors: those of `connect`, and what the broker refuses.
+    /// Errors: those of `connect`, and refusals by the broker.
     pub fn open(
         url: String,
         config: Config,
@@ -159,7 +163,7 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         Ok(remote)
     }
 
-    /// The first lease tells whether the broker can be used at all; then the tasks begin.
+    /// Acquires the first lease, which shows whether the broker can be used, and then starts the tasks.
     fn begin(&self) -> Result<(), OpenError> {
         let shared = self.shared.clone();
         let wait = shared.config.wait;
@@ -186,7 +190,7 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         Ok(())
     }
 
-    /// Runs a future on the engine's thread and waits here for its end.
+    /// Runs a future on the engine's thread and blocks until its end, for at most `wait`.
     fn block_on<T: Send + 'static>(
         &self,
         wait: Duration,
@@ -197,7 +201,7 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         receiver.recv_timeout(wait).ok()
     }
 
-    /// Asks the broker on the engine's thread, again while it does not answer, at most as long as [`Config::wait`].
+    /// Sends a request on the engine's thread. Retries while the broker does not answer, for at most [`Config::wait`].
     fn ask<T, F>(&self, ask: impl Fn(Arc<Shared<B, D>>) -> F + Send + Sync + 'static) -> Answer<Result<T, Error>>
     where
         T: Send + 'static,
@@ -239,8 +243,9 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
                     if counted.is_none_or(|at| at.elapsed() >= COUNT) {
                         let created = self.created.load(Relaxed);
                         if let Ok(count) = self.broker.count().await {
-                            // The answer may lack channels that this node created during the request, and may include
-                            // some that it has not counted yet, because their answers are still on their way.
+                            // The answer may lack channels that this node created during the request. It may also
+                            // include channels that this node has not counted yet, because their answers are in
+                            // flight.
                             let during = self.created.load(Relaxed) - created;
                             let least = count.saturating_sub(self.appends.flying());
                             let estimate = self.count.load(Relaxed);
@@ -287,7 +292,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         }
     }
 
-    /// Approximate number of channels with a past.
+    /// Returns the approximate number of channels with history.
     fn used(&self) -> usize {
         self.count.load(Relaxed)
     }
@@ -353,7 +358,7 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
         self.ask(move |shared| {
             let channel = channel.clone();
             async move {
-                // Whatever comes after the page has to be delivered: so the channel is joined first.
+                // The channel is joined first, so that every publication after the page is delivered.
                 shared.local.keeper.joined(&shared.local.mirror, &channel).await;
                 match heard(&shared, &channel, false) {
                     Some(page) => Ok(page),
@@ -437,7 +442,7 @@ impl<B: Broker, D: Deliver> Engine for Remote<B, D> {
         ]
     }
 
-    /// What was accepted is answered or given up, the lease ends, and so does the thread.
+    /// Waits until accepted publications are answered or time out, then ends the lease and the thread.
     fn close(&self) {
         let shared = self.shared.clone();
         self.block_on(CLOSE, async move {
@@ -464,7 +469,7 @@ impl<B: Broker, D: Deliver> Drop for Remote<B, D> {
     }
 }
 
-/// Pauses between attempts: they double, from 20-40 ms to 1-2 s, each at its own moment.
+/// Pauses between attempts. They double from 20-40 ms to 1-2 s, with random jitter.
 pub(crate) struct Pauses(u32);
 
 impl Pauses {
@@ -480,7 +485,7 @@ impl Pauses {
     }
 }
 
-/// Asks again while there is no answer.
+/// Repeats a request until the broker answers or the time is over.
 async fn retry<T, F>(counts: &Counts, until: Instant, ask: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, BrokerError>>,

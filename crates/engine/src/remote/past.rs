@@ -3,20 +3,21 @@ use millrace_protocol::{Position, Publication, Since, session::Policy};
 
 const UNBOUNDED: Bounds = Bounds { count_max: usize::MAX, bytes_max: usize::MAX, age_max_ms: u64::MAX };
 
-/// A part of a log, as a broker has read it: what its bounds have not trimmed, and what is expired, too.
+/// A part of a log, as a broker has read it: publications within the history limits, including expired ones.
 pub(crate) struct Past {
-    /// Where the log ends.
+    /// Position of the end of the log.
     pub top: Position,
-    /// The publications begin after this offset: everything from there up to the last of them is there.
+    /// Offset before the first publication. All publications from there up to the last one are present.
     pub after: u64,
     pub publications: Vec<Publication>,
 }
 
 impl Past {
-    /// The page that whoever holds the whole log would give.
+    /// Returns the page that the whole log would give.
     ///
-    /// `since` is a position; [`Since::Now`] or [`Since::Earliest`] if [`Past::after`] is that. For a time, the position before the first
-    /// publication that is not older, or offset 0 if some that are not older were trimmed.
+    /// `since` is a position. It is [`Since::Now`] or [`Since::Earliest`] if [`Past::after`] was read for that. For a
+    /// time, the caller passes the position before the first publication that is not older. If such publications were
+    /// trimmed, it passes offset 0.
     pub fn page(self, since: Since, policy: Policy, limit: PageLimit, now_ms: u64) -> Page {
         let mut history = History::after(Position { offset: self.after, ..self.top });
         for publication in self.publications {

@@ -15,28 +15,28 @@ use tokio::{
 
 use super::{Broker, BrokerError, Deliver, Shared};
 
-/// Longest that a node's answer is waited for.
+/// Timeout for the answers of other nodes.
 const ANSWERS: Duration = Duration::from_millis(300);
 
-/// Most questions that wait here; further ones are not answered.
+/// Maximum number of queued questions. Further questions are not answered.
 const QUESTIONS_MAX: usize = 1000;
 
-/// Questions between nodes: how many read a channel there?
+/// Questions and answers between nodes about the number of readers of a channel.
 ///
 /// ```text
-/// ask NUMBER NODE CHANNEL    to all; answers go to NODE
-/// say NUMBER NODE COUNT      to who has asked, from NODE
+/// ask NUMBER NODE CHANNEL    to all nodes; answers go to NODE
+/// say NUMBER NODE COUNT      to the node that asked, from NODE
 /// ```
 #[derive(Default)]
 pub(super) struct Presence {
     next: AtomicU64,
     /// Questions of this node that wait for answers.
     asked: Mutex<HashMap<u64, UnboundedSender<(String, u32)>>>,
-    /// Where questions of others go.
+    /// Queue for the questions of other nodes.
     questions: Mutex<Option<Sender<Question>>>,
 }
 
-/// Another node wants to know.
+/// A question of another node.
 pub(super) struct Question {
     pub number: u64,
     pub node: String,
@@ -44,12 +44,12 @@ pub(super) struct Question {
 }
 
 impl Presence {
-    /// From now on questions are sent here.
+    /// Sends later questions to this queue.
     pub fn answer_with(&self, sender: Sender<Question>) {
         *lock(&self.questions) = Some(sender);
     }
 
-    /// A message of another node, or of this one. What is no message is ignored.
+    /// Handles a message from another node or from this one. Ignores malformed messages.
     pub fn hear(&self, message: &str) {
         let mut words = message.splitn(4, ' ');
         let (Some(verb), Some(number), Some(node), Some(rest)) =
@@ -76,7 +76,7 @@ impl Presence {
 }
 
 impl<B: Broker, D: Deliver> Shared<B, D> {
-    /// Answers the questions of other nodes, for ever.
+    /// Answers the questions of other nodes. Never returns.
     pub async fn answer_questions(&self) {
         let (sender, mut questions) = bounded(QUESTIONS_MAX);
         self.local.presence.answer_with(sender);
@@ -88,7 +88,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
         }
     }
 
-    /// Asks all nodes, and waits for those that have a lease.
+    /// Asks all nodes, and waits for the answers of those that have a lease.
     pub async fn presence(&self, channel: &ChannelName) -> Result<u32, BrokerError> {
         let presence = &self.local.presence;
         let number = presence.next.fetch_add(1, Relaxed);
@@ -116,7 +116,7 @@ impl<B: Broker, D: Deliver> Shared<B, D> {
     }
 }
 
-/// Ends the wait for answers.
+/// Removes the question when it is dropped.
 struct Forget<'a>(&'a Presence, u64);
 
 impl Drop for Forget<'_> {

@@ -1,16 +1,19 @@
-//! The part of a publication that its publisher knows, as brokers keep it. Numbers are big-endian.
+//! Tail of a publication: the part that its publisher supplies, in the format that brokers store. Numbers are
+//! big-endian.
 //!
 //! ```text
-//! tail  kind (1: JSON, 2: text, 3: binary, 4: one of the first two), 0 or 1 + length of the key (2), key, length of the payload (4), payload
+//! tail  kind (1), 0 or 1 + length of the key (2), key, length of the payload (4), payload
+//! kind  1: JSON, 2: text, 3: binary, 4: JSON or text
 //! ```
 
 use bytes::{Buf, BufMut, Bytes};
 use millrace_protocol::Kind;
 
-/// What a tail takes besides its key and payload.
+/// Bytes of a tail without its key and payload.
 pub(crate) const TAIL_BYTES: usize = 1 + 2 + 4;
 
-/// Keys and payloads are bounded far below by `NewPublication::check` and `limits.message_bytes_max`.
+/// Encodes a tail. `NewPublication::check` and `limits.message_bytes_max` keep keys and payloads far below the maximum
+/// of the length fields.
 pub(crate) fn encode_tail(out: &mut impl BufMut, kind: Kind, key: Option<&str>, data: &[u8]) {
     out.put_u8(match kind {
         Kind::Json => 1,
@@ -24,7 +27,7 @@ pub(crate) fn encode_tail(out: &mut impl BufMut, kind: Kind, key: Option<&str>, 
     out.put_slice(data);
 }
 
-/// The next tail. `None` if there is none.
+/// Decodes the next tail. Returns `None` if it is malformed.
 pub(crate) fn decode_tail(bytes: &mut Bytes) -> Option<(Kind, Option<Box<str>>, Bytes)> {
     let kind = match bytes.try_get_u8().ok()? {
         1 => Kind::Json,

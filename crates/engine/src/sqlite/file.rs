@@ -1,4 +1,4 @@
-//! The file: its schema, who may open it, and what a life that ended badly means for positions.
+//! The file: its schema, its lock against other servers, and the effect of an unclean shutdown on positions.
 
 use std::{
     fs::{self, TryLockError},
@@ -12,21 +12,22 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 
 use crate::{Config, OpenError};
 
-/// Marks a file as ours ("mlrc"). A newer schema has a higher number.
+/// Application ID that marks a file as ours ("mlrc"). A newer schema has a higher number.
 const APPLICATION: i64 = 0x6d6c_7263;
 const SCHEMA: i64 = 1;
 
-/// How long a statement waits for another program that reads or copies the file.
+/// Maximum time that a statement waits for another program that reads or copies the file.
 const BUSY: Duration = Duration::from_secs(5);
-/// The log of what is not in the main file yet is cut back to this after a burst.
+/// After a burst of writes, the write-ahead log is truncated to this size.
 const WAL_BYTES_MAX: usize = 64 << 20;
-/// Pages of that log, of 4 KiB each, after which they go into the main file. Where many channels are written, SQLite's own
-/// 1,000 are full after a few batches, and the same pages of the index go into the main file again and again.
+/// Size of the write-ahead log, in pages of 4 KiB, at which a checkpoint copies it into the main file. SQLite's
+/// default of 1,000 pages is reached after a few batches if many channels are written; then the same index pages are
+/// copied repeatedly.
 const CHECKPOINT_PAGES: usize = 4000;
 
-/// Publications of all channels lie in the order of their coming, so that a batch fills few pages however many channels it has; the index
-/// finds them by position. Measured against a table ordered by channel: with 1,000 channels a sixth of the bytes written, three times as
-/// many publications per second.
+/// The table stores the publications of all channels in order of arrival. So a batch fills few pages, however many
+/// channels it has. The index finds publications by position. Measured against a table ordered by channel, with 1,000
+/// channels: a sixth of the bytes written, three times as many publications per second.
 const TABLES: &str = "
     CREATE TABLE store (
         id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -67,42 +68,43 @@ const TABLES: &str = "
     ) WITHOUT ROWID;
     CREATE INDEX idempotency_keys_by_time ON idempotency_keys (time_ms);";
 
-/// What the file knows of one channel, and what this server may keep of it.
+/// State of one channel in the file, and the limits of its history.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Log {
     pub id: i64,
     pub epoch: Epoch,
     pub top: u64,
     pub top_time_ms: u64,
-    /// The oldest offset held; the one after the top if none is.
+    /// The oldest offset in history. If history is empty, the offset after `top`.
     pub first: u64,
-    /// 0 if none is held.
+    /// Time of the oldest publication in history. 0 if history is empty.
     pub oldest_time_ms: u64,
-    /// All that was trimmed is older than this; 0 if nothing was.
+    /// All trimmed publications are older than this time. 0 if none was trimmed.
     pub trimmed_before_ms: u64,
-    /// Of payloads and keys.
+    /// Bytes of payloads and keys in history.
     pub bytes: usize,
     pub is_durable: bool,
     pub bounds: Bounds,
-    /// The holder that has created the channel. The file does not keep it: channels that exist at start have none.
+    /// The holder that created the channel. The file does not store it: channels that exist at start have none.
     pub holder: Holder,
 }
 
-/// A file that this process alone writes, until it is dropped.
+/// An open file. Only this process writes to it until it is dropped.
 pub(super) struct File {
     pub path: PathBuf,
     pub db: Connection,
-    /// Of channels that are not written yet.
+    /// Epoch of channels that do not exist yet.
     pub epoch: Epoch,
     pub logs: Vec<(ChannelName, Log)>,
-    /// Held as long as the file is open.
+    /// Lock file, held while the database is open.
     _lock: fs::File,
 }
 
 impl File {
-    /// Opens or makes the file and settles what the last life has left: after it everything that stands in the file is on disk.
+    /// Opens or creates the file and recovers from the previous run. Afterwards the whole content of the file is on
+    /// disk.
     ///
-    /// Errors: say what to do.
+    /// Errors: [`OpenError::File`], whose text says what to do; or no randomness.
     pub fn open(path: &Path, config: &Config) -> Result<Self, OpenError> {
         let wrong = |what: String| OpenError::File { path: path.display().to_string(), what };
         if path.is_dir() {
@@ -125,13 +127,13 @@ impl File {
         Ok(Self { path, db, epoch, logs, _lock: lock })
     }
 
-    /// A connection that only reads.
+    /// Opens a read-only connection.
     pub fn reader(path: &Path) -> rusqlite::Result<Connection> {
         connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
 }
 
-/// One server per file. SQLite's own locks would let others write between two of our transactions.
+/// Locks the file for one server. SQLite's own locks would let other processes write between two transactions.
 fn lock(path: &Path) -> Result<fs::File, String> {
     let mut beside = path.as_os_str().to_owned();
     beside.push("-lock");
@@ -154,7 +156,7 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     Ok(db)
 }
 
-/// Makes the tables of a new file, or checks that the file is one of ours.
+/// Creates the tables of a new file, or checks that the file is one of ours.
 fn prepare(db: &Connection) -> rusqlite::Result<Result<(), String>> {
     let number = |pragma: &str| db.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let (application, schema) = (number("application_id")?, number("user_version")?);
@@ -168,7 +170,7 @@ fn prepare(db: &Connection) -> rusqlite::Result<Result<(), String>> {
         )));
     }
     if is_new {
-        // Only before the first table: what is freed can be given back in small steps.
+        // Possible only before the first table exists. It lets freed pages be returned in small steps.
         db.pragma_update(None, "auto_vacuum", "incremental")?;
     }
     db.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
@@ -196,8 +198,8 @@ impl From<rusqlite::Error> for Unsettled {
 
 /// Reads the channels and marks the file as open.
 ///
-/// If the system itself went down without a word, the newest commits may be missing; only those of durable channels were waited for. So the
-/// others, and those that are not born yet, get another epoch: no position is ever given out twice.
+/// If the system crashed, the newest commits may be missing. Only commits of durable channels waited for the disk. So
+/// all other channels, and channels that do not exist yet, get a new epoch: no position is assigned twice.
 fn settle(db: &mut Connection, config: &Config) -> Result<(Epoch, Vec<(ChannelName, Log)>), Unsettled> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let before = db.transaction()?;
@@ -223,7 +225,7 @@ fn settle(db: &mut Connection, config: &Config) -> Result<(Epoch, Vec<(ChannelNa
         params![epoch.0, boot],
     )?;
     let logs = read_logs(&before, config)?;
-    // From here on it holds what the settings say now: this transaction waits for the disk, whatever came before it.
+    // From here on the configured durability holds: this commit also puts all earlier commits on disk.
     for (_, log) in &logs {
         let sql = "UPDATE channels SET is_durable = ?2 WHERE id = ?1 AND is_durable != ?2";
         before.prepare_cached(sql)?.execute(params![log.id, log.is_durable])?;
@@ -232,7 +234,7 @@ fn settle(db: &mut Connection, config: &Config) -> Result<(Epoch, Vec<(ChannelNa
     Ok((epoch, logs))
 }
 
-/// An epoch that is not the old one.
+/// Returns a random epoch that differs from the old one.
 pub(super) fn another(old: Option<Epoch>) -> Result<Epoch, getrandom::Error> {
     loop {
         let epoch = Epoch(getrandom::u32()?);
@@ -270,7 +272,7 @@ fn read_logs(db: &Connection, config: &Config) -> rusqlite::Result<Vec<(ChannelN
 }
 
 impl Log {
-    /// A channel's beginning.
+    /// Returns the log of a new channel.
     pub fn new(id: i64, epoch: Epoch, bounds: Bounds, is_durable: bool, holder: Holder) -> Self {
         let (top, top_time_ms, oldest_time_ms, trimmed_before_ms, bytes) = Default::default();
         let first = 1;
@@ -301,7 +303,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the row of a channel that begins.
+    /// Inserts the row of a new channel.
     pub fn insert(&self, db: &Connection, name: &ChannelName) -> rusqlite::Result<()> {
         let sql = "INSERT INTO channels
             (top, top_time_ms, first, oldest_time_ms, trimmed_before_ms, bytes, id, name, epoch, is_durable)
@@ -321,7 +323,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes what changes in the row of a channel.
+    /// Updates the row of a channel.
     pub fn update(&self, db: &Connection) -> rusqlite::Result<()> {
         let sql = "UPDATE channels SET top = ?1, top_time_ms = ?2, first = ?3, oldest_time_ms = ?4, trimmed_before_ms = ?5, bytes = ?6
             WHERE id = ?7";
@@ -338,7 +340,7 @@ impl Log {
     }
 }
 
-/// What SQLite says, and what to do about it.
+/// Returns the text of an SQLite error, with advice for the operator.
 pub(super) fn describe(error: &rusqlite::Error) -> String {
     let advice = match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {

@@ -1,8 +1,10 @@
-//! Order and history in a file: one server, nothing to install, and what was answered survives its end.
+//! Order and history in a file, for one server. Needs no installation. Answered publications survive the end of the
+//! process.
 //!
-//! One thread writes, in batches that form by themselves while the last one is being committed ([`writer`]); the newest part of each log is in
-//! memory, too ([`tails`]); what is further back is read by threads of its own ([`reader`]). Publications are delivered and answered once they
-//! are committed, so no position is ever used twice. Source: <https://www.sqlite.org/wal.html>.
+//! One thread writes, in batches that form while the previous batch is being committed ([`writer`]). The newest part
+//! of each log is also in memory ([`tails`]). Reader threads read older history from the file ([`reader`]).
+//! Publications are delivered and answered after their commit, so no position is used twice. Source:
+//! <https://www.sqlite.org/wal.html>.
 
 mod file;
 mod queue;
@@ -38,10 +40,10 @@ use self::{
 };
 use crate::{Answer, Config, Deliver, Engine, Newest, OpenError};
 
-/// SQLite takes no larger value than a billion bytes.
+/// Maximum payload. SQLite refuses values larger than a billion bytes.
 const PAYLOAD_BYTES_MAX: usize = 900_000_000;
 
-/// See the module.
+/// The engine `sqlite`.
 pub struct SqliteEngine<D: Deliver> {
     shared: Arc<Shared<D>>,
     readers: Readers,
@@ -52,18 +54,18 @@ struct Shared<D: Deliver> {
     config: Config,
     deliver: Arc<D>,
     clock: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// Epoch of channels that are not written yet. It changes whenever channels are evicted.
+    /// Epoch of channels that do not exist yet. It changes whenever channels are evicted.
     epoch: AtomicU32,
     queue: Queue,
     tails: Tails<D>,
-    /// Payloads and keys in the file.
+    /// Bytes of payloads and keys in the file.
     bytes: AtomicUsize,
     is_up: AtomicBool,
 }
 
-/// The path in `sqlite:PATH`; `None` if it is a URL of another engine.
+/// Returns the path in `sqlite:PATH`. `None` if the URL names another engine.
 ///
-/// Errors: there is no path.
+/// Errors: [`OpenError::Setting`] if the path is empty.
 pub(crate) fn path(url: &str) -> Option<Result<&Path, OpenError>> {
     let path = url.strip_prefix("sqlite:")?;
     let what =
@@ -72,9 +74,9 @@ pub(crate) fn path(url: &str) -> Option<Result<&Path, OpenError>> {
 }
 
 impl<D: Deliver> SqliteEngine<D> {
-    /// Opens the file, or makes it. `clock` gives milliseconds since 1970.
+    /// Opens or creates the file. `clock` returns milliseconds since 1970.
     ///
-    /// Errors: say what is wrong with the file and what to do.
+    /// Errors: [`OpenError`], whose text says what is wrong with the file and what to do.
     pub fn open(
         path: &Path,
         config: Config,
@@ -158,19 +160,19 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
         Answer::now(Ok(self.shared.tails.channels(pattern, max)))
     }
 
-    /// Every reader is on this node.
+    /// All readers are on this node.
     fn presence(&self, name: &ChannelName) -> Answer<Result<u32, Error>> {
         Answer::now(Ok(self.shared.deliver.readers(name)))
     }
 
-    /// All that is published here is delivered: nothing to ask for.
+    /// Does nothing: every publication of this process is delivered.
     fn watch(&self, _: &Target, _: bool) {}
 
     fn now_ms(&self) -> u64 {
         (self.shared.clock)()
     }
 
-    /// Bytes on disk, not in memory.
+    /// The bytes are on disk, not in memory.
     fn size(&self) -> (usize, usize) {
         (self.shared.tails.channels_len(), self.shared.bytes.load(Relaxed))
     }
@@ -180,14 +182,14 @@ impl<D: Deliver> Engine for SqliteEngine<D> {
         self.shared.queue.sweep();
     }
 
-    /// False from a write that has failed until one that has not.
+    /// Returns false after a failed write, until a write succeeds.
     fn is_up(&self) -> bool {
         self.shared.is_up.load(Acquire)
     }
 
     fn close(&self) {
         self.shared.queue.close();
-        // A reader that is asked after this could not keep the file from being closed.
+        // The reader threads must end before the writer closes the file.
         self.readers.close();
         if let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = writer.join();

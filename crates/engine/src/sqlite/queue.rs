@@ -1,4 +1,4 @@
-//! What waits for the writer.
+//! Queue of publications for the writer thread.
 
 use std::{
     collections::VecDeque,
@@ -9,10 +9,10 @@ use std::{
 use millrace_protocol::{ChannelName, Code, Error, NewPublication, Position};
 use tokio::sync::oneshot;
 
-/// Most publications and bytes that wait; beyond, publishers are refused.
+/// Maximum number of queued publications, and their bytes. Beyond it, publications are refused.
 const WAITING_MAX: usize = 65_536;
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// Most that one transaction takes, so that it ends soon; it always takes one.
+/// Maximum publications and bytes of one transaction, to keep it short. A transaction takes at least one publication.
 const BATCH_MAX: usize = 4096;
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
@@ -34,20 +34,22 @@ struct Waiting {
     bytes: usize,
     sweep: bool,
     closed: bool,
-    /// The writer waits for news. While it does not, nobody wakes it: that is a system call.
+    /// True while the writer sleeps. Otherwise no wake-up is sent, because a wake-up is a system call.
     is_writer_waiting: bool,
 }
 
-/// What the writer does next.
+/// The next work of the writer.
 pub(super) struct Work {
     pub batch: Vec<Submitted>,
     pub sweep: bool,
-    /// Nothing waits and nothing will come.
+    /// True if the queue is closed and empty.
     pub is_over: bool,
 }
 
 impl Queue {
-    /// Errors: `congested` if too much waits, `unavailable` once closed.
+    /// Queues a publication.
+    ///
+    /// Errors: `congested` if the queue is full, `unavailable` after close.
     pub fn submit(&self, submitted: Submitted) -> Result<(), Error> {
         let bytes = submitted.publication.cost_bytes();
         let mut waiting = self.lock();
@@ -75,7 +77,7 @@ impl Queue {
         self.wake(waiting);
     }
 
-    /// Wakes the writer, once for all that has come until it runs.
+    /// Wakes the writer if it sleeps: one wake-up for everything queued until it runs.
     fn wake(&self, mut waiting: MutexGuard<'_, Waiting>) {
         if std::mem::take(&mut waiting.is_writer_waiting) {
             drop(waiting);
@@ -83,7 +85,7 @@ impl Queue {
         }
     }
 
-    /// Waits until there is something to do, this long at most.
+    /// Waits until there is work, for at most `wait`, and returns it.
     pub fn take(&self, wait: Duration) -> Work {
         let is_idle = |waiting: &mut Waiting| {
             waiting.is_writer_waiting = waiting.submitted.is_empty() && !waiting.sweep && !waiting.closed;

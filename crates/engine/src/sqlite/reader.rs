@@ -1,4 +1,5 @@
-//! Threads that read the file, each with a connection of its own: a page sees one moment of the log, and holds up nobody.
+//! Reader threads, each with its own connection to the file. A page reads one snapshot of the log and does not block
+//! the writer.
 
 use std::{
     path::Path,
@@ -20,9 +21,10 @@ use super::file::{File, describe};
 use crate::{Answer, Newest, OpenError, Seldom, remote::Past};
 
 const THREADS: usize = 2;
-/// Most reads that wait; beyond, readers are refused.
+/// Maximum number of queued reads. Beyond it, reads are refused.
 const WAITING_MAX: usize = 65_536;
-/// Most that one page looks at where it cannot know how much it has to: superseded and expired publications.
+/// Maximum number of publications, and their bytes, that one page scans. Superseded and expired publications make the
+/// needed number unknown in advance.
 const SCAN_COUNT_MAX: usize = 10_000;
 const SCAN_BYTES_MAX: usize = 8 << 20;
 
@@ -34,7 +36,9 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// Errors: the file cannot be opened once more, or the system refuses a thread.
+    /// Starts the reader threads.
+    ///
+    /// Errors: the file cannot be opened again, or the system refuses a thread.
     pub fn start(path: &Path) -> Result<Self, OpenError> {
         let (jobs, waiting) = sync_channel(WAITING_MAX);
         let waiting = Arc::new(Mutex::new(waiting));
@@ -80,7 +84,7 @@ impl Readers {
         }))
     }
 
-    /// Waits for what was asked before.
+    /// Waits for all queued reads and ends the threads.
     pub fn close(&self) {
         drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -93,7 +97,7 @@ fn next(waiting: &Mutex<Receiver<Job>>) -> Option<Job> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 
-/// A channel's log at one moment.
+/// Snapshot of a channel's log.
 struct Log<'a> {
     db: &'a Connection,
     id: i64,
@@ -102,7 +106,7 @@ struct Log<'a> {
     trimmed_before_ms: u64,
 }
 
-/// What a page asks for.
+/// Arguments of a page.
 pub(super) struct Ask {
     pub name: ChannelName,
     pub since: Since,
@@ -110,11 +114,14 @@ pub(super) struct Ask {
     pub limit: PageLimit,
     pub now_ms: u64,
     pub age_max_ms: u64,
-    /// Of a channel that is not there.
+    /// Epoch to report if the channel does not exist.
     pub unborn: Epoch,
 }
 
-/// Cost: O(items returned), for `latest` O(items after `since`), a bounded number per page: then some of the page may be superseded by the next.
+/// Reads a page.
+///
+/// Cost: O(items returned); for `latest` O(items after `since`). The scan per page is bounded, so the next page may
+/// supersede some items of this one.
 pub(super) fn page(db: &mut Connection, ask: Ask) -> rusqlite::Result<millrace_delivery::Page> {
     let moment = db.transaction()?;
     let Some(log) = Log::find(&moment, &ask)? else {
@@ -149,7 +156,7 @@ pub(super) fn newest(db: &mut Connection, ask: Ask) -> rusqlite::Result<Newest> 
 }
 
 impl<'a> Log<'a> {
-    /// What is too old counts as trimmed, though it may still be there.
+    /// Finds a channel. Publications above the age limit count as trimmed, although they may still be in the file.
     fn find(db: &'a Connection, ask: &Ask) -> rusqlite::Result<Option<Self>> {
         let sql = "SELECT id, epoch, top, first, trimmed_before_ms, oldest_time_ms FROM channels WHERE name = ?1";
         let found = db.prepare_cached(sql)?.query_row([ask.name.as_str()], |row| {
@@ -166,7 +173,8 @@ impl<'a> Log<'a> {
         Ok(Some(log))
     }
 
-    /// The first offset that is held and as late as this, or the one after the top. Times never fall.
+    /// Returns the first offset in history whose time is at least `ms`, or the offset after the top. Times never
+    /// decrease along the log.
     fn find_time(&self, ms: u64) -> rusqlite::Result<u64> {
         let (mut low, mut high) = (self.first, self.top.offset + 1);
         while low < high {
@@ -185,7 +193,7 @@ impl<'a> Log<'a> {
         self.db.prepare_cached(sql)?.query_row(params![self.id, offset], |row| row.get(0))
     }
 
-    /// What comes after an offset, as much as a page needs.
+    /// Reads the publications after an offset, as many as a page needs.
     fn read(&self, after: u64, policy: Policy, limit: PageLimit, now_ms: u64) -> rusqlite::Result<Vec<Publication>> {
         let sql = "SELECT offset, time_ms, key, expires_ms, kind, data FROM publications
             WHERE channel = ?1 AND offset > ?2 ORDER BY offset";
@@ -221,7 +229,7 @@ fn publication(row: &Row<'_>) -> rusqlite::Result<Publication> {
     Ok(Publication::new(head, row.get_ref(5)?.as_blob()?))
 }
 
-/// Kinds as the file has them.
+/// Returns the number of a kind in the file.
 pub(super) fn number_of(kind: Kind) -> u8 {
     match kind {
         Kind::Json => 0,

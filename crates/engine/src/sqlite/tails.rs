@@ -1,4 +1,4 @@
-//! The newest part of every log, in memory: most readers find here what they want, without the file.
+//! The newest part of every log, in memory. It serves most reads without access to the file.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use millrace_protocol::{ChannelName, Epoch, Pattern, Position, Publication, Sinc
 
 use crate::{Config, Deliver, Newest};
 
-/// Most publications and bytes per channel, and bytes of all channels; what is further back is read from the file.
+/// Maximum publications and bytes per channel, and maximum bytes of all channels. Older history is read from the file.
 const COUNT_MAX: usize = 1000;
 const BYTES_MAX: usize = 1 << 20;
 const ALL_BYTES_MAX: usize = 256 << 20;
@@ -26,7 +26,7 @@ pub(super) struct Tails<D: Deliver> {
     stripes: Vec<Mutex<HashMap<ChannelName, Tail<D::Route>>>>,
     hasher: RandomState,
     channels: AtomicUsize,
-    /// Memory that all take, and may take.
+    /// Memory used by all histories, and its limit, in bytes.
     bytes: AtomicUsize,
     bytes_max: usize,
 }
@@ -37,12 +37,12 @@ struct Tail<R> {
     history: History,
 }
 
-/// What the memory can say.
+/// Result of a lookup in memory.
 pub(super) enum Found<T> {
     Here(T),
-    /// The file has more.
+    /// The file has the missing part.
     InFile,
-    /// The channel was never written.
+    /// The channel does not exist.
     Nothing,
 }
 
@@ -54,12 +54,12 @@ impl<D: Deliver> Tails<D> {
         Self { deliver, stripes, hasher, channels, bytes, bytes_max }
     }
 
-    /// A channel that the file knows: what comes after `top` will be here.
+    /// Starts to keep a channel that exists in the file. Publications after `top` will be kept here.
     pub fn open(&self, name: &ChannelName, top: Position, bounds: Bounds) {
         self.stripe(name).entry(name.clone()).or_insert_with(|| self.begin(name, top, bounds));
     }
 
-    /// Delivers a publication that is safe, and keeps it.
+    /// Delivers a committed publication and stores it.
     pub fn hear(&self, name: &ChannelName, epoch: Epoch, publication: &Publication, bounds: Bounds, now_ms: u64) {
         let mut stripe = self.stripe(name);
         if !stripe.contains_key(name) {
@@ -67,7 +67,7 @@ impl<D: Deliver> Tails<D> {
             stripe.insert(name.clone(), self.begin(name, before, bounds));
         }
         let Some(Tail { route, bounds, history }) = stripe.get_mut(name) else { return };
-        // Both with the lock held: who reads the tail later has what was delivered before.
+        // Both calls run under the lock, so a later reader of the tail sees every publication delivered before.
         self.deliver.deliver(route, name, epoch, publication);
         self.count(history, |history| history.adopt(publication.clone(), now_ms, bounds));
     }
@@ -102,7 +102,7 @@ impl<D: Deliver> Tails<D> {
         self.channels.load(Relaxed)
     }
 
-    /// Keeps nothing of what was: the file has forgotten some of it.
+    /// Drops the history of a channel in memory, because the file has trimmed part of it.
     pub fn forget(&self, name: &ChannelName) {
         if let Some(Tail { history, .. }) = self.stripe(name).get_mut(name) {
             self.count(history, |history| history.shrink(0));
@@ -119,14 +119,15 @@ impl<D: Deliver> Tails<D> {
         }
     }
 
-    /// Halves everything if it is too much. Cost: O(channels) then, one stripe locked at a time.
+    /// Halves every history if all together exceed the limit. Cost when it does: O(channels), with one stripe locked
+    /// at a time.
     pub fn make_room(&self) {
         if self.bytes.load(Relaxed) > self.bytes_max {
             self.for_each(|history, _| history.shrink(history.memory_bytes() / 2));
         }
     }
 
-    /// Forgets what is too old.
+    /// Drops publications above the age limit.
     pub fn sweep(&self, now_ms: u64) {
         self.for_each(|history, bounds| history.trim(now_ms, bounds));
     }
@@ -155,7 +156,7 @@ impl<D: Deliver> Tails<D> {
         }
     }
 
-    /// Changes a history and keeps the sum of all up to date.
+    /// Changes a history and updates the sum of the memory of all histories.
     fn count<T>(&self, history: &mut History, work: impl FnOnce(&mut History) -> T) -> T {
         let before = history.memory_bytes();
         let result = work(history);

@@ -1,5 +1,5 @@
-//! The one thread that writes. All that has queued while a commit ran is the next transaction, so batches form by themselves. Order is decided
-//! here; readers are told, and publishers answered, when the transaction is safe.
+//! The only thread that writes. All publications queued during a commit form the next transaction, so batches form by
+//! themselves. This thread decides the order. Publications are delivered, and publishers answered, after the commit.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -28,20 +28,21 @@ use crate::{
 
 /// How long an idempotency key is remembered.
 const IDEMPOTENCY_MS: u64 = 5 * 60 * 1000;
-/// What a publication takes on disk besides its payload and key, about: its other columns and its place in the index.
+/// Approximate disk space of a publication besides its payload and key: its other columns and its index entry.
 const ENTRY_BYTES: usize = 100;
-/// A full history loses so much of itself at once (one in 64), instead of one publication for each that comes.
+/// A full history is trimmed by this fraction (one in 64) at once, instead of by one publication for each new one.
 const SLACK: usize = 64;
-/// Most publications that one transaction forgets; one that brings many may forget twice as many.
+/// Maximum publications that one transaction trims, plus twice the number of publications that it adds.
 const FORGET_MAX: usize = 4096;
-/// Maximum of channels evicted at once to make room for others, and of their publications (one channel may exceed it).
+/// Maximum number of channels evicted at once to make room for others, and of their publications. One channel may
+/// exceed the second maximum.
 const CHANNELS_FORGET_MAX: usize = 1024;
 const CHANNELS_FORGET_COUNT_MAX: usize = 4 * FORGET_MAX;
 /// Pause after a scan for channels to evict that found few.
 const SCAN_PAUSE_MS: u64 = 1000;
-/// Pages given back to the file system per sweep, where more than a quarter of the file is free.
+/// Pages returned to the file system per sweep, if more than a quarter of the file is free.
 const VACUUM_PAGES: u64 = 256;
-/// After a failure, how often it is tried whether the file can be written again.
+/// After a failure, interval between attempts to write to the file.
 const PROBE: Duration = Duration::from_secs(1);
 
 pub(super) struct Writer<D: Deliver> {
@@ -50,20 +51,20 @@ pub(super) struct Writer<D: Deliver> {
     logs: HashMap<ChannelName, Log>,
     /// Number of channels of each holder.
     shares: Shares,
-    /// Time of the next permitted scan for each [`Evict`].
+    /// Earliest time of the next scan, for each [`Evict`].
     scan_again_ms: [u64; 2],
     next_id: i64,
-    /// Of all channels.
+    /// Bytes of payloads and keys of all channels.
     bytes: usize,
-    /// As `bytes`, with [`ENTRY_BYTES`] for each publication.
+    /// `bytes` plus [`ENTRY_BYTES`] for each publication.
     size: usize,
-    /// Channels that hold more than they may.
+    /// Channels whose history exceeds its limits.
     over: BTreeSet<ChannelName>,
-    /// What must go so that all channels together hold no more than they may: down to so many bytes.
+    /// Channels to trim because all histories together exceed the limit, each with its target size in bytes.
     plan: VecDeque<(ChannelName, usize)>,
-    /// Channels that have lost something to the plan: the memory must not show it any longer.
+    /// Channels trimmed by the plan, whose history in memory must be dropped, too.
     shrunk: Vec<ChannelName>,
-    /// What channels were before the transaction that runs.
+    /// State of the changed channels before the current transaction.
     before: HashMap<ChannelName, Option<Log>>,
     is_full_sync: bool,
 }
@@ -71,13 +72,14 @@ pub(super) struct Writer<D: Deliver> {
 /// Channels that may be evicted to make room for new ones.
 #[derive(Clone, Copy)]
 enum Evict {
-    /// Channels whose publications have all expired: of holders with at least as many channels.
+    /// Channels whose publications have all expired, of holders with at least as many channels.
     Empty,
-    /// Channels that are not durable, whatever they hold: of holders above an equal share, for one below it.
+    /// Channels that are not durable, even if they hold publications. They are taken from holders above an equal
+    /// share, for a holder below it.
     Stored,
 }
 
-/// A publication's place in the transaction that runs.
+/// Result of one publication within the current transaction.
 enum Outcome {
     New(Epoch, Publication, Bounds),
     Known(Position),
@@ -92,7 +94,7 @@ impl<D: Deliver> Writer<D> {
         let shares = Shares::new(&shared.config, shared.config.channels_max);
         logs.iter().for_each(|(name, log)| shares.take(log.holder, shares.namespace(name)));
         let (over, plan, shrunk, before, scan_again_ms) = Default::default();
-        // The file was opened so.
+        // The file is opened with `synchronous = full`.
         let is_full_sync = true;
         let writer = Self {
             shared,
@@ -113,7 +115,7 @@ impl<D: Deliver> Writer<D> {
         writer
     }
 
-    /// Returns once the queue is closed and empty.
+    /// Runs the thread. Returns when the queue is closed and empty.
     pub fn run(mut self) {
         loop {
             let is_up = self.shared.is_up.load(Relaxed);
@@ -142,7 +144,7 @@ impl<D: Deliver> Writer<D> {
         self.close();
     }
 
-    /// Forgets more of what is too much; or looks whether the file can be written again.
+    /// Continues to trim histories above their limits or, after a failure, tests whether the file is writable again.
     fn go_on(&mut self, is_up: bool) {
         let done = self.transact(false, |writer, _| match is_up {
             true => Ok(0),
@@ -183,7 +185,7 @@ impl<D: Deliver> Writer<D> {
         }
         self.forget_in_memory();
         for (Submitted { answer, .. }, outcome) in batch.into_iter().zip(outcomes) {
-            // Who has gone does not listen.
+            // The publisher may no longer wait for its answer.
             let _ = answer.send(match outcome {
                 Outcome::New(epoch, publication, _) => Ok(Position { epoch, offset: publication.offset }),
                 Outcome::Known(position) => Ok(position),
@@ -192,10 +194,10 @@ impl<D: Deliver> Writer<D> {
         }
     }
 
-    /// Runs one transaction and forgets what is too much. Once it returns all is safe: from the end of this process, and with `is_durable`
-    /// from the end of the power, too.
+    /// Runs one transaction and trims histories above their limits. When it returns, the result survives the end of
+    /// this process; with `is_durable` it also survives a power failure.
     ///
-    /// Errors: nothing has happened.
+    /// Errors: the transaction was rolled back.
     fn transact<T>(
         &mut self,
         is_durable: bool,
@@ -262,7 +264,7 @@ impl<D: Deliver> Writer<D> {
             offset: log.top + 1,
             time_ms: log.top_time_ms.max(now_ms),
             key: new.key.clone(),
-            // SQLite's numbers have a sign.
+            // SQLite's integers are signed.
             expires_ms: new.ttl_ms.map(|ttl| now_ms.saturating_add(ttl).min(i64::MAX as u64)),
             kind: new.kind,
         };
@@ -292,7 +294,7 @@ impl<D: Deliver> Writer<D> {
         Ok(Outcome::New(log.epoch, publication, log.bounds))
     }
 
-    /// The offset that this key stands for already; if there is none, it stands for the next one from now on.
+    /// Returns the offset that this key was used for. If the key is new, assigns it to the next offset.
     fn find_or_insert_key(&self, log: &Log, key: &str, now_ms: u64) -> rusqlite::Result<Option<u64>> {
         let db = &self.file.db;
         let sql = "SELECT offset FROM idempotency_keys WHERE channel = ?1 AND key = ?2 AND time_ms > ?3";
@@ -305,7 +307,7 @@ impl<D: Deliver> Writer<D> {
         Ok(known)
     }
 
-    /// Notes what a channel was before the transaction, and what it is now.
+    /// Records the state of a channel before the transaction, and stores the new one.
     fn change(&mut self, name: &ChannelName, log: Log) {
         let was = self.logs.insert(name.clone(), log);
         if was.is_none() {
@@ -318,7 +320,8 @@ impl<D: Deliver> Writer<D> {
         }
     }
 
-    /// Trims the channels that hold too much; then, if all together hold too much, those that have been silent longest, then the longest.
+    /// Trims the channels above their limits. Then, if all together exceed the limit, trims first the channels that
+    /// are idle longest, then the longest ones.
     fn forget(&mut self, budget: &mut usize) -> rusqlite::Result<()> {
         let now_ms = (self.shared.clock)();
         for name in std::mem::take(&mut self.over) {
@@ -376,8 +379,8 @@ impl<D: Deliver> Writer<D> {
         }
     }
 
-    /// Evicts channels of these holders that have no reader, but leaves each holder `floor` of them. From then on new
-    /// channels have another epoch, so no position is given out twice. Cost: O(channels).
+    /// Evicts channels of these holders that have no reader, but leaves each holder `floor` of them. Afterwards new
+    /// channels have another epoch, so no position is assigned twice. Cost: O(channels).
     fn evict_channels(&mut self, kind: Evict, held: HashMap<Holder, usize>, floor: usize, namespace: Namespace) {
         let now_ms = (self.shared.clock)();
         if held.is_empty() || now_ms < self.scan_again_ms[kind as usize] {
@@ -434,8 +437,9 @@ impl<D: Deliver> Writer<D> {
         self.heed(done.err());
     }
 
-    /// Returns which channels must shrink to which size. The holders with most bytes come down to one level, each by
-    /// its longest silent channels first, then by its longest. Cost: O(channels), once per eighth of the maximum.
+    /// Returns the channels to shrink, with their target sizes. The holders with most bytes are reduced to one common
+    /// level. Each loses the history of its longest idle channels first, then of its longest ones. Cost: O(channels),
+    /// once per eighth of the maximum.
     fn plan(&self, over: usize, now_ms: u64) -> VecDeque<(ChannelName, usize)> {
         let mut by_holder = HashMap::<Holder, (usize, Vec<(&ChannelName, &Log)>)>::new();
         for (name, log) in self.logs.iter().filter(|(_, log)| log.len() > 0) {
@@ -448,7 +452,8 @@ impl<D: Deliver> Writer<D> {
         over.flat_map(|(size, logs)| plan(&logs, size - level, now_ms)).collect()
     }
 
-    /// Drops the oldest publications while there is too much, as far as the budget goes. True if it is enough.
+    /// Drops the oldest publications while `is_over` holds, within the budget. Returns true if no more need to be
+    /// dropped.
     fn drop_oldest(
         &mut self,
         name: &ChannelName,
@@ -487,7 +492,7 @@ impl<D: Deliver> Writer<D> {
         Ok(log.len() == 0 || !is_over(&log, self.size))
     }
 
-    /// Looks for what is too old; gives back what is free.
+    /// Finds expired publications, deletes old idempotency keys, and returns free pages to the file system.
     fn sweep(&mut self) {
         let now_ms = (self.shared.clock)();
         let over = self.logs.iter().filter(|(_, log)| log.is_over(&log.bounds, now_ms));
@@ -510,7 +515,7 @@ impl<D: Deliver> Writer<D> {
         self.shared.tails.make_room();
     }
 
-    /// Says once that the file cannot be written, and once that it can be again.
+    /// Logs once when the file stops being writable, and once when it is writable again.
     fn heed(&self, error: Option<rusqlite::Error>) {
         let was_up = self.shared.is_up.swap(error.is_none(), Release);
         let path = self.file.path.display();
@@ -525,7 +530,7 @@ impl<D: Deliver> Writer<D> {
         self.shared.bytes.store(self.bytes, Relaxed);
     }
 
-    /// Everything goes into the main file, which is marked as closed well.
+    /// Copies the write-ahead log into the main file and marks the file as cleanly closed.
     fn close(mut self) {
         let db = &self.file.db;
         let closed = db
@@ -537,7 +542,7 @@ impl<D: Deliver> Writer<D> {
     }
 }
 
-/// As [`Writer::plan`], for the channels of one holder.
+/// Plans like [`Writer::plan`], for the channels of one holder.
 fn plan(logs: &[(&ChannelName, &Log)], over: usize, now_ms: u64) -> VecDeque<(ChannelName, usize)> {
     let is_idle = |log: &Log| now_ms.saturating_sub(log.top_time_ms) >= IDLE_MS;
     let mut idle: Vec<_> = logs.iter().filter(|(_, log)| is_idle(log)).collect();
@@ -555,7 +560,7 @@ fn plan(logs: &[(&ChannelName, &Log)], over: usize, now_ms: u64) -> VecDeque<(Ch
     plan
 }
 
-/// Makes the file smaller, a little at a time, where much of it is free after a burst.
+/// Shrinks the file a little if a large part of it is free after a burst.
 fn give_back(db: &Connection) -> rusqlite::Result<()> {
     let pages = |pragma: &str| db.pragma_query_value(None, pragma, |row| row.get::<_, u64>(0));
     let (all, free) = (pages("page_count")?, pages("freelist_count")?);
@@ -572,7 +577,7 @@ impl Log {
         (self.top + 1 - self.first) as usize
     }
 
-    /// What it is charged for.
+    /// Returns the bytes that count toward the limit of all histories.
     fn size(&self) -> usize {
         self.bytes + self.len() * ENTRY_BYTES
     }
