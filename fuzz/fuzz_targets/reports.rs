@@ -11,7 +11,7 @@ use std::{
 
 use dimpl::SrtpProfile;
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
-use millrace_rtc::egress::{Egress, Exported, Heard, Line, Packet, ReportIndex};
+use millrace_rtc::egress::{Egress, Exported, ReportOutcome, Line, Packet, ReportIndex};
 use str0m::rtp::{Extension, ExtensionMap};
 
 const PROFILES: [(SrtpProfile, usize); 3] = [
@@ -93,14 +93,14 @@ fuzz_target!(|input: Input<'_>| {
                 let mut sealed = bytes.to_vec();
                 reports += 1;
                 if other.seal_report(&mut sealed, ReportIndex::numbered(reports)).is_some() {
-                    let heard = egress.hear(&sealed, now, |datagram| unasked.push(datagram));
-                    assert_ne!(heard, Heard::Spurious, "it is genuine");
+                    let outcome = egress.handle_report(&sealed, now, |datagram| unasked.push(datagram));
+                    assert_ne!(outcome, ReportOutcome::Spurious, "it is genuine");
                 }
                 let _ = egress.correct(&mut bytes.to_vec(), now);
             }
             Step::Forged { bytes } => {
-                let heard = egress.hear(bytes, now, |_| panic!("nothing leaves for a stranger"));
-                assert_eq!(heard, Heard::Spurious);
+                let outcome = egress.handle_report(bytes, now, |_| panic!("nothing leaves for a stranger"));
+                assert_eq!(outcome, ReportOutcome::Spurious);
             }
             Step::Desired { kbps } => egress.set_desired(u64::from(kbps) * 1000, now),
         }

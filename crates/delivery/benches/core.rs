@@ -1,6 +1,7 @@
 //! What the core does per message, in instructions: a count does not depend on what else the machine is doing.
 //!
-//! `make instructions` runs each case under callgrind and compares with `instructions.txt` beside this file: more than 3 % above it fails.
+//! `make instructions` runs each case under callgrind and compares with `instructions.txt` beside this file: more than
+//! 3 % above it fails.
 //! Without an argument every case runs once; with a name, only that one.
 
 use std::{any::Any, hint::black_box, sync::LazyLock};

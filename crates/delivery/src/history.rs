@@ -4,21 +4,22 @@ use millrace_protocol::{
     Epoch, Gap, Holder, NewPublication, Position, Publication, PublicationHead, Since, session::Policy,
 };
 
-/// How long an idempotency key is remembered.
+/// Time for which an idempotency key is remembered.
 const IDEMPOTENCY_MS: u64 = 5 * 60 * 1000;
-/// Maximum of idempotency keys per channel. When it is reached the holder with most keys loses its oldest, many at
-/// once, because choosing them scans all keys.
+/// Maximum number of idempotency keys per channel. When it is reached, the holder with the most keys loses its
+/// oldest keys. Many keys are dropped at once, because finding that holder scans all keys.
 const IDEMPOTENCY_KEYS_MAX: usize = 10_000;
 const IDEMPOTENCY_KEYS_DROPPED: usize = IDEMPOTENCY_KEYS_MAX / 8;
 
-/// What a publication in a history takes besides its payload and key: itself and its place.
+/// Memory of a publication in a history besides its payload and key: its own fields and its log entry.
 const ENTRY_BYTES: usize = Publication::BYTES + size_of::<Publication>();
 
-/// What an idempotency key takes besides itself: its places by name and by age, and what allocating two small texts costs.
+/// Memory of an idempotency key besides its text: its entries by name and by age, and the allocation overhead of
+/// two short strings.
 const KEY_BYTES: usize =
     size_of::<(Box<str>, u64)>() * 2 + size_of::<(u64, Holder, Box<str>)>() + 2 * size_of::<usize>();
 
-/// How much of the past a channel keeps. Whichever bound is reached first trims the oldest publication.
+/// Limits of a channel's history. Whichever limit is reached first evicts the oldest publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub count_max: usize,
@@ -26,41 +27,46 @@ pub struct Bounds {
     pub age_max_ms: u64,
 }
 
-/// How much one page may hold; a page always holds at least one publication if there is one.
+/// Limits of one page. A page holds at least one publication if one is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageLimit {
     pub count: usize,
     pub bytes: usize,
 }
 
-/// What a reader gets for "after this position".
+/// Publications after a position, as returned to a reader.
 ///
-/// Shape: if there is a gap it lies before `publications`; their offsets rise by exactly 1 (`latest`: they rise).
+/// Shape: a gap, if any, lies before `publications`. Their offsets increase by exactly 1; for `latest` they only
+/// increase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     pub gap: Option<Gap>,
     pub publications: Vec<Publication>,
-    /// Go on from here: everything up to this position is in the page, named by its gap, or was wanted by nobody.
+    /// Position to continue from. Everything up to this position is in the page, is covered by its gap, or is not
+    /// needed under the reader's policy.
     pub end: Position,
     /// The newest position of the log.
     pub top: Position,
 }
 
 impl Page {
-    /// Where its reader starts: it has everything up to here, or has been told what it missed.
+    /// Returns the start position of the page's reader: the reader has everything up to this position, or the page
+    /// reports it as a gap.
     pub fn start(&self) -> Position {
         let offset = self.publications.first().map_or(self.end.offset, |first| first.offset - 1);
         self.gap.map_or(Position { epoch: self.end.epoch, offset }, |gap| gap.to)
     }
 
-    /// Is there something after this page?
+    /// Returns true if the log holds publications after this page.
     pub fn has_more(&self) -> bool {
         self.end.offset < self.top.offset
     }
 
-    /// The part of a page (policy `every`) that lies in a range which ends with `until`; `top` becomes the end of the range.
+    /// Returns the part of a page (policy `every`) that lies in a range ending with `until`; `top` becomes the end
+    /// of the range.
     ///
-    /// Of an epoch that the log has left, nothing is there: what the reader wanted of it is a gap, and it goes on from `until`.
+    /// If `until` is in an epoch that the log has left, the whole requested range is a gap, and the reader
+    /// continues from `until`.
     pub fn cut(mut self, since: Since, until: Position) -> Self {
         if until.epoch != self.top.epoch {
             let from = match since {
@@ -83,36 +89,38 @@ impl Page {
     }
 }
 
-/// The order and the bounded past of one channel: what an engine decides with.
+/// Assigns offsets to the publications of one channel and keeps its bounded history. The engine uses it to order
+/// publications.
 #[derive(Debug)]
 pub struct History {
     epoch: Epoch,
     top: u64,
     log: VecDeque<Publication>,
     bytes: usize,
-    /// Times of the newest publication, and of the oldest held: here, so that nobody has to look at it.
+    /// Times of the newest publication and of the oldest one held. They are kept here so that reading them does not
+    /// touch the publications.
     top_time_ms: u64,
     oldest_time_ms: u64,
-    /// All that was trimmed is older than this; 0 if nothing was.
+    /// Every evicted publication is older than this time; 0 if none was evicted.
     trimmed_before_ms: u64,
-    /// Only where publishers name keys.
+    /// `None` unless publishers send idempotency keys.
     keys: Option<Box<IdempotencyKeys>>,
 }
 
-/// What was published under which key, for a while.
+/// Offsets of recent publications by idempotency key.
 #[derive(Debug, Default)]
 struct IdempotencyKeys {
     offsets: HashMap<Box<str>, u64>,
     by_age: VecDeque<(u64, Holder, Box<str>)>,
-    /// Of the keys themselves, each once.
+    /// Total length of the keys, each counted once.
     bytes: usize,
 }
 
-/// What became of a publication.
+/// Result of appending a publication.
 #[derive(Debug)]
 pub enum Appended {
     New(Publication),
-    /// Its idempotency key was seen before; this is the first one's offset.
+    /// The idempotency key was used before; this is the offset of the first publication with it.
     Duplicate(u64),
 }
 
@@ -122,7 +130,7 @@ impl History {
         Self { epoch, top: 0, log, bytes: 0, top_time_ms: 0, oldest_time_ms: 0, trimmed_before_ms: 0, keys: None }
     }
 
-    /// The part of a log that comes after `top`: what lies before is kept elsewhere.
+    /// Creates the part of a log that comes after `top`. The part up to `top` is stored elsewhere.
     pub fn after(top: Position) -> Self {
         let trimmed_before_ms = if top.offset > 0 { u64::MAX } else { 0 };
         Self { top: top.offset, trimmed_before_ms, ..Self::new(top.epoch) }
@@ -136,22 +144,22 @@ impl History {
         self.log.back()
     }
 
-    /// Bytes of payloads and keys held.
+    /// Returns the bytes of payloads and keys held.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// As [`History::bytes`], with what it takes to hold them, and with the idempotency keys.
+    /// Returns [`History::bytes`] plus the memory overhead of the publications and the idempotency keys.
     pub fn memory_bytes(&self) -> usize {
         self.bytes + self.log.len() * ENTRY_BYTES + self.keys.as_ref().map_or(0, |keys| keys.memory_bytes())
     }
 
-    /// When the newest publication came; 0 if none ever did.
+    /// Returns the time of the newest publication; 0 if there never was one.
     pub fn top_time_ms(&self) -> u64 {
         self.top_time_ms
     }
 
-    /// Gives the publication the next offset and a time that never falls. Cost: O(what is trimmed).
+    /// Appends the publication with the next offset and a time that never decreases. Cost: O(publications evicted).
     pub fn append(&mut self, new: NewPublication, now_ms: u64, bounds: &Bounds) -> Appended {
         if let Some(key) = new.idempotency_key {
             let keys = self.keys.get_or_insert_default();
@@ -172,7 +180,8 @@ impl History {
         Appended::New(publication)
     }
 
-    /// Takes a publication that has its place already. False, and nothing changes, if it is not the next one.
+    /// Appends a publication that already has an offset. Returns false and changes nothing if it is not the next
+    /// offset.
     pub fn adopt(&mut self, publication: Publication, now_ms: u64, bounds: &Bounds) -> bool {
         if publication.offset != self.top + 1 {
             return false;
@@ -182,7 +191,7 @@ impl History {
         true
     }
 
-    /// Is everything after `since` here? If not, somebody may have more of it.
+    /// Returns true if this history holds everything after `since`. If false, another store may hold more.
     pub fn covers(&self, since: Since) -> bool {
         let first = self.top + 1 - self.log.len() as u64;
         match since {
@@ -203,9 +212,9 @@ impl History {
         self.log.push_back(publication);
     }
 
-    /// Publications after `since`, oldest first; with [`Policy::Latest`] only the newest per key.
+    /// Returns the publications after `since`, oldest first; with [`Policy::Latest`] only the newest per key.
     ///
-    /// Cost: O(items returned), for `latest` O(items held after `since`).
+    /// Cost: O(items returned); for `latest` O(items held after `since`).
     /// Source: docs/protocol.md, "Words" (gap) and "Reading".
     pub fn page(&mut self, since: Since, policy: Policy, limit: PageLimit, now_ms: u64, bounds: &Bounds) -> Page {
         self.trim(now_ms, bounds);
@@ -238,7 +247,7 @@ impl History {
         Page { gap, publications, end: self.position(end), top: self.top() }
     }
 
-    /// Drops what is over the bounds; offsets stay.
+    /// Evicts publications above the limits. Offsets do not change.
     #[inline]
     pub fn trim(&mut self, now_ms: u64, bounds: &Bounds) {
         if self.keys.is_some() {
@@ -254,7 +263,7 @@ impl History {
         }
     }
 
-    /// Out of line, so that [`History::trim`] is inlined.
+    /// Kept out of line so that [`History::trim`] is inlined.
     #[inline(never)]
     fn forget_keys(&mut self, now_ms: u64) {
         if let Some(keys) = &mut self.keys {
@@ -265,8 +274,8 @@ impl History {
         }
     }
 
-    /// Drops the oldest until the history takes no more than this many bytes of memory; offsets stay. Idempotency keys go last: who
-    /// repeats a publication after that is believed.
+    /// Evicts the oldest publications until the history takes at most this many bytes of memory. Offsets do not
+    /// change. Idempotency keys are dropped last; after that a repeated publication counts as new.
     pub fn shrink(&mut self, memory_bytes_max: usize) {
         while self.memory_bytes() > memory_bytes_max && self.drop_oldest() {}
         self.log.shrink_to_fit();
@@ -274,14 +283,15 @@ impl History {
         self.keys = self.keys.take().filter(|keys| !keys.by_age.is_empty());
     }
 
-    /// All that channels have lost which nobody knows any more: one that begins after them takes no position twice, and who comes with one
-    /// of theirs is told a gap. `before_ms`: when the newest of what was lost came.
+    /// Creates a history for a new channel that follows forgotten channels. `top` is the newest position that those
+    /// channels used, so no position is assigned twice. A reader that resumes from a forgotten position gets a gap.
+    /// `before_ms` is the time of the newest lost publication.
     pub fn after_forgotten(top: Position, before_ms: u64) -> Self {
         let trimmed_before_ms = if top.offset > 0 { before_ms + 1 } else { 0 };
         Self { top: top.offset, trimmed_before_ms, ..Self::new(top.epoch) }
     }
 
-    /// False if there is none.
+    /// Drops the oldest publication. Returns false if there is none.
     fn drop_oldest(&mut self) -> bool {
         let Some(oldest) = self.log.pop_front() else { return false };
         self.bytes -= oldest.cost_bytes();
@@ -290,13 +300,13 @@ impl History {
         true
     }
 
-    /// The position the reader says it is at (if it names one), and the first offset it can be given.
+    /// Returns the position that the reader claims (if it names one), and the first offset that it can receive.
     fn start(&self, since: Since, first: u64) -> (Option<Position>, u64) {
         match since {
             Since::Now => (None, self.top + 1),
             Since::Earliest => (None, first),
             Since::Position(at) if at.epoch != self.epoch => (Some(at), first),
-            // A position that was never given out: whoever holds it knows another log.
+            // This log never assigned this position: the reader knows a different log.
             Since::Position(at) if at.offset > self.top => (Some(at), self.top + 1),
             Since::Position(at) => (Some(at), first.max(at.offset + 1)),
             Since::Time(ms) => {
@@ -317,8 +327,8 @@ impl History {
 }
 
 impl IdempotencyKeys {
-    /// The offset that this key stands for already; if there is none, it stands for `offset` from now on.
-    /// Out of line, so that [`History::append`] stays small for publications without a key.
+    /// Returns the offset already stored for this key. If there is none, stores `offset` for it.
+    /// Kept out of line so that [`History::append`] stays small for publications without a key.
     #[inline(never)]
     fn find_or_insert(&mut self, key: Box<str>, holder: Holder, offset: u64, now_ms: u64) -> Option<u64> {
         self.forget(now_ms);
@@ -343,7 +353,7 @@ impl IdempotencyKeys {
         }
     }
 
-    /// False if there is none.
+    /// Drops the oldest key. Returns false if there is none.
     fn drop_oldest(&mut self) -> bool {
         let Some((.., key)) = self.by_age.pop_front() else { return false };
         self.bytes -= key.len();
@@ -351,7 +361,7 @@ impl IdempotencyKeys {
         true
     }
 
-    /// Cost: O(keys).
+    /// Drops the oldest keys of the holder that has the most keys. Cost: O(keys).
     fn drop_of_largest(&mut self) {
         let mut counts = HashMap::<Holder, usize>::new();
         self.by_age.iter().for_each(|(_, holder, _)| *counts.entry(*holder).or_default() += 1);
@@ -368,7 +378,7 @@ impl IdempotencyKeys {
         });
     }
 
-    /// Each key is there twice.
+    /// Returns the memory of all keys. Each key is stored twice.
     fn memory_bytes(&self) -> usize {
         2 * self.bytes + self.by_age.len() * KEY_BYTES
     }
@@ -493,7 +503,7 @@ mod tests {
         assert_eq!(cut(Since::Earliest, at(1, 6)), (None, vec![4, 5, 6], at(1, 6), false));
         assert_eq!(cut(since(6), at(1, 6)), (None, vec![], at(1, 6), false));
         assert_eq!(cut(since(6), at(1, 99)), (None, vec![7, 8], at(1, 8), false));
-        // Of what is missing, too, no more is told than was asked for.
+        // The gap is cut to the requested range, too.
         assert_eq!(cut(since(1), at(1, 2)), (Some((at(1, 1), at(1, 2))), vec![], at(1, 2), false));
         assert_eq!(cut(since(1), at(1, 4)), (Some((at(1, 1), at(1, 3))), vec![4], at(1, 4), false));
         assert_eq!(cut(since(2), at(1, 2)), (None, vec![], at(1, 2), false));

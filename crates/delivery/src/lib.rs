@@ -1,8 +1,10 @@
-//! Who gets what, and when. A channel is a bounded log; a reader is a cursor into it.
+//! Log-and-cursor core of delivery. A channel is a bounded log; a reader is a cursor into that log.
 //!
-//! Nothing here does I/O, asks a clock or starts a thread: bytes leave through [`Wire`], wishes through [`Output`], and time is an argument.
+//! This crate does no I/O, reads no clock and starts no thread. Bytes leave through [`Wire`], requests leave
+//! through [`Output`], and time is an argument.
 //!
-//! Read first: [`Hub`] (the live side of one shard), [`History`] (order and the past, inside an engine), [`WireLog`].
+//! Read first: [`Hub`] (live delivery of one shard), [`History`] (order and past publications, inside an engine),
+//! [`WireLog`].
 
 mod cache;
 mod history;

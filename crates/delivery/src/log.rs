@@ -2,14 +2,15 @@ use std::collections::{HashMap, VecDeque};
 
 use millrace_protocol::session::Policy;
 
-/// A segment holds this many bytes of frames; a larger frame has one of its own. Frames never straddle segments.
+/// Bytes of frames in one segment. A larger frame has a segment of its own. A frame never spans two segments.
 pub const SEGMENT_BYTES: usize = 64 * 1024;
 
-/// The frames that live readers of one channel and form have not all been sent yet, in wire form, contiguous.
+/// Contiguous wire-format frames of one channel and form that at least one live reader has not been sent yet.
 ///
-/// A cursor is an offset; sending is one write of a slice, whatever the number of readers. When nobody is behind, the log is empty and
-/// holds no memory: what it held goes to the [`Pool`], still warm, for the next log of the shard that fills. For [`Policy::Latest`] it
-/// remembers which frames a newer one of the same key has superseded, so that readers who are behind skip them.
+/// A cursor is an offset. Sending is one write of a slice, whatever the number of readers. While no reader is
+/// behind, the log is empty and holds no memory: its memory goes to the [`Pool`], still in the processor cache, for
+/// the next log of the shard that fills. For [`Policy::Latest`] the log marks frames that a newer frame of the same
+/// key supersedes, so that readers that are behind skip them.
 #[derive(Debug)]
 pub struct WireLog {
     first: u64,
@@ -17,8 +18,8 @@ pub struct WireLog {
     held: Option<Box<Held>>,
 }
 
-/// The memory of all logs of a shard: how much they hold, and what empty ones have left for the next that fill: as much as all logs that
-/// fill within one turn need, up to a bound.
+/// Memory of all logs of a shard: the bytes they hold, and spare memory of emptied logs for the next logs that
+/// fill. The spare memory covers all logs that fill within one turn, up to a limit.
 #[derive(Debug, Default)]
 pub struct Pool {
     used_bytes: usize,
@@ -27,23 +28,23 @@ pub struct Pool {
     spare_bytes: usize,
 }
 
-/// What is over goes back to the allocator.
+/// Maximum spare memory. Memory above this limit goes back to the allocator.
 const SPARE_BYTES_MAX: usize = 4 << 20;
 
-/// What a log holds while somebody is behind.
+/// Contents of a log while at least one reader is behind.
 #[derive(Debug, Default)]
 struct Held {
     segments: VecDeque<Segment>,
-    /// What the segments have room for.
+    /// Capacity of all segments.
     bytes: usize,
-    /// One per frame, oldest first; the frame of offset `first + i` is `frames[i]`.
+    /// One entry per frame, oldest first. The frame with offset `first + i` is `frames[i]`.
     frames: VecDeque<Frame>,
     newest_by_key: HashMap<Option<Box<str>>, u64>,
 }
 
 #[derive(Debug)]
 struct Segment {
-    /// Address of its first byte; addresses rise over the life of the log.
+    /// Address of the first byte. Addresses increase over the lifetime of the log.
     start: u64,
     bytes: Vec<u8>,
 }
@@ -54,10 +55,10 @@ struct Frame {
     superseded: bool,
 }
 
-/// Frames that can leave in one write.
+/// Contiguous frames that one write can send.
 #[derive(Debug)]
 pub struct Run<'a> {
-    /// Offset of the first frame, at or after the cursor that was asked for.
+    /// Offset of the first frame, at or after the requested cursor.
     pub first: u64,
     /// Offset after the last frame.
     pub end: u64,
@@ -65,17 +66,17 @@ pub struct Run<'a> {
 }
 
 impl Pool {
-    /// Bytes that all logs hold.
+    /// Returns the bytes that all logs hold.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes
     }
 
-    /// Bytes of frames that the spare memory has room for.
+    /// Returns the capacity of the spare memory in bytes.
     pub fn spare_bytes(&self) -> usize {
         self.spare_bytes
     }
 
-    /// Gives the spare memory back.
+    /// Frees the spare memory.
     pub fn purge(&mut self) {
         (self.spare, self.spare_bytes) = (Vec::new(), 0);
     }
@@ -87,7 +88,7 @@ impl Pool {
         held
     }
 
-    /// Keeps one segment of what a log held.
+    /// Takes back the memory of an emptied log and keeps one of its segments as spare.
     fn put(&mut self, mut held: Box<Held>) {
         self.used_bytes -= held.bytes;
         held.frames.clear();
@@ -108,27 +109,28 @@ impl Pool {
 }
 
 impl WireLog {
-    /// A log whose next frame will have the offset `next`.
+    /// Creates an empty log whose next frame will have the offset `next`.
     pub fn new(policy: Policy, next: u64) -> Self {
         Self { first: next, policy, held: None }
     }
 
-    /// The oldest offset that is here.
+    /// Returns the oldest offset in the log.
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// The offset that the next frame will have.
+    /// Returns the offset that the next frame will have.
     pub fn next(&self) -> u64 {
         self.first + self.held.as_ref().map_or(0, |held| held.frames.len() as u64)
     }
 
-    /// Memory held, in bytes.
+    /// Returns the memory held, in bytes.
     pub fn bytes(&self) -> usize {
         self.held.as_ref().map_or(0, |held| held.bytes)
     }
 
-    /// Appends the frame of offset [`WireLog::next`]; over `bytes_max` the oldest segment goes, and cursors in it have lapsed.
+    /// Appends the frame with offset [`WireLog::next`]. Above `bytes_max` bytes the log drops its oldest segments;
+    /// cursors that point into a dropped segment have lapsed.
     pub fn append(
         &mut self,
         key: &Option<Box<str>>,
@@ -149,7 +151,7 @@ impl WireLog {
         pool.used_bytes = pool.used_bytes + held.bytes - before;
     }
 
-    /// The oldest segment goes, and cursors in it have lapsed.
+    /// Drops the oldest segment. Cursors that point into it have lapsed.
     pub fn drop_oldest_segment(&mut self, pool: &mut Pool) {
         match &mut self.held {
             Some(held) if held.segments.len() > 1 => {
@@ -162,9 +164,10 @@ impl WireLog {
         }
     }
 
-    /// The frames at and after `cursor` that lie side by side, at most to the end of a segment; `None` when there are none.
+    /// Returns the contiguous frames from `cursor` on, up to the end of a segment at most. Returns `None` if there
+    /// are no frames.
     ///
-    /// `cursor` must not have lapsed (be below [`WireLog::first`]).
+    /// `cursor` must not have lapsed (must not be below [`WireLog::first`]).
     #[inline(always)]
     pub fn run(&self, cursor: u64) -> Option<Run<'_>> {
         debug_assert!(cursor >= self.first, "a lapsed cursor reads history");
@@ -190,8 +193,8 @@ impl WireLog {
         Some(Run { first: self.first + index as u64, end: self.first + end_index as u64, bytes })
     }
 
-    /// Where a write of `written` bytes of `run` ended: the offset of the first frame of which nothing was sent,
-    /// and how many bytes of `run` lie before it.
+    /// Returns where a write of `written` bytes of `run` ended: the offset of the first frame of which nothing was
+    /// sent, and the number of bytes of `run` before that frame.
     pub fn split(&self, run: &Run<'_>, written: usize) -> (u64, usize) {
         let mut end = 0;
         for (offset, frame) in self.frames(run) {
@@ -203,7 +206,7 @@ impl WireLog {
         (run.end, end)
     }
 
-    /// Single frames of a run, with their offsets.
+    /// Returns the single frames of a run with their offsets.
     pub fn frames<'a>(&'a self, run: &'a Run<'a>) -> impl Iterator<Item = (u64, &'a [u8])> {
         let from = (run.first - self.first) as usize;
         let frames = self.held.as_deref().map(|held| &held.frames);
@@ -216,7 +219,7 @@ impl WireLog {
         })
     }
 
-    /// Forgets what no reader needs: everything before the offset `wanted`.
+    /// Drops all frames before the offset `wanted`: no reader needs them.
     pub fn trim(&mut self, wanted: u64, pool: &mut Pool) {
         if wanted >= self.next() {
             self.restart(self.next(), pool);
@@ -238,7 +241,7 @@ impl WireLog {
         }
     }
 
-    /// Forgets everything; the next frame will have the offset `next`.
+    /// Drops all frames. The next frame will have the offset `next`.
     pub fn restart(&mut self, next: u64, pool: &mut Pool) {
         self.first = next;
         if let Some(held) = self.held.take() {
@@ -248,7 +251,7 @@ impl WireLog {
 }
 
 impl Held {
-    /// The next frame has this key: the one before with the same key is superseded.
+    /// Marks the previous frame with the same key as superseded by the next frame.
     fn supersede(&mut self, key: &Option<Box<str>>, first: u64) {
         let offset = first + self.frames.len() as u64;
         let before = match self.newest_by_key.get_mut(key) {
@@ -280,7 +283,7 @@ impl Held {
         self.frames.push_back(Frame { start, superseded: false });
     }
 
-    /// How many frames went with it.
+    /// Drops the oldest segment and returns the number of frames dropped with it.
     fn drop_oldest_segment(&mut self) -> u64 {
         self.pop_segment();
         let oldest = self.segments.front().map_or(0, |segment| segment.start);

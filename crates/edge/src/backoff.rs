@@ -1,4 +1,5 @@
-//! Waiting between attempts: uniform in `[0, min(max, base * 2^attempt))`, so that many clients never come back at once.
+//! Backoff between attempts: uniform in `[0, min(max, base * 2^attempt))`, so that many clients do not reconnect at
+//! the same time.
 //! Source: "Exponential Backoff And Jitter", AWS Architecture Blog, "full jitter".
 
 use std::fmt;
@@ -13,27 +14,27 @@ pub struct Backoff {
     max: Duration,
     attempts: u32,
     chance: Chance,
-    /// Longest time without success; `None`: for ever.
+    /// Maximum time without success; `None`: unlimited.
     retry_for: Option<Duration>,
     failing_since: Option<Instant>,
 }
 
-/// An attempt that failed, before the next one.
+/// Failed attempt that will be followed by another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Without user and password.
+    /// Server address without user and password.
     pub server: String,
     pub why: String,
-    /// From 1, since the last success; 0: the server asked to come again.
+    /// Number of the attempt since the last success, from 1; 0 if the server asked the client to reconnect.
     pub attempt: u32,
     pub wait: Duration,
 }
 
-/// The last attempt failed.
+/// Final failure after the last attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{server}: {why}. Gave up after {attempts} attempts in {:.1} s; is a server running there? --retry-for sets how long to try", after.as_secs_f64())]
 pub struct GaveUp {
-    /// Without user and password.
+    /// Server address without user and password.
     pub server: String,
     pub why: String,
     pub attempts: u32,
@@ -55,12 +56,13 @@ impl Backoff {
         Self { base, max, attempts: 0, chance, retry_for: None, failing_since: None }
     }
 
-    /// Gives up once there was no success for so long.
+    /// Limits the time without success; `None` removes the limit.
     pub fn for_at_most(self, retry_for: Option<Duration>) -> Self {
         Self { retry_for, ..self }
     }
 
-    /// What a failed attempt leads to: another one after a wait, or the end.
+    /// Records a failed attempt. Returns the wait before the next attempt, or [`GaveUp`] if that wait would exceed
+    /// the limit.
     pub fn failed(&mut self, server: &Server, why: String) -> Result<Lost, GaveUp> {
         let after = self.failing_since.get_or_insert_with(Instant::now).elapsed();
         let (server, wait) = (server.shown(), self.next_wait());
@@ -70,7 +72,7 @@ impl Backoff {
         }
     }
 
-    /// How long to wait before the next attempt.
+    /// Returns the random wait before the next attempt, and counts an attempt.
     pub fn next_wait(&mut self) -> Duration {
         let ceiling = self.base.saturating_mul(1 << self.attempts.min(20)).min(self.max);
         self.attempts += 1;

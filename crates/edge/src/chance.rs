@@ -1,9 +1,10 @@
-//! Seeded chance: the same seed gives the same numbers on every machine and in every version of the libraries below.
+//! Seeded random numbers: the same seed gives the same numbers on every machine and with every version of the
+//! libraries used here.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-/// A source of random numbers that is an input, never an ambient.
+/// Random number generator that is passed as an input, never global.
 #[derive(Clone, Debug)]
 pub struct Chance(Pcg64Mcg);
 
@@ -12,7 +13,8 @@ impl Chance {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// Seeded by the operating system; for jitter and idempotency keys, never for what must repeat.
+    /// Creates a generator seeded by the operating system. Use it for jitter and idempotency keys, never for
+    /// results that must be reproducible.
     pub fn from_system() -> Self {
         Self(rand::make_rng())
     }
@@ -21,22 +23,22 @@ impl Chance {
         self.0.next_u64()
     }
 
-    /// Uniform in `[0, 1)`, from the upper 53 bits.
+    /// Returns a number uniform in `[0, 1)`, made of the upper 53 bits.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Uniform in `[low, high)`.
+    /// Returns a number uniform in `[low, high)`.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// Uniform in `0..count`; `count` must be above 0.
+    /// Returns an index uniform in `0..count`; `count` must be above 0.
     pub fn index(&mut self, count: usize) -> usize {
         ((self.unit() * count as f64) as usize).min(count - 1)
     }
 
-    /// True with probability `p`.
+    /// Returns true with probability `p`.
     pub fn happens(&mut self, p: f64) -> bool {
         self.unit() < p
     }

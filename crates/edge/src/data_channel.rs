@@ -1,4 +1,4 @@
-//! A session over data channels: an offer by HTTP, then lines over UDP.
+//! Session over data channels: an offer by HTTP, then lines over UDP.
 //!
 //! Source: docs/protocol.md, "Data channels".
 
@@ -12,36 +12,36 @@ pub use socket::{AnswerError, OPEN_TIMEOUT, PeerSocket, SDP};
 
 use crate::wire::Problem;
 
-/// One message of a command; longer ones are cut, which the stream of lines does not mind.
+/// Maximum size of one message, in bytes. A longer command is split, which the stream of lines allows.
 const MESSAGE_BYTES_MAX: usize = 16 * 1024;
-/// Longest line that is waited for.
+/// Maximum length of a received line, in bytes.
 const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Between two looks at whether there is room again for what is to be sent.
+/// Polling interval while there is no room for the data to send.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// One session. Dropped, it says good-bye.
+/// Session over data channels. Dropping it closes the connection.
 pub struct Connection {
     socket: PeerSocket,
-    /// The beginning of a line.
+    /// Beginning of an incomplete line.
     rest: Vec<u8>,
     heard: VecDeque<Heard>,
-    /// Number of the newest message that may get lost.
+    /// Number of the newest message on the lossy channel.
     newest: u64,
     lost: u64,
     is_over: bool,
 }
 
-/// A line, without its end, and what it came on. An empty one says no more than that the server is there.
+/// Received line, without its line end, and its channel. An empty line only shows that the server is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
     pub line: String,
     pub lane: Lane,
 }
 
-/// Why there is no session.
+/// Reason why no session was opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The server has answered no.
+    /// The server refused the request.
     #[error("{0}")]
     Refused(Problem),
     #[error("{0}")]
@@ -49,16 +49,16 @@ pub enum OpenError {
 }
 
 impl Connection {
-    /// Opens one. `request`: a `POST` to `/v1/connect`, with whatever it shows to be let in and goes on with.
+    /// Opens a session. `request` is a `POST` to `/v1/connect` with its credentials and, to resume, its ticket.
     ///
-    /// Errors: what the server has said, or that it does not answer.
+    /// Errors: the server refused the request, or does not answer.
     pub async fn open(request: reqwest::RequestBuilder) -> Result<Self, OpenError> {
         let socket = PeerSocket::open(request).await?;
         let (rest, heard) = Default::default();
         Ok(Self { socket, rest, heard, newest: 0, lost: 0, is_over: false })
     }
 
-    /// The next line; `None` once the connection is over.
+    /// Returns the next line, or `None` once the connection is over.
     pub async fn next(&mut self) -> Option<Heard> {
         loop {
             self.hear_all();
@@ -72,7 +72,8 @@ impl Connection {
         }
     }
 
-    /// Sends one command; what comes meanwhile is kept for [`Connection::next`]. Nothing if the connection is over.
+    /// Sends one command; lines received meanwhile are kept for [`Connection::next`]. Does nothing if the
+    /// connection is over.
     pub async fn say(&mut self, line: &str) {
         let line = format!("{line}\n");
         let mut rest = line.as_str();
@@ -90,7 +91,7 @@ impl Connection {
         }
     }
 
-    /// Messages of the lossy channel that have not come, or too late to be news.
+    /// Returns the number of messages on the lossy channel that did not arrive, or arrived after a newer one.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -121,7 +122,7 @@ impl Connection {
                 else {
                     return;
                 };
-                // What comes behind its successor was counted as lost, and is old.
+                // A message that arrives after a newer one is stale and was already counted as lost.
                 if number > self.newest {
                     self.lost += number - self.newest - 1;
                     self.newest = number;

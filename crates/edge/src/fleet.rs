@@ -1,4 +1,5 @@
-//! Cars that drive through a town. Decides without I/O: time is an input and every choice comes from the seed.
+//! Cars that drive through a town. The simulation does no I/O: time is an input and every choice comes from the
+//! seed.
 
 mod car;
 mod drivetrain;
@@ -13,18 +14,18 @@ use crate::chance::Chance;
 use crate::record::Record;
 use crate::town::Town;
 
-/// The cars move in steps of this length, whatever the caller's.
+/// Length of a simulation step, independent of the caller's steps.
 pub const TICK: Duration = Duration::from_millis(100);
 
 pub struct Fleet {
     town: Town,
     cars: Vec<Car>,
-    /// Time given by the caller that does not fill a tick yet.
+    /// Time passed by the caller that does not fill a tick yet.
     rest: Duration,
 }
 
 impl Fleet {
-    /// `cars` cars, numbered from 1. A car drives the same way however many others there are.
+    /// Creates `cars` cars, numbered from 1. The route of a car does not depend on the number of other cars.
     pub fn new(town: Town, cars: u32, seed: u64) -> Self {
         let cars = (1..=cars)
             .map(|id| {
@@ -35,7 +36,8 @@ impl Fleet {
         Self { town, cars, rest: Duration::ZERO }
     }
 
-    /// Drives on for `dt`. Returns one record per car, stamped `now_ms` (milliseconds since 1970).
+    /// Advances the simulation by `dt`. Returns one record per car with the time `now_ms` (milliseconds since
+    /// 1970).
     pub fn step(&mut self, now_ms: u64, dt: Duration) -> Vec<Record> {
         self.rest += dt;
         while self.rest >= TICK {
@@ -99,7 +101,8 @@ mod tests {
                 assert!(acceleration >= -HARSH_BRAKING - 1e-6, "{acceleration} m/s2");
                 assert!(jerk.abs() <= JERK_MAX + 1e-6, "{jerk} m/s3");
                 assert!(car.speed() <= car.limit() + 1.0, "{} over {}", car.speed(), car.limit());
-                // Half a second apart is 7 m at the most, and the distance to every street takes its time.
+                // Check every half second, in which a car drives at most 7 m, because the distance to all streets
+                // is slow to compute.
                 let at_home = tick % 5 != 0 || fleet.town().graph.distance(car.place()) < 6.0;
                 assert!(at_home, "car {} left the street", car.id());
                 *before = (car.speed(), acceleration);

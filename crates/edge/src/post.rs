@@ -1,4 +1,5 @@
-//! Brings records to a server: over HTTP, retried until the server has each exactly once and in order, or over UDP, once.
+//! Sends records to a server: over HTTP, retried until the server has each record exactly once and in order, or
+//! over UDP, without retries.
 
 mod poster;
 
@@ -12,14 +13,14 @@ use crate::record::Record;
 use crate::wire::{Problem, Server, Token};
 pub use poster::{Failure, Poster, Stats};
 
-/// Most records of one request; the server takes 1,000 lines.
+/// Maximum records of one request; the server accepts 1,000 lines.
 const BATCH_MAX: usize = 500;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
     #[error("{0}")]
     Address(String),
-    /// The server will never take it.
+    /// The server rejects the request permanently.
     #[error("the server refuses: {0}")]
     Refused(Problem),
     #[error(transparent)]
@@ -28,7 +29,7 @@ pub enum PostError {
     Udp(#[from] std::io::Error),
 }
 
-/// One request or datagram at a time, so a car's records never overtake each other.
+/// Publisher that sends one request or datagram at a time, so a car's records never overtake each other.
 pub struct Publisher {
     to: Target,
     sent: u64,
@@ -40,8 +41,9 @@ enum Target {
 }
 
 impl Publisher {
-    /// `to` is `http://HOST:PORT` or `https://HOST:PORT`, which is shown the token, or `udp://HOST:PORT`. A request is given up
-    /// after `retry_for`; until then `on_retry` hears of each attempt that failed.
+    /// Creates a publisher. `to` is `http://HOST:PORT` or `https://HOST:PORT`, which receives the token, or
+    /// `udp://HOST:PORT`. A request fails after `retry_for`; until then `on_retry` is called for each failed
+    /// attempt.
     pub async fn new(
         to: &str,
         token: Option<Token>,
@@ -58,9 +60,9 @@ impl Publisher {
         Ok(Self { to, sent: 0 })
     }
 
-    /// Returns when the server has every record (UDP: when each is on its way).
+    /// Sends records and returns when the server has all of them (UDP: when each is on its way).
     ///
-    /// Errors: [`PostError::Refused`] and [`PostError::GaveUp`]; the records before may have arrived.
+    /// Errors: [`PostError::Refused`] and [`PostError::GaveUp`]; earlier records may have arrived.
     pub async fn send(&mut self, records: &[Record]) -> Result<(), PostError> {
         for batch in batches(records) {
             match &mut self.to {
@@ -82,12 +84,12 @@ impl Publisher {
         Ok(())
     }
 
-    /// Records the server has (UDP: handed to the network).
+    /// Returns the number of records that the server has (UDP: that were sent to the network).
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// None over UDP, which hears nothing back.
+    /// Returns the statistics; `None` over UDP, which has no responses.
     pub fn stats(&self) -> Option<Stats> {
         match &self.to {
             Target::Http(_, poster) => Some(poster.stats),
@@ -96,7 +98,8 @@ impl Publisher {
     }
 }
 
-/// Nobody listening is no error: a datagram may always get lost, and the listener may come back.
+/// Sends a datagram. A refused connection is not an error: datagrams may always get lost, and the receiver may
+/// return.
 async fn datagram(socket: &UdpSocket, bytes: &[u8]) -> Result<(), PostError> {
     match socket.send(bytes).await {
         Err(error) if error.kind() != std::io::ErrorKind::ConnectionRefused => Err(error.into()),
@@ -114,7 +117,8 @@ async fn udp(address: &str) -> Result<UdpSocket, PostError> {
     Ok(socket)
 }
 
-/// Cuts records so that no batch has two of one car: of two lines the first might be tried again after the second arrived.
+/// Splits records so that no batch has two records of one car. If one batch had two, the first could be retried
+/// after the second arrived.
 fn batches(records: &[Record]) -> Vec<&[Record]> {
     let mut batches = Vec::new();
     let mut start = 0;
@@ -144,7 +148,8 @@ fn encode(batch: &[Record]) -> (&'static str, String) {
     }
 }
 
-/// `{"results": [{"position"} | {"error": {..}}]}`, one per record. One line to try again makes the whole batch try again.
+/// Decodes `{"results": [{"position"} | {"error": {..}}]}`, one result per record. One retryable line makes the
+/// whole batch retryable, unless another line was refused permanently.
 fn decode(answer: &[u8], count: usize) -> Result<(), Failure> {
     #[derive(Deserialize)]
     struct Answer {

@@ -1,18 +1,18 @@
-//! What a car says: the CarCare record of `docs/protocol.md`, with a few optional fields more.
+//! Record that a car sends: the CarCare record of `docs/protocol.md` with a few more optional fields.
 
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// From 1.
+    /// Number of the car, from 1.
     pub car_id: u32,
     /// Milliseconds since 1970.
     pub timestamp: u64,
-    /// Degrees, 6 decimals.
+    /// Degrees, with 6 decimals.
     pub gps_latitude: f64,
     pub gps_longitude: f64,
-    /// Metres per second.
+    /// Meters per second.
     pub speed: f64,
     pub rpm: u32,
     /// Degrees Celsius.
@@ -23,17 +23,18 @@ pub struct Record {
     /// 0 is neutral.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gear: Option<u8>,
-    /// Rises by 1 from 1 per car, so that a reader can prove that it missed nothing.
+    /// Sequence number per car: starts at 1 and increases by 1, so that a reader can verify that no record is
+    /// missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Event>,
-    /// The trouble code of [`Event::TroubleCode`], for example `P0301`.
+    /// Trouble code of [`Event::TroubleCode`], for example `P0301`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
 }
 
-/// What happened since the record before.
+/// Event since the previous record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {

@@ -1,5 +1,6 @@
-//! Replays a recorded drive: CSV with the header `time,lat,lon,elevation,accuracy,bearing,speed`
-//! (RFC 3339 in UTC, degrees, degrees, metres, metres, degrees, m/s), read row by row and never held in memory.
+//! Replay of a recorded drive: CSV with the header `time,lat,lon,elevation,accuracy,bearing,speed` (RFC 3339 in
+//! UTC, degrees, degrees, meters, meters, degrees, m/s). The file is read row by row and never held in memory as a
+//! whole.
 
 use std::io::{self, Read};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,11 +11,11 @@ use crate::fleet::Drivetrain;
 use crate::record::Record;
 use crate::town::geo::round_to;
 
-/// The header, in the order in which drives are written; the columns may be read in any order.
+/// Header with the columns in the order in which drives are written; columns may be read in any order.
 pub const HEADER: &str = "time,lat,lon,elevation,accuracy,bearing,speed";
-/// Bytes; a row of numbers is shorter than 100.
+/// Maximum length of a line in bytes; a row of numbers is shorter than 100 bytes.
 const LINE_MAX: usize = 4096;
-/// m/s; more is a defect of the file.
+/// Maximum speed in m/s; a higher value is an error in the file.
 const SPEED_MAX: f64 = 150.0;
 const AMBIENT_C: f64 = 15.0;
 
@@ -30,7 +31,7 @@ pub enum ReplayError {
     Empty,
 }
 
-/// The rows of one drive as records of one car.
+/// Iterator over the rows of one drive as records of one car.
 pub struct Replay<R> {
     rows: csv::Reader<BoundedLines<R>>,
     row: csv::StringRecord,
@@ -51,7 +52,10 @@ struct Row<'a> {
 }
 
 impl<R: Read> Replay<R> {
-    /// Errors: [`ReplayError::Header`].
+    /// Opens a drive.
+    ///
+    /// Errors: [`ReplayError::Header`] if a required column is missing, or [`ReplayError::Read`] and
+    /// [`ReplayError::Line`] if the header cannot be read.
     pub fn new(csv: R, car_id: u32) -> Result<Self, ReplayError> {
         let bounded = BoundedLines { inner: csv, line: 1, length: 0 };
         let mut rows = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(bounded);
@@ -84,8 +88,8 @@ impl<R: Read> Replay<R> {
             return Err(wrong("the time is before that of the row above".into()));
         }
         self.before = Some((time_ms, speed));
-        // The drivetrain goes through the seconds between two rows with a speed that changes evenly; a longer pause counts as a
-        // minute, and the first row as two seconds, in which gear and engine settle.
+        // The drivetrain is simulated between two rows with a speed that changes evenly. A pause of more than a
+        // minute counts as a minute. The first row counts as two seconds, in which gear and engine settle.
         let between_s = if self.seq == 0 { 2.0 } else { ((time_ms - before_ms) as f64 / 1000.0).min(60.0) };
         let ticks = (between_s / 0.1).ceil();
         for tick in 1..=ticks as u32 {
@@ -110,7 +114,7 @@ impl<R: Read> Replay<R> {
     }
 }
 
-/// One record per row, stamped with the time of the row. An error ends the drive.
+/// Yields one record per row, with the time of the row. An error ends the drive.
 impl<R: Read> Iterator for Replay<R> {
     type Item = Result<Record, ReplayError>;
 
@@ -127,9 +131,9 @@ impl<R: Read> Iterator for Replay<R> {
     }
 }
 
-/// A drive as CSV, the counterpart of [`Replay`].
+/// Returns a drive as CSV, the counterpart of [`Replay`].
 ///
-/// A record has no elevation and no accuracy: the town is flat, 104 m above the sea, and every fix is good to 4 m.
+/// A record has no elevation and no accuracy, so fixed values are written: 104 m above sea level, accurate to 4 m.
 pub fn to_csv(records: &[Record]) -> String {
     let row = |record: &Record| {
         let time = humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_millis(record.timestamp));
@@ -155,7 +159,7 @@ fn failure(error: csv::Error) -> ReplayError {
     }
 }
 
-/// Passes a file on while its lines stay shorter than [`LINE_MAX`], so that a file without line ends cannot fill the memory.
+/// Reader that fails on a line longer than [`LINE_MAX`], so that a file without line ends cannot fill the memory.
 struct BoundedLines<R> {
     inner: R,
     line: u64,

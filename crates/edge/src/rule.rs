@@ -1,19 +1,20 @@
-//! What a device sends on its own: everything it measures, or only what its owner wants to hear of.
+//! Send rules of a device: send every measurement, or only the events.
 
 use std::collections::HashMap;
 
 use crate::record::Record;
 
-/// When a device speaks.
+/// Condition under which a device sends a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Every interval.
+    /// Send a record every interval.
     Continuous,
-    /// Only when something has happened: a record with an [`crate::record::Event`].
+    /// Send only records with an [`crate::record::Event`].
     Event,
 }
 
-/// Applies a rule to the records of many cars, and numbers what is sent: `seq` rises by 1 per car, so a reader can prove that it missed nothing.
+/// Applies a rule to the records of many cars and numbers the records that are sent. `seq` increases by 1 per car,
+/// so a reader can verify that no record is missing.
 #[derive(Debug)]
 pub struct Sender {
     rule: Rule,
@@ -25,7 +26,7 @@ impl Sender {
         Self { rule, sent: HashMap::new() }
     }
 
-    /// The records to send, in their order.
+    /// Returns the records to send, in their order.
     pub fn select(&mut self, records: Vec<Record>) -> Vec<Record> {
         let wanted = |record: &Record| self.rule == Rule::Continuous || record.event.is_some();
         let mut chosen: Vec<Record> = records.into_iter().filter(wanted).collect();

@@ -1,8 +1,9 @@
-//! Reads channels over any transport and goes on where it was after every cut: in order, nothing twice, gaps named.
+//! Reader of channels over any transport. It resumes at its last position after every disconnect: publications
+//! arrive in order and at most once, and gaps are reported.
 
 mod cursors;
 mod http;
-/// Public only so that it can be fuzzed by itself (`fuzz/`).
+/// Public only so that it can be fuzzed separately (`fuzz/`).
 #[doc(hidden)]
 pub mod lines;
 mod past;
@@ -22,18 +23,20 @@ use crate::chance::Chance;
 use crate::wire::{Problem, Server};
 use cursors::Cursors;
 
-/// Waits before connecting again: uniform below this, doubled with every failure up to [`RETRY_MAX`].
+/// Upper bound of the random wait before the first reconnection; doubled with every failure up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(20);
-/// The server is heard from every 25 s; a stream that is silent for longer than this is dead.
+/// Silence timeout. The server sends something at least every 25 s; a stream that is silent for longer than this is
+/// dead.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
-/// Minimum time between two connections if the server asks to move: a server may send every new connection away at once.
+/// Minimum time between two connections if the server asks the client to reconnect: a server may send every new
+/// connection away at once.
 const MOVE_MIN: Duration = Duration::from_millis(500);
-/// Minimum duration of a held poll without anything new: only a broken server or proxy answers one earlier.
+/// Minimum duration of a held poll without new publications: only a broken server or proxy answers earlier.
 const EMPTY_PAUSE: Duration = Duration::from_millis(500);
-/// Longest that a server may ask to stay before leaving it.
+/// Maximum delay that a server may request before the client reconnects.
 const MOVE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Most bytes of one message with its envelope: 1 MiB as base64 and room for the rest.
+/// Maximum bytes of one message with its envelope: 1 MiB as base64 plus room for the rest.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,20 +61,20 @@ impl Transport {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub server: Server,
-    /// Names; over a WebSocket also patterns with `+` and `#`.
+    /// Channel names; over a WebSocket also patterns with `+` and `#`.
     pub channels: Vec<String>,
     pub transport: Transport,
-    /// A position, `now`, `earliest` or a time; the transport's default when none.
+    /// Start: a position, `now`, `earliest` or a time. `None`: the transport's default.
     pub since: Option<String>,
     /// `every` or `latest`.
     pub policy: String,
-    /// Between two polls.
+    /// Pause between two polls.
     pub poll_interval: Duration,
-    /// Longest time without an answer; `None`: it is tried for ever.
+    /// Maximum time without an answer; `None`: unlimited.
     pub retry_for: Option<Duration>,
 }
 
-/// A publication with its envelope, as in `docs/protocol.md`.
+/// Publication with its envelope, as in `docs/protocol.md`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Message {
     pub channel: String,
@@ -80,14 +83,15 @@ pub struct Message {
     pub time: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// JSON; base64 in a string when `encoding` says so.
+    /// Payload as JSON; if `encoding` is `base64`, a string with base64.
     pub data: Box<RawValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<String>,
 }
 
 impl Message {
-    /// The payload on one line: text without quotes unless it has line breaks, JSON as it was published, binary as base64.
+    /// Returns the payload on one line: text without quotes unless it has line breaks, JSON with line breaks
+    /// replaced by spaces, binary as base64.
     pub fn line(&self) -> String {
         let json = self.data.get();
         match serde_json::from_str::<String>(json) {
@@ -97,7 +101,7 @@ impl Message {
     }
 }
 
-/// Publications after `from` up to and including `to` are missing.
+/// Gap: the publications after `from`, up to and including `to`, are missing.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Gap {
     pub channel: String,
@@ -116,7 +120,7 @@ impl std::fmt::Display for Gap {
 pub enum Update {
     Message(Message),
     Gap(Gap),
-    /// The connection is lost and will be made again.
+    /// The connection was lost; the reader will reconnect.
     Lost(Lost),
 }
 
@@ -132,17 +136,17 @@ pub enum SubscriptionError {
     GaveUp(#[from] GaveUp),
 }
 
-/// Hands an update to the reader. Break means that the reader has had enough.
+/// Callback that receives each update. `Break` ends the subscription.
 pub type Sink<'a> = dyn FnMut(Update) -> ControlFlow<()> + 'a;
 
-/// Why one connection or request ended.
+/// Reason why one connection or request ended.
 #[derive(Debug)]
 enum End {
-    /// The reader has had enough.
+    /// The sink ended the subscription, or the server closed normally.
     Enough,
-    /// Connect again after backing off.
+    /// Reconnect after a backoff.
     Lost(String),
-    /// The server asked to connect again, and its moment has come.
+    /// The server asked the client to reconnect, and the delay is over.
     Moved,
     Fatal(SubscriptionError),
 }
@@ -153,7 +157,8 @@ impl From<Problem> for End {
     }
 }
 
-/// Reads until `sink` breaks. Cuts are repaired; only what cannot succeed later is an error.
+/// Reads until `sink` breaks or the server closes normally. Reconnects after disconnects; only permanent failures
+/// and an exceeded `retry_for` are errors.
 pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), SubscriptionError> {
     let wildcard = options.channels.iter().find(|name| is_pattern(name));
     if let (Some(pattern), false) = (wildcard, options.transport == Transport::WebSocket) {
@@ -197,7 +202,7 @@ fn moved(server: &Server, began: Instant) -> Lost {
     Lost { server: server.shown(), why: "the server asks to connect again".into(), attempt: 0, wait }
 }
 
-/// Until the next attempt. False if the reader has had enough.
+/// Waits until the next attempt. Returns false if the sink ended the subscription.
 async fn pause(lost: Lost, sink: &mut Sink<'_>) -> bool {
     let wait = lost.wait;
     if sink(Update::Lost(lost)).is_break() {
@@ -216,32 +221,33 @@ pub fn is_pattern(channel: &str) -> bool {
     channel.contains(['+', '#'])
 }
 
-/// What every transport works with while a connection lasts.
+/// State that a transport uses while a connection lasts.
 struct Reader<'a, 'b> {
     options: &'a Options,
     cursors: &'a mut Cursors,
     backoff: &'a mut Backoff,
     sink: &'a mut Sink<'b>,
-    /// When to leave this server; until then it is read from as before.
+    /// Time to leave this server; until then the reader reads as before.
     moving: Option<Instant>,
-    /// What the next session shows to go on without asking for every channel.
+    /// Resume ticket for the next session, which then need not subscribe to every channel.
     ticket: &'a mut Option<String>,
 }
 
 impl Reader<'_, '_> {
-    /// The server answered: the next cut starts with a short wait.
+    /// Resets the backoff after the server answered, so the next disconnect starts with a short wait.
     fn connected(&mut self) {
         self.backoff.succeeded();
     }
 
-    /// The server goes away: this is this reader's own moment to leave, so that not all leave at once.
+    /// Schedules the move away from a server that drains. The server gives each reader a different time, so that
+    /// not all reconnect at once.
     fn told_to_move(&mut self, after_ms: u64) {
         self.moving.get_or_insert(Instant::now() + Duration::from_millis(after_ms).min(MOVE_MAX));
     }
 
-    /// Waits for what the server says next, as long as it may take.
+    /// Waits for the next data from the server.
     ///
-    /// Errors: it is time to move, or too long nothing was heard.
+    /// Errors: [`End::Moved`] when it is time to move, [`End::Lost`] after [`SILENCE_MAX`] without data.
     async fn hear<T>(&self, next: impl Future<Output = T>) -> Result<T, End> {
         let silent = Instant::now() + SILENCE_MAX;
         let until = self.moving.unwrap_or(silent).min(silent);
@@ -251,7 +257,7 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// Hands a message on unless it was seen.
+    /// Passes a message to the sink unless it was already delivered.
     fn message(&mut self, message: Message) -> Result<(), End> {
         if !self.cursors.advance(&message.channel, &message.position) {
             return Ok(());
@@ -260,7 +266,7 @@ impl Reader<'_, '_> {
     }
 
     fn gap(&mut self, gap: Gap) -> Result<(), End> {
-        // Gone on with from a ticket, a gap may be told that was heard already.
+        // After a resume with a ticket, the server may repeat a gap that was already reported.
         if !self.cursors.advance(&gap.channel, &gap.to) {
             return Ok(());
         }
@@ -275,7 +281,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Reads JSON the server sent. Errors: what it was not.
+/// Parses JSON from the server. Errors: describes the invalid text.
 fn parse<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, End> {
     serde_json::from_slice(text).map_err(|error| {
         let start = String::from_utf8_lossy(&text[..text.len().min(120)]).into_owned();

@@ -1,4 +1,5 @@
-//! Whom this program believes to be a server: the authorities of the system, a developer's own, or one that was named.
+//! TLS trust of this program: the certificate authorities of the system, a development authority, or a configured
+//! one.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -10,24 +11,24 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use crate::wire::Server;
 
-/// What was decided when the program started; a process trusts the same authorities everywhere.
+/// TLS configuration set at program start; the whole process trusts the same authorities.
 static TRUST: OnceLock<ClientConfig> = OnceLock::new();
 
-/// Who is trusted beside the authorities of the system.
+/// Trust settings in addition to the authorities of the system.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
-    /// An authority (PEM) that must be there.
+    /// PEM file of an authority; the file must exist.
     pub ca: Option<PathBuf>,
-    /// One that is trusted if it is there.
+    /// PEM file of an authority that is trusted if the file exists.
     pub dev_ca: Option<PathBuf>,
-    /// Whoever answers is believed: anybody on the way can read and change everything.
+    /// Skip certificate verification (insecure): an attacker on the path can read and change everything.
     pub anybody: bool,
 }
 
 impl Trust {
-    /// From now on, in the whole process. Only the first decision counts.
+    /// Applies the settings to the whole process. Only the first call has an effect.
     ///
-    /// Errors: a file that cannot be read, or has no certificate.
+    /// Errors: a file cannot be read, or has no certificate.
     pub fn decide(&self) -> Result<(), String> {
         let config = self.config()?;
         let _ = TRUST.set(config);
@@ -44,7 +45,7 @@ impl Trust {
             return Ok(builder.dangerous().with_custom_certificate_verifier(anybody).with_no_client_auth());
         }
         let mut roots = RootCertStore::empty();
-        // Some of a system's certificates are too old to be parsed: they are not needed either.
+        // Some certificates of the system are too old to be parsed; they are not needed.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         let own = self.dev_ca.iter().filter(|path| path.is_file()).chain(&self.ca);
         for path in own {
@@ -58,7 +59,7 @@ impl Trust {
     }
 }
 
-/// For a connection that offers these protocols.
+/// Returns the TLS configuration for a connection that offers these ALPN protocols.
 pub fn config(alpn: &[&str]) -> ClientConfig {
     let trusted = TRUST.get_or_init(|| Trust::default().config().expect("what rustls supports, and no files"));
     let mut config = trusted.clone();
@@ -66,18 +67,18 @@ pub fn config(alpn: &[&str]) -> ClientConfig {
     config
 }
 
-/// An HTTP client that speaks TLS with whom is trusted.
+/// Returns a builder of an HTTP client that uses the trust settings of the process.
 pub fn http() -> reqwest::ClientBuilder {
     reqwest::Client::builder().no_proxy().tcp_nodelay(true).tls_backend_preconfigured(config(&["h2", "http/1.1"]))
 }
 
-/// Why an error of TLS does not go away by trying again, and what to do about it.
+/// Returns why a TLS error is permanent and what to do about it; `None` if a retry may succeed.
 pub fn hopeless(error: &(dyn std::error::Error + 'static), server: &Server) -> Option<String> {
     match error.downcast_ref() {
         Some(rustls::Error::InvalidCertificate(why)) => {
             return Some(format!("the server's certificate is not trusted ({why}); name its authority: --ca FILE"));
         }
-        // What came is no record of TLS; most likely an answer of HTTP.
+        // The server's response is not a TLS record; most likely it is an HTTP response.
         Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
             let shown = server.shown();
             let plain = shown.replacen("https://", "http://", 1);
@@ -85,7 +86,7 @@ pub fn hopeless(error: &(dyn std::error::Error + 'static), server: &Server) -> O
         }
         _ => {}
     }
-    // The source of an error of I/O is that of the error which it wraps, not that error itself.
+    // `source()` of an I/O error skips the wrapped error and returns that error's source.
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
     match wrapped {
         Some(wrapped) => hopeless(wrapped, server),
@@ -93,7 +94,7 @@ pub fn hopeless(error: &(dyn std::error::Error + 'static), server: &Server) -> O
     }
 }
 
-/// Checks that the server has the key of its certificate, and nothing else about it.
+/// Verifier that checks only that the server has the private key of its certificate.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

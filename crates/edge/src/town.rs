@@ -1,5 +1,5 @@
-//! A town that exists nowhere: grown from a seed around 47.534 N, 19.080 E, about 3 by 2.5 km, with a river, two bridges, a
-//! roundabout, parks, houses and a street graph to drive on. The same seed grows the same town.
+//! Fictional town, generated from a seed around 47.534 N, 19.080 E. It is about 3 by 2.5 km, with a river, two
+//! bridges, a roundabout, parks, houses and a street graph. The same seed generates the same town.
 
 mod buildings;
 pub mod geo;
@@ -16,7 +16,7 @@ pub use plane::Node;
 
 use crate::chance::Chance;
 
-/// The town the demos and the web map show.
+/// Seed of the town that the demos and the web map show.
 pub const DEFAULT_SEED: u64 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +24,13 @@ pub enum Class {
     Street,
     Avenue,
     Bridge,
-    /// One way, anticlockwise.
+    /// One-way, counterclockwise.
     Roundabout,
 }
 
 impl Class {
-    /// Metres per second: 40, 50, 50 and 30 km/h.
+    /// Returns the speed limit in meters per second: 40 km/h on streets, 50 on avenues and bridges, 30 on the
+    /// roundabout.
     pub fn limit_mps(self) -> f64 {
         match self {
             Self::Street => 40.0 / 3.6,
@@ -46,7 +47,7 @@ pub struct Street {
     pub nodes: Vec<Node>,
 }
 
-/// A named open space.
+/// Named open space.
 #[derive(Clone, Debug)]
 pub struct Square {
     pub name: String,
@@ -66,7 +67,7 @@ pub struct Town {
     points: Vec<Point>,
     waters: Vec<Square>,
     parks: Vec<Square>,
-    /// Footprints, grouped by block.
+    /// Footprints of the houses, grouped by block.
     blocks: Vec<Vec<Vec<Point>>>,
     places: Vec<Place>,
 }
@@ -94,7 +95,7 @@ impl Town {
         Self { graph, streets: plane.streets, points: plane.points, waters, parks, blocks, places }
     }
 
-    /// The map as one line of GeoJSON (RFC 7946); what each feature is stands in `properties.kind`.
+    /// Returns the map as GeoJSON (RFC 7946); `properties.kind` is the type of each feature.
     pub fn to_geojson(&self) -> String {
         geojson::write(self)
     }
@@ -110,7 +111,7 @@ impl Default for Town {
     }
 }
 
-/// A smooth pond in the middle of a park.
+/// Creates a smooth pond in the middle of a park.
 fn pond(park: &[Point], chance: &mut Chance) -> Vec<Point> {
     let middle = geo::centroid(park);
     let radius = 0.42 * geo::distance_to_ring(middle, park);

@@ -1,23 +1,26 @@
-//! What every client of the server needs: its address, bounded bodies and problem details.
+//! Parts shared by all clients of the server: address, bounded bodies and problem details.
 
 use serde::Deserialize;
 
-/// The largest answer that is read, bytes: 1,000 publications of 1 KiB fit many times.
+/// Maximum size of a response body in bytes: far more than 1,000 publications of 1 KiB.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The address of a server, `http://HOST:PORT` or `https://HOST:PORT`, without a slash at the end, and what it is shown to let one in.
+/// Server address, `http://HOST:PORT` or `https://HOST:PORT`, without a slash at the end, and the credentials for
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     url: String,
     token: Option<Token>,
 }
 
-/// A token or API key, as it stands in `Authorization`. No log shows it.
+/// Token or API key as sent in `Authorization`. `Debug` hides it, so that it never appears in a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// Errors: says what a token looks like, and nothing of this one.
+    /// Parses a token.
+    ///
+    /// Errors: describes the format of a token without repeating the given text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -34,7 +37,9 @@ impl std::fmt::Debug for Token {
 }
 
 impl Server {
-    /// Errors: says what an address looks like.
+    /// Parses an address.
+    ///
+    /// Errors: describes the format of an address.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim_end_matches('/');
         match reqwest::Url::parse(text) {
@@ -45,7 +50,7 @@ impl Server {
         }
     }
 
-    /// For people: without user and password.
+    /// Returns the address for display, without user and password.
     pub fn shown(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://") else { return String::new() };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -64,7 +69,7 @@ impl Server {
         Self { token, ..self }
     }
 
-    /// The header that says who asks, if anything does.
+    /// Returns the `Authorization` header, if there is a token.
     pub fn authorization(&self) -> Option<(&'static str, &str)> {
         self.token.as_ref().map(|Token(bearer)| ("Authorization", bearer.as_str()))
     }
@@ -82,20 +87,21 @@ impl Server {
     }
 }
 
-/// An error the server explains (RFC 9457, or the error of a session).
+/// Error reported by the server (RFC 9457, or the error of a session).
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {detail}")]
 pub struct Problem {
     pub code: String,
     #[serde(default)]
     pub detail: String,
-    /// Whether the same request may succeed later.
+    /// True if the same request may succeed later.
     #[serde(default)]
     pub retry: bool,
 }
 
 impl Problem {
-    /// Of an answer that is no success; one without problem details is judged by its status.
+    /// Decodes the problem of an unsuccessful response. A response without problem details is classified by its
+    /// status.
     pub fn of(status: u16, body: &[u8]) -> Self {
         serde_json::from_slice(body).unwrap_or_else(|_| Self {
             code: format!("status {status}"),
@@ -117,7 +123,7 @@ pub async fn body(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// An error down to its root, on one line: "connection refused" rather than "error sending request".
+/// Returns the root cause of an error on one line: "connection refused" rather than "error sending request".
 pub fn cause(error: &dyn std::error::Error) -> String {
     let mut root = error;
     while let Some(source) = root.source() {
@@ -126,13 +132,13 @@ pub fn cause(error: &dyn std::error::Error) -> String {
     root.to_string()
 }
 
-/// Milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Percent-encodes what has a meaning of its own in a query (RFC 3986, section 3.4).
+/// Percent-encodes characters that are special in a query (RFC 3986, section 3.4).
 pub fn query_value(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/@".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

@@ -7,17 +7,17 @@ use std::{
 
 use crate::error::{Code, Error};
 
-/// Longest channel name or pattern, in bytes.
+/// Maximum length of a channel name or pattern, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// The name of a channel, checked: 1-255 bytes of `A-Z a-z 0-9 _ - . : /`, no empty level. Cheap to clone.
+/// Validated channel name: 1-255 bytes of `A-Z a-z 0-9 _ - . : /`, without an empty level. Cloning is cheap.
 ///
 /// Source: docs/protocol.md, "Words".
 #[derive(Clone, Eq, PartialOrd, Ord)]
 pub struct ChannelName(Arc<str>);
 
-/// Two that are one piece of memory are equal without a look at their text, which is seldom in the cache. (`Arc` does so by itself only for
-/// sized types.)
+/// Names that share memory compare equal without reading their text, which is rarely in the processor cache. (`Arc`
+/// has this shortcut only for sized types.)
 impl PartialEq for ChannelName {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
@@ -31,7 +31,9 @@ impl Hash for ChannelName {
 }
 
 impl ChannelName {
-    /// Errors: [`Code::BadChannel`], saying what is wrong with the name.
+    /// Validates a channel name.
+    ///
+    /// Errors: [`Code::BadChannel`], with the reason.
     pub fn parse(name: &str) -> Result<Self, Error> {
         check(name, |_| false)?;
         Ok(Self(name.into()))
@@ -41,23 +43,27 @@ impl ChannelName {
         &self.0
     }
 
-    /// The first level: configuration is set per namespace.
+    /// Returns the first level. Configuration is set per namespace.
     pub fn namespace(&self) -> &str {
         self.0.split('/').next().unwrap_or(&self.0)
     }
 }
 
-/// A channel name in which `+` stands for one level and a last `#` for the rest (the level before it included), as in MQTT.
+/// Channel name with wildcards as in MQTT: `+` matches one level, and `#` at the end matches any number of levels,
+/// including none.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Pattern(Arc<str>);
 
 impl Pattern {
-    /// True when `name` holds a wildcard, so that it is a pattern and not a channel.
+    /// Returns true if `name` contains a wildcard, so that it is a pattern and not a channel.
     pub fn is_pattern(name: &str) -> bool {
         name.contains(['+', '#'])
     }
 
-    /// Errors: [`Code::BadChannel`] for a bad character, a wildcard that is not a whole level, or `#` before the end.
+    /// Validates a pattern.
+    ///
+    /// Errors: [`Code::BadChannel`] for a bad character, a wildcard that is not a whole level, or `#` before the
+    /// end.
     pub fn parse(pattern: &str) -> Result<Self, Error> {
         check(pattern, |level| level == "+" || level == "#")?;
         if pattern.split('/').rev().skip(1).any(|level| level == "#") {
@@ -84,9 +90,9 @@ impl Pattern {
         levels.next().is_none() || self.0.as_ref() == "#"
     }
 
-    /// True if this matches every channel that `asked`, a pattern or a name, matches.
+    /// Returns true if this pattern matches every channel that `asked`, a pattern or a name, matches.
     pub fn covers(&self, asked: &str) -> bool {
-        // A name has one level at least.
+        // Every name has at least one level, so `#` matches the same names as `+/#`.
         let asked = if asked == "#" { "+/#" } else { asked };
         let mut levels = asked.split('/');
         for held in self.0.split('/') {
@@ -188,7 +194,8 @@ mod tests {
         assert!(
             !covers("+", "#") && !covers("cars/+", "cars/#") && !covers("cars/7", "cars/+") && !covers("a/+/#", "a/#")
         );
-        // By trying: names with a level that no pattern knows, and one level more than any pattern.
+        // Exhaustive check: the names include a level that no pattern contains, and one level more than any
+        // pattern.
         let all = |levels: &[&str], depth: usize| {
             let mut all: Vec<String> = Vec::new();
             let mut last = vec![String::new()];

@@ -2,7 +2,7 @@ use std::{fmt, time::Duration};
 
 use serde_json::json;
 
-/// Every error a client can be told, on every transport.
+/// Error codes that a client can receive, on every transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Code {
     BadRequest,
@@ -29,7 +29,7 @@ pub enum Code {
     Unavailable,
 }
 
-/// Code, its name on the wire, its HTTP status, whether trying again later may help, and its title.
+/// Code, name on the wire, HTTP status, whether a later retry may succeed, and title.
 pub const CODES: &[(Code, &str, u16, bool, &str)] = &[
     (Code::BadRequest, "bad_request", 400, false, "Bad request"),
     (Code::BadChannel, "bad_channel", 400, false, "Bad channel name"),
@@ -73,12 +73,12 @@ impl Code {
     }
 }
 
-/// What went wrong, in words for the one who must act.
+/// Error for a client: a code and an explanation for the person who must act.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Error {
     pub code: Code,
     pub detail: String,
-    /// When trying again may help, if that is known: in seconds, at least one.
+    /// Seconds until a retry may succeed, at least 1; `None` if unknown.
     pub retry_s: Option<u64>,
 }
 
@@ -87,13 +87,14 @@ impl Error {
         Self { code, detail: detail.into(), retry_s: None }
     }
 
-    /// Says when trying again may help.
+    /// Sets the time after which a retry may succeed.
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_s = Some((wait.as_millis().div_ceil(1000) as u64).max(1));
         self
     }
 
-    /// As in a session's reply or a batch's result: `{"code", "detail", "retry"}`, and `"retry_s"` if that is known.
+    /// Returns the JSON form used in a session's reply or a batch's result: `{"code", "detail", "retry"}`, and
+    /// `"retry_s"` if it is known.
     pub fn to_json(&self) -> serde_json::Value {
         let mut error = json!({ "code": self.code.name(), "detail": self.detail, "retry": self.code.may_retry() });
         if let Some(retry_s) = self.retry_s {
@@ -102,7 +103,7 @@ impl Error {
         error
     }
 
-    /// As an HTTP body. Source: RFC 9457, section 3.
+    /// Returns the HTTP body. Source: RFC 9457, section 3.
     pub fn to_problem(&self) -> serde_json::Value {
         let (_, name, status, retry, title) = self.code.row();
         json!({

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Code, Error, Pattern, session::Target};
 
-/// What may be done with a channel.
+/// Operation that a rule permits on a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Right {
@@ -17,7 +17,7 @@ pub enum Right {
 impl Right {
     pub const ALL: [Right; 4] = [Right::Subscribe, Right::Publish, Right::Presence, Right::History];
 
-    /// As in claims and configuration.
+    /// Returns the name used in claims and configuration.
     pub fn name(self) -> &'static str {
         match self {
             Right::Subscribe => "subscribe",
@@ -28,20 +28,20 @@ impl Right {
     }
 }
 
-/// What somebody may do, and who that is. Nothing is allowed that no rule allows.
+/// Permissions of a client, with its identity. An operation that no rule permits is forbidden.
 ///
 /// Source: docs/tokens.md.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Grant {
-    /// Whose it is: the token's `sub`.
+    /// Subject of the token (`sub`).
     pub subject: Option<Arc<str>>,
-    /// What it can be revoked by: the token's `jti`, or the API key's name.
+    /// Identifier for revocation: the token's `jti`, or the API key's name.
     pub id: Option<Arc<str>>,
-    /// Good until then, in seconds since 1970.
+    /// Expiry time, in seconds since 1970.
     pub expires_s: Option<u64>,
-    /// Made then, in seconds since 1970: what a subject was given earlier can be revoked as a whole.
+    /// Issue time, in seconds since 1970. All earlier grants of a subject can be revoked together.
     pub issued_s: Option<u64>,
-    /// A plain name is a pattern that matches itself.
+    /// Permitted operations with the channels they apply to. A plain name is a pattern that matches itself.
     pub rules: Vec<(Right, Pattern)>,
 }
 
@@ -55,7 +55,7 @@ impl Grant {
         Self::default()
     }
 
-    /// Allows one thing more, with all channels that match.
+    /// Adds a permission on all channels that match the pattern.
     pub fn allow(&mut self, right: Right, pattern: Pattern) {
         self.rules.push((right, pattern));
     }
@@ -64,9 +64,10 @@ impl Grant {
         &self.rules
     }
 
-    /// A pattern is allowed if one rule covers all that it matches.
+    /// Checks that this grant permits an operation on a channel or pattern. A pattern is permitted if a single rule
+    /// covers everything that it matches.
     ///
-    /// Cost: O(rules). Errors: [`Code::Forbidden`], naming right and target.
+    /// Cost: O(rules). Errors: [`Code::Forbidden`], with the permission and the target.
     pub fn check(&self, right: Right, target: &Target) -> Result<(), Error> {
         let target = target.as_str();
         if self.rules.iter().any(|rule| rule.0 == right && rule.1.covers(target)) {

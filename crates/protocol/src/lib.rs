@@ -1,5 +1,6 @@
-//! What is said on the wire. Bytes in, values out, and back; nothing here opens a socket, reads a clock or keeps state between messages
-//! (a [`websocket::Decoder`] keeps the message that has not fully arrived, a thread keeps tables for compressing, nothing else).
+//! Wire protocol: decodes bytes into values and encodes values into bytes. This crate opens no socket, reads no
+//! clock and keeps no state between messages. There are two exceptions: a [`websocket::Decoder`] keeps an
+//! incomplete message, and each thread keeps its compression tables.
 //!
 //! Read first: [`Publication`], [`Position`], [`Form`].
 

@@ -2,25 +2,25 @@ use std::collections::HashMap;
 
 use crate::Pattern;
 
-/// Values by pattern, found by the names that the patterns match.
+/// Map from patterns to values. A lookup by channel name finds all patterns that match.
 ///
-/// Cost of a look for a name of n levels: at most 2^(n+1) steps, and never more than there are levels in all patterns; how many patterns
-/// there are that do not match is of no account.
+/// Cost of a lookup for a name of n levels: at most 2^(n+1) steps, and at most the number of levels in all
+/// patterns. The number of patterns that do not match does not matter.
 #[derive(Debug)]
 pub struct PatternMap<V> {
     root: Level<V>,
     len: usize,
 }
 
-/// What may follow the same levels.
+/// Node of the map: the patterns that share the same leading levels.
 #[derive(Debug)]
 struct Level<V> {
     named: HashMap<Box<str>, Level<V>>,
-    /// After `+`.
+    /// Patterns that continue with `+`.
     any: Option<Box<Level<V>>>,
-    /// Of the pattern that ends here.
+    /// Pattern that ends at this level, with its value.
     here: Option<(Pattern, V)>,
-    /// Of the pattern that ends here with `#`.
+    /// Pattern that ends here with `#`, with its value.
     rest: Option<(Pattern, V)>,
 }
 
@@ -87,15 +87,15 @@ impl<V> PatternMap<V> {
         removed
     }
 
-    /// Calls `on` for each pattern that matches, in no order, until it returns false.
+    /// Calls `on` for each pattern that matches, in unspecified order, until `on` returns false.
     pub fn matching<'a>(&'a self, name: &str, mut on: impl FnMut(&'a Pattern, &'a V) -> bool) {
-        // Most have none, and ask for every channel.
+        // Most maps are empty, and callers look up every channel.
         if !self.is_empty() {
             self.root.matching(Some(name), &mut on);
         }
     }
 
-    /// Is there one that matches?
+    /// Returns true if at least one pattern matches.
     pub fn matches(&self, name: &str) -> bool {
         let mut found = false;
         self.matching(name, |_, _| {
@@ -133,7 +133,8 @@ impl<V> Level<V> {
         }
     }
 
-    /// `name`: what is left of it; `None` at its end. False once nothing more is wanted.
+    /// Visits the matching patterns. `name` holds the levels that are left, `None` after the last one. Returns
+    /// false once `on` returned false.
     fn matching<'a>(&'a self, name: Option<&str>, on: &mut impl FnMut(&'a Pattern, &'a V) -> bool) -> bool {
         if let Some((pattern, value)) = &self.rest
             && !on(pattern, value)
@@ -155,7 +156,7 @@ mod tests {
         Pattern::parse(text).unwrap()
     }
 
-    /// All texts of one to three levels out of these.
+    /// Returns all texts of one to three levels made of these levels.
     fn texts(levels: &[&str]) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         let mut last: Vec<String> = vec![String::new()];
@@ -204,7 +205,7 @@ mod tests {
         for i in 0..100_000 {
             map.get_or_insert_with(&pattern(&format!("users/{i}/+/#")), || ());
         }
-        // Each look is a handful of steps: ten thousand million matches would take minutes.
+        // Each lookup takes a few steps; 10^10 pattern comparisons would take minutes.
         let found = (0..100_000).filter(|i| map.matches(&format!("users/{i}/inbox"))).count();
         assert_eq!(found, 100_000);
         assert!(!map.matches("cars/1/telemetry"));

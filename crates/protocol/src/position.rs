@@ -2,32 +2,34 @@ use std::{fmt, str::FromStr, time::UNIX_EPOCH};
 
 use crate::error::{Code, Error};
 
-/// Names one life of a channel's log; a new one means that the log was lost.
+/// Identifies one lifetime of a channel's log. A new epoch means that the previous log was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Epoch(pub u32);
 
-/// A place in a channel's log, written `epoch:offset` (`5f0c12ab:57`): the publication with that offset; offset 0 is before the first.
+/// Position in a channel's log, written `epoch:offset` (`5f0c12ab:57`): the publication with that offset. Offset 0
+/// is before the first publication.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Position {
     pub epoch: Epoch,
     pub offset: u64,
 }
 
-/// What a reader misses: everything after `from`, up to and including `to`. It goes on from `to`.
+/// Publications that a reader misses: everything after `from`, up to and including `to`. The reader continues from
+/// `to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
     pub from: Position,
     pub to: Position,
 }
 
-/// Where a reader wants to start.
+/// Start position that a reader requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
-    /// After everything there is.
+    /// After the newest publication.
     Now,
-    /// Before everything that history holds.
+    /// Before the oldest publication in history.
     Earliest,
-    /// After this publication.
+    /// After the publication with this position.
     Position(Position),
     /// Before the first publication at or after this time, in milliseconds since 1970.
     Time(u64),
@@ -77,9 +79,10 @@ impl FromStr for Since {
 }
 
 impl Since {
-    /// May a range that begins here end where one that begins at `until` would begin? One that ends where it begins is empty, and fine.
+    /// Checks that a range may begin here and end at `until`. An empty range is valid.
     ///
-    /// Errors: [`Code::BadRequest`] for what can only be a mistake. Places of different kinds are not compared: then the range is empty.
+    /// Errors: [`Code::BadRequest`] for ranges that can only be a mistake. Positions of different kinds are not
+    /// compared; the result is then an empty range.
     pub fn check_until(self, until: Since) -> Result<(), Error> {
         let bad = |detail: &str| Err(Error::new(Code::BadRequest, detail));
         match (self, until) {
@@ -98,9 +101,11 @@ impl Since {
     }
 }
 
-/// A time of RFC 3339, in milliseconds since 1970; what is finer is cut off. None for times before that.
+/// Parses an RFC 3339 time into milliseconds since 1970; finer digits are cut off. Returns `None` for times before
+/// 1970.
 ///
-/// Its offset may have lost the plus: in a query that means a space, and nothing else can be a space there.
+/// The `+` of the time zone offset may arrive as a space: in a query string `+` means a space, and a valid time has
+/// no other space there.
 fn parse_time(text: &str) -> Option<u64> {
     let text = text.to_ascii_uppercase();
     let bytes = text.as_bytes();
@@ -115,7 +120,7 @@ fn parse_time(text: &str) -> Option<u64> {
         }
         _ => (text, 0),
     };
-    // What follows a first Z would not be looked at.
+    // The parser ignores text after the first `Z`, so reject it here.
     if local.find('Z')? + 1 != local.len() {
         return None;
     }
@@ -124,7 +129,7 @@ fn parse_time(text: &str) -> Option<u64> {
 }
 
 impl Position {
-    /// Appends what [`fmt::Display`] writes, without the machinery of formatting: every message carries one.
+    /// Appends the same text as [`fmt::Display`], but faster: every message carries a position.
     pub fn write(self, out: &mut Vec<u8>) {
         let digit = |i: usize| b"0123456789abcdef"[(self.epoch.0 >> (28 - 4 * i)) as usize & 0xf];
         out.extend_from_slice(&std::array::from_fn::<u8, 8, _>(digit));

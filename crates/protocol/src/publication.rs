@@ -4,64 +4,65 @@ use triomphe::{Arc, ThinArc};
 
 use crate::error::{Code, Error};
 
-/// Longest conflation or idempotency key, in bytes.
+/// Maximum length of a conflation or idempotency key, in bytes.
 pub const KEY_BYTES_MAX: usize = 255;
 
-/// Deepest nesting of a payload that counts as JSON. Parsers of clients recurse, and many refuse more than 128 levels, of which the envelope
-/// of a message takes a few.
+/// Maximum nesting depth of a payload that counts as JSON. Client parsers recurse, and many refuse more than 128
+/// levels; the message envelope uses a few of them.
 pub const JSON_DEPTH_MAX: usize = 100;
 
-/// What a payload is; decides how enveloped forms show it.
+/// Type of a payload. Determines how forms with an envelope encode it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Json,
     Text,
     Binary,
-    /// Text or JSON: nobody has looked yet. Bare WebSockets do not say, and bare readers do not ask.
+    /// Text or JSON, not yet detected. Bare WebSockets do not declare the type, and bare readers do not need it.
     Utf8,
 }
 
-/// One message of a channel, as the engine has accepted it. All who hold it share one piece of memory, and its payload lies there, too:
-/// a history of many small ones is mostly payload. Cost of a clone: a count.
+/// Message of a channel, as accepted by the engine. All holders share one allocation that includes the payload,
+/// because a history of many small messages is mostly payload. A clone costs one increment of a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publication(ThinArc<PublicationHead, u8>);
 
-/// What a publication has besides its payload.
+/// Fields of a publication besides its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicationHead {
     pub offset: u64,
-    /// Milliseconds since 1970; never falls within a channel.
+    /// Publication time in milliseconds since 1970; never decreases within a channel.
     pub time_ms: u64,
-    /// Of several publications with one key, `latest` readers need only the newest. No key counts as one key.
+    /// Conflation key: readers with policy `latest` need only the newest publication per key. Publications without
+    /// a key share one key.
     pub key: Option<Box<str>>,
-    /// History forgets it then; milliseconds since 1970.
+    /// Time at which history drops the publication, in milliseconds since 1970.
     pub expires_ms: Option<u64>,
     pub kind: Kind,
 }
 
-/// A publication before the engine has given it its place.
+/// Publication before the engine assigns its offset and time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewPublication {
     pub key: Option<Box<str>>,
     pub ttl_ms: Option<u64>,
-    /// The same key on the same channel publishes once.
+    /// Idempotency key: a channel publishes only the first publication with the same key.
     pub idempotency_key: Option<Box<str>>,
     pub kind: Kind,
     pub data: Payload,
-    /// The channel is charged to this holder if this publication creates it.
+    /// Client that a new channel is charged to, if this publication creates the channel.
     pub holder: Holder,
 }
 
-/// The client that a new channel is charged to: an opaque number of 24 bits, made of a subject or an address. Three
-/// bytes, so that it fits beside what a connection holds already. See docs/adr/0011.
+/// Client that a new channel is charged to: an opaque 24-bit number, derived from a subject or an address. It has
+/// three bytes so that it fits beside the existing fields of a connection. See docs/adr/0011.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Holder([u8; 3]);
 
 impl Holder {
-    /// No client: the server itself, which has no share.
+    /// The server itself, which is not a client and has no quota.
     pub const NONE: Self = Self([0; 3]);
 
-    /// Makes a holder of the low 24 bits of a number; 0 is [`Holder::NONE`].
+    /// Creates a holder from the low 24 bits of a number; 0 is [`Holder::NONE`].
     pub const fn new(number: u32) -> Self {
         let [_, a, b, c] = number.to_be_bytes();
         Self([a, b, c])
@@ -73,12 +74,13 @@ impl Holder {
     }
 }
 
-/// A payload with room for a head beside it, so that it becomes a [`Publication`] where it lies: who keeps order under a lock copies nothing there.
+/// Payload with room for a [`PublicationHead`] in the same allocation, so that it becomes a [`Publication`] in
+/// place. Code that orders publications under a lock then copies no payload there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload(ThinArc<PublicationHead, u8>);
 
 impl NewPublication {
-    /// Cost: copies the payload.
+    /// Creates a publication without key, time to live or holder. Cost: copies the payload.
     pub fn new(kind: Kind, data: impl AsRef<[u8]>) -> Self {
         let head = PublicationHead { offset: 0, time_ms: 0, key: None, expires_ms: None, kind };
         let data = Payload(ThinArc::from_header_and_slice(head, data.as_ref()));
@@ -90,11 +92,14 @@ impl NewPublication {
         Self { holder, ..self }
     }
 
-    /// A payload of which nothing is known: JSON if it parses and is no deeper than [`JSON_DEPTH_MAX`], text if it is UTF-8, else binary.
+    /// Creates a publication and detects the payload type: JSON if the payload parses and is at most
+    /// [`JSON_DEPTH_MAX`] deep, text if it is UTF-8, otherwise binary.
     pub fn detect(data: impl AsRef<[u8]>) -> Self {
         Self::new(Kind::detect(data.as_ref()), data)
     }
 
+    /// Checks the lengths of the keys.
+    ///
     /// Errors: [`Code::TooLarge`] for a key longer than [`KEY_BYTES_MAX`].
     pub fn check(self) -> Result<Self, Error> {
         let too_long = |key: &Option<Box<str>>| key.as_ref().is_some_and(|key| key.len() > KEY_BYTES_MAX);
@@ -104,22 +109,22 @@ impl NewPublication {
         Ok(self)
     }
 
-    /// Bytes that the history is charged for.
+    /// Returns the bytes that count toward the history limit.
     pub fn cost_bytes(&self) -> usize {
         self.data.len() + self.key.as_ref().map_or(0, |key| key.len())
     }
 }
 
 impl Publication {
-    /// What one takes besides its payload and key: its head, the length of its payload, and how many hold it.
+    /// Memory of a publication besides its payload and key: its head, the payload length and the reference count.
     pub const BYTES: usize = size_of::<PublicationHead>() + 2 * size_of::<usize>();
 
-    /// Cost: copies the payload.
+    /// Creates a publication. Cost: copies the payload.
     pub fn new(head: PublicationHead, data: &[u8]) -> Self {
         Self(ThinArc::from_header_and_slice(head, data))
     }
 
-    /// Of a new publication. Cost: copies the payload if somebody else holds it, too.
+    /// Creates a publication from the payload of a new one. Cost: copies the payload only if it has another holder.
     pub fn placed(head: PublicationHead, payload: Payload) -> Self {
         let Payload(mut whole) = payload;
         let shared = whole.with_arc_mut(|whole| match Arc::get_mut(whole) {
@@ -139,12 +144,12 @@ impl Publication {
         &self.0.slice
     }
 
-    /// Bytes that the history is charged for.
+    /// Returns the bytes that count toward the history limit.
     pub fn cost_bytes(&self) -> usize {
         self.data().len() + self.key.as_ref().map_or(0, |key| key.len())
     }
 
-    /// What the payload is, never [`Kind::Utf8`]. Cost: reads the payload if nobody has said.
+    /// Returns the payload type, never [`Kind::Utf8`]. Cost: reads the payload if the type is not known yet.
     pub fn kind(&self) -> Kind {
         match self.kind {
             Kind::Utf8 => Kind::detect(self.data()),
@@ -188,17 +193,18 @@ impl Kind {
     }
 }
 
-/// Is this JSON nested deeper than [`JSON_DEPTH_MAX`]? Cost: nothing for a short payload; for a long one a count of brackets, 10 GB/s; the
-/// walk, 0.6 GB/s, only where there are enough of them.
+/// Returns true if this JSON is nested deeper than [`JSON_DEPTH_MAX`]. Cost: none for a short payload. A long
+/// payload costs a count of brackets at 10 GB/s. Only if there are enough brackets, it also costs a walk at 0.6
+/// GB/s.
 pub(crate) fn is_too_deep(json: &str) -> bool {
-    // Each bracket that is opened is closed, too.
+    // Each opening bracket has a closing one, so a text too short for both cannot be too deep.
     json.len() > 2 * JSON_DEPTH_MAX && brackets(json.as_bytes()) > JSON_DEPTH_MAX && depth(json) > JSON_DEPTH_MAX
 }
 
-/// Sets the bit that tells `[` from `{` and `]` from `}`.
+/// Bit that distinguishes `[` from `{` and `]` from `}`. Setting it maps both kinds of bracket to braces.
 const EITHER: u8 = 0x20;
 
-/// Brackets that are opened, those in strings included. Sums of bytes, which the compiler does many at a time.
+/// Counts opening brackets, including those in strings. The sums of bytes are vectorized by the compiler.
 fn brackets(json: &[u8]) -> usize {
     let opened = |chunk: &[u8]| chunk.iter().map(|byte| u8::from(byte | EITHER == b'{')).sum::<u8>();
     json.chunks(128).map(|chunk| usize::from(opened(chunk))).sum()

@@ -1,4 +1,5 @@
-//! What is said on a session (`millrace.v1+json`): commands in, replies and pushes out. Batches of publications use the same words.
+//! Session messages (`millrace.v1+json`): commands from the client, replies and pushes from the server. Batches of
+//! publications use the same fields.
 
 use std::{borrow::Cow, collections::HashMap, fmt, marker::PhantomData};
 
@@ -13,12 +14,12 @@ use crate::{
     ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Pattern, Position, Since, publication::is_too_deep,
 };
 
-/// The WebSocket subprotocol.
+/// WebSocket subprotocol of a session.
 pub const SUBPROTOCOL: &str = "millrace.v1+json";
-/// Most positions that one `subscribe` to a pattern may carry.
+/// Maximum number of positions in one `subscribe` to a pattern.
 pub const POSITIONS_MAX: usize = 10_000;
 
-/// What a subscription does with publications that its reader has not been sent yet.
+/// Treatment of publications that a subscription's reader has not been sent yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Policy {
     /// Sends all of them, in order.
@@ -28,20 +29,20 @@ pub enum Policy {
     Latest,
 }
 
-/// A channel, or all channels that match.
+/// Target of a subscription: a channel, or all channels that match a pattern.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Target {
     Channel(ChannelName),
     Pattern(Pattern),
 }
 
-/// What a session reads, and from where.
+/// Subscription of a session: its target and its start.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Subscription {
     pub target: Target,
-    /// Of a pattern never a position.
+    /// Start of the subscription. For a pattern this is never a position.
     pub since: Since,
-    /// Of a pattern: where its channels go on that were heard already.
+    /// For a pattern: the positions from which already known channels continue.
     pub positions: HashMap<ChannelName, Position>,
     pub policy: Policy,
 }
@@ -57,7 +58,7 @@ pub enum Command {
     Ping,
 }
 
-/// A token or API key: shown by no log.
+/// Token or API key. `Debug` hides it, so that it never appears in a log.
 #[derive(Clone, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct Token(String);
@@ -113,16 +114,16 @@ struct PublishWords<'a> {
     #[serde(borrow)]
     data: &'a RawValue,
     key: Option<String>,
-    /// Seconds.
+    /// Time to live in seconds.
     ttl: Option<f64>,
     encoding: Option<String>,
     idempotency_key: Option<String>,
 }
 
-/// An object and nothing else: serde would take an array for one, field after field in the order of our source.
+/// JSON object only. By default serde also accepts an array with the values in the order of the struct's fields.
 struct Object<T>(T);
 
-/// A time may be given as a number.
+/// Start or end of a range. A time may be sent as a number.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Text {
@@ -173,6 +174,8 @@ impl fmt::Debug for Token {
 }
 
 impl Target {
+    /// Parses a channel name or pattern.
+    ///
     /// Errors: [`Code::BadChannel`].
     pub fn parse(name: &str) -> Result<Self, Error> {
         if Pattern::is_pattern(name) {
@@ -191,6 +194,8 @@ impl Target {
 }
 
 impl Policy {
+    /// Parses `every` or `latest`.
+    ///
     /// Errors: [`Code::BadRequest`].
     pub fn parse(text: &str) -> Result<Self, Error> {
         match text {
@@ -201,10 +206,10 @@ impl Policy {
     }
 }
 
-/// Reads one command. The id is there even if the command is bad, so that the reply finds its asker. Id 0 is the server's own: a client
-/// that sends it gets an error without an id.
+/// Decodes one command. The id is returned even if the command is bad, so that the error reply can carry it. Id 0
+/// is reserved for the server: a client that sends it gets an error without an id.
 ///
-/// Errors: [`Code::BadJson`] for what is no command; the code of the first bad part otherwise.
+/// Errors: [`Code::BadJson`] if the text is not a command; otherwise the code of the first bad part.
 pub fn decode_command(text: &str) -> (Option<u64>, Result<Command, Error>) {
     let words = match serde_json::from_str::<Object<Words<'_>>>(text) {
         Ok(Object(words)) => words,
@@ -268,7 +273,7 @@ impl Words<'_> {
 }
 
 impl Subscription {
-    /// The body of the `subscribe` command that asks for this.
+    /// Returns the body of the `subscribe` command for this subscription.
     pub fn to_json(&self) -> Value {
         let mut body = json!({ "channel": self.target.as_str() });
         match self.since {
@@ -315,14 +320,15 @@ impl SubscribeWords {
     }
 }
 
-/// Reads one line of a batch: `{"channel", "data", "key"?, "ttl"?, "encoding"?, "idempotency_key"?}`.
+/// Decodes one line of a batch: `{"channel", "data", "key"?, "ttl"?, "encoding"?, "idempotency_key"?}`.
 pub fn decode_publish(line: &str) -> Result<(ChannelName, NewPublication), Error> {
     let words = serde_json::from_str::<Object<PublishWords<'_>>>(line);
     words.map_err(|e| Error::new(Code::BadJson, e.to_string()))?.0.decode()
 }
 
 impl PublishWords<'_> {
-    /// A JSON string is a text payload; every other JSON value is a JSON payload, passed on as it was written.
+    /// Decodes the fields. A JSON string is a text payload; any other JSON value is a JSON payload and is forwarded
+    /// unchanged.
     fn decode(self) -> Result<(ChannelName, NewPublication), Error> {
         let raw = self.data.get();
         let text = || serde_json::from_str::<String>(raw).map_err(|e| Error::new(Code::BadJson, e.to_string()));
@@ -347,7 +353,7 @@ impl PublishWords<'_> {
     }
 }
 
-/// Seconds to milliseconds. Errors: [`Code::BadRequest`] unless it is a positive, finite number.
+/// Converts seconds to milliseconds. Errors: [`Code::BadRequest`] unless the value is a positive, finite number.
 pub fn ttl_ms(seconds: f64) -> Result<u64, Error> {
     if !(seconds.is_finite() && seconds > 0.0) {
         return Err(Error::new(Code::BadRequest, "a time to live is a positive number of seconds"));
@@ -355,7 +361,7 @@ pub fn ttl_ms(seconds: f64) -> Result<u64, Error> {
     Ok((seconds * 1000.0).min(u64::MAX as f64 / 2.0) as u64)
 }
 
-/// `{"id", "ok": {..}}` or `{"id", "error": {..}}`.
+/// Encodes a reply: `{"id", "ok": {..}}` or `{"id", "error": {..}}`.
 pub fn encode_reply(id: u64, result: &Result<Value, Error>) -> String {
     match result {
         Ok(ok) => json!({ "id": id, "ok": ok }).to_string(),
@@ -363,25 +369,27 @@ pub fn encode_reply(id: u64, result: &Result<Value, Error>) -> String {
     }
 }
 
-/// A reply whose body is JSON already, such as an answer with messages.
+/// Encodes a reply whose body is already JSON, such as a page of messages.
 pub fn encode_reply_raw(id: u64, ok: &[u8]) -> String {
     format!("{{\"id\":{id},\"ok\":{}}}", String::from_utf8_lossy(ok))
 }
 
-/// `{"push": "error", ..}`: for a message that had no id to reply to.
+/// Encodes `{"push": "error", ..}`, the reply to a message without a usable id.
 pub fn encode_error_push(error: &Error) -> String {
     let mut push = error.to_json();
     push["push"] = "error".into();
     push.to_string()
 }
 
-/// `{"push": "close", "code", "reason"}`: the last word on a link that has no close frame; the codes are those of a WebSocket.
+/// Encodes `{"push": "close", "code", "reason"}`, the last message on a link without close frames. The codes are
+/// those of a WebSocket.
 pub fn encode_close_push(code: u16, reason: &str) -> String {
-    // Begins like this, so that it is known without being read.
+    // The fixed prefix lets clients recognize this push without parsing it.
     format!("{{\"push\":\"close\",\"code\":{code},\"reason\":{}}}", Value::from(reason))
 }
 
-/// `{"push": "connected", ..}`: the first word of a session; `expires_ms` if its token does, `resumed` if it came with a ticket.
+/// Encodes `{"push": "connected", ..}`, the first message of a session. `expires_ms` is set if the session's token
+/// expires, `resumed` if the session presented a resume ticket.
 pub fn encode_connected(
     ping_ms: u64,
     message_bytes_max: usize,

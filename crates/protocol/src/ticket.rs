@@ -1,8 +1,10 @@
-//! Resume tickets: what a session reads and how far it has come, signed, so that any node with the same secret goes on with it.
+//! Resume tickets: the subscriptions of a session and their positions, signed so that any node with the same secret
+//! can continue the session.
 //!
-//! A ticket is base64url (no padding) of `HMAC-SHA256 ‖ JSON`; the JSON has the bodies of the session's own `subscribe` commands:
-//! `{"until": <ms>, "subscribe": [{"channel", "since", "policy"?, "positions"?}]}`. It is signed, not encrypted: what it says, its
-//! session knows anyway. Source: docs/protocol.md, "Moving to another server".
+//! A ticket is base64url (no padding) of `HMAC-SHA256 ‖ JSON`. The JSON contains the bodies of the session's own
+//! `subscribe` commands: `{"until": <ms>, "subscribe": [{"channel", "since", "policy"?, "positions"?}]}`. A ticket
+//! is signed, not encrypted, because its session knows the content anyway. Source: docs/protocol.md, "Moving to
+//! another server".
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use hmac::{Hmac, KeyInit, Mac};
@@ -14,20 +16,22 @@ use crate::{
     session::{SubscribeWords, Subscription},
 };
 
-/// Longest ticket, in bytes. It travels in the head of a request, of which proxies commonly take 8 KiB.
+/// Maximum length of a ticket in bytes. It is sent in a request header, and proxies commonly limit all headers to 8
+/// KiB.
 pub const TICKET_BYTES_MAX: usize = 4096;
-/// What else is ever signed with the same secret begins otherwise.
+/// Prefix of the signed data. Anything else that is ever signed with the same secret must start with a different
+/// prefix.
 const PURPOSE: &[u8] = b"millrace resume ticket 1\n";
 const MAC_BYTES: usize = 32;
-/// Bytes of JSON that fit: three for every four of base64.
+/// Maximum bytes of JSON in a ticket: three for every four bytes of base64.
 const JSON_BYTES_MAX: usize = TICKET_BYTES_MAX / 4 * 3 - MAC_BYTES;
 
-/// Signs and checks tickets; nodes that share the secret take each other's.
+/// Key that signs and verifies tickets. Nodes with the same secret accept each other's tickets.
 pub struct TicketKey(Hmac<Sha256>);
 
 #[derive(Deserialize)]
 struct Words {
-    /// Good until then, in milliseconds since 1970.
+    /// Expiry time, in milliseconds since 1970.
     until: u64,
     subscribe: Vec<SubscribeWords>,
 }
@@ -38,10 +42,11 @@ impl TicketKey {
         Self(mac.chain_update(PURPOSE))
     }
 
-    /// A ticket for these subscriptions, at most [`TICKET_BYTES_MAX`] long: a subscription that does not fit any more is left out, as a
-    /// whole, and its reader asks for it by itself. `None` if nothing is left. It is good for the same subject only.
+    /// Signs a ticket for these subscriptions, at most [`TICKET_BYTES_MAX`] long. A subscription that does not fit
+    /// is left out as a whole, and the client subscribes to it again itself. Returns `None` if no subscription
+    /// fits. The ticket is valid for the same subject only.
     ///
-    /// Units: `until_ms` since 1970.
+    /// Units: `until_ms` in milliseconds since 1970.
     pub fn sign(&self, subscriptions: &[Subscription], subject: Option<&str>, until_ms: u64) -> Option<String> {
         let mut json = format!("{{\"until\":{until_ms},\"subscribe\":[");
         let empty = json.len();
@@ -62,9 +67,10 @@ impl TicketKey {
         Some(BASE64_URL_SAFE_NO_PAD.encode([mac.as_slice(), json.as_bytes()].concat()))
     }
 
-    /// What the ticket lets its bearer go on with.
+    /// Verifies a ticket and returns the subscriptions to resume.
     ///
-    /// Errors: [`Code::BadTicket`] if it is none, has expired, or was signed with another secret or for another subject.
+    /// Errors: [`Code::BadTicket`] if the text is not a ticket, the ticket has expired, or it was signed with
+    /// another secret or for another subject. An invalid subscription in it has the error of its command.
     pub fn verify(&self, ticket: &str, subject: Option<&str>, now_ms: u64) -> Result<Vec<Subscription>, Error> {
         let bad = |what: &str| Error::new(Code::BadTicket, format!("{what}; subscribe as if you had no ticket"));
         let none = || bad("this is no resume ticket");
@@ -80,7 +86,8 @@ impl TicketKey {
         words.subscribe.into_iter().map(SubscribeWords::decode).collect()
     }
 
-    /// What is signed begins with whom it is for, spelt so that no two beginnings are the same.
+    /// Returns an HMAC that has consumed the subject. The length prefix makes the encoding of each subject
+    /// unambiguous.
     fn of(&self, subject: Option<&str>) -> Hmac<Sha256> {
         let length = subject.map_or(u64::MAX, |subject| subject.len() as u64);
         self.0.clone().chain_update(length.to_be_bytes()).chain_update(subject.unwrap_or_default())

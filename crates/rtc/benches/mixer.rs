@@ -1,4 +1,5 @@
-//! What 20 ms of a mixed room cost its thread: to decode who speaks, to mix, and to encode for each of them and once for all others.
+//! What 20 ms of a mixed room cost its thread: to decode who speaks, to mix, and to encode for each of them and once
+//! for all others.
 //!
 //! ```sh
 //! cargo bench -p millrace-rtc --bench mixer

@@ -1,6 +1,8 @@
-//! What the switching unit does for a packet that it passes on, in instructions: a count does not depend on what else the machine is doing.
+//! What the switching unit does for a packet that it passes on, in instructions: a count does not depend on what else
+//! the machine is doing.
 //!
-//! Ten viewers whose ways are estimated, one publisher of 1,100-byte packets, time that is an input, no socket: encryption, the estimator and the
+//! Ten viewers whose ways are estimated, one publisher of 1,100-byte packets, time that is an input, no socket:
+//! encryption, the estimator and the
 //! pacer are counted, the kernel and the clients are not. Divide by the packets that a case says it has passed on:
 //!
 //! ```sh

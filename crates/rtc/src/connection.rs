@@ -48,7 +48,7 @@ pub(crate) struct Connection {
     /// Time at which the library's clock and the real clock are equal.
     born: Instant,
     /// Factor by which the library's clock runs faster.
-    haste: u32,
+    clock_factor: u32,
     ufrag: String,
     timeout: Instant,
     /// Time of the last input, by the library's clock.
@@ -130,7 +130,7 @@ impl Connection {
     pub fn new(
         is_lite: bool,
         candidates: &Candidates,
-        haste: u32,
+        clock_factor: u32,
         now: Instant,
         configure: impl FnOnce(RtcConfig) -> RtcConfig,
     ) -> Self {
@@ -144,11 +144,11 @@ impl Connection {
         for candidate in candidates.all() {
             rtc.add_local_candidate(candidate);
         }
-        let (consent, keeps_consent) = (None, is_lite && haste > 1);
+        let (consent, keeps_consent) = (None, is_lite && clock_factor > 1);
         Self {
             rtc,
             born: now,
-            haste,
+            clock_factor,
             ufrag,
             timeout: now,
             told: now,
@@ -178,7 +178,7 @@ impl Connection {
     }
 
     /// Returns the SRTP keys, once after the handshake.
-    pub fn take_exported(&mut self) -> Option<Exported> {
+    pub fn take_media_keys(&mut self) -> Option<Exported> {
         self.exported.take()
     }
 
@@ -257,7 +257,7 @@ impl Connection {
             Ok(done)
         });
         let done = done.unwrap_or(Err(Broken::Panicked));
-        self.exported = crypto::take_exported().or(self.exported.take());
+        self.exported = crypto::take_media_keys().or(self.exported.take());
         self.is_over |= done.is_err();
         done
     }
@@ -265,7 +265,7 @@ impl Connection {
     /// Repeats the newest consent request to the library, which would expire it earlier than the other end does. Older
     /// requests are not repeated: nothing must be sent to the old address of an end that has moved.
     fn remind_of_consent(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
-        let (now, lasts) = (self.told, CONSENT * self.haste);
+        let (now, lasts) = (self.told, CONSENT * self.clock_factor);
         let is_due = |consent: &&mut Consent| now >= consent.told + CONSENT_AGAIN && now < consent.came + lasts;
         let Some(Consent { request, from, to, told, .. }) = self.consent.as_mut().filter(is_due) else { return Ok(()) };
         let Ok(receive) = Receive::new(Protocol::Udp, *from, *to, request) else { return Ok(()) };
@@ -290,7 +290,7 @@ impl Connection {
 
     /// Converts real time to the library's time.
     fn hastened(&self, now: Instant) -> Instant {
-        self.born + now.saturating_duration_since(self.born) * self.haste
+        self.born + now.saturating_duration_since(self.born) * self.clock_factor
     }
 
     fn drain(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
@@ -330,7 +330,7 @@ impl Connection {
     /// Converts the library's time to real time, rounded up by 1 µs: a call that is slightly too early would do
     /// nothing.
     fn untold(&self, at: Instant) -> Instant {
-        self.born + at.saturating_duration_since(self.born) / self.haste + Duration::from_micros(1)
+        self.born + at.saturating_duration_since(self.born) / self.clock_factor + Duration::from_micros(1)
     }
 }
 

@@ -31,7 +31,7 @@ impl Sink {
     /// Takes over a line of a connection after the handshake. `None`: the line has no stream yet, or its packets are
     /// not numbered.
     pub(crate) fn new(connection: &mut Connection, mid: Mid, now: Instant) -> Option<Self> {
-        let (sends, _) = connection.take_exported()?.keys()?;
+        let (sends, _) = connection.take_media_keys()?.keys()?;
         let number_id = connection.rtc.media(mid)?.remote_extmap().id_of(Extension::TransportSequenceNumber)?;
         let ssrc = *connection.rtc.direct_api().stream_rx_by_mid(mid, None)?.ssrc();
         let to = connection.remote()?;

@@ -1,4 +1,4 @@
-//! What a peer holds while nothing is said, counted where it is allocated: a figure of the program, not of the machine.
+//! Memory of an idle peer, counted at the allocator: a figure of the program, not of the machine.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -16,22 +16,22 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: all is the system's, and counting touches none of it.
+// SAFETY: every call is forwarded to the system allocator, and counting does not touch the memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size(), Relaxed);
-        // SAFETY: as the caller has promised.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         BYTES.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as the caller has promised.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
-/// The two ends of a connection whose channels are open, and which have nothing to say.
+/// Returns the two ends of a connection whose channels are open and idle.
 fn pair(begin: Instant) -> [Peer; 2] {
     let addresses: [SocketAddr; 2] =
         ["127.0.0.1:1001", "127.0.0.1:1002"].map(|address| address.parse().expect("an address"));
@@ -58,13 +58,14 @@ fn pair(begin: Instant) -> [Peer; 2] {
     ends
 }
 
-/// The aim for all that a server holds of one is 50 kB; what is counted here is without the allocator's own, sessions and sockets.
+/// The target for all memory of a peer on the server is 50 kB. This count excludes the allocator's overhead, sessions
+/// and sockets.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
 fn an_idle_peer_holds_less_than_40_kilobytes() {
     const PAIRS: usize = 10;
     let begin = Instant::now();
-    // What is made once for all.
+    // Allocate the parts that all peers share.
     let mut pairs = vec![pair(begin)];
     pairs.reserve_exact(PAIRS);
     let before = BYTES.load(Relaxed);

@@ -1,4 +1,4 @@
-//! What operators ask: the connections of a shard, and a listener of its own to ask on.
+//! Admin API: lists and closes the connections of a shard, and serves admin requests on a separate listener.
 
 use std::{
     convert::Infallible,
@@ -26,32 +26,33 @@ use crate::{
     http::{Context, Response, problem},
 };
 
-/// Largest body of a question, and most connections that ask.
+/// Maximum size of the body of an admin request, in bytes.
 const BODY_BYTES_MAX: usize = 4096;
+/// Maximum number of concurrent admin connections.
 const CONNECTIONS_MAX: usize = 64;
-/// For a head, and for a body.
+/// Timeout for the head of a request, and for its body.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An open connection: a WebSocket, or a stream. Polls come and go.
+/// An open connection: a WebSocket, a data channel or a stream. Polls are not listed, because they are short-lived.
 #[derive(Clone, Debug, Serialize)]
 pub struct Connection {
-    /// `SHARD-SLOT-GENERATION`: of no other one, ever.
+    /// Connection id, `SHARD-SLOT-GENERATION`. It is never reused.
     pub id: String,
     pub transport: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// Where it comes from; unknown for a stream over HTTP/2.
+    /// Address of the peer. It is unknown for a stream over HTTP/2 and for a data channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
-    /// Whom a trusted proxy has said that it is for.
+    /// Address of the client, as reported by a trusted proxy.
     #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
     pub client: Option<IpAddr>,
-    /// When its token ends, in seconds since 1970.
+    /// Expiry time of the token, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
 }
 
-/// Which connections are meant: all of which is said what is said.
+/// Filter for connections. A connection matches if it matches all fields that are set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Which {
     pub id: Option<String>,
@@ -59,7 +60,7 @@ pub struct Which {
     pub address: Option<IpAddr>,
 }
 
-/// Where a connection stands in the list of all: `SHARD-SLOT-GENERATION`.
+/// Sort key of a connection in the list of all connections: `SHARD-SLOT-GENERATION`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     shard: usize,
@@ -85,7 +86,8 @@ impl fmt::Display for Place {
 }
 
 impl Context {
-    /// At most `limit` of them, those after a place. Cost: O(connections of the shard).
+    /// Returns at most `limit` of the matching connections, those after the place `after`. Cost: O(connections of
+    /// the shard).
     pub fn connections(&self, which: &Which, after: Option<Place>, limit: usize) -> Vec<Connection> {
         let is_after = |id: ConnId| after.is_none_or(|after| self.place(id) > after);
         self.matching(which).filter(|(id, _)| is_after(*id)).take(limit).map(|(_, connection)| connection).collect()
@@ -95,7 +97,7 @@ impl Context {
         Place { shard: self.shard.id, slot: id.slot, generation: id.generation }
     }
 
-    /// Closes them, for good as far as their clients are told. Gives how many.
+    /// Closes the matching connections and returns their number. The clients are notified not to reconnect.
     pub fn disconnect(&self, which: &Which) -> usize {
         let error = Error::new(Code::Unauthorized, "an operator has closed this connection");
         let ids: Vec<ConnId> = self.matching(which).map(|(id, _)| id).collect();
@@ -135,8 +137,8 @@ impl Context {
     }
 }
 
-/// Logs that a listener cannot accept, once per minute at most. Descriptors or memory are short then; what is wrong with a single connection
-/// is its peer's matter.
+/// Logs that a listener cannot accept a connection, at most once per minute. The cause is then a lack of file
+/// descriptors or memory. An error of a single connection is caused by its peer and is logged at debug level only.
 pub fn cannot_accept(error: &io::Error, what: &'static str) {
     static SAID: Seldom = Seldom::new();
     let is_of_peer = matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset);
@@ -146,7 +148,7 @@ pub fn cannot_accept(error: &io::Error, what: &'static str) {
     }
 }
 
-/// Answers questions over HTTP/1.1 until the task is dropped. Must run inside a `LocalRuntime` or a `LocalSet`.
+/// Serves admin requests over HTTP/1.1 until the task is dropped. Must run inside a `LocalRuntime` or a `LocalSet`.
 pub async fn serve<F: Future<Output = Response> + 'static>(
     listener: TcpListener,
     answer: impl Fn(Parts, Bytes) -> F + 'static,

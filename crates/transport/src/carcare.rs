@@ -1,5 +1,6 @@
-//! The routes of the 2014 CarCare service, for the channels `cars/{id}/telemetry`. Every record also goes to the channel `fleet`, with the
-//! car's id as its key: read with `policy=latest`, that is one newest record per car.
+//! Routes of the CarCare service of 2014, for the channels `cars/{id}/telemetry`. Every record is also published to
+//! the channel `fleet` with the car's id as its key. Read with `policy=latest`, `fleet` returns the newest record
+//! per car.
 //!
 //! Source: docs/protocol.md, "CarCare aliases".
 
@@ -23,10 +24,10 @@ use crate::{
     publish,
 };
 
-/// How long the thesis holds a long poll.
+/// Maximum duration of a long poll, as specified in the thesis.
 const HOLD: Duration = Duration::from_secs(30);
 
-/// `cars/{id}/telemetry`. Errors: `bad_channel`.
+/// Returns the channel `cars/{id}/telemetry` of a car. Errors: `bad_channel`.
 pub fn channel(car: &str) -> Result<ChannelName, Error> {
     if car.contains('/') {
         return Err(Error::new(Code::BadChannel, "a car's id has no `/`"));
@@ -34,7 +35,8 @@ pub fn channel(car: &str) -> Result<ChannelName, Error> {
     ChannelName::parse(&format!("cars/{car}/telemetry"))
 }
 
-/// `POST /rest/input`: one record as JSON, or many as lines. An `Idempotency-Key` covers the whole request.
+/// Handles `POST /rest/input`: publishes one record as JSON, or several as NDJSON lines. An `Idempotency-Key` covers
+/// the whole request.
 pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
     let caller = context.caller(parts).await?;
     caller.may_anything()?;
@@ -61,9 +63,11 @@ pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
     Ok(publish::answer_position(record(context, &caller, data, key.map(str::to_owned)).await?))
 }
 
-/// Publishes one record to its car's channel, which the caller must be allowed to, and to `fleet`, which is the server's.
+/// Publishes one record to the channel of its car, and to `fleet`. The caller needs the permission to publish to the
+/// channel of the car only; the server owns `fleet`.
 ///
-/// Errors: `unauthorized` or `forbidden`; `bad_json` unless it is a JSON object with a `carId` that is a number or a word; the engine's.
+/// Errors: `unauthorized` or `forbidden`; `bad_json` unless the record is a JSON object with a `carId` that is a
+/// number or a string; those of the engine.
 pub async fn record(context: &Context, caller: &Caller, data: Bytes, key: Option<String>) -> Result<Position, Error> {
     let bad = |detail: &str| Error::new(Code::BadJson, detail);
     let fields: Value = serde_json::from_slice(&data).map_err(|error| bad(&error.to_string()))?;
@@ -85,7 +89,8 @@ pub async fn record(context: &Context, caller: &Caller, data: Bytes, key: Option
     Ok(position)
 }
 
-/// `GET /rest/clientpolling/{id}/sensordata?since={ms}`: the newest record if it is newer than that.
+/// Handles `GET /rest/clientpolling/{id}/sensordata?since={ms}`: returns the newest record if it is newer than
+/// `since`.
 pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
     let channel = channel(car)?;
     context.caller(parts).await?.may(Right::Subscribe, &channel)?;
@@ -100,7 +105,8 @@ pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Resu
     Ok(response)
 }
 
-/// `GET /rest/longpolling/{id}/sensordata`: the next record, or the first after `since` (a position), which the thesis lacked.
+/// Handles `GET /rest/longpolling/{id}/sensordata`: returns the next record, or the first record after the position
+/// `since`. The thesis had no `since` here.
 pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Begun, Error> {
     let caller = context.caller(parts).await?;
     let query = Query::parse(parts, &["since"])?;
@@ -136,7 +142,7 @@ fn wanted(parts: &Parts) -> Result<Wanted, Error> {
     }
 }
 
-/// The device's own time, or else when the record came in.
+/// Returns the timestamp that the device has set; without one, the time when the server received the record.
 fn timestamp_ms(record: &Publication) -> u64 {
     let fields: Option<Value> = serde_json::from_slice(record.data()).ok();
     fields.and_then(|fields| fields.get("timestamp")?.as_u64()).unwrap_or(record.time_ms)

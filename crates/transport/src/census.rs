@@ -4,22 +4,24 @@ use millrace_delivery::Memory;
 
 use crate::Shard;
 
-/// So many connections are looked at each second, or as many as it takes to have seen all within a minute.
+/// Minimum number of slots counted per second. A large shard counts more, so that a full count takes about
+/// `SECONDS_MAX` at most.
 const SLOTS_PER_S: usize = 256;
+/// Maximum duration of a full count, in seconds.
 const SECONDS_MAX: usize = 60;
 
-/// Counts what a shard holds. Its connections are looked at a part each second: all at once would cost a large node a second's work, and make
-/// everybody wait for it.
+/// Measures the memory of a shard. Each second it counts a part of the connections. Counting all at once would take
+/// a large node about a second, and block all its clients.
 #[derive(Default)]
 pub struct Census {
-    /// The first that was not looked at yet.
+    /// First slot that was not counted yet.
     slot: usize,
     connections: Memory,
     sockets: usize,
 }
 
 impl Census {
-    /// Once a second.
+    /// Counts the next part of the connections and updates the metrics. Call it once per second.
     pub fn go_on(&mut self, shard: &Rc<Shard>) {
         let slots = shard.with(|hub, sockets| hub.slots().max(sockets.slots()));
         let part = self.slot..slots.min(self.slot + SLOTS_PER_S.max(slots / SECONDS_MAX));

@@ -4,81 +4,91 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::Network;
 
-/// Shortest heartbeat that a client may ask for: each is a system call or two.
+/// Shortest heartbeat interval that a client may request. Each heartbeat costs one or two system calls.
 const HEARTBEAT_MIN: Duration = Duration::from_secs(5);
 
-/// Limits of connections and requests. Whatever comes from outside meets one of these; 0 is no limit where a comment does not say otherwise.
+/// Limits of connections and requests. All external input is subject to one of them. Unless a comment says
+/// otherwise, 0 means no limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Largest publication, in bytes; also of one WebSocket message over all its fragments.
+    /// Maximum size of a publication in bytes, and of a WebSocket message over all its fragments.
     pub message_bytes_max: usize,
-    /// Largest batch body, in bytes, and most lines in it.
+    /// Maximum size of a batch body in bytes.
     pub batch_bytes_max: usize,
+    /// Maximum number of lines in a batch.
     pub batch_lines_max: usize,
-    /// Time for the head of a request to arrive; also how long an idle HTTP connection is kept.
+    /// Timeout for the head of a request. An idle HTTP connection is closed after the same time.
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
-    /// Time for the body of a request to arrive.
+    /// Timeout for the body of a request.
     #[serde(with = "humantime_serde")]
     pub body_timeout: Duration,
-    /// Longest a long poll is held.
+    /// Maximum duration of a long poll.
     #[serde(with = "humantime_serde")]
     pub hold_max: Duration,
-    /// Silence after which a heartbeat or ping is sent.
+    /// Idle time after which the server sends a heartbeat or a ping.
     #[serde(with = "humantime_serde")]
     pub heartbeat: Duration,
-    /// Longest that a client may ask for instead.
+    /// Maximum heartbeat interval that a client may request.
     #[serde(with = "humantime_serde")]
     pub heartbeat_max: Duration,
-    /// A WebSocket that answers no ping for so long is closed.
+    /// A WebSocket that answers no ping for this long is closed.
     #[serde(with = "humantime_serde")]
     pub grace: Duration,
-    /// Most channels and patterns of one connection.
+    /// Maximum number of channels and patterns per connection.
     pub subscriptions_max: usize,
-    /// Most bytes of frames kept per channel and form for readers who are behind; further back they read history.
+    /// Maximum bytes of frames kept per channel and form for slow readers. A reader further behind reads from
+    /// history.
     pub log_bytes_max: usize,
-    /// Most bytes of frames kept for all readers who are behind, over all channels, forms and shards.
+    /// Maximum bytes of frames kept for all slow readers, over all channels, forms and shards.
     pub logs_bytes_max: usize,
-    /// Most connections of any kind; 0: as many as descriptors allow.
+    /// Maximum number of connections of any kind. 0: as many as the limit of file descriptors allows.
     pub connections_max: usize,
-    /// Most of one address (of IPv6: of one /64), and most readers of one subject.
+    /// Maximum number of connections per address (IPv6: per /64).
     pub connections_per_address_max: usize,
+    /// Maximum number of readers per subject.
     pub connections_per_subject_max: usize,
-    /// New connections per second, of all addresses and of one; ten times as many at once.
+    /// Maximum number of new connections per second, over all addresses. The burst is ten times as large.
     pub connects_per_s: u64,
+    /// Maximum number of new connections per second and address. The burst is ten times as large.
     pub connects_per_address_per_s: u64,
-    /// Networks whose addresses are not counted one by one, such as those of balancers.
+    /// Networks, such as those of load balancers, to which the limits per address do not apply.
     pub exempt: Vec<Network>,
-    /// An HTTP connection is closed after so many requests.
+    /// Maximum number of requests per HTTP connection. The server closes the connection after the last one.
     pub requests_per_connection_max: u64,
-    /// Publications, and bytes of them, that one connection may publish per second.
+    /// Maximum number of publications per second and connection.
     pub publishes_per_s: u64,
+    /// Maximum bytes of publications per second and connection.
     pub publish_bytes_per_s: u64,
-    /// The same for one subject, over all its connections.
+    /// Maximum number of publications per second and subject, over all its connections.
     pub subject_publishes_per_s: u64,
+    /// Maximum bytes of publications per second and subject, over all its connections.
     pub subject_publish_bytes_per_s: u64,
-    /// Messages per second that are read from one WebSocket, pings and commands of any kind; beyond, it is read more slowly.
+    /// Maximum number of messages per second read from one WebSocket, including pings and commands of any kind. The
+    /// server reads from a faster client more slowly.
     pub messages_per_s: u64,
-    /// Datagrams per second that are looked at from one address.
+    /// Maximum number of datagrams per second processed from one address. Further datagrams are dropped.
     pub datagrams_per_s: u64,
-    /// Most fragments of one WebSocket message.
+    /// Maximum number of fragments of one WebSocket message.
     pub fragments_max: u32,
-    /// A compressed message is at most so many times as large as what came of it.
+    /// Maximum ratio of the decompressed to the compressed size of a WebSocket message.
     pub inflate_ratio_max: usize,
-    /// Bytes that may wait for all clients together, and for the rest of what they send; 0: an eighth of `memory_bytes_max`.
+    /// Maximum bytes queued for all clients together, including incomplete bodies and messages received from them.
+    /// 0: an eighth of `memory_bytes_max`.
     pub pending_bytes_max: usize,
-    /// A client that takes nothing of an answer for so long is cut off.
+    /// A client that reads nothing of a response for this long is disconnected.
     #[serde(with = "humantime_serde")]
     pub write_timeout: Duration,
-    /// Most different patterns that are listened to on a node.
+    /// Maximum number of distinct patterns with subscribers on a node.
     pub patterns_max: usize,
-    /// Memory of the whole process; 0: three quarters of what the machine, or the container, has.
+    /// Memory limit of the whole process. 0: three quarters of the memory of the machine or the container.
     pub memory_bytes_max: usize,
-    /// WebSocket messages may be compressed (permessage-deflate), for clients that offer it.
+    /// Enables compression of WebSocket messages (permessage-deflate) for clients that offer it.
     pub compression: bool,
-    /// Origins whose pages may use this server from a browser, such as `https://app.example`; `*` for all. The server's
-    /// own origin is always allowed. Empty: on loopback, pages of all loopback origins are allowed.
+    /// Origins whose pages may use this server from a browser, such as `https://app.example`; `*` for all. The
+    /// server's own origin is always allowed. If the list is empty, a server on loopback allows pages of all
+    /// loopback origins.
     pub allowed_origins: Vec<String>,
 }
 
@@ -123,7 +133,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Bytes that may wait for all clients together.
+    /// Returns the maximum number of bytes queued for all clients together.
     pub fn pending_bytes_max(&self) -> usize {
         match (self.pending_bytes_max, self.memory_bytes_max) {
             (0, 0) => usize::MAX,
@@ -132,14 +142,16 @@ impl Config {
         }
     }
 
-    /// The heartbeat of a client that asks for one of its own, in seconds.
+    /// Returns the heartbeat interval granted to a client that requests its own, in seconds. Returns `None` if the
+    /// client requests none.
     pub fn heartbeat_s(&self, asked: Option<Duration>) -> Option<NonZeroU16> {
         let least = HEARTBEAT_MIN.min(self.heartbeat);
         let granted = asked?.clamp(least, self.heartbeat_max.max(least));
         Some(NonZeroU16::new(granted.as_secs().min(u16::MAX.into()) as u16).unwrap_or(NonZeroU16::MIN))
     }
 
-    /// Bounds of all hubs of a node; [`millrace_node::Shard::new`] gives each its share of what they have in common.
+    /// Returns the limits of all hubs of a node. [`millrace_node::Shard::new`] gives each shard its share of the
+    /// limits that apply to all shards together.
     pub fn hub(&self) -> millrace_delivery::Config {
         millrace_delivery::Config {
             log_bytes_max: self.log_bytes_max,
@@ -151,7 +163,7 @@ impl Config {
     }
 }
 
-/// Whole seconds, at least one.
+/// Converts a duration to whole seconds, at least one.
 fn seconds(duration: Duration) -> u32 {
     duration.as_secs().clamp(1, u64::from(u32::MAX / 16)) as u32
 }

@@ -1,13 +1,13 @@
-//! Leaving: every reader of a shard is told its own moment to move on, and held to it.
+//! Draining: moves all readers of a shard to other servers. Each reader gets its own time to reconnect.
 //!
 //! ```text
-//!   told at once           its moment       + MOVE
+//!   notified                   its time         + MOVE
 //!   ────┬─────────────────────┬───────────────┬──────
-//!       │ goes on as before   │ opens another │ closed, if it is still here
+//!       │ continues as before │ reconnects    │ closed, if it is still connected
 //! ```
 //!
-//! A bare WebSocket cannot be told and is closed at its moment; a held poll is answered at it. The moments are spread evenly, so
-//! nobody who takes the readers over meets a crowd.
+//! A bare WebSocket cannot be notified, so it is closed at its time. A held long poll is answered at its time. The
+//! times are spread evenly over the window, so that the servers that take over the readers see no burst of connections.
 
 use std::time::Duration;
 
@@ -17,17 +17,18 @@ use tokio::time::Instant;
 
 use crate::{http::Context, session};
 
-/// What a reader that was told has left, from its moment on, to take its subscriptions elsewhere before it is closed.
+/// Time between a reader's reconnect time and the close of its connection. The reader moves its subscriptions
+/// meanwhile.
 pub const MOVE: Duration = Duration::from_secs(1);
-/// Readers told without a pause: the others are still served.
+/// Readers notified before the task yields, so that other clients are still served.
 const TOLD_AT_ONCE: usize = 256;
 
-/// What [`drain`] is told once the server goes down.
+/// Parameters of [`drain`], set when the server shuts down.
 #[derive(Clone, Copy, Debug)]
 pub struct Drain {
-    /// Over how long the moments are spread.
+    /// Period over which the reconnect times are spread.
     pub window: Duration,
-    /// How long after its moment a reader may still show its resume ticket.
+    /// Validity of a resume ticket, counted from the reconnect time of its reader.
     pub ticket: Duration,
 }
 
@@ -36,12 +37,12 @@ enum Leaves {
     Poll(WaiterId),
 }
 
-/// Moves all readers of a shard within the window and [`MOVE`].
+/// Moves all readers of a shard to other servers. Takes the window plus [`MOVE`].
 pub async fn drain(context: &Context, drain: Drain) {
     let shard = &context.shard;
     let started = Instant::now();
     let polls = shard.waiters().into_iter().map(Leaves::Poll);
-    // A connection that answers requests ends by itself with its next answer.
+    // A connection that answers requests is closed with its next response.
     let reads = |form: Form| form != Form::Answers;
     let conns: Vec<_> =
         shard.with(|hub, sockets| hub.conns().filter(|(id, form)| reads(*form) && !sockets.is_side(*id)).collect());
@@ -72,7 +73,7 @@ pub async fn drain(context: &Context, drain: Drain) {
             Leaves::Poll(id) => shard.wake(id),
         }
     }
-    // Who was just being accepted when all began.
+    // Close connections that were being accepted when the drain began.
     tokio::time::sleep_until(started + drain.window + MOVE).await;
     shard.waiters().into_iter().for_each(|id| shard.wake(id));
     for (id, form) in shard.with(|hub, _| hub.conns().filter(|(_, form)| reads(*form)).collect::<Vec<_>>()) {

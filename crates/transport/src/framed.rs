@@ -1,4 +1,5 @@
-//! What carries datagrams where none get through: TCP streams on the number of a port of UDP, for the clients of TURN and of ICE.
+//! Datagrams over TCP, for networks that block UDP. TURN and ICE clients connect by TCP to the same port number as
+//! by UDP.
 
 use std::{
     cell::{Cell, RefCell},
@@ -22,29 +23,31 @@ use crate::{
     listener::set_options,
 };
 
-/// What waits for one client; beyond, datagrams are lost, as on any full link.
+/// Maximum bytes queued for one client. When the queue is full, further datagrams are dropped, as on any congested
+/// path.
 const WAITING_BYTES_MAX: usize = 256 << 10;
-/// Attempts to find one number that is free for datagrams and for streams.
+/// Maximum number of attempts to find a port that is free for both UDP and TCP.
 const PORT_ATTEMPTS: usize = 32;
-/// Pause after the kernel has refused a connection (out of descriptors, say).
+/// Pause after a failed accept, for example if the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A socket for datagrams, with so much room for what has come and for what is to go, in bytes.
+/// Binds a UDP socket. `room` is the size of its receive buffer and of its send buffer, in bytes.
 ///
-/// Errors: the address is taken, or not ours.
+/// Errors: the address is in use, or does not belong to this machine.
 pub fn bind_datagrams(address: SocketAddr, room: usize) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address)?;
     socket.set_nonblocking(true)?;
     let options = socket2::SockRef::from(&socket);
-    // As much as the system allows is enough.
+    // The kernel may grant smaller buffers; that is not an error.
     let _ = options.set_recv_buffer_size(room);
     let _ = options.set_send_buffer_size(room);
     Ok(socket)
 }
 
-/// The same, and a socket for streams at the same address; port 0 takes a number that is free for both.
+/// Binds a UDP socket like [`bind_datagrams`], and a TCP listener on the same address. Port 0 takes a port that is
+/// free for both.
 ///
-/// Errors: the address is taken, or not ours.
+/// Errors: the address is in use, or does not belong to this machine.
 pub fn bind(address: SocketAddr, room: usize) -> io::Result<(UdpSocket, StdListener)> {
     let mut attempts = 0;
     loop {
@@ -59,7 +62,8 @@ pub fn bind(address: SocketAddr, room: usize) -> io::Result<(UdpSocket, StdListe
     }
 }
 
-/// Accepts clients until it is dropped. Who is one too many is not told: there is no message for it before a request.
+/// Accepts clients until the task is dropped. A client above the connection limit is disconnected without an error,
+/// because the protocols have no error message before the first request.
 pub async fn accept(listener: TcpListener, limits: &Arc<Limits>, begin: impl Fn(TcpStream, SocketAddr, Permit)) {
     loop {
         match listener.accept().await {
@@ -77,7 +81,7 @@ pub async fn accept(listener: TcpListener, limits: &Arc<Limits>, begin: impl Fn(
     }
 }
 
-/// What is to be sent on one stream.
+/// Send queue of one stream.
 #[derive(Default)]
 pub struct Outgoing {
     waiting: RefCell<BytesMut>,
@@ -85,17 +89,17 @@ pub struct Outgoing {
     is_over: Cell<bool>,
 }
 
-/// What becomes of a message that finds no room.
+/// What happens to a message when the queue is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fullness {
-    /// It is lost.
+    /// The message is dropped.
     Loses,
-    /// The stream is over: an answer is not lost on it.
+    /// The stream is closed, because responses must not be dropped.
     Ends,
 }
 
 impl Outgoing {
-    /// One message, in parts. False if there is no room.
+    /// Queues one message, given in parts. Returns false if the queue is full.
     pub fn push(&self, parts: &[&[u8]], fullness: Fullness) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         let length: usize = parts.iter().map(|part| part.len()).sum();
@@ -109,14 +113,15 @@ impl Outgoing {
         has_room
     }
 
+    /// Ends the stream. Queued messages are dropped.
     pub fn end(&self) {
         self.is_over.set(true);
         self.changed.notify_one();
     }
 
-    /// Writes what there is until the stream breaks or is over.
+    /// Writes queued messages until the stream fails or ends.
     ///
-    /// Errors: why it has ended; `TimedOut` if it takes nothing for `longest`.
+    /// Errors: the reason of the end; `TimedOut` if a write takes longer than `longest`.
     pub async fn write(&self, mut stream: impl AsyncWrite + Unpin, longest: Duration) -> io::Result<()> {
         loop {
             let waiting = self.waiting.take();

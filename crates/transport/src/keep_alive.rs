@@ -1,14 +1,15 @@
-//! HTTP/1.1 connections on the event loop: while a long poll waits and between two polls, without hyper.
+//! HTTP/1.1 connections on the event loop, without hyper: while a long poll waits, and between two polls.
 //!
 //! ```text
-//!   hyper ── a long poll finds nothing ──► Polling ── a publication, or its time is over ──► Sending ──┐
-//!     ▲                                       ▲                                                 ▲      │ all of the
-//!     │                                       └── it waits ── Answering ── there is an answer ──┘      │ answer has left
-//!     │                                                          ▲                                     ▼
-//!     └── any other request, or only a part of one ── Idle ── a GET that reads channels ◄───────── Idle
+//!   hyper ── a long poll finds nothing ──► Polling ── a publication, or the deadline ──► Sending ──┐ the response
+//!     ▲                                       ▲                                             ▲      │ has been sent
+//!     │                                       └── no data ── Answering ── response is ready ┘      │
+//!     │                                                          ▲                                 ▼
+//!     │                                                          └── a GET that reads channels ─ Idle
+//!     └── any other request, or an incomplete request ─────────────────────────────────────────────┘
 //! ```
 //!
-//! A waiting poll costs a few hundred bytes here; a connection of hyper with its buffers and its task costs over twenty thousand.
+//! A waiting poll needs a few hundred bytes here. A hyper connection with its buffers and its task needs over 20,000.
 
 use std::{
     cell::RefCell,
@@ -35,28 +36,28 @@ use crate::{
     websocket::{EventLoop, Talk},
 };
 
-/// Bytes of later requests that are kept while one is answered; beyond, nothing is read.
+/// Maximum bytes of later requests buffered while one request is answered. Above it, the connection is not read.
 const UNREAD_BYTES_MAX: usize = 16 * 1024;
 
-/// An HTTP/1.1 connection of the event loop.
+/// An HTTP/1.1 connection on the event loop.
 pub(crate) struct HttpConnection {
     served: Rc<Served>,
     state: State,
-    /// The connection ends with the answer to this request.
+    /// True if the connection closes after the response to the current request.
     closes: bool,
-    /// A publication came while the poll was looking for one.
+    /// True if a publication arrived while the poll was reading history.
     was_woken: bool,
-    /// Headers that the answer has besides its own.
+    /// Headers that are added to those of the response itself.
     more: Option<Box<HeaderMap>>,
-    /// What came after the request that is being answered.
+    /// Bytes received after the request that is being answered.
     unread: Vec<u8>,
-    /// When the state ends by itself.
+    /// Deadline of the current state.
     until: Instant,
-    /// When [`Alarms`] reports this connection; never later than `until`.
+    /// Time at which [`Alarms`] reports this connection; never later than `until`.
     alarm: Option<Instant>,
 }
 
-/// A connection that leaves the event loop.
+/// Parts of a connection that leaves the event loop.
 struct Taken {
     fd: OwnedFd,
     tls: Option<Box<Session>>,
@@ -65,19 +66,20 @@ struct Taken {
 }
 
 enum State {
-    /// Waits for a request, for `limits.header_timeout`.
+    /// The connection waits for a request, for at most `limits.header_timeout`.
     Idle,
     /// A request is being answered.
     Answering,
-    /// A long poll waits.
+    /// A long poll waits for a publication.
     Polling(Box<Poll>),
-    /// The client has not taken all of the answer yet; it has `limits.write_timeout`.
+    /// The client has not read the whole response yet. It must read some of it within `limits.write_timeout`.
     Sending,
 }
 
 impl HttpConnection {
-    /// A connection whose request is being answered: with the headers of `head` besides its own. `unread` came after the request, and the
-    /// connection `closes` with the answer.
+    /// Creates a connection whose request is being answered. The response gets the headers of `head` in addition to
+    /// its own. `unread` are the bytes received after the request. If `closes` is true, the connection closes after
+    /// the response.
     pub(crate) fn new(served: Rc<Served>, head: Response, unread: &[u8], closes: bool) -> Self {
         Self {
             served,
@@ -95,7 +97,7 @@ impl HttpConnection {
         matches!(self.state, State::Idle)
     }
 
-    /// True if no more should be read before the request is answered.
+    /// Returns true if the connection should not be read until the request is answered.
     pub(crate) fn is_full(&self) -> bool {
         self.unread.len() > UNREAD_BYTES_MAX
     }
@@ -104,7 +106,7 @@ impl HttpConnection {
         self.unread.capacity()
     }
 
-    /// Memory of the connection in bytes, as far as it is its own.
+    /// Returns the memory of the connection in bytes, without memory that it shares with others.
     pub(crate) fn bytes(&self) -> usize {
         let poll = if let State::Polling(poll) = &self.state { size_of::<Poll>() + poll.bytes() } else { 0 };
         size_of::<Self>() + self.unread.capacity() + poll
@@ -115,7 +117,8 @@ fn boxed(more: HeaderMap) -> Option<Box<HeaderMap>> {
     (!more.is_empty()).then(|| Box::new(more))
 }
 
-/// When connections are to be looked at again: one entry for each, which moves only when it is due or has become too late.
+/// Timers of the connections. Each connection has at most one entry. The entry moves only when it has fired, or if
+/// it would fire too late.
 #[derive(Default)]
 pub(crate) struct Alarms {
     due: RefCell<BTreeSet<(Instant, ConnId)>>,
@@ -134,7 +137,7 @@ impl Alarms {
         }
     }
 
-    /// Returns the next connection that is due. For one task.
+    /// Waits until a connection is due, and returns it. Only one task may call it.
     async fn next(&self) -> ConnId {
         loop {
             let first = self.due.borrow().first().copied();
@@ -155,7 +158,7 @@ impl Alarms {
 }
 
 impl EventLoop {
-    /// Takes over a connection of hyper whose long poll waits.
+    /// Takes over a connection from hyper whose long poll waits.
     pub(crate) async fn adopt_poll(
         self: &Rc<Self>,
         fd: OwnedFd,
@@ -175,18 +178,18 @@ impl EventLoop {
         self.shard().turn();
     }
 
-    /// Answers polls that a publication has woken, until the task is dropped.
+    /// Answers the polls that a publication has woken, until the task is dropped.
     pub(crate) async fn answer_woken(self: Rc<Self>) {
         loop {
             for id in self.shard().woken().await {
                 self.woken(id);
             }
-            // Not more than one round of polls before connections are read again.
+            // Answer one round of polls, then let the connections be read.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Ends what has taken too long, until the task is dropped.
+    /// Handles the timeouts of connections until the task is dropped.
     pub(crate) async fn keep_time(self: Rc<Self>) {
         loop {
             let id = self.alarms.next().await;
@@ -194,13 +197,13 @@ impl EventLoop {
         }
     }
 
-    /// Closes the connections that wait for a request: the server drains.
+    /// Closes the connections that wait for a request, because the server drains.
     pub(crate) fn close_idle(&self) {
         let idle = self.shard().sockets().idle_http();
         idle.into_iter().for_each(|id| self.end(id));
     }
 
-    /// Bytes have come.
+    /// Handles received bytes.
     pub(crate) fn http_received(self: &Rc<Self>, id: ConnId, bytes: &[u8]) {
         let is_full = {
             let mut sockets = self.shard().sockets();
@@ -214,7 +217,7 @@ impl EventLoop {
         }
     }
 
-    /// Room to write was used: the answer may have left now.
+    /// Handles room in the send buffer of the socket. If the whole response has been sent, serves the next request.
     pub(crate) fn http_sent(self: &Rc<Self>, id: ConnId) {
         let has_left = self.shard().with(|hub, sockets| {
             let is_sending = sockets.http(id).is_some_and(|http| matches!(http.state, State::Sending));
@@ -226,7 +229,7 @@ impl EventLoop {
         }
     }
 
-    /// Answers the requests that have come, one after the other, as long as each is answered at once.
+    /// Answers the received requests in order, as long as each is answered without waiting.
     fn serve(self: &Rc<Self>, id: ConnId) {
         loop {
             let (unread, served) = {
@@ -277,16 +280,16 @@ impl EventLoop {
                 let Some(Taken { fd, tls, permit, .. }) = self.take(id) else { return };
                 self.adopt_stream(fd, tls, stream, response, permit).await;
             }
-            // Not reached: a simple request asks for no upgrade.
+            // Unreachable: a `SimpleRequest` never asks for an upgrade.
             Some(Handover::WebSocket(_)) => self.end(id),
         }
     }
 
-    /// Lets a poll wait, unless there is something to say by now.
+    /// Makes a poll wait, unless it can be answered now.
     async fn wait(self: &Rc<Self>, id: ConnId, mut poll: Box<Poll>) {
         loop {
             self.shard().wait_conn(id, &poll.channels());
-            // The look comes after the wait has begun: a publication in between is seen by the one or the other.
+            // Start the wait before reading history, so that no publication in between is missed.
             match poll.look(self.context()).await {
                 Ok(Some(response)) => return self.answer(id, response),
                 Err(error) => return self.refuse(id, &error),
@@ -302,7 +305,7 @@ impl EventLoop {
         }
     }
 
-    /// A publication has come for the poll of this connection.
+    /// Handles a publication for the poll of this connection.
     fn woken(self: &Rc<Self>, id: ConnId) {
         let Some(mut poll) = self.take_poll(id) else {
             if let Some(http) = self.shard().sockets().http(id) {
@@ -321,7 +324,7 @@ impl EventLoop {
         self.serve(id);
     }
 
-    /// Takes the poll that waits; its request is being answered from now on.
+    /// Takes the waiting poll out of the connection and sets the state to [`State::Answering`].
     fn take_poll(&self, id: ConnId) -> Option<Box<Poll>> {
         let mut sockets = self.shard().sockets();
         let http = sockets.http(id)?;
@@ -334,7 +337,8 @@ impl EventLoop {
         }
     }
 
-    /// Runs a step of a connection at once if it needs not wait, else as a task, after which the next request has its turn.
+    /// Runs a step of a connection: at once if it completes without waiting, otherwise as a task. The task then
+    /// serves the next request.
     fn start(self: &Rc<Self>, id: ConnId, step: impl Future<Output = ()> + 'static) {
         let mut step = Box::pin(step);
         if step.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) == TaskPoll::Ready(()) {
@@ -354,7 +358,7 @@ impl EventLoop {
         self.answer(id, problem(error));
     }
 
-    /// Sends the answer to the request of this connection.
+    /// Sends the response to the request of this connection.
     fn answer(self: &Rc<Self>, id: ConnId, response: Response) {
         let is_draining = self.context().is_draining();
         let left = self.shard().with(|hub, sockets| {
@@ -395,7 +399,7 @@ impl EventLoop {
         }
     }
 
-    /// The time of this connection's state may be over.
+    /// Handles a timer of this connection: ends its state if the deadline has passed, or sets the timer again.
     fn alarm(self: &Rc<Self>, id: ConnId) {
         let mut sockets = self.shard().sockets();
         let Some(http) = sockets.http(id) else { return };
@@ -419,7 +423,7 @@ impl EventLoop {
         }
     }
 
-    /// Closes the connection. What its client has not taken is lost.
+    /// Closes the connection. Bytes that the client has not read are dropped.
     fn end(&self, id: ConnId) {
         self.shard().with(|hub, sockets| {
             hub.disconnect(id);
@@ -427,7 +431,7 @@ impl EventLoop {
         });
     }
 
-    /// Takes the connection out of the event loop.
+    /// Removes the connection from the event loop and returns its parts.
     fn take(&self, id: ConnId) -> Option<Taken> {
         let (socket, member) = self.shard().with(|hub, sockets| {
             let taken = sockets.take_socket(id);
@@ -438,7 +442,7 @@ impl EventLoop {
         Some(Taken { fd: socket.fd, tls: socket.tls, permit: member.into_permit(), served: http.served.clone() })
     }
 
-    /// Gives the connection to hyper, which judges the request that `unread` begins with.
+    /// Hands the connection back to hyper, which handles the request at the start of `unread`.
     fn hand_back(self: &Rc<Self>, id: ConnId, unread: &[u8]) {
         let Some(Taken { fd, tls, permit, served }) = self.take(id) else { return };
         let Ok(tcp) = TcpStream::from_std(fd.into()) else { return };

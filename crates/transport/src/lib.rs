@@ -1,9 +1,12 @@
-//! Sockets. One channel URL, six ways to read it; each way is a file or folder.
+//! Transports: client sockets and the protocols on them. A channel has one URL and can be read in six ways; each way
+//! is a file or folder.
 //!
-//! A transport decides nothing about delivery: it reads bytes, asks the [`millrace_node::Shard`], and gives its hub somewhere to write.
-//! HTTP is hyper's; after an upgrade the descriptor leaves it for this crate's own event loop ([`websocket`]), inside the same thread.
+//! A transport makes no delivery decisions. It reads bytes, calls the [`millrace_node::Shard`], and gives the hub a
+//! connection to write to. hyper handles HTTP. After an upgrade the file descriptor leaves hyper for this crate's
+//! own event loop ([`websocket`]), in the same thread.
 //!
-//! Read first: [`http::Context`] (what a request can reach), [`sockets`] (the only place that writes), [`TRANSPORTS`].
+//! Read first: [`http::Context`] (everything that a request handler can use), [`sockets`] (the only place that
+//! writes), [`TRANSPORTS`].
 
 pub mod access;
 pub mod admin;
@@ -47,5 +50,5 @@ pub use udp::bind as bind_udp;
 /// A shard whose connections are real sockets.
 pub type Shard = millrace_node::Shard<Sockets>;
 
-/// Every transport that can read a channel, by the name used in metrics and tests.
+/// Every transport that can read a channel, with the name used in metrics and tests.
 pub const TRANSPORTS: &[millrace_node::Transport] = &millrace_node::Transport::ALL;

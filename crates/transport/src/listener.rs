@@ -1,4 +1,5 @@
-//! Accepting connections: one listener per shard on the same port, so that the kernel spreads them and none changes threads.
+//! Accepts connections. Each shard has its own listener on the same port, so that the kernel distributes the
+//! connections and no connection changes its thread.
 
 use std::{
     cell::{Cell, RefCell},
@@ -43,43 +44,48 @@ use crate::{
     websocket::EventLoop,
 };
 
-/// What an HTTP/2 client says first. Source: RFC 9113, section 3.4.
+/// First bytes of an HTTP/2 client. Source: RFC 9113, section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Streams of one HTTP/2 connection: enough for the tabs of one browser, few enough that one client cannot take everything.
+/// Maximum number of streams per HTTP/2 connection. It is enough for the tabs of one browser, and low enough that
+/// one client cannot take all capacity.
 const HTTP2_STREAMS_MAX: u32 = 256;
-/// What one HTTP/2 connection may send ahead of being read, and what waits of one answer before more of it is made.
+/// Flow-control window of an HTTP/2 connection and of each of its streams, in bytes. It limits how far the client
+/// can send ahead of the server's reads.
 const HTTP2_WINDOW_BYTES: u32 = 256 * 1024;
+/// Maximum bytes buffered per HTTP/2 response before the server produces more of it.
 const HTTP2_SEND_BYTES_MAX: usize = 64 * 1024;
-/// Streams that a client may open and reset faster than they are taken ("rapid reset"); beyond, the connection ends.
-/// Source: CVE-2023-44487; RFC 9113, section 10.5.
+/// Maximum number of streams that a client may open and reset before the server has accepted them ("rapid reset").
+/// Above it, the connection is closed. Source: CVE-2023-44487; RFC 9113, section 10.5.
 const HTTP2_RESETS_MAX: usize = 64;
-/// Largest head of a request: a hundred channels with the longest names, and again with their positions, fit.
+/// Maximum size of a request head in bytes. The names of a hundred channels with their positions fit, twice, even if
+/// the names have the maximum length.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Unsent bytes that the kernel may hold per WebSocket or stream; the rest waits in the shared log.
-/// Measured: docs/adr/0003; without it a deep send queue does not recover from a stall.
+/// Maximum unsent bytes in the kernel per WebSocket or stream; the rest of the backlog stays in the shared log.
+/// Without this limit, a deep send queue does not recover from a stall (measured in docs/adr/0003).
 const NOTSENT_LOWAT_BYTES: u32 = 16 * 1024;
-/// While memory is short, whoever takes nothing for a heartbeat and has more than this waiting is cut off.
+/// While memory is short, a client is disconnected if it has read nothing for one heartbeat interval and more than
+/// this many bytes are queued for it.
 const STUCK_BYTES_MAX: usize = 16 * 1024;
-/// Pause after the kernel has refused a connection (out of descriptors, say).
+/// Pause after a failed accept, for example if the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A bound socket of one shard.
+/// A bound listening socket of one shard.
 pub struct Listener {
     socket: StdListener,
     tls: Option<watch::Receiver<tls::Settings>>,
 }
 
 impl Listener {
-    /// Binds one listener per shard on the same port; port 0 takes a free one.
+    /// Binds one listener per shard on the same port. Port 0 takes a free port.
     ///
-    /// Errors: the address is taken, or not ours.
+    /// Errors: the address is in use, or does not belong to this machine.
     pub fn bind(address: SocketAddr, shards: usize) -> io::Result<Vec<Listener>> {
         let mut address = address;
         let mut listeners = Vec::with_capacity(shards);
         for _ in 0..shards {
             let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
             socket.set_reuse_address(true)?;
-            // A single shard does not share its port: a second server on it shall be an error, not a surprise.
+            // A single shard does not share its port, so that starting a second server on the same port fails.
             socket.set_reuse_port(shards > 1)?;
             socket.bind(&address.into())?;
             socket.listen(4096)?;
@@ -91,7 +97,7 @@ impl Listener {
         Ok(listeners)
     }
 
-    /// Speaks TLS, by whatever settings hold when a connection arrives.
+    /// Enables TLS. Each connection uses the settings that are current when it arrives.
     pub fn with_tls(self, settings: watch::Receiver<tls::Settings>) -> Self {
         Self { tls: Some(settings), ..self }
     }
@@ -101,9 +107,10 @@ impl Listener {
     }
 }
 
-/// Serves one shard: connections, datagrams, turns and heartbeats, until `stop` is there. Must run inside a `LocalRuntime` or a `LocalSet`.
+/// Serves one shard until `stop` completes: connections, datagrams, turns of the shard and heartbeats. Must run
+/// inside a `LocalRuntime` or a `LocalSet`.
 ///
-/// Errors: the runtime cannot take the listener over, or watch the shard's sockets.
+/// Errors: the runtime cannot take over the listener, or cannot watch the shard's sockets.
 pub async fn serve(
     context: Rc<Context>,
     listener: Listener,
@@ -128,7 +135,7 @@ pub async fn serve(
     }
     tasks.push(spawn_local(tick(context.clone(), Ticks::every(Duration::from_secs(1))?)));
     tasks.push(spawn_local(access::end_revoked(context.clone())));
-    // Polled with every wake of this thread: of all tasks, the one that has most of them.
+    // The event loop is polled in this task and first, because it is woken more often than any other task.
     let ended = tokio::select! {
         biased;
         ended = event_loop.run() => ended,
@@ -138,7 +145,7 @@ pub async fn serve(
     ended
 }
 
-/// Accepts until the server drains; then it only keeps what is open.
+/// Accepts connections until the server drains, then moves the readers to other servers.
 async fn accept(
     context: Rc<Context>,
     event_loop: Rc<EventLoop>,
@@ -182,7 +189,8 @@ async fn accept(
     std::future::pending().await
 }
 
-/// Once a second: heartbeats, dead peers, and the figures that are too dear to keep current.
+/// Once per second: sends heartbeats, closes dead connections, and updates the metrics that are too expensive to
+/// keep current.
 async fn tick(context: Rc<Context>, every_second: Ticks) {
     let started = tokio::time::Instant::now();
     let mut census = Census::default();
@@ -203,7 +211,7 @@ async fn tick(context: Rc<Context>, every_second: Ticks) {
     }
 }
 
-/// A connection whose client has to prove by a handshake that it can keep a secret.
+/// Serves a connection of a TLS listener, after its handshake.
 async fn secured(
     context: Rc<Context>,
     event_loop: Rc<EventLoop>,
@@ -237,14 +245,14 @@ async fn secured(
     }
 }
 
-/// Somebody has typed `http://`.
+/// Answers a client that uses `http://` on a TLS port with an explanation.
 async fn send_to_https(mut stream: TcpStream) {
     const BODY: &str = "This port speaks TLS: use https:// (or wss://) in front of the same address.\n";
     let length = BODY.len();
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{BODY}"
     );
-    // It fits into the buffer of a fresh socket.
+    // The response fits into the send buffer of a new socket.
     if stream.write_all(answer.as_bytes()).await.is_ok()
         && let Ok(stream) = stream.into_std()
     {
@@ -286,7 +294,7 @@ pub(crate) async fn serve_http1(
 ) {
     let (limits, header_timeout) = (context.limits.clone(), context.config().header_timeout);
     if let Err(error) = http1(context, event_loop, stream, header_timeout, served.clone(), permit).await {
-        // A client that has been answered may be silent for so long.
+        // Count only a client that has sent no request at all. After a request a client may be idle for this long.
         if error.is_timeout() && served.requests.get() == 0 {
             limits.count(Limit::HeaderTimeout);
         }
@@ -310,7 +318,8 @@ async fn http1(
             let (context, next) = (context.clone(), next.clone());
             let is_last = served.take(&mut request, &context.limits);
             let closes = is_last || asks_to_close(request.headers());
-            // Boxed: what a request needs is held while it is answered, not as long as its connection is open.
+            // Boxed, so that the memory for a request is held only while the request is answered, not for the whole
+            // connection.
             Box::pin(async move {
                 let (mut response, handover) = route(context, request).await;
                 if is_last && handover.is_none() {
@@ -318,7 +327,8 @@ async fn http1(
                 }
                 if let Some(handover) = handover {
                     *next.borrow_mut() = Some(Next { handover, head: response, closes });
-                    // hyper shall not answer this one: whoever hears the head already reads.
+                    // Keep hyper from sending this response. The event loop sends the head, and only after the
+                    // connection is a reader.
                     return std::future::pending().await;
                 }
                 Ok::<Response, Infallible>(response)
@@ -329,7 +339,8 @@ async fn http1(
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
-        // Who has asked for all it wants may say so, and is answered. What goes on has left hyper, and ends with it.
+        // A client may close its sending side after its last request and still gets the response. Streams and
+        // WebSockets have left hyper by then; they end when the client closes its side.
         .half_close(true)
         .serve_connection(
             TokioIo::new(Patient::new(stream, context.limits.clone(), context.config().write_timeout)),
@@ -341,7 +352,7 @@ async fn http1(
     loop {
         tokio::select! {
             served = std::future::poll_fn(|cx| match connection.poll_without_shutdown(cx) {
-                // All earlier answers have left: the socket is free.
+                // All earlier responses have been sent, so the socket can leave hyper.
                 Poll::Pending if next.borrow().is_some() && !unsent.get() => Poll::Ready(Ok(())),
                 served => served,
             }) => {
@@ -356,13 +367,14 @@ async fn http1(
     }
     let next = next.borrow_mut().take();
     if next.is_none() && is_tls {
-        // That nothing more comes is said in TLS, too: a connection that just ends could have been cut by anybody.
+        // End the TLS session explicitly (`close_notify`). Otherwise the client cannot tell a regular end from a
+        // truncation by an attacker.
         let mut stream = connection.into_parts().io.into_inner();
         let _ = tokio::time::timeout(header_timeout, stream.shutdown()).await;
         return Ok(());
     }
     if let Some(Next { handover, head, closes }) = next {
-        // Nothing of hyper stays with the connection: its buffers cost more than all the rest.
+        // Free all state of hyper: its buffers need more memory than the rest of the connection.
         let parts = connection.into_parts();
         let tls::Parts { tcp, tls, head: unread } = parts.io.into_inner().into_inner().into_parts();
         let mut rest = BytesMut::with_capacity(parts.read_buf.len() + unread.len());
@@ -388,16 +400,16 @@ async fn http1(
     Ok(())
 }
 
-/// What a connection goes on with after hyper.
+/// How a connection continues after it has left hyper.
 struct Next {
     handover: Handover,
-    /// The head of the answer as far as it is known.
+    /// Head of the response, as far as it is known.
     head: Response,
-    /// Ends with the answer, if it is one with an end.
+    /// True if the connection closes after the response, if the response has an end.
     closes: bool,
 }
 
-/// Source: RFC 9112, section 9.6.
+/// Returns true if the request has `Connection: close`. Source: RFC 9112, section 9.6.
 fn asks_to_close(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case("close"))
@@ -456,12 +468,12 @@ async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<Served>) ->
     }
 }
 
-/// Who uses one HTTP connection, and what they have asked for.
+/// Client of one HTTP connection, and the number of its requests.
 pub(crate) struct Served {
     guest: Arc<Guest>,
-    /// Who the client's certificate says it is.
+    /// Subject of the client's certificate.
     subject: Option<tls::PeerSubject>,
-    /// Each request says whom it is for.
+    /// True if the peer is a trusted proxy. Then a header of each request names the client.
     is_proxy: bool,
     requests: Cell<u64>,
     requests_max: u64,
@@ -473,7 +485,8 @@ impl Served {
         Self { guest, subject, is_proxy, requests: Cell::default(), requests_max }
     }
 
-    /// One more request, which is told whose it is. True if it is the last.
+    /// Counts a request and attaches the client's identity to it. Returns true if it is the last request of the
+    /// connection.
     pub(crate) fn take<B>(&self, request: &mut Request<B>, limits: &Limits) -> bool {
         request.extensions_mut().insert(self.guest.clone());
         if self.is_proxy {
@@ -495,13 +508,13 @@ impl Served {
     }
 }
 
-/// What is sent leaves at once, and little of it waits in the system.
+/// Disables Nagle's algorithm, so that data is sent at once, and limits the unsent bytes in the kernel.
 pub fn set_options(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(NOTSENT_LOWAT_BYTES);
 }
 
-/// Tasks stay on this thread.
+/// Executor that spawns tasks on the current thread.
 #[derive(Clone, Copy)]
 struct LocalExecutor;
 

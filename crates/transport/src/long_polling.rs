@@ -1,7 +1,7 @@
-//! Long polling: an answer that waits until there is something to say.
+//! Long polling: the response is held until there is a publication, or until a deadline.
 //!
-//! A poll that finds nothing becomes a [`Poll`]. Over HTTP/1.1 the event loop keeps it beside the connection ([`crate::keep_alive`]); over
-//! HTTP/2 and HTTP/1.0 a task holds it ([`Poll::hold`]).
+//! A poll that finds nothing becomes a [`Poll`]. Over HTTP/1.1 the event loop stores it beside the connection
+//! ([`crate::keep_alive`]). Over HTTP/2 and HTTP/1.0 a task holds it ([`Poll::hold`]).
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,31 +17,32 @@ use crate::{
     polling::{self, Read},
 };
 
-/// Makes the answer from what was read.
+/// Encodes the response from the publications that were read.
 pub type Answer = fn(Read, &Ask, Wanted) -> Response;
 
 /// A long poll that has found nothing yet.
 pub struct Poll {
     caller: Caller,
-    /// Each channel starts at the position up to which nothing was found.
+    /// The read request. Each channel starts at the position up to which the poll has found nothing.
     ask: Ask,
     wanted: Wanted,
     answer: Answer,
-    /// When it is answered with `204`: after `wait`, at most the server's limit, and no later than its token expires.
+    /// Time at which the poll is answered with `204`: after the requested wait, but not later than the server's
+    /// limit or the expiry of the token.
     pub deadline: Instant,
     _seat: Option<Box<Seat>>,
     _open: Open,
 }
 
-/// What the first look of a long poll has come to.
+/// Result of the first read of a long poll.
 pub enum Begun {
     Answered(Response),
     Waits(Box<Poll>),
 }
 
-/// Reserves a reader's slot, looks once, and returns the answer or the poll that waits.
+/// Reserves a reader's slot and reads once. Returns the response, or the poll that waits.
 ///
-/// Errors: as [`Context::admit`], and the engine's.
+/// Errors: those of [`Context::admit`] and of the engine.
 pub async fn begin(
     context: &Context,
     parts: &Parts,
@@ -69,38 +70,40 @@ impl Poll {
         self.ask.channels.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Reads once. Returns the answer, or `None` if there is nothing yet and the server does not drain.
+    /// Reads once. Returns the response. Returns `None` if there is nothing yet, unless the server drains.
     ///
-    /// Errors: the engine's.
+    /// Errors: those of the engine.
     pub async fn look(&mut self, context: &Context) -> Result<Option<Response>, Error> {
         let read = polling::read(&context.shard, &self.ask, &self.ask.channels).await?;
         if !read.is_empty() || context.is_draining() {
             return Ok(Some((self.answer)(read, &self.ask, self.wanted)));
         }
-        // `now` and times have become positions; policy `latest` may have moved on without anything to say.
+        // Start values such as `now` or a time have become positions. With policy `latest`, a position can also
+        // advance without a publication for this reader.
         self.ask.channels = read.ends();
         Ok(None)
     }
 
-    /// Reads after a wake.
+    /// Reads again after a wake-up.
     ///
-    /// Errors: [`millrace_protocol::Code::Unauthorized`] if the token was revoked; the engine's.
+    /// Errors: [`millrace_protocol::Code::Unauthorized`] if the token has expired or was revoked; those of the
+    /// engine.
     pub async fn look_again(&mut self, context: &Context) -> Result<Option<Response>, Error> {
         context.access.check_lasts(&self.caller)?;
         self.look(context).await
     }
 
-    /// Returns the answer to a poll whose time is over.
+    /// Returns the response to a poll whose deadline has passed.
     pub fn nothing(&self) -> Response {
         (self.answer)(Read::nothing(&self.ask.channels), &self.ask, self.wanted)
     }
 
-    /// Waits inside a task.
+    /// Waits for the result inside a task, until the deadline.
     ///
-    /// Errors: as [`Poll::look_again`].
+    /// Errors: those of [`Poll::look_again`].
     pub async fn hold(mut self: Box<Self>, context: &Context) -> Result<Response, Error> {
         loop {
-            // The look comes after the wait has begun: a publication in between is seen by the one or the other.
+            // Start the wait before reading history, so that no publication in between is missed.
             let waiting = context.shard.wait(&self.channels());
             if let Some(response) = self.look(context).await? {
                 return Ok(response);
@@ -115,14 +118,14 @@ impl Poll {
         }
     }
 
-    /// Memory beside the poll itself, in bytes.
+    /// Returns the memory that the poll uses in addition to its own size, in bytes.
     pub fn bytes(&self) -> usize {
         self.ask.channels.capacity() * size_of::<(ChannelName, Option<millrace_protocol::Since>)>()
             + self._seat.as_ref().map_or(0, |_| size_of::<Seat>())
     }
 }
 
-/// Counts a poll as an open connection of its transport.
+/// Counts a poll as an open connection of its transport, until it is dropped.
 struct Open(Arc<Metrics>);
 
 impl Open {

@@ -1,4 +1,4 @@
-//! Polling: one answer with what there is now.
+//! Polling: returns the publications that are available now.
 
 use http::StatusCode;
 use millrace_delivery::{Page, PageLimit};
@@ -15,24 +15,24 @@ use crate::{
     range,
 };
 
-/// Publications of one answer, unless it says how many.
+/// Default maximum number of publications in one response.
 const LIMIT: usize = 100;
-/// Most payload bytes of one answer (one publication may always be larger).
+/// Maximum payload bytes of one response. A single publication may be larger.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-/// What has been read for one answer: one entry per channel.
+/// Result of a read for one response: one entry per channel.
 pub struct Read(Vec<Found>);
 
 struct Found {
     channel: ChannelName,
-    /// Go on from here.
+    /// Position from which the client continues.
     end: Position,
     more: bool,
     gap: Option<Gap>,
     publications: Vec<Publication>,
 }
 
-/// Answers with what there is: without `since` the newest publication, else all after it.
+/// Answers with the available publications: without `since` the newest one, otherwise all after `since`.
 pub async fn answer(context: &Context, ask: &Ask, wanted: Wanted) -> Result<Response, Error> {
     context.shard.metrics.opened(Transport::Polling, 1);
     let read = read(&context.shard, ask, &ask.channels).await;
@@ -40,7 +40,7 @@ pub async fn answer(context: &Context, ask: &Ask, wanted: Wanted) -> Result<Resp
     Ok(read?.into_response(ask, wanted))
 }
 
-/// Reads every channel after its start; `None` gives the newest publication.
+/// Reads every channel after its start; a start of `None` returns the newest publication.
 pub async fn read(shard: &Shard, ask: &Ask, starts: &[(ChannelName, Option<Since>)]) -> Result<Read, Error> {
     let mut all = Vec::with_capacity(starts.len());
     let mut limit = PageLimit { count: ask.limit.unwrap_or(LIMIT), bytes: ANSWER_BYTES_MAX };
@@ -57,7 +57,8 @@ pub async fn read(shard: &Shard, ask: &Ask, starts: &[(ChannelName, Option<Since
                 let Page { gap, publications, end, .. } = page;
                 Found { channel: channel.clone(), end, more, gap, publications }
             }
-            // The answer is full: this channel's turn comes with the next request, from where it stands.
+            // The response is full. The client reads this channel with its next request, from the position returned
+            // here.
             Some(since) => {
                 let none = PageLimit { count: 0, bytes: 0 };
                 let page = range::page(&*shard.engine, channel, *since, ask.until, ask.policy, none).await?;
@@ -77,7 +78,7 @@ pub async fn read(shard: &Shard, ask: &Ask, starts: &[(ChannelName, Option<Since
 }
 
 impl Read {
-    /// Nothing, at these positions.
+    /// Creates an empty result at these positions.
     pub fn nothing(starts: &[(ChannelName, Option<Since>)]) -> Self {
         let found = starts.iter().filter_map(|(channel, since)| {
             let Some(Since::Position(end)) = *since else { return None };
@@ -86,12 +87,12 @@ impl Read {
         Self(found.collect())
     }
 
-    /// True if there is nothing to tell.
+    /// Returns true if there is neither a publication nor a gap.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|found| found.publications.is_empty() && found.gap.is_none())
     }
 
-    /// Where to go on, per channel.
+    /// Returns the positions from which the client continues, per channel.
     pub fn ends(&self) -> Vec<(ChannelName, Option<Since>)> {
         self.0.iter().map(|found| (found.channel.clone(), Some(Since::Position(found.end)))).collect()
     }
@@ -100,7 +101,7 @@ impl Read {
         self.0.first()?.publications.last()
     }
 
-    /// Encodes the answer: `204` if there is nothing to tell.
+    /// Encodes the response; `204` if there is neither a publication nor a gap.
     pub fn into_response(self, ask: &Ask, wanted: Wanted) -> Response {
         let mut position = Vec::with_capacity(32);
         for (i, found) in self.0.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Publishing over HTTP: one publication, or a batch of lines.
+//! Publishing over HTTP: one publication, or a batch of NDJSON lines.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, header, request::Parts};
@@ -12,14 +12,14 @@ use crate::{
     http::{Context, Query, Response, json as json_answer, position_header, read_body},
 };
 
-// Names that are parsed once, not with each request.
+// Header names, parsed once instead of once per request.
 static KEY: HeaderName = HeaderName::from_static("millrace-key");
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 static TTL: HeaderName = HeaderName::from_static("millrace-ttl");
 
-/// `POST /v1/channels/{channel}`: the body is the payload.
+/// Handles `POST /v1/channels/{channel}`: publishes the body.
 ///
-/// Errors: `too_large`, `timeout`, `bad_json`, `bad_request`, and the engine's.
+/// Errors: `too_large`, `timeout`, `bad_json`, `bad_request`, and those of the engine.
 pub async fn one(
     context: &Context,
     parts: &Parts,
@@ -36,9 +36,9 @@ pub async fn one(
     Ok(answer_position(position))
 }
 
-/// `POST /v1/publish`: one publication per line; each line has its own result.
+/// Handles `POST /v1/publish`: publishes one publication per line. Each line has its own result.
 ///
-/// Errors: `too_large`, `timeout`, `too_many` lines; a bad line is an error in its result only.
+/// Errors: `too_large`, `timeout`, `too_many` lines. A bad line is an error only in its own result.
 pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
     let caller = context.caller(parts).await?;
     caller.may_anything()?;
@@ -46,7 +46,7 @@ pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
     let data = read_body(context, &parts.headers, body, context.config().batch_bytes_max).await?;
     let mut results = Vec::new();
     for line in lines(context, &data)? {
-        // A thousand lines are not published before anybody else has a turn.
+        // Let other tasks run between the lines of a large batch.
         consume_budget().await;
         results.push(match context.check_publish(parts, &caller, line.len()) {
             Ok(()) => publish_line(context, &caller, line).await,
@@ -56,7 +56,7 @@ pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
     Ok(results_answer(results))
 }
 
-/// Reads and publishes one line `{"channel", "data", ..}`.
+/// Parses and publishes one line `{"channel", "data", ..}`.
 pub async fn publish_line(context: &Context, caller: &Caller, line: &[u8]) -> Result<Position, Error> {
     let text = std::str::from_utf8(line).map_err(|_| Error::new(Code::BadJson, "a line is UTF-8"))?;
     let (channel, publication) = session::decode_publish(text)?;
@@ -65,7 +65,7 @@ pub async fn publish_line(context: &Context, caller: &Caller, line: &[u8]) -> Re
     context.shard.publish(&channel, publication.held_by(caller.holder)).await
 }
 
-/// Errors: [`Code::TooLarge`].
+/// Checks the size of a publication. Errors: [`Code::TooLarge`].
 pub fn check_size(context: &Context, publication: &NewPublication) -> Result<(), Error> {
     let max = context.config().message_bytes_max;
     if publication.data.len() > max {
@@ -74,7 +74,7 @@ pub fn check_size(context: &Context, publication: &NewPublication) -> Result<(),
     Ok(())
 }
 
-/// The lines of a batch that hold something. Errors: [`Code::TooMany`].
+/// Returns the lines of a batch that are not blank. Errors: [`Code::TooMany`].
 pub fn lines<'a>(context: &Context, data: &'a Bytes) -> Result<Vec<&'a [u8]>, Error> {
     let max = context.config().batch_lines_max;
     let lines: Vec<_> =
@@ -94,7 +94,8 @@ pub fn results_answer(results: Vec<Result<Position, Error>>) -> Response {
     json_answer(json!({ "results": results }).to_string())
 }
 
-/// Every `POST` ends here: written by hand, a JSON value that is built to be printed once costs many times as much.
+/// Encodes the response to a publish request. It is written by hand because every `POST` uses it, and building a
+/// JSON value for one use costs many times as much.
 pub fn answer_position(position: Position) -> Response {
     let mut text = Vec::with_capacity(32);
     position.write(&mut text);
@@ -103,7 +104,7 @@ pub fn answer_position(position: Position) -> Response {
     response
 }
 
-/// Key, time to live and idempotency key from the headers. Errors: `bad_request`, `too_large`.
+/// Sets key, time to live and idempotency key from the headers. Errors: `bad_request`, `too_large`.
 pub fn with_headers(headers: &HeaderMap, mut publication: NewPublication) -> Result<NewPublication, Error> {
     let text = |name: &HeaderName| -> Result<Option<&str>, Error> {
         let value = headers.get(name).map(|value| std::str::from_utf8(value.as_bytes())).transpose();
@@ -118,7 +119,8 @@ pub fn with_headers(headers: &HeaderMap, mut publication: NewPublication) -> Res
     publication.check()
 }
 
-/// What the payload is, by its content type; without a telling one, by looking. Errors: `bad_json`, `bad_request`.
+/// Returns the kind of a payload. The content type decides; if it does not determine the kind, the payload does.
+/// Errors: `bad_json`, `bad_request`.
 fn kind(headers: &HeaderMap, data: &[u8]) -> Result<Kind, Error> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim();

@@ -1,5 +1,6 @@
-//! A part of a channel's past: after `since`, up to `until`. One rule for all who read one: `until` ends a range where `since` with the
-//! same value would begin one, so ranges join.
+//! Ranges of a channel's history: after `since`, up to `until`. All code that reads a range uses the same rule:
+//! `until` ends a range where `since` with the same value would begin one. So ranges join without a hole or an
+//! overlap.
 //!
 //! Source: docs/protocol.md, "Ranges".
 
@@ -7,12 +8,13 @@ use millrace_delivery::{Page, PageLimit};
 use millrace_engine::Engine;
 use millrace_protocol::{ChannelName, Error, Position, Since, session::Policy};
 
-/// Enough to learn where a range begins.
+/// Page limit that is enough to find where a range begins.
 const ONE: PageLimit = PageLimit { count: 1, bytes: 1 };
 
-/// A page of the range; [`Page::has_more`] says whether another follows. Without `until`, all there is.
+/// Returns a page of the range. [`Page::has_more`] returns true if another page follows. Without `until`, the range
+/// ends with the newest publication.
 ///
-/// Errors: the engine's.
+/// Errors: those of the engine.
 pub async fn page(
     engine: &dyn Engine,
     channel: &ChannelName,
@@ -22,12 +24,13 @@ pub async fn page(
     limit: PageLimit,
 ) -> Result<Page, Error> {
     let Some(until) = until else { return engine.page(channel, since, policy, limit).await };
-    // Before the page is read: what is published meanwhile must not hide what `until` leaves out.
+    // Resolve `until` before the page is read. Otherwise publications in between could change the end of the range.
     let until = end_of(engine, channel, until).await?;
     Ok(engine.page(channel, since, Policy::Every, limit).await?.cut(since, until))
 }
 
-/// Where a reader from `since` stands before its first publication; what it misses there comes after that.
+/// Returns the position of a reader at `since`, before its first publication. If publications are missing there, it
+/// is the start of the gap.
 pub async fn start_of(engine: &dyn Engine, channel: &ChannelName, since: Since) -> Result<Position, Error> {
     let page = match since {
         Since::Position(at) => return Ok(at),
@@ -36,7 +39,7 @@ pub async fn start_of(engine: &dyn Engine, channel: &ChannelName, since: Since) 
     Ok(page.gap.map_or(page.start(), |gap| gap.from))
 }
 
-/// The last position of a range that ends here.
+/// Returns the last position of a range that ends at `until`.
 pub async fn end_of(engine: &dyn Engine, channel: &ChannelName, until: Since) -> Result<Position, Error> {
     match until {
         Since::Position(at) => Ok(at),

@@ -1,4 +1,5 @@
-//! Replay: a stream that ends. It reads history page by page, each when the one before it has left, and never waits for what is to come.
+//! Replay: a stream that ends. It reads history page by page and never waits for new publications. It reads a page
+//! only after the previous one has been sent.
 
 use std::{convert::Infallible, rc::Rc, sync::Arc};
 
@@ -18,22 +19,22 @@ use crate::{
     stream::{Stream, list},
 };
 
-/// What is read at once, and held for a reader who is slow.
+/// Maximum size of a page. One page is read at once, and stays in memory while the reader is slow.
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 64 * 1024 };
 
-/// The body of a replay.
+/// Body of a replay response.
 pub type Pages = LocalBoxStream<'static, Result<Frame<Bytes>, Infallible>>;
 
-/// Ranges of one or several channels, one after the other.
+/// Ranges of one or several channels, read one after the other.
 struct Replay {
     shard: Rc<Shard>,
     limits: Arc<Limits>,
     transport: Transport,
     form: Form,
     ranges: Vec<Range>,
-    /// The range that is being read.
+    /// Index of the range that is being read.
     current: usize,
-    /// Publications that may still be sent.
+    /// Maximum number of publications that may still be sent.
     left: usize,
     ended: bool,
     access: Arc<Access>,
@@ -42,14 +43,15 @@ struct Replay {
 
 struct Range {
     channel: ChannelName,
-    /// The reader has everything up to here.
+    /// Position up to which the reader has received everything.
     at: Position,
     until: Position,
 }
 
-/// The response to a reading request with `until`: `204` when there is nothing in the range, which ends an `EventSource`.
+/// Returns the response to a read request with `until`. An empty range is `204`, which stops an `EventSource`.
 ///
-/// Errors: the engine's, as long as nothing was sent. Later the stream breaks off without its end, and can be resumed.
+/// Errors: those of the engine, until the first bytes are sent. After that, the stream breaks off without its end
+/// marker, and the client can resume.
 pub async fn answer(context: &Context, stream: Stream, until: Since) -> Result<Response, Error> {
     let mut head = stream.head();
     let mut replay = Replay::open(context, &stream, until).await?;
@@ -89,7 +91,7 @@ impl Replay {
         Ok(Self { shard, limits, transport, form, ranges, current: 0, left, ended: false, access, caller })
     }
 
-    /// The next frames; `None` when there are no more.
+    /// Returns the next frames; `None` if there are no more.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         self.access.check_lasts(&self.caller)?;
         while self.current < self.ranges.len() && self.left > 0 {
@@ -120,13 +122,13 @@ impl Replay {
         Ok(None)
     }
 
-    /// As [`Replay::next`], and last of all the end.
+    /// Returns the next frames like [`Replay::next`], and finally the end marker.
     async fn next_or_end(&mut self) -> Option<Bytes> {
         if self.ended {
             return None;
         }
         match self.next().await {
-            // Broken off if too much waits for others: it can be resumed.
+            // The stream breaks off if too many bytes are queued on this node. The client can resume.
             Ok(Some(bytes)) => self.limits.charge(bytes.into()).ok(),
             Ok(None) => {
                 self.ended = true;
@@ -145,7 +147,8 @@ impl Replay {
         }
     }
 
-    /// Moves on; a form whose frames have a head of the reader's own is given it.
+    /// Advances the position in the current range. If the form needs a prefix per reader in every frame, appends the
+    /// prefix.
     fn reach(&mut self, at: Position, out: &mut Vec<u8>) {
         self.ranges[self.current].at = at;
         if self.form.has_reader_head() {
@@ -153,7 +156,7 @@ impl Replay {
         }
     }
 
-    /// Says that this was all, or where the rest begins.
+    /// Returns the end marker. It contains the positions, and `more` if the ranges were not read completely.
     fn end(&self) -> Vec<u8> {
         let (starts, many) = (self.stand(), matches!(self.form, Form::SseMany | Form::NdjsonMany));
         let mut place = json!({ "position": list(&starts, false) });
@@ -172,7 +175,7 @@ impl Replay {
         }
     }
 
-    /// Where each channel stands.
+    /// Returns the current position of each channel.
     fn stand(&self) -> Vec<Start> {
         let start = |range: &Range| Start { channel: range.channel.clone(), position: range.at, recovered: true };
         self.ranges.iter().map(start).collect()

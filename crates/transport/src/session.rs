@@ -1,5 +1,6 @@
-//! Commands of a session, whatever carries it: a WebSocket or a data channel. Most are answered at once; while one waits for the engine, those behind it wait, too, and nothing more is
-//! read: replies and effects keep the order of the commands.
+//! Commands of a session, over a WebSocket or a data channel. Most commands are answered at once. While a command
+//! waits for the engine, later commands are queued and the connection is not read. So replies and effects keep the
+//! order of the commands.
 
 use std::{
     collections::VecDeque,
@@ -30,18 +31,18 @@ use crate::{
     websocket::{EventLoop, OUT_BYTES_MAX},
 };
 
-/// Bytes of publications in one `history` reply.
+/// Maximum bytes of publications in one `history` reply.
 const HISTORY_BYTES_MAX: usize = 4 << 20;
 
-/// Commands that wait: behind one that the engine has not answered yet, or for their client to take its replies.
+/// Queued commands. They wait for the engine to answer an earlier command, or for the client to read its replies.
 #[derive(Debug)]
 pub struct Waiting {
     texts: VecDeque<String>,
-    /// Somebody goes on with them.
+    /// True while a task runs the queued commands.
     is_running: bool,
 }
 
-/// Runs a command now, or behind those that wait.
+/// Runs a command now, or queues it behind earlier commands.
 pub fn handle(event_loop: &Rc<EventLoop>, id: ConnId, text: &str) {
     if let Some(waiting) = event_loop.shard().sockets().waiting(id).and_then(Option::as_mut) {
         waiting.texts.push_back(text.to_owned());
@@ -63,7 +64,7 @@ pub fn handle(event_loop: &Rc<EventLoop>, id: ConnId, text: &str) {
     });
 }
 
-/// Runs the commands that wait because their client has not taken its replies, if it has now.
+/// Resumes commands that were queued because the client did not read its replies, if the client reads again.
 pub fn go_on(event_loop: &Rc<EventLoop>, id: ConnId) {
     let waits = |waiting: &&mut Box<Waiting>| !waiting.is_running;
     let mut sockets = event_loop.shard().sockets();
@@ -92,14 +93,15 @@ async fn run_waiting(event_loop: Rc<EventLoop>, id: ConnId) {
     }
 }
 
-/// Whoever does not take its replies is given no more of them.
+/// Returns true if too many bytes are queued for the client. Then no more commands are run for it.
 fn takes_nothing(event_loop: &Rc<EventLoop>, id: ConnId) -> bool {
     event_loop.shard().with(|hub, _| hub.out_bytes(id)) > OUT_BYTES_MAX
 }
 
-/// Makes the session a reader; the reply leaves before the first publication. What is read on a lane of its own is told there.
+/// Subscribes a session to a channel or a pattern. The reply is sent before the first publication. The reply always
+/// goes to the session itself; the publications may use a separate lane.
 ///
-/// Errors: as [`Shard::subscribe`] and [`Shard::subscribe_pattern`].
+/// Errors: those of [`Shard::subscribe`] and [`Shard::subscribe_pattern`].
 pub async fn subscribe(
     shard: &Rc<Shard>,
     id: ConnId,
@@ -135,7 +137,7 @@ pub fn say(shard: &Rc<Shard>, id: ConnId, text: &str) {
     shard.with(|hub, sockets| hub.send(id, &frame, sockets));
 }
 
-/// A reply or a push in the form of its connection; nothing if that has gone.
+/// Encodes a reply or a push in the form of its connection. Returns nothing if the connection is closed.
 pub fn frame(shard: &Rc<Shard>, id: ConnId, text: &str) -> Vec<u8> {
     let form = shard.with(|hub, _| hub.form(id));
     let mut out = Vec::with_capacity(text.len() + 10);
@@ -145,25 +147,26 @@ pub fn frame(shard: &Rc<Shard>, id: ConnId, text: &str) -> Vec<u8> {
     out
 }
 
-/// What a session reads, on whichever lane.
+/// Returns the subscriptions of a session on all its lanes.
 pub fn subscriptions(hub: &Hub, sockets: &Sockets, id: ConnId) -> Vec<Subscription> {
     lanes(sockets, id).flat_map(|lane| hub.subscriptions(lane)).collect()
 }
 
-/// Where it may be that a session reads something.
+/// Returns the connections on which a session may have subscriptions.
 fn lanes(sockets: &Sockets, id: ConnId) -> impl Iterator<Item = ConnId> {
     let latest = sockets.lane(id, Policy::Latest);
     std::iter::once(id).chain((latest != id).then_some(latest))
 }
 
-/// Errors: [`Code::NotSubscribed`].
+/// Ends a subscription of a session, on whichever lane it is. Errors: [`Code::NotSubscribed`].
 fn unsubscribe(hub: &mut Hub, sockets: &Sockets, id: ConnId, target: &Target) -> Result<(), Error> {
     let mut ended = lanes(sockets, id).map(|lane| hub.unsubscribe(lane, target));
     let first = ended.next().expect("its own lane");
     ended.fold(first, Result::or)
 }
 
-/// `{"channel", "position", "recovered", "time"}`: the reply to a subscription, before its first publication.
+/// Encodes the reply to a subscription, `{"channel", "position", "recovered", "time"}`, which is sent before the
+/// first publication.
 pub fn subscribed(id: u64, start: &Start, time_ms: u64) -> String {
     let position = start.position.to_string();
     let ok = json!({
@@ -190,7 +193,8 @@ async fn run(event_loop: Rc<EventLoop>, id: ConnId, text: String) {
     event_loop.say(id, &reply);
 }
 
-/// The reply, unless it was sent already because something had to follow it.
+/// Runs a command and returns its reply. Returns `None` if the reply was already sent because other frames follow
+/// it.
 async fn execute(
     event_loop: &Rc<EventLoop>,
     id: ConnId,
@@ -246,9 +250,9 @@ async fn execute(
     }
 }
 
-/// The connection is the fresh token's from now on. Gives what it read and may read no longer: that has ended.
+/// Replaces the token of a connection. Ends the subscriptions that the new token does not permit, and returns them.
 ///
-/// Errors: [`Code::Forbidden`] for a token of somebody else.
+/// Errors: [`Code::Forbidden`] if the new token has another subject, or the connection had no token.
 fn refresh(shard: &Rc<Shard>, id: ConnId, fresh: Caller) -> Result<Vec<Target>, Error> {
     shard.with(|hub, sockets| {
         let held = sockets.grants.get(id).ok_or_else(gone)?;

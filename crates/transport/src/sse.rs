@@ -1,4 +1,4 @@
-//! Server-sent events: the transport that `EventSource` speaks by itself.
+//! Server-sent events (SSE): the transport that browsers support with `EventSource`.
 //!
 //! Source: HTML Living Standard, "Server-sent events".
 
@@ -7,12 +7,13 @@ use millrace_protocol::Form;
 
 use crate::{access::Caller, http::Ask, stream::Stream};
 
-/// What an `EventSource` waits before it connects again, unless a drain says otherwise, in milliseconds.
+/// Delay before an `EventSource` reconnects, in milliseconds. A drain sets another delay.
 const RETRY_MS: u32 = 2000;
 
 pub fn stream(caller: Caller, ask: Ask) -> Stream {
     let form = if ask.many { Form::SseMany } else { Form::Sse };
-    // An `id:` without data moves the client's position without an event: even a stream that is cut before its first message resumes.
+    // An `id:` without data sets the client's position without an event. So even a stream that breaks off before its
+    // first message can be resumed.
     let preamble = |_: &_, list: &str| format!("retry: {RETRY_MS}\nid: {list}\n\n").into_bytes();
     Stream { caller, seat: None, ask, form, transport: Transport::Sse, content_type: "text/event-stream", preamble }
 }

@@ -1,7 +1,8 @@
-//! Streaming: one response that goes on for ever, one JSON line per publication. SSE streams differ in form and preamble only.
+//! Streaming: a response without an end, with one JSON line per publication. SSE streams differ only in form and
+//! preamble.
 //!
-//! Over HTTP/1.1 the socket leaves hyper before the first byte and is written to as a WebSocket is: what a slow reader has not taken yet is
-//! nowhere but in the shared log. Over HTTP/2 the stream is a body ([`PipeBody`]).
+//! Over HTTP/1.1 the socket leaves hyper before the first byte and is written to like a WebSocket. The backlog of a
+//! slow reader exists only in the shared log. Over HTTP/2 the stream is a response body ([`PipeBody`]).
 
 use http::{HeaderValue, StatusCode, header};
 use millrace_delivery::ConnId;
@@ -16,23 +17,25 @@ use crate::{
     sockets::PipeBody,
 };
 
-/// A response that goes on for ever, before it has begun.
+/// A streaming response that has not started yet.
 pub struct Stream {
     pub caller: Caller,
-    /// Its place among those of its subject; nobody has asked for one yet.
+    /// Slot of the reader in the quota of its subject; `None` until it is reserved.
     pub seat: Option<Seat>,
     pub ask: Ask,
     pub form: Form,
     pub transport: Transport,
     pub content_type: &'static str,
-    /// The first bytes, from the starts and their list (`P`, or `a@P,b@Q`).
+    /// Encodes the first bytes of the stream. Its arguments are the start positions and their list (`P`, or
+    /// `a@P,b@Q`).
     pub preamble: fn(&[Start], &str) -> Vec<u8>,
 }
 
 pub fn stream(caller: Caller, ask: Ask) -> Stream {
     let (transport, content_type) = (Transport::Stream, "application/x-ndjson");
     if ask.many {
-        // `/v1/stream` lists the positions in its first line; a channel's own URL has its position in the response's head.
+        // `/v1/stream` lists the positions in its first line. The URL of a single channel has its position in the
+        // response head.
         let preamble = |starts: &[Start], _: &str| {
             Envelope::many(starts.iter().map(|start| (&start.channel, start.position))).into_line()
         };
@@ -42,7 +45,7 @@ pub fn stream(caller: Caller, ask: Ask) -> Stream {
 }
 
 impl Stream {
-    /// The head as far as it is known before the stream starts.
+    /// Returns the part of the head that is known before the stream starts.
     pub fn head(&self) -> Response {
         let mut head = text(StatusCode::OK, self.content_type, "");
         head.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -51,9 +54,10 @@ impl Stream {
         head
     }
 
-    /// Makes the connection a reader; its first bytes are what `first` puts before the preamble, given the whole head.
+    /// Subscribes the connection. Its first bytes are the result of `first`, which receives the complete head, and
+    /// then the preamble.
     ///
-    /// Errors: the engine's, as the answer that says so; then the connection reads nothing.
+    /// Errors: the response to send if the engine fails; then the connection has no subscription.
     pub async fn start(
         &self,
         shard: &std::rc::Rc<Shard>,
@@ -74,12 +78,12 @@ impl Stream {
         }
     }
 
-    /// As the body of a response.
+    /// Starts the stream as the body of a response.
     pub async fn respond(mut self, context: &Context, head: Response) -> Response {
         let shard = &context.shard;
         let heartbeat_s = context.config().heartbeat_s(self.ask.heartbeat);
         let conn = shard.with(|hub, _| hub.connect_with(self.form, heartbeat_s));
-        // On an error the body is dropped, and the connection with it.
+        // On an error the body is dropped, which also removes the connection.
         let body = PipeBody::new(shard, conn, self.transport, self.seat.take());
         shard.sockets().grants.put(conn, self.caller.clone());
         match self.start(shard, conn, head, |_| Vec::new()).await {
@@ -89,7 +93,7 @@ impl Stream {
     }
 }
 
-/// `P`, or of several channels `a@P,b@Q`.
+/// Formats positions: `P`, or for several channels `a@P,b@Q`.
 pub fn list(starts: &[Start], many: bool) -> String {
     match starts {
         [only] if !many => only.position.to_string(),
@@ -97,7 +101,7 @@ pub fn list(starts: &[Start], many: bool) -> String {
     }
 }
 
-/// What else was said in the head (which origins may read it) holds for the refusal, too.
+/// Returns the response to a failed start. It keeps the CORS headers of the original head.
 fn refuse(shard: &Shard, error: &Error, head: &Response) -> Response {
     Metrics::add(&shard.metrics.http_errors, 1);
     let mut refusal = problem(error);

@@ -5,26 +5,27 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// Ticks at an even pace, by a timer of the kernel's that is set once. Beside one of the runtime's, each sleep of its thread would set a
-/// timer of its own, and each wake take it back: 4 % of what thousands of small messages cost (docs/performance.md).
+/// Timer with a fixed interval. It uses a kernel timer that is set once. With a timer of the runtime, each sleep of
+/// the thread would set a kernel timer and each wake-up would cancel it, which costs 4 % with thousands of small
+/// messages (docs/performance.md).
 pub struct Ticks(AsyncFd<OwnedFd>);
 
 impl Ticks {
-    /// The first tick comes at once.
+    /// Creates a timer whose first tick is due at once. Must run inside a runtime.
     ///
-    /// Errors: the process has no descriptor left, or the runtime cannot watch one. Must run inside a runtime.
+    /// Errors: the process has no file descriptor left, or the runtime cannot watch the timer.
     pub fn every(interval: Duration) -> io::Result<Self> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         let it_interval = Timespec::try_from(interval).map_err(io::Error::other)?;
         let it_value = Timespec { tv_sec: 0, tv_nsec: 1 };
         timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
-        // SAFETY: an `OwnedFd` is open, and the same descriptor, for as long as it lives.
+        // SAFETY: an `OwnedFd` is open, and refers to the same descriptor, for its whole lifetime.
         Ok(Self(unsafe { AsyncFd::register(timer) }?))
     }
 
-    /// Those that were missed are one.
+    /// Waits for the next tick. Missed ticks are merged into one.
     ///
-    /// Errors: the runtime ends.
+    /// Errors: the runtime is shutting down.
     pub async fn next(&self) -> io::Result<()> {
         let read = |timer: &OwnedFd| Ok(rustix::io::read(timer, &mut [0; 8])?);
         self.0.async_io(tokio::io::Interest::READABLE, read).await.map(drop)

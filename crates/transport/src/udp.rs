@@ -1,4 +1,5 @@
-//! Datagrams from devices: each is one CarCare record, or one line of a batch. Nothing is answered; what is malformed is counted.
+//! Datagrams from devices. Each contains one CarCare record, or one line of a batch. The server sends no reply.
+//! Malformed datagrams are counted and dropped.
 
 use std::{
     io,
@@ -14,18 +15,18 @@ use tokio::net::UdpSocket;
 
 use crate::{access::Caller, carcare, http::Context, publish};
 
-/// What fits into one packet of an ordinary network.
+/// Maximum datagram size in bytes: the payload of one UDP packet on a network with an MTU of 1500.
 const DATAGRAM_BYTES_MAX: usize = 1472;
 
-/// Tells the two kinds of datagram apart.
+/// Distinguishes the two kinds of datagram: only a line of a batch has a `channel`.
 #[derive(Deserialize)]
 struct Kind {
     channel: Option<serde::de::IgnoredAny>,
 }
 
-/// Receives until the task is dropped.
+/// Receives datagrams until the task is dropped.
 pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
-    // One byte more than allowed tells a datagram that is too large from one that just fits.
+    // The buffer has one byte more than the limit, so that a datagram above the limit is detected.
     let mut datagram = [0; DATAGRAM_BYTES_MAX + 1];
     loop {
         let (length, from) = match socket.recv_from(&mut datagram).await {
@@ -53,7 +54,7 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
 
 async fn publish(context: &Context, from: IpAddr, datagram: &[u8]) -> Option<()> {
     let kind: Kind = serde_json::from_slice(datagram).ok()?;
-    // A datagram carries no token.
+    // A datagram has no token.
     let holder = context.limits.holder(None, Some(from));
     let caller = Caller { grant: context.access.authority.anonymous(), holder, anonymous: true };
     match kind.channel {
@@ -63,7 +64,7 @@ async fn publish(context: &Context, from: IpAddr, datagram: &[u8]) -> Option<()>
     Some(())
 }
 
-/// Errors: the address is taken, or not ours.
+/// Binds a UDP socket. Errors: the address is in use, or does not belong to this machine.
 pub fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
     let socket = std::net::UdpSocket::bind(address)?;
     socket.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! From a publication to the sockets: append once per form, then one write per reader and turn.
+//! Path of a publication to the sockets: one append per form, then one write per reader and turn.
 
 use std::collections::BinaryHeap;
 
@@ -9,16 +9,16 @@ use super::{ChannelKey, Conn, ConnId, Group, Hub, Live, Wire};
 use crate::cache::prefetch;
 use crate::log::{Pool, SEGMENT_BYTES, WireLog};
 
-/// A log with more than this is looked at for readers who do not move.
+/// Log size above which stuck readers no longer hold the log.
 const GROWN_BYTES: usize = 4 * SEGMENT_BYTES;
-/// A blocked reader that has taken no byte for so long holds no log, in seconds.
+/// Time in seconds after which a blocked reader that took no byte no longer holds a grown log.
 const STUCK_S: u32 = 3;
 
 impl Hub {
-    /// A publication has come for this shard. Nothing is written before [`Hub::flush`].
+    /// Appends a publication to the logs of its channel. Nothing is written before [`Hub::flush`].
     ///
-    /// Offsets that are known already are ignored; after a jump (or a new epoch) the readers fetch what they miss from history.
-    /// `key` is what [`Output::Interest`] told last, if it is at hand.
+    /// Known offsets are ignored. After a jump in offsets or a new epoch, readers fetch the missing publications
+    /// from history. `key` is the key of the last [`Output::Interest`], if the caller has it.
     ///
     /// [`Output::Interest`]: super::Output::Interest
     pub fn deliver(&mut self, name: &ChannelName, key: Option<ChannelKey>, epoch: Epoch, publication: &Publication) {
@@ -49,19 +49,19 @@ impl Hub {
             }
             self.mark_dirty(key);
         }
-        // A page may have brought the head here before the publication came, but it has woken nobody.
+        // A page may have advanced the head before the publication arrived, but a page does not wake waiters.
         self.wake_waiters(key);
     }
 
-    /// A publication for this channel is about to be delivered.
+    /// Prefetches a channel to which a publication is about to be delivered.
     pub fn expect(&self, key: Option<ChannelKey>) {
         if let Some(channel) = key.and_then(|key| self.channels.get(key.slot as usize)) {
             prefetch(channel);
         }
     }
 
-    /// The channel's log ends at `top` now, and what lies between `from` (as far as it was known here) and there has not come and will not:
-    /// the readers fetch it from history.
+    /// Moves the channel's head to `top`. Publications after `from` (the position known to the sender of this call)
+    /// up to `top` will not arrive at this hub; readers fetch them from history.
     pub fn moved(&mut self, name: &ChannelName, key: Option<ChannelKey>, from: Position, top: Position) {
         let Some(key) = self.find(name, key, from) else { return };
         if !std::mem::replace(&mut self.channels[key as usize].heard, true) {
@@ -77,7 +77,8 @@ impl Hub {
         }
     }
 
-    /// An open channel, or one that a pattern opens now; `before` is where its readers are.
+    /// Returns an open channel, or opens it if a pattern matches its name. `before` is the position of the new
+    /// readers.
     fn find(&mut self, name: &ChannelName, key: Option<ChannelKey>, before: Position) -> Option<u32> {
         self.note_for_opening(name, before);
         let by_key = key.filter(|key| self.channels.get(key.slot as usize).is_some_and(|c| c.serial == key.serial));
@@ -88,13 +89,14 @@ impl Hub {
         }
     }
 
-    /// The logs hold more than they may: [`Hub::flush`] now, before more is delivered.
+    /// Returns true if the logs exceed their limit. The caller must then call [`Hub::flush`] before it delivers
+    /// more.
     pub fn is_full(&self) -> bool {
         self.pool.used_bytes() > self.config.logs_bytes_max
     }
 
-    /// Writes everything that has been delivered since the last turn: to each reader that is not blocked, all it is behind. What the others
-    /// leave in the logs is then brought within [`Config::logs_bytes_max`].
+    /// Writes everything delivered since the last turn: each reader that is not blocked gets everything it is
+    /// behind. Then drops log frames until the logs of the blocked readers fit [`Config::logs_bytes_max`].
     ///
     /// Cost: per reader its cursor and its socket.
     ///
@@ -102,7 +104,7 @@ impl Hub {
     pub fn flush(&mut self, wire: &mut impl Wire) {
         let dirty = std::mem::take(&mut self.dirty);
         self.expect_readers(&dirty, wire);
-        // Readers with bytes of their own, and those whom one turn's publications have outrun.
+        // Readers whose frames have a per-reader head, and readers that the publications of one turn have outrun.
         let mut one_by_one: Vec<ConnId> = Vec::new();
         for &key in &dirty {
             let Hub { conns, channels, now_s, .. } = &mut *self;
@@ -141,7 +143,7 @@ impl Hub {
         }
     }
 
-    /// Channels with one reader each are about to be written from.
+    /// Prefetches the connections of channels that have exactly one reader.
     fn expect_readers(&self, dirty: &[u32], wire: &impl Wire) {
         for &key in dirty {
             if let [Group { live, .. }] = &*self.channels[key as usize].groups
@@ -153,10 +155,11 @@ impl Hub {
         }
     }
 
-    /// The longest logs lose their oldest segments until there is room for a while. Everybody who is not blocked has been sent all; the
-    /// others find out when they move again, and read history.
+    /// Drops the oldest segments of the longest logs until one eighth of the limit is free. Readers that are not
+    /// blocked were already sent everything. Blocked readers notice the loss when they can write again, and read
+    /// history.
     ///
-    /// Cost: O(channels), once for as many bytes as are made room for.
+    /// Cost: O(channels) per call; each call frees one eighth of the limit.
     #[cold]
     fn shed(&mut self) {
         let Hub { config, channels, pool, .. } = &mut *self;
@@ -173,8 +176,8 @@ impl Hub {
         }
     }
 
-    /// The channel goes on from `head`, which is not where it was: an epoch has ended, or publications were lost on the way here.
-    /// Whoever lacks something fetches it from history.
+    /// Continues the channel at `head`, which does not follow the previous head: an epoch ended, or publications
+    /// were lost on the way to this hub. Readers that miss publications fetch them from history.
     pub(super) fn jump(&mut self, key: u32, head: Position) {
         let Hub { channels, pool, .. } = &mut *self;
         let channel = &mut channels[key as usize];
@@ -197,8 +200,9 @@ impl Hub {
         }
     }
 
-    /// A reader has come, gone or moved: what only it was behind may be forgotten. Where nobody is behind there is nothing to forget, and
-    /// nobody else is looked at: a crowd that comes or goes one by one would cost its square.
+    /// Schedules a trim after a reader was added, removed or moved, because frames that only this reader needed may
+    /// be dropped. If the logs are empty, this does nothing: otherwise many readers that join or leave one by one
+    /// would cost quadratic time.
     pub(super) fn mark_moved(&mut self, key: u32) {
         if self.channels[key as usize].groups.iter().any(|group| group.log.bytes() > 0) {
             self.mark_dirty(key);
@@ -215,8 +219,9 @@ impl Hub {
 }
 
 impl Group {
-    /// Keeps what the slowest reader still wants, as far as the log's own bound has left it. A log that has grown is not kept for readers
-    /// who have taken nothing for a while: when they take bytes again, history has what they miss.
+    /// Keeps the frames that the slowest reader still needs, within the log's own limit. A log that has grown is
+    /// not kept for readers that took nothing for [`STUCK_S`]; when they take bytes again, they read the missing
+    /// publications from history.
     fn trim(&mut self, conns: &Slab<Conn>, now_s: u32, pool: &mut Pool) {
         let recovering = self.recovering.iter().map(|reader| reader.hold + 1).min().unwrap_or(u64::MAX);
         let mut wanted = self.live.iter().map(|reader| reader.cursor).min().unwrap_or(u64::MAX).min(recovering);
@@ -232,8 +237,8 @@ impl Group {
     }
 }
 
-/// Sends a live reader all it is behind, or as much as its socket takes. A frame of which a part has left is finished from `Conn::out`,
-/// so a cursor always stands between two frames.
+/// Sends a live reader everything it is behind, or as much as its socket takes. The rest of a partially sent frame
+/// goes to `Conn::out`, so a cursor always stands between two frames.
 pub(super) fn send_behind(log: &WireLog, reader: &mut Live, conn: &mut Conn, now_s: u32, wire: &mut impl Wire) {
     let id = ConnId { slot: reader.conn, generation: conn.generation };
     while let Some(run) = log.run(reader.cursor) {
@@ -250,6 +255,6 @@ pub(super) fn send_behind(log: &WireLog, reader: &mut Live, conn: &mut Conn, now
         }
         reader.cursor = run.end;
     }
-    // Superseded frames at the end of a `latest` log are nobody's any more.
+    // No reader needs superseded frames at the end of a `latest` log.
     reader.cursor = reader.cursor.max(log.next());
 }

@@ -1,21 +1,25 @@
-//! Silence: a heartbeat keeps an idle connection known to every middle box on the way, and a WebSocket that answers no ping is dead.
+//! Idle connections: a heartbeat keeps an idle connection alive in every middlebox on the path, and a WebSocket
+//! that answers no ping is dead.
 
 use super::{Conn, ConnId, Hub, Out, Output, Wire};
 
-/// A blocked connection that for so many heartbeats neither speaks nor takes a byte is dead.
+/// Heartbeat intervals after which a blocked connection is dead if it neither sends nor takes a byte.
 const BLOCKED_HEARTBEATS: u32 = 8;
 
-/// What a look at a connection shows.
+/// Result of the heartbeat check of a connection.
 enum Seen {
-    /// Nothing to do before this second.
+    /// The next check is due at this second.
     Quiet(u32),
-    /// It has been silent for a heartbeat.
+    /// The connection was idle for one heartbeat interval.
     Silent,
     Dead,
 }
 
 impl Hub {
-    /// Once a second or so. Cost: O(connections that are due): each about once per heartbeat, blocked ones every time.
+    /// Sends due heartbeats and closes dead connections. Call it about once per second.
+    ///
+    /// Cost: O(connections that are due). Each connection is due about once per heartbeat, a blocked one at every
+    /// call.
     pub fn tick(&mut self, now_s: u32, wire: &mut impl Wire) {
         self.now_s = now_s;
         let (heartbeat_s, grace_s) = (self.config.heartbeat_s, self.config.grace_s);
@@ -59,7 +63,8 @@ impl Conn {
         if self.closing && self.out.is_empty() {
             return Seen::Quiet(now_s + heartbeat_s);
         }
-        // A slow peer cannot answer a ping it has not got yet: while it takes bytes it lives. How long it may take none is not its choice.
+        // A slow peer cannot answer a ping that it has not received yet: while it takes bytes, it is alive. The
+        // limit on how long it may take nothing is the hub's own heartbeat, not the interval that the peer chose.
         if self.blocked {
             let stuck_s = now_s.saturating_sub(self.heard_s.max(self.wrote_s));
             let dead = (is_websocket || self.closing) && stuck_s >= BLOCKED_HEARTBEATS * heartbeat_s;

@@ -1,24 +1,25 @@
-//! What a hub holds: at once, or a part at a time, because a look at a million connections takes longer than anybody should wait.
+//! Memory accounting of a hub. It can be counted at once, or in parts, because counting a million connections at
+//! once would block the thread too long.
 
 use std::ops::Range;
 
 use super::{Conn, ConnId, Hub, Live, PatternRef, ReaderRef};
 
-/// Bytes that a hub holds, by what for.
+/// Memory of a hub in bytes, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Frames that readers are behind in.
+    /// Frames that at least one reader has not been sent yet.
     pub logs: usize,
-    /// Room for frames that nobody is behind in now: bounded, and used again by the next log that fills.
+    /// Spare room for frames: bounded, and reused by the next log that fills.
     pub spare: usize,
-    /// Bytes that wait for single connections.
+    /// Bytes queued for single connections.
     pub out: usize,
     /// Connections and their cursors.
     pub connections: usize,
 }
 
 impl Hub {
-    /// What this hub holds. Cost: O(connections + channels).
+    /// Returns the memory of this hub. Cost: O(connections + channels).
     pub fn memory(&self) -> Memory {
         let mut memory = self.shared_memory();
         self.count(0..self.slots(), &mut memory);
@@ -28,12 +29,12 @@ impl Hub {
         memory
     }
 
-    /// Connections and channels lie in the slots below this.
+    /// Returns the number of slots: all connections and channels are in slots below it.
     pub fn slots(&self) -> usize {
         self.conns.capacity().max(self.channels.capacity())
     }
 
-    /// Adds what is held for the connections and channels in these slots. Cost: O(slots).
+    /// Adds the memory of the connections and channels in these slots. Cost: O(slots).
     pub fn count(&self, slots: Range<usize>, memory: &mut Memory) {
         for slot in slots {
             if let Some(conn) = self.conns.get(slot) {
@@ -48,7 +49,7 @@ impl Hub {
         }
     }
 
-    /// What they have in common, logs among it. Cost: O(seconds of a heartbeat).
+    /// Returns the memory that belongs to no single slot, including the logs. Cost: O(seconds of a heartbeat).
     pub fn shared_memory(&self) -> Memory {
         let due: usize = self.due.values().map(|ids| ids.capacity() * size_of::<ConnId>()).sum();
         let connections = self.conns.capacity() * size_of::<Conn>() + due;

@@ -1,18 +1,19 @@
-//! The live side of one shard: which connection reads which channel, and from where.
+//! Live delivery of one shard: which connection reads which channel, and from which position.
 //!
 //! A reader of a channel is in one of two states:
 //!
 //! ```text
 //!              attach: the log reaches back to its cursor
 //!            ┌──────────────────────────────────────────────► Live ── the log has moved past its cursor ──┐
-//!   attach ──┤                                                 ▲     or begun a new epoch                 │
-//!            └─► Recovering ── history has brought its cursor ─┘                                          │
-//!                  ▲   │       to where the log begins                                                    │
-//!                  │   └─ asks for one page of history at a time, and only when its socket is empty       │
+//!   attach ──┤                                                 ▲     or a new epoch has begun             │
+//!            └─► Recovering ── history moved its cursor up  ───┘                                          │
+//!                  ▲   │       to the start of the log                                                    │
+//!                  │   └─ requests one page of history at a time, only while its socket is empty          │
 //!                  └──────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Publications that arrive meanwhile wait in the shared log, not with the reader: a slow or recovering reader costs a cursor, not a queue.
+//! Publications that arrive meanwhile wait in the shared log, not with the reader: a slow or recovering reader
+//! costs a cursor, not a queue.
 
 mod deliver;
 mod heartbeat;
@@ -33,24 +34,25 @@ pub use memory::Memory;
 
 use crate::log::{Pool, WireLog};
 
-/// Where frames leave: the one thing a hub needs from a socket.
+/// Output side of the sockets; the only part of a socket that a hub needs.
 pub trait Wire {
-    /// Hands over bytes and returns how many were taken. Fewer than all means that the connection is blocked: no more will be
-    /// offered until [`Hub::writable`] is called. A dead connection takes everything.
+    /// Writes bytes and returns how many the socket took. Fewer than all means that the connection is blocked: the
+    /// hub offers no more bytes until [`Hub::writable`] is called. A dead connection takes all bytes.
     fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize;
 
-    /// The connection in this slot is about to be written to.
+    /// Announces a write to the connection in this slot, for prefetching.
     fn expect(&self, _slot: u32) {}
 }
 
-/// A connection of this hub. Never used again once the connection has gone.
+/// Identifies a connection of this hub. The id is never reused after the connection closed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct ConnId {
     pub slot: u32,
     pub generation: u32,
 }
 
-/// Where a hub keeps an open channel: spares the look-up by name. A key of a channel that has closed since is not found any more.
+/// Slot of an open channel in a hub, which saves the lookup by name. The key of a channel that has closed since
+/// finds nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChannelKey {
     slot: u32,
@@ -58,66 +60,70 @@ pub struct ChannelKey {
 }
 
 impl ChannelKey {
-    /// As a number, for an atomic; never 0.
+    /// Returns the key as a number, for storage in an atomic; never 0.
     pub fn to_bits(self) -> u64 {
         u64::from(self.serial) << 32 | u64::from(self.slot)
     }
 
-    /// `None` for what no key gives.
+    /// Returns the key with these bits, or `None` if no key has them.
     pub fn from_bits(bits: u64) -> Option<Self> {
         let (slot, serial) = (bits as u32, (bits >> 32) as u32);
         (serial != 0).then_some(Self { slot, serial })
     }
 }
 
-/// A long poll that waits for the next publication.
+/// Identifies a long poll that waits for the next publication.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WaiterId {
-    /// Held by a task, under a number that the caller chooses.
+    /// A long poll of a task; the caller chooses the number.
     Task(u64),
-    /// Held by a connection of this hub; [`Hub::disconnect`] ends the wait.
+    /// A long poll of a connection of this hub; [`Hub::disconnect`] ends the wait.
     Conn(ConnId),
 }
 
-/// Names one reader's wish for history, so that the answer finds it, or nobody.
+/// Identifies one reader's request for history. The hub discards a page whose reader no longer waits for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadTicket {
     conn: ConnId,
     slot: u32,
     serial: u32,
-    /// Where the channel was when the page was asked for.
+    /// Epoch of the channel when the page was requested.
     epoch: Option<Epoch>,
 }
 
-/// What a hub wants done. Drained with [`Hub::poll_output`] after every call that changes something.
+/// Action that a hub requests. Drain with [`Hub::poll_output`] after every call that changes the hub.
 #[derive(Debug, PartialEq)]
 pub enum Output {
-    /// Read a page of history and bring it to [`Hub::handle_page`].
+    /// Read a page of history and pass it to [`Hub::handle_page`].
     ReadHistory { ticket: ReadTicket, channel: ChannelName, since: Since, policy: Policy },
-    /// So many readers of this hub want publications of this channel now (0: none), to be delivered with this key.
+    /// The number of readers of this channel in this hub changed (0: none). Pass `key` to [`Hub::deliver`] with its
+    /// publications.
     Interest { channel: ChannelName, key: ChannelKey, readers: u32 },
-    /// The same for all channels that match a pattern.
+    /// The number of readers of all channels that match a pattern changed.
     PatternInterest { pattern: Pattern, readers: u32 },
-    /// A publication (or the end of an epoch) has come for someone who waits.
+    /// A waiting long poll can be answered: a publication arrived or the epoch ended.
     Wake(WaiterId),
-    /// Tell a session that something it asked for earlier cannot be had: a pattern matches more channels than it may read.
+    /// Report to a session that an earlier request failed: a pattern matches more channels than the connection may
+    /// read.
     Refuse { conn: ConnId, error: Error },
-    /// Nothing more will be written to this connection: close it.
+    /// Close this connection: the hub writes nothing more to it.
     Close(ConnId),
 }
 
-/// Bounds of one hub.
+/// Limits and timeouts of one hub.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Most bytes of frames kept per channel and form for readers who are behind; whoever is further behind reads history.
+    /// Maximum bytes of frames kept per channel and form for readers that are behind. A reader that is further
+    /// behind reads history.
     pub log_bytes_max: usize,
-    /// Most bytes of frames kept in all logs; beyond, the longest lose their oldest frames.
+    /// Maximum bytes of frames kept in all logs. Above this limit the longest logs drop their oldest frames.
     pub logs_bytes_max: usize,
-    /// Most channels and patterns that one connection may subscribe to, and most channels that its patterns may open.
+    /// Maximum number of channels and patterns that one connection may subscribe to; channels opened by its
+    /// patterns count.
     pub subscriptions_max: usize,
-    /// Silence after which a heartbeat is sent, in seconds.
+    /// Idle time after which a heartbeat is sent, in seconds.
     pub heartbeat_s: u32,
-    /// A WebSocket that says nothing for so long after a ping is dead, in seconds.
+    /// Ping timeout in seconds: a WebSocket that is silent for this long after a ping is dead.
     pub grace_s: u32,
 }
 
@@ -135,8 +141,9 @@ impl Default for Config {
 
 /// Connections, channels and cursors of one shard.
 ///
-/// Call order: inputs ([`Hub::deliver`], [`Hub::writable`], ...) in any order, [`Hub::flush`] once per turn of the loop and whenever
-/// [`Hub::is_full`], and drain [`Hub::poll_output`] after each of them.
+/// Call order: call the inputs ([`Hub::deliver`], [`Hub::writable`], ...) in any order. Call [`Hub::flush`] once
+/// per turn of the event loop and whenever [`Hub::is_full`] returns true. Drain [`Hub::poll_output`] after each
+/// call.
 pub struct Hub {
     config: Config,
     conns: Slab<Conn>,
@@ -145,35 +152,37 @@ pub struct Hub {
     channels: Slab<Channel>,
     by_name: HashMap<ChannelName, u32>,
     patterns: PatternMap<Vec<(ConnId, u32)>>,
-    /// Patterns whose first channels are being read: see [`Hub::subscribe_pattern`].
+    /// Patterns whose first history pages are being read: see [`Hub::subscribe_pattern`].
     opening: Vec<Opening>,
     waiters: HashMap<WaiterId, Vec<u32>>,
     dirty: Vec<u32>,
     outputs: VecDeque<Output>,
-    /// When which connections are looked at for a heartbeat: each is in one place, so looking costs nothing for those that are not due.
+    /// Connections by the second of their next heartbeat check. Each connection is listed once, so a check costs
+    /// nothing for connections that are not due.
     due: BTreeMap<u32, Vec<ConnId>>,
     now_s: u32,
     scratch: Vec<u8>,
     pool: Pool,
 }
 
-/// One connection, as far as delivery cares.
+/// Delivery state of one connection.
 struct Conn {
     generation: u32,
     form: Form,
-    /// The socket has taken less than it was offered.
+    /// The socket took fewer bytes than it was offered.
     blocked: bool,
-    /// It will be closed once `out` has left; nothing more is said.
+    /// The connection closes once `out` is sent; nothing more is queued.
     closing: bool,
-    /// A page of history is on its way.
+    /// A page of history was requested and has not arrived yet.
     asking: bool,
-    /// Seconds of silence after which it wants a heartbeat; `None`: what the hub's bounds say.
+    /// Idle time in seconds after which this connection gets a heartbeat; `None`: the hub's setting.
     heartbeat_s: Option<NonZeroU16>,
-    /// A ping has left then, or a pinged peer has taken bytes; nothing was heard since.
+    /// Second of the last ping, or of the last time a pinged peer took bytes. `None` if the peer has sent something
+    /// since.
     pinged_s: Option<u32>,
     heard_s: u32,
     wrote_s: u32,
-    /// Bytes that must leave before anything else: replies, pages of history, the rest of a frame of which a part has left.
+    /// Bytes that must be sent first: replies, pages of history, and the rest of a partially sent frame.
     out: Out,
     readers: Vec<Option<ReaderRef>>,
     patterns: Vec<Option<PatternRef>>,
@@ -185,53 +194,56 @@ struct Out {
     sent: usize,
 }
 
-/// Where a connection's reader lives.
+/// Location of a reader of a connection in its channel.
 struct ReaderRef {
     channel: u32,
     group: u32,
     index: u32,
     live: bool,
     serial: u32,
-    /// The pattern (slot in `Conn::patterns`) that brought it, if it was not asked for by name.
+    /// Slot in `Conn::patterns` of the pattern that created this reader; `None` if the channel was subscribed by
+    /// name.
     pattern: Option<u32>,
 }
 
 struct PatternRef {
     pattern: Pattern,
     policy: Policy,
-    /// Channels that it has not heard yet are read from this time on by whoever goes on with it, in milliseconds since 1970.
+    /// Start time in milliseconds since 1970 for channels from which this pattern has no publication yet. A session
+    /// that resumes the pattern reads those channels from this time on.
     since_ms: u64,
-    /// It has been told that it matches more channels than one connection may read.
+    /// The session was already notified that the pattern matches more channels than one connection may read.
     told_full: bool,
 }
 
-/// A pattern that is not attached to any channel by itself yet, because the pages it resumes from are still on their way.
+/// Pattern that does not attach to channels by itself yet, because the history pages it resumes from are still
+/// being read.
 struct Opening {
     conn: ConnId,
     slot: u32,
-    /// Where it starts in channels that have spoken meanwhile.
+    /// Start position in each channel that received a publication meanwhile.
     heard: BTreeMap<ChannelName, Position>,
 }
 
-/// One channel that somebody here wants.
+/// Channel with at least one reader, waiter or pending subscription in this hub.
 struct Channel {
     name: ChannelName,
-    /// Of its key.
+    /// Serial number in the channel's key.
     serial: u32,
-    /// `None` until the first page or publication tells.
+    /// Newest known position; `None` until the first page or publication arrives.
     head: Option<Position>,
-    /// A publication has come since it was opened, so that who listens by pattern reads it.
+    /// A publication arrived since the channel was opened, so pattern subscribers read the channel.
     heard: bool,
-    /// Seldom more than one: room for it here spares a way to somewhere else.
+    /// Usually only one group; storing it inline saves a pointer lookup.
     groups: SmallVec<[Group; 1]>,
-    /// Subscriptions on their way: the channel must stay although it has no reader yet.
+    /// Pending subscriptions. They keep the channel open although it has no reader yet.
     opening: u32,
     waiters: Vec<WaiterId>,
     told_readers: u32,
     dirty: bool,
 }
 
-/// Readers of one channel who are sent the same bytes.
+/// Readers of one channel that are sent the same bytes.
 struct Group {
     form: Form,
     policy: Policy,
@@ -240,11 +252,11 @@ struct Group {
     recovering: Vec<Recovering>,
 }
 
-/// A caught-up, or nearly caught-up reader: sixteen bytes.
+/// Reader that is caught up or nearly caught up; 16 bytes.
 struct Live {
     conn: u32,
     slot: u32,
-    /// The next offset it is given.
+    /// Next offset to send.
     cursor: u64,
 }
 
@@ -252,12 +264,12 @@ struct Live {
 struct Recovering {
     conn: u32,
     slot: u32,
-    /// It has everything up to here.
+    /// The reader has everything up to this position.
     at: Position,
-    /// The log keeps what comes after this offset until the page has come.
+    /// The log keeps the frames after this offset until the requested page arrives.
     hold: u64,
-    /// History reaches at least to this offset. What lies beyond the channel's head may be on its way, or have passed before anyone
-    /// here was interested, so it is read from history.
+    /// History reaches at least to this offset. A publication beyond the channel's head may still be on its way to
+    /// this hub, or may have passed before the hub had a reader. So the reader reads it from history.
     top: u64,
 }
 
@@ -282,27 +294,27 @@ impl Hub {
         }
     }
 
-    /// Other bounds, from now on: subscriptions that there are stay, and logs shrink with their next turn.
+    /// Applies new limits. Existing subscriptions stay; logs shrink with their next turn.
     pub fn configure(&mut self, config: Config) {
         self.config = config;
     }
 
-    /// This hub is one of so many that share what the logs of a node may hold.
+    /// Divides the log memory of the node among this number of hubs.
     pub fn share_logs(&mut self, hubs: usize) {
         self.config.logs_bytes_max /= hubs.max(1);
     }
 
-    /// The next wish, oldest first.
+    /// Returns the next requested action, oldest first.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// A new connection whose frames have this form.
+    /// Adds a connection whose frames have this form.
     pub fn connect(&mut self, form: Form) -> ConnId {
         self.connect_with(form, None)
     }
 
-    /// The same, with a heartbeat of its own, in seconds.
+    /// Adds a connection with its own heartbeat interval in seconds.
     pub fn connect_with(&mut self, form: Form, heartbeat_s: Option<NonZeroU16>) -> ConnId {
         self.generation = self.generation.wrapping_add(1);
         let conn = Conn {
@@ -324,7 +336,8 @@ impl Hub {
         id
     }
 
-    /// The connection has gone: forget it and what it read. Gives how many subscriptions that ended: they are what it costs.
+    /// Removes a closed connection and its readers. Returns the number of subscriptions that ended, which is the
+    /// cost of this call.
     pub fn disconnect(&mut self, id: ConnId) -> usize {
         let Some(conn) = self.conn(id) else { return 0 };
         let ended = conn.readers.len() + conn.patterns.len();
@@ -336,12 +349,12 @@ impl Hub {
         ended
     }
 
-    /// Seconds since the hub began, as [`Hub::tick`] was told last.
+    /// Returns the seconds since the hub started, as passed to the last [`Hub::tick`].
     pub fn now_s(&self) -> u32 {
         self.now_s
     }
 
-    /// The peer has said something, whatever it was; once between two ticks is enough.
+    /// Records that the peer sent something. One call between two ticks is enough.
     pub fn heard(&mut self, id: ConnId) {
         let now_s = self.now_s;
         if let Some(conn) = self.conn_mut(id) {
@@ -350,7 +363,7 @@ impl Hub {
         }
     }
 
-    /// Sends bytes of the connection's own (a reply, a pong) between two frames.
+    /// Sends bytes for this connection only (a reply, a pong) between two frames.
     pub fn send(&mut self, id: ConnId, bytes: &[u8], wire: &mut impl Wire) {
         let now_s = self.now_s;
         if let Some(conn) = self.conn_mut(id) {
@@ -358,7 +371,7 @@ impl Hub {
         }
     }
 
-    /// Sends last bytes (a close frame), then asks for the connection to be closed.
+    /// Sends the last bytes (a close frame), then requests the close of the connection.
     pub fn close(&mut self, id: ConnId, last: &[u8], wire: &mut impl Wire) {
         let now_s = self.now_s;
         let Some(conn) = self.conn_mut(id) else { return };
@@ -374,7 +387,8 @@ impl Hub {
         }
     }
 
-    /// Tells a connection to move on after a delay of its own, a session with the ticket to go on with. The closing itself comes later.
+    /// Asks a client to reconnect after its own delay; a session also gets its resume ticket. The connection itself
+    /// is closed later.
     pub fn tell_drain(&mut self, id: ConnId, after_ms: u64, resume: Option<&str>, wire: &mut impl Wire) {
         let Some(form) = self.conn(id).map(|conn| conn.form) else { return };
         let mut frame = Vec::new();
@@ -382,7 +396,7 @@ impl Hub {
         self.send(id, &frame, wire);
     }
 
-    /// Bytes waiting for this connection alone; while there are many, its peer should not be read from.
+    /// Returns the bytes queued for this connection only. While this value is high, do not read from its peer.
     pub fn out_bytes(&self, id: ConnId) -> usize {
         self.conn(id).map_or(0, |conn| conn.out.len())
     }
@@ -403,8 +417,9 @@ impl Hub {
         self.channels.len()
     }
 
-    /// Memory is short: what is spare goes, and so do the peers for whom more than `out_bytes_max` has waited for a heartbeat or longer, because
-    /// they take nothing. Gives how many those are. Cost: O(connections).
+    /// Frees memory when it is short: frees the spare log memory and closes stuck connections. A connection is
+    /// stuck if more than `out_bytes_max` bytes are queued for it and its peer has sent and taken nothing for one
+    /// heartbeat. Returns the number of connections closed. Cost: O(connections).
     pub fn give_back(&mut self, out_bytes_max: usize) -> usize {
         self.pool.purge();
         let (now_s, heartbeat_s) = (self.now_s, self.config.heartbeat_s);
@@ -434,7 +449,8 @@ impl Hub {
 }
 
 impl Conn {
-    /// Either everything left is in `out` or `out` is empty: order is kept.
+    /// Writes the bytes, or queues in `out` what the socket does not take. A blocked connection writes nothing past
+    /// `out`, so the order is kept.
     fn send(&mut self, id: ConnId, bytes: &[u8], now_s: u32, wire: &mut impl Wire) {
         if self.closing || bytes.is_empty() {
             return;
@@ -449,7 +465,7 @@ impl Conn {
         }
     }
 
-    /// True if nothing is left to send.
+    /// Sends the bytes in `out`. Returns true if nothing is left to send.
     fn send_out(&mut self, id: ConnId, now_s: u32, wire: &mut impl Wire) -> bool {
         if !self.out.is_empty() {
             let taken = wire.write(id, &self.out.bytes[self.out.sent..]);
@@ -468,7 +484,8 @@ impl Conn {
 }
 
 impl Out {
-    /// What has left makes room, so that a peer who is never quite up to date does not make this grow.
+    /// Queues bytes. Reuses the room of bytes already sent, so that the buffer does not grow for a peer that is
+    /// always slightly behind.
     fn push(&mut self, bytes: &[u8]) {
         if self.sent > self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
@@ -492,7 +509,7 @@ impl Channel {
         readers as u32 + self.opening + self.waiters.len() as u32
     }
 
-    /// Where a reader stands that has been given everything before `cursor`.
+    /// Returns the position of a reader that was sent everything before `cursor`.
     fn before(&self, cursor: u64) -> Position {
         Position { epoch: self.epoch(), offset: cursor - 1 }
     }

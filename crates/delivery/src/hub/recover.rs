@@ -1,4 +1,5 @@
-//! Readers who are behind the log: they are given history page by page, each page when the one before it has left.
+//! Recovery of readers that are behind the log: they get history page by page, each page after the one before it
+//! was sent.
 
 use std::io::Write;
 
@@ -11,7 +12,7 @@ use crate::{
 };
 
 impl Hub {
-    /// The socket of a blocked connection takes bytes again.
+    /// Resumes a blocked connection: its socket takes bytes again.
     pub fn writable(&mut self, id: ConnId, wire: &mut impl Wire) {
         let now_s = self.now_s;
         let Some(conn) = self.conn_mut(id) else { return };
@@ -27,7 +28,7 @@ impl Hub {
         }
     }
 
-    /// A page of history that [`Output::ReadHistory`] asked for.
+    /// Handles a page of history that [`Output::ReadHistory`] requested.
     pub fn handle_page(&mut self, ticket: ReadTicket, page: &Page, wire: &mut impl Wire) {
         let Some(conn) = self.conn_mut(ticket.conn) else { return };
         conn.asking = false;
@@ -36,7 +37,8 @@ impl Hub {
         if let Some(key) = reader.map(|reader| reader.channel) {
             let epoch = self.channels[key as usize].head.map(|head| head.epoch);
             if epoch != Some(page.top.epoch) {
-                // The page was read after it was asked for, so it knows better, unless the channel has begun an epoch meanwhile.
+                // The page was read after the request, so its epoch is newer than the known one, unless the channel
+                // has begun an epoch meanwhile.
                 if epoch != ticket.epoch {
                     self.ask(ticket.conn.slot);
                     return;
@@ -49,7 +51,8 @@ impl Hub {
         self.catch_up(ticket.conn, wire);
     }
 
-    /// Sends a page to a recovering reader and moves it on to the page's end. [`Hub::catch_up`] does the rest.
+    /// Sends a page to a recovering reader and moves the reader to the page's end. The caller then calls
+    /// [`Hub::catch_up`].
     pub(super) fn write_page(&mut self, id: ConnId, slot: u32, page: &Page, wire: &mut impl Wire) {
         let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].as_ref() else { return };
         let key = reader.channel;
@@ -85,7 +88,8 @@ impl Hub {
         }
     }
 
-    /// Brings a connection that is not blocked as far as the logs reach, and asks for history where they do not.
+    /// Sends a connection that is not blocked everything in the logs, and requests history where the logs do not
+    /// reach back far enough.
     pub(super) fn catch_up(&mut self, id: ConnId, wire: &mut impl Wire) {
         let Some(conn) = self.conn(id) else { return };
         if conn.blocked || conn.closing {
@@ -126,7 +130,7 @@ impl Hub {
         self.ask(id.slot);
     }
 
-    /// Asks for the next page for one recovering reader, if the connection has nothing left to send.
+    /// Requests the next page for one recovering reader, if the connection has nothing left to send.
     pub(super) fn ask(&mut self, conn_slot: u32) {
         let Some(conn) = self.conns.get_mut(conn_slot as usize) else { return };
         if conn.asking || conn.closing || conn.blocked || !conn.out.is_empty() {
@@ -152,7 +156,7 @@ impl Hub {
         });
     }
 
-    /// `Recovering → Live`, if the log reaches back to the reader's place.
+    /// Changes the state `Recovering → Live` if the log reaches back to the reader's position.
     pub(super) fn go_live_if_covered(&mut self, conn_slot: u32, slot: u32) {
         let Some(reader) = self.conns[conn_slot as usize].readers[slot as usize].as_ref() else { return };
         if reader.live {
@@ -171,7 +175,7 @@ impl Hub {
         });
     }
 
-    /// `Live → Recovering`: the log has moved past the reader's place.
+    /// Changes the state `Live → Recovering`: the log has moved past the reader's position.
     pub(super) fn lapse(&mut self, conn_slot: u32, slot: u32) {
         let Some(reader) = self.conns[conn_slot as usize].readers[slot as usize].as_ref() else { return };
         let channel = &self.channels[reader.channel as usize];
@@ -187,7 +191,7 @@ impl Hub {
         let group = &mut self.channels[reader.channel as usize].groups[reader.group as usize];
         let (live, len) = link(group, conn_slot, slot);
         self.unlink(&reader);
-        // A page that was asked for in another state is nobody's any more.
+        // A page that was requested in the previous state must be discarded, so the serial changes.
         self.serial = self.serial.wrapping_add(1);
         (reader.live, reader.index, reader.serial) = (live, len as u32 - 1, self.serial);
         self.conns[conn_slot as usize].readers[slot as usize] = Some(reader);
@@ -200,7 +204,7 @@ impl Hub {
         )
     }
 
-    /// Up to where a reader has been given everything.
+    /// Returns the position up to which a reader was sent everything.
     pub(super) fn position(&self, reader: &ReaderRef) -> Position {
         let channel = &self.channels[reader.channel as usize];
         let group = &channel.groups[reader.group as usize];
@@ -211,14 +215,16 @@ impl Hub {
         }
     }
 
-    /// Where every reader of a connection stands, by slot: what the `id:` of a several-channel event stream lists.
+    /// Returns the position of every reader of a connection, by slot. The `id:` of an event stream with several
+    /// channels lists them.
     fn positions(&self, conn_slot: u32) -> Vec<Option<(ChannelName, Position)>> {
         let stand = |reader: &ReaderRef| (self.channels[reader.channel as usize].name.clone(), self.position(reader));
         self.conns[conn_slot as usize].readers.iter().map(|reader| reader.as_ref().map(stand)).collect()
     }
 }
 
-/// As [`send_behind`], for forms whose frames have a head of the reader's own; what does not leave at once is bounded by a segment.
+/// Sends like [`send_behind`], for forms whose frames have a head per reader. Bytes that the socket does not take
+/// at once are queued, about one segment at most.
 fn send_with_heads(
     log: &WireLog,
     reader: &mut Live,
@@ -248,7 +254,7 @@ fn send_with_heads(
     conn.send(id, &bytes, now_s, wire);
 }
 
-/// `id: a@P,b@Q`, with the reader in `slot` moved on to `at`.
+/// Appends `id: a@P,b@Q`, after moving the reader in `slot` to `at`.
 fn write_head(out: &mut Vec<u8>, heads: &mut [Option<(ChannelName, Position)>], slot: u32, at: Position) {
     if let Some((_, position)) = &mut heads[slot as usize] {
         *position = at;

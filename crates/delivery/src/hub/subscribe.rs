@@ -1,4 +1,4 @@
-//! Who reads what: channels open when the first reader comes and close when the last one goes.
+//! Subscriptions: a channel opens with its first reader and closes with its last.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,16 +14,16 @@ use super::{
 use crate::{Page, log::WireLog};
 
 impl Hub {
-    /// Opens a channel for a reader (or waiter) to come, so that from now on its publications arrive here.
+    /// Opens a channel for a future reader, so that its publications arrive at this hub from now on.
     ///
-    /// Read the history after this, never before; then call [`Hub::attach`] or [`Hub::release`], exactly once.
+    /// Read the history after this call, never before. Then call [`Hub::attach`] or [`Hub::release`] exactly once.
     pub fn watch(&mut self, name: &ChannelName) {
         let key = self.open(name, None);
         self.channels[key as usize].opening += 1;
         self.tell_interest(key);
     }
 
-    /// The reader that [`Hub::watch`] was called for does not come.
+    /// Cancels one [`Hub::watch`]: its reader will not attach.
     pub fn release(&mut self, name: &ChannelName) {
         if let Some(&key) = self.by_name.get(name) {
             self.channels[key as usize].opening -= 1;
@@ -31,9 +31,10 @@ impl Hub {
         }
     }
 
-    /// Would [`Hub::attach`] go well now, with so many other channels before this one?
+    /// Checks whether [`Hub::attach`] would succeed now if `ahead` other channels were attached before this one.
     ///
-    /// Errors: [`Code::AlreadySubscribed`], [`Code::TooMany`], or [`Code::Unavailable`] if the connection has gone.
+    /// Errors: [`Code::AlreadySubscribed`], [`Code::TooMany`], or [`Code::Unavailable`] if the connection has
+    /// closed.
     pub fn check_attach(&self, id: ConnId, name: &ChannelName, ahead: usize) -> Result<(), Error> {
         let conn = self.conn(id).filter(|conn| !conn.closing);
         let conn = conn.ok_or_else(|| Error::new(Code::Unavailable, "the connection has gone"))?;
@@ -44,9 +45,10 @@ impl Hub {
         self.check_room(id, ahead)
     }
 
-    /// Makes the connection a reader of watched channels, each starting with a page of history that was read after [`Hub::watch`]: of all of
-    /// them or of none. The pages are sent at once, the rest follows by itself; the position list that goes before an event of several
-    /// channels is complete from the first event on.
+    /// Makes the connection a reader of watched channels: of all of them or of none. Each channel starts with a
+    /// page of history that was read after [`Hub::watch`]. The pages are sent at once; later publications follow
+    /// without further calls. The position list that precedes an event of several channels is complete from the
+    /// first event on.
     ///
     /// Errors: as [`Hub::check_attach`].
     pub fn attach(
@@ -74,7 +76,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Makes a reader of a watched channel, to which this page must be sent first of all.
+    /// Makes the connection a reader of a watched channel. The caller must send this page before anything else of
+    /// the channel.
     fn place(
         &mut self,
         id: ConnId,
@@ -92,15 +95,16 @@ impl Hub {
             return Err(error);
         }
         channel.head.get_or_insert(page.top);
-        // Until its page is written it has not been told of its gap: what other channels send before must not name its end.
+        // Until the page is written, the gap is not reported. The position lists of other channels must not include
+        // its end before that.
         let at = page.gap.map_or_else(|| page.start(), |gap| gap.from);
         let slot = self.add_reader(id, key, policy, at, pattern);
         self.tell_interest(key);
         Ok(slot)
     }
 
-    /// What a connection reads and how far it has come: asked for elsewhere, it goes on without loss. What is still being opened is not
-    /// among it.
+    /// Returns the subscriptions of a connection with its current positions. Another node that gets these
+    /// subscriptions continues without loss. Subscriptions that are still opening are not included.
     pub fn subscriptions(&self, id: ConnId) -> Vec<Subscription> {
         let Some(conn) = self.conn(id) else { return Vec::new() };
         let readers = || conn.readers.iter().flatten();
@@ -126,7 +130,7 @@ impl Hub {
         named.chain(patterns).collect()
     }
 
-    /// Ends a subscription by name, or a pattern with all that it opened.
+    /// Ends a subscription to a channel, or a pattern with all channels that it opened.
     ///
     /// Errors: [`Code::NotSubscribed`].
     pub fn unsubscribe(&mut self, id: ConnId, target: &Target) -> Result<(), Error> {
@@ -154,11 +158,13 @@ impl Hub {
 
     /// Subscribes to all channels that match, from now on.
     ///
-    /// The pattern is opening until [`Hub::attach_open_channels`] is called: its publications arrive at this hub, and where they begin is
-    /// kept, but it reads nothing by itself. Meanwhile channels that shall start elsewhere are watched, read and attached by
-    /// [`Hub::attach_matching`]. `since_ms` is for [`Hub::subscriptions`] only.
+    /// The pattern stays opening until [`Hub::attach_open_channels`] is called. Meanwhile its publications arrive
+    /// at this hub, and the hub records where each channel begins, but the pattern does not attach to channels by
+    /// itself. Channels that start from another position are watched, read and attached with
+    /// [`Hub::attach_matching`] during this time. `since_ms` is used by [`Hub::subscriptions`] only.
     ///
-    /// Errors: [`Code::AlreadySubscribed`], [`Code::TooMany`].
+    /// Errors: [`Code::AlreadySubscribed`], [`Code::TooMany`], or [`Code::Unavailable`] if the connection has
+    /// closed.
     pub fn subscribe_pattern(
         &mut self,
         id: ConnId,
@@ -183,7 +189,7 @@ impl Hub {
         Ok(())
     }
 
-    /// As [`Hub::attach`], for a channel that a pattern of this connection matches.
+    /// Attaches like [`Hub::attach`], for a channel that a pattern of this connection matches.
     pub fn attach_matching(
         &mut self,
         id: ConnId,
@@ -204,8 +210,9 @@ impl Hub {
         Ok(())
     }
 
-    /// Ends the opening of a pattern: it reads the channels that have spoken since [`Hub::subscribe_pattern`] from where they did, those
-    /// that are open here from their heads, and all others from their next publication.
+    /// Ends the opening of a pattern. The pattern reads channels that published since [`Hub::subscribe_pattern`]
+    /// from the start of those publications. It reads other channels open in this hub from their heads, and all
+    /// remaining channels from their next publication.
     pub fn attach_open_channels(&mut self, id: ConnId, pattern: &Pattern) {
         let Some(slot) = self.pattern_slot(id, pattern) else { return };
         let is_it = |opening: &Opening| (opening.conn, opening.slot) == (id, slot);
@@ -221,7 +228,8 @@ impl Hub {
         }
     }
 
-    /// A publication has come: patterns that are still opening must not miss it.
+    /// Records the start position of a publication for all patterns that are still opening, so that they do not
+    /// miss it.
     pub(super) fn note_for_opening(&mut self, name: &ChannelName, before: Position) {
         for Opening { conn, slot, heard } in &mut self.opening {
             let asked = &self.conns[conn.slot as usize].patterns[*slot as usize];
@@ -231,9 +239,10 @@ impl Hub {
         }
     }
 
-    /// Someone waits for the next publication of any of these channels; it counts as a reader until it is woken or [`Hub::forget`] is called.
+    /// Registers a waiter for the next publication of any of these channels. It counts as a reader until it is
+    /// woken or [`Hub::forget`] is called.
     ///
-    /// Read the history after this, never before.
+    /// Read the history after this call, never before.
     pub fn wait(&mut self, waiter: WaiterId, names: &[ChannelName]) {
         let mut keys = Vec::with_capacity(names.len());
         for name in names {
@@ -252,7 +261,7 @@ impl Hub {
         self.waiters.keys().copied()
     }
 
-    /// The waiter has gone.
+    /// Removes a waiter.
     pub fn forget(&mut self, waiter: WaiterId) {
         for key in self.waiters.remove(&waiter).unwrap_or_default() {
             self.channels[key as usize].waiters.retain(|other| *other != waiter);
@@ -260,7 +269,7 @@ impl Hub {
         }
     }
 
-    /// Wakes and forgets everyone who waits for this channel, which may close it.
+    /// Wakes and removes all waiters of this channel. This may close the channel.
     pub(super) fn wake_waiters(&mut self, key: u32) {
         let woken = std::mem::take(&mut self.channels[key as usize].waiters);
         if woken.is_empty() {
@@ -299,7 +308,7 @@ impl Hub {
         key
     }
 
-    /// Reports a change in readers, and closes the channel when there is none.
+    /// Reports a change in the number of readers, and closes the channel if it has none.
     pub(super) fn tell_interest(&mut self, key: u32) {
         let channel = &mut self.channels[key as usize];
         let readers = channel.readers();
@@ -315,7 +324,8 @@ impl Hub {
         }
     }
 
-    /// Everyone who listens by an open pattern, and does not read this channel yet, becomes a reader that has everything up to `at`.
+    /// Attaches connections to this channel through their open patterns, if `wanted` accepts the pattern and the
+    /// connection does not read the channel yet. Each new reader has everything up to `at`.
     pub(super) fn attach_patterns(&mut self, key: u32, at: Position, wanted: impl Fn(ConnId, &Pattern) -> bool) {
         let name = self.channels[key as usize].name.clone();
         let mut listeners = Vec::new();
@@ -324,13 +334,14 @@ impl Hub {
             true
         });
         listeners.retain(|entry| self.opening.iter().all(|opening| (opening.conn, opening.slot) != *entry));
-        // The order of a hash map is no seed's.
+        // The iteration order of a hash map is not reproducible from a seed, so sort.
         listeners.sort_unstable();
         for (id, slot) in listeners {
             let checked = self.check_attach(id, &name, 0);
             let Some(asked) = self.conns[id.slot as usize].patterns[slot as usize].as_mut() else { continue };
             if let Err(error) = checked {
-                // Told once per pattern: whoever matches too much would otherwise be told with every publication.
+                // Reported once per pattern: otherwise a pattern that matches too much would cause a report with
+                // every publication.
                 if error.code == Code::TooMany && !std::mem::replace(&mut asked.told_full, true) {
                     self.outputs.push_back(Output::Refuse { conn: id, error });
                 }
@@ -344,7 +355,7 @@ impl Hub {
         self.tell_interest(key);
     }
 
-    /// A recovering reader that has everything up to `at`.
+    /// Adds a recovering reader that has everything up to `at`. Returns its slot in the connection.
     pub(super) fn add_reader(
         &mut self,
         id: ConnId,
@@ -392,12 +403,13 @@ impl Hub {
     fn remove_reader(&mut self, id: ConnId, slot: u32) {
         let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].take() else { return };
         self.unlink(&reader);
-        // What only it was behind may go.
+        // Frames that only this reader still needed may be dropped.
         self.mark_moved(reader.channel);
         self.tell_interest(reader.channel);
     }
 
-    /// A subscription has ended: the reader goes, or on to another pattern of its connection that matches.
+    /// Handles the end of a subscription. The reader is removed, or passes to another matching pattern of its
+    /// connection (`heir`).
     fn hand_on(&mut self, id: ConnId, slot: u32, heir: Option<u32>) {
         let conn = &mut self.conns[id.slot as usize];
         let policy = heir.and_then(|heir| conn.patterns[heir as usize].as_ref()).map(|asked| asked.policy);
@@ -419,7 +431,7 @@ impl Hub {
         self.mark_moved(key);
     }
 
-    /// Takes a reader out of its group's list and mends the reference of the one that fills its place.
+    /// Removes a reader from its group's list and updates the reference of the reader that moves into its place.
     pub(super) fn unlink(&mut self, reader: &ReaderRef) {
         let group = &mut self.channels[reader.channel as usize].groups[reader.group as usize];
         let moved = if reader.live {
@@ -464,7 +476,8 @@ impl Hub {
         }
     }
 
-    /// Where this connection has this pattern. Cost: O(connections that have the pattern), or O(patterns of this one) if those are fewer.
+    /// Returns the slot of this pattern in the connection. Cost: O(connections with the pattern) or O(patterns of
+    /// this connection), whichever is smaller.
     fn pattern_slot(&self, id: ConnId, pattern: &Pattern) -> Option<u32> {
         let listeners = self.patterns.get(pattern)?;
         let own = &self.conn(id)?.patterns;
@@ -487,7 +500,7 @@ impl Hub {
 }
 
 impl Conn {
-    /// The pattern that goes on reading a channel when another subscription to it ends.
+    /// Returns the pattern that keeps a channel subscribed when another subscription to it ends.
     fn heir(&self, name: &str) -> Option<u32> {
         let matches = |asked: &Option<PatternRef>| asked.as_ref().is_some_and(|asked| asked.pattern.matches(name));
         self.patterns.iter().position(matches).map(|slot| slot as u32)

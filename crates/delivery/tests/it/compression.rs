@@ -1,4 +1,5 @@
-//! A publication is compressed once for all readers who agreed on the same, and what is kept of it is bounded however many they are.
+//! A publication is compressed once for all readers with the same negotiated parameters. The memory for compressed
+//! copies is bounded, whatever the number of readers.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +9,7 @@ use millrace_protocol::{ChannelName, Epoch, Form, Kind, NewPublication, Since, s
 const BOUNDS: Bounds = Bounds { count_max: 10, bytes_max: 1 << 20, age_max_ms: 1 << 40 };
 const READERS: usize = 50;
 
-/// Where the bytes lay that each connection was given; a closed one takes nothing.
+/// Address and bytes of each write, per connection. A closed sink accepts no bytes.
 #[derive(Default)]
 struct Seen {
     writes: HashMap<ConnId, Vec<(usize, Vec<u8>)>>,
@@ -25,7 +26,7 @@ impl Wire for Seen {
     }
 }
 
-/// A hub with readers of each form, and the channel's past.
+/// A hub with readers of each form, and the history of the channel.
 struct Stage {
     hub: Hub,
     seen: Seen,
@@ -65,7 +66,7 @@ fn deflate(offer: &str) -> Deflate {
     Deflate::negotiate(offer).unwrap().0
 }
 
-/// Three sets of parameters, one of them in two forms.
+/// Returns forms with three sets of parameters, one set in two forms.
 fn forms() -> [Form; 4] {
     let offers = [
         "permessage-deflate",
@@ -103,7 +104,7 @@ fn what_is_kept_compressed_is_bounded_however_many_are_behind() {
         stage.seen.is_closed = true;
         let mut kept = 0;
         for n in 0..200u32 {
-            // Twice as long compressed as the log may be, all in all.
+            // The compressed publications together are twice as large as the log may be.
             let noise: String = (0..5000u32)
                 .map(|i| char::from(b'!' + ((i + n).wrapping_mul(2_654_435_761) >> 24) as u8 % 90))
                 .collect();

@@ -62,7 +62,7 @@ fn a_heartbeat_of_its_own_is_kept_to() {
                 beats.entry(conn).or_default().push(now_s);
             }
         }
-        // It answers what it was asked.
+        // The client answers the ping.
         if beats.get(&ping).is_some_and(|beats| beats.last() == Some(&now_s)) {
             stage.hub.heard(ping);
         }
@@ -320,7 +320,7 @@ fn a_pattern_resumes_and_misses_nothing_meanwhile() {
     }
     let conn = stage.hub.connect(Form::Session);
     stage.hub.subscribe_pattern(conn, &pattern("a/+"), Policy::Every, 0).unwrap();
-    // While its pages are read, the channel that it resumes speaks, and so does a new one.
+    // While the pages of the pattern are read, a resumed channel and a new channel each receive a publication.
     stage.publish("a/1", "4");
     stage.publish("a/2", "new");
     stage.hub.watch(&name("a/1"));
@@ -360,7 +360,8 @@ fn every_event_of_several_channels_lists_all_positions() {
     assert_eq!(ids, ["id: a@00000001:1,b@00000001:0", "id: a@00000001:1,b@00000001:1"]);
 }
 
-/// Cut between two gaps, a reader resumes with the last list: the gap that it was not told must still lie after it.
+/// A reader that is cut between two gaps resumes with the last list of positions. A gap that was not reported yet must
+/// still lie after its position in that list.
 #[test]
 fn no_event_lists_the_end_of_a_gap_that_is_not_told_yet() {
     let mut stage = Stage::new();
@@ -427,7 +428,7 @@ fn silence_is_broken_by_heartbeats_and_ended_after_a_ping() {
     stage.tape.take(dead);
     stage.flush();
     assert!(stage.tape.take(dead).is_empty(), "nothing is written after a close");
-    // Whoever was too slow to be pinged is pinged first, once it takes bytes again.
+    // A connection that was too slow for a ping gets its ping first, once it accepts bytes again.
     stage.unblock(slow, usize::MAX);
     stage.hub.tick(41, &mut stage.tape);
     assert_eq!(stage.outputs(), []);

@@ -1,4 +1,4 @@
-//! A hub with the past that its publications come from, and what it writes on tape.
+//! A hub, the history of its publications, and a recording of everything that it writes.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use millrace_protocol::{
 pub const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 1 << 30, age_max_ms: 1 << 40 };
 pub const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 30 };
 
-/// What was written to each connection, write by write; a socket takes what its room allows.
+/// Bytes written to each connection, write by write. A socket accepts as many bytes as it has capacity.
 #[derive(Default)]
 pub struct Tape {
     pub writes: HashMap<ConnId, Vec<String>>,
@@ -35,7 +35,7 @@ impl Tape {
     }
 }
 
-/// A hub with the history that its publications come from.
+/// A hub with the history of its publications.
 pub struct Stage {
     pub hub: Hub,
     pub tape: Tape,
@@ -99,7 +99,7 @@ impl Stage {
         std::iter::from_fn(|| self.hub.poll_output()).collect()
     }
 
-    /// Answers every wish for history; returns where they began.
+    /// Answers all requests for history. Returns their start positions.
     pub fn answer_reads(&mut self) -> Vec<Since> {
         let mut asked = Vec::new();
         for output in self.outputs() {

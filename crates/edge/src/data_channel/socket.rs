@@ -1,4 +1,4 @@
-//! A peer with a socket of its own: it needs nobody to sort datagrams for it.
+//! Peer with its own socket, which needs no demultiplexing of datagrams.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -12,13 +12,13 @@ use super::OpenError;
 use crate::wire::{Problem, body, cause};
 
 pub const SDP: &str = "application/sdp";
-/// From the answer to the open channels.
+/// Maximum time from the answer until all channels are open.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 const DATAGRAM_BYTES_MAX: usize = 2048;
-/// When there is nothing to wait for.
+/// Maximum time to wait for a datagram or timer.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// One end of a connection. Dropped, it says good-bye.
+/// One end of a connection. Dropping it closes the connection.
 pub struct PeerSocket {
     socket: UdpSocket,
     local: SocketAddr,
@@ -28,7 +28,7 @@ pub struct PeerSocket {
     is_over: bool,
 }
 
-/// Why an offer was not answered.
+/// Reason why an offer was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
     #[error("{0}")]
@@ -38,9 +38,9 @@ pub enum AnswerError {
 }
 
 impl PeerSocket {
-    /// Opens one, with both channels. `request`: a `POST` of the offer, with whatever it shows to be let in.
+    /// Opens a connection with both channels. `request` is a `POST` of the offer with its credentials.
     ///
-    /// Errors: what the other end has said, or that it does not answer.
+    /// Errors: the other end refused the request, or does not answer.
     pub async fn open(request: reqwest::RequestBuilder) -> Result<Self, OpenError> {
         let lost = |error: &dyn std::error::Error| OpenError::Lost(cause(error));
         let (client, request) = request.build_split();
@@ -77,9 +77,10 @@ impl PeerSocket {
         }
     }
 
-    /// The end that answers an offer, and its answer. `ip`: where it is reached by `public`, which is the same unless there is a NAT.
+    /// Answers an offer and returns the new end of the connection with the answer. Binds to `ip`; `public` is the
+    /// address under which peers reach it, which equals `ip` unless there is a NAT.
     ///
-    /// Errors: it is no offer, or there is no socket.
+    /// Errors: the offer is invalid, or the socket cannot be opened.
     pub async fn answer(offer: &str, ip: IpAddr, public: IpAddr) -> Result<(Self, String), AnswerError> {
         let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).await?;
         let local = SocketAddr::new(public, socket.local_addr()?.port());
@@ -93,27 +94,27 @@ impl PeerSocket {
         Self { socket, local, peer, mouth: Outputs::default(), heard: Instant::now(), is_over: false }
     }
 
-    /// What has happened next.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.mouth.events.pop_front()
     }
 
-    /// The peer is of no use any more.
+    /// Returns true if the connection is over.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// When it was heard last, its ICE included.
+    /// Returns the time of the last datagram from the peer, including ICE.
     pub fn heard(&self) -> Instant {
         self.heard
     }
 
-    /// Bytes that were written and have not been acknowledged.
+    /// Returns the bytes written but not yet acknowledged.
     pub fn buffered(&mut self, lane: Lane) -> usize {
         self.peer.buffered(lane)
     }
 
-    /// Takes one message, which leaves with the next [`PeerSocket::flush`]. False if there is no room, or no such channel.
+    /// Queues one message; [`PeerSocket::flush`] sends it. Returns false if there is no room or no such channel.
     pub fn write(&mut self, lane: Lane, is_text: bool, message: &[u8]) -> bool {
         let mut has_room = false;
         self.handle(|peer, mouth| {
@@ -123,14 +124,14 @@ impl PeerSocket {
         has_room
     }
 
-    /// Waits for a datagram or a timer, and takes it. Nothing is lost by not waiting to its end.
+    /// Waits for a datagram or a timer, and handles it. Cancel-safe: dropping this future loses nothing.
     pub async fn wait(&mut self) {
         self.flush().await;
         let mut buffer = [0; DATAGRAM_BYTES_MAX];
         let timeout = self.peer.timeout().min(Instant::now() + LONG);
         tokio::select! {
             received = self.socket.recv_from(&mut buffer) => {
-                // That nobody is there is found out by silence.
+                // Ignore socket errors: silence shows that the peer is unreachable.
                 let Ok((length, from)) = received else { return };
                 let (local, now) = (self.local, Instant::now());
                 let mut is_its_own = false;
@@ -170,11 +171,11 @@ impl Drop for PeerSocket {
     }
 }
 
-/// A socket with the address that the server sees.
+/// Opens a socket bound to the local address that the server sees.
 async fn bind_towards(server: SocketAddr) -> std::io::Result<UdpSocket> {
     let any = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let probe = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
-    // Sends nothing: it only finds the way.
+    // `connect` sends no datagram; it only selects the route.
     probe.connect(server).await?;
     UdpSocket::bind(SocketAddr::new(probe.local_addr()?.ip(), 0)).await
 }

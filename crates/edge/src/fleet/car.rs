@@ -1,5 +1,6 @@
-//! One car: an eager leader obeys every bound along the path, and the car itself moves with the leader's speed averaged over
-//! [`SMOOTH_TICKS`]. The average of a speed whose acceleration is bounded has a bounded jerk, whatever the leader does.
+//! Model of one car. An invisible leader drives along the path within every speed and acceleration limit. The car
+//! moves with the leader's speed averaged over [`SMOOTH_TICKS`]. Because the leader's acceleration is bounded, the
+//! averaged speed has a bounded jerk.
 
 use std::collections::VecDeque;
 
@@ -11,22 +12,22 @@ use crate::town::{Class, Graph, RoadId};
 use super::path::Path;
 use super::{Drivetrain, TICK};
 
-/// m/s2.
+/// Maximum acceleration, m/s2.
 pub const ACCELERATION_MAX: f64 = 1.6;
 /// Normal braking, m/s2.
 pub const BRAKING_MAX: f64 = 2.0;
-/// m/s2; from [`HARSH_EVENT`] on it is called an event.
+/// Hard braking, m/s2. Braking harder than [`HARSH_EVENT`] is reported as an event.
 pub const HARSH_BRAKING: f64 = 4.8;
 const HARSH_EVENT: f64 = 3.5;
 const SMOOTH_TICKS: usize = 12;
-/// m/s3: from full acceleration to harsh braking within the averaged time.
+/// Maximum jerk, m/s3: the change from full acceleration to hard braking within the averaging time.
 pub const JERK_MAX: f64 = (ACCELERATION_MAX + HARSH_BRAKING) / (SMOOTH_TICKS as f64 * DT);
 const HIGH_RPM: f64 = 3500.0;
 /// Generic OBD-II codes: misfire, catalyst, thermostat, lean mixture, evaporation leak.
 const TROUBLE_CODES: [&str; 5] = ["P0301", "P0420", "P0128", "P0171", "P0442"];
 
 const DT: f64 = TICK.as_millis() as f64 / 1000.0;
-/// The slowest a moving leader gets, so that it reaches its stops.
+/// Minimum speed of a moving leader, so that it reaches its stops.
 const CREEP_MPS: f64 = ACCELERATION_MAX * DT;
 
 pub struct Car {
@@ -35,9 +36,9 @@ pub struct Car {
     road: RoadId,
     path: Path,
     leader: Leader,
-    /// Metres along the path.
+    /// Meters along the path.
     metres: f64,
-    /// The leader's last speeds, newest last.
+    /// Last speeds of the leader, newest last.
     speeds: VecDeque<f64>,
     speed: f64,
     drivetrain: Drivetrain,
@@ -56,13 +57,13 @@ struct Leader {
     waits_s: f64,
 }
 
-/// What a driver is about to do.
+/// Current behavior of the driver.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Incident {
     None,
     WillBrake,
     Brakes,
-    /// Holds the gear until the engine screams.
+    /// Holds the gear until the engine speed is very high.
     Hastes,
 }
 
@@ -94,7 +95,7 @@ impl Car {
         self.id
     }
 
-    /// Metres per second.
+    /// Returns the speed in meters per second.
     pub fn speed(&self) -> f64 {
         self.speed
     }
@@ -103,7 +104,7 @@ impl Car {
         self.path.place(self.metres).0
     }
 
-    /// The speed limit here, m/s.
+    /// Returns the speed limit at the current place, m/s.
     pub fn limit(&self) -> f64 {
         self.path.limit(self.metres)
     }
@@ -132,7 +133,7 @@ impl Car {
         }
     }
 
-    /// The record at `now_ms`; an event is told once.
+    /// Returns the record at `now_ms`. An event is reported once.
     pub(super) fn report(&mut self, now_ms: u64) -> Record {
         self.seq += 1;
         let (place, way) = self.path.place(self.metres);
@@ -155,7 +156,8 @@ impl Car {
         }
     }
 
-    /// Now and then a driver brakes hard or holds a gear too long, or the engine control unit finds a fault.
+    /// Starts an incident from time to time: the driver brakes hard or holds a gear too long, or the engine control
+    /// unit detects a fault.
     fn behave(&mut self) {
         if self.speed > 0.0 {
             self.quiet_s -= DT;
@@ -188,7 +190,7 @@ impl Car {
         let wanted = self.path.cap(ahead).min(to_stop);
         let slower = leader.speed - BRAKING_MAX * DT;
         let mut speed = wanted.clamp(slower, leader.speed + ACCELERATION_MAX * DT);
-        // Hard braking is worth the name only from some speed; until then the driver waits for the occasion.
+        // Hard braking needs a minimum speed; until then the driver waits.
         if self.incident == Incident::WillBrake && leader.speed > 9.5 {
             self.incident = Incident::Brakes;
         }
@@ -219,7 +221,8 @@ fn pick_road(graph: &Graph, chance: &mut Chance) -> RoadId {
     }
 }
 
-/// A way from the middle of `from` to some place at least 600 m away. Returns it with the road it ends on.
+/// Plans a path from the middle of `from` to a place at least 600 m away. Returns the path and the road on which it
+/// ends.
 fn plan(graph: &Graph, from: RoadId, chance: &mut Chance) -> (Path, RoadId) {
     let here = graph.points[graph.roads[from].to];
     loop {

@@ -1,16 +1,16 @@
-//! Gearbox, engine speed and coolant of one car, from nothing but its speed.
+//! Gearbox, engine speed and coolant temperature of one car, computed from its speed.
 
 /// Engine turns per wheel turn, gears 1 to 5.
 const RATIOS: [f64; 5] = [13.5, 7.6, 5.0, 3.7, 2.95];
 const WHEEL_CIRCUMFERENCE_M: f64 = 1.885;
 const IDLE_RPM: f64 = 820.0;
-/// An easy driver changes up here, a hasty one there; both change down below `DOWN_RPM`.
+/// A calm driver shifts up at `UP_RPM`, a hasty one at `HASTY_UP_RPM`; both shift down below `DOWN_RPM`.
 const UP_RPM: f64 = 2150.0;
 const HASTY_UP_RPM: f64 = 5000.0;
 const DOWN_RPM: f64 = 1150.0;
-/// Seconds between two changes of gear.
+/// Minimum seconds between two gear changes.
 const CHANGE_S: f64 = 1.0;
-/// The thermostat opens at this many degrees Celsius.
+/// Temperature in degrees Celsius at which the thermostat opens.
 const THERMOSTAT_C: f64 = 87.0;
 
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ impl Drivetrain {
         Self { gear: 0, rpm: IDLE_RPM, ambient_c, block_c: coolant_c, coolant_c, since_change_s: CHANGE_S }
     }
 
-    /// Runs for `dt` seconds (at most about 1) at `speed` m/s. A `hasty` driver holds the gear longer.
+    /// Advances by `dt` seconds (at most about 1) at `speed` m/s. A `hasty` driver holds the gear longer.
     pub fn advance(&mut self, dt: f64, speed: f64, hasty: bool) {
         self.since_change_s += dt;
         self.change_gear(speed, hasty);
@@ -77,7 +77,8 @@ impl Drivetrain {
         }
     }
 
-    /// The engine heats its block, the thermostat holds the block near 90 C, the coolant follows half a minute later.
+    /// Updates the temperatures. The engine heats its block, the thermostat holds the block near 90 C, and the
+    /// coolant follows with a time constant of 30 s.
     fn warm(&mut self, dt: f64) {
         let heat = 0.13 + 0.14 * (self.rpm - IDLE_RPM) / 2000.0;
         let loss = 0.0012 * (self.block_c - self.ambient_c) + 0.05 * (self.block_c - THERMOSTAT_C).max(0.0);

@@ -1,4 +1,4 @@
-//! The line a car drives along its route, and how fast it may be at each place of it.
+//! Line that a car drives along its route, with the maximum speed at each place.
 
 use crate::chance::Chance;
 use crate::town::geo::{Point, angle_between};
@@ -6,41 +6,41 @@ use crate::town::{Class, Graph, RoadId};
 
 use super::car::BRAKING_MAX;
 
-/// Cars keep right of the middle of a street.
+/// Distance of the lane from the middle of a street; cars drive on the right.
 const LANE_M: f64 = 1.75;
-/// How far a rounded corner may leave the corner it rounds.
+/// Maximum distance between a rounded corner and the original corner.
 const ROUNDING_M: f64 = 2.2;
-/// Sideways acceleration a driver accepts, m/s2.
+/// Maximum lateral acceleration that a driver accepts, m/s2.
 const SIDEWAYS_MAX: f64 = 2.0;
-/// Speed over a junction of streets, and when giving way to an avenue, m/s.
+/// Speed over a junction of streets, and speed when yielding to an avenue, m/s.
 const CROSS_MPS: f64 = 7.5;
 const GIVE_WAY_MPS: f64 = 4.5;
 
 #[derive(Clone, Debug)]
 pub struct Path {
     points: Vec<Point>,
-    /// Metres from the start to each point.
+    /// Meters from the start to each point.
     at: Vec<f64>,
-    /// The road's limit and the curve's, on the piece that starts at each point, m/s.
+    /// Speed limit of the road (`limit`) and of the curve (`bound`) on the piece that starts at each point, m/s.
     limit: Vec<f64>,
     bound: Vec<f64>,
-    /// The speed from which every later bound can be met by braking normally, m/s.
+    /// Speed from which normal braking meets every later bound, m/s.
     cap: Vec<f64>,
-    /// Where to stop (metres) and for how long (seconds), in order; the last is the end.
+    /// Stops in order: place (meters) and duration (seconds). The last one is the end.
     pub stops: Vec<(f64, f64)>,
 }
 
-/// A corner of the route before it is rounded.
+/// Corner of the route before it is rounded.
 struct Corner {
     at: Point,
-    /// Bound on passing it, m/s.
+    /// Maximum speed through the corner, m/s.
     pass_mps: f64,
-    /// Seconds to stand before it.
+    /// Seconds to wait before the corner.
     wait_s: Option<f64>,
 }
 
 impl Path {
-    /// From the middle of the first road to the middle of the last.
+    /// Creates the path from the middle of the first road to the middle of the last.
     pub fn new(graph: &Graph, route: &[RoadId], chance: &mut Chance) -> Self {
         let roads: Vec<_> = route.iter().map(|&road| graph.roads[road]).collect();
         let ends = |i: usize| (graph.points[roads[i].from], graph.points[roads[i].to]);
@@ -87,7 +87,7 @@ impl Path {
         self.at[self.at.len() - 1]
     }
 
-    /// The place and the direction (unit vector) at `metres`.
+    /// Returns the place and the direction (unit vector) at `metres`.
     pub fn place(&self, metres: f64) -> (Point, Point) {
         let i = self.piece(metres);
         let (a, b) = (self.points[i], self.points[i + 1]);
@@ -95,7 +95,8 @@ impl Path {
         (a.mix(b, t.clamp(0.0, 1.0)), (b - a).unit())
     }
 
-    /// The highest speed at `metres` from which normal braking meets every bound ahead; stops not counted.
+    /// Returns the highest speed at `metres` from which normal braking meets every bound ahead. Stops are not
+    /// included.
     pub fn cap(&self, metres: f64) -> f64 {
         let i = self.piece(metres);
         let ahead = (self.at[i + 1] - metres).max(0.0);
@@ -103,7 +104,7 @@ impl Path {
         braking.min(self.limit[i]).min(self.bound[i])
     }
 
-    /// The speed limit of the road at `metres`.
+    /// Returns the speed limit of the road at `metres`.
     pub fn limit(&self, metres: f64) -> f64 {
         self.limit[self.piece(metres)]
     }
@@ -144,7 +145,7 @@ impl Path {
         }
     }
 
-    /// Works out `cap` from the end of the path to its start.
+    /// Computes `cap` from the end of the path to its start.
     fn plan(&mut self, passes: &[(usize, f64)]) {
         let count = self.points.len();
         self.cap = (0..count)
@@ -165,7 +166,7 @@ impl Path {
     }
 }
 
-/// How fast to pass from one road to the next, and how long to wait before it.
+/// Returns the maximum speed from one road to the next, and the waiting time before the junction, in seconds.
 fn junction(
     graph: &Graph,
     here: crate::town::Road,
@@ -180,7 +181,7 @@ fn junction(
     let crosses_wide = others.filter(|road| wide(road.class)).count() > 0;
     match (wide(here.class), next.class, crosses_wide) {
         (_, Class::Roundabout, _) => (GIVE_WAY_MPS, chance.happens(0.2).then(|| chance.between(1.5, 4.0))),
-        // Two avenues cross: lights, red one time in three.
+        // Two avenues cross: a traffic light that is red one time in three.
         (true, _, true) => (f64::INFINITY, chance.happens(0.33).then(|| chance.between(5.0, 20.0))),
         (true, _, false) => (f64::INFINITY, None),
         (false, _, true) => (GIVE_WAY_MPS, chance.happens(0.3).then(|| chance.between(1.5, 5.0))),
@@ -219,7 +220,7 @@ mod tests {
         let caps: Vec<f64> = (0..path.length() as usize).map(|m| path.cap(m as f64)).collect();
         assert!(caps.iter().copied().fold(f64::INFINITY, f64::min) < 5.0, "no corner on the way");
         assert!(caps.iter().copied().fold(0.0, f64::max) > 10.0, "no open road on the way");
-        // v dv/ds is the braking needed: never more than normal.
+        // `v dv/ds` is the required braking; it never exceeds normal braking.
         let needed = caps.windows(2).map(|p| (p[0].powi(2) - p[1].powi(2)) / 2.0).fold(0.0, f64::max);
         assert!(needed <= BRAKING_MAX + 1e-6, "{needed} m/s2");
     }

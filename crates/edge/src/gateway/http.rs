@@ -1,4 +1,4 @@
-//! How peers come: `POST /v1/connect` with an offer, as to a server of Millrace.
+//! Signaling over HTTP: a peer joins with `POST /v1/connect` and an offer, as with a Millrace server.
 
 use std::{convert::Infallible, net::IpAddr, rc::Rc, time::Duration};
 
@@ -10,7 +10,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use millrace_rtc::forward::{Refused, Ticket};
+use millrace_rtc::forward::{PeerOptions, Refused};
 use serde_json::json;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpStream;
@@ -18,19 +18,20 @@ use tokio::net::TcpStream;
 use super::{Hall, JoinError};
 use crate::data_channel::{AnswerError, SDP};
 
-/// Served at the same time; others wait to be accepted.
+/// Maximum number of connections served at the same time; further connections wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 256;
-/// The longest that one connection is served.
+/// Maximum time for which one connection is served.
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest offer: that of a browser with a camera, a microphone and every codec has about ten.
+/// Maximum size of an offer in bytes. The offer of a browser with a camera, a microphone and every codec has about
+/// 10 KiB.
 const OFFER_BYTES_MAX: usize = 64 * 1024;
-/// Of the beginning of urgent messages.
+/// Maximum length of the prefix of urgent messages, in bytes.
 const URGENT_BYTES_MAX: usize = 256;
 
 type Answer = Response<Full<Bytes>>;
 
-/// Says no: status, code and what to do, as the server does (docs/protocol.md, "Errors").
+/// Error response: status, code and what to do, as in the server (docs/protocol.md, "Errors").
 struct Problem(StatusCode, &'static str, String);
 
 pub async fn serve(hall: Rc<Hall>, stream: TcpStream) {
@@ -43,7 +44,7 @@ pub async fn serve(hall: Rc<Hall>, stream: TcpStream) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
-    // Whoever hangs up or takes too long has had its chance.
+    // A connection that closes early or exceeds the time limit needs no further handling.
     let _ = tokio::time::timeout(CONNECTION_MAX, connection).await;
 }
 
@@ -142,9 +143,11 @@ async fn connect(hall: &Rc<Hall>, request: Request<Incoming>, local: IpAddr) -> 
     }
 }
 
-/// Errors: what is wrong with the query.
-fn ticket(query: &str) -> Result<Ticket, String> {
-    let mut ticket = Ticket::default();
+/// Parses the query into the name and options of a peer.
+///
+/// Errors: describes what is wrong with the query.
+fn ticket(query: &str) -> Result<PeerOptions, String> {
+    let mut ticket = PeerOptions::default();
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*key {
             "name" => ticket.name = value.into_owned(),
@@ -194,7 +197,7 @@ mod tests {
     #[test]
     fn a_query_says_who_comes_and_whom_for() {
         let read = ticket("name=arm%201&to=up&urgent=%21").expect("a ticket");
-        assert_eq!(read, Ticket { name: "arm 1".into(), to: Some("up".into()), urgent: Some(b"!".to_vec()) });
+        assert_eq!(read, PeerOptions { name: "arm 1".into(), to: Some("up".into()), urgent: Some(b"!".to_vec()) });
         assert_eq!(ticket("name=a&urgent=").expect("a ticket").urgent.as_deref(), Some(&b""[..]));
         for bad in ["", "to=up", "name=", "name=a&fro=b", &format!("name=a&urgent={}", "x".repeat(257))] {
             assert!(ticket(bad).is_err(), "{bad}");

@@ -1,8 +1,8 @@
-//! A native peer that forwards between the data channels of its peers: each comes by an offer, says whom its messages are for, and what
-//! becomes of them is decided by [`millrace_rtc::forward`].
+//! Native peer that forwards between the data channels of its peers. A peer joins with an offer and names the
+//! receiver of its messages. [`millrace_rtc::forward`] decides how each message is forwarded.
 //!
-//! - this file: one task for each peer, with a socket of its own, and one for the windows
-//! - [`http`]: offers, answers, and what was counted
+//! - this file: one task per peer, each with its own socket, and one task for the windows of the bundles
+//! - [`http`]: offers, answers and statistics
 //!
 //! Source: docs/gateway.md.
 
@@ -20,7 +20,7 @@ use std::{
 
 use millrace_rtc::{
     Event, Lane,
-    forward::{Config as Forward, Forwarder, PeerId, Refused, Stats, Ticket},
+    forward::{Config as Forward, Forwarder, PeerId, PeerOptions, Refused, Stats},
 };
 use tokio::{
     net::TcpListener,
@@ -31,43 +31,44 @@ use tokio::{
 
 use crate::data_channel::{AnswerError, OPEN_TIMEOUT, PeerSocket};
 
-/// Whoever says nothing for so long has gone: a living peer asks at least every few seconds whether the way is still there.
+/// Silent peer timeout: a live peer checks the path at least every few seconds.
 /// Source: RFC 7675, section 5.1: 30 s.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// So much may be on its way to a peer; the rest waits where the oldest can give way.
+/// Maximum bytes sent to a peer but not acknowledged. Further messages wait in the forwarder, which can drop the
+/// oldest.
 const BUFFERED_MAX: usize = 64 * 1024;
-/// After an error that one connection cannot be blamed for, such as too few descriptors.
+/// Pause after an accept error that no single connection causes, such as too few file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub struct Config {
-    /// Where offers come in.
+    /// Address for offers.
     pub listen: SocketAddr,
     pub forward: Forward,
-    /// What a request has to show. None: nobody is asked.
+    /// Secret required from every request; `None`: no authentication.
     pub secret: Option<String>,
-    /// Pages of these origins may join.
+    /// Origins whose pages may join.
     pub origins: Vec<String>,
-    /// Where peers are told to send to, if a NAT or a proxy hides it.
+    /// Public address announced to peers, if a NAT or a proxy hides the local one.
     pub public: Option<IpAddr>,
 }
 
-/// A gateway that listens.
+/// Gateway with a bound listener.
 pub struct Gateway {
     listener: TcpListener,
     hall: Rc<Hall>,
 }
 
-/// What all tasks share.
+/// State shared by all tasks.
 struct Hall {
     config: Config,
     forwarder: RefCell<Forwarder>,
-    /// By which the task of a peer learns that something waits for it.
+    /// Wakes the task of a peer when messages are queued for it.
     wakes: RefCell<HashMap<PeerId, Rc<Notify>>>,
-    /// A window has begun before which there was none.
+    /// Notified when a window starts and no other window was open.
     begun: Notify,
 }
 
-/// Why a peer does not come.
+/// Reason why a peer cannot join.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     #[error("{0}")]
@@ -77,7 +78,9 @@ enum JoinError {
 }
 
 impl Gateway {
-    /// Errors: the address is taken, or not ours.
+    /// Binds the listener.
+    ///
+    /// Errors: the address is in use or not local.
     pub async fn bind(config: Config) -> io::Result<Self> {
         let listener = TcpListener::bind(config.listen).await?;
         let forwarder = RefCell::new(Forwarder::new(config.forward.clone()));
@@ -89,7 +92,7 @@ impl Gateway {
         self.listener.local_addr()
     }
 
-    /// Forwards until it is dropped, with all its peers.
+    /// Accepts and serves peers until the future is dropped, which also drops all peers.
     pub async fn run(self) {
         let Self { listener, hall } = self;
         let tasks = LocalSet::new();
@@ -117,8 +120,8 @@ impl Gateway {
 }
 
 impl Hall {
-    /// The answer to an offer; from here on the peer is there. `local`: where the request came in.
-    async fn join(self: &Rc<Self>, ticket: Ticket, offer: &str, local: IpAddr) -> Result<String, JoinError> {
+    /// Adds a peer and returns the answer to its offer. `local` is the address at which the request arrived.
+    async fn join(self: &Rc<Self>, ticket: PeerOptions, offer: &str, local: IpAddr) -> Result<String, JoinError> {
         let id = self.forwarder.borrow_mut().join(ticket)?;
         let public = self.config.public.unwrap_or(local);
         let (socket, answer) = match PeerSocket::answer(offer, local, public).await {
@@ -139,7 +142,7 @@ impl Hall {
         Ok(answer)
     }
 
-    /// One peer, until it goes.
+    /// Serves one peer until it leaves.
     async fn serve(&self, id: PeerId, mut socket: PeerSocket, wake: &Notify) {
         let opens_by = Instant::now() + OPEN_TIMEOUT;
         let mut is_open = false;
@@ -154,7 +157,8 @@ impl Hall {
             }
             while is_open && socket.buffered(Lane::Session) + socket.buffered(Lane::Latest) < BUFFERED_MAX {
                 let Some(message) = self.forwarder.borrow_mut().poll_output(id) else { break };
-                // There is room; what is for a lossy channel that the peer does not have is lost like anything on it.
+                // There is room. A message for a lossy channel that the peer does not have is lost, as any message
+                // on that channel may be.
                 socket.write(message.lane, message.is_text, &message.bytes);
             }
             socket.flush().await;
@@ -167,7 +171,7 @@ impl Hall {
         }
     }
 
-    /// A message has come.
+    /// Handles a message from a peer.
     fn take(&self, from: PeerId, lane: Lane, message: Vec<u8>) {
         let mut forwarder = self.forwarder.borrow_mut();
         let is_quiet = forwarder.poll_timeout().is_none();

@@ -1,4 +1,4 @@
-//! One HTTP request until it is answered: retried with the same `Idempotency-Key`, so that it counts once.
+//! HTTP request that is retried with the same `Idempotency-Key` until it is answered, so that it counts once.
 
 use std::time::{Duration, Instant};
 
@@ -15,21 +15,21 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     pub retries: u64,
-    /// Of the last request that was answered.
+    /// Round-trip time of the last answered request.
     pub round_trip: Option<Duration>,
 }
 
 pub struct Poster {
     client: reqwest::Client,
     backoff: Backoff,
-    /// Differs from run to run, so that keys do, too.
+    /// Random number of this run, so that keys differ between runs.
     run: u64,
     requests: u64,
     on_retry: fn(&Lost),
     pub stats: Stats,
 }
 
-/// Why an attempt failed.
+/// Reason why an attempt failed.
 #[derive(Debug)]
 pub enum Failure {
     Again(String),
@@ -43,7 +43,7 @@ impl From<Problem> for Failure {
 }
 
 impl Poster {
-    /// A request is given up once the server has not taken it for `retry_for`.
+    /// Creates a poster. A request fails once the server has not accepted it for `retry_for`.
     pub fn new(retry_for: Duration, on_retry: fn(&Lost)) -> Result<Self, PostError> {
         let client = crate::tls::http().timeout(ANSWER_TIME).build();
         let client = client.map_err(|error| PostError::Address(cause(&error)))?;
@@ -53,10 +53,11 @@ impl Poster {
         Ok(Self { client, backoff, run, requests: 0, on_retry, stats: Stats::default() })
     }
 
-    /// Posts to a path of a server, with its token, until the server answers with success and `check` agrees. Returns the answer.
+    /// Posts to a path of a server, with the server's token, until the server answers with success and `check`
+    /// accepts the answer. Returns the answer.
     ///
-    /// The key makes the server answer a repeated request, or any line of it, as it did the first time: a retry after a lost
-    /// answer publishes nothing twice. Errors: [`PostError::Refused`], [`PostError::GaveUp`].
+    /// The idempotency key makes the server repeat its first answer to a repeated request, or to any line of it. So
+    /// a retry after a lost answer publishes nothing twice. Errors: [`PostError::Refused`], [`PostError::GaveUp`].
     pub async fn post(
         &mut self,
         server: &Server,
@@ -93,7 +94,7 @@ impl Poster {
 
 async fn attempt(request: reqwest::RequestBuilder, server: &Server) -> Result<Vec<u8>, Failure> {
     let response = request.send().await.map_err(|error| match error.is_builder() {
-        // An address or a header that HTTP cannot carry gets no better with time.
+        // An invalid address or header is a permanent error.
         true => Failure::Refused(Problem { code: "bad_request".into(), detail: cause(&error), retry: false }),
         false => match hopeless(&error, server) {
             Some(detail) => Failure::Refused(Problem { code: "tls".into(), detail, retry: false }),

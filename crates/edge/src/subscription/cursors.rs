@@ -1,12 +1,13 @@
-//! Where a reader is in each channel.
+//! Positions of a reader in its channels.
 
 use std::collections::BTreeMap;
 
-/// The last position of every channel that was heard of.
+/// Last position of every channel known so far.
 #[derive(Debug, Default)]
 pub struct Cursors {
     positions: BTreeMap<String, String>,
-    /// Per pattern: channels that were never heard are read from this time on.
+    /// Start time of each pattern, in milliseconds since 1970: channels without a known position are read from this
+    /// time on.
     pattern_since: BTreeMap<String, u64>,
 }
 
@@ -19,7 +20,7 @@ impl Cursors {
         &self.positions
     }
 
-    /// Goes on to a publication. False if it is not after the last one: the reader has seen it.
+    /// Advances to a publication. Returns false if it is not after the last one, so the reader has already seen it.
     pub fn advance(&mut self, channel: &str, position: &str) -> bool {
         if let Some(last) = self.positions.get(channel)
             && let (Some((epoch, offset)), Some((last_epoch, last_offset))) = (split(position), split(last))
@@ -42,14 +43,14 @@ impl Cursors {
         }
     }
 
-    /// Where a channel starts, unless something of it was heard already.
+    /// Sets the start position of a channel, unless the channel has a position already.
     pub fn start(&mut self, channel: &str, position: &str) {
         if !self.positions.contains_key(channel) {
             self.set(channel, position);
         }
     }
 
-    /// A list such as `a@e:1,b@e:2`.
+    /// Sets the positions of a list such as `a@e:1,b@e:2`.
     pub fn set_list(&mut self, list: &str) {
         for (channel, position) in list.split(',').filter_map(|entry| entry.rsplit_once('@')) {
             self.set(channel, position);
@@ -66,13 +67,14 @@ impl Cursors {
         self.pattern_since.get(pattern).copied()
     }
 
-    /// Keeps the first time: a cut may come before what is older was caught up with.
+    /// Sets the start time of a pattern. The first time is kept, because a disconnect may occur before older
+    /// publications were read.
     pub fn start_pattern(&mut self, pattern: &str, time_ms: u64) {
         self.pattern_since.entry(pattern.to_owned()).or_insert(time_ms);
     }
 }
 
-/// `epoch:offset`
+/// Splits a position `epoch:offset`.
 fn split(position: &str) -> Option<(&str, u64)> {
     let (epoch, offset) = position.rsplit_once(':')?;
     Some((epoch, offset.parse().ok()?))

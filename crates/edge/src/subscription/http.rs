@@ -1,4 +1,5 @@
-//! Polling, long polling, streaming and server-sent events: all of them `GET /v1/stream`, told apart by `Accept` and `wait`.
+//! Polling, long polling, streaming and server-sent events. All use `GET /v1/stream` and differ in `Accept` and
+//! `wait`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,12 +11,12 @@ use super::{EMPTY_PAUSE, End, Gap, Message, Reader, SILENCE_MAX, SubscriptionErr
 use crate::tls::hopeless;
 use crate::wire::{Problem, Server, body, cause, query_value};
 
-/// How long a long poll is held.
+/// Time for which a long poll is held.
 const HOLD_S: u64 = 30;
-/// Most publications of one answer.
+/// Maximum publications of one response.
 const LIMIT: usize = 1000;
 
-/// One JSON answer, or the end of a request that was held in vain.
+/// JSON response of a poll.
 #[derive(Deserialize)]
 struct Answer {
     positions: BTreeMap<String, String>,
@@ -24,7 +25,7 @@ struct Answer {
     messages: Vec<Message>,
 }
 
-/// What a line of a stream may be besides a message.
+/// Content of a stream line that is not a message.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Line {
@@ -51,7 +52,8 @@ pub async fn poll(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> End 
 }
 
 async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Result<(), End> {
-    // The first long poll is not held: it asks where the channels are, so that a cut while it waits would lose nothing.
+    // The first long poll is not held: it gets the positions of the channels, so that a disconnect during a later,
+    // held poll loses nothing.
     let long = reader.options.transport == Transport::LongPolling;
     let placed = reader.options.channels.iter().all(|channel| reader.cursors.position(channel).is_some());
     let mut path = path(reader, if long { Some("now") } else { None });
@@ -164,7 +166,8 @@ async fn read_lines(
     }
 }
 
-/// Every channel with its own position, as far as one is known; the others start where the reader asked, or at `default`.
+/// Returns the request path with all channels. A channel with a known position starts there; the others start at
+/// the configured `since`, or at `default`.
 fn path(reader: &Reader<'_, '_>, default: Option<&str>) -> String {
     let options = reader.options;
     let channels = options.channels.iter().map(|channel| match reader.cursors.position(channel) {

@@ -1,18 +1,20 @@
-//! Bytes into lines, lines into server-sent events.
+//! Parser of lines and server-sent events.
 
 use super::MESSAGE_BYTES_MAX;
 
-/// Collects bytes until a line is whole; `\n`, `\r\n` and `\r` end one.
+/// Buffer that splits bytes into lines; `\n`, `\r\n` and `\r` end a line.
 #[derive(Debug, Default)]
 pub struct Lines {
     bytes: Vec<u8>,
     taken: usize,
-    /// The last line ended with `\r`: a `\n` that follows belongs to it.
+    /// The last line ended with `\r`; a following `\n` belongs to that line end.
     after_return: bool,
 }
 
 impl Lines {
-    /// Errors: a line that is longer than a message may be.
+    /// Appends bytes.
+    ///
+    /// Errors: an incomplete line is longer than `MESSAGE_BYTES_MAX`.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.bytes.drain(..self.taken);
         self.taken = 0;
@@ -24,7 +26,7 @@ impl Lines {
         }
     }
 
-    /// The next whole line without its end.
+    /// Returns the next complete line without its line end.
     pub fn next_line(&mut self) -> Option<&[u8]> {
         if self.after_return {
             self.taken += usize::from(*self.bytes.get(self.taken)? == b'\n');
@@ -42,12 +44,12 @@ fn is_end(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\r')
 }
 
-/// One server-sent event. Source: HTML Living Standard, "Interpreting an event stream".
+/// Server-sent event. Source: HTML Living Standard, "Interpreting an event stream".
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// Empty stands for `message`.
+    /// Event type; empty means `message`.
     pub kind: String,
-    /// `None` if the block had no data.
+    /// Data of the event; `None` if the event has no `data` field.
     pub data: Option<String>,
     pub id: Option<String>,
 }
@@ -59,10 +61,10 @@ pub struct Events {
 }
 
 impl Events {
-    /// Takes a line; an empty one ends an event. An event without data is given only if it has an id.
+    /// Processes a line; an empty line ends an event. An event without data is returned only if it has an id.
     pub fn take(&mut self, line: &[u8]) -> Option<Event> {
         let line = String::from_utf8_lossy(line);
-        // A byte order mark may begin the stream.
+        // The stream may begin with a byte order mark.
         let first = !std::mem::replace(&mut self.has_begun, true);
         let line = line.strip_prefix('\u{feff}').filter(|_| first).unwrap_or(&line);
         if line.is_empty() {
@@ -81,7 +83,7 @@ impl Events {
                 }
                 none => *none = Some(value.to_owned()),
             },
-            // Comments (an empty field) and `retry`, whose pace the backoff sets.
+            // Ignore comments (an empty field) and `retry`: the backoff sets the delay.
             _ => {}
         }
         None
@@ -114,7 +116,7 @@ mod tests {
         assert!(lines.push(b"xx").is_err());
     }
 
-    /// The vectors of `conformance/eventstream`: kind, data, and the id that holds by then.
+    /// Test vectors of `conformance/eventstream`: type, data, and the last event id at that point.
     #[test]
     fn events_are_read_as_the_standard_says_however_the_bytes_are_cut() {
         let vectors = include_str!("../../../../conformance/eventstream/vectors.json");

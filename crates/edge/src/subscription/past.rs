@@ -1,4 +1,5 @@
-//! A range of one channel's history, page by page: each is asked for when the one before it was handed on.
+//! Reader of a range of one channel's history, page by page. Each page is requested after the previous one was
+//! delivered.
 
 use std::time::Duration;
 
@@ -11,19 +12,19 @@ use super::{Backoff, Chance, End, Gap, Message, RETRY_BASE, RETRY_MAX, SILENCE_M
 use super::{client, http, moved, parse, pause};
 use crate::wire::{Server, body, query_value};
 
-/// Most publications of one answer.
+/// Maximum publications of one response.
 const PAGE: u64 = 1000;
 
-/// What of a channel is read. Both ends are a position, a time or `now`; `since` may be `earliest`, too.
+/// Range of a channel's history. Both ends are a position, a time or `now`; `since` may also be `earliest`.
 #[derive(Clone, Debug)]
 pub struct Range {
     pub server: Server,
     pub channel: String,
     pub since: String,
     pub until: String,
-    /// Most publications.
+    /// Maximum number of publications.
     pub limit: Option<u64>,
-    /// Longest time without an answer.
+    /// Maximum time without an answer.
     pub retry_for: Duration,
 }
 
@@ -42,7 +43,7 @@ struct Place {
     to: String,
 }
 
-/// As [`Message`], of a channel that needs no saying.
+/// Like [`Message`], without the channel, which is known.
 #[derive(Deserialize)]
 struct Publication {
     position: String,
@@ -52,7 +53,8 @@ struct Publication {
     encoding: Option<String>,
 }
 
-/// Reads the range to its end, or until `sink` breaks. Cuts are repaired; only what cannot succeed later is an error.
+/// Reads the range to its end, or until `sink` breaks. Reconnects after disconnects; only permanent failures and an
+/// exceeded `retry_for` are errors.
 pub async fn read_range(range: &Range, sink: &mut Sink<'_>) -> Result<(), SubscriptionError> {
     let client = client()?;
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system()).for_at_most(Some(range.retry_for));
@@ -74,10 +76,10 @@ pub async fn read_range(range: &Range, sink: &mut Sink<'_>) -> Result<(), Subscr
     }
 }
 
-/// True if there is more; `rest` begins there.
+/// Reads one page. Returns true if there is more; `rest` then begins after the page.
 async fn read_page(rest: &mut Range, client: &reqwest::Client, sink: &mut Sink<'_>) -> Result<bool, End> {
     if rest.until == "now" {
-        // One `now` for all pages: a range that grows while it is read might never end.
+        // Resolve `now` once for all pages: a range that grows while it is read might never end.
         let now = get(rest, client, "since=now").await?;
         rest.until = http::header(&now, "millrace-position");
     }
@@ -93,7 +95,7 @@ async fn read_page(rest: &mut Range, client: &reqwest::Client, sink: &mut Sink<'
     if let Some(Place { from, to }) = gap {
         hand(Update::Gap(Gap { channel: rest.channel.clone(), from, to }))?;
     }
-    // Asked again, it would say the same.
+    // A repeated request would get the same response.
     if more && messages.is_empty() && position == rest.since {
         let what = format!("there is more after {position}, and the answer has nothing of it");
         return Err(End::Fatal(SubscriptionError::Protocol(what)));

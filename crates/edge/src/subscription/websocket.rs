@@ -1,4 +1,4 @@
-//! One session for all channels: `millrace.v1+json` over `/v1/connect`.
+//! Session for all channels: `millrace.v1+json` over `/v1/connect`.
 
 use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
@@ -16,7 +16,7 @@ use crate::{
 
 const SUBPROTOCOL: &str = "millrace.v1+json";
 
-/// What the server says, as far as a reader needs it.
+/// Message from the server, with the fields that a reader needs.
 #[derive(Deserialize)]
 struct Heard {
     push: Option<String>,
@@ -24,11 +24,11 @@ struct Heard {
     ok: Option<Reply>,
     error: Option<Problem>,
     after_ms: Option<u64>,
-    /// Of a push `drain`: a ticket.
+    /// Push `drain`: the resume ticket.
     resume: Option<String>,
-    /// Of a push `connected`: what the ticket brought.
+    /// Push `connected`: the channels and patterns that the ticket resumed.
     resumed: Option<Vec<String>>,
-    /// Of a push `error`.
+    /// Push `error`: the error code.
     code: Option<String>,
     detail: Option<String>,
 }
@@ -64,7 +64,7 @@ async fn connect_and_read(reader: &mut Reader<'_, '_>) -> Result<std::convert::I
     let (mut socket, _) = opened
         .map_err(|_| End::Lost("the server does not answer".into()))?
         .map_err(|error| refusal(error, &reader.options.server))?;
-    // With a ticket the server says first what need not be asked for.
+    // With a ticket, wait for the list of resumed channels before subscribing to the rest.
     let mut asked = false;
     let mut resumed: Option<Vec<String>> = ticket.is_none().then(Vec::new);
     loop {
@@ -91,7 +91,7 @@ fn subscribe(reader: &Reader<'_, '_>, channel: &str) -> serde_json::Value {
     let mut command = json!({ "channel": channel, "policy": options.policy });
     let asked = options.since.as_deref();
     if is_pattern(channel) {
-        // What was heard goes on from its position, and everything else from where the pattern began.
+        // Channels with a known position resume there; all others resume from the time at which the pattern began.
         match reader.cursors.pattern_since(channel) {
             None => {
                 if let Some(since) = asked {
@@ -111,7 +111,8 @@ fn subscribe(reader: &Reader<'_, '_>, channel: &str) -> serde_json::Value {
     command
 }
 
-/// Whether a name is one of a pattern's: `+` stands for one level, `#` for the rest, the parent included.
+/// Returns true if a pattern matches a name: `+` matches one level, `#` matches the rest, including the parent
+/// level.
 fn matches(pattern: &str, name: &str) -> bool {
     let (mut wanted, mut levels) = (pattern.split('/'), name.split('/'));
     loop {
@@ -124,7 +125,8 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// What a ticket has brought, once the session begins; the reader asks for the rest.
+/// Handles one message. Once the session begins, returns the channels that the ticket resumed; the caller
+/// subscribes to the others.
 fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<Option<Vec<String>>, End> {
     let heard: Heard = parse(text)?;
     match heard.push.as_deref() {
@@ -142,12 +144,13 @@ fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<Option<Vec<String>>,
             let what = format!("{}: {}", heard.code.unwrap_or_default(), heard.detail.unwrap_or_default());
             return Err(End::Fatal(SubscriptionError::Protocol(what)));
         }
-        // Pushes of a newer server are not for this reader.
+        // Ignore unknown pushes of a newer server.
         Some(_) => {}
         None => {}
     }
     match heard.error {
-        // Of a ticket, not of a command: nothing was brought, so everything is asked for.
+        // The error belongs to the ticket, not to a command. The ticket resumed nothing, so the caller subscribes
+        // to every channel.
         Some(_) if heard.id == Some(0) => return Ok(None),
         Some(problem) => return Err(problem.into()),
         None => {}
@@ -163,7 +166,8 @@ fn hear(reader: &mut Reader<'_, '_>, text: &[u8]) -> Result<Option<Vec<String>>,
     Ok(None)
 }
 
-/// Why the handshake failed: an answer that is no `101` is judged like any other.
+/// Returns the reason for a failed handshake. A response other than `101` is classified like any other HTTP
+/// response.
 fn refusal(error: Error, server: &Server) -> End {
     match error {
         Error::Http(response) => {
@@ -177,7 +181,7 @@ fn refusal(error: Error, server: &Server) -> End {
     }
 }
 
-/// Which close codes are worth connecting again after: docs/protocol.md, "WebSocket".
+/// Maps a close code to the next action. Source: docs/protocol.md, "WebSocket".
 fn closed(close: Option<(CloseCode, String)>) -> End {
     let Some((code, reason)) = close else { return End::Lost("closed without a reason".into()) };
     let what = format!("closed with {code} {reason}");
@@ -201,7 +205,8 @@ mod tests {
     use crate::chance::Chance;
     use std::time::Duration;
 
-    /// Feeds what a server said to a reader of `channel`; returns what came out and the next subscribe command, or the ticket.
+    /// Feeds server messages to a reader of `channel`. Returns its output and the next `subscribe` command, or the
+    /// ticket.
     fn session(channel: &str, since: Option<&str>, said: &[&str]) -> (Vec<String>, serde_json::Value) {
         let options = Options {
             server: Server::parse("http://127.0.0.1:1").expect("an address"),
@@ -267,7 +272,7 @@ mod tests {
             &[
                 r#"{"push":"drain","after_ms":5000,"resume":"a-ticket"}"#,
                 r#"{"push":"message","channel":"a","position":"e:5","time":1,"data":"x"}"#,
-                // Shown to the next server, which has read less when it was written.
+                // The reader presents the ticket to the next server, whose position is older than the reader's.
                 r#"{"push":"connected","ping_ms":25000,"message_bytes_max":1048576,"time":1,"resumed":["a"]}"#,
                 r#"{"id":0,"ok":{"channel":"a","position":"e:4","recovered":true,"time":1}}"#,
                 r#"{"push":"message","channel":"a","position":"e:5","time":1,"data":"x"}"#,

@@ -3,7 +3,7 @@
 use super::geo::{Point, contains, distance_to_ring, distance_to_segment, sides};
 use crate::chance::Chance;
 
-/// The footprints of one block, as rings. `outwards` is 0 at the old town and 1 at the edge.
+/// Returns the footprints of one block as rings. `outwards` is 0 at the old town and 1 at the edge.
 pub fn build(block: &[Point], outwards: f64, chance: &mut Chance) -> Vec<Vec<Point>> {
     let block = simplified(block);
     let mut houses: Vec<Vec<Point>> = Vec::new();
@@ -33,7 +33,7 @@ pub fn build(block: &[Point], outwards: f64, chance: &mut Chance) -> Vec<Vec<Poi
     houses
 }
 
-/// A box, or an L with a wing towards the yard.
+/// Returns a rectangle, or an L shape with a wing towards the yard.
 fn footprint(corner: Point, along: Point, width: f64, depth: f64, chance: &mut Chance) -> Vec<Point> {
     let at = |x: f64, y: f64| corner + along * x + along.left() * y;
     let mut ring = vec![at(0.0, 0.0), at(width, 0.0), at(width, depth), at(0.0, depth)];
@@ -49,7 +49,7 @@ fn footprint(corner: Point, along: Point, width: f64, depth: f64, chance: &mut C
     ring
 }
 
-/// Metres between two footprints; 0 when they overlap.
+/// Returns the meters between two footprints; 0 if they overlap.
 fn gap(a: &[Point], b: &[Point]) -> f64 {
     if a.iter().any(|&p| contains(b, p)) || b.iter().any(|&p| contains(a, p)) {
         return 0.0;
@@ -66,7 +66,7 @@ fn gap(a: &[Point], b: &[Point]) -> f64 {
     least
 }
 
-/// The ring without the corners that hardly turn, so that a bent street still has one long front.
+/// Returns the ring without corners that hardly turn, so that a bent street still has one long front.
 fn simplified(ring: &[Point]) -> Vec<Point> {
     let mut kept: Vec<Point> = Vec::new();
     for (index, &p) in ring.iter().enumerate() {

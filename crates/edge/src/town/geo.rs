@@ -1,20 +1,20 @@
-//! Plane geometry in metres, and its tie to latitude and longitude.
+//! Plane geometry in meters, and its conversion to latitude and longitude.
 
 use std::ops::{Add, Mul, Sub};
 
-/// The middle of the town, degrees.
+/// Center of the town, in degrees.
 pub const CENTRE: LatLon = LatLon { lat: 47.534, lon: 19.080 };
-/// One degree of latitude on a sphere of the mean radius of the Earth (6,371,008.8 m).
+/// Meters per degree of latitude on a sphere with the mean radius of the Earth (6,371,008.8 m).
 const METRES_PER_DEGREE: f64 = 111_195.08;
 
-/// A place in the town: metres east (`x`) and north (`y`) of [`CENTRE`]. Also used as a vector.
+/// Place in the town: meters east (`x`) and north (`y`) of [`CENTRE`]. Also used as a vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
     pub x: f64,
     pub y: f64,
 }
 
-/// Degrees.
+/// Latitude and longitude in degrees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatLon {
     pub lat: f64,
@@ -26,7 +26,7 @@ impl Point {
         Self { x, y }
     }
 
-    /// The unit vector at `angle` radians, anticlockwise from east.
+    /// Returns the unit vector at `angle` radians, counterclockwise from east.
     pub fn towards(angle: f64) -> Self {
         Self::new(angle.cos(), angle.sin())
     }
@@ -43,13 +43,13 @@ impl Point {
         (self - other).length()
     }
 
-    /// Unit length; the null vector stays null.
+    /// Returns the vector scaled to unit length; the null vector stays null.
     pub fn unit(self) -> Self {
         let length = self.length();
         if length == 0.0 { self } else { self * (1.0 / length) }
     }
 
-    /// A quarter turn anticlockwise.
+    /// Returns the vector turned by 90 degrees counterclockwise.
     pub fn left(self) -> Self {
         Self::new(-self.y, self.x)
     }
@@ -58,7 +58,7 @@ impl Point {
         self.x * other.x + self.y * other.y
     }
 
-    /// Above 0 when `other` lies to the left of `self`.
+    /// Returns the cross product: above 0 if `other` lies to the left of `self`.
     pub fn cross(self, other: Self) -> f64 {
         self.x * other.y - self.y * other.x
     }
@@ -79,7 +79,7 @@ impl LatLon {
         Point::new((self.lon - CENTRE.lon) * metres_per_degree_lon, (self.lat - CENTRE.lat) * METRES_PER_DEGREE)
     }
 
-    /// Both rounded to 6 decimals: about 0.1 m.
+    /// Rounds both values to 6 decimals: about 0.1 m.
     pub fn rounded(self) -> Self {
         Self { lat: round_to(self.lat, 6), lon: round_to(self.lon, 6) }
     }
@@ -111,12 +111,13 @@ impl Mul<f64> for Point {
     }
 }
 
-/// The angle between two directions, radians in `[0, pi]`.
+/// Returns the angle between two directions, in radians in `[0, pi]`.
 pub fn angle_between(a: Point, b: Point) -> f64 {
     a.cross(b).abs().atan2(a.dot(b))
 }
 
-/// Where `a1..a2` meets `b1..b2`: the shares `(t, u)` of the way along each, both in `[0, 1]`. Parallel lines never meet.
+/// Returns where `a1..a2` meets `b1..b2`: the fractions `(t, u)` of the length along each, both in `[0, 1]`.
+/// Returns `None` for parallel lines.
 pub fn crossing(a1: Point, a2: Point, b1: Point, b2: Point) -> Option<(f64, f64)> {
     let (a, b) = (a2 - a1, b2 - b1);
     let denominator = a.cross(b);
@@ -128,14 +129,15 @@ pub fn crossing(a1: Point, a2: Point, b1: Point, b2: Point) -> Option<(f64, f64)
     ((0.0..=1.0).contains(&t) && (0.0..=1.0).contains(&u)).then_some((t, u))
 }
 
-/// Metres from `point` to the segment `a..b`.
+/// Returns the meters from `point` to the segment `a..b`.
 pub fn distance_to_segment(point: Point, a: Point, b: Point) -> f64 {
     let along = b - a;
     let t = ((point - a).dot(along) / along.dot(along).max(1e-12)).clamp(0.0, 1.0);
     point.distance(a.mix(b, t))
 }
 
-/// Square metres; above 0 for an anticlockwise ring (given without its first point repeated).
+/// Returns the area in square meters; above 0 for a counterclockwise ring. The ring does not repeat its first
+/// point.
 pub fn area(ring: &[Point]) -> f64 {
     sides(ring).map(|(a, b)| a.cross(b)).sum::<f64>() / 2.0
 }
@@ -154,7 +156,7 @@ pub fn contains(ring: &[Point], point: Point) -> bool {
     inside
 }
 
-/// Metres from `point` to the nearest side of the ring.
+/// Returns the meters from `point` to the nearest side of the ring.
 pub fn distance_to_ring(point: Point, ring: &[Point]) -> f64 {
     sides(ring).map(|(a, b)| distance_to_segment(point, a, b)).fold(f64::INFINITY, f64::min)
 }
@@ -164,7 +166,7 @@ pub fn centroid(ring: &[Point]) -> Point {
     sum * (1.0 / (6.0 * area(ring)))
 }
 
-/// The sides of a closed ring, each as its two ends.
+/// Returns the sides of a closed ring, each as its two ends.
 pub fn sides(ring: &[Point]) -> impl Iterator<Item = (Point, Point)> + '_ {
     ring.iter().copied().zip(ring.iter().copied().cycle().skip(1))
 }
@@ -197,7 +199,7 @@ mod tests {
         let point = Point::new(1234.5, -678.9);
         assert!(point.lat_lon().point().distance(point) < 1e-6);
         assert!(point.lat_lon().rounded().point().distance(point) < 0.1);
-        // A kilometre north is 0.008993 degrees.
+        // One kilometer north is 0.008993 degrees.
         assert!((Point::new(0.0, 1000.0).lat_lon().lat - 47.542993).abs() < 1e-6);
     }
 }

@@ -1,4 +1,4 @@
-//! The map as GeoJSON (RFC 7946): longitude first, outer rings anticlockwise and all closed, 6 decimals.
+//! Map as GeoJSON (RFC 7946): longitude first, outer rings counterclockwise, all rings closed, 6 decimals.
 
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ pub fn write(town: &Town) -> String {
         let houses: Vec<String> = block.iter().map(|house| polygon(house)).collect();
         features.push(feature("building", "", "MultiPolygon", &format!("[{}]", houses.join(","))));
     }
-    // Wide roads last: a map draws them over the narrow ones.
+    // Wide roads come last, because a map draws them over the narrow ones.
     for class in [Class::Street, Class::Avenue, Class::Roundabout, Class::Bridge] {
         for street in town.streets.iter().filter(|s| s.class == class) {
             let line: Vec<Point> = street.nodes.iter().map(|&node| town.points[node]).collect();
@@ -43,7 +43,8 @@ fn kind(class: Class) -> &'static str {
     }
 }
 
-/// `name` is one of ours: letters, digits and spaces, nothing to escape. Empty means none.
+/// Returns one feature. `name` comes from this crate and has only letters, digits and spaces, so it needs no
+/// escaping. An empty name is omitted.
 fn feature(kind: &str, name: &str, geometry: &str, coordinates: &str) -> String {
     let name = if name.is_empty() { String::new() } else { format!(",\"name\":\"{name}\"") };
     format!(

@@ -1,4 +1,4 @@
-//! The streets as a directed graph, and the quickest way through it.
+//! Street graph (directed) and shortest-time routes through it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -9,7 +9,7 @@ use super::{Class, Street};
 
 pub type RoadId = usize;
 
-/// One direction of one piece of street between two nodes.
+/// One direction of one street section between two nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Road {
     pub from: Node,
@@ -23,7 +23,7 @@ pub struct Road {
 pub struct Graph {
     pub points: Vec<Point>,
     pub roads: Vec<Road>,
-    /// The roads that leave each node.
+    /// Roads that leave each node.
     leaving: Vec<Vec<RoadId>>,
 }
 
@@ -45,28 +45,28 @@ impl Graph {
         self.leaving[node].iter().map(|&road| self.roads[road])
     }
 
-    /// How many streets meet at a node: 2 on the way, 3 and more at a junction.
+    /// Returns the number of roads that leave a node: 2 along a street, 3 or more at a junction.
     pub fn degree(&self, node: Node) -> usize {
         self.leaving[node].len()
     }
 
-    /// The node nearest to a place.
+    /// Returns the node nearest to a place.
     pub fn nearest(&self, place: Point) -> Node {
         let used = (0..self.points.len()).filter(|&node| !self.leaving[node].is_empty());
         used.min_by(|&a, &b| self.points[a].distance(place).total_cmp(&self.points[b].distance(place)))
             .expect("a town has streets")
     }
 
-    /// Metres from a place to the middle of the nearest street.
+    /// Returns the meters from a place to the middle of the nearest street.
     pub fn distance(&self, place: Point) -> f64 {
         let to = |road: &Road| distance_to_segment(place, self.points[road.from], self.points[road.to]);
         self.roads.iter().map(to).fold(f64::INFINITY, f64::min)
     }
 
-    /// The quickest way that starts by driving `first` and ends with `last`, without turning on the spot; both included.
+    /// Returns the fastest route that starts with `first` and ends with `last`, both included, without U-turns.
     ///
-    /// Cost: O(roads log roads). Empty when there is none. Dijkstra over roads in whole milliseconds, so that the order
-    /// of additions cannot change the result.
+    /// Cost: O(roads log roads). Empty if there is no route. Dijkstra over roads in whole milliseconds, so that the
+    /// order of additions cannot change the result.
     pub fn route(&self, first: RoadId, last: RoadId) -> Vec<RoadId> {
         let mut before: BTreeMap<RoadId, RoadId> = BTreeMap::new();
         let mut best: Vec<u64> = vec![u64::MAX; self.roads.len()];

@@ -1,5 +1,5 @@
-//! Lays the town out: the outline and the river first, then the roundabout and its avenues, a boulevard around the old town
-//! with the second bridge, and streets that halve every block until it is small enough to live in.
+//! Layout of the town: first the outline and the river, then the roundabout and its avenues, then a boulevard
+//! around the old town with the second bridge. Finally, streets halve every block until it is small enough.
 
 use std::f64::consts::{PI, TAU};
 
@@ -9,11 +9,11 @@ use super::plane::{End, FaceId, Ground, Node, Plane};
 use super::{Class, Square};
 use crate::chance::Chance;
 
-/// Streets are drawn in steps of this many metres, so that they can bend.
+/// Length of a step in which streets are drawn, in meters, so that they can bend.
 const STEP_M: f64 = 28.0;
-/// A street that would end this near to a crossroads ends at it.
+/// A street that would end within this distance of a crossroads ends at the crossroads.
 const SNAP_M: f64 = 24.0;
-/// The sharpest corner between two streets.
+/// Minimum angle between two streets, in radians.
 const CORNER_MIN: f64 = 0.85;
 const ROUNDABOUT_RADIUS_M: f64 = 26.0;
 const ROUNDABOUT_NODES: usize = 16;
@@ -21,10 +21,10 @@ const PARKS_MAX: usize = 8;
 
 pub struct Layout {
     pub plane: Plane,
-    /// The river from beyond the northern to beyond the southern edge, as a ring.
+    /// Ring of the river, from beyond the northern edge to beyond the southern edge.
     pub river: Vec<Point>,
     pub roundabout: Point,
-    /// Named parks, largest first.
+    /// Named parks, largest first, except that a park by the river is second if there is one.
     pub parks: Vec<Square>,
 }
 
@@ -47,18 +47,18 @@ struct Planner<'a> {
     roundabout: Point,
 }
 
-/// A street drawn but not yet built.
+/// Street that is drawn but not yet built.
 struct Draft {
     via: Vec<Point>,
     end: End,
-    /// Radians, of the last piece.
+    /// Heading of the last piece, in radians.
     heading: f64,
-    /// Radians, as it would be had the end not been moved to a crossroads nearby: the way to go on.
+    /// Heading before the end was moved to a nearby crossroads, in radians. The street continues in this direction.
     course: f64,
 }
 
 impl Planner<'_> {
-    /// Cuts the river out of the plane and lines it with quays. Returns its shape and the land to its east.
+    /// Cuts the river out of the plane and adds quays along it. Returns the river's ring and the land to its east.
     fn dig_river(&mut self) -> (Vec<Point>, FaceId) {
         let (phase, swell) = (self.chance.between(0.0, TAU), self.chance.between(0.0, TAU));
         let middle = |y: f64| -440.0 + 135.0 * (y / 470.0 + phase).sin() + 40.0 * (y / 190.0 + swell).sin();
@@ -94,7 +94,7 @@ impl Planner<'_> {
         self.plane.cut(face, start, &via, end)
     }
 
-    /// The part of a ring that has no face beyond it.
+    /// Returns the part of a ring that has no face beyond it.
     fn outer_border(&self, face: FaceId) -> Vec<Node> {
         let ring = &self.plane.faces[face].ring;
         let side = |i: usize| (ring[i % ring.len()], ring[(i + 1) % ring.len()]);
@@ -107,7 +107,7 @@ impl Planner<'_> {
         (0..=count).map(|i| ring[(first + i) % ring.len()]).collect()
     }
 
-    /// Builds the roundabout on the avenue that leads east. Returns its nodes, anticlockwise from east.
+    /// Builds the roundabout on the avenue that leads east. Returns its nodes, counterclockwise from east.
     fn build_roundabout(&mut self, east: FaceId) -> Vec<Node> {
         let at =
             |k: usize| self.roundabout + Point::towards(TAU * k as f64 / ROUNDABOUT_NODES as f64) * ROUNDABOUT_RADIUS_M;
@@ -142,7 +142,7 @@ impl Planner<'_> {
         }
     }
 
-    /// From the east quay around the old town, back to the river and over the second bridge.
+    /// Builds the boulevard from the east quay around the old town, back to the river and over the second bridge.
     fn build_boulevard(&mut self) {
         let radius = 540.0 + self.chance.between(-20.0, 20.0);
         let middle = self.roundabout.x;
@@ -152,12 +152,13 @@ impl Planner<'_> {
         };
         let Some(quay) = self.plane.cast(face, north, north - Point::new(900.0, 0.0), None) else { return };
         let quay = self.plane.settle(quay);
-        // Half a circle east of the market, and a gentle curve on the way to it and back.
+        // A half circle east of the market, with gentle curves before and after it.
         let bend = move |at: Point| if at.x > middle { -1.0 / radius } else { 0.0005 * ((at.x - middle) / 90.0).sin() };
         self.run(quay, 0.0, bend, "Linden Boulevard", "Weir Bridge");
     }
 
-    /// Runs a street on through one face after another until it reaches the edge of the town, or water when `bridge` is empty.
+    /// Extends a street through one face after another until it reaches the edge of the town, or water if `bridge`
+    /// is empty.
     fn run(&mut self, from: Node, heading: f64, bend: impl Fn(Point) -> f64, name: &str, bridge: &str) {
         let (mut node, mut heading) = (from, heading);
         let mut dry = vec![from];
@@ -191,9 +192,10 @@ impl Planner<'_> {
         }
     }
 
-    /// Draws a street from a place in (or a node on the ring of) `face` until it meets a border.
+    /// Draws a street from a place in `face`, or from a node on its ring, until the street meets a border.
     ///
-    /// Units: `heading` in radians, `bend` in radians per metre at a place. None if it would meet a roundabout or run in circles.
+    /// Units: `heading` in radians, `bend` in radians per meter at a place. Returns `None` if the street would meet
+    /// a roundabout or run in circles.
     fn draft(
         &self,
         face: FaceId,
@@ -227,7 +229,8 @@ impl Planner<'_> {
         None
     }
 
-    /// Halves every block until it is small enough; keeps some as parks. Returns the parks, largest first.
+    /// Halves every block until it is small enough, and keeps some blocks as parks. Returns the parks, largest
+    /// first, except that the second one lies by the river if possible.
     fn build_streets(&mut self) -> Vec<Square> {
         let mut parks: Vec<FaceId> = Vec::new();
         let mut blocks: Vec<FaceId> = (0..self.plane.faces.len()).collect();
@@ -256,7 +259,7 @@ impl Planner<'_> {
             }
         }
         parks.sort_by(|&a, &b| self.plane.face_area(b).total_cmp(&self.plane.face_area(a)));
-        // The second name is River Park: it goes to a park by the river.
+        // The second name is River Park, so it is given to a park by the river.
         let dry = |face: FaceId| !self.plane.faces[face].ring.iter().any(|&node| self.by_the_river(node));
         if let Some(second) = (1..parks.len()).find(|&i| !dry(parks[i])) {
             parks.swap(1, second);
@@ -269,7 +272,7 @@ impl Planner<'_> {
         self.plane.faces.iter().any(|face| face.ground == Ground::Water && face.ring.contains(&node))
     }
 
-    /// Lays one street across the longer way of a block; None if none fits.
+    /// Adds one street across the longer axis of a block. Returns `None` if no street fits.
     fn halve(&mut self, face: FaceId) -> Option<FaceId> {
         let ring = self.plane.ring(face);
         let (middle, axis, length) = long_axis(&ring);
@@ -289,7 +292,7 @@ impl Planner<'_> {
             }
             let bend = self.chance.between(-0.0011, 0.0011);
             let except = if let End::At(node) = start { Some(node) } else { None };
-            // A street from within a side starts a hair inside, or it would meet that side at once.
+            // A street that starts on a side begins slightly inside the block, or it would meet that side at once.
             let inside = if except.is_none() { from + Point::towards(heading) * 0.01 } else { from };
             let Some(draft) = self.draft(face, inside, except, heading, |_| bend) else { continue };
             if self.fits(face, &ring, start, heading, &draft) {
@@ -326,7 +329,7 @@ impl Planner<'_> {
 
     fn build(&mut self, face: FaceId, start: End, heading: f64, draft: Draft) -> FaceId {
         let start = self.plane.settle(start);
-        // The same side may carry both ends: look again which of its parts holds the far one.
+        // Both ends may lie on the same side: find again which part of it holds the far end.
         let end = match draft.end {
             End::Within(a, b, point) if self.plane.beside(a, b) == [None, None] => {
                 let nearer = |x: Node, y: Node| End::Within(x, y, point);
@@ -348,7 +351,7 @@ impl Planner<'_> {
         other
     }
 
-    /// The name of the street that a new one, leaving `node` along `heading`, carries on.
+    /// Returns the name of the street that a new street, leaving `node` along `heading`, continues.
     fn goes_on(&self, node: Node, heading: f64) -> Option<String> {
         let way = Point::towards(heading);
         let streets = self.plane.streets.iter().filter(|s| s.class == Class::Street);
@@ -366,7 +369,7 @@ impl Planner<'_> {
     }
 }
 
-/// An oval with a few soft bays, about 2.9 by 2.4 km.
+/// Returns an oval with a few soft bays, about 2.9 by 2.4 km.
 fn outline(chance: &mut Chance) -> Vec<Point> {
     let phases = [chance.between(0.0, TAU), chance.between(0.0, TAU), chance.between(0.0, TAU)];
     (0..84)
@@ -380,7 +383,8 @@ fn outline(chance: &mut Chance) -> Vec<Point> {
         .collect()
 }
 
-/// The middle, the direction and the length of the longest way through a block: its narrowest box, turned along each side.
+/// Returns the middle, the direction and the length of a block's long axis: of its smallest bounding box aligned
+/// with one of its sides.
 fn long_axis(ring: &[Point]) -> (Point, Point, f64) {
     let mut best = (f64::INFINITY, Point::default(), Point::default(), 0.0);
     for (a, b) in super::geo::sides(ring) {

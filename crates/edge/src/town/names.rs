@@ -1,4 +1,4 @@
-//! What streets and parks are called: trees, trades and landmarks.
+//! Names of streets and parks: trees, trades and landmarks.
 
 use crate::chance::Chance;
 
@@ -23,7 +23,7 @@ const FIRST: [&str; 64] = [
 ];
 const SECOND: [&str; 4] = ["Street", "Lane", "Row", "Way"];
 
-/// Hands out street names, each once before any is used again.
+/// Source of street names. Each name is used once before any name is repeated with a number.
 #[derive(Default)]
 pub struct Names {
     left: Vec<String>,

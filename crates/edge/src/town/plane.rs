@@ -1,4 +1,4 @@
-//! A plane cut into faces by streets: every cut goes from one border of a face to another, so no street is ever a dead end.
+//! Plane divided into faces by streets. Every cut connects two borders of a face, so no street is a dead end.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ pub type Node = usize;
 pub type FaceId = usize;
 pub type StreetId = usize;
 
-/// What lies between the streets.
+/// Type of the area between streets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     Land,
     Water,
     Park,
-    /// The island of the roundabout.
+    /// Island of the roundabout.
     Island,
 }
 
-/// A region; its ring is anticlockwise and holds every node on its border.
+/// Region of the plane. Its ring is counterclockwise and contains every node on its border.
 #[derive(Clone, Debug)]
 pub struct Face {
     pub ring: Vec<Node>,
@@ -31,22 +31,22 @@ pub struct Plane {
     pub points: Vec<Point>,
     pub faces: Vec<Face>,
     pub streets: Vec<Street>,
-    /// The face to the left of each directed side.
+    /// Face to the left of each directed side.
     left: BTreeMap<(Node, Node), FaceId>,
-    /// The street on each side, keyed by (smaller, larger) node.
+    /// Street on each side, keyed by (smaller, larger) node.
     street: BTreeMap<(Node, Node), StreetId>,
 }
 
-/// Where a growing street ends.
+/// End of a street that is being drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum End {
     At(Node),
-    /// On the side between two nodes; the node is made when the cut is.
+    /// On the side between two nodes; [`Plane::settle`] creates the node.
     Within(Node, Node, Point),
 }
 
 impl Plane {
-    /// A plane with one face.
+    /// Creates a plane with one face.
     pub fn new(outline: &[Point]) -> Self {
         let mut plane = Self { points: outline.to_vec(), ..Self::default() };
         plane.add_face((0..outline.len()).collect(), Ground::Land);
@@ -57,7 +57,7 @@ impl Plane {
         self.faces[face].ring.iter().map(|&node| self.points[node]).collect()
     }
 
-    /// The faces on both sides of a side; the plane outside is none.
+    /// Returns the faces on both sides of a side; `None` is the area outside the plane.
     pub fn beside(&self, a: Node, b: Node) -> [Option<FaceId>; 2] {
         [self.left.get(&(a, b)).copied(), self.left.get(&(b, a)).copied()]
     }
@@ -66,13 +66,13 @@ impl Plane {
         self.street.get(&(a.min(b), a.max(b))).copied()
     }
 
-    /// The face one finds when leaving `node` along `heading` (radians).
+    /// Returns the face that a street leaving `node` along `heading` (radians) enters.
     pub fn face_towards(&self, node: Node, heading: f64) -> Option<FaceId> {
         let probe = self.points[node] + Point::towards(heading) * 2.0;
         (0..self.faces.len()).find(|&face| self.faces[face].ring.contains(&node) && contains(&self.ring(face), probe))
     }
 
-    /// Makes the node an [`End`] speaks of.
+    /// Returns the node of an [`End`], creating it if needed.
     pub fn settle(&mut self, end: End) -> Node {
         let (a, b, point) = match end {
             End::At(node) => return node,
@@ -100,7 +100,8 @@ impl Plane {
         node
     }
 
-    /// Cuts `face` along `via` from `start` to `end`. Returns the nodes of the cut; the face to its right is the new one.
+    /// Cuts `face` along `via` from `start` to `end`. Returns the nodes of the cut and the new face, which lies to
+    /// its right.
     pub fn cut(&mut self, face: FaceId, start: Node, via: &[Point], end: Node) -> (Vec<Node>, FaceId) {
         let first = self.points.len();
         self.points.extend_from_slice(via);
@@ -129,7 +130,7 @@ impl Plane {
         self.streets.push(Street { class, name: name.to_owned(), nodes: nodes.to_vec() });
     }
 
-    /// The first border of `face` met on the way `from..to`. Sides that touch the node `except` are not looked at.
+    /// Returns the first border of `face` on the line `from..to`. Sides that touch the node `except` are ignored.
     pub fn cast(&self, face: FaceId, from: Point, to: Point, except: Option<Node>) -> Option<End> {
         let ring = &self.faces[face].ring;
         let mut nearest: Option<(f64, End)> = None;
@@ -154,7 +155,7 @@ impl Plane {
         }
     }
 
-    /// Moves an end to a node within `reach` metres, so that streets meet at crossroads and not a few steps apart.
+    /// Moves an end to a node within `reach` meters, so that streets meet at crossroads and not a few steps apart.
     pub fn snap(&self, end: End, reach: f64) -> End {
         let End::Within(a, b, point) = end else { return end };
         let (to_a, to_b) = (point.distance(self.points[a]), point.distance(self.points[b]));
@@ -164,7 +165,7 @@ impl Plane {
         }
     }
 
-    /// The sharpest angle (radians) between leaving an end along `heading` and the borders of `face` there.
+    /// Returns the smallest angle (radians) between `heading` at an end and the borders of `face` there.
     pub fn clearance(&self, face: FaceId, end: End, heading: f64) -> f64 {
         let (at, previous, next) = match end {
             End::Within(a, b, point) => (point, a, b),

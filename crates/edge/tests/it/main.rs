@@ -1,4 +1,4 @@
-//! What is shipped equals what is grown, and the wire side against a server that fails on command.
+//! The shipped files equal the generated ones, and the wire side is tested against a server that fails on command.
 
 mod post;
 mod script;

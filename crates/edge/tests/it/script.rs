@@ -1,16 +1,16 @@
-//! A server that does what no healthy one does on command: cut, stay silent, answer 503. One connection per step.
+//! A server that fails on command: it cuts a connection, stays silent, or answers 503. One connection per step.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// What to do with one request.
+/// Reaction to one request.
 pub enum Step {
     /// Close without an answer.
     Cut,
-    /// The bytes after `HTTP/1.1 `, then close.
+    /// Send these bytes after `HTTP/1.1 `, then close.
     Answer(String),
-    /// The same, and the connection stays open.
+    /// Send these bytes after `HTTP/1.1 `, and keep the connection open.
     Hold(String),
 }
 
@@ -22,13 +22,13 @@ impl Step {
         ))
     }
 
-    /// A body that ends with the connection.
+    /// Returns an answer whose body ends with the connection.
     pub fn stream(content_type: &str, body: &str) -> Self {
         Self::Answer(format!("200 OK\r\nContent-Type: {content_type}\r\nConnection: close\r\n\r\n{body}"))
     }
 }
 
-/// Starts the server; the task returns every request as text, once all steps are done.
+/// Starts the server and returns its URL. The task returns all requests as text, once all steps are done.
 pub async fn serve(steps: Vec<Step>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));

@@ -6,7 +6,8 @@ use millrace_edge::wire::Server;
 
 use crate::script::{Step, header, serve};
 
-/// Reads until `limit` messages came; returns them and the gaps as text, and the requests that the server saw.
+/// Reads until `limit` messages have arrived. Returns the messages and gaps as text, and the requests that the server
+/// received.
 async fn read_all(transport: Transport, limit: usize, steps: Vec<Step>) -> (Vec<String>, Vec<String>) {
     let (url, server) = serve(steps).await;
     let options = Options {
@@ -103,7 +104,7 @@ async fn polls_go_on_from_the_positions_of_the_last_answer() {
     }
 }
 
-/// A proxy that answers held polls at once, and a server that sends every connection away, do not cause a busy loop.
+/// A proxy that answers held polls immediately, and a server that drains every connection, do not cause a busy loop.
 #[tokio::test]
 async fn reader_pauses_between_requests() {
     let none = "204 No Content\r\nMillrace-Position: a@e:1,b@e:7\r\nConnection: close\r\n\r\n";

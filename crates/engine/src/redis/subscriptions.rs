@@ -151,7 +151,9 @@ impl Shared {
                     (self.events)(Event::Published { channel: channel.clone(), epoch, publication });
                 }
             }
-            None => tracing::warn!("ignoring a malformed message from Redis; another version of Millrace may use the same prefix"),
+            None => tracing::warn!(
+                "ignoring a malformed message from Redis; another version of Millrace may use the same prefix"
+            ),
         }
         true
     }

@@ -3,7 +3,7 @@ use serde::Serialize;
 
 use crate::{ChannelName, Epoch, Gap, Kind, Position, Publication};
 
-/// Appends `{"push"?, "channel"?, "position", "time", "key"?, "data", "encoding"?}` without a line break in it.
+/// Appends `{"push"?, "channel"?, "position", "time", "key"?, "data", "encoding"?}` without line breaks.
 pub fn write_envelope(
     out: &mut Vec<u8>,
     push: bool,
@@ -46,7 +46,7 @@ pub fn write_gap(out: &mut Vec<u8>, push: bool, channel: Option<&ChannelName>, g
 
 fn write_start(out: &mut Vec<u8>, start: &[u8], channel: Option<&ChannelName>) {
     out.extend_from_slice(start);
-    // A name holds nothing that JSON would escape.
+    // A channel name contains no character that JSON escapes.
     if let Some(channel) = channel {
         out.extend_from_slice(b"\"channel\":\"");
         out.extend_from_slice(channel.as_str().as_bytes());
@@ -54,11 +54,11 @@ fn write_start(out: &mut Vec<u8>, start: &[u8], channel: Option<&ChannelName>) {
     }
 }
 
-/// Writes the JSON answer of a poll, of `history` and of the several-channel form, piece by piece.
+/// Builder of the JSON response of a poll, of `history` and of reads of several channels.
 pub struct Envelope(Vec<u8>);
 
 impl Envelope {
-    /// One channel: `{"position", "more"?, "gap"?, "messages": [..]}`.
+    /// Returns the response for one channel: `{"position", "more"?, "gap"?, "messages": [..]}`.
     pub fn answer(
         position: Position,
         more: bool,
@@ -86,7 +86,7 @@ impl Envelope {
         out
     }
 
-    /// Several channels: start with their positions ..
+    /// Starts a response for several channels with their positions.
     pub fn many<'a>(positions: impl Iterator<Item = (&'a ChannelName, Position)>) -> Self {
         let mut out = b"{\"positions\":{".to_vec();
         for (i, (channel, position)) in positions.enumerate() {
@@ -100,13 +100,13 @@ impl Envelope {
         Self(out)
     }
 
-    /// .. which is already the whole first line of an NDJSON stream ..
+    /// Ends the response after the positions: the first line of an NDJSON stream.
     pub fn into_line(mut self) -> Vec<u8> {
         self.0.extend_from_slice(b"}\n");
         self.0
     }
 
-    /// .. or goes on with everything that was read.
+    /// Completes the response with gaps and messages.
     pub fn finish<'a>(
         mut self,
         more: bool,
@@ -136,7 +136,8 @@ fn write_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     serde_json::to_writer(out, value).expect("a string always serialises into memory");
 }
 
-/// In JSON a raw line break can only be white space between tokens, so a space says the same and keeps the line whole.
+/// Appends JSON with its line breaks replaced by spaces. In JSON a raw line break can only be white space between
+/// tokens, so the meaning stays the same.
 fn write_without_line_breaks(out: &mut Vec<u8>, json: &[u8]) {
     let start = out.len();
     out.extend_from_slice(json);

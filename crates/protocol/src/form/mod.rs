@@ -1,4 +1,5 @@
-//! How a publication looks on each transport. One publication is encoded once per form; every reader of that form is sent the same bytes.
+//! Encoding of publications for each transport. A publication is encoded once per form; all readers of that form
+//! are sent the same bytes.
 
 mod envelope;
 pub mod xml;
@@ -15,10 +16,11 @@ use crate::{
     websocket::{self, Deflate},
 };
 
-/// What an `EventSource` waits that is closed at its own moment of a drain: the moments are spread already.
+/// Reconnection delay of an `EventSource` during a drain, in milliseconds. It is short because the server already
+/// spreads the closing times.
 const RETRY_MS: u32 = 100;
 
-/// A way of spelling publications for readers that are sent a stream of frames.
+/// Encoding of publications for readers that are sent a stream of frames.
 ///
 /// Source: docs/protocol.md, "How one publication looks".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -27,20 +29,22 @@ pub enum Form {
     Bare,
     /// WebSocket, `millrace.v1+json` pushes.
     Session,
-    /// As [`Form::Bare`] and [`Form::Session`], compressed: clients that agreed on the same are sent the same bytes.
+    /// As [`Form::Bare`] and [`Form::Session`], compressed. Clients that negotiated the same parameters are sent
+    /// the same bytes.
     BareDeflate(Deflate),
     SessionDeflate(Deflate),
-    /// Data channel, `millrace.v1+json` pushes: one line each.
+    /// Data channel, `millrace.v1+json` pushes, one per line.
     Lines,
     /// Server-sent events of one channel: the payload, with the position as `id`.
     Sse,
-    /// Server-sent events of several channels: envelopes; each reader's `id` goes before them, see [`Form::has_reader_head`].
+    /// Server-sent events of several channels: envelopes. The `id` of each reader precedes them, see
+    /// [`Form::has_reader_head`].
     SseMany,
     /// JSON lines of one channel.
     Ndjson,
     /// JSON lines that name their channel.
     NdjsonMany,
-    /// HTTP/1.1 answers: no frames. The connection is sent whole answers only, and no heartbeat.
+    /// HTTP/1.1 responses without frames. The connection is sent whole responses only, and no heartbeat.
     Answers,
 }
 
@@ -82,7 +86,7 @@ impl Form {
         }
     }
 
-    /// Appends a gap. A bare WebSocket has no words for one but a close frame, which ends it.
+    /// Appends a gap. A bare WebSocket can report a gap only with a close frame, which ends the connection.
     pub fn encode_gap(self, out: &mut Vec<u8>, channel: &ChannelName, gap: Gap) {
         let one = matches!(self, Form::Bare | Form::BareDeflate(_) | Form::Sse | Form::Ndjson);
         let named = (!one).then_some(channel);
@@ -117,7 +121,7 @@ impl Form {
         }
     }
 
-    /// What keeps an idle connection known to every middle box on the way.
+    /// Returns the bytes that keep an idle connection alive in every middlebox on the path.
     pub fn heartbeat(self) -> &'static [u8] {
         match self {
             _ if self.is_websocket() => websocket::PING_FRAME,
@@ -127,8 +131,8 @@ impl Form {
         }
     }
 
-    /// Appends the announcement that the reader should move on after `after_ms`, for a session with the ticket to go on with. A bare
-    /// WebSocket has no words for it.
+    /// Appends the request to reconnect after `after_ms`, for a session with its resume ticket. Does nothing for a
+    /// bare WebSocket, which has no such message.
     pub fn encode_drain(self, out: &mut Vec<u8>, after_ms: u64, resume: Option<&str>) {
         let _ = match self {
             Form::Bare | Form::BareDeflate(_) | Form::Answers => Ok(()),
@@ -144,7 +148,7 @@ impl Form {
         };
     }
 
-    /// Says last of all why the reader may go on no longer: a WebSocket by its close code.
+    /// Appends the last message: why access ended. On a WebSocket this is the close code.
     pub fn encode_denied(self, out: &mut Vec<u8>, close_code: u16, error: &Error) {
         let _ = match self {
             Form::Sse | Form::SseMany => write!(out, "event: denied\ndata: {}\n\n", error.to_json()),
@@ -156,7 +160,7 @@ impl Form {
         };
     }
 
-    /// Appends one word of a session: a reply, or a push. Of no meaning to forms that carry none.
+    /// Appends one text message of a session: a reply or a push. Must be used with session forms only.
     pub fn encode_text(self, out: &mut Vec<u8>, text: &str) {
         match self {
             Form::Lines => {
@@ -167,7 +171,8 @@ impl Form {
         }
     }
 
-    /// Appends the last word of a WebSocket or a data channel, with the code that says whether to come again; other forms have none.
+    /// Appends the last message of a WebSocket or a data channel. Its code tells the client whether to reconnect.
+    /// Does nothing for other forms.
     pub fn encode_close(self, out: &mut Vec<u8>, code: u16, reason: &str) {
         match self {
             Form::Lines => self.encode_text(out, &encode_close_push(code, reason)),
@@ -176,17 +181,17 @@ impl Form {
         }
     }
 
-    /// True if commands come on it, and replies go.
+    /// Returns true if the connection carries commands and replies.
     pub fn is_session(self) -> bool {
         matches!(self, Form::Session | Form::SessionDeflate(_) | Form::Lines)
     }
 
-    /// True if every frame needs bytes of its own for every reader: the list of all its positions.
+    /// Returns true if every frame needs a prefix per reader: the list of all its positions.
     pub fn has_reader_head(self) -> bool {
         self == Form::SseMany
     }
 
-    /// True if a gap ends the connection, because the form cannot name it otherwise.
+    /// Returns true if a gap ends the connection, because the form cannot report a gap in another way.
     pub fn gap_closes(self) -> bool {
         matches!(self, Form::Bare | Form::BareDeflate(_))
     }
@@ -203,7 +208,8 @@ impl Form {
     }
 }
 
-/// Text as it is, one `data:` line per line; binary as base64. Source: HTML Living Standard, "Interpreting an event stream".
+/// Appends the `data:` lines of an event: text unchanged, one `data:` line per line; binary as base64. Source: HTML
+/// Living Standard, "Interpreting an event stream".
 fn write_sse_data(out: &mut Vec<u8>, publication: &Publication) {
     if publication.kind == Kind::Binary {
         let _ = writeln!(out, "data: {}", BASE64_STANDARD.encode(publication.data()));

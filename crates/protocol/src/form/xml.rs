@@ -1,4 +1,4 @@
-//! The same answers in XML, so that the theses' message-size comparison can be rerun.
+//! The same responses in XML, so that the message-size comparison of the theses can be repeated.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::{Epoch, Gap, Kind, Position, Publication};
 
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n";
 
-/// `<answer position more?><gap from to/><message position time key><data>..</data></message></answer>`.
+/// Returns `<answer position more?><gap from to/><message position time key><data>..</data></message></answer>`.
 pub fn answer(position: Position, more: bool, gap: Option<Gap>, epoch: Epoch, publications: &[Publication]) -> String {
     let more = if more { " more=\"true\"" } else { "" };
     let mut out = format!("{DECLARATION}<answer position=\"{position}\"{more}>");
@@ -43,12 +43,12 @@ pub fn answer(position: Position, more: bool, gap: Option<Gap>, epoch: Epoch, pu
     out
 }
 
-/// What a JSON payload says. One with a number that nothing here can hold, such as `1e999`, stays the text that it is.
+/// Parses a JSON payload. A payload with a number out of range, such as `1e999`, is returned as text.
 pub fn value(json: &[u8]) -> Value {
     serde_json::from_slice(json).unwrap_or_else(|_| String::from_utf8_lossy(json).into())
 }
 
-/// One JSON value as a document of its own: `<root>` with one element per field.
+/// Returns one JSON value as an XML document: `<root>` with one element per field.
 pub fn document(root: &str, value: &Value) -> String {
     let mut out = DECLARATION.to_owned();
     write_element(&mut out, root, value);
@@ -81,7 +81,7 @@ fn is_xml_name(name: &str) -> bool {
         && !name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("xml"))
 }
 
-/// Characters that XML 1.0 cannot hold become U+FFFD.
+/// Escapes text for XML. Characters that XML 1.0 cannot represent become U+FFFD.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

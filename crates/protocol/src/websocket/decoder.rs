@@ -2,39 +2,40 @@ use super::{
     BINARY, Broken, CLOSE, CLOSE_NOT_UTF8, CLOSE_PROTOCOL, CLOSE_TOO_LARGE, Message, PING, PONG, RSV1, TEXT, deflate,
 };
 
-/// Up to here no ratio is asked for.
+/// Decompressed size up to which the ratio limit does not apply.
 const INFLATED_BYTES_FREE: usize = 4096;
 
-/// What a decoder takes.
+/// Limits of a decoder.
 #[derive(Clone, Copy, Debug)]
 pub struct Accept {
-    /// Over all fragments, and again after decompression; in bytes.
+    /// Maximum bytes of a message over all fragments, checked again after decompression.
     pub message_bytes_max: usize,
-    /// Of one message, empty ones included. Autobahn's case 9.3.1 sends 65,537.
+    /// Maximum number of fragments of one message, including empty ones. Autobahn's case 9.3.1 sends 65,537.
     pub fragments_max: u32,
-    /// How many times as large as what has come a compressed message may become.
+    /// Maximum ratio of the decompressed size to the compressed size of a message.
     pub inflate_ratio_max: usize,
-    /// Compressed messages were agreed on: see [`super::Deflate`].
+    /// True if compression was negotiated: see [`super::Deflate`].
     pub deflate: bool,
 }
 
 impl Accept {
-    /// With the usual bounds for the rest.
+    /// Creates limits with default values for the other fields.
     pub fn new(message_bytes_max: usize, deflate: bool) -> Self {
         Self { message_bytes_max, fragments_max: 131_072, inflate_ratio_max: 200, deflate }
     }
 
-    /// Most bytes that may come of so many compressed ones. Short messages may become what they like: they cost little.
+    /// Returns the maximum decompressed size for this many compressed bytes. The ratio limit does not apply to
+    /// short messages, because they cost little.
     pub(super) fn inflated_bytes_max(&self, compressed_bytes: usize) -> usize {
         let by_ratio = compressed_bytes.saturating_mul(self.inflate_ratio_max).max(INFLATED_BYTES_FREE);
         self.message_bytes_max.min(by_ratio)
     }
 }
 
-/// Turns the bytes of a client into messages.
+/// Decodes the bytes of a client into messages.
 ///
 /// Errors: [`Broken`]; afterwards the decoder must not be used.
-/// It holds nothing while a connection is idle: a buffer exists only between the first and the last byte of a message.
+/// An idle connection holds no buffer: a buffer exists only between the first and the last byte of a message.
 /// Source: RFC 6455, sections 5 (framing), 5.4 (fragments), 5.5 (control frames), 8.1 (UTF-8).
 #[derive(Default, Debug)]
 pub struct Decoder {
@@ -43,9 +44,9 @@ pub struct Decoder {
 
 #[derive(Default, Debug)]
 struct Partial {
-    /// Bytes of a frame that has not fully arrived, still masked.
+    /// Bytes of an incomplete frame, still masked.
     frame: Vec<u8>,
-    /// A fragmented message, as far as it has arrived.
+    /// Fragments received so far of an incomplete message.
     message: Option<Fragments>,
 }
 
@@ -67,7 +68,8 @@ struct Head {
 }
 
 impl Decoder {
-    /// Feeds `input` (unmasked in place) and hands every message that is complete to `on`, which may stop the feeding by returning false.
+    /// Decodes `input` (unmasked in place) and passes every complete message to `on`. If `on` returns false,
+    /// decoding stops.
     pub fn decode(
         &mut self,
         input: &mut [u8],
@@ -77,7 +79,7 @@ impl Decoder {
         let mut partial = self.partial.take().map(|boxed| *boxed).unwrap_or_default();
         let mut rest = input;
         let mut buffered = Vec::new();
-        // A frame begun earlier: complete it from the input first.
+        // Complete a frame from an earlier call first.
         while !partial.frame.is_empty() && !rest.is_empty() {
             let wanted = match Head::parse(&partial.frame)? {
                 None => 1,
@@ -121,7 +123,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Bytes held for a message that has not fully arrived.
+    /// Returns the bytes buffered for an incomplete message.
     pub fn buffered_bytes(&self) -> usize {
         let message = |p: &Partial| p.message.as_ref().map_or(0, |message| message.payload.capacity());
         self.partial.as_ref().map_or(0, |p| p.frame.capacity() + message(p))
@@ -129,7 +131,7 @@ impl Decoder {
 }
 
 impl Head {
-    /// `None` while more bytes are needed.
+    /// Parses a frame header. Returns `None` while more bytes are needed.
     fn parse(bytes: &[u8]) -> Result<Option<Head>, Broken> {
         let broken = |reason| Err(Broken { code: CLOSE_PROTOCOL, reason });
         let Some(&first) = bytes.first() else { return Ok(None) };
@@ -166,7 +168,7 @@ impl Head {
         }
         let payload_len = usize::try_from(payload_len).unwrap_or(usize::MAX / 2).min(usize::MAX / 2);
         let mask_at = 2 + len_bytes;
-        // Without its mask the frame is not complete, yet its length can already be judged.
+        // A frame without its mask is incomplete, but its length can already be checked.
         let mask = bytes.get(mask_at..mask_at + 4).map_or([0; 4], |m| m.try_into().expect("four bytes"));
         Ok(Some(Head { fin, compressed, opcode, mask, head_len: mask_at + 4, payload_len }))
     }
@@ -228,7 +230,7 @@ impl Head {
     }
 }
 
-/// Hands over a message whose last byte is there.
+/// Passes a complete message to `on`.
 fn whole(
     opcode: u8,
     compressed: bool,
@@ -252,7 +254,7 @@ fn message(opcode: u8, payload: &[u8]) -> Result<Message<'_>, Broken> {
     }
 }
 
-/// Source: RFC 6455, sections 5.5.1 and 7.4.
+/// Returns the code of a close frame. Source: RFC 6455, sections 5.5.1 and 7.4.
 fn close_code(payload: &[u8]) -> Result<Option<u16>, Broken> {
     match payload {
         [] => Ok(None),
@@ -270,7 +272,7 @@ fn close_code(payload: &[u8]) -> Result<Option<u16>, Broken> {
     }
 }
 
-/// Eight bytes at a time; the compiler widens it further.
+/// Unmasks eight bytes at a time; the compiler vectorizes it further.
 fn unmask(payload: &mut [u8], mask: [u8; 4]) {
     let wide = u64::from_ne_bytes([mask[0], mask[1], mask[2], mask[3], mask[0], mask[1], mask[2], mask[3]]);
     let mut chunks = payload.chunks_exact_mut(8);
@@ -446,7 +448,7 @@ mod tests {
             (deflate, [masked(0x41, &hello[..3]), masked(0xc0, &hello[3..])].concat(), CLOSE_PROTOCOL),
             (deflate, masked(0xa1, &hello), CLOSE_PROTOCOL),
             (deflate, masked(0xc1, &hello[..3]), CLOSE_NOT_UTF8),
-            // A stored block of two bytes that are no text.
+            // A stored block of two bytes that are not UTF-8.
             (deflate, masked(0xc1, &[0, 2, 0, 0xfd, 0xff, 0xff, 0xfe, 0]), CLOSE_NOT_UTF8),
         ];
         for (accept, bytes, code) in cases {

@@ -4,22 +4,24 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 
 use super::{Accept, BLOWS_UP, Broken, CLOSE_NOT_UTF8, CLOSE_TOO_LARGE, RSV1, TOO_LARGE, encode_frame};
 
-/// Payloads shorter than this are sent as they are: what is saved does not pay for its processor time.
+/// Minimum payload size for compression: below it the saved bytes are not worth the processor time.
 const PAYLOAD_BYTES_MIN: usize = 64;
-/// Measured: docs/adr/0004, "Compression".
+/// Compression level. Measured: docs/adr/0004, "Compression".
 const LEVEL: Compression = Compression::new(1);
-/// Buffers larger than this are not kept for the next message.
+/// Maximum capacity of a buffer that is kept for the next message.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
-/// Windows that a client may ask for, in bits. Source: RFC 7692, section 7.1.2.1.
+/// Window sizes that a client may request, in bits. Source: RFC 7692, section 7.1.2.1.
 const WINDOW_BITS: std::ops::RangeInclusive<u8> = 8..=15;
-/// The end that a sender leaves out, and then an empty last block: only a message that ends where a block ends comes to its end with it.
+/// The four bytes that a sender omits, followed by an empty final block. With them, decompression ends only if the
+/// message ended at a block boundary.
 /// Source: RFC 7692, section 7.2.2; RFC 1951, section 3.2.4.
 const END: [u8; 9] = [0, 0, 0xff, 0xff, 1, 0, 0, 0xff, 0xff];
 
-/// permessage-deflate as it was agreed on with one client.
+/// Negotiated permessage-deflate parameters of one client.
 ///
-/// No message refers to one before it, in either direction. So a publication is compressed once for all clients with the same window, and
-/// a connection holds no state: one compressor and one decompressor serve a whole thread, made when they are first needed.
+/// No message depends on an earlier one, in either direction. So a publication is compressed once for all clients
+/// with the same window, and a connection holds no compression state. One compressor and one decompressor serve a
+/// whole thread; they are created on first use.
 /// Source: RFC 7692, section 7.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Deflate {
@@ -37,12 +39,14 @@ thread_local! {
 }
 
 impl Deflate {
-    /// The first of a client's offers that can be met, and the answer to it: both are values of `Sec-WebSocket-Extensions`.
+    /// Returns the first acceptable offer of a client, and the response to it. Both are values of
+    /// `Sec-WebSocket-Extensions`.
     pub fn negotiate(offers: &str) -> Option<(Self, String)> {
         offers.split(',').find_map(Self::accept)
     }
 
-    /// Source: RFC 7692, section 7.1: an offer with an unknown, repeated or malformed parameter is declined.
+    /// Parses one offer. An offer with an unknown, repeated or malformed parameter is declined. Source: RFC 7692,
+    /// section 7.1.
     fn accept(offer: &str) -> Option<(Self, String)> {
         let mut parts = offer.split(';').map(str::trim);
         if parts.next() != Some("permessage-deflate") {
@@ -73,7 +77,7 @@ impl Deflate {
         Some((Self { window_bits: asked.unwrap_or(*WINDOW_BITS.end()) }, answer))
     }
 
-    /// Appends one whole, unmasked frame: compressed, if that makes it smaller.
+    /// Appends one whole, unmasked frame. The payload is compressed if that makes it smaller.
     pub fn encode(self, out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
         if payload.len() < PAYLOAD_BYTES_MIN {
             return encode_frame(out, 0x80 | opcode, payload);
@@ -88,7 +92,7 @@ impl Deflate {
     }
 }
 
-/// Source: RFC 7692, section 7.1.2.1: 8 to 15, without leading zeros; quoted or not.
+/// Parses a window size: 8 to 15, without leading zeros, quoted or not. Source: RFC 7692, section 7.1.2.1.
 fn window_bits(value: &str) -> Option<u8> {
     let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
     let digits = !value.starts_with('0') && value.bytes().all(|byte| byte.is_ascii_digit());
@@ -100,16 +104,17 @@ impl Deflater {
         Self { compressor: Compress::new(LEVEL, false), out: Vec::new() }
     }
 
-    /// `None` if the payload would not become smaller.
+    /// Compresses a payload. Returns `None` if the result would not be smaller.
     fn compress(&mut self, window_bits: u8, payload: &[u8]) -> Option<&[u8]> {
         if self.out.capacity() > KEPT_BYTES_MAX {
             self.out = Vec::new();
         }
-        // No room for more than the payload itself: whatever fills it has gained nothing.
+        // The output buffer is as large as the payload: a result that fills it saves nothing.
         self.out.clear();
         self.out.resize(payload.len(), 0);
         let mut length = 0;
-        // The compressor looks back 32 KiB. To look back less it begins anew after so much: blocks that end on a byte are one stream.
+        // The compressor's window is 32 KiB. For a smaller window it restarts after every window size of input;
+        // blocks that end on a byte boundary form one stream.
         let chunk_bytes = if window_bits < 15 { 1 << window_bits } else { payload.len() };
         for chunk in payload.chunks(chunk_bytes) {
             self.compressor.reset();
@@ -125,16 +130,17 @@ impl Deflater {
     }
 }
 
-/// Decompresses a message and hands it over.
+/// Decompresses a message and passes it to `on`.
 ///
-/// Errors: [`CLOSE_TOO_LARGE`] as soon as it has more bytes than are accepted, [`CLOSE_NOT_UTF8`] ("inconsistent with the type of the message") for
-/// what is no compressed message, and those of `on`. Memory: as many, while `on` runs.
+/// Errors: [`CLOSE_TOO_LARGE`] as soon as the output exceeds the accepted size; [`CLOSE_NOT_UTF8`] ("inconsistent
+/// with the type of the message") if the payload is not a compressed message; and the errors of `on`. Memory: up to
+/// the accepted size, while `on` runs.
 pub(super) fn inflated<T>(
     payload: &[u8],
     accept: Accept,
     on: impl FnOnce(&[u8]) -> Result<T, Broken>,
 ) -> Result<T, Broken> {
-    // Taken, not borrowed: what `on` does is its own matter.
+    // Taken out of the thread-local, not borrowed, so that `on` may also decompress messages.
     let (mut decompressor, mut out) = INFLATER.take().unwrap_or_else(|| (Decompress::new(false), Vec::new()));
     let result = inflate(&mut decompressor, payload, accept, &mut out).and_then(|()| on(&out));
     out.clear();
@@ -169,12 +175,13 @@ fn inflate(decompressor: &mut Decompress, payload: &[u8], accept: Accept, out: &
             }
             ended = status == Status::StreamEnd;
             let stuck = !ended && taken == decompressor.total_in() && made == out.len();
-            // With its output full it may have more to give, whatever is left to take.
+            // While the output buffer is full, the decompressor may hold more output, even without more input.
             if (rest.is_empty() || stuck) && (ended || out.len() < out.capacity()) {
                 break;
             }
         }
-        // Either the sender has ended its stream with the message, or it left the end out.
+        // Unread input means an invalid message. Otherwise the sender ended its stream, or omitted the end, which
+        // follows.
         if !rest.is_empty() {
             return Err(BAD);
         }
@@ -193,7 +200,7 @@ mod tests {
         Deflate { window_bits }
     }
 
-    /// Words that repeat near and far, so that every window finds something.
+    /// Returns text whose words repeat at short and long distances, so that every window finds a match.
     fn text(length: usize) -> Vec<u8> {
         let words = ["speed", "rpm", "coolant", "gps", "{\"id\":", "},", "0.5"];
         let word = |i: usize| words[(i * i + i / 7) % words.len()].as_bytes();
@@ -227,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_window_is_kept() {
-        // A kilobyte of noise, and the same again: only a window that reaches back so far makes it smaller.
+        // One kilobyte of noise, twice: only a window that reaches back that far makes it smaller.
         let mut state = 1u32;
         let noise: Vec<u8> = std::iter::repeat_with(|| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,5 +1,5 @@
-//! WebSocket frames (RFC 6455): what the server sends unmasked, a decoder of what clients send masked, and messages that are compressed
-//! one by one (RFC 7692).
+//! WebSocket frames (RFC 6455): an encoder of the server's unmasked frames, a decoder of the clients' masked
+//! frames, and compression per message (RFC 7692).
 
 mod decoder;
 mod deflate;
@@ -14,12 +14,12 @@ pub const CLOSE: u8 = 8;
 pub const PING: u8 = 9;
 pub const PONG: u8 = 10;
 
-/// Reasons of closing that are limits.
+/// Close reasons for exceeded limits.
 pub const TOO_LARGE: &str = "message larger than the limit";
 pub const TOO_MANY_FRAGMENTS: &str = "too many fragments";
 pub const BLOWS_UP: &str = "message too compressible";
 
-/// Set on the first frame of a compressed message. Source: RFC 7692, section 6.
+/// Header bit of the first frame of a compressed message. Source: RFC 7692, section 6.
 const RSV1: u8 = 0x40;
 
 pub const PING_FRAME: &[u8] = &[0x80 | PING, 0];
@@ -29,16 +29,16 @@ pub const CLOSE_AWAY: u16 = 1001;
 pub const CLOSE_PROTOCOL: u16 = 1002;
 pub const CLOSE_UNSUPPORTED: u16 = 1003;
 pub const CLOSE_NOT_UTF8: u16 = 1007;
-/// A bare WebSocket has published where it may not.
+/// A bare WebSocket published without permission.
 pub const CLOSE_FORBIDDEN: u16 = 1008;
 pub const CLOSE_TOO_LARGE: u16 = 1009;
 pub const CLOSE_RESTART: u16 = 1012;
 pub const CLOSE_TRY_LATER: u16 = 1013;
-/// Ours: a bare reader has missed publications; the reason is the position to go on from.
+/// Millrace code: a bare reader missed publications; the reason is the position to continue from.
 pub const CLOSE_GAP: u16 = 4000;
-/// Ours: the token's time is over; come again with a new one.
+/// Millrace code: the token expired; reconnect with a new one.
 pub const CLOSE_EXPIRED: u16 = 4001;
-/// Ours: the token was revoked; do not come again with it.
+/// Millrace code: the token was revoked; do not reconnect with it.
 pub const CLOSE_REVOKED: u16 = 4003;
 
 /// Appends one whole, unmasked frame.
@@ -63,7 +63,7 @@ fn encode_frame(out: &mut Vec<u8>, first: u8, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Appends a close frame; the reason is cut to the 123 bytes that fit.
+/// Appends a close frame. The reason is cut to the 123 bytes that fit.
 pub fn encode_close(out: &mut Vec<u8>, code: u16, reason: &str) {
     let mut end = reason.len().min(123);
     while !reason.is_char_boundary(end) {
@@ -74,18 +74,18 @@ pub fn encode_close(out: &mut Vec<u8>, code: u16, reason: &str) {
     encode(out, CLOSE, &payload);
 }
 
-/// What a client has sent.
+/// Message from a client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     Text(&'a str),
     Binary(&'a [u8]),
     Ping(&'a [u8]),
     Pong,
-    /// The peer closes; `None` if it gave no code.
+    /// Close frame; `None` if it has no code.
     Close(Option<u16>),
 }
 
-/// Why a connection must end: the close code to send, and a reason for people.
+/// Protocol error that ends a connection: the close code to send and a readable reason.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct Broken {
     pub code: u16,

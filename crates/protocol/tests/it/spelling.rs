@@ -1,4 +1,4 @@
-//! What goes on the wire, byte by byte, against a second spelling that is as simple as it can be.
+//! Compares the wire format byte by byte with a second implementation that is as simple as possible.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use millrace_protocol::{
@@ -143,7 +143,7 @@ fn json(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Source: RFC 6455, section 5.2.
+/// Encodes a WebSocket frame. Source: RFC 6455, section 5.2.
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let length = match payload.len() {
         n if n < 126 => vec![n as u8],
@@ -160,7 +160,7 @@ impl Dice {
         self.0.next_u64() % limit
     }
 
-    /// Of any length, from one digit to twenty.
+    /// Returns a number of any length, from one digit to twenty.
     fn number(&mut self) -> u64 {
         let shift = self.below(64);
         self.0.next_u64() >> shift
@@ -175,7 +175,7 @@ impl Dice {
         ChannelName::parse(name.trim_end_matches('/')).unwrap()
     }
 
-    /// Mostly short; with line breaks, quotes and characters of several bytes in any place.
+    /// Returns text, mostly short, with line breaks, quotes and multi-byte characters at any place.
     fn text(&mut self, short_max: u64) -> String {
         let max = if self.below(100) == 0 { 200 * short_max } else { short_max };
         let odd = ['\n', '\r', '"', '\\', '\0', '\u{1f}', 'é', '\u{2028}', '🚗', ' '];

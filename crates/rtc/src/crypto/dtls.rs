@@ -74,7 +74,7 @@ thread_local! {
 
 /// Returns the media keys of a handshake that has completed on this thread since the last call. The caller must
 /// take the keys right after it has processed a connection. The library does not pass them on.
-pub fn take_exported() -> Option<Exported> {
+pub fn take_media_keys() -> Option<Exported> {
     EXPORTED.take()
 }
 
@@ -438,22 +438,22 @@ impl SecureRandom for Random {
 #[derive(Debug)]
 struct Hashes;
 
-struct Running(digest::Context);
+struct HashState(digest::Context);
 
-impl std::fmt::Debug for Running {
+impl std::fmt::Debug for HashState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Running")
+        f.write_str("HashState")
     }
 }
 
 impl HashProvider for Hashes {
     fn create_hash(&self, algorithm: HashAlgorithm) -> Box<dyn HashContext> {
         let algorithm = if algorithm == HashAlgorithm::SHA384 { &digest::SHA384 } else { &digest::SHA256 };
-        Box::new(Running(digest::Context::new(algorithm)))
+        Box::new(HashState(digest::Context::new(algorithm)))
     }
 }
 
-impl HashContext for Running {
+impl HashContext for HashState {
     fn update(&mut self, data: &[u8]) {
         self.0.update(data);
     }

@@ -15,8 +15,8 @@ use str0m::{
     crypto::{Sha1HmacProvider, Sha1Provider, Sha256Provider},
 };
 
-pub use dtls::{generate_certificate, take_exported};
-pub use srtp::Counter;
+pub use dtls::{generate_certificate, take_media_keys};
+pub use srtp::AesCtr;
 
 /// Returns the provider for connections with media. It is created once.
 pub fn provider() -> Arc<CryptoProvider> {

@@ -47,7 +47,7 @@ fn round(encrypt: impl Fn(&[u8], &[u8; 16]) -> [u8; 16], key: &[u8], input: &[u8
 
 impl SupportedAes128CmSha1_80 for Srtp {
     fn create_cipher(&self, key: [u8; 16], _: bool) -> Box<dyn Aes128CmSha1_80Cipher> {
-        Box::new(Counter::new(key))
+        Box::new(AesCtr::new(key))
     }
 }
 
@@ -64,18 +64,18 @@ impl SupportedAeadAes256Gcm for Srtp {
 }
 
 /// AES in counter mode: encryption and decryption are the same operation.
-pub struct Counter(Aes128);
+pub struct AesCtr(Aes128);
 
 /// Number of blocks that are encrypted at once, because a processor can do them in parallel.
 const BLOCKS: usize = 8;
 
-impl std::fmt::Debug for Counter {
+impl std::fmt::Debug for AesCtr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Counter")
+        f.write_str("AesCtr")
     }
 }
 
-impl Counter {
+impl AesCtr {
     pub fn new(key: [u8; 16]) -> Self {
         Self(Aes128::new(&key.into()))
     }
@@ -93,7 +93,7 @@ impl Counter {
     }
 }
 
-impl Aes128CmSha1_80Cipher for Counter {
+impl Aes128CmSha1_80Cipher for AesCtr {
     fn encrypt(&mut self, iv: &[u8; 16], input: &[u8], output: &mut [u8]) -> Result<(), CryptoError> {
         let output = &mut output[..input.len()];
         output.copy_from_slice(input);
@@ -181,7 +181,7 @@ mod tests {
     fn the_key_stream_is_that_of_the_rfc() {
         let key = 0x2B7E151628AED2A6ABF7158809CF4F3Cu128.to_be_bytes();
         let mut stream = [0; 48];
-        Counter::new(key).apply(0xF0F1F2F3F4F5F6F7F8F9FAFBFCFD0000, &mut stream);
+        AesCtr::new(key).apply(0xF0F1F2F3F4F5F6F7F8F9FAFBFCFD0000, &mut stream);
         let expected = [
             0xE03EAD0935C95E80E166B16DD92B4EB4u128,
             0xD23513162B02D0F72A43A2FE4A5F97AB,

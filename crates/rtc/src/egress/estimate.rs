@@ -85,14 +85,14 @@ impl Estimator {
 
     /// Processes one report: the arrivals in the order of sending, and the number of lost packets. `rtt`: round-trip
     /// time.
-    pub fn hear(&mut self, arrivals: &[Arrival], lost: usize, rtt: Duration, now: Instant) {
+    pub fn update(&mut self, arrivals: &[Arrival], lost: usize, rtt: Duration, now: Instant) {
         for arrival in arrivals {
             let sent_us = arrival.sent.saturating_duration_since(self.born).as_micros() as i64;
-            self.delay.hear(sent_us, arrival.came_us);
-            self.throughput.hear(arrival.came_us, arrival.bytes);
+            self.delay.update(sent_us, arrival.came_us);
+            self.throughput.update(arrival.came_us, arrival.bytes);
         }
         self.adjust(rtt, now);
-        self.losses.hear(arrivals.len(), lost, self.rate, rtt, now);
+        self.losses.update(arrivals.len(), lost, self.rate, rtt, now);
     }
 
     /// Raises the estimate to a rate that a probe has shown.
@@ -206,7 +206,7 @@ impl Trend {
         }
     }
 
-    fn hear(&mut self, sent_us: i64, came_us: i64) {
+    fn update(&mut self, sent_us: i64, came_us: i64) {
         let Some(current) = &mut self.current else {
             self.first_us = came_us;
             self.current = Some(Group { first_sent_us: sent_us, sent_us, came_us });
@@ -299,7 +299,7 @@ const THROUGHPUT_MIN_US: i64 = 100_000;
 const THROUGHPUT_PACKETS: usize = 8192;
 
 impl Throughput {
-    fn hear(&mut self, came_us: i64, bytes: usize) {
+    fn update(&mut self, came_us: i64, bytes: usize) {
         // The clock has jumped, or sending was paused: start again.
         if self.arrivals.back().is_some_and(|(last, _)| (came_us - last).abs() > THROUGHPUT_US) {
             *self = Self::default();
@@ -332,13 +332,13 @@ struct Losses {
 /// Minimum number of packets for a loss ratio. The ratio of fewer packets is chance.
 const SHARE_OF: usize = 20;
 const JUDGE_AFTER: Duration = Duration::from_millis(200);
-/// Loss ratios: above `MUCH` the bound falls, below `LITTLE` it rises.
-const MUCH: f64 = 0.1;
-const LITTLE: f64 = 0.02;
+/// Loss ratios: above `LOSS_HIGH` the bound falls, below `LOSS_LOW` it rises.
+const LOSS_HIGH: f64 = 0.1;
+const LOSS_LOW: f64 = 0.02;
 const RECOVERY: f64 = 1.08;
 
 impl Losses {
-    fn hear(&mut self, came: usize, lost: usize, rate: f64, rtt: Duration, now: Instant) {
+    fn update(&mut self, came: usize, lost: usize, rate: f64, rtt: Duration, now: Instant) {
         (self.came, self.lost) = (self.came + came, self.lost + lost);
         let since = now.saturating_duration_since(*self.judged.get_or_insert(now));
         let all = self.came + self.lost;
@@ -347,9 +347,9 @@ impl Losses {
         }
         let share = self.lost as f64 / all as f64;
         let bound = self.bound.unwrap_or(rate).min(rate);
-        if share > MUCH {
+        if share > LOSS_HIGH {
             self.bound = Some((bound * (1.0 - 0.5 * share)).max(RATE_MIN));
-        } else if share < LITTLE && self.bound.is_some() {
+        } else if share < LOSS_LOW && self.bound.is_some() {
             let grown = bound * RECOVERY.powf(since.as_secs_f64().min(1.0)) + 1000.0;
             self.bound = (grown < rate).then_some(grown);
         }
@@ -392,7 +392,7 @@ mod tests {
             at_us += PACKET as f64 * 8e6 / rate;
             if at_us > report_us {
                 let now = from + Duration::from_micros(at_us as u64) + RTT / 2;
-                estimator.hear(&arrivals, lost, RTT, now);
+                estimator.update(&arrivals, lost, RTT, now);
                 arrivals.clear();
                 (lost, report_us) = (0, at_us + 50_000.0);
                 told.push(estimator.bits_per_s() as f64);

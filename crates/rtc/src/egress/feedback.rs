@@ -12,7 +12,7 @@ pub enum Feedback<'a> {
     /// Arrival times of packets, across all streams.
     Arrived(Arrivals<'a>),
     /// Bandwidth estimate made by the client (REMB), in bit/s.
-    Carries(u64),
+    Remb(u64),
     /// Feedback that the library must process.
     Other,
 }
@@ -84,7 +84,7 @@ pub fn read<'a>(compound: &'a [u8], mut tell: impl FnMut(Feedback<'a>)) {
                 let Some(word) = packet.get(16..20).map(|word| u32_at(word, 0)) else { continue };
                 // A 6-bit exponent, followed by an 18-bit mantissa.
                 let bits = u64::from(word & 0x3_ffff).checked_shl(word >> 18 & 0x3f).unwrap_or(u64::MAX);
-                tell(Feedback::Carries(bits));
+                tell(Feedback::Remb(bits));
             }
             // Source descriptions and extended reports: their contents are not used.
             (DESCRIPTION | EXTENDED, _) => {}
@@ -216,7 +216,7 @@ mod tests {
             Feedback::Received { ssrc, last_report: 5, delay: 6 },
             Feedback::Missing { ssrc, first: 7, others: 0x8001 },
             Feedback::Missing { ssrc, first: 0x100, others: 0 },
-            Feedback::Carries(bits),
+            Feedback::Remb(bits),
             Feedback::Other,
         ];
         assert_eq!(all(&compound), expected);

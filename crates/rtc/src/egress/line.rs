@@ -22,8 +22,8 @@ pub struct Line {
     /// any more.
     is_known: bool,
     born: Instant,
-    left: Left,
-    kept: VecDeque<Kept>,
+    left: SentSequenceWindow,
+    kept: VecDeque<CachedPacket>,
     /// RTP timestamp and clock rate of the newest packet, and its send time.
     last: Option<(u32, u32, Instant)>,
     packets: u32,
@@ -65,7 +65,7 @@ pub struct Packet {
 }
 
 /// Packet kept for retransmission. Each receiver has hundreds of them, so the type is small to stay in the CPU cache.
-struct Kept {
+struct CachedPacket {
     payload: Arc<[u8]>,
     sequence: u64,
     time: u32,
@@ -102,7 +102,7 @@ const ONE_BYTE_HEADS: u16 = 0xbede;
 /// Window of the sequence numbers that were sent. No number is sent twice, whatever the publisher sends: two packets
 /// sealed under one number would give away the key.
 #[derive(Default)]
-struct Left {
+struct SentSequenceWindow {
     /// One more than the highest number sent.
     next: u64,
     /// One bit for each of the last `LEFT` numbers, at the index number modulo `LEFT`.
@@ -112,7 +112,7 @@ struct Left {
 /// Maximum distance of a packet behind the highest number.
 const LEFT: usize = 1024;
 
-impl Left {
+impl SentSequenceWindow {
     /// Records a number. Returns false if it was sent already, or is too far behind to know.
     fn note(&mut self, sequence: u64) -> bool {
         let behind = self.next.saturating_sub(sequence);
@@ -177,7 +177,7 @@ impl Line {
             },
             is_known: false,
             born: now,
-            left: Left::default(),
+            left: SentSequenceWindow::default(),
             kept: VecDeque::new(),
             last: None,
             packets: 0,
@@ -226,14 +226,14 @@ impl Line {
     fn keep(&mut self, packet: &Packet, resend_format: u8, now: Instant) {
         let at_ms = self.ms(now);
         if packet.sequence.is_multiple_of(SWEEP_EVERY) || self.kept.len() >= KEPT_MAX {
-            let is_old = |kept: &Kept| at_ms.saturating_sub(kept.at_ms) > KEPT_FOR.as_millis() as u32;
+            let is_old = |kept: &CachedPacket| at_ms.saturating_sub(kept.at_ms) > KEPT_FOR.as_millis() as u32;
             while self.kept.len() >= KEPT_MAX || self.kept.front().is_some_and(is_old) {
                 self.kept.pop_front();
             }
         }
         let Packet { sequence, time, patch, marker, orientation, .. } = *packet;
         let payload = packet.payload.clone();
-        self.kept.push_back(Kept {
+        self.kept.push_back(CachedPacket {
             payload,
             sequence,
             time,
@@ -268,7 +268,7 @@ impl Line {
 
     /// Writes one of the newest packets again as probe padding, which the client discards. Another `turn` selects
     /// another packet.
-    pub fn write_filler(&mut self, turn: usize, number: u64) -> Option<Written> {
+    pub fn write_probe_padding(&mut self, turn: usize, number: u64) -> Option<Written> {
         let newest = self.kept.len().min(FILLERS);
         let at = self.kept.len() - 1 - turn.checked_rem(newest)?;
         self.resend(at, number)
@@ -373,7 +373,7 @@ mod tests {
     /// Compares the window with a set that forgets nothing.
     #[test]
     fn no_sequence_leaves_twice_however_they_come() {
-        let (mut left, mut all, mut highest) = (Left::default(), HashSet::new(), 1000);
+        let (mut left, mut all, mut highest) = (SentSequenceWindow::default(), HashSet::new(), 1000);
         let mut dice = rand_pcg::Pcg32::new(3, 3);
         let mut refused = 0;
         for _ in 0..200_000 {

@@ -51,24 +51,24 @@ const FIRST_RTT: Duration = Duration::from_millis(100);
 const RTT_MAX: Duration = Duration::from_secs(2);
 /// Minimum interval between two retransmissions of a packet. A NACK repeated within this interval, or within the
 /// round-trip time if that is longer, is a duplicate.
-const AGAIN_MIN: Duration = Duration::from_millis(10);
+const RETRANSMIT_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// Limits of retransmission: its share of the bytes sent, and its maximum burst in bytes. A client that requests
 /// everything cannot cause more.
-const AGAIN_SHARE: f64 = 0.5;
-const AGAIN_BYTES_MAX: f64 = 64_000.0;
+const RETRANSMIT_SHARE: f64 = 0.5;
+const RETRANSMIT_BURST_BYTES_MAX: f64 = 64_000.0;
 /// Limits of the history of sent packets, which awaits arrival reports: number of packets, and age.
 const SENT_MAX: usize = 4096;
 const SENT_FOR: Duration = Duration::from_secs(2);
 /// Expired entries of the history are removed once per this number of packets.
 const SWEEP_EVERY: u64 = 16;
-/// Pause between probes. Each probe that shows no more bandwidth doubles it, up to `TRY_AGAIN_MAX`. A probe that shows
+/// Pause between probes. Each probe that shows no more bandwidth doubles it, up to `PROBE_PAUSE_MAX`. A probe that shows
 /// more resets it, and the next probe can begin at once.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
-const TRY_AGAIN_MAX: Duration = Duration::from_secs(16);
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
+const PROBE_PAUSE_MAX: Duration = Duration::from_secs(16);
 const SHOWS_MORE: f64 = 1.05;
-/// A probe's rate is `TRY_STEP` times the estimate, but at most `TRY_BEYOND` times the desired rate.
-const TRY_STEP: f64 = 2.0;
-const TRY_BEYOND: f64 = 1.2;
+/// A probe's rate is `PROBE_RATE_STEP` times the estimate, but at most `PROBE_RATE_OVERSHOOT` times the desired rate.
+const PROBE_RATE_STEP: f64 = 2.0;
+const PROBE_RATE_OVERSHOOT: f64 = 1.2;
 /// Maximum number of probe packets sent at once after a late timer.
 const TRY_BURST: usize = 32;
 
@@ -109,7 +109,7 @@ struct Sent {
 
 /// Result of reading a report.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Heard {
+pub enum ReportOutcome {
     /// The report is not authentic.
     Spurious,
     /// The report was processed completely.
@@ -134,11 +134,11 @@ impl Egress {
             estimator: Estimator::new(FIRST_ESTIMATE, now),
             carries: None,
             rtt: FIRST_RTT,
-            again_bytes: AGAIN_BYTES_MAX,
+            again_bytes: RETRANSMIT_BURST_BYTES_MAX,
             desired: 0.0,
             probe: None,
             probe_at: now,
-            probe_pause: TRY_AGAIN,
+            probe_pause: PROBE_PAUSE,
             arrivals: Vec::new(),
         })
     }
@@ -186,8 +186,8 @@ impl Egress {
         let line = self.lines.get_mut(line)?;
         let written = line.write(packet, self.next, now)?;
         let is_numbered = line.is_numbered();
-        let again_bytes = self.again_bytes + AGAIN_SHARE * written.bytes.len() as f64;
-        self.again_bytes = again_bytes.min(AGAIN_BYTES_MAX);
+        let again_bytes = self.again_bytes + RETRANSMIT_SHARE * written.bytes.len() as f64;
+        self.again_bytes = again_bytes.min(RETRANSMIT_BURST_BYTES_MAX);
         self.leave(written, is_numbered, now)
     }
 
@@ -220,12 +220,12 @@ impl Egress {
     }
 
     /// Reads a report of the client. `tell` receives the datagrams to send in response: retransmissions.
-    pub fn hear(&mut self, report: &[u8], now: Instant, mut tell: impl FnMut(Vec<u8>)) -> Heard {
+    pub fn handle_report(&mut self, report: &[u8], now: Instant, mut tell: impl FnMut(Vec<u8>)) -> ReportOutcome {
         let mut opened = report.to_vec();
         if self.receives.open_report(&mut opened).is_none() {
-            return Heard::Spurious;
+            return ReportOutcome::Spurious;
         }
-        let mut heard = Heard::All;
+        let mut heard = ReportOutcome::All;
         feedback::read(&opened, |feedback| match feedback {
             Feedback::Received { ssrc, last_report, delay } => self.received(ssrc, last_report, delay, now),
             Feedback::Missing { ssrc, first, others } => {
@@ -234,8 +234,8 @@ impl Egress {
                 others.for_each(|bit| self.resend(ssrc, first.wrapping_add(bit + 1), now, &mut tell));
             }
             Feedback::Arrived(arrivals) => self.arrived(&arrivals, now),
-            Feedback::Carries(bits_per_s) => self.carries = Some(bits_per_s),
-            Feedback::Other => heard = Heard::More,
+            Feedback::Remb(bits_per_s) => self.carries = Some(bits_per_s),
+            Feedback::Other => heard = ReportOutcome::More,
         });
         self.try_more(now);
         heard
@@ -255,7 +255,7 @@ impl Egress {
         if self.again_bytes < 0.0 {
             return;
         }
-        let (next, pause) = (self.next, self.rtt.max(AGAIN_MIN));
+        let (next, pause) = (self.next, self.rtt.max(RETRANSMIT_INTERVAL_MIN));
         let Some(line) = self.lines.iter_mut().find(|line| line.ssrc == ssrc) else { return };
         let is_numbered = line.is_numbered();
         let written = line.write_again(sequence, next, pause, now);
@@ -283,13 +283,13 @@ impl Egress {
                     let arrival = Arrival { sent: now - since, came_us, bytes: sent.bytes.into() };
                     arrivals.push(arrival);
                     if let Some((probe, _)) = probe {
-                        probe.hear(number, arrival);
+                        probe.update(number, arrival);
                     }
                 }
                 None => lost += 1,
             }
         });
-        self.estimator.hear(&self.arrivals, lost, self.rtt, now);
+        self.estimator.update(&self.arrivals, lost, self.rtt, now);
         self.judge_probe(now);
     }
 
@@ -300,7 +300,7 @@ impl Egress {
         if let Ok(rate) = result {
             self.estimator.is_shown(rate);
         }
-        self.probe_pause = if shows_more { TRY_AGAIN } else { (2 * self.probe_pause).min(TRY_AGAIN_MAX) };
+        self.probe_pause = if shows_more { PROBE_PAUSE } else { (2 * self.probe_pause).min(PROBE_PAUSE_MAX) };
         self.probe_at = now + if shows_more { Duration::ZERO } else { self.probe_pause };
         self.probe = None;
     }
@@ -314,7 +314,7 @@ impl Egress {
             return;
         }
         if self.lines.iter().any(Line::has_fillers) {
-            let rate = (TRY_STEP * estimate).min(TRY_BEYOND * self.desired);
+            let rate = (PROBE_RATE_STEP * estimate).min(PROBE_RATE_OVERSHOOT * self.desired);
             self.probe = Some((Probe::new(rate, self.next, now), estimate));
         }
     }
@@ -333,7 +333,7 @@ impl Egress {
             }
             let next = self.next;
             let line = self.lines.iter_mut().find(|line| line.has_fillers());
-            let written = line.and_then(|line| line.write_filler(turn, next));
+            let written = line.and_then(|line| line.write_probe_padding(turn, next));
             match written.and_then(|written| self.leave(written, true, now)) {
                 Some(datagram) => tell(datagram),
                 None => {

@@ -30,10 +30,10 @@ const BYTES_MIN: usize = 5000;
 const HEARD_MAX: Duration = Duration::from_secs(1);
 const SHARE_MIN: f64 = 0.8;
 const COUNT_MIN: usize = 4;
-/// If the arrival rate is below the share `KEEPS_UP` of the send rate, the probe exceeded the capacity. The result is
-/// then the share `LEAVES_ROOM` of the arrival rate.
-const KEEPS_UP: f64 = 0.9;
-const LEAVES_ROOM: f64 = 0.95;
+/// If the arrival rate is below the share `SATURATED_BELOW` of the send rate, the probe exceeded the capacity. The result is
+/// then the share `SATURATED_RATE_SHARE` of the arrival rate.
+const SATURATED_BELOW: f64 = 0.9;
+const SATURATED_RATE_SHARE: f64 = 0.95;
 
 impl Probe {
     /// Begins a probe. `number`: number of the next packet.
@@ -63,7 +63,7 @@ impl Probe {
         }
     }
 
-    pub fn hear(&mut self, number: u64, arrival: Arrival) {
+    pub fn update(&mut self, number: u64, arrival: Arrival) {
         if self.numbers.contains(&number) {
             let seen = self.seen.get_or_insert(Seen { first: arrival, last: arrival, bytes: 0, count: 0 });
             (seen.last, seen.bytes, seen.count) = (arrival, seen.bytes + arrival.bytes, seen.count + 1);
@@ -96,7 +96,7 @@ impl Probe {
         // counted.
         let sent = (bytes - last.bytes) as f64 * 8.0 / took;
         let received = if came > 0.0 { (bytes - first.bytes) as f64 * 8.0 / came } else { f64::INFINITY };
-        Some(if received < KEEPS_UP * sent { LEAVES_ROOM * received } else { sent.min(received) })
+        Some(if received < SATURATED_BELOW * sent { SATURATED_RATE_SHARE * received } else { sent.min(received) })
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
             let at = sent.saturating_duration_since(begun).as_micros() as f64;
             free_us = f64::max(free_us, at) + 8e9 / carries;
             if number >= 70 + lose as u64 {
-                probe.hear(number, Arrival { sent, came_us: 5_000_000 + free_us as i64, bytes: 1000 });
+                probe.update(number, Arrival { sent, came_us: 5_000_000 + free_us as i64, bytes: 1000 });
             }
             number += 1;
         }
@@ -134,7 +134,7 @@ mod tests {
         };
         near(probe(1e9, 0), 4e6);
         near(probe(4.2e6, 0), 4e6);
-        near(probe(2e6, 0), LEAVES_ROOM * 2e6);
+        near(probe(2e6, 0), SATURATED_RATE_SHARE * 2e6);
         near(probe(1e9, 2), 4e6);
         assert_eq!(probe(1e9, 3), Some(Err(())), "too much was lost");
     }

@@ -4,7 +4,7 @@ use aes::{Aes128, Aes256};
 use dimpl::SrtpProfile;
 use ring::{aead, hmac};
 
-use crate::crypto::{Counter, aes_block};
+use crate::crypto::{AesCtr, aes_block};
 
 /// SRTP profile and keying material that the handshake has negotiated.
 pub struct Exported {
@@ -23,7 +23,7 @@ pub struct Keys {
 #[expect(clippy::large_enum_variant, reason = "the large one is what nearly everybody has")]
 enum Cipher {
     Gcm { key: aead::LessSafeKey, salt: [u8; 12] },
-    Counter { cipher: Box<Counter>, salt: u128, authentication: hmac::Key },
+    Counter { cipher: Box<AesCtr>, salt: u128, authentication: hmac::Key },
 }
 
 const HEAD_BYTES: usize = 12;
@@ -186,7 +186,7 @@ impl Cipher {
                 derive(for_authentication, &mut authentication);
                 derive(for_salt, &mut salt[..14]);
                 let authentication = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &authentication);
-                let (cipher, salt) = (Box::new(Counter::new(session)), u128::from_be_bytes(salt));
+                let (cipher, salt) = (Box::new(AesCtr::new(session)), u128::from_be_bytes(salt));
                 Some(Self::Counter { cipher, salt, authentication })
             }
         }

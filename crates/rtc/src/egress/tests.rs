@@ -80,13 +80,13 @@ impl Pair {
         self.came.push((number(datagram), self.free));
     }
 
-    fn report(&mut self, report: &[u8]) -> (Heard, Vec<Vec<u8>>) {
+    fn report(&mut self, report: &[u8]) -> (ReportOutcome, Vec<Vec<u8>>) {
         self.reports += 1;
         let mut sealed = report.to_vec();
         let index = ReportIndex::numbered(self.reports);
         self.other.seal_report(&mut sealed, index).unwrap();
         let mut told = Vec::new();
-        let heard = self.egress.hear(&sealed, self.now, |datagram| told.push(datagram));
+        let heard = self.egress.handle_report(&sealed, self.now, |datagram| told.push(datagram));
         (heard, told)
     }
 
@@ -99,7 +99,7 @@ impl Pair {
         let came: Vec<_> = came.iter().map(|(number, at)| (*number, (*at - self.born).as_micros() as i64)).collect();
         let report = write_arrivals((1, SSRC), 0, &came);
         let Some(report) = report else { return };
-        assert_eq!(self.report(&report).0, Heard::All);
+        assert_eq!(self.report(&report).0, ReportOutcome::All);
     }
 
     /// Sends a packet every 10 ms and a report every 50 ms.
@@ -150,7 +150,7 @@ fn what_is_missing_leaves_again_under_a_number_of_its_own_and_once_in_a_round_tr
     assert_eq!((first[1], sequence(&first), ssrc(&first), number(&first)), (0x80 | 96, 1000, SSRC, 1));
     (0..20).for_each(|_| drop(pair.write()));
     let (heard, told) = pair.report(&missing(1002, 0b101));
-    assert_eq!(heard, Heard::All);
+    assert_eq!(heard, ReportOutcome::All);
     let named: Vec<_> = told.iter().map(|datagram| (datagram[1], sequence(datagram), ssrc(datagram))).collect();
     assert_eq!(named, [1, 2, 3].map(|sequence| (0x80 | 97, sequence, RESENDS)));
     assert_eq!(told.iter().map(|datagram| number(datagram)).collect::<Vec<_>>(), [22, 23, 24]);
@@ -175,7 +175,7 @@ fn who_asks_for_everything_again_and_again_is_sent_half_as_much_again() {
             bytes += pair.report(&missing(first, 0xffff)).1.iter().map(Vec::len).sum::<usize>();
         }
     }
-    let share = AGAIN_BYTES_MAX + AGAIN_SHARE * written as f64;
+    let share = RETRANSMIT_BURST_BYTES_MAX + RETRANSMIT_SHARE * written as f64;
     assert!((0.8 * share..1.1 * share).contains(&(bytes as f64)), "{bytes} of {share}");
 }
 
@@ -231,7 +231,7 @@ fn a_report_of_the_library_is_corrected_and_keeps_the_rest() {
     pair.now += RTT + Duration::from_secs(1);
     let words = [0x81c9_0007, 1, SSRC, 0, 0, 0, 0x0304_0506, 65536];
     let answer: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
-    assert_eq!(pair.report(&answer).0, Heard::All);
+    assert_eq!(pair.report(&answer).0, ReportOutcome::All);
     assert_eq!(pair.egress.rtt, RTT);
 }
 
@@ -240,10 +240,10 @@ fn what_nobody_has_sealed_changes_nothing_and_what_is_not_for_here_is_passed_on(
     let mut pair = Pair::new(1e9);
     pair.write();
     let forged = [missing(1000, 0), vec![0; 40]].concat();
-    assert_eq!(pair.egress.hear(&forged, pair.now, |_| panic!("nothing leaves")), Heard::Spurious);
+    assert_eq!(pair.egress.handle_report(&forged, pair.now, |_| panic!("nothing leaves")), ReportOutcome::Spurious);
     assert!(!pair.egress.correct(&mut forged.clone(), pair.now));
     let picture_lost = [0x81, 206, 0, 2, 0, 0, 0, 1, 0, 0, 0, 9];
-    assert_eq!(pair.report(&[&missing(1000, 0)[..], &picture_lost].concat()).0, Heard::More);
+    assert_eq!(pair.report(&[&missing(1000, 0)[..], &picture_lost].concat()).0, ReportOutcome::More);
     assert!(is_report(&picture_lost) && !is_report(&pair.write()) && !is_report(&[22, 200]) && !is_report(&[]));
 }
 

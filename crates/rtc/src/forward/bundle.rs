@@ -15,14 +15,14 @@ const BASE64: &str = "base64";
 
 /// Message in a bundle.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct BundledMessage {
     /// Sender of the message in a gathered bundle; receiver of the message in a bundle to be split.
     pub peer: String,
     pub message: Vec<u8>,
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct EncodedMessage<'a> {
     peer: &'a str,
     data: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,8 +49,8 @@ pub struct Bundle {
 impl Bundle {
     pub fn push(&mut self, peer: &str, message: &[u8]) {
         let written = match std::str::from_utf8(message) {
-            Ok(text) => Written { peer, data: text.into(), encoding: None },
-            Err(_) => Written { peer, data: BASE64_STANDARD.encode(message).into(), encoding: Some(BASE64) },
+            Ok(text) => EncodedMessage { peer, data: text.into(), encoding: None },
+            Err(_) => EncodedMessage { peer, data: BASE64_STANDARD.encode(message).into(), encoding: Some(BASE64) },
         };
         self.begin_item();
         serde_json::to_writer(&mut self.text, &written).expect("strings are JSON, and memory takes them");
@@ -92,13 +92,15 @@ impl Bundle {
 }
 
 /// Returns the messages of a bundle in order, or `None` if the text is not a bundle.
-pub fn parts(text: &[u8]) -> Option<Vec<Part>> {
+pub fn parts(text: &[u8]) -> Option<Vec<BundledMessage>> {
     let items: Vec<Item> = serde_json::from_slice(text).ok()?;
     let mut parts = Vec::with_capacity(items.len());
     for item in items {
         let message = match (item.peer, item.data, item.encoding.as_deref(), item.lost) {
-            (Some(peer), Some(data), None, _) => Part { peer, message: data.into_bytes() },
-            (Some(peer), Some(data), Some(BASE64), _) => Part { peer, message: BASE64_STANDARD.decode(data).ok()? },
+            (Some(peer), Some(data), None, _) => BundledMessage { peer, message: data.into_bytes() },
+            (Some(peer), Some(data), Some(BASE64), _) => {
+                BundledMessage { peer, message: BASE64_STANDARD.decode(data).ok()? }
+            }
             (None, None, None, Some(_)) => continue,
             _ => return None,
         };
@@ -121,7 +123,7 @@ mod tests {
         assert_eq!(bundle.count(), 4);
         let (bytes, text) = (bundle.bytes(), bundle.take());
         assert_eq!((text.len(), bundle.bytes(), bundle.count()), (bytes + 1, 0, 0));
-        let wanted = messages.map(|(peer, message)| Part { peer: peer.into(), message: message.into() });
+        let wanted = messages.map(|(peer, message)| BundledMessage { peer: peer.into(), message: message.into() });
         assert_eq!(parts(&text).expect("a bundle"), wanted);
         assert!(text.starts_with(br#"[{"lost":3},{"peer":"a","data":"text"},"#), "{}", String::from_utf8_lossy(&text));
     }

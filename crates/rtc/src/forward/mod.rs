@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use bundle::{Bundle, Part, parts};
+pub use bundle::{Bundle, BundledMessage, parts};
 
 use crate::Lane;
 
@@ -67,7 +67,7 @@ pub struct PeerId(u64);
 
 /// Name and options of a peer that joins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ticket {
+pub struct PeerOptions {
     pub name: String,
     /// Receiver of the messages of this peer.
     pub to: Option<String>,
@@ -141,7 +141,7 @@ pub struct Forwarder {
 
 #[derive(Default)]
 struct Entry {
-    ticket: Ticket,
+    ticket: PeerOptions,
     waiting: VecDeque<Message>,
     waiting_bytes: usize,
     bundle: Bundle,
@@ -160,7 +160,7 @@ impl Forwarder {
     /// Adds a peer. From now on, messages to this peer are queued.
     ///
     /// Errors: the reason why the peer cannot join.
-    pub fn join(&mut self, ticket: Ticket) -> Result<PeerId, Refused> {
+    pub fn join(&mut self, ticket: PeerOptions) -> Result<PeerId, Refused> {
         let is_name = |name: &str| (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control);
         if !is_name(&ticket.name) || !ticket.to.as_deref().is_none_or(is_name) {
             return Err(Refused::BadName);
@@ -261,7 +261,7 @@ impl Forwarder {
             return;
         };
         self.stats.split_bundles += 1;
-        for Part { peer, message } in parts {
+        for BundledMessage { peer, message } in parts {
             match self.by_name.get(&peer).copied() {
                 Some(to) => self.put(to, Message::of(lane, message)),
                 None => self.stats.nowhere += 1,

@@ -18,7 +18,7 @@ impl Bench {
     }
 
     fn join(&mut self, name: &str, to: Option<&str>) -> PeerId {
-        let ticket = Ticket { name: name.into(), to: to.map(Into::into), urgent: Some(b"!".to_vec()) };
+        let ticket = PeerOptions { name: name.into(), to: to.map(Into::into), urgent: Some(b"!".to_vec()) };
         self.forwarder.join(ticket).expect("a free name")
     }
 
@@ -39,7 +39,7 @@ impl Bench {
 
     /// Returns the bundles that a peer has received, with each message as `sender text`.
     fn bundles(&mut self, id: PeerId) -> Vec<Vec<String>> {
-        let said = |part: Part| format!("{} {}", part.peer, String::from_utf8_lossy(&part.message));
+        let said = |part: BundledMessage| format!("{} {}", part.peer, String::from_utf8_lossy(&part.message));
         let read = |text: Vec<u8>| parts(&text).expect("a bundle").into_iter().map(said).collect();
         self.heard(id).into_iter().map(read).collect()
     }
@@ -250,7 +250,7 @@ fn a_receiver_that_takes_nothing_holds_no_more_than_its_share_and_is_told() {
 fn who_cannot_join_is_told_why() {
     let mut bench = Bench::new(Config { peers_max: 2, ..Config::default() });
     let mut join = |name: &str, to: Option<&str>| {
-        bench.forwarder.join(Ticket { name: name.into(), to: to.map(Into::into), urgent: None })
+        bench.forwarder.join(PeerOptions { name: name.into(), to: to.map(Into::into), urgent: None })
     };
     assert!(join("a", Some("b")).is_ok());
     assert_eq!(join("a", None), Err(Refused::Taken));

@@ -2,7 +2,7 @@
 //! of all others.
 //!
 //! - this file: mixes, limits and encodes the audio for each listener
-//! - [`voice`]: jitter buffer and decoder of one track, from irregular packets to continuous audio
+//! - [`jitter_buffer`]: jitter buffer and decoder of one track, from irregular packets to continuous audio
 //!
 //! All listeners that are not speaking share one mix, which is encoded once. Each active speaker gets a mix
 //! without its own audio, encoded only for that speaker.
@@ -11,11 +11,11 @@
 //! on its own thread.
 //!
 //! ```text
-//!   packets of a track ──► Voice: in order, on time ──► decoded ──┬─► sum ──► limited ──► encoded ──► silent listeners
+//!   packets of a track ──► JitterBuffer: in order, on time ──► decoded ──┬─► sum ──► limited ──► encoded ──► silent listeners
 //!                                                                 └─► sum less own audio ──► .. ────► active speakers
 //! ```
 
-mod voice;
+mod jitter_buffer;
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use std::{
 use opus_pure::{Application, OpusEncoder};
 
 use crate::switch::MemberId;
-use voice::Voice;
+use jitter_buffer::JitterBuffer;
 
 /// Samples per second. A packet has [`FRAME`] samples, which last 20 ms.
 pub const CLOCK_HZ: u32 = 48_000;
@@ -37,7 +37,7 @@ pub const FRAME: usize = 960;
 pub const FRAME_TIME: Duration = Duration::from_millis(20);
 /// Time for which a participant stays an active speaker after its last speech, and keeps its own encoder. So a
 /// pause between words changes nothing.
-const HANGOVER: Duration = Duration::from_secs(2);
+const SPEAKER_HOLD_TIME: Duration = Duration::from_secs(2);
 /// Maximum delay of the mixer itself. If the delay is longer, the mixer skips the missed frames.
 const BEHIND_MAX: Duration = Duration::from_millis(200);
 /// Bit rate for speech on one channel. Source: RFC 7587, section 3.1.1: 28 to 40 kbit/s for fullband speech.
@@ -78,7 +78,7 @@ pub struct Mixed {
 
 /// Mixer of one room.
 pub struct Mixer {
-    voices: HashMap<(MemberId, usize), Voice>,
+    voices: HashMap<(MemberId, usize), JitterBuffer>,
     /// Listeners, and the own encoder of each listener that is an active speaker.
     listeners: BTreeMap<MemberId, Option<Encoder>>,
     /// Encoder for all listeners that are not active speakers.
@@ -111,7 +111,7 @@ impl Mixer {
     pub fn handle(&mut self, input: Input, now: Instant) {
         match input {
             Input::Sound { from, track, sequence, payload } => {
-                self.voices.entry((from, track)).or_insert_with(Voice::new).take(sequence, payload, now);
+                self.voices.entry((from, track)).or_insert_with(JitterBuffer::new).take(sequence, payload, now);
             }
             Input::Listens(id) => drop(self.listeners.entry(id).or_default()),
             Input::Silent(id) => self.voices.retain(|(from, _), _| *from != id),

@@ -27,7 +27,7 @@ pub(crate) const BUFFERED_MAX: usize = 1 << 20;
 /// SCTP in the library waits at least 1 s before a retransmission, and 3 s for the first answer. These times
 /// cannot be configured. With a factor of 5, the minimum is 200 ms, as for TCP on Linux. Timeouts that must not
 /// become shorter are set five times as long.
-const HASTE: u32 = 5;
+const TIME_FACTOR: u32 = 5;
 const STUN_RTO: Duration = Duration::from_millis(250);
 const STUN_RTO_MAX: Duration = Duration::from_secs(3);
 
@@ -167,9 +167,9 @@ impl Peer {
     }
 
     fn new(is_lite: bool, candidates: &Candidates, now: Instant) -> Self {
-        let connection = Connection::new(is_lite, candidates, HASTE, now, |mut config| {
-            config.set_initial_stun_rto(STUN_RTO * HASTE);
-            config.set_max_stun_rto(STUN_RTO_MAX * HASTE);
+        let connection = Connection::new(is_lite, candidates, TIME_FACTOR, now, |mut config| {
+            config.set_initial_stun_rto(STUN_RTO * TIME_FACTOR);
+            config.set_max_stun_rto(STUN_RTO_MAX * TIME_FACTOR);
             let config = config.set_crypto_provider(crypto::provider_without_media());
             config.clear_codecs().set_sctp_max_buffered_amount(BUFFERED_MAX)
         });

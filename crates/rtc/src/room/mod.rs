@@ -5,7 +5,7 @@
 //!
 //! Source: docs/rooms.md.
 
-mod allowance;
+mod rate_limiter;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -20,7 +20,7 @@ use std::{
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use allowance::Allowance;
+use rate_limiter::RateLimiter;
 pub use topology::Topology;
 use tree::Tree;
 
@@ -131,7 +131,7 @@ pub struct Join {
 
 /// A client may join again only while it has fewer participants than this number times the free places. So one
 /// client gets at most 89 of 100 places.
-const HOLDER_TIMES: usize = 8;
+const CLIENT_SHARE_FACTOR: usize = 8;
 
 /// Reason why a room refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -190,7 +190,7 @@ struct Participant {
     muted_by_host: Muted,
     secret: String,
     heard: Instant,
-    allowance: Allowance,
+    rate_limiter: RateLimiter,
     /// Most recent report, unchanged.
     report: Map<String, Value>,
 }
@@ -268,7 +268,7 @@ impl Room {
             return Err(Refused::Full(self.topology, max));
         }
         let own = self.participants.values().filter(|other| other.holder == join.holder).count();
-        if join.holder != 0 && own >= HOLDER_TIMES.saturating_mul(max - self.participants.len()) {
+        if join.holder != 0 && own >= CLIENT_SHARE_FACTOR.saturating_mul(max - self.participants.len()) {
             return Err(Refused::Crowd(own, max));
         }
         self.next += 1;
@@ -284,7 +284,7 @@ impl Room {
             muted_by_host: Muted::default(),
             secret: secret.clone(),
             heard: now,
-            allowance: Allowance::new(now),
+            rate_limiter: RateLimiter::new(now),
             report: Map::new(),
         };
         self.participants.insert(id.clone(), participant);
@@ -507,7 +507,7 @@ impl Room {
         let per_s = self.config.signals_per_s;
         let participant = self.participant_mut(id)?;
         participant.heard = now;
-        let taken = participant.allowance.take(now, per_s, BURST).map_err(Refused::TooFast);
+        let taken = participant.rate_limiter.take(now, per_s, BURST).map_err(Refused::TooFast);
         if self.topology == Topology::Tree && self.tree.heard(&ParticipantId(id.to_owned())) {
             self.settle(now);
         }

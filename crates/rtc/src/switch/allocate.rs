@@ -3,7 +3,7 @@
 /// One video that a member receives: the bit rates of its layers in bit/s. The rate of a layer that is not being sent
 /// is 0.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct VideoDemand {
     pub rates: Vec<u64>,
     /// Index of the layer that is selected now.
     pub current: usize,
@@ -35,7 +35,7 @@ const HEADROOM: f64 = 1.15;
 /// the videos take turns to get the next better layer.
 ///
 /// Units: `estimate` in bit/s, with the bit rate of audio already subtracted.
-pub fn allocate(wishes: &[Wish], estimate: u64) -> Vec<usize> {
+pub fn allocate(wishes: &[VideoDemand], estimate: u64) -> Vec<usize> {
     let ranked: Vec<Vec<usize>> = wishes.iter().map(|wish| by_rate(&wish.rates)).collect();
     let mut chosen = vec![0; wishes.len()];
     let rate = |picture: usize, rank: usize| ranked[picture].get(rank).map_or(0, |layer| wishes[picture].rates[*layer]);
@@ -65,10 +65,11 @@ pub fn allocate(wishes: &[Wish], estimate: u64) -> Vec<usize> {
 }
 
 /// Returns the reason why `layer` replaces the previous layer of this video.
-pub fn reason(wishes: &[Wish], estimate: u64, picture: usize, layer: usize) -> Reason {
+pub fn reason(wishes: &[VideoDemand], estimate: u64, picture: usize, layer: usize) -> Reason {
     let rate = |layer: usize| wishes[picture].rates.get(layer).copied().unwrap_or(0);
     let (was, is) = (rate(wishes[picture].current), rate(layer));
-    let silent: Vec<Wish> = wishes.iter().map(|wish| Wish { comes_first: false, ..wish.clone() }).collect();
+    let silent: Vec<VideoDemand> =
+        wishes.iter().map(|wish| VideoDemand { comes_first: false, ..wish.clone() }).collect();
     match () {
         () if was == 0 => Reason::Gone,
         () if allocate(&silent, estimate).get(picture) != Some(&layer) => Reason::Floor,
@@ -88,8 +89,8 @@ fn by_rate(rates: &[u64]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn wish(rates: &[u64], current: usize) -> Wish {
-        Wish { rates: rates.to_vec(), current, comes_first: false }
+    fn wish(rates: &[u64], current: usize) -> VideoDemand {
+        VideoDemand { rates: rates.to_vec(), current, comes_first: false }
     }
 
     #[test]
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn why_another_layer_is_sent_is_known() {
         let mut wishes = vec![wish(&[100, 300, 900], 1), wish(&[100, 300, 900], 1)];
-        let why = |wishes: &[Wish], estimate| {
+        let why = |wishes: &[VideoDemand], estimate| {
             let layer = allocate(wishes, estimate)[0];
             (layer, reason(wishes, estimate, 0, layer))
         };

@@ -34,7 +34,7 @@ const HOLD: Duration = Duration::from_millis(400);
 impl Loudness {
     /// Records the audio level of a packet. `level`: decibels relative to the maximum, -127 to 0. Source: RFC 6464,
     /// section 3.
-    pub fn hear(&mut self, level: i8, now: Instant) {
+    pub fn update(&mut self, level: i8, now: Instant) {
         let louder = f32::from(level).clamp(SILENCE, 0.0) - SILENCE;
         let since = now.saturating_duration_since(self.heard.unwrap_or(now));
         self.level = louder + (self.level - louder) * faded(since);
@@ -60,7 +60,7 @@ impl Floor {
 
     /// Updates the active speaker after an audio packet of `source`. `holder`: loudness of the current holder, 0 if
     /// there is no holder or the holder has left.
-    pub fn hear(&mut self, source: Source, loudness: f32, holder: f32, now: Instant) {
+    pub fn update(&mut self, source: Source, loudness: f32, holder: f32, now: Instant) {
         if self.holder == Some(source) {
             return;
         }
@@ -107,11 +107,11 @@ mod tests {
             while self.now < end {
                 self.now += PACKET;
                 for (at, level) in levels.iter().enumerate().filter_map(|(at, level)| Some((at, (*level)?))) {
-                    self.tracks[at].hear(level, self.now);
+                    self.tracks[at].update(level, self.now);
                     let loudness = self.tracks[at].now(self.now);
                     let holder =
                         self.floor.holder().map(|holder| self.tracks[holder.member.slot as usize].now(self.now));
-                    self.floor.hear(Self::source(at), loudness, holder.unwrap_or(0.0), self.now);
+                    self.floor.update(Self::source(at), loudness, holder.unwrap_or(0.0), self.now);
                 }
             }
             self.floor.holder().map(|holder| holder.member.slot as usize)

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     BadOffer, Broken,
     connection::{self, Candidates, Connection, Said},
-    egress::{Egress, Heard, Line as Way, Packet, is_report},
+    egress::{Egress, Line as Way, Packet, ReportOutcome, is_report},
     peer::{BUFFERED_MAX, Channels},
     room::Muted,
 };
@@ -56,7 +56,7 @@ pub struct Member {
     pub is_connected: bool,
     pub addresses: Vec<SocketAddr>,
     pub queued: Option<Instant>,
-    pub heard: Instant,
+    pub last_received: Instant,
     /// Deadline after which the member is removed, unless its network path is established first.
     pub ends: Option<Instant>,
 }
@@ -132,12 +132,12 @@ impl<'a> From<&'a RtpPacket> for Media<'a> {
 
 /// Datagrams and events that a library call has produced. They are handled once the member is no longer borrowed.
 #[derive(Default)]
-pub struct Brought {
+pub struct LibraryOutput {
     pub datagrams: Vec<(SocketAddr, Vec<u8>)>,
     pub events: Vec<str0m::Event>,
 }
 
-impl Brought {
+impl LibraryOutput {
     pub fn tell(&mut self, said: Said) {
         match said {
             Said::Datagram(to, datagram) => self.datagrams.push((to, datagram)),
@@ -155,7 +155,7 @@ impl Member {
         offer: &str,
         candidates: &Candidates,
         now: Instant,
-        brought: &mut Brought,
+        brought: &mut LibraryOutput,
     ) -> Result<(Self, String), BadOffer> {
         let connection = Connection::new(true, candidates, 1, now, |config| {
             let config = config.clear_codecs().enable_opus(true, false).enable_vp8(true).enable_h264(true);
@@ -180,7 +180,7 @@ impl Member {
             is_connected: false,
             addresses: Vec::new(),
             queued: None,
-            heard: now,
+            last_received: now,
             ends: Some(now + super::OPEN_TIMEOUT),
         };
         let answer = member.accept_offer(offer, brought)?;
@@ -190,7 +190,7 @@ impl Member {
     /// Accepts an offer of the client and returns the answer.
     ///
     /// Errors: [`BadOffer`] if the offer is invalid or does not fit.
-    pub fn accept_offer(&mut self, offer: &str, brought: &mut Brought) -> Result<String, BadOffer> {
+    pub fn accept_offer(&mut self, offer: &str, brought: &mut LibraryOutput) -> Result<String, BadOffer> {
         let read = connection::read(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
         self.connection.add_received(offer.len());
         let work = |rtc: &mut str0m::Rtc| Ok(rtc.sdp_api().accept_offer(read)?.to_sdp_string());
@@ -206,7 +206,7 @@ impl Member {
 
     /// Makes an offer with one new line for each wanted track, and removes the slots without a source. `None`: nothing
     /// has changed, or an earlier offer is still unanswered.
-    pub fn make_offer(&mut self, wanted: &[Missing], brought: &mut Brought) -> Result<Option<String>, Broken> {
+    pub fn make_offer(&mut self, wanted: &[Missing], brought: &mut LibraryOutput) -> Result<Option<String>, Broken> {
         if self.pending.is_some() {
             return Ok(None);
         }
@@ -243,7 +243,7 @@ impl Member {
     /// last slots. An answer without a pending offer changes nothing.
     ///
     /// Errors: [`BadOffer`] if the answer is invalid or does not fit.
-    pub fn accept_answer(&mut self, answer: &str, brought: &mut Brought) -> Result<Vec<Line>, BadOffer> {
+    pub fn accept_answer(&mut self, answer: &str, brought: &mut LibraryOutput) -> Result<Vec<Line>, BadOffer> {
         let bad = |broken: Broken| BadOffer::answer(connection::reason(&broken));
         let read = connection::read(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
         let Some(Pending { offer, lines }) = self.pending.take() else { return Ok(Vec::new()) };
@@ -254,7 +254,7 @@ impl Member {
 
     pub fn run<T>(
         &mut self,
-        brought: &mut Brought,
+        brought: &mut LibraryOutput,
         work: impl FnOnce(&mut str0m::Rtc) -> Result<T, Broken>,
     ) -> Result<T, Broken> {
         self.connection.run(work, |_, said| {
@@ -301,16 +301,16 @@ impl Member {
         now: Instant,
         (from, to): (SocketAddr, SocketAddr),
         datagram: &[u8],
-        brought: &mut Brought,
+        brought: &mut LibraryOutput,
     ) -> Result<bool, Broken> {
         if let Some(egress) = self.egress.as_mut().filter(|_| is_report(datagram)) {
-            let heard = egress.hear(datagram, now, |datagram| brought.datagrams.push((from, datagram)));
-            if heard != Heard::Spurious {
+            let outcome = egress.handle_report(datagram, now, |datagram| brought.datagrams.push((from, datagram)));
+            if outcome != ReportOutcome::Spurious {
                 // The report is genuine and its source address has passed STUN authentication: the client uses this
                 // address now.
                 egress.set_to(from);
             }
-            if heard == Heard::All {
+            if outcome == ReportOutcome::All {
                 return Ok(true);
             }
         }
@@ -327,7 +327,7 @@ impl Member {
         egress.map_or(timeout, |egress| egress.min(timeout))
     }
 
-    pub fn handle_timeout(&mut self, now: Instant, brought: &mut Brought) -> Result<(), Broken> {
+    pub fn handle_timeout(&mut self, now: Instant, brought: &mut LibraryOutput) -> Result<(), Broken> {
         if let Some(egress) = &mut self.egress {
             let to = egress.to();
             egress.handle_timeout(now, |datagram| brought.datagrams.push((to, datagram)));
@@ -350,7 +350,7 @@ impl Member {
     }
 
     /// Returns whether the bandwidth estimate differs from the one that the layers were chosen by.
-    pub fn has_another_estimate(&self) -> bool {
+    pub fn has_estimate_changed(&self) -> bool {
         let estimate = self.egress.as_ref().and_then(|egress| egress.bits_per_s());
         let (Some(now), Some(then)) = (estimate, self.estimate) else { return estimate.is_some() };
         now.abs_diff(then) * ESTIMATE_STEP > then
@@ -361,7 +361,7 @@ impl Member {
         if let (Some(to), Some(egress)) = (self.connection.take_moved(), &mut self.egress) {
             egress.set_to(to);
         }
-        let exported = self.connection.take_exported().filter(|_| self.role != Role::Publisher);
+        let exported = self.connection.take_media_keys().filter(|_| self.role != Role::Publisher);
         if let (Some(exported), Some(to)) = (exported, self.connection.remote()) {
             self.egress = Egress::new(&exported, to, now).map(Box::new);
         }
@@ -375,7 +375,7 @@ impl Member {
     }
 
     pub fn deadline(&self, silence_max: Duration) -> Instant {
-        self.ends.unwrap_or(self.heard + silence_max).min(self.heard + silence_max)
+        self.ends.unwrap_or(self.last_received + silence_max).min(self.last_received + silence_max)
     }
 }
 

@@ -40,7 +40,7 @@ use str0m::media::MediaKind;
 use crate::{BadOffer, Broken, Candidates, mixer::Input, ufrag};
 pub use allocate::Reason;
 use floor::Floor;
-use member::{Brought, Line, Member};
+use member::{LibraryOutput, Line, Member};
 pub use mix::MIX;
 use track::Track;
 
@@ -120,7 +120,7 @@ pub struct Switch {
     /// Time of the next choice of layers. `None` while there are no members.
     next_tick: Option<Instant>,
     /// Reusable buffer for the output of library calls, so that no packet needs an allocation.
-    brought: Brought,
+    brought: LibraryOutput,
     forwarded: u64,
 }
 
@@ -215,7 +215,7 @@ impl Switch {
             events: VecDeque::new(),
             data: VecDeque::new(),
             next_tick: None,
-            brought: Brought::default(),
+            brought: LibraryOutput::default(),
             forwarded: 0,
         }
     }
@@ -410,14 +410,15 @@ impl Switch {
             return false;
         };
         let Some(to) = self.candidates.local(from) else { return false };
-        let work =
-            |member: &mut Member, brought: &mut Brought| member.handle_datagram(now, (from, to), datagram, brought);
+        let work = |member: &mut Member, brought: &mut LibraryOutput| {
+            member.handle_datagram(now, (from, to), datagram, brought)
+        };
         let is_good = self.work(id, now, send, work);
         if is_good != Some(true) {
             return false;
         }
         if let Some(member) = self.member(id) {
-            member.heard = now;
+            member.last_received = now;
             if known != Some(id.slot) {
                 if member.addresses.len() >= ADDRESSES_MAX {
                     let oldest = member.addresses.remove(0);
@@ -429,7 +430,7 @@ impl Switch {
                 self.by_address.insert(from, id.slot);
             }
         }
-        if self.member(id).is_some_and(|member| member.has_another_estimate()) {
+        if self.member(id).is_some_and(|member| member.has_estimate_changed()) {
             self.choose_layers(id, now, send);
         }
         true
@@ -521,7 +522,7 @@ impl Switch {
         id: MemberId,
         now: Instant,
         send: &mut (impl Send + ?Sized),
-        work: impl FnOnce(&mut Member, &mut Brought) -> Result<T, Broken>,
+        work: impl FnOnce(&mut Member, &mut LibraryOutput) -> Result<T, Broken>,
     ) -> Option<T> {
         let mut brought = std::mem::take(&mut self.brought);
         let done = self.member(id).map(|member| work(member, &mut brought));

@@ -9,7 +9,7 @@ use str0m::{
 
 use super::{
     Event, LayerSwitch, MemberId, RESTART_MAX, Role, Send, Source, Switch,
-    allocate::{Wish, allocate, reason},
+    allocate::{VideoDemand, allocate, reason},
     feed::Packet,
     member::Slot,
     track::{LAYERS_MAX, Layer, Track, is_key},
@@ -81,7 +81,7 @@ impl Switch {
         }
         let level = packet.header.ext_vals.audio_level.filter(|_| track.kind == MediaKind::Audio);
         if let Some(level) = level {
-            track.loudness.hear(level, now);
+            track.loudness.update(level, now);
         }
         let loudness = level.map(|_| track.loudness.now(now));
         let (kind, receivers) = (track.kind, std::mem::take(&mut track.receivers));
@@ -100,7 +100,7 @@ impl Switch {
         let source = Source { member: id, track: track_at };
         if let Some(loudness) = loudness {
             let holder = self.holder(room).and_then(|holder| Some(self.track(holder)?.loudness.now(now)));
-            self.rooms[room as usize].floor.hear(source, loudness, holder.unwrap_or(0.0), now);
+            self.rooms[room as usize].floor.update(source, loudness, holder.unwrap_or(0.0), now);
         }
         let is_mixed = kind == MediaKind::Audio && self.mix(source, room, passed.sequence, &packet.payload);
         for (receiver, slot) in receivers.iter().filter(|_| !is_mixed) {
@@ -231,11 +231,11 @@ impl Switch {
             let track = self.track(*source).filter(|track| !track.is_muted);
             let rates =
                 track.map_or_else(Vec::new, |track| track.layers.iter().map(|layer| layer.bits_per_s(now)).collect());
-            Wish { rates, current: *current, comes_first: speaks == Some(source.member) }
+            VideoDemand { rates, current: *current, comes_first: speaks == Some(source.member) }
         };
-        let wishes: Vec<Wish> = pictures.iter().map(&mut wish).collect();
+        let wishes: Vec<VideoDemand> = pictures.iter().map(&mut wish).collect();
         let sound = sounds as u64 * SOUND;
-        let best = |wish: &Wish| wish.rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(UNKNOWN);
+        let best = |wish: &VideoDemand| wish.rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(UNKNOWN);
         let desired = sound + wishes.iter().map(best).sum::<u64>();
         let carries = estimate.map_or(u64::MAX / 4, |estimate| estimate.saturating_sub(sound));
         let chosen = allocate(&wishes, carries);

@@ -30,7 +30,7 @@ pub struct Login {
 
 /// Content of a username.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named<'a> {
+pub struct ParsedUsername<'a> {
     /// Seconds since 1970.
     pub expires_s: u64,
     /// Subject of the user; may be empty.
@@ -60,10 +60,10 @@ impl Credentials {
 
     /// Parses a username, and returns it with its content and the key that signs its messages. Expiry is not
     /// checked. Returns `None` if the username does not have the expected format.
-    pub(super) fn key<'a>(&self, username: &'a [u8]) -> Option<(&'a str, Named<'a>, [u8; 16])> {
+    pub(super) fn key<'a>(&self, username: &'a [u8]) -> Option<(&'a str, ParsedUsername<'a>, [u8; 16])> {
         let username = std::str::from_utf8(username).ok().filter(|name| name.len() <= USERNAME_BYTES_MAX)?;
         let (expires_s, subject) = username.split_once(':').unwrap_or((username, ""));
-        let named = Named { expires_s: expires_s.parse().ok()?, subject };
+        let named = ParsedUsername { expires_s: expires_s.parse().ok()?, subject };
         Some((username, named, long_term_key(username, &self.realm, &self.password(username))))
     }
 
@@ -95,8 +95,8 @@ mod tests {
     fn a_name_says_until_when_it_is_good_and_whose_it_is() {
         let credentials = Credentials::new(b"north", "millrace");
         let named = |username: &'static str| credentials.key(username.as_bytes()).map(|(_, named, _)| named);
-        assert_eq!(named("12:car:7"), Some(Named { expires_s: 12, subject: "car:7" }));
-        assert_eq!(named("12"), Some(Named { expires_s: 12, subject: "" }));
+        assert_eq!(named("12:car:7"), Some(ParsedUsername { expires_s: 12, subject: "car:7" }));
+        assert_eq!(named("12"), Some(ParsedUsername { expires_s: 12, subject: "" }));
         for wrong in ["", ":", "alice", "-1:alice", "99999999999999999999999:alice"] {
             assert_eq!(named(wrong), None, "{wrong}");
         }

@@ -1,4 +1,4 @@
-//! Key sets from a real HTTP server that changes its keys, fails, and counts who asks.
+//! Key sets from a real HTTP server that changes its keys, fails, and counts the requests.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 
 use crate::{auth, claims, pair, verify};
 
-/// Never asked again by itself.
+/// Interval at which a set is never fetched again within a test.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Asked again whenever a key is unknown.
+/// Interval at which a set is fetched again whenever a key is unknown.
 const SHORT: Duration = Duration::from_nanos(1);
 
-/// Answers every request with the same bytes until they are changed.
+/// Answers every request with the same bytes until the test changes them.
 struct Issuer {
     url: String,
     answer: Arc<Mutex<String>>,
@@ -36,7 +36,7 @@ impl Issuer {
         let url = format!("http://{}/keys?secret=word", listener.local_addr().expect("it is bound"));
         let (answer, asked) = (Arc::new(Mutex::new(answer)), Arc::new(AtomicUsize::new(0)));
         let (answers, count) = (answer.clone(), asked.clone());
-        // Ends with the test's process.
+        // The thread ends with the test process.
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let mut head = BufReader::new(&stream).lines().map_while(Result::ok);
@@ -71,7 +71,7 @@ fn answer(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
 }
 
-/// A key, and what a set says of it.
+/// Returns a signing key and its entry in a key set.
 fn key(kid: &str) -> (SigningKey, Value) {
     use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD, Engine as _};
     let (signing, public) = pair(Algorithm::EdDsa);
@@ -135,7 +135,7 @@ async fn the_last_good_set_stays_while_there_is_none() {
     for bad in bads {
         let (shown, before) = (bad[..bad.len().min(60)].to_owned(), issuer.asked());
         issuer.says(bad);
-        // A fetch that began before the issuer changed may serve the first of these.
+        // A fetch that began before the issuer changed may answer the first of these requests.
         let deadline = Instant::now() + Duration::from_secs(10);
         while issuer.asked() == before {
             assert!(Instant::now() < deadline, "it was not asked: {shown}");
@@ -155,7 +155,7 @@ async fn without_any_set_nobody_is_told_that_a_token_is_bad() {
     assert_eq!(error.code, Code::Unavailable, "{error}");
     assert!(!error.detail.contains("word"), "{error}");
     issuer.says(ok(&json!({ "keys": [jwk] })));
-    // A fetch that began before the issuer changed may serve the first of these.
+    // A fetch that began before the issuer changed may answer the first of these requests.
     let deadline = Instant::now() + Duration::from_secs(10);
     while let Err(error) = verify(&auth, &token).await {
         assert!(Instant::now() < deadline, "the set was not fetched");

@@ -1,5 +1,5 @@
-//! Tokens from outside: made by other libraries (`tokens.json`: PyJWT 2.15 and jose 6.2; its clock stands still), by hand, and with keys
-//! from a real HTTP server.
+//! Tokens from outside: made by other libraries (`tokens.json`: PyJWT 2.15 and jose 6.2; its clock is fixed), by hand,
+//! and with keys from a real HTTP server.
 
 mod key_sets;
 mod tokens;
@@ -21,7 +21,7 @@ pub fn auth(config: &Config) -> Auth {
     Auth::new(config, &Anonymous::new(), || NOW).expect("the configuration is good")
 }
 
-/// A private key, and the file with its public half.
+/// Returns a private key, and a file with its public key.
 pub fn pair(algorithm: Algorithm) -> (SigningKey, tempfile::NamedTempFile) {
     let pair = generate(algorithm).expect("there is randomness");
     (SigningKey::parse(pair.private.as_bytes()).expect("it was just made"), file(&pair.public))
@@ -33,7 +33,7 @@ pub fn file(text: &str) -> tempfile::NamedTempFile {
     file
 }
 
-/// Good for an hour.
+/// Returns claims that are valid for an hour.
 pub fn claims() -> Value {
     json!({ "sub": "car-7", "jti": "t-1", "iat": NOW, "exp": NOW + 3600, "millrace": { "publish": ["cars/{sub}/#"] } })
 }

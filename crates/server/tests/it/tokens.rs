@@ -1,4 +1,4 @@
-//! What is let in, and the many things that are not.
+//! Tokens that are accepted, and the many kinds that are refused.
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use millrace_protocol::{Code, Right};
@@ -26,7 +26,7 @@ fn secret() -> Config {
     Config { secret: SECRET.into(), ..Config::default() }
 }
 
-/// A token by hand.
+/// Builds a token by hand.
 fn raw(header: &str, claims: &str, sign: impl Fn(&[u8]) -> Vec<u8>) -> String {
     let message = [header, claims].map(|part| BASE64_URL_SAFE_NO_PAD.encode(part)).join(".");
     format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(sign(message.as_bytes())))
@@ -37,7 +37,7 @@ fn by_secret(secret: &[u8]) -> impl Fn(&[u8]) -> Vec<u8> {
     move |message| hmac::sign(&key, message).as_ref().to_vec()
 }
 
-/// The claims of a good token, changed.
+/// Returns the claims of a valid token with changes.
 fn with(change: Value) -> Value {
     let mut claims = claims();
     for (name, value) in change.as_object().expect("it is one") {
@@ -159,7 +159,11 @@ async fn what_is_no_good_token_is_refused() {
         ("not the key that is named", set_key.sign(&good, Some("named")).unwrap(), "signature"),
         ("a key nobody has", set_key.sign(&good, Some("other")).unwrap(), "any configured key"),
         ("a path as the key", raw(r#"{"alg":"EdDSA","kid":"../../x"}"#, &text, |_| vec![0; 64]), "any configured key"),
-        ("the bytes of a path", raw(r#"{"alg":"EdDSA","kid":"x\u0000/etc/passwd"}"#, &text, |_| vec![0; 64]), "any configured key"),
+        (
+            "the bytes of a path",
+            raw(r#"{"alg":"EdDSA","kid":"x\u0000/etc/passwd"}"#, &text, |_| vec![0; 64]),
+            "any configured key",
+        ),
         ("a huge name of a key", headed(&format!(r#"{{"alg":"HS256","kid":"{}"}}"#, "x".repeat(256))), "kid"),
         ("unknown extensions", headed(r#"{"alg":"HS256","crit":["x"],"x":1}"#), "crit"),
         ("empty extensions", headed(r#"{"alg":"HS256","crit":[]}"#), "crit"),

@@ -1,4 +1,4 @@
-//! Clients: what they want, how they resume, and how they judge what they hear.
+//! Clients: what they subscribe to, how they resume, and how they check what they receive.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ pub enum Want {
 pub struct Client {
     wants: Vec<Want>,
     policy: Policy,
-    /// By channel; survives every cut.
+    /// Position of each channel, by channel; survives every cut.
     heard: BTreeMap<usize, At>,
-    /// By want: the `time` of a pattern's last reply.
+    /// The `time` of the last reply to each pattern, by want.
     times: Vec<Option<u64>>,
     link: Option<Link>,
     connecting: bool,
@@ -33,12 +33,12 @@ pub struct Client {
 struct Link {
     kind: LinkKind,
     is_session: bool,
-    /// By want. Streams and polls have everything from the start.
+    /// Subscription state, by want. Streams and polls are subscribed from the start.
     subscribed: Vec<Sub>,
-    /// Commands without a reply: the want, and for `since=now` where the channel was when it was said.
+    /// Commands without a reply: the want, and for `since=now` the channel's position when the command was sent.
     asked: BTreeMap<u64, (usize, Option<Position>)>,
     next_id: u64,
-    /// What this link promises of channels that were never heard, by channel.
+    /// Position after which this link promises everything, for channels of which nothing was received yet, by channel.
     promised: BTreeMap<usize, Position>,
 }
 
@@ -77,7 +77,7 @@ impl Client {
         }
     }
 
-    /// Does it expect messages of this channel now?
+    /// Returns whether the client expects messages of this channel now.
     fn expects(&self, channel: usize, name: &ChannelName) -> bool {
         let Some(link) = &self.link else { return false };
         (0..self.wants.len()).any(|i| link.subscribed[i] != Sub::Off && self.covers(i, channel, name))
@@ -106,7 +106,8 @@ impl Client {
         }
     }
 
-    /// From when on patterns promise it everything: of subscriptions that overlap, the first to be attached decides where a channel starts.
+    /// Returns the time from which the patterns promise every publication. Of overlapping subscriptions, the first one
+    /// attached decides where a channel starts.
     fn time(&self) -> Option<u64> {
         self.times.iter().flatten().min().copied()
     }
@@ -176,7 +177,7 @@ impl World {
         Ok(())
     }
 
-    /// From now on nothing that is published on these channels may be lost on this client.
+    /// Records that this client must not lose any later publication on these channels.
     pub fn promise(&mut self, index: usize, of: impl Fn(&str) -> bool) {
         let client = &mut self.clients[index];
         let Some(link) = &mut client.link else { return };
@@ -187,7 +188,8 @@ impl World {
         }
     }
 
-    /// A poll without `since` starts at the moment its history is read; one that was cut promises nothing to what came after it.
+    /// Records the start of a poll without `since`: the moment at which its history is read. A poll that was cut makes
+    /// no promise to the next one.
     pub fn promise_now(&mut self, index: usize, poll: u64, channel: usize) {
         let is_it = |link: &&mut Link| matches!(link.kind, LinkKind::Poll(id) if id == poll);
         if let Some(link) = self.clients[index].link.as_mut().filter(is_it) {
@@ -228,7 +230,7 @@ impl World {
         self.schedule(after, Event::Command { life: self.life, client: index, conn, id, command });
     }
 
-    /// A session leaves one of its subscriptions, or comes back to it.
+    /// Makes a session unsubscribe one of its wants, or subscribe to it again.
     pub fn act(&mut self, index: usize) {
         let client = &self.clients[index];
         let Some(link) = client.link.as_ref().filter(|link| link.is_session) else { return };
@@ -247,7 +249,7 @@ impl World {
         }
     }
 
-    /// The link breaks; what is on its way is lost, and the server hears of it some time later.
+    /// Breaks the link. Bytes in flight are lost, and the server learns of the cut some time later.
     pub fn cut(&mut self, index: usize) {
         let Some(link) = self.clients[index].link.take() else { return };
         trace!(self, "client {index} is cut");
@@ -273,7 +275,7 @@ impl World {
         }
     }
 
-    /// For good.
+    /// Disconnects the client for good.
     pub fn hang_up(&mut self, index: usize) -> Check {
         match self.clients[index].link.take().map(|link| link.kind) {
             Some(LinkKind::Conn(conn, ..)) => {
@@ -369,7 +371,8 @@ impl World {
         Ok(())
     }
 
-    /// Where a stream starts, or an answer ends. A client that knows better keeps its own position: a gap may follow.
+    /// Handles the start position of a stream or the end position of an answer. A client with a known position keeps
+    /// it, because a gap may follow.
     fn hear_position(&mut self, index: usize, name: Option<&str>, to: Position) -> Check {
         let channel = self.expected(index, name)?;
         let at = match self.stands(index, channel) {
@@ -437,7 +440,7 @@ impl World {
         at.ok_or_else(|| format!("a message of {} before its start was told", self.names[channel]))
     }
 
-    /// The channel that was named (or the only one), if this client reads it now.
+    /// Returns the named channel, or the only one. Errors: the client does not read that channel now.
     fn expected(&self, index: usize, name: Option<&str>) -> Check<usize> {
         let client = &self.clients[index];
         let channel = match (name, client.wants.as_slice()) {

@@ -1,7 +1,7 @@
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// All chance of one run, from one seed.
+/// The only source of randomness of one run, from one seed.
 pub struct Dice(Pcg64Mcg);
 
 impl Dice {
@@ -9,12 +9,12 @@ impl Dice {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// From `low` up to and including `high`.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         self.0.random_range(low..=high)
     }
 
-    /// An index into something that has so many items.
+    /// Returns an index into a collection of `len` items.
     pub fn index(&mut self, len: usize) -> usize {
         self.0.random_range(0..len)
     }

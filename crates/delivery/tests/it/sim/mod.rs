@@ -1,13 +1,17 @@
-//! A server that fails, around a hub that must not: everything on a virtual clock, everything from one seed.
+//! Simulates a server that fails around a hub that must not fail. Everything runs on a virtual clock and from one seed.
 //!
-//! A world has an engine with short histories, a mailbox that delays and loses, sockets that take a few bytes at a time and block, and
-//! clients of every form and both policies that are cut at any byte and come back, often by another form, from the position they are at.
-//! In some worlds all logs together may hold next to nothing. The server restarts and the engine loses its data. Each client parses its bytes as a real one does and judges what it hears: with
-//! `every`, each offset once and in order, or an explicit gap that names its position and nothing that history still holds; with `latest`,
-//! rising offsets, and nothing is left out but what a newer publication of the same key has superseded. At the end the weather calms, and
-//! every client must be at the top of every channel it reads; when all have gone, nothing may be left.
+//! A world has an engine with short histories and a mailbox that delays and loses entries. Its sockets accept a few
+//! bytes at a time and block. Its clients use every form and both policies. They are cut at any byte and resume from
+//! their position, often in another form. In some worlds the total size of all logs is limited to almost nothing. The
+//! server restarts and the engine loses its data.
 //!
-//! `MILLRACE_SIM_SEED=N` replays one seed with a trace; `MILLRACE_SIM_SEEDS=N` runs so many.
+//! Each client parses its bytes as a real client does, and checks what it receives. With `every`, it must receive each
+//! offset once and in order, or an explicit gap that names its position and no publication that the history still
+//! holds. With `latest`, offsets must rise, and only publications that a newer one of the same key has superseded may
+//! be missing. At the end all faults stop, and every client must be at the top of every channel that it reads. When all
+//! clients have disconnected, no state may remain.
+//!
+//! `MILLRACE_SIM_SEED=N` replays one seed with a trace; `MILLRACE_SIM_SEEDS=N` runs `N` seeds.
 
 mod client;
 mod dice;
@@ -22,7 +26,7 @@ use std::{env, panic, thread};
 use truth::Check;
 use world::World;
 
-/// How often things have happened: a run in which they do not happen proves nothing.
+/// How often each event happened. A run without these events proves nothing.
 #[derive(Default, Debug, Clone, Copy)]
 pub struct Counts {
     publications: u64,
@@ -45,17 +49,17 @@ pub struct Counts {
     broken: u64,
 }
 
-/// What is wrong with the world on purpose, to see that it is noticed.
+/// Deliberate defect of the world, to check that the simulation detects it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Breakage {
     None,
-    /// A wire takes bytes and loses some of them.
+    /// A wire accepts bytes and loses some of them.
     DroppedBytes,
-    /// History leaves a publication out of a page.
+    /// A page of history omits a publication.
     PageWithHole,
-    /// History does not say what it no longer holds.
+    /// History does not report the publications that it no longer holds.
     SilentGap,
-    /// Long polls are never woken, and have all the time in the world.
+    /// Long polls are never woken, and never time out.
     LostWake,
 }
 
@@ -69,7 +73,7 @@ fn run(seed: u64, breakage: Breakage, trace: bool) -> (Check, Counts) {
     (ran.unwrap_or_else(panicked), world.counts)
 }
 
-/// Runs the seeds on two threads. The first failure in each ends it.
+/// Runs the seeds on two threads. Each thread ends at its first failure.
 fn run_all(seeds: u64) -> (Vec<(u64, String)>, Counts) {
     let half = |first: u64| {
         let mut sum = Counts::default();
@@ -150,8 +154,8 @@ fn ten_thousand_seeds() {
     }
 }
 
-/// A simulation that cannot fail proves nothing: every kind of broken world must be noticed, by most runs that it touches (what is
-/// broken for a client that is cut before it hears of it is nobody's loss).
+/// Checks the simulation itself: most runs that a defect affects must detect it. A run may miss the defect if the
+/// affected client is cut before it notices.
 #[test]
 fn broken_worlds_are_noticed() {
     for (breakage, least_percent) in [

@@ -1,4 +1,4 @@
-//! Bytes to what was said, as a client of each form reads them: strictly, and however they are cut.
+//! Parses bytes into received items as a client of each form does: strictly, and however the bytes are split.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::truth::Check;
 
 #[derive(Debug)]
 pub enum Heard {
-    /// Where the stream stands: of its one channel (no name), or of each.
+    /// Current positions of the stream: of its only channel (no name), or of each channel.
     Positions(Vec<(Option<String>, Position)>),
     Message(Message),
     Gap {
@@ -30,7 +30,7 @@ pub enum Heard {
 #[derive(Debug)]
 pub struct Message {
     pub channel: Option<String>,
-    /// A bare WebSocket does not say.
+    /// `None` on a bare WebSocket, which carries no position.
     pub position: Option<Position>,
     body: Body,
     envelope: Option<(u64, Option<String>)>,
@@ -43,7 +43,7 @@ enum Body {
     Raw { data: String, base64: bool },
 }
 
-/// Every word that a JSON line or push may have.
+/// Every field that a JSON line or push may have.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Words<'a> {
@@ -74,7 +74,7 @@ struct Words<'a> {
     message_bytes_max: Option<u64>,
 }
 
-/// A client's parser: holds what has not fully arrived.
+/// Parser of a client: holds the bytes that have not arrived completely.
 pub struct Reading {
     form: Form,
     in_header: bool,
@@ -82,7 +82,7 @@ pub struct Reading {
     event: Event,
 }
 
-/// A server-sent event on its way.
+/// Partially parsed server-sent event.
 #[derive(Default)]
 struct Event {
     name: String,
@@ -107,7 +107,7 @@ impl Reading {
         Ok(())
     }
 
-    /// One frame, line or header, and how long it is; `None` while it is not complete.
+    /// Parses one frame, line or header and returns its length; `None` while it is incomplete.
     fn take(&mut self, bytes: &[u8]) -> Check<Option<(usize, Heard)>> {
         if self.in_header {
             let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
@@ -150,7 +150,7 @@ impl Reading {
         }
     }
 
-    /// Source: HTML Living Standard, "Interpreting an event stream".
+    /// Parses one line of an event stream. Source: HTML Living Standard, "Interpreting an event stream".
     fn sse_line(&mut self, line: &str) -> Check<Heard> {
         if line.is_empty() {
             return std::mem::take(&mut self.event).dispatch(self.form);
@@ -204,7 +204,8 @@ impl Event {
     }
 }
 
-/// The `id:` of an event of several channels, which a browser resumes from, says the same as the event.
+/// Checks that the `id:` of an event of several channels, from which a browser resumes, names the position of the
+/// event.
 fn check_id(id: &Option<Vec<(Option<String>, Position)>>, channel: &Option<String>, at: Position) -> Check {
     match id.iter().flatten().find(|(name, _)| name == channel) {
         Some((_, position)) if *position == at => Ok(()),
@@ -220,7 +221,7 @@ fn json_line(line: &str) -> Check<Heard> {
     words.heard()
 }
 
-/// The body of a JSON answer: gaps first, then messages, then where to go on.
+/// Parses the body of a JSON answer: gaps first, then messages, then the positions from which to resume.
 pub fn answer(body: &[u8], mut on: impl FnMut(Heard) -> Check) -> Check {
     let words: Words<'_> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
     if words.more == Some(false) {
@@ -284,14 +285,14 @@ impl Words<'_> {
 }
 
 impl Message {
-    /// The position that the payload names, for those whom the form does not tell.
+    /// Returns the position in the payload, for forms that do not carry the position.
     pub fn stamp(&self) -> Check<Position> {
         let Body::Bare { data, .. } = &self.body else { return Err("only bare payloads need a stamp".into()) };
         let text = String::from_utf8_lossy(data);
         text.split('#').nth(1).ok_or("a payload without a stamp".to_owned()).and_then(position)
     }
 
-    /// Is this what was published?
+    /// Returns whether the message equals the publication.
     pub fn is(&self, publication: &Publication) -> bool {
         let same_envelope = self.envelope.as_ref().is_none_or(|(time_ms, key)| {
             *time_ms == publication.time_ms && key.as_deref() == publication.key.as_deref()
@@ -314,7 +315,7 @@ impl Message {
     }
 }
 
-/// `P`, or `a@P,b@Q`.
+/// Parses `P`, or `a@P,b@Q`.
 fn positions(list: &str) -> Check<Vec<(Option<String>, Position)>> {
     let entry = |entry: &str| match entry.split_once('@') {
         Some((name, at)) => Ok((Some(name.to_owned()), position(at)?)),
@@ -327,7 +328,7 @@ fn position(text: &str) -> Check<Position> {
     text.parse().map_err(|_| format!("not a position: {text}"))
 }
 
-/// Opcode, payload and length of a whole, unmasked frame. Source: RFC 6455, section 5.2.
+/// Returns the opcode, payload and length of a complete, unmasked frame. Source: RFC 6455, section 5.2.
 fn websocket_frame(bytes: &[u8]) -> Check<Option<(u8, &[u8], usize)>> {
     let [first, second, ..] = *bytes else { return Ok(None) };
     if first & 0xf0 != 0x80 || second & 0x80 != 0 {

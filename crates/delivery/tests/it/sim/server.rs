@@ -1,4 +1,4 @@
-//! What a transport does around a hub: handshakes, commands and long polls, in the order that `Hub` asks for.
+//! The part of a transport around a hub: handshakes, commands and long polls, in the order that `Hub` requires.
 
 use millrace_delivery::{ConnId, Page, WaiterId};
 use millrace_protocol::{
@@ -12,14 +12,14 @@ use super::{
     world::{Asker, Event, World, trace},
 };
 
-/// A client's word to a session, after decoding.
+/// Decoded command of a client to a session.
 pub enum Command {
     Subscribe { channel: usize, since: Since, policy: Policy },
     SubscribePattern { pattern: Pattern, since: Option<u64>, positions: Vec<(usize, Position)>, policy: Policy },
     Unsubscribe { target: Target },
 }
 
-/// A subscription that waits for its first pages.
+/// A subscription whose first pages are being read.
 pub struct Job {
     conn: ConnId,
     kind: Kind,
@@ -37,14 +37,14 @@ enum Kind {
 pub struct Poll {
     client: usize,
     policy: Policy,
-    /// Asked again after every wake-up; pages of an earlier round are ignored.
+    /// Number of the current round. It rises with every wake-up, and pages of an earlier round are ignored.
     round: u32,
     many: bool,
     reads: Vec<(usize, Since, Option<Page>)>,
 }
 
 impl World {
-    /// Opens a connection of this form; the first bytes follow when its pages have been read.
+    /// Opens a connection of this form. The first bytes follow when the pages of the connection have been read.
     pub fn open_stream(
         &mut self,
         client: usize,
@@ -143,7 +143,7 @@ impl World {
 
     fn finish_stream(&mut self, conn: ConnId, form: Form, policy: Policy, pages: Vec<(usize, Page)>) -> Check {
         let many = matches!(form, Form::SseMany | Form::NdjsonMany);
-        // A stream starts before its gap, so that who is cut before hearing of the gap asks for it again.
+        // A stream starts before its gap, so that a client that is cut before it receives the gap requests it again.
         let starts: Vec<_> =
             pages.iter().map(|(c, page)| (*c, page.gap.map_or(page.start(), |gap| gap.from))).collect();
         let list: Vec<_> = starts
@@ -182,7 +182,7 @@ impl World {
         self.drain().map(|_| ())
     }
 
-    /// The reply comes last: whoever has it has been sent all that came before its `time`.
+    /// Sends the pages, then the reply. A client with the reply has received everything before its `time`.
     fn finish_pattern(
         &mut self,
         conn: ConnId,
@@ -203,7 +203,8 @@ impl World {
         self.reply(conn, id, Ok(json!({ "channel": pattern.as_str(), "time": time_ms })))
     }
 
-    /// The only good reason to refuse a stream or a pattern in this world: its connection (or pattern) has gone meanwhile.
+    /// Checks the only valid reason in this world to refuse a stream or a pattern: its connection or pattern no longer
+    /// exists.
     fn expect_gone(&self, conn: ConnId, error: &Error) -> Check {
         let alive = self.hub.conns().any(|(other, _)| other == conn);
         if alive && error.code != Code::NotSubscribed { Err(format!("refused: {error}")) } else { Ok(()) }
@@ -231,7 +232,7 @@ impl World {
         Ok(poll)
     }
 
-    /// Waits first and reads then, so that nothing falls between.
+    /// Registers the waiter before it reads, so that no publication is missed in between.
     fn poll_round(&mut self, id: u64) -> Check {
         let Some(poll) = self.polls.get_mut(&id) else { return Ok(()) };
         poll.round += 1;

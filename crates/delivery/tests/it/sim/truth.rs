@@ -1,27 +1,28 @@
-//! What really happened, kept apart from the code under test, and the judgement of what a client has heard.
+//! The true sequence of events, kept apart from the code under test, and the checks of what a client received.
 
 use std::collections::HashMap;
 
 use millrace_delivery::Bounds;
 use millrace_protocol::{Epoch, Position, Publication, session::Policy};
 
-/// Why a run has failed.
+/// Result of a check; the error says why a run failed.
 pub type Check<T = ()> = Result<T, String>;
 
-/// How far a client has heard a channel.
+/// How far a client has read a channel.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum At {
-    /// It knows: all up to here.
+    /// The client has received everything up to this position.
     Known(Position),
-    /// It has heard nothing yet, but whatever comes after this is promised to it (by a pattern, or by a poll without `since`).
+    /// The client has received nothing yet, but everything after this position is promised to it (by a pattern, or by a
+    /// poll without `since`).
     AtMost(Position),
 }
 
-/// One epoch of one channel, complete.
+/// All publications of one epoch of one channel.
 struct Life {
     epoch: Epoch,
     publications: Vec<Publication>,
-    /// `cost[i]`: bytes of the first `i` publications.
+    /// `cost[i]`: total bytes of the first `i` publications.
     cost: Vec<usize>,
     newest: HashMap<Option<Box<str>>, u64>,
 }
@@ -65,13 +66,13 @@ impl Truth {
         found.ok_or_else(|| format!("{at} was never published"))
     }
 
-    /// True if `a` lies before `b` or is `b`.
+    /// Returns true if `a` is before `b` or equal to it.
     pub fn is_up_to(&self, channel: usize, a: Position, b: Position) -> Check<bool> {
         let rank = |at: Position| Ok::<_, String>((self.life(channel, at.epoch)?.0, at.offset));
         Ok(rank(a)? <= rank(b)?)
     }
 
-    /// A client that stood `at` was sent this message: where does it stand now?
+    /// Checks a message that a client at `at` received, and returns the client's new position.
     pub fn hear_message(&self, channel: usize, at: At, policy: Policy, heard: Position, now_ms: u64) -> Check<At> {
         self.publication(channel, heard)?;
         let before = Position { epoch: heard.epoch, offset: heard.offset - 1 };
@@ -86,7 +87,8 @@ impl Truth {
         Ok(At::Known(heard))
     }
 
-    /// .. was told of this gap (a bare WebSocket hears only its end)?
+    /// Checks a gap that a client at `at` received, and returns its new position. A bare WebSocket receives only the
+    /// end of a gap.
     pub fn hear_gap(
         &self,
         channel: usize,
@@ -110,7 +112,7 @@ impl Truth {
         Ok(At::Known(to))
     }
 
-    /// .. was told that it now stands at `to`, without a word of what lies between?
+    /// Checks a new position `to` that a client at `at` received without a gap, and returns the client's new position.
     pub fn hear_position(&self, channel: usize, at: At, policy: Policy, to: Position, now_ms: u64) -> Check<At> {
         let from = self.start(channel, at, to)?;
         if from != to && policy == Policy::Every {
@@ -120,18 +122,18 @@ impl Truth {
         Ok(At::Known(to))
     }
 
-    /// Where a client stood, given that what it heard begins after `heard_from`.
+    /// Returns the position of a client before it received an item that begins after `heard_from`.
     fn start(&self, channel: usize, at: At, heard_from: Position) -> Check<Position> {
         Ok(match at {
             At::Known(at) => at,
             At::AtMost(at) if self.is_up_to(channel, heard_from, at)? => heard_from,
             At::AtMost(at) if heard_from.epoch == at.epoch => at,
-            // It never knew of the epoch that was lost.
+            // The client never knew the lost epoch.
             At::AtMost(_) => Position { epoch: heard_from.epoch, offset: 0 },
         })
     }
 
-    /// May a client miss everything after `from` up to and including `to`?
+    /// Checks that a client may miss everything after `from` up to and including `to`.
     fn may_miss(
         &self,
         channel: usize,

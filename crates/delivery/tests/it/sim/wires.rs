@@ -2,16 +2,16 @@ use std::collections::BTreeMap;
 
 use millrace_delivery::{ConnId, Wire};
 
-/// Both ends of every connection: what the hub has written and the client has not read yet.
+/// Both ends of every connection: bytes that the hub has written and the client has not read yet.
 #[derive(Default)]
 pub struct Wires {
     pipes: BTreeMap<ConnId, Pipe>,
-    /// Connections that have been written to, or blocked, since they were last asked for.
+    /// Connections that were written to, or became blocked, since the last query.
     pub touched: Vec<ConnId>,
     pub blocked: Vec<ConnId>,
-    /// What the hub has done that a hub never does.
+    /// Operation that a correct hub never performs.
     pub fault: Option<String>,
-    /// Skips bytes of this write (counting down), to see whether the clients notice.
+    /// Countdown of writes to the one that loses bytes, to check that the clients detect the loss.
     pub drop_bytes_in: Option<u32>,
     pub dropped: u64,
 }
@@ -27,9 +27,9 @@ struct Pipe {
 #[derive(Clone, Copy, PartialEq)]
 enum End {
     Open,
-    /// The client has gone and the hub does not know yet.
+    /// The client has disconnected, and the hub does not know it yet.
     Dead,
-    /// The hub has closed it; the client still reads what is left.
+    /// The hub has closed the connection; the client still reads the remaining bytes.
     Closed,
 }
 
@@ -42,7 +42,7 @@ impl Wires {
         self.pipes.get(&conn).map(|pipe| pipe.client)
     }
 
-    /// The client's end is gone, and everything on the way with it.
+    /// Cuts the client's end, and drops all bytes in flight.
     pub fn cut(&mut self, conn: ConnId) {
         if let Some(pipe) = self.pipes.get_mut(&conn) {
             pipe.end = End::Dead;
@@ -63,7 +63,7 @@ impl Wires {
         self.pipes.remove(&conn);
     }
 
-    /// The next bytes for the client, and whether nothing will follow them.
+    /// Returns the next bytes for the client, and whether no bytes will follow.
     pub fn receive(&mut self, conn: ConnId, share: impl FnOnce(usize) -> usize) -> (Vec<u8>, bool) {
         let Some(pipe) = self.pipes.get_mut(&conn) else { return (Vec::new(), false) };
         let count = share(pipe.in_flight.len());
@@ -75,7 +75,7 @@ impl Wires {
         (bytes, pipe.end == End::Closed && !more)
     }
 
-    /// False if nobody waits for it any more.
+    /// Unblocks the connection. Returns false if it was not blocked or no longer exists.
     pub fn unblock(&mut self, conn: ConnId, capacity: usize) -> bool {
         let Some(pipe) = self.pipes.get_mut(&conn).filter(|pipe| pipe.blocked && pipe.end == End::Open) else {
             return false;

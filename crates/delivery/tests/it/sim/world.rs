@@ -1,4 +1,4 @@
-//! The clock, the engine, the mailbox and the faults. See the header of the parent module.
+//! The clock, the engine, the mailbox and the faults. See the documentation of the parent module.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +20,9 @@ use super::{
 
 const NAMES: [&str; 4] = ["a/1", "a/2", "b/1", "a"];
 const PATTERNS: [&str; 5] = ["a/+", "#", "a/#", "+/1", "a/2"];
-/// When a run begins, in milliseconds since 1970.
+/// Start time of a run, in milliseconds since 1970.
 const START_MS: u64 = 1_700_000_000_000;
-/// A run that takes more steps does not settle.
+/// Maximum number of steps; a run with more does not settle.
 const STEPS_MAX: u32 = 60_000;
 
 pub enum Event {
@@ -34,14 +34,14 @@ pub enum Event {
         epoch: Epoch,
         publication: Publication,
     },
-    /// The engine tells where the log ends, instead of what has come.
+    /// The engine reports the end of the log instead of the publications.
     Moved {
         life: u32,
         channel: usize,
         key: Option<ChannelKey>,
         from: Position,
     },
-    /// A page is read at this moment ..
+    /// A page is read at this time.
     Read {
         life: u32,
         asker: Asker,
@@ -49,7 +49,7 @@ pub enum Event {
         since: Since,
         policy: Policy,
     },
-    /// .. and is back at the hub at this one.
+    /// The page arrives at the hub at this time.
     Page {
         life: u32,
         asker: Asker,
@@ -106,7 +106,7 @@ pub enum Event {
     Restart,
 }
 
-/// Who wants a page.
+/// Requester of a page.
 #[derive(Clone, Copy)]
 pub enum Asker {
     Reader(ReadTicket),
@@ -127,17 +127,18 @@ pub struct World {
     limit: PageLimit,
     config: Config,
     pub hub: Hub,
-    /// Rises with every restart: what was on its way to the hub before is lost.
+    /// Number of restarts. Events of an earlier life that have not reached the hub are lost.
     pub life: u32,
     pub wires: Wires,
     pub clients: Vec<Client>,
     pub jobs: BTreeMap<u64, Job>,
     pub polls: BTreeMap<u64, Poll>,
     interest: Vec<u32>,
-    /// As last told; publications carry the key of when they were published, which may have closed since.
+    /// Key of each channel as last reported. A publication carries the key of its publish time, which may have been
+    /// closed since.
     keys: Vec<Option<ChannelKey>>,
     pattern_interest: Vec<(Pattern, u32)>,
-    /// Faults happen.
+    /// True while faults happen.
     pub rough: bool,
     payload_bytes: u64,
     slow_percent: u32,
@@ -146,7 +147,7 @@ pub struct World {
     pub trace: bool,
 }
 
-/// Prints what happens when one seed is replayed.
+/// Prints events when one seed is replayed.
 macro_rules! trace {
     ($world:expr, $($arg:tt)*) => {
         if $world.trace {
@@ -251,7 +252,8 @@ impl World {
         }
     }
 
-    /// Runs to the end: rough weather, then calm, then every client must be at the top and nothing may be left behind.
+    /// Runs the world to its end: first with faults, then without them. Then every client must be at the top, and no
+    /// state may remain.
     pub fn run(&mut self) -> Check {
         let mut end_ms = self.now_ms + self.dice.between(300, 1800);
         let mut steps = 0;
@@ -397,7 +399,7 @@ impl World {
         };
         self.truth.append(channel, &publication);
         self.counts.publications += 1;
-        // What is lost is noticed by the engine, or with the next publication.
+        // A lost entry is detected by the engine, or with the next publication.
         let noticed = any && self.dice.percent(2);
         let lost = noticed || any && self.dice.percent(3) && self.may_lose(channel);
         let matches = |pattern: &Pattern| pattern.matches(self.names[channel].as_str());
@@ -425,7 +427,8 @@ impl World {
         self.schedule(at_ms - self.now_ms, event);
     }
 
-    /// A lost entry is repaired by the next one, unless it was the first that a pattern would have heard of its channel.
+    /// Returns whether an entry of this channel may be lost. The next entry repairs a lost one, unless the lost one
+    /// would have been a pattern's first of the channel.
     fn may_lose(&self, channel: usize) -> bool {
         let is_heard =
             |client: &Client| client.has_heard(channel) || !client.wants_by_pattern(self.names[channel].as_str());
@@ -454,7 +457,7 @@ impl World {
         page
     }
 
-    /// Does what the hub wishes, and looks after the wires. Returns how many pages it asked for.
+    /// Executes the outputs of the hub and serves the wires. Returns the number of pages that the hub requested.
     pub fn drain(&mut self) -> Check<u32> {
         let mut asked = 0;
         while let Some(output) = self.hub.poll_output() {
@@ -539,7 +542,7 @@ impl World {
         }
     }
 
-    /// From now on nothing fails and nobody is slow, and each channel gets a last publication.
+    /// Stops all faults and delays, and publishes a last publication on each channel.
     fn calm(&mut self) -> Check {
         trace!(self, "calm");
         self.rough = false;
@@ -559,7 +562,7 @@ impl World {
         Ok(())
     }
 
-    /// Everybody goes: nothing may be left.
+    /// Disconnects all clients. No state may remain.
     fn leave(&mut self) -> Check {
         for client in 0..self.clients.len() {
             self.hang_up(client)?;
@@ -585,12 +588,12 @@ impl World {
         self.events.insert((self.now_ms + after_ms, self.serial), event);
     }
 
-    /// Mostly short, in milliseconds.
+    /// Returns a delay in milliseconds, mostly a short one.
     pub fn delay(&mut self, max_ms: u64) -> u64 {
         if self.dice.percent(40) { self.dice.between(0, 1) } else { self.dice.between(0, max_ms) }
     }
 
-    /// How much a socket takes until it blocks, in bytes.
+    /// Returns the number of bytes that a socket accepts until it blocks.
     pub fn capacity(&mut self) -> usize {
         if !self.rough || !self.dice.percent(self.slow_percent) {
             return usize::MAX;

@@ -3,11 +3,11 @@ use std::time::{Duration, Instant};
 /// Rate limiter of operations per second, with bursts. `whole` is the time at which the full burst is available
 /// again.
 #[derive(Debug)]
-pub struct Allowance {
+pub struct RateLimiter {
     whole: Instant,
 }
 
-impl Allowance {
+impl RateLimiter {
     pub fn new(now: Instant) -> Self {
         Self { whole: now }
     }

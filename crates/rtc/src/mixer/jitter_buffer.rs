@@ -6,7 +6,7 @@ use std::{
 
 use opus_pure::{MAX_PACKET_SAMPLES, OpusDecoder};
 
-use super::{CLOCK_HZ, FRAME, FRAME_TIME, HANGOVER};
+use super::{CLOCK_HZ, FRAME, FRAME_TIME, SPEAKER_HOLD_TIME};
 use crate::contain::contain;
 
 /// Initial and minimum delay between the arrival of a packet and its playback. A packet that arrives too late
@@ -14,10 +14,10 @@ use crate::contain::contain;
 const DELAY_MIN: Duration = Duration::from_millis(40);
 const DELAY_MAX: Duration = Duration::from_millis(200);
 /// Time without late packets after which the delay is reduced.
-const CALM: Duration = Duration::from_secs(10);
+const DELAY_DECREASE_INTERVAL: Duration = Duration::from_secs(10);
 /// If the backlog exceeds the delay by more than this many samples for [`SURPLUS_FRAMES`] frames in a row, one
 /// packet is dropped. The cause is a sender whose clock runs faster than ours.
-const SURPLUS: usize = 3 * FRAME;
+const BACKLOG_EXCESS_MAX: usize = 3 * FRAME;
 const SURPLUS_FRAMES: u32 = 50;
 /// Maximum number of packets in the buffer. If there are more, the oldest ones are dropped.
 const WAITING_MAX: usize = 50;
@@ -36,7 +36,7 @@ const CONCEALED_MAX: u32 = 3;
 /// ```text
 ///   Filling ── buffered for `delay` ──► Playing ── no packet for 60 ms ──► Filling
 /// ```
-pub struct Voice {
+pub struct JitterBuffer {
     decoder: Box<OpusDecoder>,
     /// Buffered packets by sequence number.
     waiting: BTreeMap<u64, Arc<[u8]>>,
@@ -55,7 +55,7 @@ pub struct Voice {
     spoke: Option<Instant>,
 }
 
-impl Voice {
+impl JitterBuffer {
     pub fn new() -> Self {
         let decoder = OpusDecoder::new(CLOCK_HZ as i32, 1).expect("a rate and channels of Opus");
         Self {
@@ -105,7 +105,7 @@ impl Voice {
                 self.spoke = Some(now);
             }
         }
-        self.spoke.is_some_and(|spoke| now.saturating_duration_since(spoke) <= HANGOVER)
+        self.spoke.is_some_and(|spoke| now.saturating_duration_since(spoke) <= SPEAKER_HOLD_TIME)
     }
 
     /// Writes the next frame of the track. Returns false if no audio is available.
@@ -193,12 +193,12 @@ impl Voice {
     /// Drops a packet if the backlog was too long for a while, and reduces the delay after a time without late
     /// packets.
     fn keep_pace(&mut self, now: Instant) {
-        if self.late.is_some_and(|late| now.saturating_duration_since(late) > CALM) {
+        if self.late.is_some_and(|late| now.saturating_duration_since(late) > DELAY_DECREASE_INTERVAL) {
             self.delay = (self.delay.saturating_sub(FRAME_TIME)).max(DELAY_MIN);
             self.late = Some(now);
         }
         let wanted = (self.delay.as_millis() as usize * CLOCK_HZ as usize) / 1000;
-        self.surplus = if self.waits() > wanted + SURPLUS { self.surplus + 1 } else { 0 };
+        self.surplus = if self.waits() > wanted + BACKLOG_EXCESS_MAX { self.surplus + 1 } else { 0 };
         if self.surplus > SURPLUS_FRAMES {
             self.surplus = 0;
             let kept = self.sound.len();
