@@ -1,4 +1,4 @@
-//! What one thread of the generator writes down.
+//! Figures that one thread of the generator records.
 
 use crate::{histogram::Histogram, recording::Counts};
 
@@ -8,10 +8,10 @@ use super::{
     tally::{Arrival, Tally},
 };
 
-/// The stream of the probe.
+/// Stream number of the probe.
 pub const PROBE: u32 = 99_999_999;
 
-/// Which streams a connection hears, and where their tallies are.
+/// Streams that a connection receives, and the index of their first tally.
 #[derive(Clone, Copy, Debug)]
 pub struct Receiver {
     pub first_stream: u32,
@@ -19,7 +19,7 @@ pub struct Receiver {
     pub tallies_at: usize,
 }
 
-/// Everything of one phase but the latencies, which are kept by the second.
+/// Figures of one phase. The latencies are recorded per second first and then added.
 #[derive(Default)]
 pub struct Page {
     pub counts: Counts,
@@ -53,12 +53,13 @@ pub struct Books<'a> {
     ledger: &'a Ledger,
     bytes: usize,
     pub tallies: Vec<Tally>,
-    /// This second's.
+    /// Counts of the current second.
     pub counts: Counts,
+    /// Latencies of the current second.
     pub latency: Histogram,
-    /// This phase's.
+    /// Figures of the current phase.
     pub page: Page,
-    /// Deliveries since the beginning, each once.
+    /// Number of deliveries since the start, without duplicates.
     pub delivered: u64,
 }
 
@@ -75,7 +76,7 @@ impl<'a> Books<'a> {
         }
     }
 
-    /// A receiver has read this.
+    /// Records a message that a receiver has read.
     #[inline]
     pub fn message(&mut self, receiver: Option<Receiver>, payload: &[u8], now_ns: u64) {
         let stamp = Stamp::read(payload, self.bytes);
@@ -112,7 +113,7 @@ impl<'a> Books<'a> {
         }
     }
 
-    /// The second is over: its figures, which now belong to the phase as well.
+    /// Ends the current second: adds its figures to the phase and returns them.
     pub fn turn_second(&mut self) -> (Counts, Histogram) {
         let counts = std::mem::take(&mut self.counts);
         let latency = std::mem::take(&mut self.latency);

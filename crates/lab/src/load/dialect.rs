@@ -1,17 +1,18 @@
-//! What a client says and hears on one connection, without the connection: bytes in, bytes out.
+//! The client side of a protocol on one connection, without the socket: bytes in, bytes out.
 
 use std::net::SocketAddr;
 
-/// One connection's side of a conversation. A state machine without sockets or clocks.
+/// Client protocol on one connection. A state machine without sockets or clocks.
 pub trait Dialect: Send {
-    /// Appends what a fresh connection says first. True: it is ready at once, no [`Event::Ready`] follows. Called again after the
-    /// connection broke: then it goes on from where it was, if the protocol can.
+    /// Appends the first bytes of a new connection. Returns true if the connection is ready at once; no
+    /// [`Event::Ready`] follows then.
+    /// Called again after the connection broke. The dialect then resumes at its last position, if the protocol can.
     fn open(&mut self, out: &mut Vec<u8>) -> bool;
 
-    /// Takes bytes that have come and returns how many it has used up; the rest is offered again, with what comes next.
-    /// `out`: what has to be answered at once (a pong, the next poll).
+    /// Processes received bytes and returns how many were consumed. The other bytes are passed again, together with
+    /// the next ones. Appends immediate replies (a pong, the next poll) to `out`.
     ///
-    /// Errors: the server refused, or does not keep the protocol. The connection is closed.
+    /// Errors: the server refused the client or violated the protocol. The connection is closed.
     fn feed(
         &mut self,
         bytes: &[u8],
@@ -20,23 +21,25 @@ pub trait Dialect: Send {
         hear: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize>;
 
-    /// Appends a publication. Only for a role that publishes, when ready and [`Dialect::can_publish`].
+    /// Appends a publication. Call it only for a role that publishes, when the connection is ready and
+    /// [`Dialect::can_publish`].
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>);
 
-    /// False while so many publications are unanswered that the next one has to wait.
+    /// Returns false while too many publications are unanswered and the next one must wait.
     fn can_publish(&self) -> bool {
         true
     }
 
-    /// When [`Dialect::wake`] wants to be called, by the clock of [`Dialect::feed`].
+    /// Returns the time at which [`Dialect::wake`] must be called, on the clock of [`Dialect::feed`].
     fn wake_at_ns(&self) -> Option<u64> {
         None
     }
 
-    /// Time has come: the next poll.
+    /// Handles the timer of [`Dialect::wake_at_ns`], for example by sending the next poll.
     fn wake(&mut self, _now_ns: u64, _out: &mut Vec<u8>) {}
 
-    /// Appends bytes that somebody else says on this connection, as they go over the wire.
+    /// Appends plain bytes from an outer layer in the form in which this connection sends them, for example
+    /// encrypted.
     fn wrap(&mut self, plain: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(plain);
     }
@@ -44,22 +47,23 @@ pub trait Dialect: Send {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// From now on everything that is published will be heard, and publications are taken.
+    /// The connection is ready: from now on it receives every publication and accepts publications.
     Ready,
     Message(&'a [u8]),
-    /// A publication was taken.
+    /// The server accepted a publication.
     Accepted,
-    /// A publication was refused.
+    /// The server refused a publication.
     Refused,
-    /// The server says that something is missing.
+    /// The server reported that messages are missing.
     Gap,
-    /// The server has ended this connection; connect again.
+    /// The server ended this connection. The client must connect again.
     Closed,
-    /// From now on datagrams to and from there: each is fed whole, and said by [`say_datagram`]. The connection ends.
+    /// The connection ends, and the client continues with UDP datagrams to and from this address. Each datagram is
+    /// passed whole to `feed`, and sent with [`say_datagram`].
     Datagrams(SocketAddr),
 }
 
-/// Appends a datagram to what is said, behind its length.
+/// Appends a datagram to the output, after its length as 16 bits.
 pub fn say_datagram(datagram: &[u8], out: &mut Vec<u8>) {
     let length = u16::try_from(datagram.len()).expect("a datagram is no longer");
     out.extend_from_slice(&length.to_be_bytes());
@@ -70,7 +74,7 @@ pub fn say_datagram(datagram: &[u8], out: &mut Vec<u8>) {
 pub enum Role {
     Subscriber,
     Publisher,
-    /// Both on one connection.
+    /// Publishes and subscribes on one connection.
     Both,
 }
 
@@ -84,16 +88,17 @@ impl Role {
     }
 }
 
-/// Where the load goes: a server, by one of its transports.
+/// Target of the load: a server with one of its transports.
 pub trait Wire: Sync {
     fn address(&self) -> SocketAddr;
 
-    /// Where a connection goes that only publishes.
+    /// Returns the address for connections that only publish.
     fn publish_address(&self) -> SocketAddr {
         self.address()
     }
 
-    /// True if one connection can be [`Role::Both`]; else who publishes has a second one.
+    /// Returns true if one connection can be [`Role::Both`]. Otherwise a client that publishes needs a second
+    /// connection.
     fn is_duplex(&self) -> bool;
 
     fn dialect(&self, role: Role, channel: &str) -> Box<dyn Dialect>;
@@ -101,11 +106,11 @@ pub trait Wire: Sync {
 
 #[cfg(test)]
 pub mod script {
-    //! What every dialect has to stand: its input in pieces of any size.
+    //! Test helpers that pass a dialect its input in pieces of any size.
 
     use super::*;
 
-    /// Owned events, and all that was said.
+    /// Received events as text, and all bytes that the dialect sent.
     #[derive(Debug, PartialEq, Eq, Default)]
     pub struct Heard {
         pub events: Vec<String>,
@@ -129,7 +134,8 @@ pub mod script {
         Ok(Heard { events, said: String::from_utf8_lossy(&out).into_owned() })
     }
 
-    /// What a server says on a WebSocket: the answer to the handshake, then frames by their first byte and their payload.
+    /// Builds the bytes that a server sends on a WebSocket: the handshake response, then frames. Each frame is given
+    /// by its first byte and its payload.
     pub fn websocket(frames: &[(u8, &[u8])]) -> Vec<u8> {
         let accept = crate::load::websocket::ACCEPT;
         let mut out = format!("HTTP/1.1 101 Switching\r\nSec-Websocket-Accept: {accept}\r\n\r\n").into_bytes();
@@ -147,7 +153,8 @@ pub mod script {
         out
     }
 
-    /// Whole, byte by byte, and in every size between: the same is heard and said. Returns that.
+    /// Checks that a dialect produces the same events and output for a whole script and for pieces of 1 to 199 bytes.
+    /// Returns them.
     pub fn in_pieces(dialect: impl Fn() -> Box<dyn Dialect>, script: &[u8]) -> Heard {
         let whole = hear(&mut *dialect(), script, script.len().max(1)).expect("a good script");
         for size in 1..script.len().min(200) {

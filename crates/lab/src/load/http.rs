@@ -1,4 +1,5 @@
-//! HTTP/1.1 as its client speaks it: requests, whole answers, bodies that never end. And who reads and publishes by it in the usual way.
+//! HTTP/1.1 client: requests, complete responses, and endless bodies. Contains the usual dialects to read
+//! (server-sent events) and to publish (`POST`).
 
 use std::io::Write;
 
@@ -11,12 +12,13 @@ use super::{
     sse,
 };
 
-/// An answer's head is no longer than this.
+/// Maximum size of a response head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Requests that are under way on one connection of a publisher. More of them would only wait in the server instead of here.
+/// Maximum number of unanswered requests on one publishing connection. More requests would only wait in the server
+/// instead of here.
 const PIPELINED_MAX: usize = 32;
 
-/// What stands before a body.
+/// Head of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head<'a> {
     pub status: u16,
@@ -34,7 +36,7 @@ pub enum Framing {
 }
 
 impl<'a> Head<'a> {
-    /// The head at the beginning of these bytes, if it is whole.
+    /// Returns the head at the start of these bytes, or `None` if it is incomplete.
     pub fn read(bytes: &'a [u8]) -> anyhow::Result<Option<Head<'a>>> {
         let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
             ensure!(bytes.len() <= HEAD_BYTES_MAX, "a head of more than {HEAD_BYTES_MAX} bytes");
@@ -65,18 +67,18 @@ impl<'a> Head<'a> {
     }
 }
 
-/// A whole answer.
+/// A complete response.
 pub struct Answer<'a> {
     pub head: Head<'a>,
     pub body: std::borrow::Cow<'a, [u8]>,
-    /// Bytes of all of it.
+    /// Number of bytes of head and body as received.
     pub used: usize,
 }
 
 impl<'a> Answer<'a> {
-    /// The answer at the beginning of these bytes, if it is whole.
+    /// Returns the response at the start of these bytes, or `None` if it is incomplete.
     ///
-    /// Errors: it is no HTTP/1.1, or its body ends only with the connection.
+    /// Errors: the bytes are not HTTP/1.1, or the body ends only when the connection closes.
     pub fn read(bytes: &'a [u8]) -> anyhow::Result<Option<Answer<'a>>> {
         let Some(head) = Head::read(bytes)? else { return Ok(None) };
         let rest = &bytes[head.body_at..];
@@ -96,14 +98,16 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Errors: the status says failure; with what the server wrote about it.
+    /// Checks the status.
+    ///
+    /// Errors: the status reports a failure; the error contains the response body.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.head.is_success(), "refused: {} {}", self.head.text, String::from_utf8_lossy(&self.body));
         Ok(())
     }
 }
 
-/// Takes the chunks off a body.
+/// Removes the chunked transfer encoding from a body.
 ///
 /// ```text
 ///   Size ──"1a\r\n"──► Data ──26 bytes──► End ──"\r\n"──► Size
@@ -168,24 +172,24 @@ impl Chunks {
     }
 }
 
-/// A body that never ends, without its head and its chunks.
+/// An endless body, without its head and its chunk framing.
 #[derive(Default)]
 pub struct Stream {
     chunks: Option<Chunks>,
     is_open: bool,
-    /// What was not used up yet.
+    /// Received bytes that were not consumed yet.
     rest: Vec<u8>,
 }
 
-/// What a [`Stream`] has brought.
+/// Input that a [`Stream`] has decoded.
 pub enum Part<'a> {
     Head(Head<'a>),
-    /// Return how many of the bytes are used up; the rest is offered again with what follows.
+    /// Bytes of the body. The callback returns how many it consumed; the others are passed again with the next ones.
     Body(&'a [u8]),
 }
 
 impl Stream {
-    /// A fresh connection begins.
+    /// Prepares for a new connection.
     pub fn reset(&mut self) {
         *self = Stream::default();
     }
@@ -222,13 +226,14 @@ impl Stream {
         Ok(at + used)
     }
 
-    /// True once the server has ended the body.
+    /// Returns true once the server has ended the body.
     pub fn is_over(&self) -> bool {
         self.chunks.as_ref().is_some_and(Chunks::is_over)
     }
 }
 
-/// Offers `piece` behind what is left of earlier ones, and keeps what is not used.
+/// Calls `take` with `piece` appended to the unused bytes of earlier pieces. Keeps the bytes that `take` does not
+/// consume.
 pub fn join(
     rest: &mut Vec<u8>,
     piece: &[u8],
@@ -245,38 +250,38 @@ pub fn join(
     Ok(())
 }
 
-/// Appends a `GET`. `headers`: whole lines with their ends.
+/// Appends a `GET` request. `headers`: complete lines with their line ends.
 pub fn get(path: &str, headers: &str, out: &mut Vec<u8>) {
     write!(out, "GET {path} HTTP/1.1\r\nHost: lab\r\n{headers}\r\n").expect("memory takes it");
 }
 
-/// Appends a `PUT` without a body.
+/// Appends a `PUT` request without a body.
 pub fn put(path: &str, headers: &str, out: &mut Vec<u8>) {
     write!(out, "PUT {path} HTTP/1.1\r\nHost: lab\r\n{headers}Content-Length: 0\r\n\r\n").expect("memory takes it");
 }
 
-/// Appends a `POST`.
+/// Appends a `POST` request.
 pub fn post(path: &str, headers: &str, body: &[u8], out: &mut Vec<u8>) {
     write!(out, "POST {path} HTTP/1.1\r\nHost: lab\r\n{headers}Content-Length: {}\r\n\r\n", body.len())
         .expect("memory takes it");
     out.extend_from_slice(body);
 }
 
-/// Publishes each message with a `POST` of its own, on a connection that stays.
+/// Publishes each message with its own `POST` request on a persistent connection.
 pub struct Poster {
     path: String,
     headers: String,
-    /// Makes a body of a payload.
+    /// Builds the request body from a payload.
     wrap: Wrap,
     body: Vec<u8>,
     unanswered: usize,
 }
 
-/// Appends what a payload is sent as.
+/// Appends the request body for a payload.
 pub type Wrap = Box<dyn Fn(&[u8], &mut Vec<u8>) + Send>;
 
 impl Poster {
-    /// `headers`: whole lines with their ends.
+    /// `headers`: complete lines with their line ends.
     pub fn new(path: &str, headers: &str) -> Self {
         Self::wrapping(path, headers, Box::new(|payload, body| body.extend_from_slice(payload)))
     }
@@ -323,7 +328,8 @@ impl Dialect for Poster {
     }
 }
 
-/// Reads server-sent events: each `data` is a message, `event: gap` says that some are missing. Resumes with `Last-Event-ID`.
+/// Reads server-sent events. Each `data` is a message; `event: gap` reports missing messages. Resumes with
+/// `Last-Event-ID`.
 pub struct EventSource {
     path: String,
     is_json: bool,
@@ -337,7 +343,7 @@ impl EventSource {
         Self { path: path.into(), is_json: false, stream: Stream::default(), has_begun: false, last_id: Vec::new() }
     }
 
-    /// Payloads lie in envelopes, as their `data`.
+    /// Creates a reader for payloads inside JSON envelopes, under the key `data`.
     pub fn of_json(path: &str) -> Self {
         Self { is_json: true, ..Self::new(path) }
     }

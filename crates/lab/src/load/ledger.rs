@@ -1,22 +1,24 @@
-//! What all threads know about each publication: when it was due, when it was sent, who was first to have it, and how many do.
+//! State of each publication that all generator threads share: due time, send time, first arrival, and number of
+//! receivers.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Publications that are remembered, 40 bytes each. Whoever is further behind has no service time and no spread any more.
+/// Maximum number of publications in the ledger, 40 bytes each. A receiver that is further behind gets neither a
+/// service time nor a spread.
 const REMEMBERED: u64 = 1 << 20;
 
 pub struct Ledger {
     entries: Vec<Entry>,
     streams: u64,
     copies: u32,
-    /// Only one thread receives: counting needs no locked instruction.
+    /// True if there is only one generator thread. Counting then needs no locked instruction.
     is_alone: bool,
     complete: AtomicU64,
 }
 
 #[derive(Default)]
 struct Entry {
-    /// Number of the publication plus one.
+    /// Number of the publication, plus one.
     key: AtomicU64,
     due_ns: AtomicU64,
     sent_ns: AtomicU64,
@@ -24,10 +26,10 @@ struct Entry {
     arrived: AtomicU32,
 }
 
-/// What is known when one more receiver has it.
+/// Figures of a publication at the moment one more receiver has received it.
 pub struct Known {
     pub sent_ns: u64,
-    /// From the first receiver to this one, which is the last.
+    /// Time from the first arrival to this one. Only set for the last receiver.
     pub spread_ns: Option<u64>,
 }
 
@@ -39,12 +41,13 @@ impl Ledger {
         Self { entries, streams, copies: copies as u32, is_alone: threads == 1, complete: AtomicU64::new(0) }
     }
 
-    /// How far a publisher may be behind its schedule before it gives up publications.
+    /// Returns the maximum number of publications a publisher may be behind its schedule. Beyond it, publications are
+    /// skipped.
     pub fn backlog_max(&self) -> u32 {
         (self.entries.len() as u64 / self.streams / 2).clamp(1, 65_536) as u32
     }
 
-    /// Publications that have reached everybody.
+    /// Returns the number of publications that have reached all receivers.
     pub fn complete(&self) -> u64 {
         self.complete.load(Relaxed)
     }
@@ -70,7 +73,7 @@ impl Ledger {
         self.entry(stream, sequence).1.sent_ns.store(now_ns, Relaxed);
     }
 
-    /// One more receiver has it.
+    /// Counts one more receiver of a publication. Returns `None` if the ledger no longer holds that publication.
     #[inline]
     pub fn arrived(&self, stream: u32, sequence: u32, now_ns: u64) -> Option<Known> {
         let (key, entry) = self.entry(stream, sequence);

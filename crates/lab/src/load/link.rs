@@ -12,18 +12,19 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{books::Receiver, dialect::Dialect};
 
-/// Connections from one source address: well below the 28,232 ports that Linux gives to one.
+/// Maximum number of connections from one source address, well below the 28,232 ports that Linux offers for one.
 const PER_SOURCE: usize = 4000;
-/// Bytes that the kernel may hold of a publisher; else what was "sent" would wait there.
+/// Size of the kernel's send buffer of a publisher. In a larger buffer, publications counted as "sent" would wait
+/// for long.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
 /// ```text
 ///   Closed ──connect──► Connecting ──writable──► Opening ──Ready──► Live
 ///      ▲                    └──────────────────────┴─────────────────┘ broken, or closed by the server
-///      └── and again later: a timer, or the queue of a storm
+///      └── reconnects later: by a timer, or from the queue of a storm
 /// ```
 ///
-/// While it opens it may go over to a socket for datagrams.
+/// An opening link may replace its socket with a UDP socket ([`Link::turn`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Closed,
@@ -37,29 +38,30 @@ pub struct Link {
     pub state: State,
     pub socket: Option<Socket>,
     pub is_datagram: bool,
-    /// Raised with every connection: what is heard of an earlier one is ignored.
+    /// Counter of connection attempts. Events of an earlier connection are ignored.
     pub generation: u32,
-    /// When this connection was due.
+    /// Time at which this connection should be opened.
     pub due_ns: u64,
     pub failures: u32,
-    /// When a timer will look at it.
+    /// Time of the next timer of this link.
     pub armed_ns: u64,
-    /// Bytes that were not used up yet, and bytes that wait for the socket.
+    /// Received bytes that were not consumed yet.
     pub partial: Vec<u8>,
+    /// Bytes queued for the socket.
     pub out: Vec<u8>,
     pub awaits_room: bool,
     pub receiver: Option<Receiver>,
     pub publisher: Option<Publisher>,
 }
 
-/// What a publisher has done; each number is that of the next publication.
+/// Progress of a publisher; each number is that of the next publication.
 #[derive(Clone, Copy, Debug)]
 pub struct Publisher {
     pub stream: u32,
     pub scheduled: u32,
-    /// Given to the dialect.
+    /// Next publication for the dialect to encode.
     pub spoken: u32,
-    /// Given to the kernel.
+    /// Next publication to pass to the kernel.
     pub sent: u32,
 }
 
@@ -88,18 +90,20 @@ impl Link {
         }
     }
 
-    /// Begins to connect, as connection number `i` of the whole generator.
+    /// Starts to connect, as connection number `i` of the whole generator.
     pub fn connect(&mut self, address: SocketAddr, i: usize) -> io::Result<()> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
-        // Closed by a reset: thousands of ports that wait a minute each would slow the next run's connections down.
+        // Close with a reset. Otherwise thousands of ports would stay in TIME_WAIT for a minute and slow down the
+        // connections of the next run.
         socket.set_linger(Some(std::time::Duration::ZERO))?;
         if self.publisher.is_some() {
             socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
         }
         if let Some(source) = source(address, i) {
-            // The port is chosen by `connect`, which knows both ends of the connection, and not sought among those that are taken.
+            // The port is chosen by `connect`, which knows both ends of the connection. Otherwise `bind` would search
+            // for a port that no other connection uses.
             setsockopt(&socket, IpBindAddressNoPort, &true)?;
             socket.bind(&SocketAddr::from((source, 0)).into())?;
         }
@@ -115,7 +119,7 @@ impl Link {
         Ok(())
     }
 
-    /// Goes over to datagrams, to and from there.
+    /// Replaces the socket with a UDP socket that is connected to this address.
     pub fn turn(&mut self, to: SocketAddr) -> io::Result<()> {
         let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_nonblocking(true)?;
@@ -125,7 +129,7 @@ impl Link {
         Ok(())
     }
 
-    /// Closes; what was not said yet is said anew on the next connection.
+    /// Closes the connection. Publications that were encoded but not sent are encoded again on the next connection.
     pub fn close(&mut self) {
         self.socket = None;
         self.state = State::Closed;
@@ -137,7 +141,7 @@ impl Link {
         }
     }
 
-    /// What has come, once. `None`: nothing. Zero: the server has closed.
+    /// Reads once. Returns `None` if no data is available, and zero if the server has closed the connection.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let Some(socket) = &self.socket else { return Ok(None) };
         match rustix::net::recv(socket.as_fd(), buffer, RecvFlags::DONTWAIT) {
@@ -147,7 +151,7 @@ impl Link {
         }
     }
 
-    /// Offers what waits. True: nothing waits any more.
+    /// Writes the queued bytes. Returns true if the queue is empty afterwards.
     pub fn flush(&mut self) -> io::Result<bool> {
         let Some(socket) = &self.socket else { return Ok(self.out.is_empty()) };
         let mut sent = 0;
@@ -172,8 +176,8 @@ impl Link {
     }
 }
 
-/// Where connection `i` comes from: some 127.x.0.1 and on, as ports of one address do not suffice; x by the process, so that those that
-/// run one after the other do not meet. Only towards a loopback address.
+/// Returns the source address of connection `i`: 127.x.0.1 and following, because the ports of one address do not
+/// suffice. x depends on the process id, so that consecutive runs use different addresses. Only for loopback targets.
 fn source(address: SocketAddr, i: usize) -> Option<IpAddr> {
     let IpAddr::V4(ip) = address.ip() else { return None };
     let group = i / PER_SOURCE;

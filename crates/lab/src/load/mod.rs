@@ -1,8 +1,9 @@
-//! The load generator: publications that are due when they are due, and books about what became of each.
+//! The load generator: publishes messages at their scheduled times and records each delivery.
 //!
-//! Open loop: when a publication is due is decided before the run. It carries that time, and its latency counts from then, so a server that
-//! cannot keep up shows how long people wait, and not how long it worked. The generator watches itself the same way and says when it
-//! was the bottleneck. Read first: [`Plan`], [`run`], [`Dialect`].
+//! The loop is open: the due time of a publication is fixed before the run. The publication carries that time, and
+//! its latency counts from it. If a server cannot keep up, the latency therefore shows how long users wait, not only
+//! how long the server worked. The generator measures its own lateness too and reports when it was the bottleneck.
+//! Read first: [`Plan`], [`run`], [`Dialect`].
 
 mod books;
 pub mod dialect;

@@ -1,5 +1,6 @@
-//! A server that does nothing: it answers the upgrade, and passes on what it is sent without looking at it. What remains is the kernel and the
-//! generator, so it shows the generator's own ceiling; and with faults on purpose, whether the books notice.
+//! Null server: accepts the WebSocket upgrade and forwards messages without reading their content. What is measured
+//! is then only the kernel and the generator, so a run shows the maximum rate of the generator. With deliberate
+//! faults, a run shows whether the generator's accounting detects them.
 
 use std::{
     collections::HashMap,
@@ -29,23 +30,24 @@ use super::{
     websocket::{ACCEPT, Bare},
 };
 
-/// What is done with a message.
+/// Handling of messages, with the deliberate faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Behaviour {
-    /// Nothing is passed on.
+    /// True if messages are discarded instead of forwarded.
     pub discards: bool,
-    /// What one read has brought is written at once; else each message on its own, as most servers do.
+    /// True if all messages of one read are written at once. Otherwise each message is written on its own, as most
+    /// servers do.
     pub batches: bool,
-    /// Every so-manieth delivery is left out, made twice, exchanged with the next one, or changed; never if zero.
+    /// Every n-th delivery is dropped, duplicated, swapped with the next one, or changed. Zero disables the fault.
     pub drop_every: u64,
     pub double_every: u64,
     pub swap_every: u64,
     pub change_every: u64,
-    /// After so many deliveries it does nothing for so long, once.
+    /// Number of deliveries after which the server stalls once, and the length of the stall.
     pub stall: Option<(u64, Duration)>,
 }
 
-/// A running null server; it ends with this value.
+/// A running null server. It stops when this value is dropped.
 pub struct Null {
     address: SocketAddr,
     thread: u32,
@@ -54,7 +56,7 @@ pub struct Null {
 }
 
 impl Null {
-    /// Starts it on a free port, on this CPU if one is named.
+    /// Starts the server on a free port, and on the given CPU if there is one.
     pub fn start(behaviour: Behaviour, cpu: Option<usize>) -> anyhow::Result<Null> {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         listener.set_nonblocking(true)?;
@@ -78,7 +80,7 @@ impl Null {
         Ok(Null { address, thread, stop, handle: Some(handle) })
     }
 
-    /// CPU time since it began.
+    /// Returns the CPU time of the server thread since its start.
     pub fn cpu_s(&self) -> anyhow::Result<f64> {
         let text = fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.thread))?;
         let ns: f64 = text.split(' ').next().context("no schedstat")?.parse()?;
@@ -115,18 +117,18 @@ struct Server {
     epoll: OwnedFd,
     behaviour: Behaviour,
     clients: Vec<Option<Client>>,
-    /// Of a path, who subscribes.
+    /// Indices of the subscribers of each path.
     channels: HashMap<String, Vec<usize>>,
     deliveries: u64,
 }
 
 struct Client {
     socket: Socket,
-    /// Of its channel; empty until the upgrade.
+    /// Path of the channel; empty until the upgrade.
     path: String,
     partial: Vec<u8>,
     waiting: Vec<u8>,
-    /// A message that the next one will overtake.
+    /// A message that is sent after the next one (fault `swap_every`).
     held: Vec<u8>,
 }
 
@@ -192,7 +194,8 @@ impl Server {
         if client.path.is_empty() {
             return self.upgrade(index);
         }
-        // Whole frames, as the server's own: without the mask, which is zero.
+        // Turns complete client frames into server frames: removes the mask, which is zero, so the payload stays the
+        // same.
         let bytes = std::mem::take(&mut client.partial);
         let (mut frames, mut ends, mut at) = (Vec::with_capacity(bytes.len()), Vec::new(), 0);
         while let Some((header, payload, end)) = client_frame(&bytes, at) {
@@ -243,7 +246,7 @@ impl Server {
         self.write(index, answer.as_bytes())
     }
 
-    /// One message to one subscriber, or what the behaviour makes of that.
+    /// Delivers one message to one subscriber, with the faults of the behavior.
     fn deliver(&mut self, index: usize, frame: &[u8]) -> anyhow::Result<()> {
         self.deliveries += 1;
         let count = self.deliveries;
@@ -285,7 +288,7 @@ impl Server {
         let taken = match rustix::net::send(client.socket.as_fd(), offered, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(taken) => taken,
             Err(rustix::io::Errno::AGAIN) => 0,
-            // Its end is read like any other.
+            // The next read detects the broken connection.
             Err(_) => return Ok(()),
         };
         if was_waiting {
@@ -302,7 +305,7 @@ impl Server {
     }
 }
 
-/// Where the mask, the payload and the end of a client's frame are.
+/// Returns the offsets of the mask, the payload and the end of a client's frame.
 fn client_frame(bytes: &[u8], at: usize) -> Option<(usize, usize, usize)> {
     let (mask, length) = match bytes.get(at + 1)? & 0x7f {
         126 => (at + 4, usize::from(u16::from_be_bytes(bytes.get(at + 2..at + 4)?.try_into().ok()?))),

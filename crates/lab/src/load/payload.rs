@@ -1,14 +1,15 @@
-//! What is published: who, the how-manieth, when it was due, and filling.
+//! Payload of a publication: stream, sequence number, due time, and padding.
 //!
 //! ```text
 //! ["mr1 00000007 0000000000000042 0000000123456789 xxxxxxxxxx"]
-//!   magic stream  sequence         due, ns          filling to the wanted size
+//!   magic stream  sequence         due, ns          padding to the wanted size
 //! ```
 //!
-//! JSON, without anything that any text protocol would escape: it is the same bytes in an event stream, inside an envelope, or alone; and an
-//! array, because servers that read and write JSON leave it alone, while a string would lose its quotes in some.
+//! The payload is JSON without characters that a text protocol would escape. Its bytes are therefore the same in an
+//! event stream, inside an envelope, and alone. It is an array because servers that parse and write JSON keep an
+//! array unchanged. Some would remove the quotes of a string.
 
-/// The smallest payload: no filling.
+/// Minimum size of a payload in bytes, without padding.
 pub const BYTES_MIN: usize = 51;
 
 const HEAD: &[u8] = b"[\"mr1 ";
@@ -16,19 +17,19 @@ const TAIL: &[u8] = b"\"]";
 const FILLING_AT: usize = 49;
 static FILLING: [u8; 1024] = [b'x'; 1024];
 
-/// What a payload says.
+/// Fields of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Which publisher; below 100,000,000.
+    /// Number of the publisher; below 100,000,000.
     pub stream: u32,
-    /// Which of its publications, from 0.
+    /// Sequence number of the publication, from 0.
     pub sequence: u64,
-    /// When it was due, in nanoseconds of the run's clock.
+    /// Due time in nanoseconds on the run's clock.
     pub due_ns: u64,
 }
 
 impl Stamp {
-    /// Appends a payload of so many bytes, at least [`BYTES_MIN`].
+    /// Appends a payload of `bytes` bytes, or of [`BYTES_MIN`] if that is more.
     pub fn write(&self, bytes: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(HEAD);
         digits::<8>(u64::from(self.stream), out);
@@ -41,7 +42,7 @@ impl Stamp {
         out.extend_from_slice(TAIL);
     }
 
-    /// Reads a payload that must have so many bytes; `None` if it is not exactly as it was written.
+    /// Reads a payload that must be `bytes` long. Returns `None` if the payload is not exactly as written.
     #[inline]
     pub fn read(payload: &[u8], bytes: usize) -> Option<Stamp> {
         if payload.len() != bytes.max(BYTES_MIN) || !payload.starts_with(HEAD) || !payload.ends_with(TAIL) {
@@ -56,7 +57,8 @@ impl Stamp {
     }
 }
 
-/// The payloads of a message, or of several, in a JSON text that calls them `data`: none has a `]` but its last byte.
+/// Calls `hear` with each payload in a JSON text whose messages have the key `data`. A payload contains `]` only as
+/// its last byte.
 pub fn payloads(json: &[u8], mut hear: impl FnMut(&[u8])) {
     const DATA: &[u8] = b"\"data\":[";
     let mut rest = json;
@@ -77,7 +79,7 @@ fn digits<const N: usize>(mut value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&text);
 }
 
-/// Eight digits at once: two, four, then eight of them are put together within one word.
+/// Parses eight digits at once within one word: combines pairs, then groups of four, then all eight.
 #[inline]
 fn eight(text: &[u8]) -> Option<u64> {
     let word = u64::from_le_bytes(text.try_into().ok()?);

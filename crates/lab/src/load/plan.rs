@@ -1,4 +1,4 @@
-//! What is asked of a server: who is connected, who says what to whom, how often, how long.
+//! Workload of a run: clients, publishers and their receivers, rate and duration.
 
 use std::time::Duration;
 
@@ -10,36 +10,37 @@ use super::{
     schedule::{Arrivals, Schedule},
 };
 
-/// Tallies of receivers and streams are 16 bytes each: a gigabyte of them.
+/// Maximum number of tallies, one per pair of receiver and stream. At 16 bytes each, they take one gigabyte.
 const TALLIES_MAX: usize = 64 << 20;
 const CLIENTS_MAX: usize = 1_000_000;
 const BYTES_MAX: usize = 1 << 20;
 const LASTS_MAX: Duration = Duration::from_secs(7 * 86_400);
 
-/// Who speaks to whom.
+/// Topology of publishers and receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// One publisher, heard by all clients.
+    /// One publisher; all clients receive its messages.
     Broadcast,
-    /// All clients publish and hear everybody, themselves too.
+    /// All clients publish, and each receives the messages of all clients, including its own.
     Chat,
-    /// As many publishers as clients; each client hears its own publisher.
+    /// As many publishers as clients; each client receives the messages of its own publisher.
     Pairs,
-    /// Each client publishes on a channel of its own and hears itself.
+    /// Each client publishes on its own channel and receives its own messages.
     PingPong,
-    /// Clients that are connected, and nothing else.
+    /// Connected clients without any messages.
     Idle,
-    /// A broadcast; half-way through the test all clients lose their connection and come back at once.
+    /// A broadcast. Halfway through the test, all clients lose their connection and reconnect at once.
     Storm,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rate {
-    /// So many publications per second, all publishers together, whatever the server does.
+    /// Publications per second of all publishers together, regardless of the server's speed.
     Open { per_s: f64, arrivals: Arrivals },
-    /// So many publications always under way: the most that can be delivered. Latency means little here.
+    /// A fixed number of publications always in flight: measures the maximum throughput. The latency means little
+    /// here.
     Closed { in_flight: u64 },
 }
 
@@ -49,23 +50,24 @@ pub struct Plan {
     pub shape: Shape,
     pub clients: usize,
     pub rate: Rate,
-    /// Of a payload.
+    /// Payload size in bytes.
     pub bytes: usize,
     /// Connections opened per second.
     pub ramp_per_s: f64,
-    /// All are connected, nothing is published.
+    /// Duration of the idle phase: all clients are connected, and no messages are published.
     pub idle: Duration,
     pub test: Duration,
-    /// Nothing is published any more.
+    /// Duration of the phase after the test, without publications.
     pub after: Duration,
-    /// How long may be waited for connections, and for what is still under way at the end of the test.
+    /// Maximum wait for connections, and for outstanding deliveries at the end of the test.
     pub patience: Duration,
-    /// How often a probe asks on a connection of its own; never if zero.
+    /// Interval of the probe, which has its own connection. Zero disables the probe.
     pub probe: Duration,
-    /// Threads of the generator, and the CPUs they run on in turn (any if there are none).
+    /// Number of generator threads.
     pub threads: usize,
+    /// CPUs to which the threads are pinned in turn. Empty: any CPU.
     pub cpus: Vec<usize>,
-    /// Before the names of all channels.
+    /// Prefix of all channel names.
     pub channel: String,
     pub seed: u64,
 }
@@ -92,7 +94,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Errors: more than this generator can do, or nothing at all.
+    /// Errors: the plan exceeds a limit of this generator, or is empty.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!((1..=CLIENTS_MAX).contains(&self.clients), "clients: 1 to {CLIENTS_MAX}");
         ensure!((BYTES_MIN..=BYTES_MAX).contains(&self.bytes), "bytes: {BYTES_MIN} to {BYTES_MAX}");
@@ -112,7 +114,7 @@ impl Plan {
         Ok(())
     }
 
-    /// How many publishers there are.
+    /// Returns the number of publishers.
     pub fn streams(&self) -> usize {
         match self.shape {
             Shape::Broadcast | Shape::Storm => 1,
@@ -121,7 +123,7 @@ impl Plan {
         }
     }
 
-    /// How many receivers each publication has.
+    /// Returns the number of receivers of each publication.
     pub fn copies(&self) -> usize {
         match self.shape {
             Shape::Broadcast | Shape::Chat | Shape::Storm => self.clients,
@@ -130,7 +132,8 @@ impl Plan {
         }
     }
 
-    /// The first publisher that client `i` hears; [`Plan::heard_by_each`] says how many follow.
+    /// Returns the first publisher whose messages a client receives. [`Plan::heard_by_each`] is the number of its
+    /// publishers.
     pub fn first_heard(&self, client: usize) -> usize {
         match self.shape {
             Shape::Pairs | Shape::PingPong => client,
@@ -146,7 +149,7 @@ impl Plan {
         }
     }
 
-    /// The channel of client or publisher `i`.
+    /// Returns the channel of client or publisher `i`.
     pub fn channel_of(&self, i: usize) -> String {
         match self.shape {
             Shape::Pairs | Shape::PingPong => format!("{}/{i}", self.channel),
@@ -154,12 +157,12 @@ impl Plan {
         }
     }
 
-    /// True if a client that can do both on one connection does so.
+    /// Returns true if a client publishes and subscribes on one connection when the transport allows it.
     pub fn shares_connections(&self) -> bool {
         matches!(self.shape, Shape::Chat | Shape::PingPong)
     }
 
-    /// Publications of the whole run; unknown in a closed loop.
+    /// Returns the number of publications of the whole run; unknown in a closed loop.
     pub fn publications(&self) -> Option<u64> {
         match self.rate {
             Rate::Open { per_s, .. } => Some((per_s * self.test.as_secs_f64()).ceil() as u64),

@@ -1,4 +1,5 @@
-//! Runs a plan: starts the threads, moves them from stage to stage, and puts together what they and the watcher of the server say.
+//! Runs a plan: starts the threads, moves them from stage to stage, and combines their reports with the samples of
+//! the server.
 
 use std::{
     collections::BTreeMap,
@@ -30,19 +31,19 @@ use crate::{
     recording::{Counts, Finding, Phase, PhaseName, Second, TEST_LEAD, Usage},
 };
 
-/// What somebody beside the generator reads once a second.
+/// Sample of server and machine that an observer outside the generator takes once a second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// Since the server's beginning.
+    /// Usage since the start of the server.
     pub server: Usage,
-    /// Since the machine's.
+    /// Steal time of the machine since its start, in seconds.
     pub steal_s: f64,
 }
 
-/// What a plan has come to.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// From when the times of phases and seconds count.
+    /// Start of the run; the times of phases and seconds are relative to it.
     pub started: Instant,
     pub phases: Vec<Phase>,
     pub seconds: Vec<Second>,
@@ -55,10 +56,10 @@ impl Outcome {
     }
 }
 
-/// Runs it to its end. `observe` is asked once a second, and at the beginning and the end of each phase; what it cannot tell any more
-/// (the server is dead) ends the run, which is kept and marked.
+/// Runs the plan to its end. Calls `observe` once a second, and at the start and the end of each phase. If `observe`
+/// fails because the server died, the run ends early; its results are kept and marked invalid.
 ///
-/// Errors: the plan cannot be carried out here, or not all connections could be opened.
+/// Errors: the plan cannot run on this machine, or not all connections could be opened.
 pub fn run(
     plan: &Plan,
     wire: &dyn Wire,
@@ -67,7 +68,7 @@ pub fn run(
     run_seen(plan, wire, observe, &mut |_| {})
 }
 
-/// As [`run`]. `see` is given each second once it is whole, which is a second later.
+/// Runs the plan like [`run`]. Calls `see` with each second when the second is complete, which is one second later.
 pub fn run_seen(
     plan: &Plan,
     wire: &dyn Wire,
@@ -111,7 +112,8 @@ pub fn run_seen(
     })
 }
 
-/// Which thread has which connections: subscribers first, then publishers, then the probe; in the order in which they are opened.
+/// Assigns the connections to the threads: subscribers first, then publishers, then the probe, in the order of
+/// opening.
 fn assign(plan: &Plan, wire: &dyn Wire) -> Vec<Vec<Assigned>> {
     let mut threads: Vec<Vec<Assigned>> = (0..plan.threads).map(|_| Vec::new()).collect();
     let both = plan.shares_connections() && wire.is_duplex();
@@ -143,7 +145,8 @@ fn assign(plan: &Plan, wire: &dyn Wire) -> Vec<Vec<Assigned>> {
     threads
 }
 
-/// This thread on its CPU, and woken when it asked to be, not 50 us later.
+/// Pins this thread to its CPU and minimizes its timer slack. By default, the kernel may wake a thread up to 50 us
+/// late.
 fn settle(plan: &Plan, index: usize) -> anyhow::Result<()> {
     if !plan.cpus.is_empty() {
         let mut set = CpuSet::new();
@@ -166,17 +169,18 @@ struct Desk<'a> {
     drained: usize,
     pages: BTreeMap<Stage, (usize, Page)>,
     seconds: BTreeMap<u64, Second>,
-    /// Readings at the last full second.
+    /// Number of the full second at which the usage is read next.
     next_second: u64,
+    /// Readings at the last full second.
     last: Reading,
     trouble: Option<String>,
     findings: Vec<Finding>,
     server_is_gone: bool,
-    /// Share of the test that the threads waited for a CPU which others used.
+    /// Share of the test in which the threads were runnable while other threads had the CPU.
     waited_share: f64,
 }
 
-/// Both sides, at one moment.
+/// Readings of server and generator at one moment.
 #[derive(Clone, Copy, Default)]
 struct Reading {
     at_ns: u64,
@@ -271,7 +275,7 @@ impl<'a> Desk<'a> {
         Reading { at_ns: self.now_ns(), sample: self.sample(), generator }
     }
 
-    /// What the watcher says; after the server's death, what it said last.
+    /// Returns a sample of the server. After the server's death, returns the last one.
     fn sample(&mut self) -> Sample {
         if self.server_is_gone {
             return self.last.sample;
@@ -287,12 +291,13 @@ impl<'a> Desk<'a> {
         })
     }
 
-    /// For so long, until `done`, or until the server is gone.
+    /// Waits for the given duration, until `done`, or until the server is gone.
     fn until(&mut self, lasts: Duration, done: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
         self.wait(lasts, |desk| desk.server_is_gone || done(desk))
     }
 
-    /// Takes reports for so long, or until `done`; and once a second reads what both sides use.
+    /// Processes reports for the given duration, or until `done`. Reads the usage of server and generator once a
+    /// second.
     fn wait(&mut self, lasts: Duration, done: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
         let end = self.now_ns() + lasts.as_nanos() as u64;
         while !done(self) {
@@ -327,7 +332,7 @@ impl<'a> Desk<'a> {
         self.next_second = now / 1_000_000_000 + 1;
     }
 
-    /// Shows a second of which all reports have come.
+    /// Passes a second to `see`. All reports of that second have arrived.
     fn show(&mut self, index: Option<u64>) {
         if let Some(second) = index.and_then(|index| self.seconds.get(&index)) {
             (self.see)(second);

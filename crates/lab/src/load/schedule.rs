@@ -1,4 +1,4 @@
-//! When publications are due. Decided before anything is sent, whatever the server does: the loop is open.
+//! Due times of publications. They are fixed before the run, regardless of the server: the loop is open.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// Publication `k` is due at `k / rate`. With stream `k mod streams` this is Thorsen's spread, `i x period / N`.
+    /// Publication `k` is due at `k / rate`. With stream `k mod streams`, this is Thorsen's spread, `i x period / N`.
     Even,
-    /// Gaps are exponential: many independent sources. The seed decides them.
+    /// Gaps are exponentially distributed, as with many independent sources. The seed determines them.
     Poisson,
 }
 
-/// The publications of a run, in order: `(k, when after its start in ns)`.
+/// The publications of a run, in order: `(k, time after the start in ns)`.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     k: u64,
     per_s: f64,
     end_ns: u64,
-    /// Poisson only: where chance comes from, and when the next one is due.
+    /// Poisson only: random generator, and due time of the last publication in nanoseconds.
     chance: Option<(Pcg64, f64)>,
 }
 
@@ -43,7 +43,7 @@ impl Iterator for Schedule {
         let due_ns = match &mut self.chance {
             None => k as f64 * 1e9 / self.per_s,
             Some((rng, at)) => {
-                // 1 - u is never 0, so the logarithm is finite.
+                // `1 - u` is never 0, so the logarithm is finite.
                 *at -= (1.0 - rng.random::<f64>()).ln() * 1e9 / self.per_s;
                 *at
             }

@@ -1,4 +1,5 @@
-//! TLS around any dialect: its bytes go through a session of rustls, and nobody else notices.
+//! TLS for any dialect: passes its bytes through a rustls session. Neither the dialect nor the link notices the
+//! difference.
 
 use std::{
     io::{Read, Write},
@@ -13,25 +14,26 @@ pub struct Secured {
     inner: Box<dyn Dialect>,
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
-    /// Of this connection.
+    /// Session of the current connection.
     tls: Option<Box<ClientConnection>>,
-    /// The inner dialect is ready as soon as it can be heard.
+    /// True if the inner dialect is ready as soon as the TLS handshake is complete.
     ready_at_once: bool,
-    /// Plaintext: what the inner dialect has not used up yet, and what it says.
+    /// Received plaintext that the inner dialect has not consumed yet.
     heard: Vec<u8>,
+    /// Plaintext that the inner dialect wants to send.
     said: Vec<u8>,
 }
 
 impl Secured {
-    /// `name`: of the server, as its certificate says it.
+    /// `name`: server name as in its certificate.
     pub fn new(inner: Box<dyn Dialect>, config: Arc<ClientConfig>, name: ServerName<'static>) -> Self {
         Self { inner, config, name, tls: None, ready_at_once: false, heard: Vec::new(), said: Vec::new() }
     }
 
-    /// Encrypts what was said, and whatever the session has to say.
+    /// Encrypts the pending plaintext and appends all output of the TLS session.
     fn encrypt(&mut self, out: &mut Vec<u8>) {
         let Some(tls) = &mut self.tls else { return };
-        // Without a limit it takes all; before the end of the handshake it keeps it.
+        // Without a buffer limit, rustls accepts all bytes. It buffers them until the handshake is complete.
         tls.writer().write_all(&self.said).expect("memory takes it");
         self.said.clear();
         while tls.wants_write() {

@@ -1,4 +1,4 @@
-//! What the threads of the generator and its desk know of one another.
+//! State and messages shared by the generator threads and the controlling thread.
 
 use std::{
     sync::{
@@ -11,16 +11,16 @@ use std::{
 use super::{books::Page, ledger::Ledger};
 use crate::{histogram::Histogram, recording::Counts};
 
-/// What the run is at, as everybody sees it.
+/// State of the run that all threads see.
 pub struct Shared {
     pub clock: Clock,
     pub stage: AtomicU32,
-    /// When the test begins; valid from [`Stage::Test`].
+    /// Start time of the test; valid from [`Stage::Test`].
     pub test_at_ns: AtomicU64,
     pub ledger: Ledger,
-    /// Per stream, publications that were sent.
+    /// Number of publications sent, per stream.
     pub published: Vec<AtomicU32>,
-    /// Threads whose publishers have sent all they will.
+    /// Number of threads whose publishers have sent all their publications.
     pub published_all: AtomicU32,
     pub reports: Sender<Report>,
 }
@@ -50,17 +50,17 @@ impl Clock {
 }
 
 pub enum Report {
-    /// A thread with this id is at work.
+    /// A thread with this id has started.
     Begun(u32),
     /// All connections of a thread are ready.
     Connected,
-    /// Everything that was published has arrived at a thread.
+    /// All expected deliveries have arrived at a thread.
     Drained,
     Second(u64, Counts, Histogram),
-    /// A stage is over for a thread.
+    /// A thread has finished a stage.
     Page(Stage, Box<Page>),
-    /// The first thing that went wrong with a connection of a thread.
+    /// First failure of a connection of a thread.
     Trouble(String),
-    /// A thread cannot go on.
+    /// A thread cannot continue.
     Failed(anyhow::Error),
 }

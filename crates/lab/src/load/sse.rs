@@ -1,4 +1,4 @@
-//! The lines of an event stream (HTML Living Standard, "Server-sent events").
+//! Parser for server-sent events (HTML Living Standard, "Server-sent events").
 
 use std::borrow::Cow;
 
@@ -13,10 +13,11 @@ pub struct Event<'a> {
     pub data: Option<Cow<'a, [u8]>>,
 }
 
-/// Reads the whole events of `body` and returns how many bytes they took; `has_begun` is false at first.
+/// Parses the complete events of `body` and returns how many bytes were consumed. `has_begun` is false at the start
+/// of a stream.
 ///
-/// A line ends with `\n`, `\r\n` or `\r`. A `\r` at the end of `body` counts as one: should a `\n` follow, it is an empty block, which says
-/// nothing.
+/// A line ends with `\n`, `\r\n` or `\r`. A `\r` at the end of `body` counts as a line end. If `\n` follows it later,
+/// that is an empty event, which has no effect.
 pub fn events(body: &[u8], has_begun: &mut bool, mut hear: impl FnMut(Event<'_>)) -> usize {
     let mut used = 0;
     if !*has_begun {
@@ -60,7 +61,7 @@ pub fn events(body: &[u8], has_begun: &mut bool, mut hear: impl FnMut(Event<'_>)
 mod tests {
     use super::*;
 
-    /// The vectors of `conformance/eventstream`: name, data, and the id that holds by then.
+    /// Checks the vectors of `conformance/eventstream`: name, data, and last event id of each event.
     #[test]
     fn events_are_read_as_the_standard_says_however_the_bytes_are_cut() {
         let vectors = include_str!("../../../../conformance/eventstream/vectors.json");

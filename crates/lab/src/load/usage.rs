@@ -1,4 +1,4 @@
-//! What the threads of the generator use themselves.
+//! CPU time and memory used by the generator itself.
 
 use std::fs;
 
@@ -6,11 +6,11 @@ use anyhow::Context;
 
 use crate::recording::Usage;
 
-/// Of one thread, since it began.
+/// Scheduling times of one thread since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadTime {
     pub cpu_ns: u64,
-    /// Ready to run, while others had the CPU.
+    /// Time in which the thread was runnable while other threads had the CPU.
     pub waited_ns: u64,
 }
 
@@ -23,7 +23,8 @@ impl ThreadTime {
     }
 }
 
-/// Of these threads together. How CPU time divides into user and system is known by the clock tick only; the sum is exact.
+/// Returns the usage of these threads together. The sum of CPU time is exact. Its division into user and system time
+/// has only the resolution of the clock tick.
 pub fn of_threads(threads: &[u32]) -> anyhow::Result<Usage> {
     let mut usage = Usage::default();
     for thread in threads {
@@ -43,7 +44,7 @@ pub fn of_threads(threads: &[u32]) -> anyhow::Result<Usage> {
     Ok(usage)
 }
 
-/// The same, with the memory and descriptors of the whole process.
+/// Returns the usage of these threads, with the memory and descriptors of the whole process.
 pub fn of_generator(threads: &[u32]) -> anyhow::Result<Usage> {
     let rollup = fs::read_to_string("/proc/self/smaps_rollup")?;
     let pss = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss")?;

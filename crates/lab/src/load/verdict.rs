@@ -1,15 +1,17 @@
-//! What speaks against a run, by rule and not by eye.
+//! Rules that find problems of a run, independent of human judgment.
 
 use crate::recording::{Finding, Phase, PhaseName};
 
 use super::plan::{Plan, Rate};
 
-/// Lateness of the generator that matters: above this, and above [`LATENESS_SHARE`] of the median latency.
+/// Lateness of the generator in microseconds above which it matters, if it also exceeds [`LATENESS_SHARE`] of the
+/// median latency.
 const LATENESS_US: u64 = 1000;
 const LATENESS_SHARE: f64 = 0.1;
-/// Share of their CPUs above which the threads of the generator, not the server, may be what limits.
+/// CPU share of the generator threads above which the generator, not the server, may be the bottleneck.
 const CPU_SHARE: f64 = 0.8;
-/// Share of the test that the generator may be ready to run without a CPU: others measure, too, or the machine is too small.
+/// Maximum share of the test in which the generator threads may be runnable without a CPU. Above it, other processes
+/// use the CPUs, or the machine is too small.
 const WAITED_SHARE: f64 = 0.05;
 
 pub fn findings(plan: &Plan, phases: &[Phase], waited_share: f64, trouble: Option<&str>) -> Vec<Finding> {
@@ -63,7 +65,8 @@ pub fn findings(plan: &Plan, phases: &[Phase], waited_share: f64, trouble: Optio
     findings
 }
 
-/// The share of its CPUs and the lateness (p99) of a generator that was, or may have been, what limited the run.
+/// Returns the CPU share and the lateness (p99) of the generator if it was, or may have been, the bottleneck of the
+/// run.
 fn generator_bound(plan: &Plan, test: &Phase) -> Option<(f64, u64)> {
     let took_s = test.drained_s - test.start_s;
     let cpu_share = test.generator.cpu_s() / (took_s * plan.threads as f64).max(1e-9);

@@ -1,4 +1,4 @@
-//! A WebSocket as its client speaks it (RFC 6455). By hand: a library would cost more than the servers that are measured.
+//! WebSocket client (RFC 6455). Written by hand, because a library would use more CPU than the servers under test.
 
 use anyhow::{Context, bail, ensure};
 use memchr::memmem;
@@ -14,13 +14,13 @@ pub const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// The key that everybody sends, from RFC 6455, 1.3, and what a server has to make of it.
+/// The fixed key of every client, from RFC 6455, section 1.3, and the matching `Sec-WebSocket-Accept` value.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 pub const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-/// A message in several frames is no longer than this.
+/// Maximum size in bytes of a frame, and of a message in several frames.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// The framing: handshake, pings, fragments.
+/// Framing layer: handshake, pings and fragments.
 #[derive(Default)]
 pub struct WebSocket {
     path: String,
@@ -29,12 +29,12 @@ pub struct WebSocket {
     fragments: Vec<u8>,
 }
 
-/// What a [`WebSocket`] has brought.
+/// Input that a [`WebSocket`] has decoded.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
     Open,
     Message(&'a [u8]),
-    /// Code and reason.
+    /// Close code and reason.
     Close(u16, &'a [u8]),
 }
 
@@ -43,7 +43,7 @@ impl WebSocket {
         Self { path: path.into(), protocol, ..Self::default() }
     }
 
-    /// Where the next [`WebSocket::open`] goes.
+    /// Sets the path of the next [`WebSocket::open`].
     pub fn set_path(&mut self, path: String) {
         self.path = path;
     }
@@ -55,7 +55,8 @@ impl WebSocket {
         super::http::get(&self.path, &format!("{upgrade}Sec-WebSocket-Key: {KEY}\r\n{protocol}"), out);
     }
 
-    /// `hear` may say something on the same connection, too.
+    /// Decodes received bytes and returns how many were consumed. `hear` may append bytes to send on the same
+    /// connection.
     pub fn feed(
         &mut self,
         bytes: &[u8],
@@ -105,7 +106,7 @@ struct Raw {
 }
 
 impl Raw {
-    /// The frame at `at`, if it is whole.
+    /// Returns the frame at offset `at`, or `None` if it is incomplete.
     #[inline]
     fn read(bytes: &[u8], at: usize) -> anyhow::Result<Option<Raw>> {
         let Some(&[first, second]) = bytes.get(at..at + 2) else { return Ok(None) };
@@ -127,12 +128,12 @@ impl Raw {
     }
 }
 
-/// Appends a client's frame. Its mask is zero: the server has to unmask it all the same.
+/// Appends a client frame. Its mask is zero; the server still has to unmask the frame.
 pub fn frame_into(opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
     frame_of(opcode, &[payload], out);
 }
 
-/// The same with a payload in parts.
+/// Appends a client frame like [`frame_into`], with a payload in several parts.
 pub fn frame_of(opcode: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     out.push(0x80 | opcode);
@@ -151,18 +152,20 @@ pub fn frame_of(opcode: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// What is spoken on a WebSocket: messages in, messages out.
+/// Protocol on top of a WebSocket: messages in, messages out.
 pub trait Subprotocol: Send {
-    /// The WebSocket is open, perhaps not for the first time.
+    /// Handles the opened WebSocket. Called again after each reconnect.
     fn opened(&mut self, out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>));
 
-    /// Errors: the server refused, or does not keep the protocol.
+    /// Handles a received message.
+    ///
+    /// Errors: the server refused the client or violated the protocol.
     fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()>;
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>);
 }
 
-/// A [`Subprotocol`] on its WebSocket.
+/// A [`Subprotocol`] with its WebSocket.
 pub struct OverWebSocket<S> {
     socket: WebSocket,
     subprotocol: S,
@@ -203,7 +206,8 @@ impl<S: Subprotocol> Dialect for OverWebSocket<S> {
     }
 }
 
-/// A message is a payload, both ways. If a close with code 4000 names a position, the next connection goes on from there.
+/// Dialect without a subprotocol: each message is one payload, in both directions. If the server closes with code
+/// 4000 and a position, the next connection resumes from that position.
 pub struct Bare {
     socket: WebSocket,
     path: String,
@@ -256,7 +260,7 @@ impl Dialect for Bare {
     }
 }
 
-/// What stands between `before` and `after` in a JSON text that a server writes always in the same way.
+/// Returns the bytes between `before` and `after`. Meant for JSON text that a server always writes in the same way.
 pub fn between<'a>(text: &'a [u8], before: &[u8], after: &[u8]) -> Option<&'a [u8]> {
     let start = memmem::find(text, before)? + before.len();
     let length = memmem::find(&text[start..], after)?;
@@ -296,7 +300,7 @@ mod tests {
             let mut out = Vec::new();
             frame_into(TEXT, &vec![b'x'; length], &mut out);
             assert_eq!(out.len(), head + 4 + length);
-            // As a server would send it: without the mask.
+            // Removes the mask, as in a frame of a server.
             out[1] &= 0x7f;
             out.drain(head..head + 4);
             let frame = Raw::read(&out, 0).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What a server says of itself, asked for once a second in the text format of Prometheus.
+//! Reads the metrics of a server once a second, in the text format of Prometheus.
 
 use std::{
     io::{Read, Write},
@@ -11,11 +11,11 @@ use std::{
 use crate::recording::Metrics;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// A server that answers later is asked again.
+/// Timeout of each step of a request. After a timeout, the server is asked again.
 const PATIENCE: Duration = Duration::from_secs(5);
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Since the server's beginning, but for `answer_us`, which is of this question.
+/// Counters since the start of the server, except `answer_us`, which is the duration of this request.
 pub type Counters = Metrics;
 
 pub struct Scraper {
@@ -24,7 +24,7 @@ pub struct Scraper {
 }
 
 impl Scraper {
-    /// Times are in seconds since `origin`.
+    /// Starts to read. Times are in seconds since `origin`.
     pub fn start(address: SocketAddr, path: &'static str, origin: Instant) -> std::io::Result<Scraper> {
         let (stop, stopped) = mpsc::channel();
         let thread = thread::Builder::new().name("scraper".into()).spawn(move || {
@@ -50,7 +50,7 @@ impl Scraper {
     }
 }
 
-/// None: it did not answer.
+/// Returns the response, or `None` if the server does not respond with 200.
 fn ask(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
@@ -60,7 +60,7 @@ fn ask(address: SocketAddr, path: &str) -> Option<String> {
     text.starts_with("HTTP/1.1 200").then_some(text)
 }
 
-/// Families are summed over their labels. A server that lacks one is read as zero.
+/// Parses the metrics. Sums each family over its labels. A missing family counts as zero.
 fn read(text: &str) -> Counters {
     let sum = |family: &str| {
         let values = text.lines().filter_map(|line| {
@@ -80,7 +80,8 @@ fn read(text: &str) -> Counters {
     }
 }
 
-/// What was counted between the last answers that were asked for before these moments. None if there is no answer between them.
+/// Returns the difference between the last responses requested before each of the two moments. Returns `None` if no
+/// response lies between them.
 pub fn between(all: &[(f64, Counters)], from_s: f64, to_s: f64) -> Option<Metrics> {
     let before = |at_s: f64| all.partition_point(|(asked_s, _)| *asked_s <= at_s).checked_sub(1);
     let (first, last) = (before(from_s).unwrap_or(0), before(to_s)?);

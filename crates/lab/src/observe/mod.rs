@@ -1,4 +1,4 @@
-//! Watches a server and the machine during one run, by the clock of that run.
+//! Observes a server and the machine during one run, on the clock of that run.
 
 mod metrics;
 
@@ -19,11 +19,12 @@ use crate::{
 };
 use metrics::Scraper;
 
-/// Proportional memory is dear to read: 10 ms per GiB.
+/// Interval of reading the proportional memory (PSS). This reading is expensive: 10 ms per GiB.
 const PSS_EVERY: Duration = Duration::from_millis(500);
-/// The run itself asks once a second; this is for when it hangs.
+/// Interval of the sampler's own readings. The run itself reads once a second; this interval matters only if the run
+/// hangs.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
-/// A reading this much away from the end of a phase or second is not its end.
+/// Maximum distance in seconds between the end of a phase or second and the reading that is used for it.
 const APART_S: f64 = 0.5;
 
 pub struct Watch {
@@ -33,18 +34,18 @@ pub struct Watch {
     pss_bytes: u64,
 }
 
-/// What was seen, to be told by phase and second.
+/// Observations of a run, to be assigned to phases and seconds.
 pub struct Seen {
     series: Series,
     metrics: Vec<(f64, metrics::Counters)>,
-    /// From the clock of the samples to that of the run.
+    /// Difference between the clock of the run and the clock of the samples.
     offset_s: f64,
 }
 
 impl Watch {
-    /// `metrics`: where the server tells about itself, if it does, and under which path.
+    /// Starts to observe. `metrics`: address and path of the server's metrics, if it has any.
     ///
-    /// Errors: the machine cannot be watched.
+    /// Errors: the machine cannot be observed.
     pub fn start(pids: &[u32], metrics: Option<(SocketAddr, &'static str)>) -> anyhow::Result<Watch> {
         let started = Instant::now();
         let roots: Vec<Root> = pids.iter().map(|pid| Root { name: "server".into(), pid: *pid }).collect();
@@ -54,7 +55,7 @@ impl Watch {
         Ok(Watch { sampler, scraper, started, pss_bytes: 0 })
     }
 
-    /// For [`load::run`].
+    /// Takes a sample for [`load::run`].
     ///
     /// Errors: none of the server's processes is left.
     pub fn look(&mut self) -> anyhow::Result<load::Sample> {
@@ -72,7 +73,7 @@ impl Watch {
         Ok(load::Sample { server, steal_s: sample.machine.cores.iter().map(|core| core.steal_s).sum() })
     }
 
-    /// `started`: of the run.
+    /// Ends the observation. `started`: start of the run.
     pub fn finish(self, started: Instant) -> Seen {
         let metrics = self.scraper.map(Scraper::finish).unwrap_or_default();
         let offset_s = (started - self.started).as_secs_f64();
@@ -85,7 +86,7 @@ fn pss_bytes(sample: &Sample) -> Option<u64> {
 }
 
 impl Seen {
-    /// Puts what was seen where it belongs.
+    /// Stores the observations in the phases and seconds.
     pub fn tell(&self, phases: &mut [Phase], seconds: &mut [Second]) {
         for phase in phases {
             phase.watched = self.between(phase.start_s, phase.drained_s);
@@ -95,19 +96,19 @@ impl Seen {
         }
     }
 
-    /// What the machine says against a run.
+    /// Returns the findings about the machine that speak against a run.
     pub fn findings(&self, phases: &[Phase]) -> Vec<Finding> {
         let Some(test) = phases.iter().find(|phase| phase.name == PhaseName::Test) else { return Vec::new() };
         let Some(machine) = self.part(test.start_s, test.drained_s).and_then(|part| part.machine(0.0, f64::MAX)) else {
             return Vec::new();
         };
-        // What the generator says of itself is judged where it is known better: `load::verdict`.
+        // The generator's own figures are judged in `load::verdict`, which knows them better.
         let generator = Generator { lateness_p99_s: 0.0, latency_p50_s: 0.0, cpu: 0.0 };
         let gates = Limits::default().during(&machine, &generator);
         gates.into_iter().filter(|gate| !gate.passed).map(|gate| finding(&gate)).collect()
     }
 
-    /// The samples from the one next to `from_s` to the one next to `to_s`, on the clock of the run.
+    /// Returns the samples from the one nearest to `from_s` to the one nearest to `to_s`, on the clock of the run.
     fn part(&self, from_s: f64, to_s: f64) -> Option<Series> {
         let samples = &self.series.samples;
         let next_to = |at_s: f64| {

@@ -1,4 +1,4 @@
-//! Native peers of data channels in one thread, each with a socket of its own.
+//! Native data channel peers in one thread, each with its own socket.
 
 use std::{
     io::{Read, Write},
@@ -10,14 +10,14 @@ use anyhow::{Context, bail, ensure};
 use millrace_rtc::{Event, Lane, Outputs, Peer};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-/// How long one answer may take.
+/// Timeout of one HTTP request to the gateway.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Of IPv4 and UDP, in each datagram.
+/// Bytes of the IPv4 and UDP headers in each datagram.
 const HEAD_BYTES: u64 = 28;
-/// The longest that nobody looks for newcomers.
+/// Maximum duration of [`Crowd::serve`], so that the caller can add new peers.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// One peer.
+/// One native peer.
 pub struct Native {
     socket: UdpSocket,
     local: SocketAddr,
@@ -25,7 +25,7 @@ pub struct Native {
     mouth: Outputs,
     due: Instant,
     pub is_open: bool,
-    /// At the level of IP.
+    /// Bytes at IP level.
     pub sent_bytes: u64,
     pub received_bytes: u64,
 }
@@ -36,9 +36,9 @@ impl Native {
         Native { socket, local, peer, mouth, due, is_open: false, sent_bytes: 0, received_bytes: 0 }
     }
 
-    /// Two that connect with each other.
+    /// Creates two peers that connect to each other.
     ///
-    /// Errors: there are no sockets for them.
+    /// Errors: no socket can be opened.
     pub fn pair() -> anyhow::Result<[Native; 2]> {
         let (offering, there) = bind()?;
         let (answering, here) = bind()?;
@@ -48,9 +48,9 @@ impl Native {
         Ok([Native::new(offering, there, offer.accept(&answer)?), Native::new(answering, here, peer)])
     }
 
-    /// Offers itself to the gateway, which answers; nothing is sent by UDP yet.
+    /// Sends an offer to the gateway and applies its answer. No datagram is sent yet.
     ///
-    /// Errors: the gateway refuses, or is not there.
+    /// Errors: the gateway refuses the offer or cannot be reached.
     pub fn join(gateway: SocketAddr, query: &str) -> anyhow::Result<Native> {
         let (socket, local) = bind()?;
         let offer = Peer::offer(local, Instant::now());
@@ -71,7 +71,7 @@ impl Native {
 
     fn flush(&mut self) {
         for (to, datagram) in self.mouth.datagrams.drain(..) {
-            // A full socket loses it, as any path may.
+            // A full socket buffer loses the datagram, like any network path.
             let _ = self.socket.send_to(&datagram, to);
             self.sent_bytes += datagram.len() as u64 + HEAD_BYTES;
         }
@@ -86,7 +86,7 @@ fn bind() -> anyhow::Result<(UdpSocket, SocketAddr)> {
     Ok((socket, local))
 }
 
-/// All of them. They end with it.
+/// All peers of one thread. Dropping the crowd ends them.
 pub struct Crowd {
     pub peers: Vec<Native>,
     epoll: std::os::fd::OwnedFd,
@@ -97,7 +97,7 @@ impl Crowd {
         Ok(Crowd { peers: Vec::new(), epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// It begins to connect.
+    /// Adds a peer, which starts to connect.
     pub fn add(&mut self, mut native: Native) -> anyhow::Result<()> {
         epoll::add(&self.epoll, &native.socket, EventData::new_u64(self.peers.len() as u64), EventFlags::IN)?;
         native.peer.handle_timeout(Instant::now(), &mut native.mouth)?;
@@ -106,7 +106,9 @@ impl Crowd {
         Ok(())
     }
 
-    /// Errors: there is no room for it.
+    /// Queues a message for peer `index`.
+    ///
+    /// Errors: the peer's queue is full.
     pub fn write(&mut self, index: usize, message: &[u8]) -> anyhow::Result<()> {
         let native = &mut self.peers[index];
         let is_taken = native.peer.write(Instant::now(), Lane::Session, true, message, &mut native.mouth)?;
@@ -115,9 +117,10 @@ impl Crowd {
         Ok(())
     }
 
-    /// Takes what comes until then, or a little earlier: `hear` is told by whom.
+    /// Handles received datagrams until the given time, or a little less. Calls `hear` with the index of the
+    /// receiving peer.
     ///
-    /// Errors: a peer has lost its connection, or `hear` says no.
+    /// Errors: a peer has lost its connection, or `hear` returns an error.
     pub fn serve(
         &mut self,
         until: Instant,

@@ -1,30 +1,32 @@
-//! What is measured, and why: one folder each, one line in [`SCENARIOS`].
+//! The scenarios: what is measured, and why. Each has a folder and a line in [`SCENARIOS`].
 //!
-//! A scenario is a TOML file, and code beside it only where load alone does not suffice:
+//! A scenario is a TOML file. It has code of its own only if load alone does not suffice:
 //!
 //! ```toml
-//! title = "One source, many readers"             # of its page and report
+//! title = "One source, many readers"             # title of its page and report
 //! summary = "140 characters every 5 ms to ..."   # one line of `millrace lab list`
 //! source = "Thorsen 2015, scenario 1"
-//! rows = ["T-06"]                                # of docs/theses.md
+//! rows = ["T-06"]                                # rows of docs/theses.md
 //!
-//! [parameters]                                   # of every part and form; what can be set: `Parameters`
+//! [parameters]                                   # values for every part and form; the keys: `Parameters`
 //! clients = [1, 50, 100]                         # a list is a factor: all combinations of all lists are run
 //!
-//! [parts.cores]                                  # only if it has several parts: what differs there
+//! [parts.cores]                                  # only if it has several parts: the values that differ in this part
 //! axis = "server-cpus"
 //!
-//! [quick]                                        # what differs in a form: quick, full, thesis
+//! [quick]                                        # values that differ in a form: quick, full, thesis
 //! clients = [10]
-//! [quick.parts.cores]                            # and in one part of a form
+//! [quick.parts.cores]                            # values that differ in one part of a form
 //! bytes = [100]
 //! ```
 //!
-//! Later wins: defaults, `[parameters]`, `[parts.P]`, `[FORM]`, `[FORM.parts.P]`, `--set key=value`, `--set P.key=value`. An unknown key is an error.
+//! Later values override earlier ones, in this order: defaults, `[parameters]`, `[parts.P]`, `[FORM]`,
+//! `[FORM.parts.P]`, `--set key=value`, `--set P.key=value`. An unknown key is an error.
 //!
-//! To add a scenario: a folder with `scenario.toml`, and a line in [`SCENARIOS`]. A sweep may end with tables of its runs. If that is not
-//! enough, it has code of its own ([`Experiment`]): then all its parameters stand in `[parameters]`, it reads them into a type of its own
-//! (`targets`, if there, are looked up before), and it records [tables](Table), runs, or both.
+//! To add a scenario, add a folder with `scenario.toml`, and a line in [`SCENARIOS`]. A sweep can add tables that are
+//! computed from all its runs. If a sweep is not enough, implement [`Experiment`]. All its parameters are then in
+//! `[parameters]`, and it reads them into its own type. `targets`, if present, are looked up before. An experiment
+//! records [tables](Table), runs, or both.
 
 mod carcare_latency;
 mod carcare_reliability;
@@ -46,7 +48,7 @@ use crate::{
     sweep::Bench,
 };
 
-/// All there are, in the order in which they are listed.
+/// All scenarios, in the order in which they are listed.
 pub static SCENARIOS: &[Scenario] = &[
     Scenario::sweep("thorsen-broadcast", include_str!("thorsen_broadcast/scenario.toml")),
     Scenario::sweep("thorsen-chat", include_str!("thorsen_chat/scenario.toml")),
@@ -82,32 +84,34 @@ pub struct Scenario {
 }
 
 pub enum Kind {
-    /// All combinations of its factors, each run being one load on one server; then tables of all runs, if any.
+    /// Runs all combinations of its factors; each run is one load on one server. Then adds tables that are computed
+    /// from all runs, if any.
     Sweep(fn(&Recording) -> Vec<Table>),
-    /// Something else.
+    /// Runs its own code.
     Experiment(&'static dyn Experiment),
 }
 
-/// A scenario with code of its own.
+/// A scenario with its own code.
 pub trait Experiment: Sync {
-    /// Errors: what it is given cannot be.
+    /// Errors: a parameter is invalid.
     fn check(&self, parameters: &toml::Table) -> anyhow::Result<()>;
 
-    /// How long it takes, in seconds, starting servers included.
+    /// Returns the estimated duration in seconds, including the start of servers.
     fn estimate_s(&self, parameters: &toml::Table) -> f64;
 
-    /// Does it. What is recorded on the way stays when it is interrupted; [`Bench::has_table`] and [`Bench::has_run`] tell what is there.
+    /// Runs the experiment. Whatever it has recorded is kept if it is interrupted; [`Bench::has_table`] and
+    /// [`Bench::has_run`] report what is already recorded.
     ///
-    /// Errors: it cannot be done here, or was stopped.
+    /// Errors: the experiment cannot run on this machine, or was stopped.
     fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()>;
 }
 
-/// What a scenario says of itself.
+/// Description of a scenario.
 #[derive(Clone, Debug, Deserialize)]
 pub struct About {
     pub title: String,
     pub summary: String,
-    /// Thesis, and where in it.
+    /// Thesis, and section in it.
     pub source: String,
     pub rows: Vec<String>,
 }
@@ -117,12 +121,12 @@ impl Scenario {
         Self { name, toml, kind: Kind::Sweep(|_| Vec::new()) }
     }
 
-    /// A sweep that ends with tables.
+    /// Adds tables that are computed from all runs of a sweep.
     const fn with(self, tables: fn(&Recording) -> Vec<Table>) -> Self {
         Self { kind: Kind::Sweep(tables), name: self.name, toml: self.toml }
     }
 
-    /// With code of its own.
+    /// Creates a scenario with its own code.
     const fn experiment(name: &'static str, toml: &'static str, experiment: &'static dyn Experiment) -> Self {
         Self { name, toml, kind: Kind::Experiment(experiment) }
     }
@@ -132,9 +136,9 @@ impl Scenario {
     }
 }
 
-/// The scenario of this name.
+/// Returns the scenario with this name.
 ///
-/// Errors: there is none; with the nearest.
+/// Errors: no scenario has this name. The error names the most similar one.
 pub fn find(name: &str) -> anyhow::Result<&'static Scenario> {
     SCENARIOS.iter().find(|scenario| scenario.name == name).ok_or_else(|| {
         let names = SCENARIOS.iter().map(|scenario| scenario.name);

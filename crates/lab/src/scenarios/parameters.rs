@@ -1,4 +1,4 @@
-//! What can be set of a sweep.
+//! Parameters of a sweep.
 
 use std::time::Duration;
 
@@ -11,55 +11,57 @@ use crate::{
     targets::Transport,
 };
 
-/// Of one part. Lists are factors: all combinations of them are run.
+/// Parameters of one part of a sweep. Lists are factors: all combinations of them are run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// Who speaks to whom.
+    /// Topology of publishers and receivers.
     pub shape: Shape,
-    /// Along which factor its results are drawn.
+    /// Factor on the x axis of the charts.
     pub axis: Axis,
     pub targets: Vec<String>,
-    /// Those that a target does not have are left out for it.
+    /// Transports. Those that a target does not support are skipped for it.
     pub transports: Vec<Transport>,
-    /// Clients, pairs or connections, as the shape has it.
+    /// Number of clients, pairs or connections, depending on the shape.
     pub clients: Vec<usize>,
     /// Publications of each publisher per second.
     pub each_per_s: Vec<f64>,
-    /// If not 0: so many publications always under way, instead of a rate. The most that can be delivered; latency means little.
+    /// If not 0: the number of publications always in flight, instead of a rate. Measures the maximum throughput;
+    /// latency means little then.
     pub in_flight: u64,
-    /// Of a payload.
+    /// Payload size in bytes.
     pub bytes: Vec<usize>,
-    /// CPUs of the server. More than the machine has are left out; if it gets all, the generator shares them.
+    /// CPUs of the server. Values above the number of CPUs of the machine are skipped. If the server gets all CPUs,
+    /// the generator shares the last one.
     pub server_cpus: Vec<usize>,
     pub arrivals: Arrivals,
     /// Connections opened per second.
     pub ramp_per_s: f64,
-    /// How often a client that polls does so.
+    /// Interval of a polling client.
     #[serde(with = "humantime_serde")]
     pub poll_every: Duration,
-    /// How often a probe asks on a connection of its own; never if zero.
+    /// Interval of the probe, which has its own connection. Zero disables the probe.
     #[serde(with = "humantime_serde")]
     pub probe: Duration,
-    /// All are connected, nothing is published.
+    /// Duration of the idle phase: all clients are connected, and no messages are published.
     #[serde(with = "humantime_serde")]
     pub idle: Duration,
     #[serde(with = "humantime_serde")]
     pub test: Duration,
-    /// Nothing is published any more.
+    /// Duration of the phase after the test, without publications.
     #[serde(with = "humantime_serde")]
     pub after: Duration,
-    /// How long may be waited for connections, and for what is still under way at the end of the test.
+    /// Maximum wait for connections, and for outstanding deliveries at the end of the test.
     #[serde(with = "humantime_serde")]
     pub patience: Duration,
-    /// Of the generator.
+    /// Number of generator threads.
     pub threads: usize,
     pub repeats: u32,
-    /// A new process of the server for each run: the same state each time.
+    /// True to start a new server process for each run, so that the initial state is always the same.
     pub fresh_server: bool,
 }
 
-/// A factor.
+/// A factor along which results are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Axis {
@@ -97,7 +99,8 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Errors: something is empty or senseless. What a generator can do is for [`Plan::check`].
+    /// Errors: a list is empty or too long, or a value makes no sense. [`Plan::check`] checks the limits of the
+    /// generator.
     pub fn check(&self) -> anyhow::Result<()> {
         for (name, length) in [
             ("targets", self.targets.len()),
@@ -115,10 +118,10 @@ impl Parameters {
         Ok(())
     }
 
-    /// All combinations of the levels.
+    /// Returns all combinations of the factors' values.
     pub fn factors(&self) -> Vec<Factors> {
         let mut all = Vec::new();
-        // What is not decided here is not a rate.
+        // In a closed loop there is no rate, so a single rate of 0 is used.
         let rates = if self.in_flight > 0 { &[0.0][..] } else { &self.each_per_s };
         for &server_cpus in &self.server_cpus {
             for &bytes in &self.bytes {
@@ -135,7 +138,7 @@ impl Parameters {
         all
     }
 
-    /// Where these factors lie on the axis.
+    /// Returns the value of these factors on the axis.
     pub fn load(&self, factors: &Factors) -> Load {
         let (value, counts) = match self.axis {
             Axis::Clients => (factors.clients as f64, self.unit()),
@@ -146,7 +149,7 @@ impl Parameters {
         Load { value, counts }
     }
 
-    /// What its clients are called.
+    /// Returns the unit in which the clients are counted.
     fn unit(&self) -> LoadUnit {
         match self.shape {
             Shape::Pairs => LoadUnit::Publishers,
@@ -155,7 +158,7 @@ impl Parameters {
         }
     }
 
-    /// The load of one run; CPUs and seed are the bench's.
+    /// Returns the load of one run. The bench adds CPUs and seed.
     pub fn plan(&self, factors: &Factors) -> Plan {
         Plan {
             shape: self.shape,

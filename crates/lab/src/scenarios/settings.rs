@@ -1,4 +1,4 @@
-//! From the file of a scenario to what is run: forms, parts, and what was set by hand.
+//! Reads the settings of a run from a scenario file, with its forms and parts, and from `--set` options.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use toml::{Table, Value};
 use super::{Kind, Parameters, Scenario};
 use crate::recording::Form;
 
-/// All parameters of a scenario, by part; one without parts has one, without a name.
+/// All parameters of a scenario, by part. A scenario without parts has one part with an empty name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub parts: BTreeMap<String, Table>,
 }
 
-/// Of a file; the first four are for [`About`](super::About).
+/// Allowed top-level keys of a scenario file. The first four are read by [`About`](super::About).
 const TABLES: [&str; 9] = ["title", "summary", "source", "rows", "parameters", "parts", "quick", "full", "thesis"];
 
 impl Settings {
-    /// `sets`: keys and values as they were typed.
+    /// Reads the settings of a scenario. `sets`: keys and values as typed.
     ///
-    /// Errors: an unknown part or key, with the nearest; a value that cannot be.
+    /// Errors: an unknown part or key, with the most similar name; an invalid value.
     pub fn read(scenario: &Scenario, form: Form, sets: &[(String, String)]) -> anyhow::Result<Settings> {
         let file: Table = scenario.toml.parse().with_context(|| scenario.name.to_owned())?;
         let settings = Settings::of(&file, &scenario.kind, form, sets)?;
@@ -80,7 +80,7 @@ impl Settings {
         }
     }
 
-    /// The parts of a sweep.
+    /// Returns the parameters of each part of a sweep.
     pub fn sweep(&self) -> anyhow::Result<BTreeMap<String, Parameters>> {
         let read = |(name, table): (&String, &Table)| {
             let parameters: Parameters = table.clone().try_into()?;
@@ -90,12 +90,12 @@ impl Settings {
         self.parts.iter().map(read).collect()
     }
 
-    /// As they stand in recordings.
+    /// Returns the settings in the form in which recordings contain them.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(&self.parts).expect("tables of TOML are objects of JSON")
     }
 
-    /// Errors: these are no settings.
+    /// Errors: the JSON value is not a settings object.
     pub fn from_json(json: &serde_json::Value) -> anyhow::Result<Settings> {
         Ok(Settings { parts: serde_json::from_value(json.clone())? })
     }
@@ -113,7 +113,9 @@ fn table(of: &Table, key: &str) -> anyhow::Result<Table> {
     }
 }
 
-/// Errors: a key that is not there yet.
+/// Overwrites values in `below` with those of `above`.
+///
+/// Errors: a key that `below` does not have.
 fn overlay(below: &mut Table, above: &Table) -> anyhow::Result<()> {
     for (key, value) in above {
         ensure!(below.contains_key(key), "no parameter {key}{}", nearest(key, keys(below)));
@@ -130,7 +132,7 @@ fn known_part<'a>(asked: impl IntoIterator<Item = &'a String>, names: &[String])
     Ok(())
 }
 
-/// A value of the same type as the one that is there; several, between commas, for a list.
+/// Parses a value with the same type as `like`. A list has its values separated by commas.
 fn typed(text: &str, like: &Value) -> anyhow::Result<Value> {
     Ok(match like {
         Value::Integer(_) => Value::Integer(text.parse().context("not a whole number")?),
@@ -144,7 +146,7 @@ fn typed(text: &str, like: &Value) -> anyhow::Result<Value> {
     })
 }
 
-/// `: did you mean NAME?`, or nothing if none is near.
+/// Returns `: did you mean NAME?`, or an empty text if no name is similar.
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let near = names.into_iter().map(|other| (strsim::damerau_levenshtein(name, other), other)).min();
     match near {

@@ -1,4 +1,5 @@
-//! One run: a server on its CPUs, load from others, somebody who watches, and what speaks against it.
+//! One run: a server on its CPUs, a load from other CPUs, an observer, and the findings about the validity of the
+//! run.
 
 use std::{
     collections::BTreeMap,
@@ -23,15 +24,16 @@ use crate::{
     wire::Bill,
 };
 
-/// What may be the machine's fault. In a quick form it is worth knowing and no more: that form asks whether things work, not how fast.
+/// Findings that the machine may have caused. In the quick form they do not invalidate a run: that form checks
+/// whether things work, not how fast they are.
 const NOISE: [&str; 4] = ["generator_bound", "steal", "others", "crowded"];
 
-/// One run that is to be.
+/// A planned run.
 #[derive(Clone)]
 pub struct Job {
     pub part: String,
     pub parameters: Arc<Parameters>,
-    /// As it was asked for, with its label.
+    /// Target name as requested, with its label.
     pub name: String,
     pub target: &'static dyn Target,
     pub transport: Transport,
@@ -39,7 +41,7 @@ pub struct Job {
     pub repeat: u32,
 }
 
-/// Where runs are made and recorded. Scenarios with code of their own are given it.
+/// Makes and records runs. Scenarios with their own code receive it.
 pub struct Bench<'a> {
     pub form: Form,
     pub seed: u64,
@@ -50,40 +52,42 @@ pub struct Bench<'a> {
     pub(super) store: Store,
     pub(super) view: &'a mut dyn View,
     pub(super) stop: &'a AtomicBool,
-    /// Servers that serve several runs.
+    /// Running servers that are kept for further runs, with their target and number of CPUs.
     pub(super) kept: Vec<(String, u64, Server)>,
     pub(super) verdict: Verdict,
     pub(super) left_s: f64,
 }
 
 impl Bench<'_> {
-    /// Tells people.
+    /// Shows a text to the user.
     pub fn say(&mut self, text: &str) {
         self.view.tell(&Event::Said(text));
     }
 
-    /// Errors: [`Interrupted`]. To be asked wherever something takes more than a second.
+    /// Checks whether to continue. Call this function during everything that takes more than a second.
+    ///
+    /// Errors: [`Interrupted`].
     pub fn go_on(&self) -> anyhow::Result<()> {
         check(self.stop)
     }
 
-    /// The same, for another thread.
+    /// Returns a function like [`Bench::go_on`] for another thread.
     pub fn go_on_elsewhere(&self) -> impl Fn() -> anyhow::Result<()> + Send + '_ {
         let stop = self.stop;
         move || check(stop)
     }
 
-    /// The program and the CPUs of a target.
+    /// Returns the options of a target: its program and CPUs.
     pub fn options(&self, target: &str, cpus: &[usize]) -> Options {
         Options { cpus: cpus.to_vec(), binary: self.binaries.get(target).cloned(), ..Options::default() }
     }
 
-    /// As it stands in recordings.
+    /// Returns the version of a target as recordings contain it.
     pub fn version(&self, target: &str) -> &str {
         self.versions.get(target).map_or("", String::as_str)
     }
 
-    /// Records a table, instead of an older one of its name.
+    /// Records a table, replacing an older one with the same name.
     pub fn table(&mut self, table: Table) -> anyhow::Result<()> {
         self.store.add_table(table)
     }
@@ -92,7 +96,7 @@ impl Bench<'_> {
         self.store.tables().iter().any(|table| table.name == name)
     }
 
-    /// Records the bill, instead of an older one.
+    /// Records the bill, replacing an older one.
     pub fn bill(&mut self, bill: Bill) -> anyhow::Result<()> {
         self.store.set_bill(bill)
     }
@@ -101,17 +105,17 @@ impl Bench<'_> {
         self.store.bill().is_some()
     }
 
-    /// How much of what was judged beside runs has failed.
+    /// Returns the number of failed checks in the tables and the bill.
     pub(super) fn failed(&self) -> u32 {
         judged(self.store.bill(), self.store.tables()).iter().map(|judged| judged.failed.len() as u32).sum()
     }
 
-    /// Whether a run with this part, target, transport, factors and repeat is recorded.
+    /// Returns true if a run with this part, target, transport, factors and repeat is recorded.
     pub fn has_run(&self, run: &Run) -> bool {
         self.store.has(run)
     }
 
-    /// Records a run, and judges it.
+    /// Records a run and judges it by the service level.
     pub fn record(&mut self, mut run: Run) -> anyhow::Result<()> {
         run.order = self.store.runs();
         let missed = self.missed(&run);
@@ -123,7 +127,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What of the service level it has missed.
+    /// Returns the objectives of the service level that a run missed.
     pub fn missed(&self, run: &Run) -> Vec<String> {
         self.slo.map(|slo| slo.missed(run)).unwrap_or_default()
     }
@@ -150,9 +154,10 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Makes a run, without recording it.
+    /// Makes a run without recording it.
     ///
-    /// Errors: [`Interrupted`]; the server does not start, with the end of its log. What goes wrong later is a finding of the run.
+    /// Errors: [`Interrupted`]; the server does not start, with the end of its log. A later failure becomes a finding
+    /// of the run.
     pub fn measure(&mut self, job: &Job) -> anyhow::Result<Run> {
         check(self.stop)?;
         let p = &job.parameters;
@@ -228,7 +233,7 @@ impl Bench<'_> {
 }
 
 impl Job {
-    /// What its run will be called.
+    /// Returns an empty run with the identity of this job.
     pub fn run(&self) -> Run {
         Run {
             part: self.part.clone(),

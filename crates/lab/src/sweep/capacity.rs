@@ -1,4 +1,5 @@
-//! The largest load that keeps a service level: up in steps, then down between the last that kept it and the first that did not.
+//! Finds the largest load that keeps a service level. Increases the load in steps, then searches between the last
+//! load that kept the service level and the first that did not.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,35 +12,38 @@ use crate::{
     scenarios::{Axis, Parameters},
 };
 
-/// Of the load: what is nearer is the same.
+/// Relative precision of the load. Loads closer together count as the same.
 const PRECISION: f64 = 0.05;
 const STEP: f64 = 2.0;
 const STEPS_MAX: u32 = 30;
-/// A level is kept or missed when so many runs agree: one that was lucky, or unlucky, decides nothing.
+/// Number of runs that must agree before a level counts as kept or missed. A single lucky or unlucky run thus decides
+/// nothing.
 const AGREE: u32 = 2;
-/// Runs of one level that may be invalid, before it is given up.
+/// Number of invalid runs after which a level is given up.
 const INVALID_MAX: u32 = 3;
 
-/// What runs of one level say.
+/// Result of the runs of one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Kept,
     Missed,
-    /// Not the server, but the generator or the machine was what limited.
+    /// The bottleneck was the generator or the machine, not the server.
     Unknown,
 }
 
-/// How far it goes.
+/// Result of a capacity search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
-    /// The largest load that kept the service level; none if not even the smallest did.
+    /// Largest load that kept the service level. `None` if even the smallest load missed it.
     pub kept: Option<f64>,
+    /// Smallest load that missed the service level.
     pub missed: Option<f64>,
-    /// What could not be judged: the capacity may be larger than `kept`, or than what was missed is not known to be.
+    /// Smallest load that could not be judged. The capacity may be larger than `kept`.
     pub unknown: Option<f64>,
 }
 
-/// Doubles from `from` until it is missed or `most` is reached, then halves what lies between until both are within 5 %.
+/// Doubles the load from `from` until a load misses the service level or `most` is reached. Then halves the interval
+/// until its ends are within 5 %.
 pub fn search(from: f64, most: f64, mut ask: impl FnMut(f64) -> anyhow::Result<Standing>) -> anyhow::Result<Capacity> {
     let mut found = Capacity { kept: None, missed: None, unknown: None };
     let mut load = from;
@@ -54,7 +58,7 @@ pub fn search(from: f64, most: f64, mut ask: impl FnMut(f64) -> anyhow::Result<S
             (None, _) => break,
             (Some(kept), _) if kept >= most => break,
             (Some(kept), None) => (kept * STEP).min(most),
-            // Levels are whole numbers where they count something.
+            // Levels that are counts are whole numbers.
             (Some(kept), Some(above)) if above <= kept * (1.0 + PRECISION) || above - kept <= 1.0 && kept >= 1.0 => {
                 break;
             }
@@ -69,7 +73,7 @@ fn middle(low: f64, high: f64) -> f64 {
     if high - low > 2.0 { middle.round() } else { middle }
 }
 
-/// Asks of each combination of part, target and transport; records all runs, and a table.
+/// Searches the capacity of each combination of part, target and transport. Records all runs and a table.
 pub fn measure(
     bench: &mut Bench<'_>,
     parts: &BTreeMap<String, Parameters>,
@@ -137,13 +141,13 @@ fn of(bench: &mut Bench<'_>, parameters: &Parameters, like: &Job) -> anyhow::Res
     })
 }
 
-/// Runs a level until enough runs agree.
+/// Repeats the runs of a level until enough of them agree.
 fn judge(bench: &mut Bench<'_>, mut job: Job) -> anyhow::Result<Standing> {
     let (mut kept, mut missed, mut invalid) = (0, 0, 0);
     for repeat in 0.. {
         job.repeat = repeat;
         let run = bench.measure(&job)?;
-        // A server that dies, or does not take all connections, has missed it.
+        // If the server dies or does not accept all connections, the run counts as missed.
         let failed =
             |run: &Run| run.validity.iter().any(|finding| ["server_died", "failed"].contains(&finding.code.as_str()));
         let counts = match (failed(&run), run.is_valid(), bench.missed(&run).is_empty()) {
@@ -192,7 +196,7 @@ impl Capacity {
 mod tests {
     use super::*;
 
-    /// A server that keeps up to so much.
+    /// Simulates a server that keeps the service level up to `limit`.
     fn ask(limit: f64) -> impl FnMut(f64) -> anyhow::Result<Standing> {
         move |load| Ok(if load <= limit { Standing::Kept } else { Standing::Missed })
     }

@@ -1,4 +1,4 @@
-//! Which runs there are, on which CPUs, in which order, and how long they take.
+//! Plan of a sweep: runs, CPUs, order, and estimated duration.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -18,17 +18,17 @@ use crate::{
     targets,
 };
 
-/// Starting a server and ending it, and waiting for the last deliveries.
+/// Estimated seconds to start and end a server, and to wait for the last deliveries.
 const AROUND_S: f64 = 1.0;
 
-/// Descriptors of a server or a generator beside those of its connections.
+/// Descriptors of a server or a generator in addition to those of its connections.
 const DESCRIPTORS_BESIDE: u64 = 200;
 
-/// What may be used.
+/// Resources that runs may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     pub cpus: Vec<usize>,
-    /// Of one process, at most.
+    /// Maximum number of descriptors of one process.
     pub descriptors: u64,
 }
 
@@ -39,7 +39,7 @@ impl Machine {
         Ok(Machine { cpus: (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect(), descriptors })
     }
 
-    /// The largest load along the axis of these parameters that can be made here.
+    /// Returns the largest load along the axis of these parameters that this machine can generate.
     pub fn most(&self, parameters: &Parameters) -> f64 {
         let can = |load: f64| {
             let mut at = parameters.clone();
@@ -61,7 +61,8 @@ impl Machine {
         low
     }
 
-    /// The server gets the first CPUs, the generator those at the other end; if there are too few, they share.
+    /// Assigns the first CPUs to the server and the last ones to the generator. If there are too few CPUs, both share
+    /// the last one.
     pub fn place(&self, server_cpus: usize, threads: usize) -> Placement {
         let (server, rest) = self.cpus.split_at(server_cpus.min(self.cpus.len()));
         let is_shared = rest.is_empty();
@@ -71,19 +72,20 @@ impl Machine {
     }
 }
 
-/// All runs of a scenario, in the order in which they are run.
+/// All runs of a scenario, in the order of execution.
 pub struct Design {
     pub jobs: Vec<Job>,
     pub targets: BTreeSet<String>,
-    /// What was asked for and makes no sense here, for people.
+    /// Requested combinations that are impossible here, as text for the user.
     pub left_out: Vec<String>,
     experiment_s: f64,
 }
 
 impl Design {
-    /// Within a repeat, all combinations come in random order, decided by the seed; then the next repeat: what changes with time changes all.
+    /// Plans all runs. Within a repeat, all combinations are in a random order that the seed determines. The next
+    /// repeat follows only after all of them, so that a change over time affects all combinations.
     ///
-    /// Errors: an unknown target, with the nearest; a load that this generator cannot make; nothing to run.
+    /// Errors: an unknown target, with the most similar name; a load that this generator cannot make; nothing to run.
     pub fn of(scenario: &Scenario, settings: &Settings, machine: &Machine, seed: u64) -> anyhow::Result<Design> {
         let mut design = Design { jobs: Vec::new(), targets: BTreeSet::new(), left_out: Vec::new(), experiment_s: 0.0 };
         if let Kind::Experiment(experiment) = scenario.kind {
@@ -111,7 +113,7 @@ impl Design {
         Ok(design)
     }
 
-    /// Without the levels for which this machine has too few CPUs or descriptors.
+    /// Removes the levels for which this machine has too few CPUs or descriptors.
     ///
     /// Errors: no level is left.
     fn fitting(&mut self, part: &str, mut parameters: Parameters, machine: &Machine) -> anyhow::Result<Parameters> {
@@ -166,7 +168,7 @@ impl Design {
     }
 }
 
-/// That its generator, or its server, needs.
+/// Returns the number of descriptors that the generator, or the server, needs.
 fn descriptors(plan: &Plan) -> u64 {
     (plan.clients + plan.streams()) as u64 + DESCRIPTORS_BESIDE
 }
@@ -179,9 +181,9 @@ impl Job {
     }
 }
 
-/// Leaves out levels, never repeats, until it takes no longer than that; says what is left.
+/// Removes levels, never repeats, until the estimated duration fits the budget. Returns the remaining levels as text.
 ///
-/// Errors: two levels of each factor, the lowest and the highest, take longer.
+/// Errors: even with two levels of each factor, the lowest and the highest, the runs take longer.
 pub fn thin(
     scenario: &Scenario,
     settings: &mut Settings,
@@ -199,7 +201,7 @@ pub fn thin(
             };
             return Ok(changed.iter().map(shown).collect());
         }
-        // The factor with most levels, of all parts.
+        // The factor with the most levels, in any part.
         let levels = |part: &str, factor: &str| {
             settings.parts[part].get(factor).and_then(|list| list.as_array()).map_or(0, Vec::len)
         };

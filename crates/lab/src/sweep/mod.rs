@@ -1,4 +1,5 @@
-//! Runs a scenario: every combination of its factors, repeats interleaved in random order, each run on a fresh server, recorded as it ends.
+//! Runs a scenario: every combination of its factors, with repeats interleaved in random order. By default, each run
+//! has a fresh server. A run is recorded when it ends.
 //!
 //! ```text
 //!   Settings ──Design──► jobs ──Bench, one by one──► Run ──Store──► recording.json
@@ -38,37 +39,37 @@ pub use design::{Design, Machine};
 pub use store::{FILE, Store};
 pub use view::{Event, View};
 
-/// How long others are watched before the first run.
+/// Time for which other processes are observed before the first run.
 const WATCH: Duration = Duration::from_millis(500);
 
-/// What is to be run, and where to.
+/// Scenario to run, its settings, and the output folder.
 pub struct Request {
     pub scenario: &'static Scenario,
     pub form: Form,
     pub settings: Settings,
     pub seed: u64,
     pub slo: Option<Slo>,
-    /// Programs of targets that were named.
+    /// Programs that the user has named for targets.
     pub binaries: BTreeMap<String, PathBuf>,
-    /// Fewer levels if it would take longer.
+    /// Maximum duration. Levels are removed if the runs would take longer.
     pub budget: Option<Duration>,
     pub folder: PathBuf,
-    /// Go on with what is in the folder.
+    /// True to continue the recording in the folder.
     pub resume: bool,
-    /// What was typed.
+    /// Command line as typed.
     pub command: String,
 }
 
-/// What has come of it.
+/// Result of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub runs: u32,
-    /// Runs that have missed the service level, and what was judged beside runs and failed.
+    /// Number of runs that missed the service level, plus the number of failed checks in tables and bill.
     pub missed: u32,
     pub invalid: u32,
 }
 
-/// It was asked to stop. What was recorded is there.
+/// Error: the user asked to stop. All completed runs are recorded.
 #[derive(Debug)]
 pub struct Interrupted;
 
@@ -81,9 +82,10 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 impl Request {
-    /// Runs it to its end, or until `stop`.
+    /// Runs the scenario to its end, or until `stop`.
     ///
-    /// Errors: [`Interrupted`]; a target that cannot be started, with the end of its log; a folder that holds something else.
+    /// Errors: [`Interrupted`]; a target cannot be started, with the end of its log; the folder contains a different
+    /// recording.
     pub fn run(self, view: &mut dyn View, stop: &AtomicBool) -> anyhow::Result<Verdict> {
         self.on_bench(view, stop, |request, design, bench| {
             match request.scenario.kind {
@@ -105,14 +107,14 @@ impl Request {
 
     /// Finds the largest load that keeps the service level, for each part, target and transport.
     ///
-    /// Errors: as [`Request::run`]; there is no service level; the scenario is no sweep along clients or rates.
+    /// Errors: like [`Request::run`]; there is no service level; the scenario is not a sweep along clients or rates.
     pub fn capacity(self, view: &mut dyn View, stop: &AtomicBool) -> anyhow::Result<Vec<Capacity>> {
         ensure!(self.slo.is_some(), "missing service level: add --slo, for example --slo 'p99<100ms'");
         ensure!(matches!(self.scenario.kind, Kind::Sweep(_)), "{} has no load that could grow", self.scenario.name);
         self.on_bench(view, stop, |request, design, bench| capacity::measure(bench, &request.settings.sweep()?, design))
     }
 
-    /// Everything that comes before the first run.
+    /// Prepares the bench for the first run, then calls `act`.
     fn on_bench<T>(
         mut self,
         view: &mut dyn View,
@@ -167,7 +169,7 @@ impl Request {
         })
     }
 
-    /// Errors: a target is not here.
+    /// Errors: a target is not available.
     fn versions(&self, design: &Design) -> anyhow::Result<BTreeMap<String, String>> {
         let mut versions = BTreeMap::new();
         for name in &design.targets {

@@ -1,4 +1,5 @@
-//! `recording.json`: written whole after each run, beside the old one, so that there is always one that can be read.
+//! `recording.json`: after each run, the whole file is written beside the old one and then renamed. A readable file
+//! therefore always exists.
 
 use std::{
     fs,
@@ -18,9 +19,9 @@ pub const FILE: &str = "recording.json";
 
 pub struct Store {
     path: PathBuf,
-    /// Runs as they are written: histograms are packed once.
+    /// Recording with serialized runs, so that each histogram is packed only once.
     recording: Recording<Box<RawValue>>,
-    /// What tells a run from others.
+    /// Keys of the recorded runs.
     there: Vec<Key>,
 }
 
@@ -35,7 +36,7 @@ fn key(run: &Run) -> Key {
 }
 
 impl Store {
-    /// Errors: there is a recording, or the folder cannot be written.
+    /// Errors: a recording already exists, or the folder cannot be written.
     pub fn create(folder: &Path, head: Recording) -> anyhow::Result<Store> {
         let path = folder.join(FILE);
         ensure!(
@@ -50,9 +51,10 @@ impl Store {
         Ok(store)
     }
 
-    /// Goes on with what is there.
+    /// Continues an existing recording.
     ///
-    /// Errors: nothing is there; or it is of another scenario, other parameters, another seed, machine or build, with what differs.
+    /// Errors: there is no recording; or its scenario, parameters, seed, machine or build differ. The error lists the
+    /// differences.
     pub fn resume(folder: &Path, head: Recording) -> anyhow::Result<Store> {
         let path = folder.join(FILE);
         let old = Store::read(folder)?;
@@ -79,9 +81,9 @@ impl Store {
         Ok(Store { path, recording: with_runs(old, runs), there })
     }
 
-    /// The recording in a folder.
+    /// Returns the recording in a folder.
     ///
-    /// Errors: there is none, or one that cannot be read.
+    /// Errors: there is no recording, or it cannot be read.
     pub fn read(folder: &Path) -> anyhow::Result<Recording> {
         let path = folder.join(FILE);
         let text = fs::read(&path).with_context(|| format!("no recording: {}", path.display()))?;
@@ -96,7 +98,7 @@ impl Store {
         &self.path
     }
 
-    /// Whether a run of the same part, target, transport, factors and repeat is recorded.
+    /// Returns true if a run with the same part, target, transport, factors and repeat is recorded.
     pub fn has(&self, run: &Run) -> bool {
         self.there.contains(&key(run))
     }
@@ -115,7 +117,7 @@ impl Store {
         self.save()
     }
 
-    /// Instead of one of the same name, if there is one.
+    /// Adds a table, replacing one with the same name.
     pub fn add_table(&mut self, table: Table) -> anyhow::Result<()> {
         self.recording.tables.retain(|old| old.name != table.name);
         self.recording.tables.push(table);

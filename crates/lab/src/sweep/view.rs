@@ -1,4 +1,4 @@
-//! What is told while a scenario runs: a terminal, plain lines, or a page draw it.
+//! Events of a running scenario, which a terminal, plain text output, or a page displays.
 
 use crate::recording::{Run, Second};
 
@@ -8,14 +8,14 @@ pub trait View {
 
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// For people.
+    /// Text for the user.
     Said(&'a str),
-    /// `done` of them were recorded before.
+    /// The runs are planned; `done` of them are already recorded.
     Planned { runs: u32, done: u32, estimate_s: f64 },
-    /// A run begins. `left_s`: of everything, this run included.
+    /// A run begins. `left_s`: estimated time for all remaining runs, including this one.
     Begun { index: u32, of: u32, label: &'a str, left_s: f64 },
-    /// A second of the run that is under way, told a second later.
+    /// One second of the current run, reported one second later.
     Second(&'a Second),
-    /// A run is recorded, and what it has missed of the service level.
+    /// A run is recorded. `missed`: objectives of the service level that the run missed.
     Ended { run: &'a Run, missed: &'a [String] },
 }

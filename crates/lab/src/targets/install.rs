@@ -1,4 +1,4 @@
-//! Brings rivals from the registries where they are, once, into the cache.
+//! Installs rival servers from their package registries into the cache, once.
 
 use std::{
     env, fs,
@@ -10,9 +10,9 @@ use anyhow::{Context, ensure};
 
 use super::{Options, Server, process::Ready};
 
-/// The folder in which these npm packages are installed.
+/// Returns the folder in which these npm packages are installed.
 ///
-/// Errors: `npm` is missing or cannot reach its registry; with what it said.
+/// Errors: `npm` is missing or cannot reach its registry; the error contains its output.
 pub fn npm(cache: &Path, name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
     once(cache, name, packages, |folder| {
         fs::write(folder.join("package.json"), "{\"private\":true}")?;
@@ -21,18 +21,20 @@ pub fn npm(cache: &Path, name: &str, packages: &[&str]) -> anyhow::Result<PathBu
     })
 }
 
-/// The folder with the program of this Go module.
+/// Returns the folder with the program of this Go module.
 ///
-/// Errors: `go` is missing or cannot reach its proxy; with what it said.
+/// Errors: `go` is missing or cannot reach its proxy; the error contains its output.
 pub fn go(cache: &Path, name: &str, module: &str) -> anyhow::Result<PathBuf> {
     once(cache, name, &[module], |folder| {
         run(Command::new("go").args(["install", module]).env("GOBIN", folder)).map(drop)
     })
 }
 
-/// The folder in which these Debian packages are unpacked, without their dependencies: nothing is installed on the machine.
+/// Returns the folder in which these Debian packages are unpacked, without their dependencies. Nothing is installed
+/// on the machine.
 ///
-/// Errors: this is no Debian, or its mirror cannot be reached; with what `apt-get` said.
+/// Errors: the machine does not run Debian, or the mirror cannot be reached; the error contains the output of
+/// `apt-get`.
 pub fn debian(cache: &Path, name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
     once(cache, name, packages, |folder| {
         run(Command::new("apt-get").arg("download").args(packages).current_dir(folder))?;
@@ -41,7 +43,7 @@ pub fn debian(cache: &Path, name: &str, packages: &[&str]) -> anyhow::Result<Pat
     })
 }
 
-/// A program of what [`debian`] has unpacked (or of `/`), which finds its libraries there.
+/// Returns a command for a program that [`debian`] has unpacked (or of `/`), with the path of its libraries.
 pub fn unpacked(root: &Path, program: &str) -> anyhow::Result<Command> {
     let mut command = Command::new(root.join(program));
     if root != Path::new("/") {
@@ -51,15 +53,16 @@ pub fn unpacked(root: &Path, program: &str) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// The program that the user names: by `TARGET=PATH`, by `MILLRACE_TARGET`, or by having it in the path as `program`.
+/// Returns the program that the user names by `TARGET=PATH` or `MILLRACE_TARGET`, or the one called `program` in the
+/// path.
 pub fn find(options: &Options, target: &str, program: &str) -> Option<PathBuf> {
     let named = options.binary.clone().or_else(|| env::var_os(variable(target)).map(PathBuf::from));
     named.or_else(|| on_path(program))
 }
 
-/// As [`find`].
+/// Returns a program like [`find`].
 ///
-/// Errors: none of them.
+/// Errors: no such program is found.
 pub fn named(options: &Options, target: &str, program: &str) -> anyhow::Result<PathBuf> {
     find(options, target, program).with_context(|| {
         let variable = variable(target);
@@ -71,21 +74,23 @@ fn variable(target: &str) -> String {
     format!("MILLRACE_{}", target.to_uppercase().replace('-', "_"))
 }
 
-/// Tells a program in Go how many CPUs it has: it would count those of the machine.
+/// Sets the number of threads of a Go program to the number of its CPUs. By default, the program would count all CPUs
+/// of the machine.
 pub fn one_go_thread_per_cpu(command: &mut Command, options: &Options) {
     if !options.cpus.is_empty() {
         command.env("GOMAXPROCS", options.cpus.len().to_string());
     }
 }
 
-/// A program of the path.
+/// Returns a program of the path.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let also = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
     env::split_paths(&path).chain(also).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Installs into a folder beside the final one, which appears only when it is whole: others may be doing the same.
+/// Installs into a temporary folder beside the final one and then renames it. The final folder is therefore always
+/// complete, even if several processes install at the same time.
 fn once(
     cache: &Path,
     name: &str,
@@ -104,14 +109,16 @@ fn once(
     install(fresh.path()).with_context(|| format!("cannot install {}", what.join(" ")))?;
     match fs::rename(fresh.path(), &folder) {
         Ok(()) => drop(fresh.keep()),
-        // Somebody else was faster.
+        // Another process has installed the same first.
         Err(_) if folder.is_dir() => {}
         Err(error) => return Err(error.into()),
     }
     Ok(folder)
 }
 
-/// Runs it to its end. Errors: it is missing, or failed; with the end of what it printed.
+/// Runs a command to its end.
+///
+/// Errors: the program is missing, or failed; the error contains the end of its output.
 pub fn run(command: &mut Command) -> anyhow::Result<Output> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("{program} is needed"))?;
@@ -126,12 +133,12 @@ fn node_version() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&run(Command::new("node").arg("--version"))?.stdout).trim().to_owned())
 }
 
-/// What a version is called that stands on Node.js.
+/// Returns the version of a target that runs on Node.js.
 pub fn node_and(packages: &[&str]) -> anyhow::Result<String> {
     Ok(format!("{}, Node.js {}", packages.join(" "), node_version()?))
 }
 
-/// Installs these packages and starts a program of ours that uses them; it says `listening on http://ADDRESS`.
+/// Installs these packages and starts one of our programs, which uses them and prints `listening on http://ADDRESS`.
 pub fn start_node(name: &str, packages: &[&str], program: &str, options: &Options) -> anyhow::Result<Server> {
     let packages = npm(&options.cache, name, packages)?;
     let folder = tempfile::tempdir()?;

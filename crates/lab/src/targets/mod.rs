@@ -1,7 +1,7 @@
-//! The servers that are measured: how each is installed, started, and spoken to. One folder each, one line in [`TARGETS`].
+//! The servers under test: how to install, start and use each. Each has a folder and a line in [`TARGETS`].
 //!
-//! What a target's own program does is what Millrace's bare WebSocket does, as little as its library allows: a message goes to all who read
-//! its channel. Compression is off everywhere.
+//! The program of each target does the same as Millrace's plain WebSocket: it sends a message to all subscribers of
+//! its channel. It contains as little code as its library allows. Compression is off everywhere.
 
 mod bun;
 mod centrifugo;
@@ -34,7 +34,7 @@ use crate::{
 pub use millrace::start_gateway;
 pub use process::Server;
 
-/// All there are, in the order in which they are listed.
+/// All targets, in the order in which they are listed.
 pub static TARGETS: &[&dyn Target] = &[
     &millrace::Millrace,
     &ws::Ws,
@@ -55,23 +55,24 @@ pub static TARGETS: &[&dyn Target] = &[
     &tls::NCHAN,
 ];
 
-/// One kind of server.
+/// One kind of server under test.
 pub trait Target: Sync {
     fn name(&self) -> &'static str;
 
-    /// What is measured, as exactly as it is known without starting it.
+    /// Returns the version, as exactly as it is known without starting the server.
     ///
-    /// Errors: it is not here, and cannot be asked.
+    /// Errors: the program is not available, or does not report its version.
     fn version(&self, options: &Options) -> anyhow::Result<String>;
 
     fn transports(&self) -> &'static [Transport];
 
-    /// Starts it on a free port of loopback, installing it first if need be, and waits until it listens.
+    /// Starts the server on a free port of loopback, and waits until it listens. Installs the server first if
+    /// necessary.
     ///
-    /// Errors: it cannot be installed, or did not start; with the end of its log.
+    /// Errors: the server cannot be installed, or did not start; the error contains the end of its log.
     fn start(&self, options: &Options) -> anyhow::Result<Server>;
 
-    /// Under which path it tells about itself, in the text format of Prometheus.
+    /// Returns the path of the server's metrics in the text format of Prometheus.
     fn metrics(&self) -> Option<&'static str> {
         None
     }
@@ -81,16 +82,16 @@ pub trait Target: Sync {
         matches!(transport, Transport::WebSocket | Transport::Session | Transport::DataChannel)
     }
 
-    /// A client. Only for a transport of [`Target::transports`].
+    /// Creates a client for a transport of [`Target::transports`].
     fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect>;
 }
 
-/// What a client is to do.
+/// Task of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     pub role: Role,
     pub channel: &'a str,
-    /// Polling only.
+    /// Poll interval; only used for polling.
     pub poll_every: Duration,
 }
 
@@ -105,7 +106,7 @@ pub enum Transport {
     Ndjson,
     LongPolling,
     Polling,
-    /// A session over WebRTC: an offer by HTTP, then datagrams.
+    /// A session over WebRTC: an offer over HTTP, then datagrams.
     DataChannel,
 }
 
@@ -119,10 +120,12 @@ impl Transport {
         Transport::Polling,
         Transport::DataChannel,
     ];
-    /// Those whose bytes all go over the connection that they begin with.
+    /// Transports that stay on the TCP connection with which they begin.
     pub const OVER_TCP: &[Transport] = <[Transport]>::split_at(&Transport::ALL, 6).0;
 
-    /// Errors: one that leaves its TCP connection, for a scenario that looks at those.
+    /// Checks the transports for a scenario that observes TCP connections.
+    ///
+    /// Errors: a transport leaves its TCP connection.
     pub fn check_over_tcp(all: &[Transport]) -> anyhow::Result<()> {
         match all.iter().find(|transport| !Transport::OVER_TCP.contains(transport)) {
             Some(transport) => bail!("transports: {transport} does not stay on TCP, which is what is looked at here"),
@@ -161,18 +164,18 @@ impl std::str::FromStr for Transport {
     }
 }
 
-/// Where and how a target is started.
+/// Options to start a target.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The CPUs it may use; any if there are none.
+    /// CPUs that the server may use. Empty: any CPU.
     pub cpus: Vec<usize>,
-    /// Its program, instead of the one that would be found or installed.
+    /// Program to use instead of the one that would be found or installed.
     pub binary: Option<PathBuf>,
-    /// Where what is installed is kept.
+    /// Folder for installed programs.
     pub cache: PathBuf,
-    /// Descriptors that it may have, at least.
+    /// Minimum number of file descriptors of the server.
     pub descriptors: u64,
-    /// Further arguments of the program.
+    /// Additional arguments of the program.
     pub arguments: Vec<String>,
 }
 
@@ -189,14 +192,14 @@ fn cache() -> PathBuf {
     base.unwrap_or_else(std::env::temp_dir).join("millrace/lab")
 }
 
-/// The kind of server that a target of this name is: `millrace`, or of several programs of one kind `millrace@LABEL`.
+/// Returns the kind of server for a target name. Several programs of one kind have names like `millrace@LABEL`.
 pub fn kind(name: &str) -> &str {
     name.split_once('@').map_or(name, |(kind, _)| kind)
 }
 
-/// The target of this name, with or without a label.
+/// Returns the target with this name, with or without a label.
 ///
-/// Errors: there is none; with those there are.
+/// Errors: no target has this name. The error lists all names.
 pub fn find(name: &str) -> anyhow::Result<&'static dyn Target> {
     let (name, all) = (kind(name), || TARGETS.iter().map(|target| target.name()));
     let found = TARGETS.iter().copied().find(|target| target.name() == name);
@@ -206,7 +209,7 @@ pub fn find(name: &str) -> anyhow::Result<&'static dyn Target> {
     })
 }
 
-/// A running server by one of its transports: what load goes to.
+/// A running server with one of its transports, as the target of a load.
 pub struct Endpoint<'a> {
     pub target: &'static dyn Target,
     pub transport: Transport,

@@ -1,4 +1,4 @@
-//! A server as a process: started on CPUs of its own, waited for, ended.
+//! A server process: starts it on its own CPUs, waits until it listens, and ends it.
 
 use std::{
     fs::{self, File},
@@ -18,42 +18,42 @@ use tempfile::TempDir;
 use super::Options;
 use crate::host::limits;
 
-/// How long a server may take until it listens.
+/// Maximum time from the start of a server until it listens.
 const START_MAX: Duration = Duration::from_secs(30);
-/// How long a server with children may take until it ends.
+/// Maximum time for a server with child processes to end.
 const END_MAX: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long one look may take.
+/// Timeout of one readiness check.
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// How much of a log is shown.
+/// Number of log lines that errors show.
 const TAIL_LINES: usize = 25;
 
-/// How a server says that it listens.
+/// Sign that a server is ready.
 pub enum Ready {
-    /// It prints this, and then its address.
+    /// The server prints this text, followed by its address.
     Says(&'static str),
-    /// It accepts connections here.
+    /// The server accepts connections at this address.
     Accepts(SocketAddr),
-    /// It answers a `GET` with 200 here, and accepts connections of publishers there.
+    /// The server answers a `GET` at the first address with 200, and accepts connections of publishers at the second.
     Answers(SocketAddr, SocketAddr),
 }
 
-/// A running server. It ends with this value.
+/// A running server. Dropping this value ends the server.
 pub struct Server {
     pub address: SocketAddr,
-    /// Where publishers go, if not there.
+    /// Address for publishers, if different.
     pub(super) publish_address: Option<SocketAddr>,
     process: Child,
     log: PathBuf,
     has_children: bool,
-    /// A back end that it asks.
+    /// Back end that the server queries.
     back_end: Option<Box<dyn Send + Sync>>,
-    /// Of this run: configuration, log.
+    /// Folder of this run with configuration and log.
     _folder: TempDir,
 }
 
 impl Server {
-    /// `folder`: of this run; it goes with the server.
+    /// Starts the server and waits until it is ready. `folder`: folder of this run; it is deleted with the server.
     pub(super) fn start(
         mut command: Command,
         ready: Ready,
@@ -65,7 +65,7 @@ impl Server {
         command.args(&options.arguments).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let program = command.get_program().to_string_lossy().into_owned();
         limits::raise_descriptors(options.descriptors)?;
-        // Before what else runs here, like the generator.
+        // The server gets the same raised priority as the generator, above other processes of the machine.
         let before = limits::raise_priority();
         let spawned = on_cpus(&options.cpus, || command.spawn());
         limits::restore_priority(before);
@@ -99,13 +99,13 @@ impl Server {
         }
     }
 
-    /// It has processes of its own, which it must be given the time to end.
+    /// Marks the server as having child processes, so that it gets time to end them.
     pub(super) fn with_children(mut self) -> Server {
         self.has_children = true;
         self
     }
 
-    /// It asks this one, which lives as long.
+    /// Attaches a back end that the server queries. It lives as long as the server.
     pub(super) fn with_back_end(mut self, back_end: impl Send + Sync + 'static) -> Server {
         self.back_end = Some(Box::new(back_end));
         self
@@ -123,17 +123,17 @@ impl Server {
         }
     }
 
-    /// The processes that belong to it, with all that they start.
+    /// Returns the root processes of the server; its child processes belong to it as well.
     pub fn root_pids(&self) -> Vec<u32> {
         vec![self.process.id()]
     }
 
-    /// False once it has ended by itself.
+    /// Returns false once the server has ended by itself.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// The last lines of what it printed.
+    /// Returns the last lines of the server's output.
     pub fn log_tail(&self) -> String {
         let mut text = Vec::new();
         let _ = File::open(&self.log).and_then(|mut file| file.read_to_end(&mut text));
@@ -157,7 +157,8 @@ impl Drop for Server {
     }
 }
 
-/// A stream answers, too, but does not end.
+/// Returns true if a `GET` of `/ready` is answered with 200. Only the status is read, because the body of a stream
+/// does not end.
 fn answers(address: SocketAddr) -> bool {
     let ask = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect_timeout(&address, LOOK_MAX)?;
@@ -174,12 +175,12 @@ fn accepts(address: &SocketAddr) -> bool {
     TcpStream::connect(address).is_ok()
 }
 
-/// A port of loopback that nobody uses now, for servers that cannot choose one themselves.
+/// Returns a loopback address with a port that is free now, for servers that cannot choose a port themselves.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-/// Does something on these CPUs: what is started there stays there.
+/// Runs a function on these CPUs. A process that it starts stays on them.
 fn on_cpus<T>(cpus: &[usize], act: impl FnOnce() -> T) -> anyhow::Result<T> {
     if cpus.is_empty() {
         return Ok(act());

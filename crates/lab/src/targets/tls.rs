@@ -1,4 +1,5 @@
-//! Targets over TLS: the same servers and the same clients, with a certificate of an authority that is made for the lab.
+//! Targets over TLS: the same servers and clients, with a certificate from a certificate authority that is created
+//! for the lab.
 
 use std::{
     fs,
@@ -23,17 +24,17 @@ use super::{
 };
 use crate::load::{Dialect, Secured as Session};
 
-/// What the certificate is for, wherever the server listens.
+/// Host name in the certificate, independent of the server's address.
 const NAME: &str = "localhost";
-/// Certificates that are older are made anew, long before they expire.
+/// Maximum age of a certificate. An older one is replaced, long before it expires.
 const KEPT: Duration = Duration::from_secs(200 * 86_400);
 
 /// A target that can serve TLS.
 pub trait Securable: Target {
-    /// Those of [`Target::transports`] that go over TCP.
+    /// Returns the transports of [`Target::transports`] that go over TCP.
     fn transports_over_tls(&self) -> &'static [Transport];
 
-    /// As [`Target::start`], with `cert.pem` and `key.pem` of this folder.
+    /// Starts the server like [`Target::start`], with `cert.pem` and `key.pem` of this folder.
     fn start_with_certificate(&self, folder: &Path, options: &Options) -> anyhow::Result<Server>;
 }
 
@@ -41,7 +42,7 @@ pub trait Securable: Target {
 pub struct Secured {
     name: &'static str,
     plain: &'static dyn Securable,
-    /// Whether its clients go on from their earlier sessions, or begin anew each time.
+    /// True if its clients resume their earlier TLS sessions; false for a full handshake each time.
     resumes: bool,
     client: OnceLock<Arc<ClientConfig>>,
 }
@@ -84,24 +85,24 @@ impl Target for Secured {
     }
 }
 
-/// Where they lie; made if they are not there.
+/// Returns the folder of the certificates. Creates them if they are missing or too old.
 fn certificates(options: &Options) -> anyhow::Result<PathBuf> {
     let folder = options.cache.join("tls");
     let made = fs::metadata(folder.join("cert.pem")).and_then(|file| file.modified());
     if made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age < KEPT)) {
         return Ok(folder);
     }
-    // Beside, so that nobody finds half of them.
+    // Create the certificates in a separate folder, so that other processes never see an incomplete set.
     fs::create_dir_all(&options.cache)?;
     let fresh = tempfile::tempdir_in(&options.cache)?;
-    // The target's own program may be another one.
+    // Use the default program: the target's own program may be a different one.
     install::run(
         Command::new(millrace::binary(&Options::default())?).args(["cert", "dev", "--dir"]).arg(fresh.path()),
     )?;
     let _ = fs::remove_dir_all(&folder);
     match fs::rename(fresh.path(), &folder) {
         Ok(()) => drop(fresh.keep()),
-        // Somebody else was faster.
+        // Another process has created the certificates first.
         Err(_) if folder.join("cert.pem").is_file() => {}
         Err(error) => return Err(error).with_context(|| format!("cannot create {}", folder.display())),
     }

@@ -1,4 +1,4 @@
-//! The connections of a thread: opened, read, opened again.
+//! The connections of a thread: opens, reads and reopens them.
 
 use std::{cmp::Reverse, net::SocketAddr};
 
@@ -13,9 +13,9 @@ use crate::load::{
     shared::Report,
 };
 
-/// Connections that are being opened at the same time by one thread. A listen queue holds 4,096.
+/// Maximum number of connections that one thread opens at the same time. A listen queue holds 4,096.
 pub(super) const OPENING_MAX: usize = 1024;
-/// A connection that cannot be opened so many times in a row is given up.
+/// Maximum number of retries in a row before a connection is given up.
 const FAILURES_MAX: u32 = 5;
 const AGAIN_NS: u64 = 100_000_000;
 
@@ -49,7 +49,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A timer has come: the next poll, or the next attempt to connect.
+    /// Handles an expired timer of a link: sends the next poll, or connects again.
     pub(super) fn wake(&mut self, index: usize, at: u64, now: u64) {
         let link = &mut self.links[index];
         if link.armed_ns != at {
@@ -79,13 +79,13 @@ impl Worker<'_> {
         let Some(socket) = &link.socket else { return };
         let room = if link.awaits_room { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
         let key = u64::from(link.generation) << 32 | index as u64;
-        // Edges: else the kernel would look at each socket again after it was read.
+        // Edge-triggered: otherwise the kernel would check each socket again after it was read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET | room;
-        // Cannot fail for a socket that was added and is open.
+        // `modify` cannot fail for an open socket that was added to epoll.
         let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(key), flags);
     }
 
-    /// Handles one event, and returns when that was: `before`, if it brought nothing.
+    /// Handles one event. Returns the time after the event, or `before` if it was ignored.
     pub(super) fn handle(&mut self, event: &epoll::Event, before: u64, scratch: &mut [u8]) -> u64 {
         let (index, generation) = (event.data.u64() as u32 as usize, (event.data.u64() >> 32) as u32);
         let link = &mut self.links[index];
@@ -106,7 +106,8 @@ impl Worker<'_> {
         if !flags.intersects(epoll::EventFlags::IN | ended) {
             return now;
         }
-        // What did not fill the buffer was all there is, but for an end, which brings no edge of its own if it has come already.
+        // A read that does not fill the buffer has emptied a TCP socket. The exception is a close by the server: if
+        // it has already arrived, it triggers no further edge, so reading goes on.
         loop {
             let Some((at, length)) = self.read(index, scratch) else { return now };
             now = at;
@@ -116,7 +117,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The kernel has connected, or not.
+    /// Handles the end of the connection attempt, successful or failed.
     fn opened(&mut self, index: usize, now: u64) -> u64 {
         let link = &mut self.links[index];
         let error = link.socket.as_ref().and_then(|socket| socket.take_error().transpose());
@@ -151,11 +152,12 @@ impl Worker<'_> {
         self.arm(index);
     }
 
-    /// Reads once, and returns when and how much; nothing if nothing was there, or the connection is no more.
+    /// Reads once and returns the time and the number of bytes. Returns `None` if no data was available or the
+    /// connection is closed.
     fn read(&mut self, index: usize, scratch: &mut [u8]) -> Option<(u64, usize)> {
         let link = &mut self.links[index];
         let received = link.receive(scratch);
-        // After the call: it is the time at which all of this has arrived and was read.
+        // Take the time after the call: at this time all these bytes have arrived and were read.
         let now = self.shared.clock.now_ns();
         let length = match received {
             Ok(None) => return None,
@@ -225,7 +227,7 @@ impl Worker<'_> {
         Some((now, length))
     }
 
-    /// From now on this link is a socket for datagrams.
+    /// Replaces the socket of this link with a UDP socket.
     fn turn(&mut self, index: usize, to: SocketAddr) -> std::io::Result<()> {
         let link = &mut self.links[index];
         link.turn(to)?;
@@ -235,7 +237,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The connection is no more. It is opened again, a little later each time.
+    /// Handles a broken connection: closes it and schedules a retry. The delay grows with each failure in a row.
     pub(super) fn broken(&mut self, index: usize, now: u64, why: String) {
         let link = &mut self.links[index];
         match link.state {
@@ -256,7 +258,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Everybody who receives is cut off and comes back at once.
+    /// Disconnects all subscribers and lets them reconnect at once.
     pub(super) fn storm(&mut self, now: u64) {
         self.storm_is_over = true;
         for index in 0..self.links.len() {

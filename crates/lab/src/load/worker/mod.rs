@@ -1,4 +1,4 @@
-//! One thread of the generator: its connections, one epoll, and whatever is due next.
+//! One thread of the generator: its connections, one epoll instance, and its timers.
 
 mod connections;
 mod publish;
@@ -23,15 +23,16 @@ use super::{
     shared::{Report, Shared, Stage},
 };
 
-/// Events that are handled before the clock is asked what is due: publications are not late because many receive.
+/// Number of events handled before the due work is checked again. Publications are then not late while many
+/// connections receive.
 const EVENTS_PER_LOOK: usize = 8;
-/// So many events at once, and the next ones are there without waiting.
+/// After a wait with at least this many events, the next wait asks epoll first, without sleeping.
 const BUSY_EVENTS: usize = 16;
 const NAP: Duration = Duration::from_millis(5);
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const READ_BYTES: usize = 256 * 1024;
 
-/// A link, and which connection of the whole generator it is.
+/// A link with its number among all connections of the generator.
 pub struct Assigned {
     pub link: Link,
     pub ordinal: usize,
@@ -46,7 +47,7 @@ pub struct Worker<'a> {
     epoll: OwnedFd,
     links: Vec<Link>,
     ordinals: Vec<usize>,
-    /// Of local stream `i` (`stream / threads`), its link.
+    /// Index of the publishing link for each local stream (`stream / threads`).
     publishers: Vec<u32>,
     probe: Option<u32>,
     books: Books<'a>,
@@ -61,12 +62,13 @@ pub struct Worker<'a> {
     storm_is_over: bool,
     connected_told: bool,
     published_told: bool,
-    /// Deliveries that make it complete, once all is published.
+    /// Number of deliveries at which this thread is drained. Set once all publications are sent.
     expected: Option<u64>,
     drained_told: bool,
     trouble_told: bool,
-    /// Closed loop: publications that are not waited for any more, and when something last arrived.
+    /// Closed loop: number of publications that are no longer expected to complete.
     written_off: u64,
+    /// Closed loop: number of complete publications, and the time when it last changed.
     moved: (u64, u64),
     closed_sent: u64,
     payload: Vec<u8>,
@@ -130,7 +132,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Until [`Stage::Stop`].
+    /// Runs the thread until [`Stage::Stop`].
     pub fn run(mut self) -> anyhow::Result<()> {
         let mut scratch = vec![0; READ_BYTES];
         let mut events = Vec::with_capacity(1024);
@@ -145,7 +147,7 @@ impl<'a> Worker<'a> {
                 continue;
             }
             let woken = self.now_ns();
-            // Before what has come is counted: it may belong to a stage that began meanwhile.
+            // Follow the stage before the events are counted: they may belong to a stage that began meanwhile.
             self.follow(woken);
             let mut now = woken;
             for (n, event) in events.iter().enumerate() {
@@ -159,8 +161,9 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// What has happened, or nothing after so long. `epoll_wait` counts in milliseconds, which would make publications late by one;
-    /// `ppoll` counts in nanoseconds. It is asked first, unless the last time has brought so much that more will be there already.
+    /// Waits for events for at most `wait_ns`. `epoll_wait` takes milliseconds, which would make publications up to 1
+    /// ms late; `ppoll` takes nanoseconds. So `ppoll` waits first. If the last wait returned many events, more are
+    /// probably ready, and epoll is asked at once.
     fn await_events(&self, wait_ns: u64, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
         let is_busy = events.len() >= BUSY_EVENTS;
         events.clear();
@@ -189,7 +192,7 @@ impl<'a> Worker<'a> {
         self.shared.clock.now_ns()
     }
 
-    /// Closes the books of a second and of a stage that are over.
+    /// Reports the figures of the second and of the stage when they are over.
     fn follow(&mut self, now: u64) {
         let stage = Stage::ALL[self.shared.stage.load(Acquire) as usize];
         let second = now / 1_000_000_000;
@@ -202,7 +205,7 @@ impl<'a> Worker<'a> {
         if stage == self.stage {
             return;
         }
-        // Several at once, if they are short.
+        // Several stages can end at once if they are short.
         while self.stage < stage {
             if self.stage == Stage::Test {
                 self.books.page.counts.lost = self.lost();
@@ -262,7 +265,7 @@ impl<'a> Worker<'a> {
         next
     }
 
-    /// Tells what has been reached, once each.
+    /// Reports each milestone of this thread once: connected, all published, drained.
     fn tell(&mut self) {
         if !self.connected_told && self.live == self.links.len() {
             self.connected_told = true;

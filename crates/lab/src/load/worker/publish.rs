@@ -1,11 +1,11 @@
-//! What is due is said.
+//! Publishes the messages whose scheduled time has come.
 
 use std::sync::atomic::Ordering::*;
 
 use super::Worker;
 use crate::load::{books::PROBE, link::State, payload::Stamp, plan::Rate};
 
-/// Bytes of publications that wait for one socket before the next one waits to be spoken.
+/// Maximum number of bytes queued for one socket. Above it, further publications are not encoded yet.
 const OUT_BYTES_MAX: usize = 256 * 1024;
 
 impl Worker<'_> {
@@ -28,7 +28,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Closed loop: keeps so many under way. What has not arrived after all patience is written off.
+    /// Publishes in a closed loop: keeps `in_flight` publications outstanding. If none completes within a quarter of
+    /// the patience, the outstanding ones are written off.
     fn publish_more(&mut self, in_flight: u64, start: u64, now: u64) {
         if self.index != 0 || now < start || now >= start + self.plan.test.as_nanos() as u64 {
             return;
@@ -48,12 +49,13 @@ impl Worker<'_> {
         }
     }
 
-    /// One more publication of this stream is due.
+    /// Schedules one more publication of this stream and sends it if possible.
     fn publish(&mut self, stream: u64, due: u64, now: u64) {
         let index = self.publishers[(stream / self.threads) as usize] as usize;
         let publisher = self.links[index].publisher.as_mut().expect("a publisher publishes");
         self.books.counts.scheduled += 1;
-        // So far behind that nobody will remember: the difference of `scheduled` and `sent` tells.
+        // The publisher is too far behind for the ledger, so the publication is skipped. It counts in `scheduled` but
+        // not in `sent`.
         if publisher.scheduled - publisher.sent >= self.shared.ledger.backlog_max() {
             return;
         }
@@ -62,7 +64,7 @@ impl Worker<'_> {
         self.speak(index, now);
     }
 
-    /// Says what is due and may be said.
+    /// Encodes and sends the scheduled publications of a connection, as far as it can take them.
     pub(super) fn speak(&mut self, index: usize, now: u64) {
         let link = &mut self.links[index];
         let Some(publisher) = &mut link.publisher else { return };
@@ -87,7 +89,8 @@ impl Worker<'_> {
     pub(super) fn flush(&mut self, index: usize, now: u64) {
         let link = &mut self.links[index];
         if let Some(publisher) = link.publisher.filter(|publisher| publisher.stream != PROBE) {
-            // Before the call: another thread may receive it before it returns.
+            // Record the send time before the system call: another thread may receive the message before the call
+            // returns.
             (publisher.sent..publisher.spoken)
                 .for_each(|sequence| self.shared.ledger.sent(publisher.stream, sequence, now));
         }

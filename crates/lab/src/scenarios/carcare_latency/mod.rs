@@ -1,4 +1,5 @@
-//! Two tables beside the runs: the first message apart from the others, and polling against what chance alone would give.
+//! Two tables beside the runs: the latency of the first message and of all, and the age of polled data against a
+//! uniform distribution.
 
 use crate::{
     histogram::Histogram,
@@ -7,7 +8,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 
-/// Of all runs of a target and transport together.
+/// Figures of all runs of one target and transport.
 struct Group<'a> {
     target: &'a str,
     transport: &'a str,
@@ -82,7 +83,8 @@ fn latency(groups: &[Group<'_>]) -> Table {
     }
 }
 
-/// Data that comes whenever it likes waits for the next poll between nothing and a whole interval, each as likely as the other.
+/// Compares the age of polled data with a uniform distribution. Data that arrives at a random time waits for the next
+/// poll between zero and a whole interval, with equal probability.
 fn polling(groups: &[Group<'_>], every_s: f64) -> Table {
     let polls = groups.iter().filter(|group| group.transport == Transport::Polling.name());
     let row = |group: &Group<'_>| {
@@ -136,7 +138,7 @@ pub fn mean_and_sd(of: &Histogram) -> (Option<f64>, Option<f64>) {
     (Some(mean), Some((squares / count).sqrt()))
 }
 
-/// The statistic of Kolmogorov and Smirnov: the largest difference between the two shares that are below any one value.
+/// Returns the Kolmogorov-Smirnov statistic: the largest difference between the two cumulative distributions.
 fn farthest_from_uniform(of: &Histogram, most_us: f64) -> f64 {
     let (all, mut below, mut farthest) = (of.count().max(1) as f64, 0.0, 0f64);
     for (us, times) in of.cells() {

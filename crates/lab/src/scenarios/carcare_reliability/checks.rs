@@ -1,4 +1,4 @@
-//! What is done to a connection, and what becomes of it.
+//! The checks: each disturbs a connection and measures the effect.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpStream},
@@ -14,31 +14,34 @@ use crate::{
 };
 
 const HOME: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
-/// Where a client comes from after a change of network.
+/// Source address of a client after a change of network.
 const ABROAD: Ipv4Addr = Ipv4Addr::new(127, 77, 0, 1);
-/// What arrives within this has arrived at once.
+/// Maximum time in which a message must arrive to count as immediate.
 const AT_ONCE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// So often in a row nobody was there.
+/// Number of consecutive presence requests without a subscriber after which the server has noticed the fault.
 const LOOKS_WITHOUT: u32 = 10;
 
-/// One row of the table.
+/// One row of the table: the result of a check with one transport.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
+    /// Name of the check.
     pub check: String,
     pub transport: String,
-    /// Millrace says that it holds; the other rows show what happens without what it does.
+    /// True if Millrace promises that this check passes. The other rows show what happens without the feature.
     pub promised: bool,
     pub passed: bool,
-    /// Seconds from when it went wrong to when each end knew; none if it did not.
+    /// Seconds from the fault until the client noticed; `None` if it did not. After a change of network: seconds
+    /// until the client has received all missed messages.
     pub client_s: Option<f64>,
+    /// Seconds from the fault until the server noticed; `None` if it did not.
     pub server_s: Option<f64>,
     pub stale: u64,
     pub lost: u64,
     pub again: u64,
 }
 
-/// Who is asked, and how.
+/// Server and transport that a check uses.
 #[derive(Clone, Copy)]
 pub struct Path {
     pub target: &'static dyn Target,
@@ -53,7 +56,8 @@ impl Path {
     }
 }
 
-/// Silence that is longer than the NAT remembers, then a message. `heartbeat`: what the server keeps to, and the client relies upon.
+/// Checks a silence that is longer than the NAT's idle timeout, followed by a message. `heartbeat`: heartbeat
+/// interval of the server, which the client also uses to detect a broken connection.
 pub fn nat(path: Path, idle: Duration, heartbeat: Option<Duration>) -> anyhow::Result<Row> {
     let name = match heartbeat {
         None => "NAT, no heartbeats".to_owned(),
@@ -71,7 +75,7 @@ pub fn nat(path: Path, idle: Duration, heartbeat: Option<Duration>) -> anyhow::R
     let start = Instant::now();
     let watch = |client: &Client| heartbeat.is_some_and(|every| client.last.elapsed() > every * 5 / 2);
     thread::scope(|scope| -> anyhow::Result<Row> {
-        // The server's view, from outside.
+        // Observe the server's view through its presence API.
         let server = scope.spawn(|| -> anyhow::Result<Option<f64>> {
             let mut without = 0;
             while start.elapsed() < window {
@@ -90,9 +94,10 @@ pub fn nat(path: Path, idle: Duration, heartbeat: Option<Duration>) -> anyhow::R
         client.run(window.saturating_sub(start.elapsed()), |client| !at_once && watch(client))?;
         let noticed = !client.is_connected() || watch(&client);
         let client_s = noticed.then(|| start.elapsed().as_secs_f64());
-        // A long poll ends with its answer, whether that arrives or not: nobody has noticed anything.
+        // The server ends a long poll with its response even if the response does not arrive. The end of the poll is
+        // no sign that the server has noticed the fault.
         let server_s = server.join().expect("it does not panic")?.filter(|_| path.transport != Transport::LongPolling);
-        // Noticed or not: whoever comes back must miss nothing.
+        // Whether the fault was noticed or not, a client that reconnects must not miss any message.
         if !at_once {
             client.connect(middlebox.address, HOME)?;
             client.run(AT_ONCE, |client| client.heard.len() == 2)?;
@@ -104,7 +109,7 @@ pub fn nat(path: Path, idle: Duration, heartbeat: Option<Duration>) -> anyhow::R
     })
 }
 
-/// The longest of these pauses between two messages after which the second one still arrives.
+/// Returns the longest of these pauses between two messages after which the second message still arrives.
 pub fn longest_pause(path: Path, idle: Duration, pauses: &[Duration]) -> anyhow::Result<Option<Duration>> {
     let middlebox = &Middlebox::start(path.server, Behaviour::Nat { idle })?;
     let survives = |pause: Duration| -> anyhow::Result<bool> {
@@ -130,7 +135,8 @@ pub fn longest_pause(path: Path, idle: Duration, pauses: &[Duration]) -> anyhow:
     })
 }
 
-/// The path vanishes among messages, and the client comes back from another address.
+/// Checks a change of network: the NAT forgets the connection between messages, and the client reconnects from
+/// another address.
 pub fn change_of_network(path: Path, messages: u64) -> anyhow::Result<Row> {
     let channel = format!("change/{}", path.transport);
     let middlebox = Middlebox::start(path.server, Behaviour::Nat { idle: Duration::MAX })?;
@@ -149,28 +155,29 @@ pub fn change_of_network(path: Path, messages: u64) -> anyhow::Result<Row> {
     client.run(AT_ONCE, |client| client.heard.len() as u64 == 3 * messages)?;
     let (lost, again) = client.lost_and_again(3 * messages);
     let (check, transport) = ("change of network".to_owned(), path.transport.to_string());
-    // A bare WebSocket carries no positions.
+    // A plain WebSocket carries no positions, so it cannot resume.
     let promised = path.transport != Transport::WebSocket;
     Ok(Row { check, transport, promised, passed: lost + again == 0, client_s, lost, again, ..Row::default() })
 }
 
-/// Whether a message arrives at once through a proxy that holds streams back.
+/// Checks whether a message arrives at once through a proxy that buffers streams.
 pub fn buffer(path: Path) -> anyhow::Result<Row> {
     let channel = format!("buffer/{}", path.transport);
     let middlebox = Middlebox::start(path.server, Behaviour::Buffer { bytes: 16 * 1024 })?;
     let mut client = path.client(&channel);
-    // A stream does not even begin.
+    // The proxy may hold back even the head of a stream.
     let begins = client.connect(middlebox.address, HOME).is_ok();
     publish(path.server, &channel, 0)?;
     client.run(AT_ONCE, |client| client.heard.len() == 1)?;
     let (lost, again) = client.lost_and_again(1);
     let (check, transport) = ("proxy that holds streams back".to_owned(), path.transport.to_string());
-    // Nothing helps a stream that is held back, but another transport.
+    // A stream behind such a proxy cannot work; the only remedy is another transport.
     let promised = !matches!(path.transport, Transport::Sse | Transport::Ndjson);
     Ok(Row { check, transport, promised, passed: begins && lost + again == 0, lost, again, ..Row::default() })
 }
 
-/// Polls through a cache: with nothing new, then with something. `busting`: the URL carries a value of its own, too.
+/// Polls through a cache that ignores headers, with and without new messages. `busting`: the URL also carries a
+/// unique value.
 pub fn cache(path: Path, wait: &str, busting: bool, rounds: u64) -> anyhow::Result<Row> {
     let kind = if wait.is_empty() { "polling" } else { "long-polling" };
     let channel = format!("cache/{kind}/{busting}");
@@ -187,7 +194,7 @@ pub fn cache(path: Path, wait: &str, busting: bool, rounds: u64) -> anyhow::Resu
     let (mut position, _) = poll("now", "")?;
     let mut stale = 0;
     for n in 0..rounds {
-        // Every second time somebody has asked before, and heard that there is nothing.
+        // In every second round, an earlier poll with the same position has already received an empty response.
         if n % 2 == 1 {
             poll(&position, wait)?;
         }

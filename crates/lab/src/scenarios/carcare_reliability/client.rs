@@ -1,4 +1,5 @@
-//! A client as applications have it: it hears, gives a connection up, and comes back with its position from another address.
+//! A client like that of an application: it receives messages, drops a connection, and resumes at its position from
+//! another address.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -26,9 +27,9 @@ pub struct Client {
     partial: Vec<u8>,
     out: Vec<u8>,
     is_ready: bool,
-    /// Numbers of messages, as they came.
+    /// Numbers of the received messages, in order of arrival.
     pub heard: Vec<u64>,
-    /// When anything came: messages, heartbeats.
+    /// Time of the last received bytes, whether messages or heartbeats.
     pub last: Instant,
 }
 
@@ -47,7 +48,8 @@ impl Client {
         }
     }
 
-    /// Connects from this address, again if need be, and waits until it will hear what is published.
+    /// Connects from this source address, replacing an earlier connection. Waits until the client receives new
+    /// publications.
     pub fn connect(&mut self, address: SocketAddr, source: Ipv4Addr) -> anyhow::Result<()> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.bind(&SocketAddr::from((source, 0)).into())?;
@@ -67,7 +69,7 @@ impl Client {
         self.socket.is_some()
     }
 
-    /// Hears for so long, or until `done`, or until the connection ends.
+    /// Receives messages for the given duration, until `done`, or until the connection ends.
     pub fn run(&mut self, lasts: Duration, done: impl Fn(&Client) -> bool) -> anyhow::Result<()> {
         let start = Instant::now();
         let mut bytes = [0; 16 * 1024];
@@ -100,7 +102,7 @@ impl Client {
         Ok(())
     }
 
-    /// How many of the first `published` messages never came, and how many came again.
+    /// Returns how many of the first `published` messages are missing, and how many messages arrived more than once.
     pub fn lost_and_again(&self, published: u64) -> (u64, u64) {
         let mut once = self.heard.clone();
         once.sort_unstable();
@@ -109,7 +111,9 @@ impl Client {
     }
 }
 
-/// Publishes message `n`, past all middleboxes. Errors: the server refuses.
+/// Publishes message `n` directly to the server, without a middlebox.
+///
+/// Errors: the server refuses the message.
 pub fn publish(server: SocketAddr, channel: &str, n: u64) -> anyhow::Result<()> {
     let (mut payload, mut out) = (Vec::new(), Vec::new());
     Stamp { stream: 0, sequence: n, due_ns: 0 }.write(BYTES, &mut payload);
@@ -117,7 +121,7 @@ pub fn publish(server: SocketAddr, channel: &str, n: u64) -> anyhow::Result<()> 
     ask(&mut TcpStream::connect(server)?, &out).map(drop)
 }
 
-/// Open subscriptions of a channel, as the server sees it.
+/// Returns the number of open subscriptions of a channel, as the server counts them.
 pub fn presence(server: SocketAddr, channel: &str) -> anyhow::Result<u64> {
     let mut out = Vec::new();
     get(&format!("/v1/presence/{channel}"), "", &mut out);
@@ -126,7 +130,9 @@ pub fn presence(server: SocketAddr, channel: &str) -> anyhow::Result<u64> {
     answer["count"].as_u64().context("no count")
 }
 
-/// A request, and its answer's position and body. Errors: no success.
+/// Sends a request and returns the position and the body of its response.
+///
+/// Errors: the connection fails, or the status is not a success.
 pub fn ask(stream: &mut TcpStream, request: &[u8]) -> anyhow::Result<(String, Vec<u8>)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(request)?;

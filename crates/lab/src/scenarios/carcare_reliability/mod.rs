@@ -1,6 +1,8 @@
-//! What Somogyi saw networks do, in scaled time: connections that are forgotten, caches that ignore headers, a change of network (row S-06).
+//! The network faults that Somogyi observed, in scaled time: forgotten connections, caches that ignore headers, and a
+//! change of network (row S-06).
 //!
-//! One table: what was done, by which transport, whether all arrived at once, when each end noticed, and what was stale, lost or heard again.
+//! The result is one table. It shows each check by transport: whether all messages arrived at once, when each end
+//! noticed the fault, and the number of stale, lost and duplicate messages.
 
 mod checks;
 mod client;
@@ -21,17 +23,17 @@ use crate::{
 
 use checks::{Path, Row};
 
-/// In the list of scenarios.
+/// Entry in the list of scenarios.
 pub struct CarcareReliability;
 
 const TABLE: &str = "reliability";
-/// Rounds of polls through a cache.
+/// Number of rounds of polls through a cache.
 const ROUNDS: u64 = 6;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Choice {
-    /// Millrace alone: it resumes by positions.
+    /// Only Millrace is possible: the checks need to resume by position.
     targets: Vec<String>,
     transports: Vec<Transport>,
     #[serde(with = "humantime_serde")]
@@ -46,7 +48,7 @@ impl Choice {
         ensure!(!choice.transports.is_empty(), "transports: one at least");
         Transport::check_over_tcp(&choice.transports)?;
         ensure!((1..=1000).contains(&choice.messages), "messages: 1 to 1,000");
-        // Millrace looks once a second who needs a heartbeat.
+        // Millrace checks only once a second which connections need a heartbeat.
         let lasts = Duration::from_secs(4)..=Duration::from_secs(60);
         ensure!(lasts.contains(&choice.nat_idle), "nat_idle: 4s to 60s");
         Ok(choice)
@@ -70,7 +72,7 @@ impl Experiment for CarcareReliability {
         let options = bench.options("millrace", &[]);
         let (mut rows, idle) = (Vec::new(), choice.nat_idle);
         bench.go_on()?;
-        // They mostly wait, so they may do so at the same time.
+        // The checks mostly wait, so they run at the same time.
         thread::scope(|scope| -> anyhow::Result<()> {
             let nat = |heartbeat| with_server(&options, heartbeat, &choice, |path| checks::nat(path, idle, heartbeat));
             let heartbeats = [None, Some(idle / 2), Some(idle * 3 / 2)];
@@ -100,7 +102,7 @@ impl Experiment for CarcareReliability {
     }
 }
 
-/// By all transports at the same time, on a server of their own.
+/// Runs a check with all transports at the same time, on one new server.
 fn with_server(
     options: &Options,
     heartbeat: Option<Duration>,
@@ -117,7 +119,7 @@ fn with_server(
     })
 }
 
-/// None: as silent as it can be.
+/// Starts Millrace. Without `heartbeat`, the server sends as few heartbeats as possible.
 fn start(options: &Options, heartbeat: Option<Duration>) -> anyhow::Result<Server> {
     let ms = |name: &str, lasts: Duration| ["--set".to_owned(), format!("limits.{name}={}ms", lasts.as_millis())];
     let arguments = match heartbeat {

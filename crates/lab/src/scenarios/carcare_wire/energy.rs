@@ -1,4 +1,4 @@
-//! The bill's joules: a day of one client on each radio, by transport and heartbeat.
+//! Energy part of the bill: joules per day of one client on each radio, by transport and heartbeat interval.
 
 use crate::{
     energy::{
@@ -10,11 +10,13 @@ use crate::{
     wire::{Bill, EnergyLine, Side, Unit},
 };
 
-/// Seconds: Millrace's own, Somogyi's (5 min), below the shortest that he saw an LTE network forget (8 min), and half an hour.
+/// Heartbeat intervals in seconds. 25 is Millrace's default and 300 is Somogyi's. 450 is below the shortest time
+/// after which he saw an LTE network forget a connection (8 min).
 const HEARTBEATS_S: [f64; 5] = [25.0, 60.0, 300.0, 450.0, 1800.0];
 const HOLD_S: f64 = 30.0;
 const POLLS_S: [f64; 2] = [5.0, 60.0];
-/// Karadogan's phone without what he measured (ERRATA E-K13, value KV31): screen and profiler on.
+/// Power of Karadogan's phone without the part that he measured (ERRATA E-K13, value KV31); screen and profiler are
+/// on.
 const REST_OF_THE_PHONE_W: f64 = 1.195;
 
 const DAYS: [(&str, Drive); 2] = [
@@ -65,7 +67,8 @@ pub fn add(bill: &mut Bill, radios: &Radios, battery_wh: f64) {
     bill.notes.push(format!("Percent of a battery of {battery_wh} Wh, by the radio alone."));
 }
 
-/// By which intervals each transport is compared. Polls are no rarer than messages, so that each answer carries one at most.
+/// Returns the intervals with which each transport is compared. The poll interval is at most the message interval, so
+/// that each response carries at most one message.
 fn ways(drive: Drive) -> Vec<(Transport, Way, f64)> {
     let mut ways = Vec::new();
     for transport in Transport::OVER_TCP.iter().copied() {

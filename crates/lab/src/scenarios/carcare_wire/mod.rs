@@ -1,7 +1,9 @@
-//! What CarCare costs: bytes per message, request and connection on every transport, the day of a car and its phone's energy.
+//! The cost of CarCare: bytes per message, request and connection on every transport, a car's day, and the energy of
+//! its phone.
 //!
-//! Somogyi's tables 5 to 7, 10 and 12 to 14, Thorsen's and Muller's overheads (rows S-04, S-05, T-08, M-09), printed and corrected, beside
-//! what Millrace sends. Nothing lasts as long as it did: silence is measured on a server with short heartbeats, and a day is added up.
+//! Reproduces Somogyi's tables 5 to 7, 10 and 12 to 14, and Thorsen's and Muller's overheads (rows S-04, S-05, T-08,
+//! M-09). Shows the printed and the corrected figures beside Millrace's. The measurement is shorter than in the
+//! theses: silence is measured on a server with short heartbeats, and a day is calculated from the measured parts.
 
 mod energy;
 mod published;
@@ -27,7 +29,7 @@ use crate::{
     },
 };
 
-/// In the list of scenarios.
+/// Entry in the list of scenarios.
 pub struct CarcareWire;
 
 impl Experiment for CarcareWire {
@@ -36,7 +38,7 @@ impl Experiment for CarcareWire {
     }
 
     fn estimate_s(&self, parameters: &toml::Table) -> f64 {
-        // Messages one after the other, twice, then three heartbeats of two to three seconds.
+        // The messages are sent one after the other, twice. Then follow three heartbeats of two to three seconds.
         Choice::read(parameters).map_or(0.0, |choice| 20.0 + 0.7 * choice.messages as f64)
     }
 
@@ -62,29 +64,31 @@ impl Experiment for CarcareWire {
 
 const TARGET: &str = "millrace";
 const SECURED: &str = "millrace-tls";
-/// An answer that takes longer than an ACK may be delayed (40 ms) is preceded by that ACK: on a machine that others use, it happens.
+/// Maximum number of measurements. If a response takes longer than the delayed-ACK timeout (40 ms), a separate ACK
+/// precedes it. This happens on a busy machine.
 const TRIES: usize = 3;
-/// With any head and envelope below 1,448 bytes. How many ACKs several segments get depends on when they come.
+/// Maximum message size: with any head and envelope it stays below 1,448 bytes. For several segments, the number of
+/// ACKs depends on their timing.
 const BYTES_MAX: usize = 1000;
 
-/// What may be chosen: the parameters of `scenario.toml`.
+/// The parameters of `scenario.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
-    /// Millrace alone: the model knows its envelopes.
+    /// Only Millrace is possible: the model knows its envelopes.
     pub targets: Vec<String>,
     pub transports: Vec<Transport>,
     /// Messages per transport; each takes a third of a second.
     pub messages: u64,
-    /// Of a message.
+    /// Message size in bytes.
     pub bytes: usize,
-    /// A file instead of `energy/radios.toml`; empty: that.
+    /// A file that replaces `energy/radios.toml`. Empty: the built-in file.
     pub radios: String,
     pub battery_wh: f64,
 }
 
 impl Choice {
-    /// Errors: what is not known, and what cannot be.
+    /// Errors: an unknown parameter, or a value out of range.
     pub fn read(parameters: &toml::Table) -> anyhow::Result<Choice> {
         let choice: Choice = parameters.clone().try_into()?;
         ensure!(choice.targets == [TARGET], "targets: {TARGET} alone, whose envelopes the model knows");
@@ -102,9 +106,11 @@ impl Choice {
     }
 }
 
-/// Measures, and adds up. As root on a cable of our own, with a capture beside; where that is not allowed on loopback, which the bill says. Lasts 20 seconds, and a third of one per message.
+/// Measures the traffic and calculates the bill. As root, the traffic goes over a virtual Ethernet pair of its own,
+/// and a packet capture checks it. Otherwise the traffic goes over loopback without a capture, which the bill notes.
+/// Takes 20 seconds, plus a third of a second per message.
 ///
-/// Errors: Millrace does not start or does not keep its protocol; the radios' file is bad.
+/// Errors: Millrace does not start or violates its protocol; the radios file is invalid.
 pub fn run(choice: &Choice, options: &Options) -> anyhow::Result<Bill> {
     let radios = Radios::load(choice.radios())?;
     let (mut bill, batch, handshakes) = bytes(choice, options)?;
@@ -122,7 +128,7 @@ const NOTES: [&str; 5] = [
     "Radios are handsets and networks of 2010 to 2013: what they say about intervals lasts longer than their joules. Your own: --set radios=FILE.",
 ];
 
-/// All lines, what they went over, Muller's batch, and the bytes of a TLS handshake.
+/// Returns the bill with all lines and their path, Muller's batch, and the bytes of a TLS handshake.
 fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch, Option<f64>)> {
     let target = find(TARGET)?;
     let plan = Plan { messages: choice.messages, payload_bytes: choice.bytes, ..Plan::default() };
@@ -173,14 +179,14 @@ fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch, Opt
     Ok((bill, batch, handshake))
 }
 
-/// One that keeps quiet while messages are counted, one that beats often, and one that is quiet and speaks TLS.
+/// Three servers: one without heartbeats while messages are counted, one with frequent heartbeats, and one with TLS.
 struct Servers {
     quiet: Server,
     beating: Server,
     secured: Server,
 }
 
-/// What one of them has shown, and the plan that it was measured by.
+/// Measurement of one transport on one server, with its plan.
 struct One {
     measured: Measured,
     plan: Plan,
@@ -192,7 +198,7 @@ impl Servers {
         let start = |target: &dyn Target, settings: &[&str]| {
             let mut options = options.clone();
             let listen = format!("server.listen={host}:0");
-            // Nobody else is in its network.
+            // The network has no other clients.
             let waived = ["server.insecure_no_tls=true", "server.insecure_no_auth=true"];
             for setting in settings.iter().copied().chain([&listen[..]]).chain(waived) {
                 options.arguments.extend(["--set".to_owned(), setting.to_owned()]);
@@ -217,7 +223,8 @@ impl Servers {
     }
 }
 
-/// Everything but the silence is the quiet server's; in the order of transports, and those over TLS after them.
+/// Returns the lines in the order of transports, then those over TLS. The lines of silence come from the server with
+/// frequent heartbeats, all others from the quiet server.
 fn lines(measured: &[One], secured: &[One]) -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for One { measured, plan, .. } in measured {
@@ -234,7 +241,8 @@ fn lines(measured: &[One], secured: &[One]) -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// What an opening WebSocket takes more over TLS, as Somogyi counted: with the headers of segments, without pure ACKs.
+/// Returns the bytes that opening a WebSocket takes in addition over TLS. Counts like Somogyi: with segment headers,
+/// without pure ACKs.
 fn handshake_bytes(measured: &[One], secured: &[One], header_bytes: u64) -> Option<f64> {
     let opening = |all: &[One]| {
         let one = all.iter().find(|one| one.measured.transport == Transport::WebSocket && one.plan.messages > 0)?;
@@ -247,7 +255,8 @@ fn handshake_bytes(measured: &[One], secured: &[One], header_bytes: u64) -> Opti
     Some(opening(secured)? - opening(measured)?)
 }
 
-/// Bytes of our connections, which are all still open, as the capture saw them and as the kernel has counted them.
+/// Returns the bytes of our connections as captured and as counted by the kernel. All these connections must still be
+/// open.
 fn audit(measured: &[One], flows: &BTreeMap<Flow, Seen>) -> anyhow::Result<(u64, u64)> {
     let (mut captured, mut counted) = (0, 0);
     for tap in measured.iter().flat_map(|one| [&one.measured.subscriber, &one.measured.publisher]) {

@@ -1,4 +1,5 @@
-//! The figures of the theses beside ours: printed, corrected where the printed one does not follow from its own parts (ERRATA), and Millrace's.
+//! The figures of the theses beside ours: the printed one, the corrected one if the printed one does not follow from
+//! its own parts (ERRATA), and Millrace's.
 
 use crate::wire::{
     Bill, Both, Bytes, Published, Side, Unit,
@@ -6,22 +7,24 @@ use crate::wire::{
     model::{MASK_BYTES, SECURED, frame_header},
 };
 
-/// Destination, source, type. What the theses' captures show; they lack the checksum.
+/// Ethernet header: destination, source and type. The captures of the theses show these fields but not the checksum.
 pub const ETHERNET_BYTES: u64 = 14;
 const IP_TCP_BYTES: f64 = 40.0;
 const KIB: f64 = 1024.0;
 
-/// Somogyi's day and ten minutes: polls every 4 s, requests held for 30 s, 700 messages 5 s apart, a ping every 5 minutes.
+/// Parameters of Somogyi's day and ten minutes: polls every 4 s, requests held for 30 s, 700 messages at intervals of
+/// 5 s, a ping every 5 minutes.
 const DAY_S: f64 = 86_400.0;
 const POLL_S: f64 = 4.0;
 const HOLD_S: f64 = 30.0;
 const MESSAGES: f64 = 700.0;
 const MESSAGE_S: f64 = 5.0;
 const PING_S: f64 = 300.0;
-/// Ours, unless told otherwise.
+/// Default heartbeat interval of Millrace in seconds.
 const HEARTBEAT_S: f64 = 25.0;
 
-/// His captured sizes (section 4.1, tables 5, 6 and 14): Ethernet, IP and TCP included, pure ACKs not.
+/// Message sizes that Somogyi captured (section 4.1, tables 5, 6 and 14), with Ethernet, IP and TCP headers, without
+/// pure ACKs.
 const POLL_REQUEST: f64 = 285.0;
 const HOLD_REQUEST: f64 = 263.0;
 const ANSWER: f64 = 366.0;
@@ -31,7 +34,7 @@ const WS_MESSAGE: f64 = 192.0;
 const WS_PING: f64 = 60.0;
 const WS_CLOSE: f64 = 184.0;
 
-/// `handshake`: bytes of a TLS handshake, if there was one.
+/// Returns the rows of all theses. `handshake`: bytes of a TLS handshake, if one was measured.
 pub fn all(bill: &Bill, batch: Batch, handshake: Option<f64>) -> Vec<Published> {
     let mut rows = sizes(bill);
     rows.extend(ten_minutes(bill));
@@ -69,7 +72,7 @@ fn unit<'a>(bill: &'a Bill, transport: &str, unit: Unit) -> Option<&'a Both> {
     bill.line(transport, Side::Deliver, unit).map(|line| &line.measured)
 }
 
-/// As Somogyi counted: with Ethernet, without packets that carry nothing.
+/// Returns the bytes as Somogyi counted them: with Ethernet headers, without packets that carry no data.
 fn captured(bytes: &Bytes, header_bytes: u64) -> f64 {
     let segments = bytes.headers / header_bytes.max(1) as f64;
     bytes.payload + bytes.framing + bytes.tls + bytes.headers + segments * ETHERNET_BYTES as f64
@@ -148,7 +151,7 @@ fn tls(bill: &Bill, handshake: Option<f64>) -> Vec<Published> {
     ]
 }
 
-/// Requests, answers with a message, and answers without, of a day.
+/// Number of requests, of responses with a message, and of empty responses per day.
 struct Polls {
     requests: f64,
     answers: f64,
@@ -164,7 +167,7 @@ impl Polls {
 fn day(bill: &Bill) -> Vec<Published> {
     let table = Table("somogyi", "24 hours, 700 messages (Somogyi, tables 12 to 14)");
     let header = bill.path.header_bytes;
-    // Ours: as he counted, and all packets (IP).
+    // Millrace's figures: counted like Somogyi's, and with all IP packets.
     let as_he = |both: &Both| captured(&both.sum(), header);
     let sum = |transport: &str, count: &dyn Fn(&Both) -> f64, silences: f64, opens: bool| {
         let of = |kind| unit(bill, transport, kind).map(count);
@@ -178,7 +181,7 @@ fn day(bill: &Bill) -> Vec<Published> {
     let hold = Polls { requests: MESSAGES + held, answers: MESSAGES, empty: held };
     let pings = DAY_S / PING_S;
     let websocket = (UPGRADE[0] + UPGRADE[1] + WS_CLOSE + MESSAGES * WS_MESSAGE + pings * 2.0 * WS_PING) / KIB;
-    // Ours beat at other times, and streams only when nothing was sent.
+    // Our transports send heartbeats at other times; streams send them only when no message was sent.
     let quiet = |heartbeat_s: f64| ((DAY_S - MESSAGE_S * MESSAGES) / heartbeat_s).floor();
     let row = |item: &str, printed, corrected, ours| table.row(item, "KiB", printed, corrected, ours);
     let right = |value: f64| Some(value);
@@ -228,14 +231,14 @@ fn day(bill: &Bill) -> Vec<Published> {
     rows
 }
 
-/// Bytes above TCP for an update of 58 bytes.
+/// Size of the update in Thorsen's comparison of bytes above TCP.
 const UPDATE: f64 = 58.0;
 
 fn thorsen(bill: &Bill) -> Vec<Published> {
     let table = Table("thorsen", "An update of 58 bytes, above TCP (Thorsen, section 2.7.3)");
     let ours = |transport: &str| Some(unit(bill, transport, Unit::Message)?.sum().framing + UPDATE);
     let frame = (frame_header(UPDATE as u64) + UPDATE as u64) as f64;
-    // A longer message has a longer frame header.
+    // The measured message is longer, so its frame header may be longer too.
     let websocket =
         ours("websocket").map(|bytes| bytes - (frame_header(bill.payload_bytes) - frame_header(UPDATE as u64)) as f64);
     let row = |item: &str, printed, corrected, ours| table.row(item, "B", Some(printed), Some(corrected), ours);
@@ -248,7 +251,7 @@ fn thorsen(bill: &Bill) -> Vec<Published> {
     ]
 }
 
-/// Muller's example.
+/// Number and size of the messages in Muller's example.
 pub const BATCH_MESSAGES: u64 = 8;
 pub const BATCH_BYTES: usize = 13;
 
@@ -268,7 +271,7 @@ fn muller(ours: Batch, header_bytes: u64) -> Vec<Published> {
     }
     let table = Table("muller", "Eight messages of 13 bytes, with Ethernet (Muller, figures 1.6 and 1.7)");
     let packet = ETHERNET_BYTES as f64 + IP_TCP_BYTES;
-    // TLS 1.2 with AES-GCM: header, nonce, tag.
+    // Overhead of a TLS 1.2 record with AES-GCM: header, nonce, tag.
     let record = 5.0 + 8.0 + 16.0;
     let (times, payload) = (BATCH_MESSAGES as f64, BATCH_BYTES as u64);
     let each = |mask: u64| (payload + frame_header(payload) + mask) as f64;
@@ -313,7 +316,7 @@ mod tests {
             let found = corrected(&rows, "tables 12 to 14", item);
             assert!((found - by_hand).abs() < 0.006, "{item}: {found}");
         }
-        // And the slips are what led to the printed ones.
+        // The mistakes reproduce the printed figures.
         let polling = Polls { requests: 21_600.0, answers: 700.0, empty: 20_900.0 };
         assert!((polling.kib(HOLD_REQUEST, ANSWER, EMPTY) - 10_002.34).abs() < 0.02);
         let hold = Polls { requests: 746.0, answers: 700.0, empty: 46.0 };

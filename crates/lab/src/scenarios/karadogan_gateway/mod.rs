@@ -1,11 +1,12 @@
-//! What Karadogan's phone did in its browser, done by `millrace gateway` (rows K-10 to K-12, K-16): forwarding between data channels, gathering
-//! many messages into one, splitting one into many, both.
+//! The tasks of the browser on Karadogan's phone, done by `millrace gateway` (rows K-10 to K-12, K-16): forwarding
+//! between data channels, gathering many messages into one, splitting one into many, and both at once.
 //!
-//! A table per part for delays, one for the CPU, one for bytes where he has them; his figures beside ours.
+//! Each part has a table of delays, one of CPU usage, and one of bytes if the thesis has such figures. The thesis's
+//! figures stand beside ours.
 //!
 //! - this file: parameters, one gateway per part
-//! - [`traffic`]: who sends what, step by step
-//! - [`tables`]: his figures and ours
+//! - [`traffic`]: peers and messages, step by step
+//! - [`tables`]: figures of the thesis and ours
 
 mod tables;
 mod traffic;
@@ -29,19 +30,19 @@ use crate::{
 
 use traffic::{BYTES_MIN, Plan, Step, Traffic};
 
-/// In the list of scenarios.
+/// Entry in the list of scenarios.
 pub struct KaradoganGateway;
 
-/// Native peers on one machine, each with a socket.
+/// Maximum number of native peers on one machine, each with a socket.
 const PEERS_MAX: usize = 1000;
-/// What joining, and the first bytes of a step, take.
+/// Estimated time for joining and for the start of a step, in seconds.
 const STEP_S: f64 = 1.2;
 const CPU_SAMPLES_MIN: u32 = 5;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Choice {
-    /// Millrace alone: no other has a gateway.
+    /// Only Millrace is possible: no other target has a gateway.
     targets: Vec<String>,
     mode: Mode,
     peers: Vec<usize>,
@@ -73,7 +74,7 @@ impl Mode {
         }
     }
 
-    /// Whether messages wait for a window; the gateway refuses one in other modes.
+    /// Returns true if messages wait for a window. In other modes, the gateway refuses a window.
     fn gathers(self) -> bool {
         matches!(self, Mode::Multiplex | Mode::Both)
     }
@@ -145,7 +146,7 @@ impl Experiment for KaradoganGateway {
     }
 }
 
-/// All steps, by a thread on CPUs of its own.
+/// Runs all steps in a thread with its own CPUs.
 fn load(
     plan: Plan,
     choice: &Choice,
@@ -169,7 +170,7 @@ fn load(
     })
 }
 
-/// CPU of the gateway in percent of one core, of each interval of a step.
+/// Returns the CPU usage of the gateway in percent of one core, for each sampling interval of a step.
 fn cpu_percent(series: &Series, step: &Step) -> Vec<f64> {
     let of_step = |at_s: f64| (step.from_s..=step.to_s).contains(&at_s);
     let samples: Vec<(f64, f64)> = series

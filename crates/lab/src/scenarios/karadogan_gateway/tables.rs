@@ -1,4 +1,4 @@
-//! His figures and ours, side by side.
+//! Tables with the figures of the thesis and ours side by side.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::{
     scenarios::carcare_latency::mean_and_sd,
 };
 
-/// His, by peers: the columns of a file of `crates/lab/data`.
+/// Figures of the thesis by number of peers: the columns of a file in `crates/lab/data`.
 struct His(Vec<Vec<f64>>);
 
 macro_rules! his {
@@ -26,7 +26,7 @@ impl His {
         His(reader.deserialize().map(|row| row.expect("every cell holds a number")).collect())
     }
 
-    /// A column beside that of the peers, from 1.
+    /// Returns a cell of the row for `peers`. Column 0 is the number of peers, so `column` counts from 1.
     fn at(&self, peers: usize, column: usize) -> Value {
         let row = self.0.iter().find(|row| row[0] == peers as f64);
         row.map_or(Value::Null, |row| json!(row[column]))
@@ -42,7 +42,7 @@ pub fn delay_name(mode: Mode) -> &'static str {
     }
 }
 
-/// `judges`: whether what falls short makes the whole fail.
+/// Returns the tables of a mode. `judges`: true if a missed limit makes the whole recording fail.
 pub fn tables(mode: Mode, steps: &[Step], series: &Series, judges: bool) -> Vec<Table> {
     let cpu = |title: &str, his: Option<(His, His)>| cpu(mode, title, his, steps, series);
     let mut tables = match mode {
@@ -257,7 +257,7 @@ fn cpu(mode: Mode, title: &str, his: Option<(His, His)>, steps: &[Step], series:
     table(&format!("{}-cpu", mode.name()), title, &columns, steps.iter().map(row).collect(), &notes)
 }
 
-/// What docs/theses.md asks for.
+/// Returns the table of the checks that docs/theses.md requires.
 fn promises(mode: Mode, steps: &[Step], judges: bool) -> Table {
     let mean_ms = |histogram: &Histogram| histogram.mean_us().map(|us| us / 1000.0);
     let (mut delay, mut beyond) = (None, None);
@@ -292,7 +292,7 @@ fn promises(mode: Mode, steps: &[Step], judges: bool) -> Table {
     )
 }
 
-/// One line for people.
+/// Returns a one-line summary for the console.
 pub fn say(mode: Mode, step: &Step, cpu: &[f64]) -> String {
     let of = |histogram: &Histogram| {
         let ms = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{:.2}", us / 1000.0));
@@ -313,7 +313,7 @@ pub fn say(mode: Mode, step: &Step, cpu: &[f64]) -> String {
     )
 }
 
-/// Mean, deviation, median and p99, ms.
+/// Returns mean, standard deviation, median and p99 in milliseconds.
 fn figures(of: &Histogram) -> [Value; 4] {
     let ms = |us: Option<f64>| us.map_or(Value::Null, |us| json!(round(us / 1000.0)));
     let (mean, sd) = mean_and_sd(of);
@@ -329,7 +329,7 @@ fn counts(step: &Step) -> Vec<Value> {
     vec![json!(step.sent), json!(step.came), figures(&step.late)[3].clone()]
 }
 
-/// Mean, deviation and median.
+/// Returns mean, standard deviation and median.
 fn spread(of: &[f64]) -> [Value; 3] {
     if of.is_empty() {
         return [Value::Null, Value::Null, Value::Null];
@@ -367,7 +367,7 @@ mod tests {
         step
     }
 
-    /// The values as the thesis prints them.
+    /// Compares with the values that the thesis prints.
     #[test]
     fn his_figures_stand_beside_ours() {
         let series = Series::default();

@@ -1,4 +1,4 @@
-//! Who sends what to whom, step by step, and what came of it.
+//! Peers, message flows and schedule of each step, and the figures of the step.
 
 use std::{
     cmp::Reverse,
@@ -18,9 +18,9 @@ use crate::{
     scenarios::crowd::{Crowd, Native},
 };
 
-/// For the handshakes of a step, and for what is late.
+/// Maximum time for the handshakes of a step, and for outstanding messages.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Of `flow number due`, before a message is filled up.
+/// Length of `flow number due`, before a message is padded.
 pub const BYTES_MIN: usize = 5 + 1 + 8 + 1 + 12;
 
 #[derive(Clone, Copy, Debug)]
@@ -33,27 +33,29 @@ pub struct Plan {
     pub fan_out: usize,
 }
 
-/// What came of one step.
+/// Result of one step.
 #[derive(Default)]
 pub struct Step {
     pub peers: usize,
-    /// From the clock of the load.
+    /// Start and end of the measurement, in seconds on the clock of the load.
     pub from_s: f64,
     pub to_s: f64,
-    /// From when a message was due until it came, of those that go as they are, and of the parts of split bundles.
+    /// Time from the due time of a message to its arrival, for forwarded messages and for the parts of split bundles.
     pub delay: Histogram,
-    /// The same of those that were gathered, with what they waited.
+    /// The same for gathered messages, including their wait for the window.
     pub gathered: Histogram,
-    /// From the first message of a bundle, less the window: what gathering takes beside waiting.
+    /// Time from the due time of the first message of a bundle to the bundle's arrival, minus the window. This is the
+    /// overhead of gathering.
     pub beyond: Histogram,
-    /// Delay, or what gathering takes, while the newcomers of this step joined.
+    /// Delay, or overhead of gathering, while the new peers of this step joined.
     pub joining: Histogram,
-    /// From when a message was due until it was sent.
+    /// Time from the due time of a message until it was sent.
     pub late: Histogram,
     pub sent: u64,
     pub came: u64,
-    /// Bytes per second at the level of IP: of all datagrams to the gateway of those that send, from it to those that receive.
+    /// Bytes per second at IP level, in all datagrams from the sending peers to the gateway.
     pub received_bytes_per_s: f64,
+    /// Bytes per second at IP level, in all datagrams from the gateway to the receiving peers.
     pub sent_bytes_per_s: f64,
 }
 
@@ -64,17 +66,17 @@ enum Role {
     SendsAndReceives,
 }
 
-/// A stream of messages with numbers of its own.
+/// A stream of messages with its own sequence numbers.
 struct Flow {
     next: u64,
     is_gathered: bool,
 }
 
-/// Something that sends once per period.
+/// Source that sends once per period.
 enum Source {
-    /// A message of this flow.
+    /// Sends a message of this flow.
     One { peer: usize, flow: usize },
-    /// A bundle: a message of each of these flows, for these peers.
+    /// Sends a bundle with one message of each of these flows, for these peers.
     Bundle { peer: usize, flows: Vec<(usize, String)> },
 }
 
@@ -84,19 +86,20 @@ pub struct Traffic {
     roles: Vec<Role>,
     began: Instant,
     sources: Vec<Source>,
-    /// When which source sends next.
+    /// Next send time of each source.
     schedule: BinaryHeap<Reverse<(Instant, usize)>>,
     books: Books,
 }
 
-/// What is counted.
+/// Counters and histograms of the current step.
 struct Books {
     flows: Vec<Flow>,
     began: Instant,
     window: Duration,
-    /// Numbers that were sent, by flow.
+    /// Number of messages sent, by flow.
     sent: Vec<u64>,
-    /// Messages that were due from then on are the step's; those before are of the joining.
+    /// Start of the measurement. Messages due from here to `to` belong to the step; earlier ones belong to the
+    /// joining.
     from: Instant,
     to: Instant,
     step: Step,
@@ -119,9 +122,11 @@ impl Traffic {
         Ok(Traffic { plan, crowd: Crowd::new()?, roles, began, sources, schedule, books })
     }
 
-    /// Lets so many be there, and sends for so long; those who are there go on meanwhile.
+    /// Grows to `peers` peers and sends for the duration `test`. The peers of earlier steps continue to send in the
+    /// meantime.
     ///
-    /// Errors: somebody cannot join, loses its connection, or hears something twice or in a wrong order. `go_on` says that it is enough.
+    /// Errors: a peer cannot join, loses its connection, or receives a message twice or in the wrong order; or
+    /// `go_on` returns an error because the run was stopped.
     pub fn step(
         &mut self,
         peers: usize,
@@ -139,7 +144,7 @@ impl Traffic {
         let before = self.bytes();
         self.run(to, go_on)?;
         let after = self.bytes();
-        // What is still on its way, gathered perhaps.
+        // Wait for messages that are still in transit or in a gathering window.
         let late = Instant::now() + PATIENCE;
         while self.books.step.came < self.books.step.sent && Instant::now() < late {
             self.run(Instant::now() + Duration::from_millis(20), go_on)?;
@@ -153,7 +158,7 @@ impl Traffic {
         Ok(step)
     }
 
-    /// Bytes to the gateway of those that send, from it to those that receive.
+    /// Returns the bytes from the sending peers to the gateway, and from the gateway to the receiving peers.
     fn bytes(&self) -> (u64, u64) {
         let sum = |wanted: Role, of: fn(&Native) -> u64| {
             let all = self.crowd.peers.iter().zip(&self.roles);
@@ -162,7 +167,7 @@ impl Traffic {
         (sum(Role::Sends, |peer| peer.sent_bytes), sum(Role::Receives, |peer| peer.received_bytes))
     }
 
-    /// Newcomers join one after the other, and begin to send once all of them are there.
+    /// Adds new peers one after the other. They start to send once all of them are connected.
     fn grow(&mut self, peers: usize, go_on: &dyn Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
         let (first, began) = (self.devices(), Instant::now());
         let (mut queries, mut sources) = (Vec::new(), Vec::new());
@@ -213,11 +218,11 @@ impl Traffic {
                 }
             }
         }
-        // Down from the one uplink, which was the first to come.
+        // Downstream bundles, sent by the single uplink peer, which joined first.
         sources.extend(arms.chunks(fan_out).map(|flows| Source::Bundle { peer: 0, flows: flows.to_vec() }));
         let all = self.roles.len();
         self.join(queries, all, began, go_on)?;
-        // Spread over the period, as those of many devices are.
+        // Spread the sources over the period, like those of many devices.
         let (start, count) = (Instant::now(), sources.len() as u32);
         for (n, source) in sources.into_iter().enumerate() {
             self.schedule.push(Reverse((start + self.plan.period * n as u32 / count, self.sources.len())));
@@ -226,7 +231,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Devices that are there, however many peers stand for one.
+    /// Returns the number of devices. A device may have several peers.
     fn devices(&self) -> usize {
         self.sources
             .iter()
@@ -243,7 +248,7 @@ impl Traffic {
     ) -> anyhow::Result<()> {
         let (sender, joined) = mpsc::channel();
         let gateway = self.plan.gateway;
-        // Answers are waited for by another thread, so that those who are there go on in time.
+        // Another thread waits for the gateway's responses, so that the connected peers continue in time.
         thread::scope(|scope| {
             scope.spawn(move || {
                 for query in queries {
@@ -275,7 +280,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Sends what is due, and takes what has come.
+    /// Sends the messages that are due, and handles received datagrams.
     fn turn(&mut self, until: Instant) -> anyhow::Result<()> {
         let mut next = until;
         while let Some(Reverse((due, index))) = self.schedule.peek().copied() {
@@ -318,7 +323,7 @@ impl Books {
         (self.from..self.to).contains(&due)
     }
 
-    /// The next one of a flow, filled up.
+    /// Builds the next message of a flow, padded to `bytes`.
     fn message(&mut self, flow: usize, due: Instant, bytes: usize) -> String {
         let number = self.sent[flow];
         self.sent[flow] += 1;
@@ -327,7 +332,7 @@ impl Books {
         format!("{:x<bytes$}", format!("{flow:05} {number:08} {at_us:012}"))
     }
 
-    /// What came: one message, or a bundle of them.
+    /// Handles a received message, or a bundle of messages.
     fn hear(&mut self, now: Instant, message: &[u8]) -> anyhow::Result<()> {
         if message.first() != Some(&b'[') {
             return self.count(now, message).map(drop);
@@ -348,7 +353,7 @@ impl Books {
         Ok(())
     }
 
-    /// Gives when it was due.
+    /// Counts a message and returns its due time.
     fn count(&mut self, now: Instant, message: &[u8]) -> anyhow::Result<Instant> {
         let head =
             message.get(..BYTES_MIN).and_then(|head| std::str::from_utf8(head).ok()).context("half a message")?;

@@ -1,5 +1,5 @@
-//! Arm-probe as it was designed, and as a star (row K-14): wearers that are connected with each other by data channels, and no server.
-//! Through the server it is a sweep, `karadogan-arm-probe`.
+//! Arm-probe as a mesh, as it was designed, and as a star (row K-14): wearers that are connected to each other by
+//! data channels, without a server. The variant through the server is the sweep `karadogan-arm-probe`.
 
 use std::time::{Duration, Instant};
 
@@ -18,18 +18,18 @@ use crate::{
     sweep::Bench,
 };
 
-/// In the list of scenarios.
+/// Entry in the list of scenarios.
 pub struct KaradoganTopologies;
 
-/// What a movement may take until it is felt. Source: section 1.2.
+/// Maximum time from a movement until another wearer feels it. Source: section 1.2.
 const FELT_WITHIN: Duration = Duration::from_millis(500);
-/// For all handshakes, and for what is late.
+/// Maximum time for all handshakes, and for outstanding messages.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What they take, about.
+/// Estimated duration of the handshakes in seconds.
 const HANDSHAKES_S: f64 = 1.0;
-/// Of a mesh each needs as many sockets less one.
+/// Maximum number of clients. In a mesh, each client needs one socket per other client.
 const CLIENTS_MAX: usize = 50;
-/// Who, which one and when it was due, before a message is filled up.
+/// Length of `wearer number due`, before a message is padded.
 const HEAD_BYTES: usize = 3 + 1 + 8 + 1 + 12;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -46,9 +46,9 @@ struct Choice {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 enum Topology {
-    /// Everybody is connected with everybody.
+    /// Each client is connected to every other client.
     Mesh,
-    /// Everybody is connected with the first, who passes on what comes.
+    /// Each client is connected to the first client, which forwards messages.
     Star,
 }
 
@@ -132,30 +132,32 @@ impl Experiment for KaradoganTopologies {
     }
 }
 
-/// All of them, connected.
+/// All wearers, connected.
 struct Wearers {
     topology: Topology,
     crowd: Crowd,
-    /// Of each end of a connection: whose it is.
+    /// Wearer that owns each end of a connection.
     owners: Vec<usize>,
-    /// Of each wearer: its ends.
+    /// Connection ends of each wearer.
     ends: Vec<Vec<usize>>,
     felt: Felt,
 }
 
-/// What has become of movements.
+/// Results of the movements.
 #[derive(Default)]
 struct Felt {
-    /// Each by all but who made it.
+    /// Number of expected deliveries: all wearers but the one that moved must feel each movement.
     due: u64,
     came: u64,
     delay: Histogram,
-    /// The next one, by who made it and who feels it.
+    /// Next expected movement number, by the wearer that moved and the wearer that feels it.
     next: Vec<Vec<u64>>,
 }
 
 impl Wearers {
-    /// Errors: not all are connected in time.
+    /// Connects all wearers.
+    ///
+    /// Errors: not all connections open in time.
     fn meet(topology: Topology, choice: &Choice, bench: &Bench<'_>) -> anyhow::Result<Wearers> {
         let count = choice.clients;
         let mut made = Wearers {
@@ -183,9 +185,9 @@ impl Wearers {
         Ok(made)
     }
 
-    /// Each moves so often, spread over the period, and all that others do is felt.
+    /// Lets each wearer move at the given rate, spread over the period, and waits until all movements are felt.
     ///
-    /// Errors: a connection breaks; something is felt twice, or in a wrong order.
+    /// Errors: a connection breaks, or a movement is felt twice or in the wrong order.
     fn wear(mut self, choice: &Choice, bench: &Bench<'_>) -> anyhow::Result<Felt> {
         let period = Duration::from_secs_f64(1.0 / choice.each_per_s);
         let (count, began) = (choice.clients as u32, Instant::now());
@@ -216,7 +218,7 @@ impl Wearers {
         Ok(self.felt)
     }
 
-    /// Takes what has come; the hub of a star passes it on.
+    /// Handles received messages. The hub of a star forwards them.
     fn turn(&mut self, began: Instant, until: Instant) -> anyhow::Result<()> {
         let Self { topology, crowd, owners, ends, felt } = self;
         let mut passed_on = Vec::new();

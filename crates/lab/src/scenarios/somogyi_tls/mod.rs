@@ -1,4 +1,5 @@
-//! TLS beside none: how much later a message comes, what it costs the server, and what it costs to begin.
+//! TLS compared with plain connections: added latency of a message, added CPU time of the server, and cost of the
+//! handshake.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +13,9 @@ use crate::{
 const PLAIN: &str = "millrace";
 const SECURED: &str = "millrace-tls";
 
-/// His, of the clear and of TLS, ms (table 11).
+/// Somogyi's mean latency in ms, without and with TLS (table 11).
 const HIS: [(&str, f64, f64); 2] = [("websocket", 68.0, 320.0), ("long-polling", 66.0, 64.0)];
-/// A factor below this is no "five times".
+/// If our factor is below this value, his finding of "five times" counts as refuted.
 const NEAR_ONE: f64 = 1.5;
 
 pub fn tables(recording: &Recording) -> Vec<Table> {
@@ -22,7 +23,7 @@ pub fn tables(recording: &Recording) -> Vec<Table> {
     tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
 }
 
-/// Runs of a part, a target and a transport that may be concluded from.
+/// Returns the valid runs of a part, a target and a transport.
 fn runs<'a>(of: &'a Recording, part: &str, target: &str, transport: &str) -> Vec<&'a Run> {
     let wanted = |run: &&Run| run.part == part && run.target == target && run.transport == transport && run.is_valid();
     of.runs.iter().filter(wanted).collect()
@@ -82,7 +83,7 @@ fn latency(recording: &Recording) -> Table {
 }
 
 fn load(recording: &Recording) -> Table {
-    // CPU of the server per delivery, µs.
+    // CPU time of the server per delivery, in µs.
     let cost = |target, transport| {
         let (mut cpu_s, mut delivered) = (0.0, 0);
         for run in runs(recording, "load", target, transport) {

@@ -1,4 +1,4 @@
-//! uWebSockets as Bun carries it.
+//! uWebSockets inside Bun.
 
 use std::{fs, process::Command};
 
@@ -7,7 +7,7 @@ use crate::{
     targets::{Ask, Options, Server, Target, Transport, install, process::Ready, ws::bare},
 };
 
-/// For processors without AVX2, too: it is the same server.
+/// The baseline build, which also runs on processors without AVX2. The server is the same.
 const PACKAGE: &str = "@oven/bun-linux-x64-baseline@1.4.5";
 
 pub struct Bun;

@@ -1,4 +1,4 @@
-//! Centrifugo: its own JSON protocol by WebSocket, and its one-way event stream.
+//! Centrifugo: its own JSON protocol over WebSocket, and its one-way event stream.
 
 use std::{fs, io::Write, process::Command};
 
@@ -39,7 +39,7 @@ impl Target for Centrifugo {
         let config = folder.path().join("config.json");
         let text = serde_json::json!({
             "http_server": {"address": address.ip().to_string(), "port": address.port().to_string()},
-            // No tokens, and everybody may publish: what the other targets do.
+            // No tokens, and every client may publish, as with the other targets.
             "client": {"insecure": true, "allowed_origins": ["*"]},
             "uni_sse": {"enabled": true},
             "log": {"level": "error"},
@@ -51,7 +51,7 @@ impl Target for Centrifugo {
         Server::start(centrifugo, Ready::Accepts(address), folder, options)
     }
 
-    /// A publisher uses WebSocket in any case.
+    /// Creates a client. A publisher always uses WebSocket.
     fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
         if transport == Transport::Sse && ask.role.subscribes() {
             let connect = format!(r#"{{"subs":{{"{}":{{}}}}}}"#, ask.channel);
@@ -65,13 +65,13 @@ impl Target for Centrifugo {
 }
 
 /// ```text
-///   open ──connect, subscribe──► (waits) ──reply to the last of them──► ready
+///   open ──connect, subscribe──► (waits) ──reply to the last command──► ready
 /// ```
-/// A message holds several replies, one a line.
+/// A WebSocket message may contain several replies, one per line.
 struct Client {
     role: Role,
     channel: String,
-    /// Of the last command; the first ones are 1 and 2.
+    /// Id of the last command; the first commands have ids 1 and 2.
     id: u64,
     command: Vec<u8>,
 }

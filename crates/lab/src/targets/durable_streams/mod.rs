@@ -1,6 +1,6 @@
-//! `durable-streams`: the Durable Streams protocol in Rust, one URL per stream, by server-sent events and long polling.
-//! From crates.io, by `scripts/durable-streams.sh`. Streams are of text: what is read is what was appended, one message
-//! after the other, as their log has it.
+//! `durable-streams`: the Durable Streams protocol in Rust, with one URL per stream, over server-sent events and long
+//! polling. `scripts/durable-streams.sh` builds it from crates.io. The streams contain text: a reader gets the
+//! appended messages one after the other, as the log stores them.
 
 use std::{path::PathBuf, process::Command};
 
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// As in `scripts/durable-streams.sh`.
+/// Same version as in `scripts/durable-streams.sh`.
 const VERSION: &str = "0.1.5";
 const PROGRAM: &str = "durable-streams-server";
 const TEXT: &str = "Content-Type: text/plain\r\n";
@@ -31,7 +31,7 @@ impl Target for DurableStreams {
         "durable-streams"
     }
 
-    /// The program does not print its version.
+    /// Returns the pinned version, or the path of another program. The program does not print its version.
     fn version(&self, options: &Options) -> anyhow::Result<String> {
         let program = program(options)?;
         let built = built(options);
@@ -61,7 +61,7 @@ impl Target for DurableStreams {
     }
 }
 
-/// Errors: it is not built yet; with the script that does it.
+/// Errors: the program is not built yet. The error names the script that builds it.
 fn program(options: &Options) -> anyhow::Result<PathBuf> {
     let built = Some(built(options)).filter(|program| program.is_file());
     install::find(options, "durable-streams", PROGRAM).or(built).context(
@@ -70,12 +70,12 @@ fn program(options: &Options) -> anyhow::Result<PathBuf> {
     )
 }
 
-/// Where the script puts it.
+/// Returns the path at which the script installs the program.
 fn built(options: &Options) -> PathBuf {
     options.cache.join("durable-streams").join(VERSION).join("bin").join(PROGRAM)
 }
 
-/// Creates the stream before anything else is said; that it exists already is fine.
+/// Creates the stream before the inner dialect starts. A stream that already exists is no error.
 struct Creating {
     path: String,
     inner: Box<dyn Dialect>,
@@ -117,14 +117,15 @@ impl Dialect for Creating {
     }
 }
 
-/// Reports the messages of a piece of the log: none has a `]` but its last byte.
+/// Reports the messages in a piece of the log. A message contains `]` only as its last byte.
 fn messages(log: &[u8], hear: &mut dyn FnMut(Event<'_>)) {
     for message in log.split_inclusive(|byte| *byte == b']') {
         hear(Event::Message(message));
     }
 }
 
-/// Server-sent events: `data` is a piece of the log, `control` says where it ends. Ready with the first `control`.
+/// Server-sent events: `data` is a piece of the log, `control` contains the offset of its end. Ready after the first
+/// `control`.
 struct Tail {
     path: String,
     stream: Stream,
@@ -183,7 +184,8 @@ impl Dialect for Tail {
     }
 }
 
-/// The first request asks where the log ends; each next one waits for what follows the last answer.
+/// Long polling. The first request returns the end of the log; each next request waits for data after the last
+/// response.
 struct LongPoll {
     path: String,
     offset: String,

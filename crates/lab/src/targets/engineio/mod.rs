@@ -1,4 +1,4 @@
-//! Engine.IO, what Socket.IO stands on: packets over WebSocket or long polling.
+//! Engine.IO, the base of Socket.IO: packets over WebSocket or long polling.
 
 mod packets;
 

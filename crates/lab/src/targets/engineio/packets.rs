@@ -1,4 +1,4 @@
-//! Engine.IO packets, protocol 4, and the part of Socket.IO's protocol 5 that rides on them.
+//! Engine.IO packets, protocol 4, and the part of Socket.IO's protocol 5 on top of them.
 //!
 //! `0` open, `2` ping, `3` pong, `4` message. Socket.IO: `40` connect, `42["m",..]` an event with its argument.
 
@@ -18,7 +18,7 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    /// What stands around a payload.
+    /// Returns the bytes before and after a payload.
     fn around(self) -> (&'static [u8], &'static [u8]) {
         match self {
             Flavour::Engine => (b"4", b""),
@@ -26,7 +26,7 @@ impl Flavour {
         }
     }
 
-    /// Hears one packet and returns what has to be answered.
+    /// Handles one packet and returns the required reply.
     fn hear(self, packet: &[u8], hear: &mut dyn FnMut(Event<'_>)) -> Option<&'static [u8]> {
         let (before, after) = self.around();
         match packet.first() {
@@ -45,7 +45,8 @@ impl Flavour {
     }
 }
 
-/// Who only publishes does so by WebSocket in any case: a poll would block the connection that its posts go by.
+/// Creates a client. A client that only publishes always uses WebSocket: a poll would block the connection that also
+/// carries its `POST` requests.
 pub fn dialect(transport: Transport, path: &str, flavour: Flavour, ask: &Ask<'_>) -> Box<dyn Dialect> {
     let subscribe = if ask.role.subscribes() { "" } else { "&subscribe=no" };
     let path = |transport| format!("{path}?EIO=4&transport={transport}&channel={}{subscribe}", ask.channel);
@@ -79,11 +80,11 @@ impl Subprotocol for Flavour {
     }
 }
 
-/// One `GET` is always under way; what has to be said goes before it.
+/// Long polling client. One `GET` is always outstanding; replies are posted before the next `GET`.
 pub struct OverPolling {
     path: String,
     flavour: Flavour,
-    /// The next answer is that of a `POST`.
+    /// True if the next response belongs to a `POST`.
     expects_post: bool,
 }
 

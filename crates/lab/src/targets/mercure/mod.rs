@@ -1,4 +1,4 @@
-//! Mercure: server-sent events by the hub inside Caddy, with the transport that keeps nothing.
+//! Mercure: server-sent events from the hub inside Caddy, with the transport that stores no history.
 
 use std::{fs, process::Command};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 const HUB: &str = "/.well-known/mercure";
-/// What signs [`TOKEN`]. Both are public: the hub listens on loopback for as long as a run lasts.
+/// Key that signs [`TOKEN`]. Both are public: the hub only listens on loopback, and only during a run.
 const KEY: &str = "millrace-lab-publishes-on-loopback-only";
 /// HS256 of `{"mercure":{"publish":["*"]}}`.
 const TOKEN: &str =
@@ -27,7 +27,8 @@ impl Target for Mercure {
         "mercure"
     }
 
-    /// It says only which Caddy it is; which hub is inside stands among its modules.
+    /// Returns the versions of the hub and of Caddy. `version` prints only Caddy's; the hub's is in the list of
+    /// modules.
     fn version(&self, options: &Options) -> anyhow::Result<String> {
         let mut command = Command::new(install::named(options, self.name(), self.name())?);
         let output = install::run(command.args(["list-modules", "--packages", "--versions"]))?;
@@ -52,7 +53,7 @@ impl Target for Mercure {
             command.env("XDG_DATA_HOME", folder.path()).env("XDG_CONFIG_HOME", folder.path());
             command
         };
-        // From 1.0 on topics as they always were have to be asked for, which those before do not understand.
+        // From version 1.0 on, the old form of topics requires this setting. Earlier versions reject the setting.
         for compatibility in ["protocol_version_compatibility 8", ""] {
             let text = include_str!("Caddyfile")
                 .replace("{port}", &address.port().to_string())
@@ -79,7 +80,7 @@ impl Target for Mercure {
     }
 }
 
-/// Of a payload only its ends and its spaces have to be encoded: `["`, `"]`.
+/// Appends the form that publishes a payload. Only the ends `["` and `"]` and the spaces of a payload need encoding.
 fn form(topic: &str, payload: &[u8], body: &mut Vec<u8>) {
     body.extend_from_slice(topic.as_bytes());
     body.extend_from_slice(b"&data=");

@@ -1,4 +1,5 @@
-//! A session over WebRTC: an offer by `POST`, then a peer of its own, whose reliable channel is a stream of lines.
+//! A session over WebRTC: the client sends an offer by `POST`, then a WebRTC peer carries a stream of lines in its
+//! reliable channel.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -20,22 +21,24 @@ use crate::{
     targets::Ask,
 };
 
-/// Bytes that wait for the server's acknowledgement before the next publication has to.
+/// Maximum number of bytes that the server has not acknowledged. Above it, the next publication waits.
 const BUFFERED_MAX: usize = 64 * 1024;
-/// Where it says it is: the server sees where it really is.
+/// Placeholder for the address of this peer. The server sees the real address.
 const SOMEWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
 pub struct DataChannel {
     session: Session,
-    /// What stands for nought on the generator's clock, and what that said last.
+    /// Zero of the generator's clock.
     begin: Instant,
+    /// Last time on the generator's clock.
     now_ns: u64,
-    /// Where its datagrams come from.
+    /// Address of the server's datagrams.
     server: SocketAddr,
     stage: Stage,
     mouth: Outputs,
-    /// Lines of the session: what it says, and what it has not been given yet.
+    /// Lines that the session wants to send.
     said: Vec<u8>,
+    /// Received bytes that do not form a complete line yet.
     heard: Vec<u8>,
     has_room: bool,
 }
@@ -61,7 +64,7 @@ impl DataChannel {
         self.begin + Duration::from_nanos(now_ns)
     }
 
-    /// The answer to the offer has come.
+    /// Applies the answer to the offer and continues with datagrams.
     fn accept(&mut self, answer: &str, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
         let Stage::Offered(offer) = std::mem::replace(&mut self.stage, Stage::New) else {
             bail!("nothing was offered")
@@ -74,7 +77,7 @@ impl DataChannel {
         Ok(())
     }
 
-    /// What the peer has told is brought to the session, and what that says to the peer.
+    /// Passes the peer's events to the session, and the session's lines to the peer.
     fn work(&mut self, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
         for event in std::mem::take(&mut self.mouth.events) {
             match event {
@@ -151,7 +154,7 @@ impl Dialect for DataChannel {
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
         self.session.publish(payload, &mut self.said);
-        // A peer that takes no more is found out by what does not come.
+        // A failed write is ignored: missing replies and messages will show it.
         let _ = self.write();
         self.flush(out);
     }

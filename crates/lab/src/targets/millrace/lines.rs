@@ -1,4 +1,4 @@
-//! A stream of JSON lines.
+//! Reader of an NDJSON stream.
 
 use memchr::memchr;
 

@@ -1,4 +1,4 @@
-//! Millrace itself, from outside: `docs/protocol.md` is all that is known of it here.
+//! Millrace itself, seen from outside: this code relies only on `docs/protocol.md`.
 
 mod data_channel;
 mod lines;
@@ -38,7 +38,7 @@ impl Target for Millrace {
         &Transport::ALL
     }
 
-    /// As many shards as CPUs, one if those are not named.
+    /// Starts as many shards as there are CPUs in the options, or one if there are none.
     fn start(&self, options: &Options) -> anyhow::Result<Server> {
         Server::start(command(options)?, Ready::Says("listening on http://"), tempfile::tempdir()?, options)
     }
@@ -81,23 +81,23 @@ fn command(options: &Options) -> anyhow::Result<Command> {
     let mut command = Command::new(binary(options)?);
     let shards = options.cpus.len().max(1).to_string();
     command.args(["serve", "--shards", &shards]);
-    // Two different addresses would be an error.
+    // With two different addresses, the server would report an error.
     if !options.arguments.iter().any(|argument| argument.starts_with("server.listen=")) {
         command.args(["--listen", "127.0.0.1:0"]);
     }
     Ok(command)
 }
 
-/// A `millrace gateway` on a free port of loopback.
+/// Starts `millrace gateway` on a free port of loopback.
 ///
-/// Errors: it does not start, with the end of its log.
+/// Errors: the gateway does not start; the error contains the end of its log.
 pub fn start_gateway(options: &Options) -> anyhow::Result<Server> {
     let mut command = Command::new(binary(options)?);
     command.args(["gateway", "--listen", "127.0.0.1:0"]);
     Server::start(command, Ready::Says("listening on http://"), tempfile::tempdir()?, options)
 }
 
-/// The one that was named, or the one beside this program (a test lies one folder deeper).
+/// Returns the program that the user names, or the one beside this program. A test program is one folder deeper.
 pub(super) fn binary(options: &Options) -> anyhow::Result<PathBuf> {
     if let Some(named) = options.binary.clone().or_else(|| Some(env::var_os("MILLRACE_BIN")?.into())) {
         return Ok(named);

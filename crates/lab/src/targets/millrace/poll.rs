@@ -1,4 +1,4 @@
-//! Polling and long polling: one request after the other, each from the position that the last answer named.
+//! Polling and long polling: one request after the other, each from the position of the last response.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::load::{
     payload::payloads,
 };
 
-/// Messages in one answer; the server allows no more.
+/// Maximum number of messages in one response; the server's limit.
 const LIMIT: usize = 1000;
 
 pub struct Poll {
     path: String,
-    /// `None`: the server holds the request.
+    /// Interval between polls. `None`: long polling, where the server holds the request.
     every: Option<Duration>,
     position: String,
     is_ready: bool,
-    /// When the next request is to be sent.
+    /// Time of the next request.
     next_ns: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Poll {
 }
 
 impl Dialect for Poll {
-    /// The first request names no time to wait: its answer is the position from which nothing will be missed.
+    /// Sends the first request without a wait: its response contains the position from which no message is missed.
     fn open(&mut self, out: &mut Vec<u8>) -> bool {
         self.is_ready = false;
         self.next_ns = None;

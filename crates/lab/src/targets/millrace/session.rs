@@ -1,4 +1,4 @@
-//! A session: commands with replies, on one WebSocket or whatever else carries texts.
+//! The session protocol: commands with replies, on a WebSocket or any other transport of text messages.
 
 use std::io::Write;
 
@@ -18,13 +18,13 @@ pub struct Session {
     role: Role,
     channel: String,
     position: Vec<u8>,
-    /// Of the last command. The first one subscribes.
+    /// Id of the last command. The first command subscribes.
     id: u64,
     command: Vec<u8>,
     say: Say,
 }
 
-/// Appends a text, which is given in parts, as what carries the session wants it.
+/// Appends a text, given in parts, with the framing of the transport.
 type Say = fn(parts: &[&[u8]], out: &mut Vec<u8>);
 
 impl Session {

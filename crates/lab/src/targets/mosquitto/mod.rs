@@ -1,4 +1,4 @@
-//! Mosquitto: MQTT 3.1.1 by WebSocket, quality of service 0.
+//! Mosquitto: MQTT 3.1.1 over WebSocket, quality of service 0.
 
 use std::{fs, process::Command};
 
@@ -26,7 +26,7 @@ impl Target for Mosquitto {
         "mosquitto"
     }
 
-    /// It says its version when asked for help, and calls that a failure.
+    /// Returns the version from the help text. The exit status is ignored, because `-h` exits with a failure.
     fn version(&self, options: &Options) -> anyhow::Result<String> {
         let output = command(options)?.arg("-h").output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -41,7 +41,7 @@ impl Target for Mosquitto {
         let (folder, address, plain) = (tempfile::tempdir()?, free_address()?, free_address()?);
         let config = folder.path().join("mosquitto.conf");
         let user = if rustix::process::getuid().is_root() { "user root\n" } else { "" };
-        // 2.0.11 ends if WebSocket is all that it listens for.
+        // Version 2.0.11 exits if WebSocket is its only listener.
         let text = format!(
             "{user}listener {} 127.0.0.1\nlistener {} 127.0.0.1\nprotocol websockets\nsocket_domain ipv4\nallow_anonymous true\n\
              set_tcp_nodelay true\nmax_queued_messages 0\nmax_queued_bytes 0\nmax_connections -1\nlog_type error\nlog_type warning\n",
@@ -68,7 +68,7 @@ fn command(options: &Options) -> anyhow::Result<Command> {
 }
 
 /// ```text
-///   open ──CONNECT──► CONNACK ──SUBSCRIBE──► SUBACK: ready (who only publishes is so after CONNACK)
+///   open ──CONNECT──► CONNACK ──SUBSCRIBE──► SUBACK: ready (a client that only publishes is ready after CONNACK)
 /// ```
 struct Client {
     role: Role,
@@ -77,7 +77,7 @@ struct Client {
 }
 
 impl Subprotocol for Client {
-    /// Clean session, no keep-alive, a name that the broker chooses.
+    /// Sends CONNECT with a clean session, without keep-alive; the broker chooses the client id.
     fn opened(&mut self, out: &mut Vec<u8>, _: &mut dyn FnMut(Event<'_>)) {
         self.rest.clear();
         frame_into(BINARY, &packet(0x10, &[b"\0\x04MQTT\x04\x02\0\0\0\0"]), out);
@@ -95,7 +95,7 @@ impl Subprotocol for Client {
     }
 }
 
-/// Takes whole packets and returns how many bytes they were.
+/// Handles complete packets and returns the number of bytes consumed.
 fn packets(
     bytes: &[u8],
     role: Role,
@@ -129,7 +129,7 @@ fn packets(
     Ok(at)
 }
 
-/// Kind, and where the body of the packet at `at` is, if it is whole (MQTT 3.1.1, 2.2).
+/// Returns the kind, and the start and end of the body, of the packet at `at` if it is complete (MQTT 3.1.1, 2.2).
 fn next(bytes: &[u8], at: usize) -> anyhow::Result<Option<(u8, usize, usize)>> {
     let Some(kind) = bytes.get(at) else { return Ok(None) };
     let mut length = 0;
@@ -144,7 +144,7 @@ fn next(bytes: &[u8], at: usize) -> anyhow::Result<Option<(u8, usize, usize)>> {
     bail!("a length of more than four bytes")
 }
 
-/// The fixed header of a packet, and how many of its bytes count.
+/// Returns the fixed header of a packet, and the number of its bytes in use.
 fn header(kind: u8, mut length: usize) -> ([u8; 5], usize) {
     let (mut head, mut used) = ([kind, 0, 0, 0, 0], 1);
     loop {

@@ -1,4 +1,4 @@
-//! NATS by WebSocket: its own text protocol in binary messages, which may be cut anywhere.
+//! NATS over WebSocket: its own text protocol in binary messages, whose boundaries may be anywhere.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// By Go if it is there; else what Debian has, which is some years older.
+/// Go module of the server, if Go is installed. Otherwise Debian's package is used, which is some years older.
 const MODULE: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
 
 pub struct Nats;
@@ -67,7 +67,7 @@ fn binary(options: &Options) -> anyhow::Result<PathBuf> {
 }
 
 /// ```text
-///   INFO ──CONNECT, SUB, PING──► (waits) ──PONG──► ready: the subscription holds
+///   INFO ──CONNECT, SUB, PING──► (waits) ──PONG──► ready: the subscription is active
 /// ```
 struct Client {
     role: Role,
@@ -91,7 +91,7 @@ impl Subprotocol for Client {
     }
 }
 
-/// Takes whole operations and returns how many bytes they were.
+/// Handles complete operations and returns the number of bytes consumed.
 fn operations(
     bytes: &[u8],
     role: Role,

@@ -1,4 +1,5 @@
-//! Nchan: publish and subscribe inside nginx, by WebSocket, server-sent events and long polling. Debian's nginx, or the one that is installed.
+//! Nchan: publish and subscribe inside nginx, over WebSocket, server-sent events and long polling. Uses the installed
+//! nginx, or Debian's package.
 
 use std::{
     fs,
@@ -46,7 +47,7 @@ impl Target for Nchan {
         start("", options)
     }
 
-    /// A publisher of the other transports uses `POST`.
+    /// Creates a client. A publisher of the other transports uses `POST`.
     fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
         match transport {
             Transport::WebSocket if ask.role.publishes() && ask.role.subscribes() => {
@@ -70,12 +71,12 @@ impl Securable for Nchan {
     fn start_with_certificate(&self, folder: &Path, options: &Options) -> anyhow::Result<Server> {
         let file = |name: &str| folder.join(name).display().to_string();
         let (certificate, key) = (file("cert.pem"), file("key.pem"));
-        // The directives stand behind `listen`, which the plain server ends with a semicolon.
+        // The directives follow `listen`, which the configuration ends with a semicolon.
         start(&format!(" ssl; ssl_certificate {certificate}; ssl_certificate_key {key}"), options)
     }
 }
 
-/// `tls`: what follows in nginx's `listen`.
+/// Starts nginx. `tls`: text after the address in nginx's `listen`.
 fn start(tls: &str, options: &Options) -> anyhow::Result<Server> {
     let (nginx, module) = programs(options)?;
     let (folder, address) = (tempfile::tempdir()?, free_address()?);
@@ -91,15 +92,15 @@ fn start(tls: &str, options: &Options) -> anyhow::Result<Server> {
         .replace("{user}", user)
         .replace("{tls}", tls);
     fs::write(&config, text)?;
-    // This module makes nginx look for its compiled-in folders, whatever the configuration says. Installing nginx would have made this
-    // one; who may not make it is told so by nginx itself.
+    // With this module, nginx requires its compiled-in folders, whatever the configuration says. Installing nginx
+    // would have created this folder. If it cannot be created here, nginx itself reports the problem.
     let _ = fs::create_dir_all("/var/lib/nginx");
     let mut command = Command::new(nginx);
     command.arg("-p").arg(folder.path()).arg("-e").arg("stderr").arg("-c").arg(config);
     Ok(Server::start(command, Ready::Accepts(address), folder, options)?.with_children())
 }
 
-/// nginx, and the module.
+/// Returns the paths of nginx and of the module.
 fn programs(options: &Options) -> anyhow::Result<(PathBuf, PathBuf)> {
     let installed = PathBuf::from("/").join(MODULE);
     if let Some(nginx) = options.binary.clone().or_else(|| install::on_path("nginx")).filter(|_| installed.is_file()) {
@@ -109,7 +110,7 @@ fn programs(options: &Options) -> anyhow::Result<(PathBuf, PathBuf)> {
     Ok((folder.join("usr/sbin/nginx"), folder.join(MODULE)))
 }
 
-/// One message per answer; the next request says which one that was.
+/// Long polling with one message per response. The next request names that message.
 struct LongPoll {
     path: String,
     after: String,
@@ -122,7 +123,8 @@ impl LongPoll {
 }
 
 impl Dialect for LongPoll {
-    /// There is nothing that says that the server waits now; who asks has been heard when the next one is answered.
+    /// Reports ready at once, because Nchan does not confirm that a request is waiting. The server has received this
+    /// request by the time it answers a later one.
     fn open(&mut self, out: &mut Vec<u8>) -> bool {
         get(&self.path, &self.after, out);
         true

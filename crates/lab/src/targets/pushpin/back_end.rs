@@ -1,4 +1,4 @@
-//! The back end that Pushpin asks about each new connection: it answers that the path is the channel.
+//! The back end that Pushpin queries for each new connection. It responds that the path is the channel.
 
 use std::{
     io::{Read, Write},
@@ -13,11 +13,11 @@ use std::{
 
 use memchr::memmem;
 
-/// How long a request may take to arrive.
+/// Read timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(1);
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
 
-/// A thread; it ends with this value.
+/// A back end thread. Dropping this value ends the thread.
 pub struct BackEnd {
     pub address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -32,7 +32,7 @@ impl BackEnd {
         let stopped = stop.clone();
         let body = move || {
             for stream in listener.incoming().take_while(|_| !stopped.load(Acquire)) {
-                // Who asked is told nothing if it did not ask well.
+                // An invalid request gets no response.
                 let _ = stream.and_then(answer);
             }
         };
@@ -44,7 +44,7 @@ impl BackEnd {
 impl Drop for BackEnd {
     fn drop(&mut self) {
         self.stop.store(true, Release);
-        // Wakes it.
+        // Wakes the thread from `accept`.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,8 +1,9 @@
-//! Pushpin: a proxy that holds connections, which its back end has told it by GRIP to subscribe to channels.
+//! Pushpin: a proxy that holds connections and subscribes them to channels, as its back end instructs it by GRIP.
 //!
-//! By server-sent events. Its WebSocket over HTTP lost deliveries here that its streams did not (1.36.0), and long polling needs a back end that
-//! remembers what was published between two polls, which is no property of Pushpin. Publishers speak ZeroMQ: its HTTP port closes the
-//! connection after each publication.
+//! The only transport is server-sent events. Pushpin's WebSocket over HTTP lost deliveries in our tests, its streams
+//! did not (1.36.0). Long polling would need a back end that stores the messages published between two polls, which
+//! is not a property of Pushpin. Publishers use ZeroMQ: Pushpin's HTTP port closes the connection after each
+//! publication.
 
 mod back_end;
 mod zmtp;
@@ -19,7 +20,7 @@ use crate::{
 
 use back_end::BackEnd;
 
-/// The proxy, what it stands on, and the libraries that a small Debian lacks.
+/// The proxy, its components, and the libraries that a small Debian lacks.
 const PACKAGES: &[&str] = &[
     "pushpin",
     "condure",
@@ -57,7 +58,8 @@ impl Target for Pushpin {
         let (folder, address, publish, http) =
             (tempfile::tempdir()?, free_address()?, free_address()?, free_address()?);
         let back_end = BackEnd::start()?;
-        // Its templates, changed in two places: zurl runs as its child and not as a service, and may reach loopback.
+        // Pushpin's own templates with two changes: zurl runs as its child process instead of a service, and may
+        // connect to loopback.
         let own = installed.join("usr/lib/pushpin");
         fs::create_dir(folder.path().join("runner"))?;
         for file in ["internal.conf", "runner/zurl.conf.template"] {
@@ -81,7 +83,7 @@ impl Target for Pushpin {
         let path = std::env::var("PATH").unwrap_or_default();
         pushpin.env("PATH", format!("{}:{path}", installed.join("usr/bin").display()));
         pushpin.arg("--config").arg(config).arg("--merge-output");
-        // It listens before its parts have found each other, and breaks connections off until then.
+        // Pushpin listens before its components are connected to each other, and closes connections until then.
         let server = Server::start(pushpin, Ready::Answers(address, publish), folder, options)?;
         Ok(server.with_children().with_back_end(back_end))
     }
@@ -94,7 +96,7 @@ impl Target for Pushpin {
     }
 }
 
-/// The root under which Debian's files lie: the machine's own if it is installed there.
+/// Returns the root folder of Debian's files: `/` if Pushpin is installed on the machine.
 fn installed(options: &Options) -> anyhow::Result<PathBuf> {
     let is_here = install::on_path("pushpin").is_some_and(|file| file.starts_with("/usr/bin"));
     if is_here { Ok("/".into()) } else { install::debian(&options.cache, "pushpin", PACKAGES) }

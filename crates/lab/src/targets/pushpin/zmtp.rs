@@ -1,4 +1,4 @@
-//! Publishing by ZeroMQ, as Pushpin's own libraries do: ZMTP 3.0 without security, a `PUSH` socket (ZeroMQ RFC 23).
+//! Publishing over ZeroMQ, like Pushpin's own libraries: ZMTP 3.0 without security, a `PUSH` socket (ZeroMQ RFC 23).
 
 use anyhow::ensure;
 
@@ -9,10 +9,10 @@ const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
 /// ```text
-///   open ──greeting──► (its greeting) ──READY──► (its READY) ready
+///   open ──greeting──► (server's greeting) ──READY──► (server's READY) ready
 /// ```
 pub struct Push {
-    /// What stands before a payload.
+    /// JSON text before a payload.
     before: String,
     is_greeted: bool,
 }
@@ -50,7 +50,7 @@ impl Dialect for Push {
             ensure!(greeting[0] == 0xff && greeting[10] >= 3, "no ZeroMQ of version 3");
             (at, self.is_greeted) = (GREETING_BYTES, true);
         }
-        // It only ever says that it is ready; all else is not for a PUSH socket.
+        // The server only sends READY. A PUSH socket ignores everything else.
         while let Some(&[flags, length]) = bytes.get(at..at + 2) {
             ensure!(flags & LONG == 0, "a long frame from one who only hears");
             let Some(body) = bytes.get(at + 2..at + 2 + usize::from(length)) else { break };
@@ -67,7 +67,7 @@ impl Dialect for Push {
     }
 }
 
-/// Of a payload only its quotes have to be escaped in a JSON string.
+/// Escapes a payload for a JSON string. Only its quotes need escaping.
 fn escaped(payload: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(payload.len() + 2);
     for byte in payload {

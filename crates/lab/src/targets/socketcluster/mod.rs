@@ -44,7 +44,7 @@ impl Target for SocketCluster {
 struct Client {
     role: Role,
     channel: String,
-    /// Of the last call. 1 is the handshake, 2 the subscription.
+    /// Id of the last call. 1 is the handshake, 2 is the subscription.
     id: u64,
     command: Vec<u8>,
 }
@@ -58,12 +58,12 @@ impl Subprotocol for Client {
     fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
         let Client { role, channel, .. } = self;
         if let Some(rest) = message.strip_prefix(PUBLISH) {
-            // A payload is an array of one string, and the last thing in the object.
+            // A payload is an array of one string, and the last value in the object.
             let data = memchr::memmem::find(rest, b"\"data\":").map(|at| &rest[at + 7..]);
             let payload = data.and_then(|data| data.strip_suffix(b"}}"));
             payload.into_iter().for_each(|payload| hear(Event::Message(payload)));
         } else if message.is_empty() || message == b"#1" {
-            // A ping, of the newer or the older protocol.
+            // A ping of the newer or of the older protocol.
             frame_into(TEXT, if message.is_empty() { b"" } else { b"#2" }, out);
         } else if [b"{\"rid\":1,", b"{\"rid\":2,", b"{\"rid\":2}"].iter().any(|reply| message.starts_with(*reply)) {
             if memchr::memmem::find(message, b"\"error\":").is_some() {
@@ -82,7 +82,7 @@ impl Subprotocol for Client {
         Ok(())
     }
 
-    /// With a call id: the server answers, as its own client expects it.
+    /// Publishes with a call id, so that the server replies, as its own client expects.
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
         self.id += 1;
         self.command.clear();

@@ -1,4 +1,4 @@
-//! Socket.IO: rooms and events, by WebSocket and long polling.
+//! Socket.IO: rooms and events, over WebSocket and long polling.
 
 use crate::{
     load::Dialect,

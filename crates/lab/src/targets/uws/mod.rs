@@ -1,8 +1,10 @@
-//! uWebSockets itself, which no registry carries. Build `server.cpp` beside a checkout of uSockets and uWebSockets and name the binary:
+//! uWebSockets itself, which is in no package registry. Build `server.cpp` beside a checkout of uSockets and
+//! uWebSockets and name the binary:
 //!
 //! ```sh
 //! gcc -O3 -march=native -flto -DLIBUS_NO_SSL -IuSockets/src -c uSockets/src/*.c uSockets/src/eventing/*.c
-//! g++ -std=c++20 -O3 -march=native -flto -DLIBUS_NO_SSL -DUWS_NO_ZLIB -IuSockets/src -IuWebSockets/src server.cpp *.o -o uws
+//! g++ -std=c++20 -O3 -march=native -flto -DLIBUS_NO_SSL -DUWS_NO_ZLIB -IuSockets/src -IuWebSockets/src \
+//!   server.cpp *.o -o uws
 //! ```
 
 use std::process::Command;

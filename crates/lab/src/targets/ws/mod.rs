@@ -1,11 +1,11 @@
-//! `ws` on Node.js, as most people run it.
+//! `ws` on Node.js, in its usual setup.
 
 use crate::{
     load::{Dialect, websocket::Bare},
     targets::{Ask, Options, Server, Target, Transport, install},
 };
 
-/// Pinned, so that a ratio means the same tomorrow.
+/// Versions are pinned, so that later results stay comparable.
 const PACKAGES: &[&str] = &["ws@8.23.0", "bufferutil@4.1.0"];
 
 pub struct Ws;
@@ -32,7 +32,7 @@ impl Target for Ws {
     }
 }
 
-/// What the small programs of `ws`, Bun and uWebSockets understand: the path is the topic.
+/// Creates a client for the small programs of `ws`, Bun and uWebSockets: the path is the topic.
 pub fn bare(ask: &Ask<'_>) -> Bare {
     Bare::new(format!("/{}{}", ask.channel, if ask.role.subscribes() { "" } else { "?subscribe=no" }))
 }
