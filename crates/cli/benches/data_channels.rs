@@ -1,7 +1,7 @@
-//! What data channels cost on one core: joins, memory, and a delivery, with native peers on the other core. Figures of different machines cannot
-//! be compared; docs/performance.md has those of one.
+//! Cost of data channels on one core: joins, memory, and a delivery, with native peers on the other core. Figures of
+//! different machines cannot be compared; docs/performance.md has the figures of one machine.
 //!
-//! The server is pinned to CPU 0, all peers are one thread on CPU 1, each with a socket of its own.
+//! The server is pinned to CPU 0. All peers run in one thread on CPU 1, each with its own socket.
 
 #[path = "common/offer.rs"]
 mod offer;
@@ -24,7 +24,7 @@ use millrace_rtc::{Event, Lane, Outputs, Peer};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use server::Server;
 
-/// For the handshakes of all, and for what is late.
+/// Maximum time for all handshakes, and for late messages.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAYLOAD_BYTES: usize = 100;
 
@@ -36,13 +36,13 @@ struct Args {
     /// Seconds of each load
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// every, or latest on its lossy channel
+    /// Policies: every, or latest on its lossy channel
     #[arg(long, value_delimiter = ',', default_value = "every,latest")]
     policies: Vec<String>,
-    /// Of what the peers are sent, this part in a hundred is lost
+    /// Percentage of the datagrams to the peers that is lost
     #[arg(long, default_value_t = 0)]
     loss: u32,
-    /// Given by `cargo bench`
+    /// Passed by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -54,7 +54,7 @@ struct Client {
     mouth: Outputs,
     rest: Vec<u8>,
     is_open: bool,
-    /// When its timer is looked at.
+    /// Time at which the peer's timer is due.
     due: Instant,
 }
 
@@ -141,7 +141,7 @@ fn run(peers: usize, rate: u64, policy: &str, args: &Args) -> anyhow::Result<()>
 }
 
 impl Crowd {
-    /// Offers and answers of all, one after the other; nothing is sent by UDP yet.
+    /// Exchanges the offers and answers of all peers, one after the other. Sends nothing over UDP yet.
     fn join(server: &Server, peers: usize, loss: u32) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut http = TcpStream::connect(server.address)?;
@@ -162,7 +162,7 @@ impl Crowd {
         Ok(Self { clients, epoll, began: now, delays_us: Vec::new(), open: 0, loss, chance: 1 })
     }
 
-    /// All at once. Gives after how many milliseconds each was open, in order.
+    /// Opens all peers at once. Returns the time until each peer was open in milliseconds, in increasing order.
     fn open(&mut self) -> anyhow::Result<Vec<f64>> {
         let start = Instant::now();
         for client in &mut self.clients {
@@ -179,7 +179,7 @@ impl Crowd {
         Ok(opened)
     }
 
-    /// Takes what comes until then, or until it is enough.
+    /// Handles datagrams and timers until `until`, or until `enough` returns true.
     fn serve(&mut self, until: Instant, enough: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
         let mut events = Vec::with_capacity(256);
         let mut buffer = [0; 2048];
@@ -218,13 +218,13 @@ impl Crowd {
 impl Client {
     fn flush(&mut self) {
         for (to, datagram) in self.mouth.datagrams.drain(..) {
-            // A full socket loses it, as any path may.
+            // A full socket drops the datagram, as any path may.
             let _ = self.socket.send_to(&datagram, to);
         }
         self.due = self.peer.timeout();
     }
 
-    /// True if it has just opened.
+    /// Handles the events of the peer. Returns true if the peer has just opened.
     fn hear(&mut self, began: Instant, delays_us: &mut Vec<u64>) -> anyhow::Result<bool> {
         let was_open = self.is_open;
         let now_us = began.elapsed().as_micros() as u64;

@@ -1,8 +1,7 @@
-//! What the core does per message, in instructions: a count does not depend on what else the machine is doing.
+//! Work of the core per message, counted in instructions: the count does not depend on other load of the machine.
 //!
-//! `make instructions` runs each case under callgrind and compares with `instructions.txt` beside this file: more than
-//! 3 % above it fails.
-//! Without an argument every case runs once; with a name, only that one.
+//! `make instructions` runs each case under callgrind and compares with `instructions.txt` beside this file. More than
+//! 3 % above that file fails. Without an argument every case runs once; with a name, only that case.
 
 use std::{any::Any, hint::black_box, sync::LazyLock};
 
@@ -15,7 +14,7 @@ const EPOCH: Epoch = Epoch(1);
 const BOUNDS: Bounds = Bounds { count_max: 10_000, bytes_max: 16 << 20, age_max_ms: u64::MAX };
 const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
 
-/// A case is made ready first; only what it returns is counted, and what that leaves goes uncounted.
+/// Name and setup of a case. Only the work that the setup returns is counted, without dropping the work's result.
 type Case = (&'static str, fn() -> Work);
 type Work = Box<dyn FnOnce() -> Box<dyn Any>>;
 
@@ -46,7 +45,7 @@ fn measured(work: Work) -> Box<dyn Any> {
     work()
 }
 
-/// A thousand publications into one form.
+/// Encodes a thousand publications in one form.
 fn encode(form: Form) -> Work {
     let (channel, publication) = (name("cars/1/telemetry"), publication(1));
     let mut out = Vec::with_capacity(1 << 20);
@@ -58,7 +57,7 @@ fn encode(form: Form) -> Work {
     })
 }
 
-/// A thousand publications into a history that is full.
+/// Appends a thousand publications to a full history.
 fn append() -> Work {
     let mut history = full(10_000);
     let fresh: Vec<_> = (0..1000).map(|_| new()).collect();
@@ -70,7 +69,7 @@ fn append() -> Work {
     })
 }
 
-/// A page of a thousand publications out of a full history.
+/// Reads a page of a thousand publications from a full history.
 fn page() -> Work {
     let mut history = full(10_000);
     Box::new(move || {
@@ -79,7 +78,7 @@ fn page() -> Work {
     })
 }
 
-/// `turns` turns, each with `per_turn` publications on each of so many channels that have so many readers.
+/// Delivers in `turns` turns, each with `per_turn` publications on each channel; each channel has `readers` readers.
 fn deliver(channels: usize, readers: usize, turns: u64, per_turn: u64) -> Work {
     let (mut hub, mut sink) = (Hub::new(Config::default()), Sink { room: usize::MAX });
     let names = (0..channels).map(|i| name(&format!("cars/{i}/telemetry")));
@@ -108,7 +107,7 @@ fn deliver(channels: usize, readers: usize, turns: u64, per_turn: u64) -> Work {
     })
 }
 
-/// A hundred readers that were blocked while a thousand publications came, and now take all of them.
+/// Unblocks a hundred readers that were blocked during a thousand publications, and that now receive all of them.
 fn catch_up() -> Work {
     let (mut hub, mut sink) = (Hub::new(Config::default()), Sink { room: 0 });
     let channel = name("busy");
@@ -125,7 +124,7 @@ fn catch_up() -> Work {
     })
 }
 
-/// A thousand readers of one channel come one after the other, and go; a turn for each.
+/// Connects and disconnects a thousand readers of one channel, one after the other, each in its own turn.
 fn come_and_go() -> Work {
     let (mut hub, mut sink) = (Hub::new(Config::default()), Sink { room: usize::MAX });
     let channel = name("popular");
@@ -143,7 +142,7 @@ fn come_and_go() -> Work {
     })
 }
 
-/// Takes everything, or nothing.
+/// Accepts all bytes, or none.
 struct Sink {
     room: usize,
 }

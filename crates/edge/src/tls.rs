@@ -41,7 +41,7 @@ impl Trust {
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
         if self.anybody {
-            let anybody = Arc::new(Anybody(provider));
+            let anybody = Arc::new(AcceptAnyCertificate(provider));
             return Ok(builder.dangerous().with_custom_certificate_verifier(anybody).with_no_client_auth());
         }
         let mut roots = RootCertStore::empty();
@@ -73,7 +73,7 @@ pub fn http() -> reqwest::ClientBuilder {
 }
 
 /// Returns why a TLS error is permanent and what to do about it; `None` if a retry may succeed.
-pub fn hopeless(error: &(dyn std::error::Error + 'static), server: &Server) -> Option<String> {
+pub fn permanent_reason(error: &(dyn std::error::Error + 'static), server: &Server) -> Option<String> {
     match error.downcast_ref() {
         Some(rustls::Error::InvalidCertificate(why)) => {
             return Some(format!("the server's certificate is not trusted ({why}); name its authority: --ca FILE"));
@@ -89,16 +89,16 @@ pub fn hopeless(error: &(dyn std::error::Error + 'static), server: &Server) -> O
     // `source()` of an I/O error skips the wrapped error and returns that error's source.
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
     match wrapped {
-        Some(wrapped) => hopeless(wrapped, server),
-        None => error.source().and_then(|source| hopeless(source, server)),
+        Some(wrapped) => permanent_reason(wrapped, server),
+        None => error.source().and_then(|source| permanent_reason(source, server)),
     }
 }
 
 /// Verifier that checks only that the server has the private key of its certificate.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -1,8 +1,9 @@
-//! What an engine adds to a publication: from `append` until it is answered and delivered on another node, one at a time; then with many on
-//! their way, and the CPU that this process takes per publication; and how fast a long past is read, page by page.
+//! Cost that an engine adds to a publication: the time from `append` until it is answered and delivered on another
+//! node, one at a time; then with many in flight, and this process's CPU per publication; and the speed of reading a
+//! long history, page by page.
 //!
-//! `cargo bench -p millrace-engine -- memory redis://127.0.0.1:6379` prints a row per URL; with `--durable`, each publication is on disk
-//! before it is answered. A server's own CPU is not in it.
+//! `cargo bench -p millrace-engine -- memory redis://127.0.0.1:6379` prints a row per URL. With `--durable`, each
+//! publication is on disk before it is answered. The CPU of a server is not included.
 
 use std::{
     sync::{
@@ -25,10 +26,10 @@ const ONE_BY_ONE: u64 = 2000;
 const AT_ONCE: u64 = 50_000;
 const IN_FLIGHT: usize = 200;
 const CHANNELS: usize = 20;
-/// Publications of the past that is replayed.
+/// Number of publications in the replayed history.
 const REPLAYED: usize = 50_000;
 
-/// The newest offset that came, and who waits for it.
+/// The newest delivered offset, and the thread that waits for it.
 struct Heard(AtomicU64, Thread);
 
 impl Deliver for Heard {
@@ -70,7 +71,7 @@ fn measure(runtime: &Runtime, url: &str, durable: bool) {
     let config = Config { prefix: format!("bench-{}", std::process::id()), history, ..Config::default() };
     let heard = Arc::new(Heard(AtomicU64::new(0), std::thread::current()));
     let here = open(url, config.clone(), heard.clone(), now).expect("the engine opens");
-    // In memory there is no other node.
+    // The memory engine has no other node.
     let is_shared = url.starts_with("redis") || url.starts_with("nats");
     let there = if is_shared { open(url, config, heard.clone(), now).expect("it opens again") } else { here.clone() };
     let name = ChannelName::parse("bench").expect("a good name");
@@ -124,7 +125,7 @@ fn measure(runtime: &Runtime, url: &str, durable: bool) {
     there.close();
 }
 
-/// Publications per second when a channel with [`REPLAYED`] and more is read from its beginning.
+/// Returns the publications per second of reading a channel with at least [`REPLAYED`] publications from its beginning.
 fn replay(runtime: &Runtime, engine: &dyn Engine, name: &ChannelName) -> f64 {
     let publication = || NewPublication::new(Kind::Text, [b'x'; 100]);
     let fill = async |count: usize| {
@@ -132,7 +133,7 @@ fn replay(runtime: &Runtime, engine: &dyn Engine, name: &ChannelName) -> f64 {
         futures_util::future::try_join_all(appends).await.expect("they are accepted");
     };
     (0..REPLAYED / 1000).for_each(|_| runtime.block_on(fill(1000)));
-    // As a server reads for one client.
+    // The same limits that a server uses to read for one client.
     let limit = millrace_delivery::PageLimit { count: 1000, bytes: 64 * 1024 };
     let (begin, mut since, mut read) = (Instant::now(), Since::Earliest, 0);
     loop {

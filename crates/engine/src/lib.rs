@@ -9,19 +9,19 @@
 
 mod answer;
 mod config;
+mod log_rate_limit;
 mod memory;
 mod mirror;
 mod nats;
 mod redis;
 mod remote;
-mod seldom;
 mod shares;
 mod sqlite;
 
 pub use answer::Answer;
 pub use config::{Config, HistoryConfig};
+pub use log_rate_limit::LogRateLimit;
 pub use memory::MemoryEngine;
-pub use seldom::Seldom;
 pub use shares::{Held, may_take};
 pub use sqlite::SqliteEngine;
 

@@ -10,7 +10,7 @@ mod metrics;
 mod router;
 mod shard;
 
-pub use mailbox::{Delivery, Mailbox, Moved, News};
+pub use mailbox::{ChannelEvent, Delivery, Mailbox, Moved};
 pub use metrics::{Metrics, Transport};
 pub use router::Router;
 pub use shard::{Shard, Sockets, Start, Waiting};

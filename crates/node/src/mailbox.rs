@@ -28,17 +28,17 @@ pub struct Delivery {
     pub route: Arc<Route>,
     /// Key of the channel in the shard's hub, if known.
     pub key: Option<ChannelKey>,
-    pub news: News,
+    pub news: ChannelEvent,
 }
 
 #[derive(Clone, Debug)]
-pub enum News {
+pub enum ChannelEvent {
     Published(Epoch, Publication),
     /// The log has moved, and the publications between the two positions were not delivered.
     Moved(Box<Moved>),
 }
 
-/// Content of [`News::Moved`], see [`millrace_engine::Deliver::moved`].
+/// Content of [`ChannelEvent::Moved`], see [`millrace_engine::Deliver::moved`].
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     pub from: Position,
@@ -142,7 +142,7 @@ mod tests {
         let head = PublicationHead { offset, time_ms: 0, key: None, expires_ms: None, kind: Kind::Text };
         let publication = Publication::new(head, b"");
         let route = Router::new(1).route(&ChannelName::parse(channel).unwrap());
-        Delivery { route, key: None, news: News::Published(Epoch(1), publication) }
+        Delivery { route, key: None, news: ChannelEvent::Published(Epoch(1), publication) }
     }
 
     #[test]
@@ -190,8 +190,8 @@ mod tests {
             mailbox.push(delivery("busy", offset));
         }
         let offset = |delivery: &Delivery| match &delivery.news {
-            News::Published(_, publication) => publication.offset,
-            News::Moved(moved) => moved.top.offset,
+            ChannelEvent::Published(_, publication) => publication.offset,
+            ChannelEvent::Moved(moved) => moved.top.offset,
         };
         let left: Vec<_> = mailbox.take(Vec::new()).iter().map(|d| (d.route.name.to_string(), offset(d))).collect();
         let max = ENTRIES_MAX as u64;

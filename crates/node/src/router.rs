@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::{
     Delivery, Mailbox,
-    mailbox::{Moved, News},
+    mailbox::{ChannelEvent, Moved},
 };
 
 const STRIPES: usize = 64;
@@ -171,7 +171,7 @@ impl Router {
     }
 
     /// Sends news of a channel to every shard that has a reader for it.
-    fn tell(&self, route: &Arc<Route>, news: impl Fn() -> News) {
+    fn tell(&self, route: &Arc<Route>, news: impl Fn() -> ChannelEvent) {
         let has_patterns = self.pattern_count.load(SeqCst) > 0;
         let by_pattern = if has_patterns { self.by_pattern(&route.name) } else { Vec::new() };
         for (shard, way) in route.ways.iter().enumerate() {
@@ -202,11 +202,11 @@ impl Deliver for Router {
     }
 
     fn deliver(&self, route: &Arc<Route>, _: &ChannelName, epoch: Epoch, publication: &Publication) {
-        self.tell(route, || News::Published(epoch, publication.clone()));
+        self.tell(route, || ChannelEvent::Published(epoch, publication.clone()));
     }
 
     fn moved(&self, route: &Arc<Route>, _: &ChannelName, from: Position, top: Position) {
-        self.tell(route, || News::Moved(Box::new(Moved { from, top })));
+        self.tell(route, || ChannelEvent::Moved(Box::new(Moved { from, top })));
     }
 
     fn forget(&self, channel: &ChannelName, route: Arc<Route>) {

@@ -17,7 +17,7 @@ use millrace_protocol::{
 
 use tokio::sync::Notify;
 
-use crate::{Delivery, Mailbox, Metrics, News, Router};
+use crate::{ChannelEvent, Delivery, Mailbox, Metrics, Router};
 
 /// Limit of one page of recovery: small enough to interleave with other pages, large enough to be worth a read.
 const PAGE: PageLimit = PageLimit { count: 1000, bytes: 64 * 1024 };
@@ -124,8 +124,8 @@ impl<S: Sockets> Shard<S> {
             entries.iter().for_each(|entry| hub.expect(entry.key));
             for Delivery { route, key, news } in entries.drain(..) {
                 match news {
-                    News::Published(epoch, publication) => hub.deliver(&route.name, key, epoch, &publication),
-                    News::Moved(moved) => hub.moved(&route.name, key, moved.from, moved.top),
+                    ChannelEvent::Published(epoch, publication) => hub.deliver(&route.name, key, epoch, &publication),
+                    ChannelEvent::Moved(moved) => hub.moved(&route.name, key, moved.from, moved.top),
                 }
                 if hub.is_full() {
                     hub.flush(sockets);

@@ -1,5 +1,5 @@
-//! What 20 ms of a mixed room cost its thread: to decode who speaks, to mix, and to encode for each of them and once
-//! for all others.
+//! Cost of 20 ms of a mixed room on its thread: decoding the active speakers, mixing, and encoding once for each
+//! speaker and once for all listeners.
 //!
 //! ```sh
 //! cargo bench -p millrace-rtc --bench mixer
@@ -18,7 +18,7 @@ use millrace_rtc::{
 };
 use opus_pure::{Application, OpusEncoder};
 
-/// Who speaks, and who is there in all.
+/// Number of active speakers, and number of all members.
 const ROOMS: &[(usize, usize)] = &[(1, 3), (3, 3), (1, 100), (3, 100), (10, 100)];
 const WARM_UP: u32 = 50;
 const FRAMES: u32 = 500;
@@ -60,7 +60,7 @@ fn main() {
     }
 }
 
-/// A voice: tones that rise and fall.
+/// Returns a packet of a synthetic voice: tones that rise and fall.
 fn hum(voice: &mut OpusEncoder, at: usize, frame: u32) -> Arc<[u8]> {
     let sound: [f32; FRAME] = std::array::from_fn(|i| {
         let time = (frame as usize * FRAME + i) as f32 / 48_000.0;
@@ -73,7 +73,7 @@ fn hum(voice: &mut OpusEncoder, at: usize, frame: u32) -> Arc<[u8]> {
     packet[..length].into()
 }
 
-/// Names of members: only a switch gives them.
+/// Returns ids of members. Only a switch creates them.
 fn members(count: usize, now: Instant) -> Vec<MemberId> {
     let address: SocketAddr = "127.0.0.1:9".parse().expect("an address");
     let mut switch = Switch::new(address.into(), count, count);

@@ -1,12 +1,13 @@
-//! What the switching unit does for a packet that it passes on, in instructions: a count does not depend on what else
-//! the machine is doing.
+//! Work of the SFU per forwarded packet, counted in instructions: the count does not depend on other load of the
+//! machine.
 //!
-//! Ten viewers whose ways are estimated, one publisher of 1,100-byte packets, time that is an input, no socket:
-//! encryption, the estimator and the
-//! pacer are counted, the kernel and the clients are not. Divide by the packets that a case says it has passed on:
+//! Ten viewers with bandwidth estimates, one publisher of 1,100-byte packets, a simulated clock, and no socket.
+//! Encryption, the estimator and the pacer are counted; the kernel and the clients are not. Divide by the number of
+//! forwarded packets that a case prints:
 //!
 //! ```sh
-//! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured*' target/release/deps/switch-* pass_on_slow
+//! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured*' \
+//!   target/release/deps/switch-* pass_on_slow
 //! ```
 //!
 //! Without an argument every case runs once.
@@ -24,7 +25,7 @@ use millrace_rtc::{
 
 const VIEWERS: usize = 10;
 const PAYLOAD_BYTES: usize = 1100;
-/// Time goes in such steps, and what is said takes one.
+/// Step of the simulated clock, and delay of each datagram.
 const STEP: Duration = Duration::from_millis(1);
 
 /// Milliseconds between two packets.
@@ -54,7 +55,7 @@ fn perhaps<T>(is_counted: bool, work: impl FnOnce() -> T) -> T {
     if is_counted { measured(work) } else { work() }
 }
 
-/// The switch, and everybody around it.
+/// The switch and its clients.
 struct Net {
     switch: Switch,
     publisher: Client,
@@ -68,7 +69,7 @@ struct Client {
     end: MediaClient,
     address: SocketAddr,
     out: Out,
-    /// Arrives in the next step.
+    /// Datagrams that arrive in the next step.
     said: Vec<Vec<u8>>,
 }
 
@@ -100,7 +101,7 @@ impl Net {
         Self { switch, publisher, viewers, on_the_way: Vec::new(), now, ms: 0 }
     }
 
-    /// Lets so much time pass while something is published every so many milliseconds.
+    /// Runs for `ms` milliseconds and publishes a packet every `every_ms`.
     fn run(&mut self, ms: u64, every_ms: u64, is_counted: bool) {
         for _ in 0..ms {
             self.now += STEP;
@@ -108,12 +109,12 @@ impl Net {
             let Self { switch, publisher, viewers, on_the_way, now, ms } = self;
             if ms.is_multiple_of(every_ms) {
                 let mut payload = vec![7; PAYLOAD_BYTES];
-                // A descriptor without extension; the picture's own head says that it is a key frame.
+                // A payload descriptor without extension. The frame's own header marks a keyframe.
                 payload[..2].copy_from_slice(&[0x10, 0]);
                 let packet = (*ms as u32 * 90, true, Arc::from(payload));
                 let _ = publisher.end.send(0, packet, *now, &mut publisher.out);
             }
-            // What was said in the last step arrives in this one.
+            // Datagrams of the last step arrive in this one.
             for (to, datagram) in on_the_way.drain(..) {
                 let mut clients = viewers.iter_mut().chain([&mut *publisher]);
                 if let Some(client) = clients.find(|client| client.address == to) {

@@ -1,4 +1,4 @@
-//! What a request's token costs: a signature of each algorithm, and a token that is remembered. One thread, no network.
+//! Cost of verifying a request's token: a signature of each algorithm, and a cached token. One thread, no network.
 //!
 //! `cargo bench -p millrace-server --bench tokens` prints a row for each; docs/tokens.md has the figures.
 

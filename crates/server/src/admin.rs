@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode, header, request::Parts};
 use millrace_protocol::{Code, Error};
 use millrace_transport::{
-    admin::{Connection, Place, Which},
+    admin::{Connection, ConnectionFilter, Place},
     http::{Context, Response, problem, text},
     rooms::Question,
 };
@@ -88,7 +88,7 @@ impl Admin {
 
     async fn connections(&self, parts: &Parts) -> Result<Response, Error> {
         let bad = |name: &str| Error::new(Code::BadRequest, format!("`{name}` is not understood here"));
-        let (mut which, mut after, mut limit) = (Which::default(), None, 100);
+        let (mut which, mut after, mut limit) = (ConnectionFilter::default(), None, 100);
         for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
             match name.as_ref() {
                 "id" => which.id = Some(value.into()),
@@ -110,8 +110,8 @@ impl Admin {
     }
 
     async fn disconnect(&self, Filter { id, subject, address }: Filter) -> Result<Response, Error> {
-        let which = Which { id, subject, address };
-        if which == Which::default() {
+        let which = ConnectionFilter { id, subject, address };
+        if which == ConnectionFilter::default() {
             let detail = "say whom: {\"id\": ..}, {\"subject\": ..} or {\"address\": ..}";
             return Err(Error::new(Code::BadRequest, detail));
         }

@@ -18,7 +18,7 @@ use millrace_engine::Engine;
 use millrace_node::{Metrics, Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
-    Drain, Limits, Listener, MOVE, RtcPort, Sockets,
+    Drain, Limits, Listener, RECONNECT_GRACE, RtcPort, Sockets,
     access::Access,
     bind_udp, http,
     rooms::{self, Question},
@@ -346,7 +346,7 @@ impl Running {
         let window = drain.spread(readers);
         tracing::info!(readers, window_ms = window.as_millis() as u64, "asking readers to reconnect elsewhere");
         self.draining.send_replace(Some(Drain { window, ticket: drain.ticket }));
-        tokio::time::sleep(window + MOVE + LAST_FRAMES).await;
+        tokio::time::sleep(window + RECONNECT_GRACE + LAST_FRAMES).await;
         self.stop();
     }
 

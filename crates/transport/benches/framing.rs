@@ -1,5 +1,6 @@
-//! WebSocket framing, ours beside a well-kept library: what decoding one client message costs, what an idle connection holds, and what
-//! compression saves for its processor time.
+//! WebSocket framing, compared with an established library: the cost of decoding one client message, the memory of an
+//! idle connection, and the bytes that compression saves for its CPU time.
+//!
 //! The figures are in docs/adr/0004. Run: `cargo bench -p millrace-transport --bench framing`.
 
 use std::{
@@ -20,12 +21,12 @@ const MESSAGES: usize = 200;
 const ROUNDS: usize = 2000;
 const IDLE: usize = 1000;
 
-/// Counts bytes in use.
+/// Allocator that counts the bytes in use.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on unchanged to the system's allocator.
+// SAFETY: every call is forwarded unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size(), Relaxed);
@@ -41,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A socket that gives the same bytes again and again, and otherwise blocks.
+/// A socket that returns the same bytes repeatedly, and otherwise blocks.
 struct Replay<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -138,7 +139,7 @@ fn main() {
     }
 }
 
-/// JSON as cars send it, one record after the other.
+/// Returns JSON as cars send it, one record after another.
 fn telemetry(records: u32) -> Vec<u8> {
     let record = |i: u32| {
         format!(
@@ -159,7 +160,7 @@ fn telemetry(records: u32) -> Vec<u8> {
     }
 }
 
-/// Microseconds per frame.
+/// Returns the microseconds per frame.
 fn encode_deflated(deflate: Deflate, payload: &[u8]) -> f64 {
     const FRAMES: u32 = 2000;
     let mut out = Vec::new();
@@ -172,7 +173,7 @@ fn encode_deflated(deflate: Deflate, payload: &[u8]) -> f64 {
     started.elapsed().as_secs_f64() * 1e6 / f64::from(FRAMES)
 }
 
-/// Masked text frames, one after the other, as one read brings them.
+/// Returns masked text frames, one after another, as one read delivers them.
 fn frames(size: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for _ in 0..MESSAGES {

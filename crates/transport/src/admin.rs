@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use millrace_delivery::ConnId;
-use millrace_engine::Seldom;
+use millrace_engine::LogRateLimit;
 use millrace_protocol::{Code, Error, websocket};
 use serde::Serialize;
 use tokio::{net::TcpListener, sync::Semaphore, task::spawn_local};
@@ -54,7 +54,7 @@ pub struct Connection {
 
 /// Filter for connections. A connection matches if it matches all fields that are set.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Which {
+pub struct ConnectionFilter {
     pub id: Option<String>,
     pub subject: Option<String>,
     pub address: Option<IpAddr>,
@@ -88,7 +88,7 @@ impl fmt::Display for Place {
 impl Context {
     /// Returns at most `limit` of the matching connections, those after the place `after`. Cost: O(connections of
     /// the shard).
-    pub fn connections(&self, which: &Which, after: Option<Place>, limit: usize) -> Vec<Connection> {
+    pub fn connections(&self, which: &ConnectionFilter, after: Option<Place>, limit: usize) -> Vec<Connection> {
         let is_after = |id: ConnId| after.is_none_or(|after| self.place(id) > after);
         self.matching(which).filter(|(id, _)| is_after(*id)).take(limit).map(|(_, connection)| connection).collect()
     }
@@ -98,14 +98,14 @@ impl Context {
     }
 
     /// Closes the matching connections and returns their number. The clients are notified not to reconnect.
-    pub fn disconnect(&self, which: &Which) -> usize {
+    pub fn disconnect(&self, which: &ConnectionFilter) -> usize {
         let error = Error::new(Code::Unauthorized, "an operator has closed this connection");
         let ids: Vec<ConnId> = self.matching(which).map(|(id, _)| id).collect();
         ids.iter().for_each(|id| end(self, *id, websocket::CLOSE_REVOKED, &error));
         ids.len()
     }
 
-    fn matching(&self, which: &Which) -> impl Iterator<Item = (ConnId, Connection)> {
+    fn matching(&self, which: &ConnectionFilter) -> impl Iterator<Item = (ConnId, Connection)> {
         let conns: Vec<ConnId> = self.shard.with(|hub, _| hub.conns().map(|(id, _)| id).collect());
         conns.into_iter().filter_map(|id| Some((id, self.connection(id)?))).filter(|(_, connection)| {
             which.id.as_ref().is_none_or(|id| *id == connection.id)
@@ -140,7 +140,7 @@ impl Context {
 /// Logs that a listener cannot accept a connection, at most once per minute. The cause is then a lack of file
 /// descriptors or memory. An error of a single connection is caused by its peer and is logged at debug level only.
 pub fn cannot_accept(error: &io::Error, what: &'static str) {
-    static SAID: Seldom = Seldom::new();
+    static SAID: LogRateLimit = LogRateLimit::new();
     let is_of_peer = matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset);
     match !is_of_peer && SAID.is_due() {
         true => tracing::warn!(%error, what, "cannot accept a connection; check file descriptors and memory"),

@@ -18,8 +18,10 @@ use tokio::task::coop::consume_budget;
 
 use crate::{
     access::Caller,
-    http::{Ask, Context, Query, Response, Wanted, json, no_cache, no_content, position_header, read_body, text},
-    long_polling::{self, Begun},
+    http::{
+        Ask, Context, Query, Response, ResponseFormat, json, no_cache, no_content, position_header, read_body, text,
+    },
+    long_polling::{self, PollStart},
     polling::Read,
     publish,
 };
@@ -107,7 +109,7 @@ pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Resu
 
 /// Handles `GET /rest/longpolling/{id}/sensordata`: returns the next record, or the first record after the position
 /// `since`. The thesis had no `since` here.
-pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<Begun, Error> {
+pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<PollStart, Error> {
     let caller = context.caller(parts).await?;
     let query = Query::parse(parts, &["since"])?;
     let since: Option<Since> = query.get("since").map(str::parse).transpose()?;
@@ -135,9 +137,9 @@ pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result
     long_polling::begin(context, parts, caller, ask, wanted, HOLD, answer).await
 }
 
-fn wanted(parts: &Parts) -> Result<Wanted, Error> {
-    match Wanted::negotiate(&parts.headers)? {
-        wanted @ (Wanted::Json | Wanted::Xml) => Ok(wanted),
+fn wanted(parts: &Parts) -> Result<ResponseFormat, Error> {
+    match ResponseFormat::negotiate(&parts.headers)? {
+        wanted @ (ResponseFormat::Json | ResponseFormat::Xml) => Ok(wanted),
         _ => Err(Error::new(Code::NotAcceptable, "this route speaks application/json and application/xml")),
     }
 }
@@ -148,8 +150,8 @@ fn timestamp_ms(record: &Publication) -> u64 {
     fields.and_then(|fields| fields.get("timestamp")?.as_u64()).unwrap_or(record.time_ms)
 }
 
-fn sensor_data(record: &Publication, wanted: Wanted) -> Response {
-    if wanted == Wanted::Json {
+fn sensor_data(record: &Publication, wanted: ResponseFormat) -> Response {
+    if wanted == ResponseFormat::Json {
         return json(record.data().to_vec());
     }
     let document = xml::document("sensorData", &xml::value(record.data()));

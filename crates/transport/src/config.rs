@@ -53,7 +53,7 @@ pub struct Config {
     pub connects_per_s: u64,
     /// Maximum number of new connections per second and address. The burst is ten times as large.
     pub connects_per_address_per_s: u64,
-    /// Networks, such as those of load balancers, to which the limits per address do not apply.
+    /// Networks, such as those of load balancers, whose connections count only toward `connections_max`.
     pub exempt: Vec<Network>,
     /// Maximum number of requests per HTTP connection. The server closes the connection after the last one.
     pub requests_per_connection_max: u64,

@@ -1,7 +1,7 @@
 //! Draining: moves all readers of a shard to other servers. Each reader gets its own time to reconnect.
 //!
 //! ```text
-//!   notified                   its time         + MOVE
+//!   notified                   its time         + RECONNECT_GRACE
 //!   ────┬─────────────────────┬───────────────┬──────
 //!       │ continues as before │ reconnects    │ closed, if it is still connected
 //! ```
@@ -19,7 +19,7 @@ use crate::{http::Context, session};
 
 /// Time between a reader's reconnect time and the close of its connection. The reader moves its subscriptions
 /// meanwhile.
-pub const MOVE: Duration = Duration::from_secs(1);
+pub const RECONNECT_GRACE: Duration = Duration::from_secs(1);
 /// Readers notified before the task yields, so that other clients are still served.
 const TOLD_AT_ONCE: usize = 256;
 
@@ -37,7 +37,7 @@ enum Leaves {
     Poll(WaiterId),
 }
 
-/// Moves all readers of a shard to other servers. Takes the window plus [`MOVE`].
+/// Moves all readers of a shard to other servers. Takes the window plus [`RECONNECT_GRACE`].
 pub async fn drain(context: &Context, drain: Drain) {
     let shard = &context.shard;
     let started = Instant::now();
@@ -61,7 +61,7 @@ pub async fn drain(context: &Context, drain: Drain) {
             && !form.gap_closes()
         {
             tell(context, id, form, moment.saturating_sub(gone), drain.ticket);
-            moment += MOVE;
+            moment += RECONNECT_GRACE;
         }
         moments.push((moment, leaves));
     }
@@ -74,7 +74,7 @@ pub async fn drain(context: &Context, drain: Drain) {
         }
     }
     // Close connections that were being accepted when the drain began.
-    tokio::time::sleep_until(started + drain.window + MOVE).await;
+    tokio::time::sleep_until(started + drain.window + RECONNECT_GRACE).await;
     shard.waiters().into_iter().for_each(|id| shard.wake(id));
     for (id, form) in shard.with(|hub, _| hub.conns().filter(|(_, form)| reads(*form)).collect::<Vec<_>>()) {
         close(context, id, form);

@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     admin::cannot_accept,
-    limits::{Limits, Permit},
+    limits::{ConnectionSlot, Limits},
     listener::set_options,
 };
 
@@ -64,7 +64,11 @@ pub fn bind(address: SocketAddr, room: usize) -> io::Result<(UdpSocket, StdListe
 
 /// Accepts clients until the task is dropped. A client above the connection limit is disconnected without an error,
 /// because the protocols have no error message before the first request.
-pub async fn accept(listener: TcpListener, limits: &Arc<Limits>, begin: impl Fn(TcpStream, SocketAddr, Permit)) {
+pub async fn accept(
+    listener: TcpListener,
+    limits: &Arc<Limits>,
+    begin: impl Fn(TcpStream, SocketAddr, ConnectionSlot),
+) {
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
@@ -91,7 +95,7 @@ pub struct Outgoing {
 
 /// What happens to a message when the queue is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Fullness {
+pub enum OverflowPolicy {
     /// The message is dropped.
     Loses,
     /// The stream is closed, because responses must not be dropped.
@@ -100,13 +104,13 @@ pub enum Fullness {
 
 impl Outgoing {
     /// Queues one message, given in parts. Returns false if the queue is full.
-    pub fn push(&self, parts: &[&[u8]], fullness: Fullness) -> bool {
+    pub fn push(&self, parts: &[&[u8]], fullness: OverflowPolicy) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let has_room = waiting.len() + length <= WAITING_BYTES_MAX;
         if has_room {
             parts.iter().for_each(|part| waiting.extend_from_slice(part));
-        } else if fullness == Fullness::Ends {
+        } else if fullness == OverflowPolicy::Ends {
             self.is_over.set(true);
         }
         self.changed.notify_one();

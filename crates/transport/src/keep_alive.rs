@@ -29,11 +29,11 @@ use tokio::{net::TcpStream, sync::Notify, task::spawn_local, time::Instant};
 
 use crate::{
     http::{Handover, Response, Routed, SimpleRequest, encode_answer, is_read, problem, route_read},
-    limits::{Limit, Member, Permit, Way},
-    listener::{self, Served},
+    limits::{ConnectionQuotas, ConnectionSlot, Direction, Limit},
+    listener::{self, HttpClient},
     long_polling::Poll,
     tls::{Parts, Session, Stream},
-    websocket::{EventLoop, Talk},
+    websocket::{ConnectionProtocol, EventLoop},
 };
 
 /// Maximum bytes of later requests buffered while one request is answered. Above it, the connection is not read.
@@ -41,7 +41,7 @@ const UNREAD_BYTES_MAX: usize = 16 * 1024;
 
 /// An HTTP/1.1 connection on the event loop.
 pub(crate) struct HttpConnection {
-    served: Rc<Served>,
+    served: Rc<HttpClient>,
     state: State,
     /// True if the connection closes after the response to the current request.
     closes: bool,
@@ -53,7 +53,7 @@ pub(crate) struct HttpConnection {
     unread: Vec<u8>,
     /// Deadline of the current state.
     until: Instant,
-    /// Time at which [`Alarms`] reports this connection; never later than `until`.
+    /// Time at which [`ConnectionTimers`] reports this connection; never later than `until`.
     alarm: Option<Instant>,
 }
 
@@ -61,8 +61,8 @@ pub(crate) struct HttpConnection {
 struct Taken {
     fd: OwnedFd,
     tls: Option<Box<Session>>,
-    permit: Permit,
-    served: Rc<Served>,
+    permit: ConnectionSlot,
+    served: Rc<HttpClient>,
 }
 
 enum State {
@@ -72,7 +72,7 @@ enum State {
     Answering,
     /// A long poll waits for a publication.
     Polling(Box<Poll>),
-    /// The client has not read the whole response yet. It must read some of it within `limits.write_timeout`.
+    /// The client has not read the whole response yet. It has `limits.write_timeout` to do so.
     Sending,
 }
 
@@ -80,7 +80,7 @@ impl HttpConnection {
     /// Creates a connection whose request is being answered. The response gets the headers of `head` in addition to
     /// its own. `unread` are the bytes received after the request. If `closes` is true, the connection closes after
     /// the response.
-    pub(crate) fn new(served: Rc<Served>, head: Response, unread: &[u8], closes: bool) -> Self {
+    pub(crate) fn new(served: Rc<HttpClient>, head: Response, unread: &[u8], closes: bool) -> Self {
         Self {
             served,
             state: State::Answering,
@@ -120,12 +120,12 @@ fn boxed(more: HeaderMap) -> Option<Box<HeaderMap>> {
 /// Timers of the connections. Each connection has at most one entry. The entry moves only when it has fired, or if
 /// it would fire too late.
 #[derive(Default)]
-pub(crate) struct Alarms {
+pub(crate) struct ConnectionTimers {
     due: RefCell<BTreeSet<(Instant, ConnId)>>,
     earlier: Notify,
 }
 
-impl Alarms {
+impl ConnectionTimers {
     fn set(&self, id: ConnId, old: Option<Instant>, at: Instant) {
         let mut due = self.due.borrow_mut();
         if let Some(old) = old {
@@ -165,11 +165,18 @@ impl EventLoop {
         tls: Option<Box<Session>>,
         http: HttpConnection,
         poll: Box<Poll>,
-        permit: Permit,
+        permit: ConnectionSlot,
     ) {
         let id = self.shard().with(|hub, sockets| {
             let id = hub.connect(Form::Answers);
-            sockets.add_socket(id, fd, tls, Talk::Http(Box::new(http)), false, Member::new(permit, None));
+            sockets.add_socket(
+                id,
+                fd,
+                tls,
+                ConnectionProtocol::Http(Box::new(http)),
+                false,
+                ConnectionQuotas::new(permit, None),
+            );
             id
         });
         self.wait(id, poll).await;
@@ -378,7 +385,7 @@ impl EventLoop {
             Some(true) => self.set_state(id, State::Idle),
             Some(false) => {
                 self.set_state(id, State::Sending);
-                self.weigh(id, Way::Out);
+                self.weigh(id, Direction::Out);
             }
             None => {}
         }
@@ -438,7 +445,7 @@ impl EventLoop {
             hub.disconnect(id);
             taken
         })?;
-        let Talk::Http(http) = socket.talk else { return None };
+        let ConnectionProtocol::Http(http) = socket.talk else { return None };
         Some(Taken { fd: socket.fd, tls: socket.tls, permit: member.into_permit(), served: http.served.clone() })
     }
 

@@ -11,7 +11,6 @@
 pub mod access;
 pub mod admin;
 mod carcare;
-mod census;
 mod config;
 mod data_channel;
 mod drain;
@@ -22,6 +21,7 @@ pub mod limits;
 mod listener;
 mod long_polling;
 pub mod media;
+mod memory_meter;
 mod polling;
 mod publish;
 mod range;
@@ -39,7 +39,7 @@ mod websocket;
 
 pub use config::Config;
 pub use data_channel::{Config as RtcConfig, Port as RtcPort};
-pub use drain::{Drain, MOVE};
+pub use drain::{Drain, RECONNECT_GRACE};
 pub use limits::Limits;
 pub use listener::{Listener, serve};
 pub use millrace_rtc::is_contained;

@@ -32,11 +32,11 @@ use tokio::{
 use crate::{
     access,
     admin::cannot_accept,
-    census::Census,
     data_channel, drain,
     http::{Context, Handover, Response, route},
     keep_alive::HttpConnection,
-    limits::{ForwardedFor, Guest, Limit, Limits, Patient, Permit, Pressure, Refusals},
+    limits::{ConnectionSlot, ForwardedFor, Limit, Limits, Pressure, Refusals, RequestConnection, WriteTimeoutStream},
+    memory_meter::MemoryMeter,
     rooms,
     sockets::linger,
     ticks::Ticks,
@@ -63,8 +63,8 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Maximum unsent bytes in the kernel per WebSocket or stream; the rest of the backlog stays in the shared log.
 /// Without this limit, a deep send queue does not recover from a stall (measured in docs/adr/0003).
 const NOTSENT_LOWAT_BYTES: u32 = 16 * 1024;
-/// While memory is short, a client is disconnected if it has read nothing for one heartbeat interval and more than
-/// this many bytes are queued for it.
+/// While memory is short, a client is disconnected if it has sent and read nothing for one heartbeat interval, and more
+/// than this many bytes are queued for it.
 const STUCK_BYTES_MAX: usize = 16 * 1024;
 /// Pause after a failed accept, for example if the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -193,7 +193,7 @@ async fn accept(
 /// keep current.
 async fn tick(context: Rc<Context>, every_second: Ticks) {
     let started = tokio::time::Instant::now();
-    let mut census = Census::default();
+    let mut census = MemoryMeter::default();
     while every_second.next().await.is_ok() {
         let shard = &context.shard;
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
@@ -218,7 +218,7 @@ async fn secured(
     stream: TcpStream,
     address: IpAddr,
     acceptor: Rc<tls::Acceptor>,
-    permit: Permit,
+    permit: ConnectionSlot,
 ) {
     let metrics = &context.shard.metrics;
     let settings = acceptor.settings();
@@ -266,13 +266,13 @@ async fn connection(
     mut stream: tls::Stream,
     address: IpAddr,
     subject: Option<tls::PeerSubject>,
-    permit: Permit,
+    permit: ConnectionSlot,
 ) {
     let (config, limits) = (context.config(), context.limits.clone());
     let Ok(first) = tokio::time::timeout(config.header_timeout, stream.starts_with(PREFACE)).await else {
         return limits.count(Limit::HeaderTimeout);
     };
-    let served = Rc::new(Served::new(address, subject, config.requests_per_connection_max, &limits));
+    let served = Rc::new(HttpClient::new(address, subject, config.requests_per_connection_max, &limits));
     match first {
         Ok(true) => {
             if let Err(error) = http2(context, stream, served).await {
@@ -289,8 +289,8 @@ pub(crate) async fn serve_http1(
     context: Rc<Context>,
     event_loop: Rc<EventLoop>,
     stream: tls::Stream,
-    served: Rc<Served>,
-    permit: Permit,
+    served: Rc<HttpClient>,
+    permit: ConnectionSlot,
 ) {
     let (limits, header_timeout) = (context.limits.clone(), context.config().header_timeout);
     if let Err(error) = http1(context, event_loop, stream, header_timeout, served.clone(), permit).await {
@@ -307,8 +307,8 @@ async fn http1(
     event_loop: Rc<EventLoop>,
     stream: tls::Stream,
     header_timeout: Duration,
-    served: Rc<Served>,
-    permit: Permit,
+    served: Rc<HttpClient>,
+    permit: ConnectionSlot,
 ) -> hyper::Result<()> {
     let next = Rc::new(RefCell::new(None::<Next>));
     let (unsent, is_tls) = (stream.unsent(), stream.is_tls());
@@ -343,7 +343,7 @@ async fn http1(
         // WebSockets have left hyper by then; they end when the client closes its side.
         .half_close(true)
         .serve_connection(
-            TokioIo::new(Patient::new(stream, context.limits.clone(), context.config().write_timeout)),
+            TokioIo::new(WriteTimeoutStream::new(stream, context.limits.clone(), context.config().write_timeout)),
             service,
         );
     let drains = context.drains();
@@ -415,7 +415,7 @@ fn asks_to_close(headers: &HeaderMap) -> bool {
     values.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case("close"))
 }
 
-async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<Served>) -> hyper::Result<()> {
+async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<HttpClient>) -> hyper::Result<()> {
     let service = {
         let (context, served) = (context.clone(), served.clone());
         service_fn(move |mut request: Request<Incoming>| {
@@ -443,7 +443,7 @@ async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<Served>) ->
         .keep_alive_interval(context.config().heartbeat)
         .keep_alive_timeout(context.config().grace)
         .serve_connection(
-            TokioIo::new(Patient::new(stream, context.limits.clone(), context.config().write_timeout)),
+            TokioIo::new(WriteTimeoutStream::new(stream, context.limits.clone(), context.config().write_timeout)),
             service,
         );
     let drains = context.drains();
@@ -469,8 +469,8 @@ async fn http2(context: Rc<Context>, stream: tls::Stream, served: Rc<Served>) ->
 }
 
 /// Client of one HTTP connection, and the number of its requests.
-pub(crate) struct Served {
-    guest: Arc<Guest>,
+pub(crate) struct HttpClient {
+    guest: Arc<RequestConnection>,
     /// Subject of the client's certificate.
     subject: Option<tls::PeerSubject>,
     /// True if the peer is a trusted proxy. Then a header of each request names the client.
@@ -479,9 +479,9 @@ pub(crate) struct Served {
     requests_max: u64,
 }
 
-impl Served {
+impl HttpClient {
     fn new(address: IpAddr, subject: Option<tls::PeerSubject>, requests_max: u64, limits: &Limits) -> Self {
-        let (guest, is_proxy) = (Arc::new(Guest::new(address)), limits.proxies.trusts(address));
+        let (guest, is_proxy) = (Arc::new(RequestConnection::new(address)), limits.proxies.trusts(address));
         Self { guest, subject, is_proxy, requests: Cell::default(), requests_max }
     }
 

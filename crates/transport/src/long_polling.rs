@@ -12,30 +12,30 @@ use tokio::time::Instant;
 
 use crate::{
     access::{Caller, unix_s},
-    http::{Ask, Context, Response, Wanted},
-    limits::Seat,
+    http::{Ask, Context, Response, ResponseFormat},
+    limits::ReaderSlot,
     polling::{self, Read},
 };
 
 /// Encodes the response from the publications that were read.
-pub type Answer = fn(Read, &Ask, Wanted) -> Response;
+pub type Answer = fn(Read, &Ask, ResponseFormat) -> Response;
 
 /// A long poll that has found nothing yet.
 pub struct Poll {
     caller: Caller,
     /// The read request. Each channel starts at the position up to which the poll has found nothing.
     ask: Ask,
-    wanted: Wanted,
+    wanted: ResponseFormat,
     answer: Answer,
     /// Time at which the poll is answered with `204`: after the requested wait, but not later than the server's
     /// limit or the expiry of the token.
     pub deadline: Instant,
-    _seat: Option<Box<Seat>>,
+    _seat: Option<Box<ReaderSlot>>,
     _open: Open,
 }
 
 /// Result of the first read of a long poll.
-pub enum Begun {
+pub enum PollStart {
     Answered(Response),
     Waits(Box<Poll>),
 }
@@ -48,10 +48,10 @@ pub async fn begin(
     parts: &Parts,
     caller: Caller,
     ask: Ask,
-    wanted: Wanted,
+    wanted: ResponseFormat,
     wait: Duration,
     answer: Answer,
-) -> Result<Begun, Error> {
+) -> Result<PollStart, Error> {
     let seat = context.admit(parts, &caller)?.map(Box::new);
     let expires = caller.grant.expires_s.map(|end_s| Duration::from_secs(end_s.saturating_sub(unix_s())));
     let wait = wait.min(context.config().hold_max).min(expires.unwrap_or(Duration::MAX));
@@ -60,8 +60,8 @@ pub async fn begin(
     let open = Open::new(context.shard.metrics.clone());
     let mut poll = Box::new(Poll { caller, ask, wanted, answer, deadline, _seat: seat, _open: open });
     Ok(match poll.look(context).await? {
-        Some(response) => Begun::Answered(response),
-        None => Begun::Waits(poll),
+        Some(response) => PollStart::Answered(response),
+        None => PollStart::Waits(poll),
     })
 }
 
@@ -121,7 +121,7 @@ impl Poll {
     /// Returns the memory that the poll uses in addition to its own size, in bytes.
     pub fn bytes(&self) -> usize {
         self.ask.channels.capacity() * size_of::<(ChannelName, Option<millrace_protocol::Since>)>()
-            + self._seat.as_ref().map_or(0, |_| size_of::<Seat>())
+            + self._seat.as_ref().map_or(0, |_| size_of::<ReaderSlot>())
     }
 }
 

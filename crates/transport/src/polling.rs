@@ -11,7 +11,7 @@ use millrace_protocol::{
 
 use crate::{
     Shard,
-    http::{Ask, Context, Response, Wanted, json, no_cache, no_content, position_header, text},
+    http::{Ask, Context, Response, ResponseFormat, json, no_cache, no_content, position_header, text},
     range,
 };
 
@@ -33,7 +33,7 @@ struct Found {
 }
 
 /// Answers with the available publications: without `since` the newest one, otherwise all after `since`.
-pub async fn answer(context: &Context, ask: &Ask, wanted: Wanted) -> Result<Response, Error> {
+pub async fn answer(context: &Context, ask: &Ask, wanted: ResponseFormat) -> Result<Response, Error> {
     context.shard.metrics.opened(Transport::Polling, 1);
     let read = read(&context.shard, ask, &ask.channels).await;
     context.shard.metrics.opened(Transport::Polling, -1);
@@ -102,7 +102,7 @@ impl Read {
     }
 
     /// Encodes the response; `204` if there is neither a publication nor a gap.
-    pub fn into_response(self, ask: &Ask, wanted: Wanted) -> Response {
+    pub fn into_response(self, ask: &Ask, wanted: ResponseFormat) -> Response {
         let mut position = Vec::with_capacity(32);
         for (i, found) in self.0.iter().enumerate() {
             if ask.many {
@@ -117,7 +117,7 @@ impl Read {
         response
     }
 
-    fn body(self, ask: &Ask, wanted: Wanted) -> Response {
+    fn body(self, ask: &Ask, wanted: ResponseFormat) -> Response {
         if ask.many {
             let messages = self
                 .0
@@ -130,7 +130,7 @@ impl Read {
         }
         let [Found { end, more, gap, publications, .. }] = self.0.as_slice() else { return no_content() };
         let epoch: Epoch = end.epoch;
-        if wanted == Wanted::Xml {
+        if wanted == ResponseFormat::Xml {
             let mut response =
                 text(StatusCode::OK, "application/xml", xml::answer(*end, *more, *gap, epoch, publications));
             no_cache(&mut response);

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::{
     Shard,
     access::Caller,
-    limits::Way,
+    limits::Direction,
     publish::check_size,
     range,
     sockets::Sockets,
@@ -86,7 +86,7 @@ async fn run_waiting(event_loop: Rc<EventLoop>, id: ConnId) {
         match next_waiting(&event_loop, id) {
             Some(text) => {
                 run(event_loop.clone(), id, text).await;
-                event_loop.weigh(id, Way::Out);
+                event_loop.weigh(id, Direction::Out);
             }
             None => return set_waiting(&event_loop, id, None),
         }

@@ -1,6 +1,6 @@
-//! The one place that writes to readers. A hub knows connections by id; here an id becomes a descriptor (WebSocket, and SSE or NDJSON over
-//! HTTP/1.1), the body of a hyper response (streams over HTTP/2) or a data channel of a peer, and "it took less than offered" becomes
-//! "tell the hub when it is writable".
+//! The only place that writes to readers. The hub knows connections only by id. This module maps an id to a file
+//! descriptor (WebSocket; SSE and NDJSON over HTTP/1.1), to the body of a hyper response (streams over HTTP/2), or
+//! to a data channel of a peer. After a partial write, it notifies the hub when the connection is writable again.
 
 use std::{
     cell::RefCell,
@@ -17,7 +17,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use millrace_delivery::{ConnId, Wire, prefetch};
-use millrace_engine::Seldom;
+use millrace_engine::LogRateLimit;
 use millrace_node::{Metrics, Transport};
 use millrace_protocol::session::Policy;
 use millrace_rtc::Lane;
@@ -32,31 +32,32 @@ use crate::{
     access::Grants,
     data_channel::{PeerId, Peers},
     keep_alive::HttpConnection,
-    limits::{Member, Seat},
+    limits::{ConnectionQuotas, ReaderSlot},
     session::Waiting,
     tls::{Received, Session},
-    websocket::Talk,
+    websocket::ConnectionProtocol,
 };
 
-/// Most bytes that a stream's body holds before its connection counts as blocked.
+/// Maximum bytes buffered in the body of a stream. When the buffer is full, the connection is blocked.
 const PIPE_BYTES_MAX: usize = 16 * 1024;
-/// How long a closed WebSocket may take to read the close frame and hang up.
+/// Time that the peer of a closed WebSocket has to read the close frame and to disconnect.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Where the connections of one shard are written to.
+/// Connections of one shard, for writing.
 pub struct Sockets {
     epoll: Rc<OwnedFd>,
     endpoints: Vec<Option<Endpoint>>,
-    /// What each of them may do.
+    /// Permissions of each connection.
     pub(crate) grants: Grants,
-    /// What they take of the node, beside them: it is seldom looked at.
-    members: Vec<Option<Member>>,
-    /// The ends of data channels, where there are any.
+    /// Quotas in use by each connection. They are stored separately because they are seldom needed.
+    members: Vec<Option<ConnectionQuotas>>,
+    /// Data channels, if enabled.
     pub(crate) peers: Option<Box<Peers>>,
     metrics: Arc<Metrics>,
 }
 
-/// One cache line: a message touches those of its publisher and of its reader, which are seldom still in the cache.
+/// An endpoint fits into one cache line. Each message touches the endpoints of its publisher and its reader, which
+/// are usually not in the cache.
 const _: () = assert!(size_of::<Option<Endpoint>>() <= 64);
 
 enum Endpoint {
@@ -65,19 +66,20 @@ enum Endpoint {
     Peer(u32, PeerId, Lane),
 }
 
-/// A descriptor and what has been read from it so far.
+/// A file descriptor, with the decoder state of the bytes read from it.
 pub(crate) struct Socket {
     generation: u32,
     pub(crate) fd: OwnedFd,
     pub(crate) decoder: millrace_protocol::websocket::Decoder,
-    pub(crate) talk: Talk,
-    /// The client may send compressed messages.
+    pub(crate) talk: ConnectionProtocol,
+    /// True if the client may send compressed messages.
     pub(crate) deflate: bool,
-    /// When the hub was told last that the peer has said something: once per second is enough.
+    /// Second in which the hub was last notified of bytes from the peer. One notification per second is enough.
     heard_s: u32,
-    /// While `Some`, nothing is read. Boxed: it is rare, and an endpoint is one cache line.
+    /// Queued commands. While this is `Some`, the connection is not read. Boxed, because it is rare and an endpoint
+    /// must fit into one cache line.
     pub(crate) waiting: Option<Box<Waiting>>,
-    /// Low bits of the flags that the kernel watches for: all but `ET`, which is always there.
+    /// Low bits of the epoll flags of this descriptor. `ET` is not included, because it is always set.
     watched: u16,
     pub(crate) tls: Option<Box<Session>>,
 }
@@ -91,7 +93,7 @@ struct Pipe {
 }
 
 impl Sockets {
-    /// Errors: the kernel has no epoll descriptor to give.
+    /// Creates the connections of a shard. Errors: the kernel cannot create an epoll descriptor.
     pub fn new(metrics: Arc<Metrics>) -> io::Result<Self> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let (endpoints, grants, members) = Default::default();
@@ -109,15 +111,15 @@ impl Sockets {
         }
     }
 
-    /// Takes over a descriptor. Nothing is read before [`Sockets::watch`].
+    /// Adds a file descriptor. It is not read before [`Sockets::watch`] is called.
     pub(crate) fn add_socket(
         &mut self,
         id: ConnId,
         fd: OwnedFd,
         tls: Option<Box<Session>>,
-        talk: Talk,
+        talk: ConnectionProtocol,
         deflate: bool,
-        member: Member,
+        member: ConnectionQuotas,
     ) {
         count(&self.metrics, &talk, 1);
         let socket = Socket {
@@ -135,8 +137,8 @@ impl Sockets {
         self.admit(id, member);
     }
 
-    /// Makes a channel of a peer a connection; `member` is there for the one that carries its session.
-    pub(crate) fn add_peer(&mut self, id: ConnId, peer: PeerId, lane: Lane, member: Option<Member>) {
+    /// Registers a data channel as a connection. `member` is `Some` for the channel that carries the session.
+    pub(crate) fn add_peer(&mut self, id: ConnId, peer: PeerId, lane: Lane, member: Option<ConnectionQuotas>) {
         self.put(id, Endpoint::Peer(id.generation, peer, lane));
         if let Some(member) = member {
             self.metrics.opened(Transport::DataChannel, 1);
@@ -144,8 +146,8 @@ impl Sockets {
         }
     }
 
-    /// Gives a descriptor back, with what belongs to it. Nothing of it is watched any more.
-    pub(crate) fn take_socket(&mut self, id: ConnId) -> Option<(Socket, Member)> {
+    /// Removes a connection and returns its descriptor and quotas. The descriptor is no longer watched.
+    pub(crate) fn take_socket(&mut self, id: ConnId) -> Option<(Socket, ConnectionQuotas)> {
         self.socket(id)?;
         let Some(Endpoint::Socket(socket)) = self.endpoints.get_mut(id.slot as usize)?.take() else { return None };
         count(&self.metrics, &socket.talk, -1);
@@ -156,23 +158,26 @@ impl Sockets {
         Some((socket, member))
     }
 
-    /// The state of an HTTP/1.1 connection of the event loop.
+    /// Returns the state of an HTTP/1.1 connection on the event loop.
     pub(crate) fn http(&mut self, id: ConnId) -> Option<&mut HttpConnection> {
         match &mut self.socket(id)?.talk {
-            Talk::Http(http) => Some(http),
+            ConnectionProtocol::Http(http) => Some(http),
             _ => None,
         }
     }
 
-    /// True if bytes for this connection wait outside the hub: the last TLS record that the socket did not take.
+    /// Returns true if bytes for this connection are queued outside the hub: the last TLS record, which the socket
+    /// has not accepted completely.
     pub(crate) fn is_pending(&mut self, id: ConnId) -> bool {
         self.socket(id).is_some_and(|socket| socket.is_pending())
     }
 
-    /// The ids of the HTTP/1.1 connections that wait for a request.
+    /// Returns the ids of the HTTP/1.1 connections that wait for a request.
     pub(crate) fn idle_http(&self) -> Vec<ConnId> {
         let idle = |(slot, endpoint): (usize, &Option<Endpoint>)| match endpoint {
-            Some(Endpoint::Socket(Socket { generation, talk: Talk::Http(http), .. })) if http.is_idle() => {
+            Some(Endpoint::Socket(Socket { generation, talk: ConnectionProtocol::Http(http), .. }))
+                if http.is_idle() =>
+            {
                 Some(ConnId { slot: slot as u32, generation: *generation })
             }
             _ => None,
@@ -180,7 +185,7 @@ impl Sockets {
         self.endpoints.iter().enumerate().filter_map(idle).collect()
     }
 
-    fn admit(&mut self, id: ConnId, member: Member) {
+    fn admit(&mut self, id: ConnId, member: ConnectionQuotas) {
         let slot = id.slot as usize;
         if self.members.len() <= slot {
             self.members.resize_with(slot + 1, || None);
@@ -195,7 +200,8 @@ impl Sockets {
         }
     }
 
-    /// Which connection tells a session what it reads by this policy: its own, or the one for what may get lost.
+    /// Returns the connection on which a session receives subscriptions with this policy: its own, or the separate
+    /// lane for messages that may be lost.
     pub(crate) fn lane(&self, id: ConnId, policy: Policy) -> ConnId {
         match (policy, self.peer(id), &self.peers) {
             (Policy::Latest, Some((peer, Lane::Session)), Some(peers)) => peers.conn(peer, Lane::Latest).unwrap_or(id),
@@ -203,12 +209,12 @@ impl Sockets {
         }
     }
 
-    /// Is it a lane of a session that is another connection?
+    /// Returns true if the connection is the separate lane of a session.
     pub(crate) fn is_side(&self, id: ConnId) -> bool {
         matches!(self.peer(id), Some((_, Lane::Latest)))
     }
 
-    /// The commands that wait of a session, or `None` if there is no such connection.
+    /// Returns the queued commands of a session; `None` if the connection does not exist.
     pub(crate) fn waiting(&mut self, id: ConnId) -> Option<&mut Option<Box<Waiting>>> {
         match self.peer(id) {
             Some((peer, Lane::Session)) => self.peers.as_mut()?.waiting(peer),
@@ -217,19 +223,20 @@ impl Sockets {
         }
     }
 
-    /// What has been read and is not a whole message yet, or not to be looked at yet.
+    /// Returns the number of bytes that were read but not processed: an incomplete message, or requests that must
+    /// wait.
     pub(crate) fn incoming_bytes(&mut self, id: ConnId) -> usize {
         match (self.peer(id), &self.peers) {
             (Some((peer, _)), Some(peers)) => peers.incoming_bytes(peer),
             _ => self.socket(id).map_or(0, |socket| match &socket.talk {
-                Talk::Http(http) => http.unread_bytes(),
+                ConnectionProtocol::Http(http) => http.unread_bytes(),
                 _ => socket.decoder.buffered_bytes(),
             }),
         }
     }
 
-    /// What a connection of the event loop takes of the node.
-    pub(crate) fn member(&mut self, id: ConnId) -> Option<&mut Member> {
+    /// Returns the quotas in use by a connection on the event loop.
+    pub(crate) fn member(&mut self, id: ConnId) -> Option<&mut ConnectionQuotas> {
         if self.peer(id).is_none() {
             self.socket(id)?;
         }
@@ -242,7 +249,8 @@ impl Sockets {
         }
     }
 
-    /// Sets what the event loop shall report: `read` for new bytes; room to write is added while the connection is blocked.
+    /// Sets the events that the event loop reports. `read`: report received bytes. Room in the send buffer is
+    /// reported, too, while the connection is blocked.
     pub(crate) fn watch(&mut self, id: ConnId, read: bool) {
         if let (Some((peer, _)), Some(peers)) = (self.peer(id), &mut self.peers) {
             return peers.watch(peer, read);
@@ -257,14 +265,14 @@ impl Sockets {
         socket.change(id, wanted, &epoll);
     }
 
-    /// Reports again what is still ready: it was not all taken.
+    /// Makes epoll report the current readiness again, because not all bytes were read.
     pub(crate) fn rearm(&mut self, id: ConnId) {
         let epoll = self.epoll.clone();
         let Some(socket) = self.socket(id) else { return };
         socket.change(id, socket.watched(), &epoll);
     }
 
-    /// Its peer has gone.
+    /// Removes a connection whose peer has disconnected.
     pub(crate) fn remove(&mut self, id: ConnId) {
         self.grants.remove(id);
         let Some(slot) = self.endpoints.get_mut(id.slot as usize) else { return };
@@ -291,17 +299,17 @@ impl Sockets {
         }
     }
 
-    /// Connections lie in the slots below this.
+    /// Returns the number of slots. All connections are in lower slots.
     pub(crate) fn slots(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// Memory held for the connections in these slots, in bytes; a WebSocket holds more only between the first and the last byte of a
-    /// message.
+    /// Returns the memory of the connections in these slots, in bytes. A WebSocket holds more only while it receives
+    /// a message.
     pub(crate) fn bytes_of(&self, slots: Range<usize>) -> usize {
         let held = |endpoint: &Endpoint| match endpoint {
             Endpoint::Socket(socket) => {
-                let http = if let Talk::Http(http) = &socket.talk { http.bytes() } else { 0 };
+                let http = if let ConnectionProtocol::Http(http) = &socket.talk { http.bytes() } else { 0 };
                 socket.decoder.buffered_bytes() + http + socket.tls.as_ref().map_or(0, |tls| tls.bytes())
             }
             Endpoint::Pipe(_, pipe) => pipe.borrow().bytes.capacity(),
@@ -310,15 +318,15 @@ impl Sockets {
         let of_slot = |slot: usize| {
             let member = self.members.get(slot).and_then(Option::as_ref);
             let endpoint = self.endpoints.get(slot).and_then(Option::as_ref);
-            endpoint.map_or(0, held) + member.map_or(0, Member::bytes)
+            endpoint.map_or(0, held) + member.map_or(0, ConnectionQuotas::bytes)
         };
         slots.map(of_slot).sum()
     }
 
-    /// The same of what they have in common. Cost: O(peers of data channels).
+    /// Returns the memory shared by all connections, in bytes. Cost: O(peers of data channels).
     pub(crate) fn shared_bytes(&self) -> usize {
         self.endpoints.capacity() * size_of::<Option<Endpoint>>()
-            + self.members.capacity() * size_of::<Option<Member>>()
+            + self.members.capacity() * size_of::<Option<ConnectionQuotas>>()
             + self.grants.bytes()
             + self.peers.as_ref().map_or(0, |peers| peers.bytes())
     }
@@ -396,7 +404,7 @@ impl Socket {
                 Ok(taken) => break taken,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => break 0,
-                // Dead; the event loop hears of it, too, and cleans up.
+                // The connection is dead. The event loop receives the error, too, and removes the connection.
                 Err(_) => return bytes.len(),
             }
         };
@@ -406,7 +414,7 @@ impl Socket {
         taken
     }
 
-    /// The same through TLS, where the last record that was taken may wait in the session.
+    /// Writes through TLS. The last accepted record may stay queued in the TLS session.
     #[inline(never)]
     fn write_tls(&mut self, id: ConnId, bytes: &[u8], epoll: &OwnedFd) -> usize {
         let Self { fd, tls: Some(tls), .. } = self else { return bytes.len() };
@@ -421,9 +429,10 @@ impl Socket {
         self.tls.is_some()
     }
 
-    /// Receives through TLS, and answers what the protocol asks for.
+    /// Receives through TLS and sends the responses that the TLS protocol requires.
     ///
-    /// Errors: the link's; `WouldBlock` if nothing is there; `InvalidData` for what is no TLS.
+    /// Errors: those of the socket; `WouldBlock` if no bytes are available; `InvalidData` for bytes that are not
+    /// TLS.
     pub(crate) fn read_tls(&mut self, id: ConnId, plain: &mut BytesMut, epoll: &OwnedFd) -> io::Result<Received> {
         let Self { fd, tls: Some(tls), .. } = self else { return Ok(Received::End) };
         let received = tls.read(plain, |buffer| Ok(rustix::net::recv(&*fd, buffer, RecvFlags::DONTWAIT)?.1));
@@ -442,8 +451,8 @@ impl Socket {
         self.tls.as_ref().is_some_and(|tls| tls.is_pending())
     }
 
-    /// Says what shall be reported from now on. What is ready at this moment is reported once more: descriptors report edges, and are not
-    /// looked at again in between.
+    /// Changes the events that epoll reports. Events that are ready now are reported once more. This matters because
+    /// the descriptors are edge-triggered: epoll does not report a readiness twice by itself.
     fn change(&mut self, id: ConnId, wanted: EventFlags, epoll: &OwnedFd) {
         let data = EventData::new_u64(u64::from(id.generation) << 32 | u64::from(id.slot));
         let wanted = wanted | EventFlags::RDHUP | EventFlags::ET;
@@ -454,7 +463,7 @@ impl Socket {
         match changed {
             Ok(()) => self.watched = wanted.bits() as u16,
             Err(error) => {
-                static SAID: Seldom = Seldom::new();
+                static SAID: LogRateLimit = LogRateLimit::new();
                 if SAID.is_due() {
                     tracing::error!(%error, "cannot register a socket with epoll");
                 }
@@ -462,12 +471,13 @@ impl Socket {
         }
     }
 
-    /// Is it the first time in this second that the peer has said something?
+    /// Returns true at the first call in each second. Call it when bytes from the peer arrive.
     pub(crate) fn is_news(&mut self, now_s: u32) -> bool {
         std::mem::replace(&mut self.heard_s, now_s) != now_s
     }
 
-    /// Room to write was reported: no more of it until the next partial write. False if what was taken before has used it up.
+    /// Handles room in the send buffer: flushes TLS, and stops watching for room until the next partial write.
+    /// Returns false if queued TLS bytes have filled the send buffer again.
     pub(crate) fn unblocked(&mut self, id: ConnId, epoll: &OwnedFd) -> bool {
         if let Self { fd, tls: Some(tls), .. } = self
             && matches!(tls.flush(|bytes| Ok(send(fd, bytes)?)), Ok(false))
@@ -479,7 +489,7 @@ impl Socket {
     }
 }
 
-fn count(metrics: &Metrics, talk: &Talk, change: i64) {
+fn count(metrics: &Metrics, talk: &ConnectionProtocol, change: i64) {
     if let Some(transport) = talk.transport() {
         metrics.opened(transport, change);
     }
@@ -489,7 +499,8 @@ fn send(fd: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<usize> {
     rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
-/// Lets the peer read the close frame: closing at once, with its bytes unread, would reset the connection and lose the frame.
+/// Closes a connection after the peer has had time to read the close frame. Closing at once, with unread bytes from
+/// the peer, would reset the connection and lose the frame.
 pub(crate) fn linger(fd: OwnedFd, tls: Option<Box<Session>>) {
     let last = tls.map_or_else(Vec::new, |mut tls| {
         tls.end();
@@ -532,18 +543,18 @@ impl Pipe {
     }
 }
 
-/// The body of a response that never ends by itself: what the hub writes to its connection.
+/// Body of a response without an end. It contains the bytes that the hub writes to its connection.
 pub struct PipeBody {
     pipe: Rc<RefCell<Pipe>>,
     shard: Rc<Shard>,
     conn: ConnId,
     transport: Transport,
-    _seat: Option<Seat>,
+    _seat: Option<ReaderSlot>,
 }
 
 impl PipeBody {
-    /// Makes the connection's endpoint; when the body is dropped, the connection is forgotten.
-    pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport, seat: Option<Seat>) -> Self {
+    /// Registers the endpoint of a connection. Dropping the body removes the connection.
+    pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport, seat: Option<ReaderSlot>) -> Self {
         let pipe = Rc::new(RefCell::new(Pipe::default()));
         shard.sockets().put(conn, Endpoint::Pipe(conn.generation, pipe.clone()));
         shard.metrics.opened(transport, 1);

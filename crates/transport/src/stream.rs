@@ -13,7 +13,7 @@ use crate::{
     Shard,
     access::Caller,
     http::{Ask, Body, Context, Response, no_cache, position_header, problem, text},
-    limits::Seat,
+    limits::ReaderSlot,
     sockets::PipeBody,
 };
 
@@ -21,7 +21,7 @@ use crate::{
 pub struct Stream {
     pub caller: Caller,
     /// Slot of the reader in the quota of its subject; `None` until it is reserved.
-    pub seat: Option<Seat>,
+    pub seat: Option<ReaderSlot>,
     pub ask: Ask,
     pub form: Form,
     pub transport: Transport,

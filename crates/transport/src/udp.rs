@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use millrace_engine::Seldom;
+use millrace_engine::LogRateLimit;
 use millrace_node::Metrics;
 use serde::Deserialize;
 use tokio::net::UdpSocket;
@@ -32,7 +32,7 @@ pub async fn receive(context: Rc<Context>, socket: UdpSocket) {
         let (length, from) = match socket.recv_from(&mut datagram).await {
             Ok(received) => received,
             Err(error) => {
-                static SAID: Seldom = Seldom::new();
+                static SAID: LogRateLimit = LogRateLimit::new();
                 if SAID.is_due() {
                     tracing::warn!(%error, "cannot receive UDP datagrams");
                 }

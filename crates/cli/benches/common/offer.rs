@@ -1,4 +1,4 @@
-//! Offers by HTTP, and other requests on one connection.
+//! HTTP requests on one connection, such as offers.
 
 use std::{
     io::{Read, Write},
@@ -7,12 +7,12 @@ use std::{
 
 use anyhow::{Context, ensure};
 
-/// The answer to an offer that is posted to this path.
+/// Posts an offer to this path and returns the answer.
 pub fn post(http: &mut TcpStream, path: &str, sdp: &str) -> anyhow::Result<String> {
     request(http, ("POST", path), "application/sdp", sdp)
 }
 
-/// The body of the answer to a request, which has to be 200 or 201.
+/// Sends a request and returns the body of its answer. Errors: the status is neither 200 nor 201.
 pub fn request(http: &mut TcpStream, (method, path): (&str, &str), kind: &str, body: &str) -> anyhow::Result<String> {
     let length = body.len();
     let request = format!(
@@ -33,7 +33,7 @@ pub fn request(http: &mut TcpStream, (method, path): (&str, &str), kind: &str, b
     }
 }
 
-/// The body, if all of it is there.
+/// Returns the body if it is complete.
 fn whole(head: &str, body: &str) -> anyhow::Result<Option<String>> {
     let is_chunked = head.lines().any(|line| line == "transfer-encoding: chunked");
     if !is_chunked {

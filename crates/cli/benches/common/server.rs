@@ -1,4 +1,4 @@
-//! A server that is measured: a process with CPUs of its own.
+//! The server under test: a process on its own CPUs.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use anyhow::{Context, ensure};
 
 use crate::wire::pin;
 
-/// A running server. It ends with this value.
+/// A running server. It stops when this value is dropped.
 pub struct Server {
     process: Process,
     pub address: SocketAddr,
@@ -22,13 +22,13 @@ pub struct Server {
 
 enum Process {
     Own(Child),
-    /// One that the lab has started, with its process number.
+    /// Server that the lab started.
     #[allow(dead_code, reason = "only rivals are started by the lab")]
     OfLab(millrace_lab::targets::Server),
 }
 
 impl Server {
-    /// Starts it on these CPUs and waits until it says where it listens. This thread goes on on CPU 1.
+    /// Starts the server on these CPUs and waits until it reports its address. The calling thread moves to CPU 1.
     pub fn start(mut command: Command, cpus: &[usize]) -> anyhow::Result<Server> {
         pin(cpus)?;
         let started = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
@@ -43,7 +43,7 @@ impl Server {
         Ok(Server { address: address.parse()?, process: Process::Own(process) })
     }
 
-    /// Starts one that does not say where it listens: it was told to, there.
+    /// Starts a server that does not report its address, which was set to `address`.
     #[allow(dead_code, reason = "only rivals do not say where they listen")]
     pub fn start_at(mut command: Command, cpus: &[usize], address: SocketAddr) -> anyhow::Result<Server> {
         const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,13 +60,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Measures a server that the lab has started.
+    /// Wraps a server that the lab has started.
     #[allow(dead_code, reason = "only rivals are started by the lab")]
     pub fn of_lab(server: millrace_lab::targets::Server) -> Server {
         Server { address: server.address, process: Process::OfLab(server) }
     }
 
-    /// Returns its processes: the one that was started, its children and theirs.
+    /// Returns the ids of the server's processes: the one that was started, and all its descendants.
     fn pids(&self) -> Vec<u32> {
         let mut pids = match &self.process {
             Process::Own(process) => vec![process.id()],
@@ -74,7 +74,8 @@ impl Server {
         };
         let mut at = 0;
         while let Some(pid) = pids.get(at) {
-            // Of a process without threads beside the first one; the rivals with children (nginx) have none.
+            // This file lists only the children of the first thread. The rivals with children (nginx) have no other
+            // threads.
             let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
             pids.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
             at += 1;
@@ -82,7 +83,7 @@ impl Server {
         pids
     }
 
-    /// Returns the folder of each of its threads: `/proc/PID/task/TID`.
+    /// Returns the folder of each thread of the server: `/proc/PID/task/TID`.
     pub fn threads(&self) -> anyhow::Result<Vec<PathBuf>> {
         let mut threads = Vec::new();
         for pid in self.pids() {
@@ -93,12 +94,12 @@ impl Server {
         Ok(threads)
     }
 
-    /// Of each of its threads, in nanoseconds: CPU time, and how long it was ready to run and had to wait for a CPU
-    /// that others used.
+    /// Returns two values per thread, in nanoseconds: the CPU time, and the time during which the thread was ready to
+    /// run and waited for a CPU that others used.
     pub fn threads_ns(&self) -> anyhow::Result<Vec<(u64, u64)>> {
         let mut all = Vec::new();
         for thread in self.threads()? {
-            // A thread that has just ended has no figures any more.
+            // A thread that has just ended has no figures.
             let Ok(stat) = fs::read_to_string(thread.join("schedstat")) else { continue };
             let (cpu, rest) = stat.split_once(' ').context("no schedstat")?;
             let (waited, _) = rest.split_once(' ').context("no schedstat")?;
@@ -107,12 +108,12 @@ impl Server {
         Ok(all)
     }
 
-    /// CPU time of all its threads, in nanoseconds.
+    /// Returns the CPU time of all threads, in nanoseconds.
     pub fn cpu_ns(&self) -> anyhow::Result<u64> {
         Ok(self.threads_ns()?.iter().map(|(cpu, _)| cpu).sum())
     }
 
-    /// Proportional memory of all its processes, in KiB.
+    /// Returns the proportional memory of all processes, in KiB.
     pub fn pss_kb(&self) -> anyhow::Result<u64> {
         let pss_kb = |pid: u32| -> anyhow::Result<u64> {
             let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;

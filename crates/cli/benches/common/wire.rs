@@ -1,4 +1,5 @@
-//! What the generators say and hear on a WebSocket, by hand: a library would cost more than the server that is measured.
+//! WebSocket encoding and decoding of the load generators, written by hand: a library would use more CPU than the
+//! server under test.
 
 use std::{
     io::{Read, Write},
@@ -8,7 +9,7 @@ use std::{
 use anyhow::{Context, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// The request that opens a WebSocket. `protocol`: a subprotocol's header line, or nothing.
+/// Returns the request that opens a WebSocket. `protocol` is the header line of a subprotocol, or empty.
 pub fn upgrade(path: &str, protocol: &str) -> String {
     format!(
         "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -16,7 +17,7 @@ pub fn upgrade(path: &str, protocol: &str) -> String {
     )
 }
 
-/// Opens a WebSocket. Nothing beyond the head is read.
+/// Opens a WebSocket. Reads no byte beyond the response head.
 pub fn connect(address: SocketAddr, request: &str) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -30,8 +31,8 @@ pub fn connect(address: SocketAddr, request: &str) -> anyhow::Result<TcpStream> 
     Ok(stream)
 }
 
-/// A payload of so many bytes, its number, when it was due, and filling: JSON that no way of publishing changes (a string would lose its
-/// quotes in a session).
+/// Returns a payload of `bytes` bytes: its number, its due time, and padding. The payload is JSON that no way of
+/// publishing changes (a string would lose its quotes in a session).
 pub fn payload(n: u64, at_us: u64, bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes);
     let _ = write!(out, "[\"{n:012} {at_us:012} ");
@@ -40,7 +41,7 @@ pub fn payload(n: u64, at_us: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// Number and time of a [`payload`]. Errors: it is none.
+/// Returns the number and the time of a [`payload`]. Errors: the bytes are not such a payload.
 pub fn read_payload(payload: &[u8]) -> anyhow::Result<(u64, u64)> {
     let digits = |from: usize| {
         payload.get(from..from + 12)?.iter().try_fold(0, |sum, byte| match byte {
@@ -51,7 +52,8 @@ pub fn read_payload(payload: &[u8]) -> anyhow::Result<(u64, u64)> {
     digits(2).zip(digits(15)).with_context(|| format!("not a message: {}", String::from_utf8_lossy(payload)))
 }
 
-/// A client's frame, its mask of zeros: the server has to unmask it all the same. Payloads below 64 KiB.
+/// Appends a client frame with a mask of zeros, which the server must unmask all the same. The payload must be shorter
+/// than 64 KiB.
 pub fn client_frame(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
     out.push(0x80 | opcode);
     match payload.len() {
@@ -65,7 +67,8 @@ pub fn client_frame(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Opcode, and where the payload of the frame at `at` begins and ends, if it is whole. Servers mask nothing.
+/// Returns the opcode, and the start and end of the payload, of the unmasked frame at `at`; `None` if the frame is
+/// incomplete.
 pub fn frame(bytes: &[u8], at: usize) -> Option<(u8, usize, usize)> {
     let head = bytes.get(at..at + 2)?;
     let (start, length) = match head[1] {
@@ -76,7 +79,7 @@ pub fn frame(bytes: &[u8], at: usize) -> Option<(u8, usize, usize)> {
     (bytes.len() >= start + length).then_some((head[0] & 0x0f, start, start + length))
 }
 
-/// Runs this thread, and what it starts, on these CPUs. Errors: there is no such CPU.
+/// Pins this thread, and the threads and processes that it starts, to these CPUs. Errors: a CPU does not exist.
 pub fn pin(cpus: &[usize]) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu));

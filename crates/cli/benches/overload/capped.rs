@@ -1,10 +1,11 @@
-//! The most that shards deliver with a part of a CPU each, while the generator keeps what is left of both CPUs, and the proof that the
-//! shards were the limit and not the generator.
+//! Maximum delivery rate of shards that get a part of a CPU each, while the generator uses the rest of both CPUs, with
+//! proof that the shards and not the generator were the limit.
 //!
-//! Generator and server share two CPUs here. So every shard is pinned (shard `n` to CPU `n mod 2`) and gets a quota, so small that
-//! the generator cannot use up what remains. What is left over goes to idlers: threads, one per CPU, that count up when nobody else wants
-//! it. So what is left over is measured, and no CPU sleeps, so that all runs find it alike. A run counts only if the busiest shard used
-//! up its quota, the idlers still had time, and no other program took much.
+//! Generator and server share two CPUs here. So each shard is pinned (shard `n` to CPU `n mod 2`) and gets a quota that
+//! is small enough for the generator never to use up the rest. The remaining CPU time goes to idlers: one thread per
+//! CPU that counts when no other thread wants the CPU. So the remaining time is measured, and no CPU sleeps, which
+//! gives all runs equal conditions. A run counts only if the busiest shard used up its quota, the idlers still ran, and
+//! no other program used much CPU.
 
 use std::{
     fs,
@@ -33,57 +34,59 @@ use crate::{
 };
 
 const CPUS: [usize; 2] = [0, 1];
-/// Until queues have filled and quotas are used up evenly.
+/// Warm-up until queues have filled and quotas are used up evenly.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Between two looks of the generator. Were it woken by sends, they would be the dearer the less the generator has to do.
+/// Interval between two polls of the generator. If sends woke the generator, they would cost more the less the
+/// generator has to do.
 const NAP: Duration = Duration::from_millis(1);
-/// A shard that used less of its quota was not the limit.
+/// Minimum share of its quota that the busiest shard must use to count as the limit.
 const USED_MIN: f64 = 0.95;
-/// With less left over, in cores, the generator may have been the limit, or have been in the shards' way.
+/// Minimum idle CPU, in cores. Below it the generator may have been the limit, or may have slowed down the shards.
 const IDLE_MIN: f64 = 0.25;
-/// If others used more, in cores, a run says nothing.
+/// Maximum CPU of other programs, in cores. Above it a run is invalid.
 const OTHERS_MAX: f64 = 0.15;
 /// Bytes of a WebSocket frame around a message of [`BYTES`].
 const FRAME_HEAD_BYTES: usize = 4;
 
-/// Who reads what. Each channel has a thread of the generator, with its own publisher, and readers on all shards.
+/// Channels and their readers. Each channel has a generator thread with its own publisher, and readers on all shards.
 #[derive(Clone, Copy)]
 pub struct Work {
     pub name: &'static str,
     pub channels: usize,
-    /// On all shards together.
+    /// Readers of a channel on all shards together.
     pub readers_per_channel: usize,
-    /// Publications of a channel at once; the next follow when everybody has these. So each write carries as many messages with one
-    /// shard as with several, and while one channel's readers are waited for, there are the others.
+    /// Number of publications that a channel sends at once. The next burst follows when all readers have received this
+    /// one. So each write carries the same number of messages with one shard as with several, and while one channel
+    /// waits for its readers, the other channels are active.
     pub burst: u64,
 }
 
-/// What a run has shown.
+/// Results of a run.
 pub struct Seen {
     pub per_s: f64,
     /// Messages per write.
     batch: f64,
-    /// Of each shard, shares of its quota, and of the run's time.
+    /// Per shard: share of its quota used, and share of the run's time during which it was throttled.
     used: Vec<f64>,
     throttled: Vec<f64>,
-    /// Cores that the generator used, and shares of each CPU that the idlers got.
+    /// Cores that the generator used, and the share of each CPU that the idlers used.
     generator: f64,
     idle: Vec<f64>,
     /// Cores that other programs, or other machines on the same host, used.
     others: f64,
 }
 
-/// Everything that is compared over a run, at one moment.
+/// Counters at one moment, from which a run's results are computed.
 struct Moment {
     at: Instant,
     delivered: u64,
     shards: Vec<Used>,
     idlers: Vec<Used>,
-    /// With the idlers.
+    /// CPU time of the generator, including the idlers.
     generator_ns: u64,
 }
 
-/// Threads that take what is left of each CPU.
+/// Threads that use the remaining time of each CPU.
 struct Idlers {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -96,7 +99,7 @@ struct Lane {
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
-/// `shards` with `cores` of a CPU each.
+/// Measures `shards` shards with `cores` of a CPU each.
 pub fn run(work: Work, shards: usize, cores: f64, seconds: f64) -> anyhow::Result<Seen> {
     let idlers = Idlers::start()?;
     let server = start(shards, &CPUS)?;
@@ -107,7 +110,7 @@ pub fn run(work: Work, shards: usize, cores: f64, seconds: f64) -> anyhow::Resul
     for channel in 0..work.channels {
         lanes.push(Lane::start(&server, work, channel, capped.clone(), stop.clone())?);
     }
-    // All are connected: only now is the server slow.
+    // All readers are connected: only now is the server slowed down.
     let caps = cap(&server, shards, cores)?;
     let written = writes(&server)?;
     capped.wait();
@@ -123,7 +126,7 @@ pub fn run(work: Work, shards: usize, cores: f64, seconds: f64) -> anyhow::Resul
     for lane in lanes {
         lane.thread.join().ok().context("a thread of the generator has panicked")??;
     }
-    // The groups can only be removed when nobody is in them any more.
+    // The control groups can be removed only when no thread is in them.
     drop(server);
     drop(caps);
     let took = (to.at - from.at).as_secs_f64();
@@ -155,7 +158,7 @@ impl Idlers {
                 let _ = tell.send(rustix::thread::gettid().as_raw_nonzero());
                 let mut count = 0u64;
                 while !stop.load(Relaxed) {
-                    // Not a pause instruction: in a virtual machine, many of them end in its host.
+                    // Not a pause instruction: in a virtual machine, many of them exit to the host.
                     (0..1000).for_each(|_| count = std::hint::black_box(count + 1));
                 }
             }));
@@ -195,7 +198,8 @@ impl Lane {
         let delivered = Arc::new(AtomicU64::new(0));
         let count = delivered.clone();
         let thread = std::thread::spawn(move || {
-            // As many readers share the CPU of their shard with one shard as with several: that is cheaper for both.
+            // The CPU of a shard has the same number of readers with one shard as with several, which is cheaper for
+            // both.
             wire::pin(&[CPUS[channel % CPUS.len()]])?;
             capped.wait();
             crowd.bursts(&mut upstream, work.burst, NAP, |delivered| {
@@ -238,7 +242,7 @@ impl Moment {
     }
 }
 
-/// Writes to readers so far, and their bytes.
+/// Returns the number of writes to readers so far, and their bytes.
 fn writes(server: &Server) -> anyhow::Result<[u64; 2]> {
     let page = http::call(server.address, b"GET /metrics HTTP/1.1\r\nHost: bench\r\n\r\n")?;
     let page = String::from_utf8(page)?;
@@ -250,12 +254,12 @@ fn writes(server: &Server) -> anyhow::Result<[u64; 2]> {
 }
 
 impl Seen {
-    /// True if it was the shards that limited the run, and nothing else.
+    /// Returns true if the shards, and nothing else, limited the run.
     pub fn is_by_shards(&self) -> bool {
         self.busiest() >= USED_MIN && self.idle.iter().sum::<f64>() >= IDLE_MIN && self.others <= OTHERS_MAX
     }
 
-    /// What several runs have in common, by the medians.
+    /// Summarizes several runs by their medians.
     pub fn middle(runs: &[Seen]) -> String {
         let middle = |pick: fn(&Seen) -> f64| median(runs.iter().map(pick).collect());
         format!(
@@ -271,7 +275,7 @@ impl Seen {
         )
     }
 
-    /// The median of `these` over `those`, pass by pass.
+    /// Returns the median, minimum and maximum of `these` over `those`, pass by pass.
     pub fn ratio(these: &[f64], those: &[f64]) -> String {
         let ratios: Vec<f64> = these.iter().zip(those).map(|(this, that)| this / that).collect();
         let least = ratios.iter().copied().fold(f64::MAX, f64::min);

@@ -1,4 +1,4 @@
-//! Readers, one epoll, and the loops that drive them: how much at most (closed), or so much whatever happens (open).
+//! Readers on one epoll instance, and their load loops: closed loop (maximum rate) or open loop (fixed rate).
 
 use std::{
     net::SocketAddr,
@@ -19,13 +19,13 @@ use crate::{
     upstream::Upstream,
 };
 
-/// How long may be waited for what is still under way.
+/// Maximum wait for messages in flight.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Publications in flight when looking for the most that can be delivered.
+/// Publications in flight while the maximum delivery rate is measured.
 const IN_FLIGHT: u64 = 32;
-/// When memory is read for the first time: everybody has said something by then, so that what follows is growth.
+/// Time of the first memory reading. Every client has published by then, so any later increase is growth.
 const SETTLED: Duration = Duration::from_secs(4);
-/// Above this share of its CPU the generator, not the server, is what limits a run.
+/// Share of its CPU above which the generator, not the server, limits a run.
 const BOUND_SHARE: f64 = 0.9;
 
 pub struct Crowd {
@@ -49,16 +49,16 @@ pub struct Load {
     pub stall: Option<(f64, f64)>,
 }
 
-/// What a run has shown.
+/// Results of a run.
 pub struct Outcome {
     pub ages: Ages,
     pub tally: Tally,
     pub sent: u64,
-    /// Publications that were due while the server took none.
+    /// Number of publications that were due while the server accepted none.
     pub held_back: u64,
     pub deliveries_per_s: f64,
     pub cpu_us: f64,
-    /// Shares of the run's time: on a CPU, and waiting for one that others use.
+    /// Shares of the run's time: on a CPU, and waiting for a CPU that others used.
     pub server_share: f64,
     pub server_waited: f64,
     pub own_share: f64,
@@ -93,7 +93,8 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// Deliveries per second with [`IN_FLIGHT`] publications always under way, and the number of the next message.
+    /// Keeps [`IN_FLIGHT`] publications in flight. Returns the deliveries per second and the number of the next
+    /// message.
     pub fn closed_loop(&mut self, upstream: &mut Upstream, seconds: f64) -> anyhow::Result<(f64, u64)> {
         self.begin(Duration::from_secs(1));
         let (end, first) = (Duration::from_secs_f64(seconds), self.wish.first);
@@ -113,8 +114,9 @@ impl Crowd {
         Ok((per_s, sent))
     }
 
-    /// Publishes `size` messages, and the next so many when everybody has these, as long as `goes_on`, which is told the deliveries so far.
-    /// Looks every `nap` and does not wait to be woken: that would cost the server's thread as much as a send.
+    /// Publishes `size` messages, and the next `size` when all readers have received them, while `goes_on` returns
+    /// true. Passes the number of deliveries so far to `goes_on`. Polls every `nap` and does not wait for a wake-up: a
+    /// wake-up would cost the server's thread as much as a send.
     pub fn bursts(
         &mut self,
         upstream: &mut Upstream,
@@ -140,7 +142,8 @@ impl Crowd {
         self.finish(upstream, sent)
     }
 
-    /// Message `n` is due at `n / per_s`. While the server takes nothing, what falls due is not said: a sensor's next value is newer.
+    /// Publishes message `n` at `n / per_s`. Messages that are due while the server accepts none are skipped, because a
+    /// sensor's next value is newer.
     pub fn open_loop(mut self, server: &Server, upstream: &mut Upstream, load: &Load) -> anyhow::Result<Outcome> {
         self.begin(load.slice);
         let (cpu_before, waited_before, own_before) = (server.cpu_ns()?, waited_ns(server)?, own_ns());
@@ -206,7 +209,8 @@ impl Crowd {
         (self.started, self.ages, self.tally) = (Instant::now(), Ages::new(slice), Tally::default());
     }
 
-    /// Reads until every reader has, or was told that it lacks, all messages before `end`. What is missing then was lost silently.
+    /// Reads until every reader has received all messages before `end`, or a gap report for them. Messages still
+    /// missing then were lost silently.
     fn finish(&mut self, upstream: &mut Upstream, end: u64) -> anyhow::Result<()> {
         let stopped = Instant::now();
         while !upstream.is_done() || self.readers.iter().any(|reader| reader.missing(end) > 0) {
@@ -220,7 +224,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Waits once for what comes, and reads it.
+    /// Waits once for incoming bytes, and reads them.
     fn receive(&mut self, wait: Duration) -> anyhow::Result<()> {
         let mut events = Vec::with_capacity(1024);
         let wait = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos().min(999_999_999) as _ };
@@ -262,7 +266,7 @@ fn watch(epoll: &OwnedFd, reader: &Reader, index: usize) -> anyhow::Result<()> {
 }
 
 impl Outcome {
-    /// Memory, CPU, and whether the generator was what limited.
+    /// Formats memory and CPU, and whether the generator was the limit.
     pub fn costs(&self) -> String {
         let percent = |share: f64| (share * 100.0).round();
         let bound = if self.own_share + self.own_waited > BOUND_SHARE { ", generator-bound" } else { "" };
@@ -281,7 +285,7 @@ impl Outcome {
         )
     }
 
-    /// Errors: something was lost or repeated without a word.
+    /// Formats the losses. Errors: messages were lost or repeated without a report.
     pub fn losses(&self) -> anyhow::Result<String> {
         let Tally { gaps, told_lost, .. } = self.tally;
         self.tally.check()?;

@@ -1,4 +1,4 @@
-//! Readers that never read, among many that do: what do the others notice?
+//! Effect of readers that never read on many readers that do.
 
 use std::{io::Write, net::TcpStream, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
 const READERS: usize = 1000;
 const DEAD: usize = 100;
 const PER_S: f64 = 200.0;
-/// By then the sockets of those who never read are full; until then they are readers like the others.
+/// Seconds until the sockets of the readers that never read are full. Until then these readers are like the others.
 const FILLED_S: usize = 2;
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -54,7 +54,7 @@ fn once(seconds: f64, dead: usize) -> anyhow::Result<Outcome> {
     let mut never_read = Vec::with_capacity(dead);
     for _ in 0..dead {
         let mut stream = TcpStream::connect(server.address)?;
-        // Small, so that they are behind after a second and not after a minute.
+        // A small buffer, so that these readers fall behind after a second and not after a minute.
         rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 4096)?;
         stream.write_all(upgrade(&path, "").as_bytes())?;
         never_read.push(stream);

@@ -1,8 +1,8 @@
-//! Counting without keeping: a histogram of microseconds, one per slice of time.
+//! Counts values without storing them: a histogram of microseconds, one per time slice.
 
 use std::time::Duration;
 
-/// Values below are counted exactly, above with an error of at most 3 %.
+/// Values below this one are counted exactly, values above it with an error of at most 3 %.
 const EXACT: usize = 64;
 const PER_OCTAVE: usize = 32;
 
@@ -37,7 +37,7 @@ impl Histogram {
         self.max_us = self.max_us.max(other.max_us);
     }
 
-    /// In milliseconds; NaN of nothing.
+    /// Returns a quantile in milliseconds; NaN if the histogram is empty.
     pub fn quantile_ms(&self, q: f64) -> f64 {
         let wanted = (self.total as f64 * q).ceil() as u64;
         let mut seen = 0;
@@ -55,7 +55,7 @@ impl Histogram {
     }
 }
 
-/// Data age, by when it was seen.
+/// Age of the data, by the time of receipt.
 pub struct Ages {
     slice_us: u64,
     pub slices: Vec<Histogram>,
@@ -78,14 +78,14 @@ impl Ages {
         self.after(0)
     }
 
-    /// Without the first so many slices.
+    /// Returns the histogram without the first `slices` slices.
     pub fn after(&self, slices: usize) -> Histogram {
         let mut all = Histogram::default();
         self.slices.iter().skip(slices).for_each(|slice| all.add(slice));
         all
     }
 
-    /// `p50 / p99 / max` of each slice, in milliseconds.
+    /// Formats `p50 / p99 / max` of each slice, in milliseconds.
     pub fn by_slice(&self) -> String {
         let show = |slice: &Histogram| match slice.total {
             0 => "-".into(),
@@ -98,7 +98,8 @@ impl Ages {
     }
 }
 
-/// CPU time of this thread, and how long it had to wait for its CPU, in nanoseconds; 0 where the kernel does not tell.
+/// Returns the CPU time of this thread and the time that it waited for a CPU, in nanoseconds; 0 if the kernel does not
+/// report them.
 pub fn own_ns() -> (u64, u64) {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let mut fields = stat.split_whitespace().map(|ns| ns.parse().unwrap_or(0));

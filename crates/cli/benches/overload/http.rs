@@ -1,4 +1,4 @@
-//! As much HTTP/1.1 as a load generator needs: answers with a length, and one request at a time.
+//! The minimum of HTTP/1.1 for a load generator: answers with a length, one request at a time.
 
 use std::{
     io::{Read, Write},
@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::ensure;
 
-/// Answers of one connection, as they come.
+/// Buffered answers of one connection.
 #[derive(Default)]
 pub struct Answers {
     bytes: Vec<u8>,
@@ -25,7 +25,7 @@ impl Answers {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole answer. Errors: it is not `200` or `204`.
+    /// Returns the next complete answer. Errors: its status is neither `200` nor `204`.
     pub fn whole(&mut self) -> anyhow::Result<Option<Answer<'_>>> {
         let rest = &self.bytes[self.used..];
         let Some(end) = rest.windows(4).position(|end| end == b"\r\n\r\n") else { return Ok(None) };
@@ -44,13 +44,13 @@ impl Answers {
 }
 
 impl<'a> Answer<'a> {
-    /// `name` in lower case, as the server writes it.
+    /// Returns the value of a header. `name` is in lower case, as the server writes it.
     pub fn header(&self, name: &str) -> Option<&'a str> {
         self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 }
 
-/// The bytes of a `POST`.
+/// Returns the bytes of a `POST` request.
 pub fn post(path: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(body.len() + 150);
     let _ = write!(
@@ -62,7 +62,7 @@ pub fn post(path: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One request on a connection of its own; returns the body of its answer.
+/// Sends one request on a new connection and returns the body of its answer.
 pub fn call(address: SocketAddr, request: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(request)?;

@@ -1,4 +1,5 @@
-//! Load below, above and far above what can be delivered: is data still fresh, is memory flat, is anything lost without a word?
+//! Load below, above and far above capacity: measures whether data stays fresh, memory stays flat, and every loss is
+//! reported.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::{
     publisher, start,
 };
 
-/// Keys of a `latest` channel.
+/// Number of keys of a `latest` channel.
 pub const KEYS: u64 = 50;
 const LEVELS: [f64; 3] = [0.5, 1.2, 2.0];
 const CAPACITY_SECONDS: f64 = 3.0;
@@ -61,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Most deliveries per second to readers of everything. `keyed`: published by a session.
+/// Measures the maximum deliveries per second to readers of every message. `keyed`: a session publishes.
 pub fn capacity(transport: Transport, keyed: bool, readers: usize) -> anyhow::Result<f64> {
     let server = start(1, &[0])?;
     let wish = prime(&server, transport)?;

@@ -1,12 +1,16 @@
-//! What overload does to Millrace: load beyond capacity, a stall of everyone, readers that never read, the two scenarios of Thorsen's
-//! thesis on every transport, and how far more shards carry.
+//! Behavior of Millrace under overload: load beyond capacity, a stall of all readers, readers that never read, the two
+//! scenarios of Thorsen's thesis on every transport, and the scaling with more shards.
 //!
-//! `cargo bench -p millrace-cli --bench overload` runs all; `-- --seconds 60` is the full form, `-- --scenarios levels,stall` a part.
+//! `cargo bench -p millrace-cli --bench overload` runs all scenarios; `-- --seconds 60` is the full form,
+//! `-- --scenarios levels,stall` runs a part.
 //!
-//! The server is pinned to CPU 0, this generator to CPU 1; `shards` and `scaling` give both parts of both CPUs (`capped.rs`), which takes
-//! root and control groups. The age of data runs from when a message was due to when its reader has read it. The generator checks order and
-//! completeness per reader and ends with an error at the first silent loss.
-//! It prints CPU shares, what share of the time was spent waiting for a CPU that others used, how late it was, and marks a row `generator-bound` when it, not the server, was the limit.
+//! The server is pinned to CPU 0, this generator to CPU 1. `shards` and `scaling` give both a part of both CPUs
+//! (`capped.rs`), which requires root and control groups. The age of a message is the time from its due time until its
+//! reader has read it. The generator checks order and completeness per reader and ends with an error at the first
+//! silent loss.
+//!
+//! The generator prints CPU shares, the share of time spent waiting for a CPU that others used, and its own lateness.
+//! It marks a row `generator-bound` when the generator, not the server, was the limit.
 
 mod capped;
 mod crowd;
@@ -39,15 +43,15 @@ use upstream::Upstream;
 /// Bytes of a message, as in the theses' ticker.
 const BYTES: usize = 173;
 const CHANNEL: &str = "bench";
-/// Publications before a run: history is full, so that it does not count as growth.
+/// Number of publications before a run, so that the history is full and does not count as growth.
 const PAST: u64 = 10_000;
 
 #[derive(Parser)]
 struct Args {
-    /// What is measured; all if nothing is named
+    /// Scenarios to run; all if none is given
     #[arg(long, value_delimiter = ',')]
     scenarios: Vec<Scenario>,
-    /// Transports of `levels`, `stall` and `thorsen`; each takes those it can if nothing is named
+    /// Transports of `levels`, `stall` and `thorsen`; each scenario uses all that it supports if none is given
     #[arg(long, value_delimiter = ',')]
     transports: Vec<Transport>,
     /// Seconds of each run
@@ -62,16 +66,16 @@ struct Args {
     /// Passes of `dead-weight`, `shards` and `scaling`; medians are reported
     #[arg(long, default_value_t = 5)]
     passes: usize,
-    /// Given by `cargo bench`
+    /// Passed by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Scenario {
-    /// 50 %, 120 % and 200 % of what can be delivered
+    /// 50 %, 120 % and 200 % of the capacity
     Levels,
-    /// Nobody reads for 300 ms
+    /// All readers stop reading for 300 ms
     Stall,
     /// 100 readers that never read among 1,000 that do
     DeadWeight,
@@ -120,7 +124,7 @@ fn start(shards: usize, cpus: &[usize]) -> anyhow::Result<Server> {
     Server::start(command, cpus)
 }
 
-/// Fills the channel's history and returns what a reader has to wish for who wants all that follows.
+/// Fills the channel's history and returns the wish of a reader that reads everything after it.
 fn prime(server: &Server, transport: Transport) -> anyhow::Result<Wish> {
     let mut since = String::new();
     for first in (0..PAST).step_by(1000) {
@@ -142,7 +146,7 @@ fn prime(server: &Server, transport: Transport) -> anyhow::Result<Wish> {
     Ok(Wish { transport, channel, latest: false, since, first: PAST, sources: 1, bytes: BYTES })
 }
 
-/// Who publishes: plain, or with keys, for which it takes a session.
+/// Returns a publisher: a bare WebSocket, or a session that publishes with keys.
 fn publisher(server: &Server, latest: bool) -> anyhow::Result<Upstream> {
     match latest {
         true => Upstream::session(server.address, CHANNEL, levels::KEYS),
@@ -150,7 +154,7 @@ fn publisher(server: &Server, latest: bool) -> anyhow::Result<Upstream> {
     }
 }
 
-/// The middle of an odd number of values.
+/// Returns the median of an odd number of values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! A session beside the load that pings: does control traffic keep its latency?
+//! A session that pings during the load, to measure the latency of control traffic.
 
 use std::{
     io::{Read, Write},
@@ -20,7 +20,7 @@ use crate::{
 
 const EVERY: Duration = Duration::from_millis(10);
 
-/// Pings until it is asked.
+/// Sends pings until it is stopped.
 pub struct Probe {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<anyhow::Result<Histogram>>,
@@ -33,7 +33,7 @@ impl Probe {
         Self { stop, thread: std::thread::spawn(move || ping(address, &stopped)) }
     }
 
-    /// Round trips.
+    /// Stops the probe and returns its round-trip times.
     pub fn finish(self) -> anyhow::Result<Histogram> {
         self.stop.store(true, Relaxed);
         self.thread.join().ok().context("the probe has panicked")?
@@ -41,7 +41,8 @@ impl Probe {
 }
 
 fn ping(address: SocketAddr, stop: &AtomicBool) -> anyhow::Result<Histogram> {
-    // Ahead of the generator on their CPU, where that is allowed: else its own wait would count as the server's.
+    // Run before the generator on their common CPU, where permitted. Otherwise the probe's own wait would count as the
+    // server's.
     let _ = rustix::process::nice(-15);
     let request = upgrade("/v1/connect", "Sec-WebSocket-Protocol: millrace.v1+json\r\n");
     let mut stream = connect(address, &request)?;

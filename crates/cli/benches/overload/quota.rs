@@ -1,4 +1,4 @@
-//! A part of a CPU for one thread: a control group with a quota of its own.
+//! A part of a CPU for one thread: a control group with its own quota.
 
 use std::{
     fs,
@@ -9,28 +9,30 @@ use std::{
 use anyhow::Context;
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 
-/// Where the cpu controller of control groups is, version 1: there, threads of one process can be in groups of their own at once.
+/// Path of the cpu controller of control groups, version 1. Only version 1 allows the threads of one process in
+/// different groups.
 const CONTROLLER: &str = "/sys/fs/cgroup/cpu";
-/// Short, so that a thread without quota stands still for milliseconds and not for a tenth of a second.
+/// A short period, so that a thread without quota stalls for milliseconds and not for a tenth of a second.
 const PERIOD: Duration = Duration::from_millis(10);
-/// A capped thread goes before the generator on its CPU: what limits it is its quota alone. 1024 is what everything else has.
+/// CPU weight of a capped thread. It has priority over the generator on its CPU, so that only its quota limits it. The
+/// default is 1024.
 const SHARES: u32 = 20 * 1024;
 
-/// A thread in a group of its own, on one CPU. Lasts until the thread has ended.
+/// A thread in its own control group, on one CPU. Lasts until the thread has ended.
 pub struct Capped {
     thread: PathBuf,
     group: PathBuf,
 }
 
-/// What a capped thread has done so far.
+/// CPU time and throttling of a capped thread so far.
 #[derive(Clone, Copy)]
 pub struct Used {
     pub cpu: Duration,
-    /// It had work and no quota left.
+    /// Time during which the thread had work but no quota left.
     pub throttled: Duration,
 }
 
-/// Why no thread can be capped here, if so.
+/// Returns the reason why threads cannot be capped here, or `None`.
 pub fn unavailable() -> Option<String> {
     let group = Path::new(CONTROLLER).join(format!("millrace-bench-{}", std::process::id()));
     let tried = fs::create_dir(&group)
@@ -46,7 +48,7 @@ pub fn unavailable() -> Option<String> {
 }
 
 impl Capped {
-    /// The thread of `/proc/PID/task/TID` gets so many cores of this CPU at most.
+    /// Limits the thread of `/proc/PID/task/TID` to `cores` of this CPU.
     pub fn new(thread: PathBuf, cpu: usize, cores: f64) -> anyhow::Result<Self> {
         let period_us = PERIOD.as_micros() as f64;
         let quota_us = (period_us * cores).round();
@@ -55,7 +57,7 @@ impl Capped {
         Self::with(thread, cpu, &rules)
     }
 
-    /// The thread gets what nobody else wants of this CPU.
+    /// Gives the thread only the CPU time that no other thread wants.
     pub fn last(thread: PathBuf, cpu: usize) -> anyhow::Result<Self> {
         Self::with(thread, cpu, &[("cpu.idle", 1.0)])
     }
@@ -87,7 +89,7 @@ impl Capped {
 
 impl Drop for Capped {
     fn drop(&mut self) {
-        // An empty group that is left over, because somebody else ended the run, does no harm.
+        // An empty group that remains because the run was killed does no harm.
         let _ = fs::remove_dir(&self.group);
     }
 }

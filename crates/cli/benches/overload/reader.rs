@@ -1,4 +1,4 @@
-//! One client on one transport: what it asks, how it reads the answer, and what it makes of what it is told.
+//! One client on one transport: its request, the parser of the answer, and the accounting of messages.
 
 use std::{
     io::Write,
@@ -21,37 +21,37 @@ pub enum Transport {
     LongPolling,
 }
 
-/// What all readers of a crowd have in common.
+/// Parameters that all readers of a crowd share.
 #[derive(Clone, Debug)]
 pub struct Wish {
     pub transport: Transport,
     pub channel: String,
-    /// `policy=latest`: per source, only what is newer than what was seen.
+    /// `policy=latest`: per source, only messages that are newer than the last one received.
     pub latest: bool,
-    /// The position before the first message.
+    /// Position before the first message.
     pub since: String,
     /// Number of the first message. Message `n` is the publication with the offset `n + 1`.
     pub first: u64,
-    /// Message `n` comes from source `n mod sources`: a key, or a client of the chat. Order is checked per source.
+    /// Message `n` comes from source `n mod sources`: a key, or a client of the chat. The order is checked per source.
     pub sources: u64,
     /// Bytes of a payload.
     pub bytes: usize,
 }
 
-/// What was seen, and what was not.
+/// Counts of messages received and missing.
 #[derive(Clone, Default, Debug)]
 pub struct Tally {
     pub delivered: u64,
-    /// Times that a reader was told it has missed something, and how many messages that were.
+    /// Number of gaps reported to readers, and number of messages in them.
     pub gaps: u64,
     pub told_lost: u64,
-    /// Never told, but not there: a defect.
+    /// Messages missing without a report, which is a defect.
     pub silent: u64,
     pub twice: u64,
 }
 
 impl Tally {
-    /// Errors: something was lost or repeated without a word.
+    /// Checks the counts. Errors: messages were lost or repeated without a report.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.silent == 0 && self.twice == 0, "{} messages lost silently, {} repeated", self.silent, self.twice);
         Ok(())
@@ -61,19 +61,19 @@ impl Tally {
 pub struct Reader {
     pub stream: TcpStream,
     wish: Wish,
-    /// Per source, the number of the next message.
+    /// Number of the next expected message, per source.
     next: Vec<u64>,
     in_body: bool,
-    /// Bytes of a head, a frame, an event or a line that is not whole yet.
+    /// Bytes of an incomplete head, frame, event or line.
     partial: Vec<u8>,
     answers: Answers,
     connected: bool,
 }
 
-/// What a reader wants done after it has read.
+/// Action that a reader requires after a read.
 pub enum Next {
     Read,
-    /// The server has told a gap and closed: connect again.
+    /// The server has reported a gap and closed the connection: reconnect.
     Connect {
         since: String,
     },
@@ -88,7 +88,7 @@ impl Reader {
         Ok(Self { stream, wish, next, in_body: false, partial: Vec::new(), answers, connected })
     }
 
-    /// True once the server has accepted the stream. A long poll says nothing until there is something.
+    /// Returns true once the server has accepted the stream. A long poll gets no answer until a message exists.
     pub fn is_connected(&self) -> bool {
         self.connected
     }
@@ -99,7 +99,7 @@ impl Reader {
         Ok(())
     }
 
-    /// How many messages before `end` this reader was neither given nor told of.
+    /// Returns the number of messages before `end` that this reader neither received nor got a gap for.
     pub fn missing(&self, end: u64) -> u64 {
         let missing = |next: &u64| end.saturating_sub(*next).div_ceil(self.wish.sources);
         match self.wish.latest {
@@ -108,7 +108,7 @@ impl Reader {
         }
     }
 
-    /// Takes what has come. Errors: the server does not keep the protocol.
+    /// Handles received bytes. Errors: the server violates the protocol.
     pub fn take(&mut self, bytes: &[u8], now_us: u64, ages: &mut Histogram, tally: &mut Tally) -> anyhow::Result<Next> {
         if self.wish.transport == Transport::LongPolling {
             return self.take_answers(bytes, now_us, ages, tally);
@@ -190,7 +190,7 @@ impl Reader {
         let mut at = 0;
         loop {
             let rest = &body[at..];
-            // The common event first, without a search for its end.
+            // Try the common event first, without a search for its end.
             let line = rest.iter().take(64).position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
             let payload = line + 6..line + 6 + self.wish.bytes;
             if rest.starts_with(b"id: ") && rest[line..].starts_with(b"data: ") && rest.len() >= payload.end + 2 {
@@ -241,7 +241,7 @@ impl Reader {
         Ok(Next::Read)
     }
 
-    /// All messages of a JSON text; a gap lies before them.
+    /// Handles all messages of a JSON text. A gap precedes the messages.
     fn take_json(&mut self, json: &[u8], now_us: u64, ages: &mut Histogram, tally: &mut Tally) -> anyhow::Result<()> {
         const DATA: &[u8] = b"\"data\":";
         let mut at = 0;
@@ -275,7 +275,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Everything up to the publication with the offset `to` is missing. Only a single source has numbers without holes.
+    /// Counts a gap: everything up to the publication with offset `to` is missing. Only a single source has consecutive
+    /// numbers.
     fn gap(&mut self, to: u64, tally: &mut Tally) {
         tally.gaps += 1;
         if self.wish.sources == 1 {
@@ -304,13 +305,13 @@ fn request(wish: &Wish, since: &str) -> String {
     }
 }
 
-/// The offset of a position. Errors: it is none.
+/// Returns the offset of a position. Errors: the text is not a position.
 pub fn offset(position: &str) -> anyhow::Result<u64> {
     let (_, offset) = position.split_once(':').context("not a position")?;
     Ok(offset.parse()?)
 }
 
-/// The text between `before` and the next quote.
+/// Returns the text between `before` and the next quote.
 fn quoted<'a>(text: &'a [u8], before: &[u8]) -> anyhow::Result<&'a str> {
     let start = text.windows(before.len()).position(|bytes| bytes == before).context("not there")? + before.len();
     let length = text[start..].iter().position(|byte| *byte == b'"').context("not closed")?;

@@ -1,4 +1,5 @@
-//! From an eighth of a core on: more of a CPU for one shard, and more shards. Is it a straight line, and if not, where does it bend?
+//! Scaling from an eighth of a core: a larger part of a CPU for one shard, and more shards. Measures whether the
+//! scaling is linear, and where it bends.
 
 use millrace_lab::stats::usl::Usl;
 
@@ -9,15 +10,15 @@ use crate::{
     shards::works,
 };
 
-/// Shards, and parts of a CPU for each: one shard with more and more, two that have as much as one, and more and more with [`SMALL`]
-/// (several of them share a CPU then).
+/// Shards, and the part of a CPU for each: one shard with larger and larger parts, two shards with the same total as
+/// one, and more and more shards with [`SMALL`] (several of them share a CPU then).
 const STEPS: [(usize, f64); 9] =
     [(1, SMALL), (1, 0.25), (1, 0.5), (1, 0.75), (2, 0.25), (2, SMALL), (3, SMALL), (4, SMALL), (6, SMALL)];
-/// So small that six leave the generator enough.
+/// A part that is small enough for six shards to leave the generator sufficient CPU.
 const SMALL: f64 = 0.125;
 const READERS_PER_SHARD: usize = 1000;
 
-/// Shards and cores of each, and what the passes have shown: all of them, and those in which the shards were the limit.
+/// Number of shards, cores of each shard, and the results of all passes.
 struct Step {
     shards: usize,
     cores: f64,
@@ -50,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Step {
-    /// Deliveries per second of the passes in which the shards were the limit.
+    /// Returns the deliveries per second of the passes in which the shards were the limit.
     fn proven(&self) -> impl Iterator<Item = f64> {
         self.seen.iter().filter(|seen| seen.is_by_shards()).map(|seen| seen.per_s)
     }
@@ -79,7 +80,7 @@ impl Step {
     }
 }
 
-/// One shard: a line through zero, and how far off it the steps are.
+/// Fits a line through zero for one shard, and prints the deviation of the steps from it.
 fn by_quota(steps: &[Step]) {
     let alone: Vec<(f64, f64)> = steps
         .iter()
@@ -97,7 +98,7 @@ fn by_quota(steps: &[Step]) {
     );
 }
 
-/// Shards with the same quota: the Universal Scalability Law.
+/// Fits the Universal Scalability Law to shards with the same quota.
 fn by_shards(steps: &[Step]) {
     let many: Vec<(f64, f64)> = steps
         .iter()
@@ -122,7 +123,7 @@ fn by_shards(steps: &[Step]) {
     );
 }
 
-/// Per size, the median of how far its points are off the fit.
+/// Formats, per size, the median deviation of its points from the fit.
 fn off(points: &[(f64, f64)], fit: impl Fn(f64) -> f64) -> String {
     let mut sizes: Vec<f64> = points.iter().map(|point| point.0).collect();
     sizes.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! One shard and two, each with the same part of a CPU of its own: does the second carry as much as the first?
+//! One shard and two, each with the same part of its own CPU: measures whether the second carries as much as the first.
 
 use crate::{
     Args,
@@ -6,19 +6,20 @@ use crate::{
     median, quota,
 };
 
-/// Of a CPU, per shard: so little that the generator has clear slack.
+/// Part of a CPU per shard, small enough to leave the generator clearly idle time.
 const CORES: f64 = 0.3;
 const CHANNELS: usize = 8;
-/// The more sockets a shard has, the dearer each is, as fewer of them are in its cache. So what is compared has as many per shard.
+/// The more sockets a shard has, the more each one costs, because fewer of them fit in its cache. So the compared cases
+/// have the same number per shard.
 const READERS_PER_SHARD: usize = 2000;
 
 const COALESCED: Work = Work { name: "saturated fan-out", channels: CHANNELS, readers_per_channel: 0, burst: 32 };
 const ONE_BY_ONE: Work = Work { name: "one send per delivery", channels: CHANNELS, readers_per_channel: 0, burst: 1 };
 
-/// Shards, and so many times [`READERS_PER_SHARD`] in all.
+/// Number of shards, and the total number of readers as a multiple of [`READERS_PER_SHARD`].
 const CASES: [(usize, usize); 3] = [(1, 1), (2, 2), (1, 2)];
 
-/// Each write carries many messages, or one.
+/// Returns two workloads: each write carries many messages, or one message.
 pub fn works(readers: usize) -> [Work; 2] {
     [COALESCED, ONE_BY_ONE].map(|work| Work { readers_per_channel: readers / CHANNELS, ..work })
 }

@@ -1,4 +1,4 @@
-//! Nobody reads for a while at full load: how long until data is fresh again?
+//! All readers stop for a while at full load: measures the time until data is fresh again.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::{
     levels, prime, publisher, start,
 };
 
-/// Shares of what can be delivered.
+/// Loads as shares of the capacity.
 const LEVELS: [f64; 3] = [0.5, 0.9, 1.2];
-/// When, and how long nobody reads, in seconds.
+/// Start and duration of the stall, in seconds.
 const STALL: (f64, f64) = (2.0, 0.3);
 const SLICE: Duration = Duration::from_millis(250);
 const FRESH_MS: f64 = 5.0;

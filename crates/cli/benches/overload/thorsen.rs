@@ -1,5 +1,6 @@
-//! The two scenarios of Thorsen's thesis, in which latency and memory exploded at saturation: a ticker, and a chat in which everyone
-//! hears everyone. The chat's upstream is the WebSocket itself, and `POST` for the others.
+//! The two scenarios of Thorsen's thesis in which latency and memory exploded at saturation: a ticker, and a chat in
+//! which every client receives the messages of every client. The chat's upstream is the WebSocket itself, and `POST`
+//! for the other transports.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::{
 
 const TICKS_PER_S: f64 = 200.0;
 const CHAT_BYTES: usize = 71;
-/// Each client of the chat says something so often.
+/// Interval between two messages of a chat client.
 const CHAT_EVERY_S: f64 = 3.0;
 
 pub fn run(args: &Args) -> anyhow::Result<()> {

@@ -1,4 +1,5 @@
-//! Where messages come from. Nothing here waits: what the server does not take stays here, and then nothing more is offered.
+//! Publishers. No operation here blocks: bytes that the server does not accept stay in a queue, and then no further
+//! message is offered.
 
 use std::{
     io::Write,
@@ -15,23 +16,23 @@ use crate::{
     wire::{client_frame, connect, frame, payload, upgrade},
 };
 
-/// Bytes that wait for a socket before a publisher counts as held back.
+/// Bytes queued for a socket at which a publisher counts as held back.
 const WAITING_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that the kernel may hold of a publisher; else the age of a message would be that of this queue.
+/// Bytes that the kernel may queue for a publisher. A larger queue would dominate the age of a message.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
 pub enum Upstream {
-    /// One WebSocket on the channel that only publishes.
+    /// One WebSocket on the channel, for publishing only.
     Bare(Link),
-    /// One session; message `n` has the key `n mod keys`.
+    /// One session. Message `n` has the key `n mod keys`.
     Session { link: Link, channel: String, keys: u64 },
     /// Message `n` comes from reader `n mod readers`, over the WebSocket it reads from.
     Readers,
-    /// Message `n` comes from client `n mod clients`, which posts it on a connection of its own.
+    /// Message `n` comes from client `n mod clients`, which posts it on its own connection.
     Posts { clients: Vec<Link>, channel: String },
 }
 
-/// A connection that is written to, and its answers.
+/// A publishing connection, and the answers on it.
 pub struct Link {
     stream: TcpStream,
     waiting: Vec<u8>,
@@ -57,7 +58,7 @@ impl Upstream {
         Ok(Upstream::Posts { clients, channel: channel.into() })
     }
 
-    /// False while the server takes nothing more.
+    /// Returns false while the server accepts no more bytes.
     pub fn has_room(&self) -> bool {
         match self {
             Upstream::Bare(link) | Upstream::Session { link, .. } => link.waiting.len() < WAITING_BYTES_MAX,
@@ -65,7 +66,7 @@ impl Upstream {
         }
     }
 
-    /// Message `n` of so many bytes.
+    /// Queues message `n` of `bytes` bytes.
     pub fn send(&mut self, n: u64, at_us: u64, bytes: usize, readers: &mut [Reader]) -> anyhow::Result<()> {
         let data = payload(n, at_us, bytes);
         match self {
@@ -97,9 +98,9 @@ impl Upstream {
         Ok(())
     }
 
-    /// Hands over what waits, and hears what is answered.
+    /// Sends queued bytes and reads the answers.
     ///
-    /// Errors: the server has refused a publication.
+    /// Errors: the server refused a publication.
     pub fn turn(&mut self) -> anyhow::Result<()> {
         match self {
             Upstream::Bare(link) => link.flush(),
@@ -117,7 +118,7 @@ impl Upstream {
         }
     }
 
-    /// True when everything was taken and answered.
+    /// Returns true when everything was accepted and answered.
     pub fn is_done(&self) -> bool {
         let done = |link: &Link| link.waiting.is_empty() && link.unanswered == 0;
         match self {
@@ -147,7 +148,7 @@ impl Link {
         Ok(())
     }
 
-    /// What has come, at most 64 KiB of it.
+    /// Reads the bytes that have arrived, at most 64 KiB.
     fn hear(&self, buffer: &mut [u8]) -> anyhow::Result<usize> {
         match rustix::net::recv(self.stream.as_fd(), buffer, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => bail!("the server has closed a publisher"),

@@ -1,4 +1,4 @@
-//! A connection of the generator: a bare WebSocket, spoken here, or whatever a dialect of the lab says.
+//! A connection of the generator: a bare WebSocket, implemented here, or a dialect of the lab.
 
 use std::{
     io::{Read, Write},
@@ -14,16 +14,16 @@ use crate::wire::{self, client_frame, frame};
 
 pub struct Client {
     pub stream: TcpStream,
-    /// None: a WebSocket.
+    /// Dialect of the lab; `None` for a WebSocket.
     dialect: Option<Box<dyn Dialect>>,
     partial: Vec<u8>,
     out: Vec<u8>,
 }
 
-/// What a connection has brought.
+/// Event on a connection.
 pub enum News<'a> {
     Message(&'a [u8]),
-    /// A publication was taken.
+    /// A publication was accepted.
     Accepted,
 }
 
@@ -33,7 +33,7 @@ impl Client {
         Ok(Self::new(wire::connect(address, &wire::upgrade(path, ""))?, None))
     }
 
-    /// Connects, says what the dialect says first, and returns once it is ready.
+    /// Connects, sends the opening bytes of the dialect, and returns once the connection is ready.
     pub fn speaking(address: SocketAddr, mut dialect: Box<dyn Dialect>) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -57,17 +57,17 @@ impl Client {
         Self { stream, dialect, partial: Vec::new(), out: Vec::new() }
     }
 
-    /// A WebSocket that sends on this one's connection.
+    /// Returns a WebSocket that sends on the same connection.
     pub fn sender(&self) -> anyhow::Result<Self> {
         Ok(Self::new(self.stream.try_clone()?, None))
     }
 
-    /// Its publications are answered.
+    /// Returns true if publications are answered.
     pub fn is_answered(&self) -> bool {
         self.dialect.is_some()
     }
 
-    /// Publishes with the next [`Client::flush`].
+    /// Queues a publication for the next [`Client::flush`].
     pub fn publish(&mut self, payload: &[u8]) {
         match &mut self.dialect {
             Some(dialect) => dialect.publish(payload, &mut self.out),
@@ -83,9 +83,9 @@ impl Client {
         Ok(())
     }
 
-    /// Reads what has come, once, and says what has to be said to it.
+    /// Reads received bytes once, and sends the replies that they require.
     ///
-    /// Errors: the connection is closed, something was refused, or `hear` does not like it.
+    /// Errors: the connection is closed, a publication was refused, or `hear` returned an error.
     pub fn receive(
         &mut self,
         scratch: &mut [u8],
@@ -119,7 +119,7 @@ impl Client {
         self.flush()
     }
 
-    /// Returns how many bytes the whole messages took.
+    /// Parses complete messages. Returns the number of bytes that they took.
     fn feed(&mut self, bytes: &[u8], hear: &mut dyn FnMut(Event<'_>) -> anyhow::Result<()>) -> anyhow::Result<usize> {
         if let Some(dialect) = &mut self.dialect {
             let mut outcome = Ok(());

@@ -1,7 +1,8 @@
-//! Readers and publishers, by one epoll.
+//! Readers and publishers on one epoll instance.
 //!
-//! It never sleeps. To wake who sleeps on the same machine costs the sender 3 to 18 us in a virtual machine, by luck
-//! and by how soon it answers, and no server pays that for clients that are elsewhere.
+//! The loop never sleeps. Waking a sleeping thread on the same machine costs the sender 3 to 18 us in a virtual
+//! machine, depending on chance and on how soon the thread answers. No server has this cost for clients on other
+//! machines.
 
 use std::{
     thread::sleep,
@@ -18,12 +19,12 @@ use crate::{
     wire::{payload, read_payload},
 };
 
-/// How long may be waited for what is still under way.
+/// Maximum wait for messages in flight.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A server that has used no CPU for so long waits for requests only.
+/// A server that has used no CPU for this time is idle.
 const STILL: Duration = Duration::from_millis(300);
 
-/// Subscribers, and what they have received; and publishers.
+/// Subscribers with their received messages, and publishers.
 pub struct Crowd {
     epoll: rustix::fd::OwnedFd,
     readers: Vec<Reader>,
@@ -50,8 +51,8 @@ impl Crowd {
         Ok(Self { epoll, readers, publishers, events, scratch, latencies_us: Vec::new() })
     }
 
-    /// Each publisher sends once per period of `interval x publishers`, at a moment of its own in it; each message is
-    /// delivered `copies` times.
+    /// Runs an open loop. Each publisher sends once per period of `interval x publishers`, at its own moment in the
+    /// period. Each message is delivered `copies` times.
     pub fn open_loop(
         &mut self,
         server: &Server,
@@ -106,8 +107,8 @@ impl Crowd {
         self.figures(server, cpu_before, delivered, started.elapsed())
     }
 
-    /// Each publisher publishes again as soon as it is answered, for `seconds`, without readers. Figures are per
-    /// publication.
+    /// Publishes without readers for `seconds`. Each publisher publishes again as soon as it is answered. Figures are
+    /// per publication.
     pub fn post(&mut self, server: &Server, seconds: f64) -> anyhow::Result<Figures> {
         settle(server)?;
         let cpu_before = server.cpu_ns()?;
@@ -145,7 +146,7 @@ impl Crowd {
         self.figures(server, cpu_before, self.latencies_us.len() as u64, started.elapsed())
     }
 
-    /// Reads what has come, and returns how many messages that were.
+    /// Reads received bytes and returns the number of messages.
     fn receive(&mut self, started: Instant) -> anyhow::Result<u64> {
         let before = self.latencies_us.len();
         self.look()?;
@@ -169,7 +170,7 @@ impl Crowd {
         Ok((self.latencies_us.len() - before) as u64)
     }
 
-    /// Finds the connections that have something to read now.
+    /// Finds the connections that are readable now.
     fn look(&mut self) -> anyhow::Result<()> {
         self.events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&Default::default())) {
@@ -194,14 +195,15 @@ impl Crowd {
     }
 }
 
-/// Returns once the server has worked off what it was asked: nothing says that a long poll waits.
+/// Waits until the server has handled all requests. A server does not report that a long poll is waiting, so idle CPU
+/// is the sign.
 pub fn settle(server: &Server) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut before = server.cpu_ns()?;
     loop {
         sleep(STILL);
         let now = server.cpu_ns()?;
-        // A tick of a timer is no work.
+        // The tick of a timer does not count as work.
         if Duration::from_nanos(now - before) < STILL / 100 {
             return Ok(());
         }
@@ -210,8 +212,7 @@ pub fn settle(server: &Server) -> anyhow::Result<()> {
     }
 }
 
-/// The moments within a period at which so many publishers send, who know nothing of each other: by chance, the same in
-/// each run, in order.
+/// Returns the moments within a period at which independent publishers send: random, the same in each run, and sorted.
 fn moments(publishers: usize, period: Duration) -> Vec<Duration> {
     let mut chance = 0_u64;
     let mut moment = || {

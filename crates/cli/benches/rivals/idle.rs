@@ -1,4 +1,4 @@
-//! What connections cost that do nothing.
+//! Cost of idle connections.
 
 use std::{
     io::{Read, Write},
@@ -18,7 +18,8 @@ use crate::{
     wire::{self, client_frame},
 };
 
-/// How many points lie on the line that gives the memory of one connection. Two would be at the mercy of the allocator.
+/// Number of points on the line that gives the memory of one connection. With two points the result would depend on the
+/// allocator's chunks.
 const POINTS: usize = 7;
 
 /// Measures the memory of one idle HTTP reader: the slope of a line from a tenth of `readers` to all of them.
@@ -35,8 +36,8 @@ pub fn waiting(server: &Server, readers: usize, dialect: impl Fn() -> Box<dyn Di
     Ok(Figures { pss_kb, bytes_per_connection: Some(bytes_per_connection), ..Figures::default() })
 }
 
-/// Memory of WebSockets by a line from `from` to `to` of them; and their CPU, pings included where a heartbeat is asked
-/// for.
+/// Measures the memory of WebSockets by a line from `from` to `to` of them, and their CPU. The CPU includes pings if a
+/// heartbeat is requested.
 pub fn websockets(server: &Server, from: usize, to: usize, heartbeat_s: Option<u64>) -> anyhow::Result<Figures> {
     let mut open = Vec::with_capacity(to);
     let path = heartbeat_s.map(|every_s| format!("/v1/channels/idle?heartbeat={every_s}"));
@@ -56,7 +57,7 @@ pub fn websockets(server: &Server, from: usize, to: usize, heartbeat_s: Option<u
     Ok(Figures { pss_kb, bytes_per_connection, idle_cpu_percent, ..Figures::default() })
 }
 
-/// The slope of the least-squares line through the memory at several counts of connections, in bytes.
+/// Returns the slope of the least-squares line through the memory at several counts of connections, in bytes.
 ///
 /// `fill` opens connections until their number is `count`, and returns the server's memory in KiB.
 fn bytes_each(from: usize, to: usize, mut fill: impl FnMut(usize) -> anyhow::Result<u64>) -> anyhow::Result<f64> {
@@ -70,7 +71,7 @@ fn bytes_each(from: usize, to: usize, mut fill: impl FnMut(usize) -> anyhow::Res
     Ok(slope)
 }
 
-/// Gives how many there were.
+/// Answers pings for `time`. Returns the number of pings.
 fn answer_pings(open: &[TcpStream], time: Duration) -> anyhow::Result<usize> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (stream, i) in open.iter().zip(0..) {

@@ -1,4 +1,4 @@
-//! What is measured: workloads, and the figures that each gives.
+//! Workloads, and the figures that each one measures.
 
 use std::{fmt, time::Duration};
 
@@ -14,39 +14,39 @@ use crate::{
 
 /// Bytes of a message, as in the theses' ticker.
 pub const BYTES: usize = 173;
-/// Publications in flight when looking for the most that can be delivered.
+/// Publications in flight while the maximum delivery rate is measured.
 const IN_FLIGHT: u64 = 32;
-/// The channel of those workloads that have one.
+/// The channel of the workloads that use one channel.
 const CHANNEL: &str = "bench";
 
 /// One kind of load.
 pub enum Workload {
-    /// One publisher, so many subscribers, a message each `interval`: open loop, latency from when it was due.
+    /// One publisher and many subscribers, one message per `interval`. Open loop; the latency starts at the due time.
     Broadcast { subscribers: usize, interval: Duration, seconds: f64 },
-    /// The same with 32 publications always in flight: how much can be delivered.
+    /// Like `Broadcast`, with 32 publications always in flight: measures the maximum delivery rate.
     Saturate { subscribers: usize, seconds: f64 },
-    /// So many publishers with one subscriber each, `per_s` messages each: every message wakes somebody else.
+    /// Publishers with one subscriber each and `per_s` messages each. Every message wakes another client.
     Pairs { pairs: usize, per_s: f64, seconds: f64 },
-    /// One connection that sends and waits for its own message.
+    /// One connection that sends a message and waits for its own message.
     Echo { seconds: f64 },
-    /// Connections that do nothing: memory between `from` and `to` of them. Their CPU while no ping is due, or over a
-    /// whole heartbeat.
+    /// Idle connections: memory between `from` and `to` of them, and their CPU while no ping is due, or over a whole
+    /// heartbeat.
     Idle { from: usize, to: usize, heartbeat_s: Option<u64> },
-    /// `Broadcast` to readers by HTTP; the publisher uses `POST`.
+    /// `Broadcast` to readers over HTTP; the publisher uses `POST`.
     HttpBroadcast { transport: Transport, is_tls: bool, readers: usize, interval: Duration, seconds: f64 },
-    /// `Saturate` with readers by HTTP; the publisher uses `POST`, 32 in flight on one connection.
+    /// `Saturate` with readers over HTTP; the publisher uses `POST`, with 32 in flight on one connection.
     HttpSaturate { transport: Transport, readers: usize, seconds: f64 },
     /// Memory of idle HTTP readers.
     HttpIdle { transport: Transport, readers: usize },
-    /// So many publishers with a channel each, who `POST` again as soon as they are answered. Durable: an answer means
-    /// that it is on disk.
+    /// Publishers with a channel each, which `POST` again as soon as they are answered. Durable: an answer means that
+    /// the publication is on disk.
     Post { publishers: usize, is_durable: bool, seconds: f64 },
 }
 
-/// What a run shows; what a workload does not measure is `None`.
+/// Results of a run. Figures that a workload does not measure are `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
-    /// Of the server, per delivery; of `Post` per publication.
+    /// CPU time of the server per delivery; for `Post`, per publication.
     pub cpu_us: Option<f64>,
     pub per_s: Option<f64>,
     pub p50_ms: Option<f64>,
@@ -134,7 +134,7 @@ impl Workload {
         format!("{}: {what}", self.name())
     }
 
-    /// False if the target does not have what is measured here.
+    /// Returns false if the target does not support this workload.
     pub fn takes(&self, target: Target) -> bool {
         match self {
             Workload::HttpBroadcast { is_tls: true, .. } => matches!(target, Target::Millrace | Target::Nchan),
@@ -214,7 +214,7 @@ fn publisher(server: &Server) -> anyhow::Result<Client> {
     Client::websocket(server.address, &format!("/v1/channels/{CHANNEL}?subscribe=no"))
 }
 
-/// So many readers of one channel, and a publisher.
+/// Connects `readers` readers of one channel, and a publisher.
 fn http_crowd(target: &ByHttp, server: &Server, transport: Transport, readers: usize) -> anyhow::Result<Crowd> {
     let client = |role| Client::speaking(server.address, target.dialect(transport, role, CHANNEL));
     let readers = (0..readers).map(|_| client(Role::Subscriber)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -222,7 +222,7 @@ fn http_crowd(target: &ByHttp, server: &Server, transport: Transport, readers: u
 }
 
 impl Figures {
-    /// The median of each figure on its own.
+    /// Returns the median of each figure separately.
     pub fn median(runs: &[Figures]) -> Figures {
         let median = |pick: fn(&Figures) -> Option<f64>| {
             let mut values: Vec<f64> = runs.iter().filter_map(pick).collect();
@@ -240,7 +240,7 @@ impl Figures {
         }
     }
 
-    /// This over the other, for the figures that are compared.
+    /// Formats this result over the other, for the figures that are compared.
     pub fn ratio(&self, other: &Figures) -> String {
         let mut out = Vec::new();
         for (name, this, other) in [

@@ -1,9 +1,9 @@
-//! What Millrace costs on one core, in one run beside uWebSockets (as Bun carries it) and `ws` by WebSocket, and beside
-//! Nchan and durable-streams by HTTP: the rivals take turns, and each figure is the median over the passes. `make
-//! bench` runs it; the rivals are installed into a cache when they are first needed, those that have to be built with
-//! `--build` only.
+//! Cost of Millrace on one core, in one run beside uWebSockets (as part of Bun) and `ws` over WebSocket, and beside
+//! Nchan and durable-streams over HTTP. The rivals take turns, and each figure is the median over the passes.
+//! `make bench` runs it. The rivals are installed into a cache when they are first needed; those that must be built are
+//! installed only with `--build`.
 //!
-//! The server is pinned to CPU 0, this generator to CPU 1. Figures of different machines cannot be compared, ratios of
+//! The server is pinned to CPU 0, this generator to CPU 1. Figures of different machines cannot be compared; ratios of
 //! one run can.
 
 mod client;
@@ -27,24 +27,24 @@ struct Args {
     /// Passes over all targets and workloads; medians are reported
     #[arg(long, default_value_t = 5)]
     passes: usize,
-    /// Who is measured, each by the workloads that it has
+    /// Servers to measure, each with the workloads that it supports
     #[arg(long, value_delimiter = ',', default_value = "millrace,bun,ws,nchan,durable-streams")]
     targets: Vec<Target>,
-    /// Build rivals that come as source (durable-streams: a few minutes); else they are skipped if they are not built
-    /// yet
+    /// Build rivals that come as source (durable-streams: a few minutes); without this flag, rivals that are not built
+    /// yet are skipped
     #[arg(long)]
     build: bool,
-    /// What is measured; all if nothing is named
+    /// Workloads to run; all if none is given
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
     /// Seconds of load per workload
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Seconds of silence after which idle connections ask for a ping (Millrace; the others have intervals of their
-    /// own): their CPU is then measured for so long and ten seconds more, and pings are answered
+    /// Heartbeat in seconds that idle connections request (Millrace only; the others have intervals of their own).
+    /// Their CPU is then measured for this time plus ten seconds, and pings are answered
     #[arg(long)]
     heartbeat: Option<u64>,
-    /// Given by `cargo bench`
+    /// Passed by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<()> {
     ensure!(!workloads.is_empty(), "no such workload; there are {}", Workload::names().join(", "));
     let mut targets = Vec::new();
     for target in args.targets {
-        // A rival that cannot be had leaves the others.
+        // A rival that cannot be installed is skipped.
         match target.install(args.build) {
             Ok(()) => targets.push(target),
             Err(error) => eprintln!("SKIPPED: {}: {error:#}", target.name()),

@@ -1,11 +1,12 @@
-//! The servers that are measured, each as a process pinned to CPU 0.
+//! The servers under test, each as a process pinned to CPU 0.
 //!
-//! uWebSockets itself comes from no registry: build `crates/lab/src/targets/uws/server.cpp` beside a checkout of
-//! uSockets and uWebSockets and name it in `MILLRACE_UWS`:
+//! uWebSockets itself is in no registry. Build `crates/lab/src/targets/uws/server.cpp` beside a checkout of uSockets
+//! and uWebSockets, and name the binary in `MILLRACE_UWS`:
 //!
 //! ```sh
 //! gcc -O3 -march=native -flto -DLIBUS_NO_SSL -IuSockets/src -c uSockets/src/*.c uSockets/src/eventing/*.c
-//! g++ -std=c++20 -O3 -march=native -flto -DLIBUS_NO_SSL -DUWS_NO_ZLIB -IuSockets/src -IuWebSockets/src server.cpp *.o -o uws
+//! g++ -std=c++20 -O3 -march=native -flto -DLIBUS_NO_SSL -DUWS_NO_ZLIB -IuSockets/src -IuWebSockets/src \
+//!   server.cpp *.o -o uws
 //! ```
 
 use std::{fs, path::PathBuf, process::Command, time::Duration};
@@ -19,14 +20,14 @@ use tempfile::TempDir;
 
 use crate::server::Server;
 
-/// Pinned, so that a ratio means the same tomorrow.
+/// Pinned version, so that ratios stay comparable.
 const BUN: &str = "@oven/bun-linux-x64-baseline@1.4.5";
 const WS: &[&str] = &["ws@8.23.0", "bufferutil@4.1.0"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Target {
     Millrace,
-    /// uWebSockets, as it is inside Bun.
+    /// uWebSockets, as included in Bun.
     Bun,
     /// uWebSockets itself: the binary that MILLRACE_UWS names.
     Uws,
@@ -37,22 +38,22 @@ pub enum Target {
     DurableStreams,
 }
 
-/// How a server is started for readers and publishers by HTTP.
+/// Configuration of a server for readers and publishers over HTTP.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
-    /// What is published is kept in memory.
+    /// Publications are kept in memory.
     Plain,
     Tls,
-    /// What is published is on disk before it is answered. Millrace: SQLite with a write-ahead log and
+    /// Publications are on disk before they are answered. Millrace: SQLite with a write-ahead log and
     /// `synchronous=full`, an `fdatasync` per batch. durable-streams: its log, an `fdatasync` per batch.
     Durable,
 }
 
-/// A target as the lab knows it.
+/// A target with the options of the lab.
 pub struct ByHttp {
     target: &'static dyn targets::Target,
     options: Options,
-    /// Of the file that Millrace writes.
+    /// Folder of the file that Millrace writes.
     _folder: TempDir,
 }
 
@@ -76,9 +77,9 @@ impl Target {
         matches!(self, Target::Millrace | Target::Nchan | Target::DurableStreams)
     }
 
-    /// Brings what the target needs from its package registry, once. `build`: builds it, too, if it comes as source.
+    /// Installs the packages of the target from its registry, once. `build`: also builds a target that comes as source.
     ///
-    /// Errors: the registry or its client is missing; `MILLRACE_UWS` is not set; it would have to be built.
+    /// Errors: the registry or its client is missing; `MILLRACE_UWS` is not set; the target must be built first.
     pub fn install(&self, build: bool) -> anyhow::Result<()> {
         let packages: &[&str] = match self {
             Target::Millrace => return Ok(()),
@@ -114,7 +115,7 @@ impl Target {
         Ok(())
     }
 
-    /// Starts the server on a free port and waits until it says where it listens.
+    /// Starts the server on a free port and waits until it reports its address.
     pub fn start(&self) -> anyhow::Result<Server> {
         let folder = self.folder();
         let script = |name: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../lab/src/targets").join(name);
@@ -135,9 +136,9 @@ impl Target {
         Server::start(command, &[0])
     }
 
-    /// The target as a server for readers and publishers by HTTP.
+    /// Returns the target as a server for readers and publishers over HTTP.
     ///
-    /// Errors: it has none of this kind.
+    /// Errors: the target has no such variant.
     pub fn by_http(&self, variant: Variant) -> anyhow::Result<ByHttp> {
         let folder = tempfile::tempdir()?;
         let name = if variant == Variant::Tls { format!("{}-tls", self.name()) } else { self.name().into() };
@@ -165,7 +166,7 @@ impl ByHttp {
         Ok(Server::of_lab(self.target.start(&self.options)?))
     }
 
-    /// A client, who has not connected yet.
+    /// Returns a client that is not connected yet.
     pub fn dialect(&self, transport: Transport, role: Role, channel: &str) -> Box<dyn Dialect> {
         self.target.dialect(transport, &Ask { role, channel, poll_every: Duration::ZERO })
     }

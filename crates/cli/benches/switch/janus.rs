@@ -1,6 +1,7 @@
 //! Janus with its video room plugin, from Debian, under the same load: `apt install janus`.
 //!
-//! Its publishers offer by a request of JSON, its viewers are offered what they asked for; answers to both come to a long poll.
+//! Its publishers send their offer in a JSON request. Its viewers receive an offer for the video that they requested.
+//! The answers to both arrive on a long poll.
 
 use std::{
     fs,
@@ -22,13 +23,13 @@ pub struct Janus {
     http: TcpStream,
     events: TcpStream,
     session: String,
-    /// By room: what viewers name the publisher.
+    /// Janus id of the publisher, by room. Viewers subscribe by this id.
     feeds: Vec<u64>,
     _config: TempDir,
 }
 
 impl Janus {
-    /// On CPU 0, with as many threads for connections; 0: one for each connection, as it comes.
+    /// Starts Janus on CPU 0 with `event_loops` threads for connections; 0 starts one thread per connection.
     pub fn start(rooms: usize, event_loops: usize) -> anyhow::Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let config = tempfile::tempdir()?;
@@ -68,7 +69,7 @@ impl Janus {
         Ok(janus)
     }
 
-    /// The answer to a publisher's offer.
+    /// Sends a publisher's offer and returns the answer.
     pub fn publish(&mut self, room: usize, sdp: &str) -> anyhow::Result<String> {
         let handle = self.attach()?;
         let join = json!({ "request": "joinandconfigure", "room": room + 1, "ptype": "publisher", "audio": false, "video": true });
@@ -80,7 +81,7 @@ impl Janus {
         sdp_of(&event)
     }
 
-    /// What a viewer of a room is offered, and who to give the answer to.
+    /// Joins a room as a viewer. Returns the handle to answer, and the offer.
     pub fn view(&mut self, room: usize) -> anyhow::Result<(String, String)> {
         let handle = self.attach()?;
         let feed = self.feeds[room];
@@ -112,7 +113,7 @@ impl Janus {
         Ok(answer)
     }
 
-    /// A request whose answer comes as an event of this handle.
+    /// Sends a request whose answer arrives as an event of this handle.
     fn talk(&mut self, handle: &str, body: Value) -> anyhow::Result<Value> {
         self.ask(handle, body)?;
         let (session, began) = (self.session.clone(), Instant::now());

@@ -1,12 +1,13 @@
-//! What the switching unit costs on one core: packets passed on, and how late they come, with native publishers and viewers on the other
-//! core. Figures of different machines cannot be compared; docs/performance.md has those of one.
+//! Cost of the SFU on one core: forwarded packets and their delay, with native publishers and viewers on the other
+//! core. Figures of different machines cannot be compared; docs/performance.md has the figures of one machine.
 //!
-//! The server is pinned to CPU 0; all clients are one thread on CPU 1, each with a socket of its own. One publisher in each room sends
-//! packets of VP8, 1,100 bytes each (115 a second are 1 Mbit/s), and whatever a viewer is sent is counted and timed. Its first packet is
-//! opened; of the others only the heads are read, for to open 150,000 a second takes more than a core, but when each has come is reported to the
-//! server every 50 ms, as a browser does, so that it estimates every way.
+//! The server is pinned to CPU 0. All clients run in one thread on CPU 1, each with its own socket. One publisher in
+//! each room sends VP8 packets of 1,100 bytes (115 a second are 1 Mbit/s). Every packet that a viewer receives is
+//! counted and timed. Only a viewer's first packet is decrypted; of the others only the headers are read, because
+//! decrypting 150,000 packets a second takes more than a core. The arrival times of all packets are reported to the
+//! server every 50 ms, as a browser does, so that the server estimates the bandwidth of every path.
 //!
-//! `--janus` puts [`janus`] under the same loads, turn by turn with ours.
+//! `--janus` runs [`janus`] under the same loads, alternating with Millrace.
 
 mod janus;
 #[path = "../common/offer.rs"]
@@ -32,36 +33,36 @@ use millrace_rtc::{MediaClient, MediaEvent, MediaKind, MediaOutput, Sink, egress
 use rustix::event::epoll::{self, EventData, EventFlags};
 use server::Server;
 
-/// For the handshakes of all, and for what is late.
+/// Maximum time for all handshakes, and for late packets.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PACKET_BYTES: usize = 1100;
-/// Packets of one picture; the time of RTP moves on with each.
+/// Packets per video frame. The RTP timestamp of the benchmark advances with each packet.
 const PICTURE_PACKETS: u64 = 4;
-/// How often a viewer reports.
+/// Interval between two reports of a viewer.
 const REPORT: Duration = Duration::from_millis(50);
-/// How often timers are looked at.
+/// Interval between two checks of the timers.
 const LOOK: Duration = Duration::from_millis(1);
-/// The descriptor of VP8, the first byte of the picture, the number, and when it was sent in microseconds.
+/// VP8 payload descriptor and first byte of the frame, packet number, and send time in microseconds.
 const HEAD_BYTES: usize = 2 + 4 + 8;
 
 #[derive(Parser)]
 struct Args {
-    /// Rooms x viewers of each x packets per second of each publisher, such as 1x100x1000
+    /// Rooms x viewers per room x packets per second per publisher, such as 1x100x1000
     #[arg(long, value_delimiter = ',', default_value = "1x100x115,1x100x1000,13x100x115")]
     loads: Vec<String>,
     /// Seconds of each load
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Janus, too, if it is installed
+    /// Also measure Janus, if it is installed
     #[arg(long)]
     janus: bool,
-    /// Threads of Janus for connections; 0: one for each
+    /// Threads of Janus for connections; 0: one per connection
     #[arg(long, default_value_t = 1)]
     janus_loops: usize,
-    /// Where the clients are
+    /// Address of the clients
     #[arg(long, default_value = "127.0.0.1")]
     from: IpAddr,
-    /// Given by `cargo bench`
+    /// Passed by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -75,7 +76,7 @@ struct Client {
     due: Instant,
     sink: Option<Sink>,
     report_due: Instant,
-    /// By how much the time on its packets is another one than the publisher has written.
+    /// Difference between the RTP timestamps that the viewer receives and those that the publisher wrote.
     shift: u32,
 }
 
@@ -96,7 +97,7 @@ impl MediaOutput for Out {
 
 struct Crowd {
     from: IpAddr,
-    /// The publishers first.
+    /// All clients, publishers first.
     clients: Vec<Client>,
     epoll: std::os::fd::OwnedFd,
     began: Instant,
@@ -122,7 +123,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whose switching unit it is.
+/// The SFU under test.
 enum Unit {
     Millrace(Server, TcpStream),
     Janus(Janus),
@@ -181,7 +182,7 @@ impl Unit {
 fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), args: &Args) -> anyhow::Result<()> {
     let mut crowd = Crowd::join(&mut unit, rooms, viewers, args.from)?;
     crowd.connect()?;
-    // One picture of each, so that every viewer has begun.
+    // One video frame per publisher, so that every viewer has started.
     let start = Instant::now();
     while crowd.delays_us.len() < rooms * viewers {
         (0..rooms).try_for_each(|room| crowd.publish(room, 0))?;
@@ -195,7 +196,7 @@ fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), args: &Args)
     let (before, start) = (unit.server().cpu_ns()?, Instant::now());
     let count = (rate as f64 * args.seconds) as u64 * rooms as u64;
     for n in 0..count {
-        // The rooms one after the other.
+        // The rooms in turn.
         let at = start + Duration::from_nanos(n * 1_000_000_000 / (rate * rooms as u64));
         crowd.serve(at)?;
         crowd.publish(n as usize % rooms, 1 + n / rooms as u64)?;
@@ -242,7 +243,7 @@ impl Crowd {
         for room in 0..rooms {
             crowd.add(|local| unit.publish(room, local))?;
         }
-        // A publisher has to be there before it can be asked for.
+        // A publisher must exist before viewers can request it.
         crowd.connect()?;
         for viewer in 0..rooms * viewers {
             crowd.add(|local| unit.view(viewer % rooms, local))?;
@@ -266,7 +267,7 @@ impl Crowd {
         let now = Instant::now();
         for (at, viewer) in self.clients.iter_mut().enumerate().skip(rooms) {
             viewer.sink = Some(viewer.end.sink(0, now).context("the server does not number its packets")?);
-            // Not all at once.
+            // Spread the reports over time.
             viewer.report_due = now + REPORT * (at % 64) as u32 / 64;
         }
         Ok(())
@@ -283,13 +284,14 @@ impl Crowd {
 
     fn publish(&mut self, room: usize, n: u64) -> anyhow::Result<()> {
         let mut payload = vec![7; PACKET_BYTES];
-        // A picture begins with the first of its packets, and every one can be a viewer's first.
+        // A video frame begins with its first packet, and a viewer may start with any frame.
         let is_first = n.is_multiple_of(PICTURE_PACKETS);
         payload[..2].copy_from_slice(&[if is_first { 0x10 } else { 0 }, 0]);
         payload[2..6].copy_from_slice(&(n as u32).to_be_bytes());
         let since = self.began.elapsed();
         payload[6..HEAD_BYTES].copy_from_slice(&(since.as_micros() as u64).to_be_bytes());
-        // The time of each packet instead of its picture's: it is in the head, and so needs not to be opened.
+        // The timestamp is the packet's time, not the frame's: it is in the header, so the packet need not be
+        // decrypted.
         let (time, is_last) = (ticks(since), n % PICTURE_PACKETS == PICTURE_PACKETS - 1);
         let client = &mut self.clients[room];
         client.end.send(0, (time, is_last, Arc::from(payload)), Instant::now(), &mut client.out)?;
@@ -297,7 +299,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Takes what comes until then.
+    /// Handles datagrams and timers until `until`.
     fn serve(&mut self, until: Instant) -> anyhow::Result<()> {
         let mut events = Vec::with_capacity(256);
         let mut buffer = [0; 2048];
@@ -334,7 +336,7 @@ impl Crowd {
     }
 }
 
-/// In units of the clock of RTP, 90,000 a second.
+/// Converts a time to units of the RTP clock, 90,000 per second.
 fn ticks(since: Duration) -> u32 {
     (since.as_micros() * 9 / 100) as u32
 }
@@ -358,7 +360,7 @@ impl Client {
 
     fn flush(&mut self) {
         for (to, datagram) in self.out.datagrams.drain(..) {
-            // A full socket loses it, as any path may.
+            // A full socket drops the datagram, as any path may.
             let _ = self.socket.send_to(&datagram, to);
         }
         self.due = self.end.timeout();
@@ -375,7 +377,7 @@ impl Client {
                     delays_us.push(now_us.saturating_sub(at_us));
                 }
                 MediaEvent::Closed => anyhow::bail!("the server has closed a client"),
-                // Every picture is a key frame.
+                // Every video frame is a keyframe.
                 MediaEvent::KeyframeWanted { .. } => {}
             }
         }

@@ -89,7 +89,7 @@ fn publish_all(server: &Server, mut events: Receiver<Value>, accepted: &mpsc::Sy
                 request = request.header(name, bearer);
             }
             let outcome = match request.send().await {
-                Err(error) => Err(tls::hopeless(&error, server).unwrap_or_else(|| cause(&error))),
+                Err(error) => Err(tls::permanent_reason(&error, server).unwrap_or_else(|| cause(&error))),
                 Ok(response) if response.status().is_success() => body(response).await.map(drop),
                 Ok(response) => {
                     let status = response.status().as_u16();

@@ -1,4 +1,5 @@
-//! A hundred clients on every transport, and what they hear of a publisher who does not wait for the server: the generator of the lab.
+//! Measures an open-loop publisher and a hundred honest clients, spread over all transports. Uses the load generator
+//! of the lab.
 
 use std::{
     net::SocketAddr,
@@ -17,17 +18,18 @@ use crate::server::millrace;
 
 pub const CLIENTS: usize = 100;
 const PER_S: f64 = 40.0;
-/// Who polls waits half of this on average.
+/// Polling interval. A polling client waits half of this interval on average.
 const POLL_EVERY: Duration = Duration::from_millis(40);
-/// A generator that was later than this (p99) has measured itself, or a machine that others use. What it was late counts as latency, too.
+/// Maximum lateness (p99) of the load generator. A run above this limit is invalid: the generator itself, or other
+/// work on this machine, was too slow. The lateness also counts as latency.
 const LATE_MAX: Duration = Duration::from_millis(50);
 
-/// What came of one run.
+/// Outcome of one run.
 pub struct Heard {
     outcome: Outcome,
 }
 
-/// Listens so long from now on; the first second is for connecting. Blocks.
+/// Runs the honest clients for `lasts`; clients connect during the first second. Blocks.
 pub fn listen(server: SocketAddr, cpu: usize, lasts: Duration) -> anyhow::Result<Heard> {
     let plan = Plan {
         clients: CLIENTS,
@@ -44,7 +46,7 @@ pub fn listen(server: SocketAddr, cpu: usize, lasts: Duration) -> anyhow::Result
     Ok(Heard { outcome })
 }
 
-/// Each client by the next transport; the publisher by HTTP, where a refusal is told.
+/// Assigns the transports to clients in turn. The publisher uses HTTP, because an HTTP response reports a refusal.
 struct Everywhere {
     server: SocketAddr,
     next: AtomicUsize,
@@ -69,7 +71,7 @@ impl Wire for Everywhere {
 }
 
 impl Heard {
-    /// How long deliveries took that came in these seconds of the run.
+    /// Returns the latencies of the deliveries that arrived in these seconds of the run.
     pub fn latency(&self, seconds: std::ops::Range<usize>) -> Histogram {
         let mut sum = Histogram::default();
         let within = |at_s: f64| seconds.contains(&(at_s as usize));
@@ -85,7 +87,7 @@ impl Heard {
         self.outcome.phase(PhaseName::Test).map(|phase| phase.counts).unwrap_or_default()
     }
 
-    /// Everything that is wrong with what they heard.
+    /// Returns one line for each kind of loss or error in the run.
     pub fn losses(&self) -> Vec<String> {
         let counts = self.counts();
         let Counts { lost, duplicated, reordered, corrupt, gaps, refused, broken, .. } = counts;
@@ -105,7 +107,7 @@ impl Heard {
         .collect()
     }
 
-    /// Why nothing follows from this run, if so: it was not the server that was late.
+    /// Returns the reason why the run is invalid: the load generator was late, not the server.
     pub fn is_invalid(&self) -> Option<String> {
         let test = self.outcome.phase(PhaseName::Test)?;
         let p99 = |what: &Histogram| Duration::from_micros(what.quantile_us(0.99).unwrap_or(0));

@@ -1,7 +1,8 @@
-//! Attacks on a live server, while a hundred honest clients measure how long they wait.
+//! Attacks on a live server while a hundred honest clients measure their latency.
 //!
-//! `scripts/abuse.sh` runs each in its short form, one after the other; `scripts/abuse.sh full` for half a minute each, with 10,000 connections and a
-//! million names. docs/security.md says which threat each of them stands for.
+//! `scripts/abuse.sh` runs all attacks in their short form, one after the other. `scripts/abuse.sh full` runs each
+//! attack for half a minute, with 10,000 connections and a million names. docs/security.md maps each attack to a
+//! threat.
 
 mod attack;
 #[path = "../cluster/broker.rs"]
@@ -34,7 +35,7 @@ use trial::Trial;
 #[test]
 #[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
 fn requests_that_never_end() {
-    // 10,000 of them at 20 kB each, and some more; a third of that in the short form.
+    // Full form: 10,000 connections of about 20 kB each, plus a margin. Short form: a third of the connections.
     let memory_mb = if trial::is_full() { 256 } else { 160 };
     Trial::new("requests that never end").memory_mb(memory_mb).at_least(2_000).run(requests::unfinished);
 }
@@ -54,7 +55,8 @@ fn connections_come_and_go() {
 #[test]
 #[ignore = "needs a quiet machine and a release build: scripts/abuse.sh"]
 fn readers_that_do_not_read() {
-    // 32 MiB may wait for those who are behind, and as much is kept as history; beside it wait twenty answers of 5.6 MiB that nobody takes.
+    // Backlogs of slow readers and history are limited to 32 MiB each. In addition, twenty responses of 5.6 MiB wait
+    // unread.
     let bounds = ["limits.logs_bytes_max=33554432", "engine.history_bytes_max=33554432"];
     Trial::new("readers that do not read").set(&bounds).memory_mb(256).at_least(50).run(readers::slow);
 }
@@ -84,7 +86,7 @@ fn random_channel_names() {
     Trial::new("random channel names").set(&bounds).memory_mb(160).at_least(20_000).run(names::channels);
 }
 
-/// One client creates as many channels as it can, while a hundred others open new ones.
+/// Runs an attacker that creates as many channels as it can, while a hundred honest clients open new channels.
 fn one_neighbour(name: &'static str, engine: &str) {
     let trial = Trial::new(name).with(&["--engine", engine]).set(&["engine.channels_max=10000"]);
     trial.memory_mb(128).at_least(9_000).with_newcomers().run(names::neighbour);
@@ -98,7 +100,7 @@ fn one_neighbour_on(name: &'static str, kind: Kind) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let broker = runtime.block_on(Broker::start(kind, false, &folder));
     if kind == Kind::Redis {
-        // A disk that is waited for would keep the attacker from its limit.
+        // With `appendfsync`, disk latency would slow the attacker down, and it would not reach its limit.
         let mut redis = TcpStream::connect(broker.url().trim_start_matches("redis://")).expect("it answers");
         redis.write_all(b"CONFIG SET appendfsync no\r\n").expect("it reads");
         let mut answer = [0; 5];

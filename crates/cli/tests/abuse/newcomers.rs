@@ -16,10 +16,10 @@ use crate::attack::post;
 pub const CLIENTS: usize = 100;
 /// New channels per client.
 const CHANNELS: u32 = 5;
-/// An answer that takes longer counts as a refusal.
+/// Timeout of a response. A later response counts as a refusal.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What the clients were answered.
+/// Responses that the clients received.
 #[derive(Default)]
 pub struct Opened {
     pub channels: u64,
@@ -35,7 +35,8 @@ impl Opened {
     }
 }
 
-/// Opens a room and then the channels of each client, from an address of its own, evenly over `lasts`. Blocks.
+/// Opens a room and then the channels of each client, spread evenly over `lasts`. Each client has its own source
+/// address. Blocks.
 pub fn open(server: SocketAddr, lasts: Duration) -> Opened {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (opened, began) = (RefCell::new(Opened::default()), tokio::time::Instant::now());

@@ -1,25 +1,25 @@
-//! One table of all attacks, on the terminal.
+//! Prints one table of all attacks to the terminal.
 
 use std::sync::Once;
 
 use crate::process::say;
 
-/// Before, during and after.
+/// Names of the phases, in order.
 pub const PHASES: [&str; 3] = ["before", "during", "after"];
 
 pub struct Row {
     pub name: &'static str,
     pub done: u64,
     pub lasted_s: f64,
-    /// Of honest deliveries, by phase: the 99th percentile in milliseconds.
+    /// 99th percentile of honest delivery latency in milliseconds, by phase.
     pub p99_ms: [f64; 3],
     pub deliveries: u64,
-    /// Of the server, by phase, in MiB; during: the most.
+    /// Memory of the server in MiB, by phase. The value for "during" is the maximum.
     pub memory_mb: [f64; 3],
-    /// What it says itself, at the end of the attack.
+    /// Memory in MiB that the server reports in its metrics at the end of the attack.
     pub told_mb: f64,
     pub bound_mb: u64,
-    /// The longest time that `/healthz` took.
+    /// Longest response time of `/healthz` in milliseconds.
     pub health_ms: f64,
 }
 

@@ -1,4 +1,5 @@
-//! The server that is attacked: one shard on a CPU of its own, so that it can be brought to its limit while those who measure are not.
+//! The server under attack. It runs one shard on its own CPU, so an attack can saturate the server but not the
+//! measuring clients.
 
 use std::{
     fs,
@@ -12,7 +13,7 @@ use millrace_lab::{
     targets::{self, Options, Target},
 };
 
-/// Whoever is healthy answers within this.
+/// Response timeout. A healthy server responds within this time.
 const ANSWER: Duration = Duration::from_secs(2);
 
 pub struct Server {
@@ -40,9 +41,9 @@ impl Server {
         server
     }
 
-    /// Proportional memory, in bytes.
+    /// Returns the proportional set size (PSS) of the server in bytes.
     ///
-    /// Panics if the process is gone.
+    /// Panics if the process has ended.
     pub fn memory(&mut self) -> u64 {
         let pid = self.process.root_pids()[0];
         let alive = self.process.is_alive();
@@ -51,12 +52,12 @@ impl Server {
         proc::number(&text, "Pss").expect("the kernel counts it")
     }
 
-    /// What it says itself: the sum of `millrace_memory_bytes`.
+    /// Returns the memory that the server reports: the sum of `millrace_memory_bytes`.
     pub fn memory_told(&self) -> u64 {
         self.metric("millrace_memory_bytes")
     }
 
-    /// The sum of a family over its labels.
+    /// Returns the sum of a metric family over its labels.
     pub fn metric(&self, family: &str) -> u64 {
         let text = self.get("/metrics").expect("an answer");
         let value = |line: &str| {
@@ -66,9 +67,9 @@ impl Server {
         text.lines().filter_map(value).sum()
     }
 
-    /// The body of a `200`, on a connection of its own.
+    /// Requests `path` on a new connection and returns the body of the `200` response.
     ///
-    /// Errors: it did not come in time.
+    /// Errors: the request failed, timed out, or had another status.
     pub fn get(&self, path: &str) -> Result<String, String> {
         let ask = || -> std::io::Result<String> {
             let mut stream = TcpStream::connect_timeout(&self.address, ANSWER)?;

@@ -1,4 +1,4 @@
-//! One attack: before, during, after; and what is judged.
+//! Runs one attack, measures the server before, during and after it, and judges the result.
 
 use std::{
     cell::Cell,
@@ -24,32 +24,33 @@ use crate::{
     server::Server,
 };
 
-/// What honest clients may wait, 99 of 100 times, in every phase.
+/// Maximum p99 latency of honest clients in every phase.
 const P99_MAX_MS: f64 = 100.0;
 const BEFORE: Duration = Duration::from_secs(1);
-/// The first second of a run is for connecting.
+/// Time to connect, at the start of a run.
 const SETTLE: Duration = Duration::from_secs(1);
 const MIB: f64 = 1024.0 * 1024.0;
-/// How long memory may take to come back: the allocator returns it after ten seconds.
+/// Maximum time until memory is released. The allocator returns memory after ten seconds.
 const BACK: Duration = Duration::from_secs(20);
-/// What may stay: warmed buffers of the allocator, tables that have grown.
+/// Memory that may stay allocated: warmed buffers of the allocator and tables that have grown.
 const STAYS_BYTES: u64 = 24 << 20;
 const TRIES: usize = 3;
-/// Connections from one address of the attacker: below the ports that Linux gives to one.
+/// Connections from one source address of the attacker. The number is below the ephemeral ports that Linux gives to
+/// one address.
 const PER_SOURCE: usize = 2_000;
 const LOOK: Duration = Duration::from_millis(50);
 
 pub struct Trial {
     name: &'static str,
     arguments: Vec<String>,
-    /// How far the server may grow above what it took before.
+    /// Maximum growth of the server's memory above its memory before the attack.
     memory_bytes: u64,
     at_least: u64,
-    /// Honest clients open new channels and rooms during the attack, which has to meet a limit.
+    /// Honest clients open new channels and rooms during the attack, and the attacker must meet a limit.
     with_newcomers: bool,
 }
 
-/// Half a minute of each attack, and with more of everything.
+/// Returns true for the full form: half a minute per attack, with more connections and names.
 pub fn is_full() -> bool {
     std::env::var("MILLRACE_ABUSE").is_ok_and(|form| form == "full")
 }
@@ -74,19 +75,20 @@ impl Trial {
         self
     }
 
-    /// So often at least it must have been done, or it was no attack.
+    /// Sets how often the attack must have acted. Fewer times are no attack, and the trial fails.
     pub fn at_least(mut self, times: u64) -> Self {
         self.at_least = times;
         self
     }
 
-    /// Honest clients open new channels and rooms during the attack, which has to meet a limit.
+    /// Honest clients open new channels and rooms during the attack, and the attacker must meet a limit.
     pub fn with_newcomers(mut self) -> Self {
         self.with_newcomers = true;
         self
     }
 
-    /// Runs it until a run is valid, [`TRIES`] times at most, and judges that one.
+    /// Runs the attack until a run is valid, at most [`TRIES`] times, and asserts that the valid run found no
+    /// failure.
     pub fn run(self, attack: impl AsyncFn(&Ground) + Clone + Send + 'static) {
         let _turn = turn();
         for _ in 0..TRIES {
@@ -98,20 +100,20 @@ impl Trial {
         panic!("{}: {TRIES} runs and none was valid; this machine is too busy to judge a server on", self.name);
     }
 
-    /// What is wrong.
+    /// Runs the attack once and returns a line for each failure.
     ///
-    /// Errors: why nothing follows from it.
+    /// Errors: the reason why the run is invalid.
     fn run_once(&self, attack: impl AsyncFn(&Ground) + Send + 'static) -> Result<Vec<String>, String> {
         let full = is_full();
         let (during, after) = match (full, self.with_newcomers) {
             (true, _) => (30, 5),
-            // The attacker has to fill the server first.
+            // The attacker needs time to fill the server first.
             (false, true) => (6, 1),
             (false, false) => (2, 1),
         };
         let (during, after) = (Duration::from_secs(during), Duration::from_secs(after));
         let cpus = Cpus::choose();
-        // Each side has those of its own, and some more.
+        // The attacker and the server each need one descriptor per connection, plus a margin.
         let connections = if full { 10_000 } else { 3_200 };
         let descriptors = connections as u64 + 2_000;
         limits::raise_descriptors(descriptors).map_err(|error| format!("{descriptors} descriptors: {error:#}"))?;
@@ -212,7 +214,7 @@ impl Trial {
         Ok(wrong)
     }
 
-    /// The memory that stays, once it no longer falls or is near where it was.
+    /// Waits until memory is close to `before`, at most [`BACK`], and returns the memory then.
     fn comes_back(&self, server: &mut Server, before: u64) -> u64 {
         let deadline = Instant::now() + BACK;
         loop {
@@ -225,10 +227,10 @@ impl Trial {
     }
 }
 
-/// What was seen of the server meanwhile.
+/// Observations of the server during a phase.
 #[derive(Default)]
 struct Watched {
-    /// The most.
+    /// Maximum memory in bytes.
     memory: u64,
     health: Duration,
     unwell: Vec<String>,
@@ -256,7 +258,8 @@ fn sleep_until(at: Instant) {
     thread::sleep(at.saturating_duration_since(Instant::now()));
 }
 
-/// The server has one for itself, so that attackers can bring it to its limit; those who measure go before attackers on the other.
+/// CPU assignment. The server has its own CPU, so attackers can saturate it. Measuring clients have priority over
+/// attackers on the other CPU.
 struct Cpus {
     server: usize,
     others: usize,
@@ -271,7 +274,7 @@ impl Cpus {
     }
 }
 
-/// After everybody else who wants this CPU.
+/// Moves the thread to `cpu` with the lowest priority, so the attacker runs after all other threads there.
 fn be_an_attacker(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -279,13 +282,13 @@ fn be_an_attacker(cpu: usize) {
     let _ = setpriority_process(None, 19);
 }
 
-/// What an attacker knows.
+/// Target, time and limits of an attacker, and its counters.
 pub struct Ground {
     pub server: SocketAddr,
     pub udp: Option<SocketAddr>,
     end: Instant,
     pub full: bool,
-    /// How many it may open at a time.
+    /// Maximum number of concurrent connections.
     pub connections: usize,
     done: Cell<u64>,
     refused: Cell<u64>,
@@ -300,7 +303,7 @@ impl Ground {
         self.refused.set(self.refused.get() + times);
     }
 
-    /// A connection that nobody has used; lane by lane from other addresses of this machine.
+    /// Opens a new connection. Groups of [`PER_SOURCE`] lanes use different source addresses of this machine.
     pub async fn connect(&self, lane: usize) -> io::Result<TcpStream> {
         self.connect_with(lane, |_| Ok(())).await
     }
@@ -313,7 +316,7 @@ impl Ground {
         let socket = TcpSocket::new_v4()?;
         let source = Ipv4Addr::new(127, 0, 66, 1 + (lane / PER_SOURCE) as u8);
         socket.bind(SocketAddr::from((source, 0)))?;
-        // Closed by a reset: no port waits a minute for another packet.
+        // The connection closes with a reset, so its port does not stay in TIME_WAIT.
         socket.set_zero_linger()?;
         options(&socket)?;
         let stream = socket.connect(self.server).await?;
@@ -321,7 +324,7 @@ impl Ground {
         Ok(stream)
     }
 
-    /// So many at a time, each again and again until the end. What the server makes fail is begun anew.
+    /// Runs `act` on `lanes` concurrent lanes, repeatedly until the end. A failed `act` starts again after a pause.
     pub async fn again(&self, lanes: usize, act: impl AsyncFn(usize) -> io::Result<()>) {
         let act = &act;
         let lane = async |lane: usize| {

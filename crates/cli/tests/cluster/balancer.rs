@@ -1,4 +1,4 @@
-//! HAProxy before the nodes.
+//! HAProxy in front of the nodes.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,11 +21,12 @@ pub struct Balancer {
     _process: Process,
 }
 
-/// As many as the shipped configuration has.
+/// Number of nodes in the shipped configuration.
 pub const NODES: usize = 3;
 
 impl Balancer {
-    /// As shipped, with a socket to ask it how it is. Of each node where it listens and where its agent does; without a node, nobody does.
+    /// Starts HAProxy with the shipped configuration and an additional statistics socket. `nodes` holds the listen
+    /// port and the agent port of each node. A node that is missing gets free ports, where no process listens.
     pub async fn start(folder: &Folder, nodes: &[(u16, u16)]) -> Self {
         let (port, socket, more) = (free_port(), folder.path("haproxy.sock"), folder.path("more.cfg"));
         let text = format!("global\n    stats socket {} level admin\n", socket.display());
@@ -45,7 +46,7 @@ impl Balancer {
         Self { port, socket, _process: process }
     }
 
-    /// Whether it sends clients to a node.
+    /// Returns true if HAProxy sends clients to this node.
     pub async fn sees(&self, node: usize) -> bool {
         let name = format!("node{}", node + 1);
         let up = |line: &Vec<String>| {
@@ -54,12 +55,13 @@ impl Balancer {
         self.statistics().await.iter().any(up)
     }
 
-    /// Forgets the highest rates so far.
+    /// Resets all counters, including the maximum rates.
     pub async fn clear(&self) {
         self.ask("clear counters all").await;
     }
 
-    /// Most connections from clients within one second, and most requests that one node was given within one.
+    /// Returns the maximum number of client connections in one second, and the maximum number of requests to one node
+    /// in one second.
     pub async fn rates_max(&self) -> (u64, u64) {
         let lines = self.statistics().await;
         let most = |kind: &str, column: usize| {
@@ -69,6 +71,8 @@ impl Balancer {
         (most("0", 78), most("2", 35))
     }
 
+    /// Returns the rows of the statistics table.
+    ///
     /// Source: HAProxy 2.6 management guide, section 9.1, "CSV format".
     async fn statistics(&self) -> Vec<Vec<String>> {
         self.ask("show stat").await.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect()

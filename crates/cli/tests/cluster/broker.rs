@@ -1,4 +1,5 @@
-//! What the nodes share: a real server of the engine's kind, which can be paused, ended, and robbed of its data.
+//! The broker that the nodes share: a real server of the engine's kind. Tests can pause it, stop it and delete its
+//! data.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -16,7 +17,7 @@ use crate::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// In the node itself: nothing runs beside it.
+    /// The engine runs in the node itself, without a broker process.
     Memory,
     Redis,
     Nats,
@@ -28,7 +29,7 @@ pub struct Broker {
     data: PathBuf,
     log: PathBuf,
     process: Option<Process>,
-    /// What the nodes reach it by, if it is to fail.
+    /// Proxy between the nodes and the broker, if the network is to fail.
     wire: Option<Wire>,
 }
 
@@ -41,14 +42,14 @@ impl Kind {
         }
     }
 
-    /// Whether it can be started here; says so if not.
+    /// Returns true if the program of this kind is installed; prints a message if not.
     pub fn is_there(self) -> bool {
         self.program().is_none_or(is_there)
     }
 }
 
 impl Broker {
-    /// `is_wired`: nodes reach it by a [`Wire`].
+    /// Starts a broker. With `is_wired`, nodes connect to the broker through a [`Wire`].
     pub async fn start(kind: Kind, is_wired: bool, folder: &Folder) -> Self {
         let (data, log, port) = (folder.path("broker"), folder.path("broker.log"), free_port());
         let wire = is_wired.then(|| Wire::start(port));
@@ -57,7 +58,7 @@ impl Broker {
         broker
     }
 
-    /// As `--engine` takes it.
+    /// Returns the broker's URL in the form that `--engine` accepts.
     pub fn url(&self) -> String {
         let port = self.wire.as_ref().map_or(self.port, |wire| wire.port);
         match self.kind {
@@ -90,7 +91,7 @@ impl Broker {
         std::fs::remove_dir_all(&self.data).expect("it had data");
     }
 
-    /// Returns when it answers.
+    /// Starts the process and returns when the broker responds.
     pub async fn begin(&mut self) {
         let Some(program) = self.kind.program() else { return };
         std::fs::create_dir_all(&self.data).expect("the folder is writable");
@@ -98,7 +99,7 @@ impl Broker {
         let mut command = Command::new(path_of(program).expect("it was looked for"));
         match self.kind {
             Kind::Memory => {}
-            // What was answered is on disk, so that a broker that is killed loses nothing either.
+            // Redis writes to disk before it responds, so a killed broker loses no acknowledged write.
             Kind::Redis => drop(command.args([
                 "--bind",
                 "127.0.0.1",

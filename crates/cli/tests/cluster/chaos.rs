@@ -1,6 +1,7 @@
-//! Nodes and the engine fail under load, by a plan that a seed makes; clients over all transports still get everything.
+//! Nodes and the engine fail under load, by a plan derived from a seed. Clients on all transports must still receive
+//! all messages.
 //!
-//! `MILLRACE_CHAOS_SEED=N` replays a plan, `MILLRACE_CHAOS_SECONDS=N` sets how long is published.
+//! `MILLRACE_CHAOS_SEED=N` replays a plan. `MILLRACE_CHAOS_SECONDS=N` sets the duration of the load.
 
 use std::{fmt, time::Duration};
 
@@ -23,12 +24,12 @@ const CHANNELS: usize = 40;
 const CLIENTS: usize = 300;
 const PER_S: f64 = 200.0;
 const SECONDS: u64 = 60;
-/// How long the engine stands still.
+/// Duration of an engine pause.
 const PAUSE: Duration = Duration::from_secs(3);
-/// For the last one to come back and catch up, after the last fault.
+/// Time after the last fault for all clients to reconnect and catch up.
 const CATCH_UP: Duration = Duration::from_secs(60);
 
-/// What a node is told, and how a cluster of this size lives with it.
+/// Settings of a node, and drain times that suit a cluster of this size.
 const SETTINGS: &[&str] = &["server.shards=2", "drain.announce=1500ms", "drain.window=1s", "log.level=debug"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +52,12 @@ enum Step {
     Release(Towards),
 }
 
-/// Steps and when they happen, from the first publication on.
+/// Steps with their times, relative to the first publication.
 struct Plan(Vec<(Duration, Step)>);
 
 impl Plan {
-    /// One node is killed and one drained; meanwhile, independently, the engine is paused and restarted. All in an order, at times and for
-    /// as long as the seed says.
+    /// Kills one node and drains another. Independently, pauses and restarts the engine. The seed determines order,
+    /// times and durations.
     fn new(seed: u64, length: Duration, data: Data) -> Self {
         let mut chance = Chance::from_seed(seed);
         let mut nodes: Vec<usize> = (0..NODES).collect();
@@ -86,8 +87,8 @@ impl Plan {
         Self(steps)
     }
 
-    /// The wire between all nodes and the engine fails every few seconds: it is cut, or nothing passes one way or both for a while, and at times it is
-    /// cut while what was sent is still under way.
+    /// Returns a plan in which the network between the nodes and the engine fails every few seconds. The connections
+    /// are cut, or traffic stops in one or both directions for a while. Some cuts happen while data is in flight.
     fn of_wire(seed: u64, length: Duration) -> Self {
         let mut chance = Chance::from_seed(seed);
         let (mut at, end) = (length.mul_f64(0.1), length.mul_f64(0.9));
@@ -142,7 +143,7 @@ async fn take(step: Step, cluster: &mut Cluster) {
     }
 }
 
-/// The whole test: load, faults, the end, the verdict.
+/// Runs the whole test: load, faults, the end, the verdict.
 async fn run(name: &str, kind: Kind, nodes: usize, seconds: u64, history_lost: bool, plan: &Plan) {
     let ways = Way::ALL.map(|way| (way, CLIENTS / Way::ALL.len()));
     let is_wired = plan.0.iter().any(|(_, step)| matches!(step, Step::Cut | Step::Hold(_)));
@@ -186,7 +187,7 @@ pub fn block_on(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// Without an engine beside it a node that is killed loses the past: every client is told so.
+/// With the memory engine, a killed node loses its history. Every client must receive a gap.
 #[test]
 fn memory_of_a_killed_node_is_a_gap() {
     let _turn = turn();
@@ -200,13 +201,14 @@ fn memory_of_a_killed_node_is_a_gap() {
     block_on(run("memory", Kind::Memory, 1, seconds, true, &plan));
 }
 
-/// The network between nodes and engine fails, the processes do not.
+/// Tests a network that fails between nodes and engine while the processes run on.
 fn faulty_wire(name: &str, kind: Kind) {
     let _turn = turn();
     if !kind.is_there() || !crate::process::is_there("haproxy") {
         return;
     }
-    // The last hold of a plan may end with the load and take 2.4 s of it: less than the tenth that may be missing.
+    // The last hold may continue until the load ends and take 2.4 s of it. This is less than the tenth that may be
+    // missing.
     let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(SECONDS / 2);
     let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Chance::from_system().bits() % 1_000_000);
     let plan = Plan::of_wire(seed, Duration::from_secs(seconds));

@@ -1,4 +1,4 @@
-//! Clients over every transport, as an application has them: the reader of `millrace_edge`, and a bare WebSocket.
+//! Clients on every transport, as an application uses them: the reader of `millrace_edge`, and a bare WebSocket.
 
 use std::{
     cell::RefCell,
@@ -20,12 +20,12 @@ use tokio_tungstenite::{connect_async, tungstenite::Message as Frame};
 
 use crate::judge::{Heard, Id, Position, Run};
 
-/// How often a client by polling asks.
+/// Polling interval of a polling client.
 const POLL_INTERVAL: Duration = Duration::from_millis(750);
-/// A bare WebSocket waits so long at most before it connects again.
+/// Maximum delay before a bare WebSocket reconnects.
 const BARE_RETRY: Duration = Duration::from_secs(1);
 
-/// A way to read, one per row of the report.
+/// Kind of client, one per row of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     Polling,
@@ -50,7 +50,8 @@ impl Way {
         }
     }
 
-    /// `None`: it is not `millrace_edge` that reads.
+    /// Returns the transport of the `millrace_edge` reader, or `None` for a bare WebSocket, which does not use that
+    /// reader.
     fn transport(self) -> Option<Transport> {
         match self {
             Self::Polling => Some(Transport::Polling),
@@ -63,7 +64,7 @@ impl Way {
     }
 }
 
-/// Reads until it is dropped.
+/// A client that reads until it is dropped.
 pub struct Client {
     pub way: Way,
     pub name: String,
@@ -72,38 +73,38 @@ pub struct Client {
     task: JoinHandle<()>,
 }
 
-/// What a client has seen so far.
+/// Messages, gaps and connection losses that a client has observed so far.
 pub struct Seen {
     pub heard: BTreeMap<String, Vec<Heard>>,
     pub runs: Vec<Run>,
     pub messages: u64,
     pub gaps: u64,
-    /// Connections lost and made again.
+    /// Number of lost connections. The client reconnects after each.
     pub reconnects: u64,
-    /// Why the last one was lost.
+    /// Reason for the last loss.
     pub why: String,
-    /// When something came last, and the longest time without.
+    /// Time of the last message. `silence` is the longest interval between messages.
     pub last: Instant,
     pub silence: Duration,
-    /// Until when silence counts: publishers have an end.
+    /// True while silence counts. Silence does not count after the publishers have stopped.
     pub listening: bool,
-    /// What an application would be told.
+    /// Error that an application would receive.
     pub error: Option<String>,
-    /// When it came, and how long after it was due, in milliseconds.
+    /// Arrival time of each message and its age in milliseconds, counted from its scheduled time.
     pub ages: Vec<(Instant, u32)>,
 }
 
-/// What publishers say.
+/// Payload of a publication.
 #[derive(Deserialize)]
 pub struct Payload {
     pub publisher: u32,
     pub number: u32,
-    /// When it was due, in milliseconds since 1970.
+    /// Scheduled time, in milliseconds since 1970.
     pub due: u64,
 }
 
 impl Client {
-    /// Reads these channels from their beginning. Belongs to the thread's `LocalSet`.
+    /// Starts a client that reads these channels from their beginning. The task belongs to the thread's `LocalSet`.
     pub fn start(name: String, way: Way, server: &Server, channels: Vec<String>) -> Self {
         let seen = Rc::new(RefCell::new(Seen::new()));
         let (server, of, into) = (server.clone(), channels.clone(), seen.clone());
@@ -114,7 +115,7 @@ impl Client {
         Self { way, name, channels, seen, task }
     }
 
-    /// Where it is in a channel, as far as it has heard. Bare WebSockets do not know.
+    /// Returns the client's last position in a channel. Bare WebSockets do not know their position.
     pub fn position(&self, channel: &str) -> Option<Position> {
         match self.seen.borrow().heard.get(channel)?.last()? {
             Heard::Message(position, _) => Some(position.clone()),
@@ -156,7 +157,7 @@ async fn read(server: Server, channels: Vec<String>, transport: Transport, seen:
     seen.borrow_mut().error = Some(end.err().map_or("it ended".into(), |error| error.to_string()));
 }
 
-/// Payloads only: what a browser does with one line. It knows no position but the one that a gap names.
+/// Reads payloads only, like a minimal browser client. The client knows only the position that a gap reports.
 async fn read_bare(server: Server, channel: String, seen: Rc<RefCell<Seen>>) {
     let mut chance = Chance::from_system();
     let mut after = None;
@@ -203,7 +204,7 @@ impl Seen {
         }
     }
 
-    /// When the first thing came that was published after a moment.
+    /// Returns the arrival time of the first message whose scheduled time is after `moment`.
     pub fn first_due_after(&self, moment: Instant) -> Option<Instant> {
         let is_after = |(at, age): &&(Instant, u32)| *at - Duration::from_millis(u64::from(*age)) > moment;
         let from = self.ages.partition_point(|(at, _)| *at <= moment);

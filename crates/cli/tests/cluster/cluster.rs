@@ -1,4 +1,4 @@
-//! Nodes, what they share, and HAProxy before them.
+//! A cluster: nodes, the broker that they share, and HAProxy in front.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -13,14 +13,14 @@ use crate::{
     process::{BOUND, Folder, Process, until},
 };
 
-/// How long a node may take to go down by itself.
+/// Maximum time of a graceful shutdown.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// Nodes take each other's resume tickets.
+/// Shared secret: each node accepts the resume tickets of the other nodes.
 const SECRET: &str = "server.secret=a secret for tests only";
 
 pub struct Cluster {
-    // Dropped in this order: clients of the broker before the broker, the folder with everything last.
+    // Drop order: the broker's clients before the broker, the folder with all files last.
     pub balancer: Balancer,
     nodes: Vec<Node>,
     pub broker: Broker,
@@ -37,12 +37,12 @@ struct Node {
 }
 
 impl Cluster {
-    /// `up` of `count` nodes are started, and the balancer knows them all. `settings` are `SECTION.KEY=VALUE`.
+    /// Starts `up` of `count` nodes; the balancer knows all of them. `settings` have the form `SECTION.KEY=VALUE`.
     pub async fn start(name: &str, kind: Kind, count: usize, up: usize, settings: &[&str]) -> Self {
         Self::start_by(false, name, kind, count, up, settings).await
     }
 
-    /// `is_wired`: the nodes reach the broker by a wire that can be made to fail.
+    /// Like [`Cluster::start`]. With `is_wired`, the nodes connect to the broker through a proxy that can fail.
     pub async fn start_by(is_wired: bool, name: &str, kind: Kind, count: usize, up: usize, settings: &[&str]) -> Self {
         let folder = Folder::new(name);
         let broker = Broker::start(kind, is_wired, &folder).await;
@@ -60,32 +60,32 @@ impl Cluster {
         cluster
     }
 
-    /// Where clients go: through the balancer.
+    /// Returns the balancer's address, which clients use.
     pub fn server(&self) -> Server {
         Server::parse(&format!("http://127.0.0.1:{}", self.balancer.port)).expect("an address")
     }
 
-    /// A node itself, past the balancer.
+    /// Returns the address of a node, which bypasses the balancer.
     pub fn node(&self, i: usize) -> Server {
         Server::parse(&format!("http://127.0.0.1:{}", self.nodes[i].port)).expect("an address")
     }
 
-    /// The process of a node that runs.
+    /// Returns the process id of a running node.
     pub fn id(&self, i: usize) -> u32 {
         self.nodes[i].process.as_ref().expect("a node that runs").id()
     }
 
-    /// `kill -9`.
+    /// Kills a node with SIGKILL.
     pub fn kill(&mut self, i: usize) {
         self.nodes[i].process = None;
     }
 
-    /// SIGTERM: it drains, and then ends.
+    /// Sends SIGTERM; the node drains and then ends.
     pub fn terminate(&self, i: usize) {
         self.nodes[i].process.as_ref().expect("a node that runs").signal(Signal::TERM);
     }
 
-    /// Returns when a node that was killed or terminated has ended, the latter well.
+    /// Returns when a killed or terminated node has ended. A terminated node must exit with success.
     pub async fn ended(&mut self, i: usize) {
         let Some(process) = self.nodes[i].process.take() else { return };
         let status = process.end(DRAIN_MAX).await;
@@ -103,7 +103,7 @@ impl Cluster {
         node.process = Some(Process::start(command.args(&node.args), &node.log));
     }
 
-    /// Returns when a node that was begun is ready and the balancer has noticed.
+    /// Returns when a started node is ready and the balancer has detected it.
     pub async fn ready(&mut self, i: usize) {
         let url = format!("http://127.0.0.1:{}/readyz", self.nodes[i].port);
         let node = &mut self.nodes[i];
@@ -117,7 +117,7 @@ impl Cluster {
         until(&format!("the balancer sees node {i}"), BOUND, async || balancer.sees(i).await).await;
     }
 
-    /// Where a channel ends; none if nothing was published.
+    /// Returns the newest position of a channel, or `None` if the channel is empty.
     pub async fn top(&self, channel: &str) -> Option<Position> {
         let url = self.server().http(&format!("/v1/channels/{channel}"));
         let answer = self.http.get(&url).send().await.expect("the cluster answers");

@@ -1,4 +1,4 @@
-//! Many clients over all transports, and what they say when all is over.
+//! Many clients on all transports, and the judgment of their results.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -13,9 +13,9 @@ use crate::{
     report,
 };
 
-/// Channels that one client reads; over a bare WebSocket it is one.
+/// Channels per client. A bare WebSocket reads only one.
 const CHANNELS_EACH: usize = 2;
-/// Most that is told of what is wrong.
+/// Maximum number of failures in the report.
 const SHOWN: usize = 30;
 
 #[derive(Default)]
@@ -24,19 +24,19 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// So many of each way, who read the load's channels evenly.
+    /// Starts `ways` clients of each kind, spread evenly over the load's channels.
     pub fn start(server: &Server, ways: &[(Way, usize)], channels: usize) -> Self {
         let mut crowd = Self::default();
         crowd.join(server, ways, channels, CHANNELS_EACH);
         crowd
     }
 
-    /// More of them, each with so many channels.
+    /// Adds clients, each with `each` channels.
     pub fn join(&mut self, server: &Server, ways: &[(Way, usize)], channels: usize, each: usize) {
         for way in ways.iter().flat_map(|(way, count)| std::iter::repeat_n(*way, *count)) {
             let i = self.clients.len();
             let each = if way == Way::Bare { 1 } else { each };
-            // The second one is another distance away in every round.
+            // The offset of a client's second channel differs in every round.
             let names: Vec<String> =
                 (0..each).map(|k| channel_name((i + k * (1 + i / channels % (channels - 1))) % channels)).collect();
             let name = format!("client {i} ({})", way.name());
@@ -44,7 +44,7 @@ impl Crowd {
         }
     }
 
-    /// Returns when everybody has heard something.
+    /// Returns when every client has received a message.
     pub async fn listens(&self, within: Duration) {
         until("every client hears", within, async || {
             self.clients.iter().all(|client| client.seen.borrow().messages > 0)
@@ -52,14 +52,14 @@ impl Crowd {
         .await;
     }
 
-    /// From now on silence is nobody's fault.
+    /// Stops counting silence, because the publishers stop.
     pub fn quiet(&self) {
         self.clients.iter().for_each(|client| client.seen.borrow_mut().listening = false);
     }
 
-    /// Waits until everybody is at the end of each channel, and judges. Prints the report.
+    /// Waits until every client has reached the end of its channels, prints the report and judges the results.
     ///
-    /// Panics if anything is wrong.
+    /// Panics if a result is wrong.
     pub async fn conclude(
         &self,
         cluster: &Cluster,

@@ -1,4 +1,5 @@
-//! Did everybody get everything? Compares what clients heard with what publishers were answered. No I/O.
+//! Checks that every client received all messages. Compares the received messages with the publishers'
+//! acknowledgments. No I/O.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,44 +13,48 @@ pub struct Position {
     pub offset: u64,
 }
 
-/// A publisher and its how manieth publication: rises with order, and is said once.
+/// Identity of a publication: its publisher and a sequence number. The number increases with publication order and is
+/// used once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
     pub publisher: u32,
     pub number: u32,
 }
 
-/// What a client that is told positions has heard of a channel.
+/// Item that a client with positions received on a channel.
 #[derive(Clone, Debug)]
 pub enum Heard {
     Message(Position, Id),
     Gap(Position, Position),
 }
 
-/// What a bare WebSocket heard on one connection. `after` if it asked for what follows a position.
+/// Messages of one bare WebSocket connection. `after` is set if the client requested messages after a position.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     pub after: Option<Position>,
     pub ids: Vec<Id>,
 }
 
-/// Of one channel: what clients heard, beside where the channel ended.
+/// Results of one channel: the messages of each client, and the end of the channel.
 #[derive(Debug, Default)]
 pub struct Channel {
-    /// Answers to publishers.
+    /// Acknowledgments that publishers received.
     pub acknowledged: Vec<(Position, Id)>,
-    /// By a name of the client. Each has read from the beginning.
+    /// Items by client name. Each client has read from the beginning.
     pub clients: Vec<(String, Vec<Heard>)>,
     pub bare: Vec<(String, Vec<Run>)>,
-    /// The newest publication when all was over.
+    /// Newest position at the end of the test.
     pub top: Option<Position>,
 }
 
-/// Everything that is wrong with a channel; nothing if all got all, once and in order.
+/// Returns all errors of a channel. The list is empty if every client received every message once and in order.
 ///
-/// With `history_lost` the engine forgot everything once or more: then a gap from exactly where a client was to the beginning of another
-/// epoch is right, and what was not acknowledged before may come once more in the next epoch. Without it no gap is right, and whatever the
-/// epochs are called, there is one log, of which an offset names one place.
+/// With `history_lost`, the engine lost its data at least once. Then a gap is correct if it starts exactly at the
+/// client's position and ends at the beginning of another epoch. A publication that was not acknowledged before the
+/// loss may be repeated in the next epoch.
+///
+/// Without `history_lost`, no gap is correct. All epochs then belong to one log, so an offset identifies one
+/// publication whatever the epoch is called.
 pub fn judge(name: &str, channel: &Channel, history_lost: bool) -> Vec<String> {
     let channel = &channel.placed(history_lost);
     let mut wrong = Wrong { channel: name, found: Vec::new() };
@@ -94,7 +99,7 @@ impl Channel {
     }
 }
 
-/// Nothing was acknowledged twice, nor at a position that was given before.
+/// Checks that no publication was acknowledged twice and no position was assigned twice.
 fn judge_answers(channel: &Channel, wrong: &mut Wrong) {
     let (mut ids, mut positions) = (BTreeSet::new(), BTreeSet::new());
     for (position, id) in &channel.acknowledged {
@@ -124,7 +129,8 @@ fn judge_client(client: &str, heard: &[Heard], channel: &Channel, history_lost: 
                     let from = at.as_ref().map_or("the beginning".into(), ToString::to_string);
                     wrong.add(client, format!("{position} came after {from}"));
                 }
-                // In the publisher's order. What was not answered before its epoch was lost is said again in the next one.
+                // Messages follow the publisher's order. A publication without acknowledgment before its epoch was
+                // lost is repeated in the next epoch.
                 let last = newest.insert(id.publisher, (id.number, position.epoch.clone()));
                 if let Some((number, epoch)) = last {
                     let unanswered = acknowledged.get(id).is_none_or(|position| position.epoch != epoch);
@@ -158,7 +164,7 @@ fn judge_client(client: &str, heard: &[Heard], channel: &Channel, history_lost: 
         })
         .collect();
     for (position, id) in &channel.acknowledged {
-        // What was named as missing, and epochs that began and ended while the client was away.
+        // Messages covered by a gap, and epochs that began and ended while the client was disconnected.
         let excused = || {
             let named = gaps.iter().any(|from| from.epoch == position.epoch && from.offset < position.offset);
             let unseen = || got.iter().all(|got| got.epoch != position.epoch) && !gaps.is_empty();
@@ -170,7 +176,7 @@ fn judge_client(client: &str, heard: &[Heard], channel: &Channel, history_lost: 
     }
 }
 
-/// One connection's messages are one stretch of the log.
+/// Checks that the messages of one connection form one contiguous range of the log.
 fn judge_run(client: &str, run: &Run, positions: &HashMap<Id, Vec<&Position>>, wrong: &mut Wrong) {
     let mut at: Vec<&Position> = Vec::new();
     for (i, id) in run.ids.iter().enumerate() {
@@ -202,13 +208,16 @@ impl Wrong<'_> {
 }
 
 impl Position {
-    /// Which place it names: one of its epoch, or of the log if that was never lost.
+    /// Returns the position for comparison. Without a loss the epoch is ignored, because an offset alone identifies a
+    /// publication.
     pub fn place(&self, history_lost: bool) -> Self {
         let epoch = if history_lost { self.epoch.clone() } else { String::new() };
         Self { epoch, offset: self.offset }
     }
 
-    /// Panics if it is none.
+    /// Parses a position.
+    ///
+    /// Panics if the text is not a position.
     pub fn parse(text: &str) -> Self {
         let (epoch, offset) = text.rsplit_once(':').unwrap_or_else(|| panic!("not a position: {text}"));
         Self { epoch: epoch.to_owned(), offset: offset.parse().unwrap_or_else(|_| panic!("not a position: {text}")) }
@@ -231,7 +240,7 @@ impl fmt::Display for Id {
 mod tests {
     use super::*;
 
-    /// `a:1=1.1` is a message, `a:1>b:0` a gap.
+    /// Parses items: `a:1=1.1` is a message, `a:1>b:0` a gap.
     fn heard(text: &str) -> Vec<Heard> {
         let one = |word: &str| match word.split_once('>') {
             Some((from, to)) => Heard::Gap(Position::parse(from), Position::parse(to)),
@@ -250,7 +259,7 @@ mod tests {
         Id { publisher: publisher.parse().expect("a number"), number: number.parse().expect("a number") }
     }
 
-    /// What is wrong when publishers were answered `acknowledged` and one client heard `said`.
+    /// Returns the errors for the given acknowledgments and the items that one client received (`said`).
     fn verdict(acknowledged: &str, said: &str, top: &str, history_lost: bool) -> Vec<String> {
         let channel = Channel {
             acknowledged: acknowledged.split_whitespace().map(entry).collect(),
@@ -266,12 +275,12 @@ mod tests {
     #[test]
     fn everything_once_and_in_order_is_right() {
         assert_eq!(verdict(ACKNOWLEDGED, ACKNOWLEDGED, "a:3", false), [""; 0]);
-        // A restart that lost nothing has another epoch and the same log.
+        // A restart without data loss starts another epoch of the same log.
         assert_eq!(verdict("a:1=1.1 a:2=2.1 b:3=1.2", "a:1=1.1 b:2=2.1 b:3=1.2", "b:3", false), [""; 0]);
-        // Not acknowledged, and there all the same: an answer was lost.
+        // The acknowledgment was lost, but the publication is in the log.
         assert_eq!(verdict("a:1=1.1 a:3=1.2", ACKNOWLEDGED, "a:3", false), [""; 0]);
         assert_eq!(verdict(ACKNOWLEDGED, "a:1=1.1 a:2=2.1 a:2>b:0 b:1=1.3", "b:1", true), [""; 0]);
-        // The answer was lost with the epoch, so it was said again.
+        // The acknowledgment was lost with the epoch, so the publication is repeated.
         assert_eq!(verdict("a:1=1.1 b:1=1.2", "a:1=1.1 a:2=1.2 a:2>b:0 b:1=1.2", "b:1", true), [""; 0]);
     }
 

@@ -1,4 +1,5 @@
-//! Publishers that insist: each publication again with the same key until it is acknowledged, at a rate that faults do not lower.
+//! Publishers that retry: each publication is sent with the same idempotency key until it is acknowledged. Faults do
+//! not lower the publication rate.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,7 +19,7 @@ use crate::{
     process::until,
 };
 
-/// Publishers that write to one channel at the same time.
+/// Number of concurrent publishers per channel.
 const PER_CHANNEL: usize = 2;
 
 pub struct Load {
@@ -29,23 +30,24 @@ pub struct Load {
 
 #[derive(Default)]
 struct State {
-    /// What is due from then on is not published any more.
+    /// Publications scheduled at or after this time are not sent.
     end: Cell<Option<Instant>>,
-    /// Channel, position, publication.
+    /// Channel index, position and publication of each acknowledgment.
     acknowledged: RefCell<Vec<(usize, Position, Id)>>,
     retries: Cell<u64>,
     errors: RefCell<Vec<String>>,
 }
 
 impl Load {
-    /// `per_s` publications in total over so many channels. Belongs to the thread's `LocalSet`.
+    /// Starts publishers with a total rate of `per_s` publications over `channels` channels. The tasks belong to the
+    /// thread's `LocalSet`.
     pub fn start(server: &Server, channels: usize, per_s: f64) -> Self {
         let names: Vec<String> = (0..channels).map(channel_name).collect();
         let state = Rc::new(State::default());
         let interval = Duration::from_secs_f64((channels * PER_CHANNEL) as f64 / per_s);
         let task = |i: usize| {
             let path = format!("/v1/channels/{}", names[i / PER_CHANNEL]);
-            // They begin one after the other, so that the load is even.
+            // Start times are staggered, so that the load is even.
             let start = interval.mul_f64(i as f64 / (channels * PER_CHANNEL) as f64);
             tokio::task::spawn_local(publish(server.clone(), path, i, Instant::now() + start, interval, state.clone()))
         };
@@ -57,9 +59,10 @@ impl Load {
         self.state.retries.get()
     }
 
-    /// Returns when everything that is due by now is acknowledged, so long at most: per channel, what was acknowledged.
+    /// Waits up to `within` until all publications that are due now are acknowledged. Returns the acknowledged
+    /// publications of each channel.
     ///
-    /// Errors: what publishers were told.
+    /// Errors: the errors that publishers received.
     pub async fn stop(self, within: Duration) -> Result<Vec<Vec<(Position, Id)>>, Vec<String>> {
         self.state.end.set(Some(Instant::now()));
         until("publishers are answered", within, async || self.tasks.iter().all(JoinHandle::is_finished)).await;
@@ -75,7 +78,7 @@ impl Load {
     }
 }
 
-/// Longer than any fault.
+/// Retry period of a publication. It is longer than any fault.
 const RETRY_FOR: Duration = Duration::from_secs(60);
 
 pub fn channel_name(i: usize) -> String {

@@ -1,4 +1,4 @@
-//! A WebSocket that is open reads: what anybody publishes from then on comes.
+//! An open WebSocket is subscribed: it receives every message that is published after the handshake.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
     process::{BOUND, is_there, turn},
 };
 
-/// Many round trips to an engine that answers.
+/// Duration of many round trips to a responsive engine.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
 #[test]

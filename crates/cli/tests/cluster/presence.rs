@@ -1,4 +1,4 @@
-//! Who reads on a node that has died is counted no longer, soon.
+//! Readers of a dead node disappear from the presence count soon.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,10 @@ use crate::{
 };
 
 const READERS: usize = 5;
-/// From `kill -9` until nobody on the dead node is counted: a question that it does not answer is waited for so long at most.
+/// Maximum time from `kill -9` until readers of the dead node are not counted. It is also the maximum wait for the
+/// dead node's answer.
 const FORGOTTEN: Duration = Duration::from_secs(3);
-/// An answer while the dead node's lease still lasts.
+/// Maximum response time while the dead node's lease is still valid.
 const ANSWER: Duration = Duration::from_secs(2);
 const CHANNEL: &str = "/v1/channels/presence/after/death";
 
@@ -61,7 +62,7 @@ fn readers_of_a_killed_node_are_counted_no_longer() {
             say(&format!("  presence, {kind:?}: right after {forgotten:.1?}, longest answer {longest:.1?}"));
             assert!(longest < ANSWER, "an answer took {longest:?}");
 
-            // It comes back with nobody, and its readers come again.
+            // The node restarts without readers, and its readers reconnect.
             cluster.begin(0);
             cluster.ready(0).await;
             let again = join_all((0..READERS).map(|_| async {

@@ -1,4 +1,4 @@
-//! Processes that never outlive a test, the folder with what they say, and one test at a time.
+//! Child processes that never outlive a test, the folder with their logs, and a lock that runs one test at a time.
 
 use std::{
     fs::{File, OpenOptions},
@@ -12,19 +12,19 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-/// What takes longer is broken, on any machine.
+/// Time limit of every step. A step that takes longer is broken on any machine.
 pub const BOUND: Duration = Duration::from_secs(60);
-/// Between two looks at something that is waited for.
+/// Interval between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A process with its children; what it says goes to a file.
+/// A process group. Its output goes to a file.
 pub struct Process {
     child: Child,
     name: String,
 }
 
 impl Process {
-    /// Appends to `log`.
+    /// Starts the command in its own process group; its output is appended to `log`.
     pub fn start(command: &mut Command, log: &Path) -> Self {
         let file = OpenOptions::new().create(true).append(true).open(log).expect("the log can be written");
         let copy = file.try_clone().expect("a second handle");
@@ -42,12 +42,12 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("it is our child")
     }
 
-    /// Waits until it has ended by itself, so long at most.
+    /// Waits up to `within` until the process has ended by itself.
     pub async fn end(mut self, within: Duration) -> ExitStatus {
         let name = format!("the end of {}", self.name);
         let mut status = None;
@@ -69,7 +69,9 @@ impl Drop for Process {
     }
 }
 
-/// Waits for a condition, and panics if it does not come in time.
+/// Waits for a condition.
+///
+/// Panics if the condition is not true within the time limit.
 pub async fn until(what: &str, within: Duration, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + within;
     while !condition().await {
@@ -78,7 +80,7 @@ pub async fn until(what: &str, within: Duration, mut condition: impl AsyncFnMut(
     }
 }
 
-/// A new folder, removed after a test that passed. After one that failed it stays, and is named.
+/// A new folder. It is removed after a test that passed; after a failed test it stays and its path is printed.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -103,26 +105,27 @@ impl Drop for Folder {
     }
 }
 
-/// Clusters are heavy: one runs at a time.
+/// Acquires the lock of cluster tests. Clusters use many resources, so one test runs at a time.
 pub fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// To the terminal, past what the test harness captures: seeds and figures are wanted of tests that pass, too.
+/// Prints to the terminal and bypasses the output capture of the test harness. Seeds and figures are useful for
+/// passed tests, too.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// A setting of the tests from the environment.
+/// Returns a test setting from the environment.
 ///
-/// Panics if it is there and not a number.
+/// Panics if the value is not a number.
 pub fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// Whether a program can be started here; says so if not.
+/// Returns true if a program is installed; prints a message if not.
 pub fn is_there(program: &str) -> bool {
     let there = path_of(program).is_some();
     if !there {
@@ -131,7 +134,7 @@ pub fn is_there(program: &str) -> bool {
     there
 }
 
-/// Where a program is; Debian keeps servers where users do not look.
+/// Returns the path of a program. Debian installs servers in `/usr/sbin`, which is not in every user's `PATH`.
 pub fn path_of(program: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&paths).chain(["/usr/sbin".into()]);

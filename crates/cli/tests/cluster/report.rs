@@ -1,4 +1,4 @@
-//! What a run has shown, as tables.
+//! Prints the results of a run as tables.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use crate::{
     process::say,
 };
 
-/// One row per transport.
+/// Prints one row per transport.
 pub fn table(clients: &[Client]) {
     say(&format!(
         "  {:<18} {:>7} {:>10} {:>10} {:>5} {:>15}",
@@ -32,7 +32,8 @@ pub fn table(clients: &[Client]) {
     }
 }
 
-/// How long deliveries took that came one way between two moments, in milliseconds: median and the 99th percentile.
+/// Returns the median and the 99th percentile of the delivery latency of one transport between two moments, in
+/// milliseconds.
 pub fn ages(clients: &[Client], way: Way, from: Instant, to: Instant) -> (u32, u32) {
     let mut ages: Vec<u32> = Vec::new();
     for client in clients.iter().filter(|client| client.way == way) {
@@ -42,7 +43,7 @@ pub fn ages(clients: &[Client], way: Way, from: Instant, to: Instant) -> (u32, u
     (quantile(&mut ages, 0.5), quantile(&mut ages, 0.99))
 }
 
-/// Nearest rank; 0 of nothing.
+/// Returns the quantile by nearest rank, or 0 for an empty list.
 fn quantile(values: &mut [u32], q: f64) -> u32 {
     values.sort_unstable();
     let rank = (values.len() as f64 * q).ceil() as usize;

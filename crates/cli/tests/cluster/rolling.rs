@@ -1,4 +1,5 @@
-//! Every node is replaced, one after the other, under load: nobody loses anything, nobody is told a gap.
+//! Rolling restart under load: every node is replaced, one after the other. No client loses a message or receives a
+//! gap.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::{
 const CHANNELS: usize = 20;
 const PER_S: f64 = 100.0;
 const CLIENTS: usize = 150;
-/// What it is like without a restart, for comparison.
+/// Duration of the measurement before the restart, for comparison.
 const BEFORE: Duration = Duration::from_secs(5);
 const CATCH_UP: Duration = Duration::from_secs(30);
 const SETTINGS: &[&str] = &["server.shards=2", "drain.announce=1500ms", "drain.window=2s"];

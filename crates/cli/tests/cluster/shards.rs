@@ -1,6 +1,7 @@
-//! One node, two threads: both carry their part.
+//! One node with two shards: both shards do their part of the work.
 //!
-//! How much more two carry is measured where the load is not the limit: `cargo bench -p millrace-cli --bench overload -- --scenarios shards`.
+//! The gain of two shards is measured where the load generator is not the limit: `cargo bench -p millrace-cli --bench
+//! overload -- --scenarios shards`.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -16,9 +17,10 @@ use crate::{
 
 const CHANNELS: usize = 20;
 const PER_S: f64 = 200.0;
-/// Of what both use, each uses this at least. Which of them accepts a connection is chance: of 240, a third is eight deviations away.
+/// Minimum share of each shard in the total CPU time. Chance decides which shard accepts a connection. With 240
+/// connections, a share of one third is several standard deviations below one half.
 const SHARE_MIN: f64 = 0.33;
-/// Of both together: enough that the kernel's figures mean something.
+/// CPU time of both shards together. It is long enough for meaningful kernel figures.
 const WORK: Duration = Duration::from_millis(500);
 
 #[test]
@@ -51,7 +53,7 @@ fn connections_and_work_spread_over_all_shards() {
     });
 }
 
-/// Processor time of each thread of a node that is a shard.
+/// Returns the CPU time of each shard thread of a node.
 fn shards(process: u32) -> BTreeMap<String, Duration> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("a process that runs");
     let used = |thread: fs::DirEntry| {

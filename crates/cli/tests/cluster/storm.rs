@@ -1,6 +1,7 @@
-//! The node that everybody is connected to dies: all find another one, and catch up.
+//! Reconnect storm: the node of all clients dies. All clients must reconnect to another node and catch up.
 //!
-//! `MILLRACE_STORM_CLIENTS=5000` for the full size; every client is a connection of this process, two of HAProxy and one of a node.
+//! `MILLRACE_STORM_CLIENTS=5000` sets the full size. Each client uses one connection of this process, two of HAProxy
+//! and one of a node.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +18,9 @@ use crate::{
 
 const CLIENTS: usize = 500;
 const CHANNELS: usize = 50;
-/// Each channel has something to say every second.
+/// Total rate: one publication per channel and second.
 const PER_S: f64 = 50.0;
-/// Who connects at once, before the storm.
+/// Clients that connect at the same time before the storm.
 const BATCH: usize = 250;
 const BOUND: Duration = Duration::from_secs(60);
 const SETTINGS: &[&str] = &["server.shards=2"];
@@ -64,7 +65,7 @@ fn storm(name: &str, kind: Kind) {
     });
 }
 
-/// Cut into parts of [`BATCH`] clients at most.
+/// Splits the clients into batches of at most [`BATCH`].
 fn batches(ways: &[(Way, usize)]) -> Vec<[(Way, usize); 1]> {
     let cut =
         |&(way, count): &(Way, usize)| (0..count).step_by(BATCH).map(move |from| [(way, BATCH.min(count - from))]);

@@ -1,4 +1,5 @@
-//! The wire between the nodes and their broker, which fails: connections are cut, or nothing passes one way or both.
+//! Proxy between the nodes and their broker that simulates network faults: connections are cut, or traffic stops in
+//! one or both directions.
 
 use std::{
     io::{Read, Write},
@@ -10,14 +11,14 @@ use std::{
     thread,
 };
 
-/// A direction.
+/// Direction of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Towards {
     Broker,
     Nodes,
 }
 
-/// Forwards connections to the broker.
+/// Proxy that forwards connections to the broker.
 pub struct Wire {
     pub port: u16,
     shared: Arc<Shared>,
@@ -25,7 +26,7 @@ pub struct Wire {
 
 struct Shared {
     broker: u16,
-    /// Of each direction: nothing passes.
+    /// True for each direction in which traffic is held.
     held: Mutex<[bool; 2]>,
     changed: Condvar,
     open: Mutex<Vec<TcpStream>>,
@@ -55,14 +56,14 @@ impl Wire {
         wire
     }
 
-    /// Ends all connections.
+    /// Closes all connections.
     pub fn cut(&self) {
         for stream in lock(&self.shared.open).drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// From now on nothing passes in this direction; what is sent waits.
+    /// Stops the traffic in this direction. Data that is sent waits.
     pub fn hold(&self, towards: Towards) {
         lock(&self.shared.held)[towards as usize] = true;
     }
@@ -85,7 +86,7 @@ impl Drop for Wire {
 
 impl Shared {
     fn carry(self: &Arc<Self>, node: TcpStream) {
-        // A broker that is down refuses, and so does the wire.
+        // If the broker is down, the connection of the node is closed as well.
         let Ok(broker) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.broker)) else { return };
         let copy = |stream: &TcpStream| stream.try_clone().expect("a second handle");
         lock(&self.open).extend([copy(&node), copy(&broker)]);

@@ -1,4 +1,4 @@
-//! Certificates from a real ACME server, Pebble, which looks at the server's own port before it signs.
+//! Tests certificate requests against a real ACME server, Pebble, which validates on the server's own port.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use crate::support::{BOUND, Ended, Process, file, free_port, millrace, repositor
 
 const NINETY_DAYS_S: u32 = 90 * 24 * 60 * 60;
 
-/// `None`, said loudly, without Pebble.
+/// Returns the path of Pebble. Prints a message and returns `None` without Pebble.
 fn pebble() -> Option<PathBuf> {
     let found = Process::start(&mut Command::new(repository("scripts/pebble.sh"))).finish();
     if found.code != Some(0) {
@@ -27,7 +27,9 @@ fn pebble() -> Option<PathBuf> {
     Some(found.out.trim().into())
 }
 
-/// Says of every name that it is at 127.0.0.1. Source: RFC 1035, section 4.
+/// Starts a DNS server that resolves every name to 127.0.0.1.
+///
+/// Source: RFC 1035, section 4.
 fn dns() -> SocketAddr {
     fn answer(mut stream: TcpStream) -> std::io::Result<()> {
         loop {
@@ -55,7 +57,7 @@ fn dns() -> SocketAddr {
     address
 }
 
-/// Where an ACME server is, whom it is trusted by, and what a Millrace server needs for it.
+/// ACME test environment: a Pebble configuration, a DNS server and a folder for keys and certificates.
 struct World {
     pebble: PathBuf,
     folder: PathBuf,
@@ -65,7 +67,7 @@ struct World {
 }
 
 impl World {
-    /// A folder of this test, empty but for an authority that the ACME server's own HTTPS is trusted by.
+    /// Creates an empty folder for the test, with a certificate authority for the HTTPS of the ACME server.
     fn new(name: &str) -> Option<Self> {
         let pebble = pebble()?;
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("acme-{name}"));
@@ -80,7 +82,8 @@ impl World {
         self.folder.join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// An ACME server that believes what it finds on this port, and signs for so long.
+    /// Starts an ACME server that validates domains on port `validates_at` and issues certificates valid for
+    /// `lasts_s` seconds.
     fn sign(&self, validates_at: u16, lasts_s: u32) -> Process {
         let config = json!({ "pebble": {
             "listenAddress": format!("127.0.0.1:{}", self.directory),
@@ -122,7 +125,7 @@ impl World {
         Process::start(command.env("NO_PROXY", "127.0.0.1"))
     }
 
-    /// Asks as somebody who trusts what this ACME server signs.
+    /// Requests `path` by HTTPS and trusts only certificates of this ACME server.
     fn get(&self, domain: &str, port: u16, path: &str) -> Ended {
         let (root, there) = (self.path("root.pem"), format!("{domain}:{port}:127.0.0.1"));
         let url = format!("https://{domain}:{port}{path}");
@@ -142,7 +145,7 @@ fn curl(args: &[&str]) -> Command {
     command
 }
 
-/// Everything below it.
+/// Returns all files below `folder`.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("it is there").path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
@@ -154,7 +157,7 @@ fn a_certificate_is_got_in_spite_of_errors_and_kept_for_the_next_start() {
     let Some(world) = World::new("got") else { return };
     let port = free_port();
 
-    // Nobody is where this one looks.
+    // This ACME server validates on a port where no server listens.
     let lost = world.sign(free_port(), NINETY_DAYS_S);
     let mut server = world.serve(NAME, port);
     server.out.wait_for("listening on https://");
@@ -168,7 +171,7 @@ fn a_certificate_is_got_in_spite_of_errors_and_kept_for_the_next_start() {
     server.err.wait_for("no certificate yet");
     drop(lost);
 
-    // Another one, which has never heard of the account that the first one gave.
+    // A new ACME server does not know the account that the first one created.
     let pebble = world.sign(port, NINETY_DAYS_S);
     server.signal(Signal::HUP);
     let error = server.err.wait_for("certificate request failed");
@@ -181,12 +184,12 @@ fn a_certificate_is_got_in_spite_of_errors_and_kept_for_the_next_start() {
     assert_eq!(world.metric(NAME, port, "millrace_acme_certificates_total"), 1);
     assert!(world.metric(NAME, port, "millrace_acme_expires_seconds") > 1_700_000_000);
 
-    // Nobody else is answered as the ACME server was.
+    // A client other than the ACME server gets no challenge response.
     let ask = ["s_client", "-connect", &format!("127.0.0.1:{port}"), "-servername", NAME, "-alpn", "acme-tls/1"];
     let stranger = Process::start(Command::new("openssl").args(ask)).finish();
     assert!(stranger.err.contains("no application protocol"), "{stranger:?}");
 
-    // A reload of what may change, and what may not.
+    // Reloads the configuration; the certificate stays in use.
     server.signal(Signal::HUP);
     server.err.wait_for("configuration reloaded");
     assert_eq!(world.get(NAME, port, "/healthz").code, Some(0));
@@ -203,7 +206,7 @@ fn a_certificate_is_got_in_spite_of_errors_and_kept_for_the_next_start() {
     }
     assert!(!log.contains("PRIVATE KEY"));
 
-    // Without an ACME server.
+    // Without an ACME server, the cached certificate is used.
     drop(pebble);
     let mut server = world.serve(NAME, port);
     server.err.wait_for("using the cached certificate");
@@ -212,7 +215,8 @@ fn a_certificate_is_got_in_spite_of_errors_and_kept_for_the_next_start() {
     assert_eq!((alive.code, alive.out.as_str()), (Some(0), "alive\n"), "{alive:?}");
 }
 
-/// Waits for a new certificate. On a busy machine an order may fail: then it is tried again at once, not after a minute's pause.
+/// Waits for a new certificate. On a busy machine an order may fail; SIGHUP then retries at once instead of after a
+/// minute.
 fn certificate(server: &mut Process) {
     let deadline = Instant::now() + 2 * BOUND;
     while Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! Behind a real HAProxy with the configuration that is shipped: every transport, and a node that leaves.
+//! Tests nodes behind a real HAProxy with the shipped configuration: every transport, and a node that shuts down.
 
 use std::{
     process::Command,
@@ -16,7 +16,7 @@ use crate::{
 
 const SECRET: &str = "server.secret=what all nodes of the test share";
 
-/// `None`, said loudly, without HAProxy.
+/// Returns the command of HAProxy. Prints a message and returns `None` without HAProxy.
 fn haproxy() -> Option<Command> {
     let path = format!("{}:/usr/sbin:/usr/local/sbin", std::env::var("PATH").unwrap_or_default());
     if !path.split(':').any(|folder| std::path::Path::new(folder).join("haproxy").exists()) {
@@ -28,14 +28,15 @@ fn haproxy() -> Option<Command> {
     Some(command)
 }
 
-/// HAProxy before these nodes, each with the port of its agent; and where it shows their states.
+/// Starts HAProxy in front of these nodes, each given with its agent port. Returns HAProxy and the address of its
+/// statistics.
 fn balance(nodes: &[(&Server, u16)]) -> Option<(Server, String)> {
     let mut command = haproxy()?;
     let (front, figures) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
     command.args(["-db", "-f"]).arg(repository("deploy/haproxy.cfg"));
     command.env("MILLRACE_BIND", &front).env("MILLRACE_FIGURES", &figures);
     for i in 0..3 {
-        // The configuration has three; one of ours may be two of them.
+        // The configuration has three nodes, so a node of the test may appear more than once.
         let (node, agent) = nodes[i % nodes.len()];
         command
             .env(format!("MILLRACE_NODE{}", i + 1), &node.address)
@@ -52,7 +53,8 @@ fn balance(nodes: &[(&Server, u16)]) -> Option<(Server, String)> {
     Some((front, figures))
 }
 
-/// A client may ask for a heartbeat as rare as `limits.heartbeat_max`; until the server has given it up, no proxy may.
+/// A client may request a heartbeat interval up to `limits.heartbeat_max`. A proxy must not close the connection
+/// before the server's own timeout.
 #[test]
 fn proxies_wait_longer_than_the_rarest_heartbeat() {
     let limits = millrace_server::Config::default().limits;
@@ -124,7 +126,7 @@ fn http2_in_front_carries_every_http_transport() {
     held.out.wait_for("\"data\":\"two\"");
 }
 
-/// The balancer is believed, its clients are not: limits of an address hold for each of them.
+/// The server trusts `X-Forwarded-For` from the balancer only. Limits per address apply to each client.
 #[test]
 fn behind_a_balancer_each_client_is_an_address_of_its_own() {
     let trusted = r#"server.trusted_proxies=["127.0.0.1"]"#;
@@ -133,7 +135,7 @@ fn behind_a_balancer_each_client_is_an_address_of_its_own() {
     let asking = ["--set", &format!("admin.listen={admin}"), "--set", "admin.token=a token of sixteen"];
     let (node, agent) = node(&[&["--behind-proxy", "--set", trusted][..], &limits, &asking].concat());
     let Some((front, _)) = balance(&[(&node, agent)]) else { return };
-    // Every address of 127/8 is this machine.
+    // Every address of 127/8 belongs to this machine.
     let read = |from: &str, to: &Server, said: &str| {
         let mut command = Command::new("curl");
         command.args(["-sNi", "--max-time", "20", "--interface", from, "-H", "Accept: text/event-stream", "-H", said]);
@@ -149,7 +151,7 @@ fn behind_a_balancer_each_client_is_an_address_of_its_own() {
     }
     let other = read("127.0.0.3", &front, nothing);
     assert_eq!(other.0, "200");
-    // Past the balancer nobody is believed.
+    // `X-Forwarded-For` from a direct client is ignored.
     let direct = [
         read("127.0.0.4", &node, "X-Forwarded-For: 192.0.2.1"),
         read("127.0.0.4", &node, "X-Forwarded-For: 192.0.2.2"),
@@ -176,7 +178,8 @@ fn a_node_leaves_and_no_client_sees_an_error() {
     };
     assert_eq!((state("node1").as_str(), state("node2").as_str()), ("UP", "UP"));
 
-    // No long polls: these nodes have a log each, so one that is asked here, then there, is told a gap every time and never held.
+    // No long polling: each node has its own log, so a client that alternates between nodes receives a gap at every
+    // request.
     let transports = ["websocket", "stream", "sse", "websocket", "stream", "sse"];
     let mut readers: Vec<Process> = transports
         .iter()
@@ -194,7 +197,7 @@ fn a_node_leaves_and_no_client_sees_an_error() {
 
     let (done, address) = (AtomicBool::new(false), front.address.as_str());
     std::thread::scope(|scope| {
-        // A client that polls all the time, whichever node answers.
+        // This client polls continuously; either node may respond.
         let polling = scope.spawn(|| {
             let mut statuses = Vec::new();
             while !done.load(SeqCst) {
@@ -225,7 +228,7 @@ fn a_node_leaves_and_no_client_sees_an_error() {
     }
 }
 
-/// The three ways to tell WebSockets from requests that the README of `deploy` shows are read by HAProxy without complaint.
+/// HAProxy accepts the three examples in `deploy/README.md` that separate WebSockets from requests.
 #[test]
 fn the_ways_to_route_websockets_are_good_configurations() {
     let text = std::fs::read_to_string(repository("deploy/README.md")).expect("it is there");

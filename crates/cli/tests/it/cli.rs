@@ -1,4 +1,4 @@
-//! Help that teaches, and configuration that is never silently something else.
+//! Tests the help texts, and that no configuration input is silently ignored or misread.
 
 use millrace_server::Sources;
 
@@ -111,7 +111,7 @@ fn no_variable_and_no_flag_is_ignored_silently() {
         assert_eq!(refused.code, EXIT_CONFIG, "{name}: {refused:?}");
         assert!(refused.err.contains(&format!("env {name}: ")) && refused.err.contains(nearest), "{refused:?}");
     }
-    // What Kubernetes sets for a service of this name.
+    // Variables that Kubernetes sets for a service of this name.
     for (name, value) in [
         ("MILLRACE_SERVICE_HOST", "10.0.0.1"),
         ("MILLRACE_SERVICE_PORT_HTTP", "8080"),
@@ -138,10 +138,10 @@ fn no_variable_and_no_flag_is_ignored_silently() {
     }
 }
 
-/// Whatever a document, a script or a test names is a setting or in the one list of other variables.
+/// Every variable that a document, a script or a test names is a setting or is in the list of other variables.
 #[test]
 fn every_variable_that_is_named_is_known() {
-    // These name what is unknown.
+    // These files name unknown variables on purpose.
     let wrong = ["crates/cli/tests/it/cli.rs", "crates/server/src/config/layers.rs"]
         .map(|path| repository(path).canonicalize().expect("the file is there"));
     let is_known = |name: &str| {
@@ -156,7 +156,7 @@ fn every_variable_that_is_named_is_known() {
         for (at, _) in text.match_indices("MILLRACE_") {
             let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
             let name = text[at..].split(|c| !is_part(c)).next().unwrap_or_default();
-            // What follows is put in by a program.
+            // A program generates the rest of this name.
             let is_part_of_one = name.ends_with('_') || text[at + name.len()..].starts_with('{');
             named += 1;
             if !is_part_of_one && name != "MILLRACE_SECTION__KEY" && !is_known(name) {

@@ -1,4 +1,4 @@
-//! Documents that do not rot: links lead somewhere, files that are named exist, and the list of theses is complete.
+//! Checks the documents: relative links are valid, named files exist, and the list of theses is complete.
 
 use std::{
     collections::HashSet,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::support::repository;
 
-/// Not ours, or made.
+/// Folders with third-party or generated files.
 const SKIPPED: [&str; 8] = ["target", "node_modules", "dist", "pack", "single", "test-results", "lab-results", ".git"];
 const STATES: [&str; 3] = ["works", "partly", "not yet"];
 
@@ -23,7 +23,7 @@ fn every_thesis_row_has_one_honest_line() {
     for row in &rows {
         let [id, _, state, there, command] = row[..] else { panic!("five columns: {row:?}") };
         assert!(STATES.contains(&state), "{id}: {state:?} is none of {STATES:?}");
-        // A state that claims something shows it; one that claims nothing has nothing to show.
+        // Every state except "not yet" names a command that demonstrates it.
         assert_eq!(state == "not yet", command == "-", "{id}: {command:?}");
         assert!(state == "not yet" || (command.starts_with('`') && there.len() > 1), "{id}: {row:?}");
     }
@@ -32,7 +32,7 @@ fn every_thesis_row_has_one_honest_line() {
     assert!(text.contains(&summary), "the summary says: {summary}");
 }
 
-/// Scripts write the tables of `docs/lab`.
+/// Scripts generate the tables of `docs/lab`.
 #[test]
 fn tables_have_no_undefined_cell() {
     for document in documents() {
@@ -95,7 +95,7 @@ fn every_limit_is_in_its_document_with_a_test_that_exists() {
     let section = defaults.split("[limits]").nth(1).and_then(|rest| rest.split("\n[").next()).expect("a section");
     let keys: Vec<&str> = section.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
     assert!(keys.len() > 20, "{keys:?}");
-    // These decide what is spoken, and to whom: no limits.
+    // These settings select features and origins; they are not limits.
     let not_limits = ["compression", "allowed_origins"];
     for key in keys.into_iter().filter(|key| !not_limits.contains(key)) {
         assert!(text.contains(&format!("`{key}`")), "limits.{key} is not in docs/limits.md");
@@ -116,7 +116,7 @@ fn every_limit_is_in_its_document_with_a_test_that_exists() {
     assert!(named > 40, "only {named} tests are named");
 }
 
-/// A row without a test, or with one that is no more, is a promise that nobody keeps.
+/// Every threat must name an existing test; otherwise the claimed protection is unchecked.
 #[test]
 fn every_threat_names_a_test_that_exists() {
     let text = fs::read_to_string(repository("docs/security.md")).expect("the document is there");
@@ -135,7 +135,10 @@ fn every_threat_names_a_test_that_exists() {
     }
 }
 
-/// `cargo test -p PACKAGE --test BINARY NAME`, with `--lib` for what is beside the code, or a script, with the name of an attack.
+/// Returns true if the named test exists.
+///
+/// `command` is `cargo test -p PACKAGE --test BINARY NAME`, the same with `--lib` for unit tests, or a script,
+/// optionally with the name of an attack.
 fn test_exists(command: &str) -> bool {
     let words: Vec<&str> = command.split(' ').collect();
     let (package, folder, name) = match words[..] {
@@ -154,12 +157,12 @@ fn documents() -> Vec<PathBuf> {
     files(repository("").canonicalize().expect("it is here"), "md")
 }
 
-/// Everything here that people write.
+/// Returns all files of the repository except third-party and generated ones.
 pub fn sources() -> Vec<PathBuf> {
     files(repository("").canonicalize().expect("it is here"), "")
 }
 
-/// All below a folder with this ending; all of them with none.
+/// Returns all files below a folder with this extension, or all files if `ending` is empty.
 fn files(folder: PathBuf, ending: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder];
@@ -177,14 +180,14 @@ fn files(folder: PathBuf, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// `[text](target)`, and `src="target"` of an image.
+/// Returns the link targets: `[text](target)`, and `src="target"` of an image.
 fn link_targets(text: &str) -> impl Iterator<Item = &str> {
     let markdown = text.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
     let html = text.split("src=\"").skip(1).filter_map(|rest| rest.split('"').next());
     markdown.chain(html)
 }
 
-/// Brackets in code are no links.
+/// Removes code, because brackets in code are not links.
 fn without_code(text: &str) -> String {
     let mut fenced = false;
     let mut prose = String::new();
@@ -199,7 +202,7 @@ fn without_code(text: &str) -> String {
     prose
 }
 
-/// The names by which the headings of a document can be linked.
+/// Returns the link anchors of the headings of a document.
 fn sections(document: &Path) -> HashSet<String> {
     let text = fs::read_to_string(document).unwrap_or_default();
     let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());

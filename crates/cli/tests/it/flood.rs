@@ -1,4 +1,5 @@
-//! Floods of datagrams that are nobody's: dropped at little cost, without a line in the log, while others are served.
+//! Floods the UDP ports with datagrams of no session. The server must drop them cheaply and without log lines, and
+//! serve other clients meanwhile.
 
 use std::{
     fs,
@@ -15,9 +16,9 @@ use crate::{
 
 const DATAGRAMS: usize = 60_000;
 const MESSAGES: usize = 50;
-/// Most CPU time of the server per datagram that it received: a build for tests, with a wide margin.
+/// Maximum CPU time of the server per received datagram: measured with a test build, with a wide margin.
 const CPU_PER_DATAGRAM_MAX: Duration = Duration::from_micros(200);
-/// Most time from a publication to its arrival while the flood goes on.
+/// Maximum delivery latency during the flood.
 const LATE: Duration = Duration::from_secs(2);
 
 #[test]
@@ -59,7 +60,7 @@ fn floods_of_datagrams_are_dropped_cheaply_and_quietly() {
     assert!(ended.err.lines().count() < 20, "{}", ended.err);
 }
 
-/// Noise, requests of STUN that name nobody or somebody unknown, and the fuzzers' datagrams, to both ports.
+/// Sends noise, STUN requests with no or an unknown user name, and the fuzzers' datagrams to both ports.
 fn flood(devices: SocketAddr, rtc: SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let stun = [&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42][..], &[7; 12]].concat();
@@ -73,7 +74,9 @@ fn flood(devices: SocketAddr, rtc: SocketAddr) {
     }
 }
 
-/// CPU time that a process has used. Source: proc(5), `/proc/pid/stat`, in ticks of 10 ms.
+/// Returns the CPU time that a process has used.
+///
+/// Source: proc(5), `/proc/pid/stat`, in ticks of 10 ms.
 fn cpu(process: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

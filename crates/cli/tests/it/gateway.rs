@@ -1,4 +1,4 @@
-//! `millrace gateway` with native peers.
+//! Tests `millrace gateway` with native peers.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl Device {
         self.0.flush().await;
     }
 
-    /// The next message.
+    /// Returns the next message.
     async fn hear(&mut self) -> (Lane, Vec<u8>) {
         let hearing = async {
             loop {
@@ -42,7 +42,7 @@ impl Device {
         tokio::time::timeout(BOUND, hearing).await.expect("a message in time")
     }
 
-    /// What another one waits for, while this one goes on: what it has said leaves as it is acknowledged.
+    /// Awaits `other` while this peer keeps running, so that its queued data is sent as acknowledgments arrive.
     async fn meanwhile<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = std::pin::pin!(other);
         loop {
@@ -70,7 +70,7 @@ fn gateway(args: &[&str]) -> Server {
 async fn one_to_one_there_and_back() {
     let gateway = gateway(&[]);
     let mut a = Device::join(&gateway, "name=a&to=b").await;
-    // What comes before its receiver goes nowhere, and is counted.
+    // A message to a receiver that has not connected is dropped and counted.
     a.say(Lane::Session, b"too soon").await;
     let is_counted = |stats: &str| stats.contains("\"nowhere\":1");
     gateway.get_until("/v1/stats", |answer| is_counted(&answer.body));
@@ -86,7 +86,7 @@ async fn one_to_one_there_and_back() {
     let large = vec![b'x'; 16 * 1024];
     a.say(Lane::Session, &large).await;
     assert_eq!(a.meanwhile(b.hear()).await, (Lane::Session, large));
-    // Who goes makes room for another one of its name.
+    // After a peer disconnects, another peer may use its name.
     drop(b);
     gateway.get_until("/v1/stats", |answer| answer.body.contains("\"peers\":1"));
     Device::join(&gateway, "name=b").await;
@@ -152,7 +152,7 @@ async fn who_may_not_join_is_told_why() {
         assert_eq!(gateway.ask("POST", "/v1/connect?name=a", headers, body).status, status, "{headers:?}");
     }
     assert_eq!((gateway.get("/v1/stats").status, gateway.get("/").status), (401, 404));
-    // None of these has taken the place of the one that may come.
+    // None of the refused peers has taken the only place.
     let first = Device::try_join(&gateway, "name=a", secret).await.expect("a place");
     assert_eq!(refused("name=b", secret).await, "unavailable");
     drop(first);

@@ -1,5 +1,7 @@
-//! What nobody may find in logs, metrics and pages: payloads, tokens, keys, passwords. A server that says as much as it can is given secrets
-//! everywhere, in good requests and in bad ones, and everything that it has said is searched.
+//! Checks that logs, metrics and pages contain no payloads, tokens, keys or passwords.
+//!
+//! The server logs at the most verbose level. The test puts secrets into valid and invalid requests, and searches all
+//! output for them.
 
 use std::{
     io::{Read, Write},
@@ -13,14 +15,14 @@ use tokio_tungstenite::tungstenite::{self, Message, client::IntoClientRequest};
 
 use crate::support::{BOUND, Server, free_port, run};
 
-/// In every secret; what follows it says which one was found.
+/// Part of every secret. The text after it tells where the secret was used.
 const MARK: &str = "hush0c0ffee";
 
-/// Libraries are logged only by their names: those that meet what comes from outside, and the clients of engines.
+/// Log level. Libraries must be named explicitly: those that process remote input, and the clients of engines.
 const EVERYTHING: &str =
     "log.level=trace,h2=trace,hyper=trace,hyper_util=trace,rustls=trace,str0m=trace,async_nats=trace,redis=trace";
 
-/// A secret that looks like a token, too, named after where it is put.
+/// Returns a new secret that also looks like a token. `place` names where it is used.
 fn secret(place: &str) -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("{MARK}-{place}-{}", NEXT.fetch_add(1, Relaxed))
@@ -30,7 +32,7 @@ fn secret(place: &str) -> String {
 fn secrets_and_payloads_are_in_no_log_metric_or_page() {
     let own = secret("server.secret");
     let setting = format!("server.secret={own}");
-    // Pages are the same for everybody; what is searched is what tells about this server.
+    // Static pages are the same for all clients; only pages about this server are searched.
     let server = Server::start(&["--udp", "127.0.0.1:0", "--set", EVERYTHING, "--set", &setting]);
     let address = server.address.clone();
     say_by_http(&address);
@@ -60,14 +62,14 @@ fn passwords_of_engines_and_secrets_are_shown_by_no_command_and_no_error() {
         assert_eq!(shown.code, Some(0), "{shown:?}");
         assert!(shown.out.contains(&format!("127.0.0.1:{port}")), "the address itself is worth showing: {}", shown.out);
         assert_none(&(shown.out + &shown.err), "config effective");
-        // Nobody listens there: whatever it says about that, it does not say this.
+        // No engine listens at this URL. The error about that must not contain the URL's secrets.
         let server = Server::start(&["--set", EVERYTHING, "--set", &url, "--set", &own]);
         assert_none(&server.get("/v1/info").body, "a page");
         let mut process = server.process;
         process.signal(Signal::TERM);
         assert_none(&process.err.rest(), "the log of a server without its engine");
     }
-    // A value that cannot be is named by its key alone.
+    // An invalid value is reported by its key only.
     let bad = run(&["config", "check", "--set", &format!("engine.url=nonsense://u:{}@h", secret("bad engine"))]);
     assert_ne!(bad.code, Some(0));
     assert_none(&(bad.out + &bad.err), "an error about the configuration");
@@ -77,7 +79,7 @@ fn say_by_http(address: &str) {
     let (name, good) = (secret("key"), format!("\"{}\"", secret("payload")));
     let token = |place| format!("Authorization: Bearer {}\r\n", secret(place));
     let requests = [
-        // What is taken, with and without a token.
+        // Valid requests, with and without a token.
         request(
             "POST",
             "/v1/channels/a",
@@ -98,7 +100,7 @@ fn say_by_http(address: &str) {
             &format!("Cookie: token={}; millrace={0}\r\n", secret("cookie")),
             "",
         ),
-        // What is refused, for as many reasons as there are.
+        // Refused requests, one for each reason.
         request("GET", &format!("/v1/channels/a?token={}", secret("query")), "", ""),
         request("GET", &format!("/v1/channels/a?access_token={}", secret("query")), "", ""),
         request("GET", &format!("/v1/channels/a?since={}", secret("position")), &token("refused"), ""),
@@ -116,7 +118,7 @@ fn say_by_http(address: &str) {
         request("POST", "/rest/input", "", &format!("{{\"carId\":\"{}/\"", secret("bad record"))),
         request("POST", "/v1/channels/a", &format!("Millrace-TTL: {}\r\n", secret("ttl")), "1"),
         request("PATCH", "/v1/channels/a", &token("refused"), &good),
-        // What is no HTTP.
+        // Invalid HTTP.
         format!(
             "GET /v1/channels/a HTTP/1.1\r\nAuthorization: Bearer {}\r\nno colon {}\r\n\r\n",
             secret("garbage"),
@@ -221,7 +223,7 @@ fn say_by_udp(server: &Server) {
 #[track_caller]
 fn assert_none(text: &str, what: &str) {
     let packed = BASE64_STANDARD.encode(MARK).trim_end_matches('=').to_owned();
-    // The last bits of its last sign belong to what follows.
+    // The last bits of the last character belong to the following data.
     let packed = &packed[..packed.len() - 1];
     let found: Vec<&str> = text.lines().filter(|line| line.contains(MARK) || line.contains(packed)).collect();
     assert!(found.is_empty(), "in {what}: {found:#?}");

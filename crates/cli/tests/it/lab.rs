@@ -1,4 +1,4 @@
-//! `millrace lab` end to end: real runs of a real server, as small as they can be.
+//! Tests `millrace lab` end to end: the smallest possible runs against a real server.
 
 use std::{
     collections::BTreeSet,
@@ -30,14 +30,14 @@ const TINY: [&str; 11] = [
     "--transports",
 ];
 
-/// A folder of this test that is not there yet.
+/// Returns the path of a folder that does not exist yet.
 fn fresh(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("lab-{name}"));
     let _ = fs::remove_dir_all(&folder);
     folder
 }
 
-/// A program that stands in for a target's.
+/// Writes a program that replaces the target's binary.
 fn program(name: &str, script: &str) -> String {
     let path = file(name, &format!("#!/bin/sh\n{script}\n"));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
@@ -74,7 +74,8 @@ fn a_scenario_is_run_and_recorded() {
         let watched = test.watched.as_ref().expect("somebody watched");
         let cpu_s = watched.cpu_user_s + watched.cpu_system_s;
         assert!(cpu_s > 0.0 && watched.rss_bytes > 1 << 20 && watched.descriptors > 7, "{watched:?}");
-        // Samples come late where other processes take the CPU: then less of the test lies between the first and the last one.
+        // Samples may be late when other processes use the CPU. Then the first and last sample cover less of the
+        // test.
         let lasted = test.drained_s - test.start_s;
         let missing = if watched.others_cores > 0.1 { lasted / 2.0 } else { 0.2 };
         assert!((lasted - missing..lasted + 0.2).contains(&watched.seconds), "{lasted} s, {watched:?}");

@@ -1,4 +1,4 @@
-//! The binary as its users meet it: real processes, real sockets, and the documents that promise what they do.
+//! Tests the binary as users run it: with real processes and sockets. Also checks the claims of the documents.
 
 mod acme;
 mod balancer;

@@ -1,4 +1,4 @@
-//! A server with little memory, and clients who want all of it.
+//! Tests a server with a low memory limit against clients that try to exhaust its memory.
 
 use std::{
     fs,
@@ -13,14 +13,16 @@ use crate::support::Server;
 const BOUND_BYTES: usize = 64 << 20;
 const FLOOD: Duration = Duration::from_secs(6);
 
-/// Resident memory that is not a file's. Source: proc(5), `/proc/pid/status`.
+/// Returns the anonymous resident memory in bytes.
+///
+/// Source: proc(5), `/proc/pid/status`.
 fn used(pid: u32) -> usize {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let kib = text.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB")).expect("a line");
     kib.parse::<usize>().expect("a number") * 1024
 }
 
-/// Publishes to names that nobody has heard of, as fast as it is answered, on one connection after the other.
+/// Publishes to new channels as fast as the server responds, on one connection after the other.
 fn flood(address: &str, id: usize, end: &AtomicBool, refused: &AtomicUsize) {
     let body = "x".repeat(20_000);
     let mut i = 0;
@@ -47,7 +49,7 @@ fn flood(address: &str, id: usize, end: &AtomicBool, refused: &AtomicUsize) {
     }
 }
 
-/// Sends most of a body on connection after connection, and keeps them.
+/// Sends most of a request body on one connection after another, and keeps the connections open.
 fn hoard(address: &str, end: &AtomicBool) {
     let part =
         [b"POST /v1/channels/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n".as_slice(), &[b'x'; 900_000]];
@@ -82,7 +84,7 @@ fn a_flood_stays_within_a_small_bound() {
     let (end, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (mut most, mut heard) = (0, 0);
     std::thread::scope(|scope| {
-        // Also if something fails: the others would go on for ever.
+        // Stops the other threads also after a failure; otherwise they would run forever.
         let _end = EndOnDrop(&end);
         for id in 0..4 {
             let (address, end, refused) = (&server.address, &end, &refused);
@@ -91,7 +93,7 @@ fn a_flood_stays_within_a_small_bound() {
         scope.spawn(|| hoard(&server.address, &end));
         let began = Instant::now();
         while began.elapsed() < FLOOD {
-            // An honest publisher, who tries again when asked to, and a reader who has been there all the time.
+            // An honest publisher that retries when the server asks for it, and a reader that stays connected.
             let body = format!("\"{heard}\"");
             if server.try_post("/v1/channels/honest", &body).is_some_and(|status| status == 200) {
                 reader.wait_for(&format!("data: {body}"));

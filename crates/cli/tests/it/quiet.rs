@@ -1,4 +1,5 @@
-//! Nothing that a remote peer does alone is a line of WARN or ERROR: whatever the fuzzers' corpus and dictionaries know is sent to a server.
+//! Checks that a remote peer alone cannot cause a WARN or ERROR log line. The test sends the fuzzers' corpus and
+//! dictionaries to a server.
 
 use std::{
     fs,
@@ -13,12 +14,12 @@ use serde_json::Value;
 
 use crate::support::{BOUND, Process, Server, ask, millrace, repository};
 
-/// So long an answer is waited for that may not come.
+/// Time to wait for an optional response.
 const GLANCE: Duration = Duration::from_millis(5);
-/// For a peer whose datagrams are spoiled.
+/// Timeout of a peer whose datagrams are corrupted.
 const PATIENCE: Duration = Duration::from_secs(1);
 const THREADS: usize = 8;
-/// More than a connection may reset before it is closed.
+/// More resets than a connection may send before the server closes it.
 const RESETS: u32 = 300;
 
 #[test]
@@ -28,7 +29,7 @@ fn whatever_peers_send_is_no_warning() {
     let home = format!("{}/quiet", env!("CARGO_TARGET_TMPDIR"));
     let plain = Server::start(&[&quiet[..], &["--shards", "2", "--udp", "127.0.0.1:0"]].concat());
     let secured = ["serve", "--tls-dev", "--listen", "127.0.0.1:0", "--shards", "1"];
-    // An authority that is new is announced, past the log.
+    // A new certificate authority is announced on the terminal, not in the log.
     let made = Process::start(millrace(&["cert", "dev"]).env("XDG_DATA_HOME", &home)).finish();
     assert_eq!(made.code, Some(0), "{made:?}");
     let secured = Server::start_from(millrace(&[&secured[..], &quiet].concat()).env("XDG_DATA_HOME", &home));
@@ -66,7 +67,7 @@ fn whatever_peers_send_is_no_warning() {
         let ended = server.process.finish();
         assert_eq!(ended.code, Some(0), "{ended:?}");
         for line in ended.err.lines() {
-            // What is no JSON is a panic, or something else that went past the log.
+            // A line without JSON is a panic or other output that bypassed the log.
             let event: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("past the log: {line}"));
             assert!(["INFO", "DEBUG"].contains(&event["level"].as_str().unwrap_or_default()), "{line}");
         }
@@ -81,7 +82,7 @@ fn a_library_that_is_named_is_logged() {
     assert!(line.contains("WARN"), "{line}");
 }
 
-/// Works on all of them in a few threads.
+/// Runs `work` on all items, in [`THREADS`] threads.
 fn spread<T: Sync>(all: &[T], work: impl Fn(&T) + Sync) {
     let share = all.len().div_ceil(THREADS).max(1);
     std::thread::scope(|scope| {
@@ -99,14 +100,16 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     read
 }
 
-/// The words of all dictionaries.
+/// Returns the words of all dictionaries.
 fn words() -> Vec<Vec<u8>> {
     let folder = fs::read_dir(repository("fuzz/dictionaries")).expect("the dictionaries");
     let texts = folder.map(|entry| fs::read_to_string(entry.expect("an entry").path()).expect("a text"));
     texts.flat_map(|text| text.lines().filter_map(word).collect::<Vec<_>>()).collect()
 }
 
-/// Of a line such as `"a\x0d\"b"` or `name="b"`. Source: AFL's and libFuzzer's dictionaries.
+/// Parses a dictionary line such as `"a\x0d\"b"` or `name="b"`.
+///
+/// Source: AFL's and libFuzzer's dictionaries.
 fn word(line: &str) -> Option<Vec<u8>> {
     let text = line.trim().strip_suffix('"')?.split_once('"')?.1;
     let (mut word, mut rest) = (Vec::new(), text.bytes());
@@ -125,7 +128,7 @@ fn word(line: &str) -> Option<Vec<u8>> {
     Some(word)
 }
 
-/// What is said on a connection each.
+/// Returns the bytes to send, one entry per connection.
 fn connections() -> Vec<Vec<u8>> {
     let upgrade = |path: &str, offers: &str| {
         format!(
@@ -140,7 +143,7 @@ fn connections() -> Vec<Vec<u8>> {
     };
     let mut all = corpus("http");
     for bytes in corpus("websocket") {
-        // Two bytes are for the fuzzer.
+        // The first two bytes are parameters of the fuzz target.
         let frames = bytes.get(2..).unwrap_or_default();
         all.push([&upgrade("/v1/channels/quiet", "millrace.bare"), frames].concat());
         all.push([&upgrade("/v1/connect", "millrace.v1+json"), frames].concat());
@@ -178,7 +181,7 @@ fn connections() -> Vec<Vec<u8>> {
     all
 }
 
-/// Sends it, takes what is there soon, and is gone: at times with answers unread, which resets the connection.
+/// Sends `bytes`, reads briefly and closes the connection. Unread responses may cause a reset.
 fn converse(address: &str, bytes: &[u8]) {
     let mut stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(GLANCE)).expect("a time that is not 0");
@@ -188,7 +191,7 @@ fn converse(address: &str, bytes: &[u8]) {
     }
 }
 
-/// A client's text in a frame, masked with zeros.
+/// Returns a WebSocket text frame of a client, masked with zeros.
 fn frame(text: &[u8]) -> Vec<u8> {
     let mut frame = vec![0x81];
     match text.len() {
@@ -203,7 +206,9 @@ fn frame(text: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Connections of HTTP/2 that break its rules. Source: RFC 9113; CVE-2023-44487, CVE-2024-27316.
+/// Returns HTTP/2 connections that violate the protocol.
+///
+/// Source: RFC 9113; CVE-2023-44487, CVE-2024-27316.
 fn http2(words: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
         let head = [&(payload.len() as u32).to_be_bytes()[1..], &[kind, flags], &stream.to_be_bytes()].concat();
@@ -219,14 +224,15 @@ fn http2(words: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut bad = vec![
         resets(8),
         resets(0xdead),
-        // Streams that the server has to reset: a head without a path.
+        // Streams that the server must reset: a header block without a path.
         (0..RESETS).flat_map(|i| frame(1, 5, 2 * i + 1, &head[..5])).collect(),
-        // Windows that are too wide, or of nothing.
+        // Window updates that overflow the window or have increment 0.
         [frame(1, 5, 1, &head), frame(8, 0, 1, &[0x7f, 0xff, 0xff, 0xff]).repeat(3)].concat(),
         frame(8, 0, 0, &[0; 4]),
-        // Endless heads.
+        // Endless header blocks.
         [frame(1, 1, 1, &head), frame(9, 0, 1, &[0x82; 4000]).repeat(50)].concat(),
-        // Data of nobody, priorities of itself, answers to nothing, pushes by a client.
+        // Data on an idle stream, a stream that depends on itself, an unrequested PING acknowledgment, a push by a
+        // client.
         frame(0, 1, 1, b"data"),
         frame(2, 0, 1, &[0, 0, 0, 1, 0]),
         frame(6, 1, 0, b"unasked!"),
@@ -246,7 +252,7 @@ fn http2(words: &[Vec<u8>]) -> Vec<Vec<u8>> {
     bad.into_iter().map(|bytes| [&begin[..], &bytes].concat()).collect()
 }
 
-/// The offers of the fuzzer, each with one line cut, repeated, spoiled or exchanged.
+/// Returns the fuzzer's offers, each with one line cut, repeated, corrupted or exchanged.
 fn offers() -> Vec<String> {
     let mut all = vec![String::new(), "v=0\r\n".into(), "\0".into()];
     for name in ["data.sdp", "sends.sdp", "views.sdp"] {
@@ -276,7 +282,7 @@ fn offers() -> Vec<String> {
     all
 }
 
-/// Where the server takes datagrams: of devices, of data channels, of the relay.
+/// Returns the UDP addresses of the server: for devices, for data channels, and of the relay.
 fn datagram_ports(server: &Server) -> Vec<SocketAddr> {
     let info: Value = serde_json::from_str(&server.get("/v1/info").body).expect("JSON");
     let devices = info["udp"].as_str().expect("a port for devices").parse().expect("an address");
@@ -287,7 +293,7 @@ fn datagram_ports(server: &Server) -> Vec<SocketAddr> {
     vec![devices, rtc_port(server), relay]
 }
 
-/// Where the server takes datagrams of data channels.
+/// Returns the UDP address of the server for data channels.
 pub fn rtc_port(server: &Server) -> SocketAddr {
     let offer = Peer::offer(SocketAddr::from(([127, 0, 0, 1], 1)), Instant::now()).sdp;
     let answer = server.ask("POST", "/v1/connect", &["Content-Type: application/sdp"], &offer);
@@ -301,7 +307,8 @@ pub fn rtc_port(server: &Server) -> SocketAddr {
     candidates.filter_map(|line| address(line).flatten()).next().expect("a candidate")
 }
 
-/// Opens data channels over a wire that spoils some datagrams as the seed says (0: none), and leaves well or without a word.
+/// Opens data channels over a path that corrupts some datagrams, as `seed` determines (0: none). Some peers close the
+/// connection, others vanish.
 fn peer(server: &str, seed: u32) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     socket.set_read_timeout(Some(GLANCE)).expect("a time that is not 0");
@@ -348,7 +355,7 @@ fn peer(server: &str, seed: u32) {
         }
     }
     assert!(is_open || seed != 0, "a peer that nobody spoils opens");
-    // An ordinary end: the other side hears of it.
+    // Normal close: the server is notified.
     if seed.is_multiple_of(3) {
         peer.close(&mut out);
     }

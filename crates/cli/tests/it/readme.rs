@@ -1,8 +1,9 @@
-//! The tour of README.md, run as a newcomer would: every `sh` block that is marked, in order, against one server.
+//! Runs the tour of README.md: every marked `sh` block, in order, against one server.
 //!
-//! Variables that a block sets hold for those below it, as in one shell. A marked block stands below one of these lines, and what it prints is the `text` block below it, if there is one:
-//! - `<!-- run -->`: it ends by itself, with success
-//! - `<!-- run, then Ctrl-C -->`: it goes on for ever, and is ended once it has printed that much
+//! Variables that a block sets are available in later blocks, as in one shell. One of these marker lines stands above
+//! each block. The `text` block below a block, if any, is its expected output:
+//! - `<!-- run -->`: the block must end by itself, with success.
+//! - `<!-- run, then Ctrl-C -->`: the block runs forever; the test stops it after the expected output.
 
 use std::process::Command;
 
@@ -10,7 +11,7 @@ use crate::support::{Process, Server, file, repository};
 
 const RUN: &str = "<!-- run -->";
 const RUN_FOR_EVER: &str = "<!-- run, then Ctrl-C -->";
-/// What the README has where a reader finds the address of the own server, and in what is printed its epoch.
+/// Server address and epoch that the README uses as placeholders.
 const URL: &str = "http://127.0.0.1:8080";
 const EPOCH: &str = "5f0c12ab:";
 
@@ -31,7 +32,7 @@ fn the_tour_prints_what_it_promises() {
     let epoch =
         answer.split_once(":\"").and_then(|(_, position)| position.split_inclusive(':').next()).expect("a position");
     for block in &blocks {
-        // `millrace` is the binary under test, and asks this server.
+        // `millrace` is the binary under test; `--to` selects the server of this test.
         let prelude = format!("millrace() {{ {} \"$@\" --to {URL}; }}\n", env!("CARGO_BIN_EXE_millrace"));
         assert!(!block.script.contains(EPOCH), "pasted, it asks for the past of another server:\n{}", block.script);
         let before = std::fs::read_to_string(&variables).expect("it was just written");
@@ -54,7 +55,8 @@ fn the_tour_prints_what_it_promises() {
     }
 }
 
-/// A newcomer's way to a server that other machines reach: three commands, run as they stand but for the port and the address.
+/// Runs the README's three commands for a server that other machines can reach. Only the port and the address are
+/// replaced.
 #[test]
 fn three_commands_make_a_secured_server() {
     let readme = std::fs::read_to_string(repository("README.md")).expect("the README is there");
@@ -70,7 +72,7 @@ fn three_commands_make_a_secured_server() {
         Process::start(&mut command)
     };
     assert_eq!(shell(key).finish().code, Some(0), "{key}");
-    // In the foreground of a shell of its own, so that it ends with this test.
+    // The server runs in the foreground of its own shell, so that it ends with this test.
     let mut server = shell(&serve.replace(":8443", ":0").replace(" &", ""));
     let url = server.out.wait_for("listening on ");
     let port = url.rsplit(':').next().expect("a port");
@@ -93,13 +95,13 @@ fn three_commands_make_a_secured_server() {
     assert_eq!(status("/metrics", &bearer), "404");
 }
 
-/// Without it the tour's `millrace` is not found after `make run`.
+/// Without `make install`, the shell does not find the tour's `millrace` after `make run`.
 #[test]
 fn make_install_copies_the_binary() {
     let folder = tempfile::tempdir().expect("a folder");
     let (binary, bindir) = (env!("CARGO_BIN_EXE_millrace"), folder.path().join("bin"));
     let mut make = Command::new("make");
-    // The binary is there, and as old as its sources.
+    // `--old-file=build` prevents a build: the binary already exists.
     make.args(["--old-file=build", "install", &format!("BIN={binary}"), &format!("BINDIR={}", bindir.display())]);
     let ended = Process::start(make.current_dir(repository(""))).finish();
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -137,7 +139,7 @@ fn fenced<'a>(lines: &mut impl Iterator<Item = &'a str>) -> String {
     lines.take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect()
 }
 
-/// Times (milliseconds since 1970) differ from run to run, and so does the white space at the end.
+/// Normalizes output: times (milliseconds since 1970) differ between runs, and trailing white space may differ.
 fn normal(text: &str) -> String {
     let mut normal = String::new();
     let mut digits = String::new();

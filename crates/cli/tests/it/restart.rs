@@ -1,4 +1,4 @@
-//! What is in a file outlives the process: positions, history and readers go on after `kill -9`.
+//! Tests that data in a file survives the process: positions, history and readers continue after `kill -9`.
 
 use std::{fs, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! From "listening on" to the exit status.
+//! Tests the life of a server from "listening on" to its exit status.
 
 use std::{
     io::Read,
@@ -62,7 +62,7 @@ fn sigterm_turns_readiness_off_then_moves_the_readers_then_ends() {
     server.process.signal(Signal::TERM);
     server.get_until("/readyz", |answer| answer.status == 503);
     assert_eq!(server.get("/healthz").status, 200);
-    // Not ready is a word to balancers; for those who are here nothing has changed yet.
+    // "Not ready" is information for balancers. Connected clients see no change yet.
     assert_eq!(server.post(path, "\"last words\"").status, 200);
     for stream in [&mut sse, &mut ndjson, &mut poll] {
         stream.wait_for("last words");
@@ -118,7 +118,7 @@ fn sighup_takes_what_it_can_names_the_rest_and_keeps_what_is_bad_out() {
     let answered = server.ask_until("POST", "/v1/publish", batch, |answer| answer.status == 200);
     assert!(answered.body.contains("position"), "{answered:?}");
 
-    // The window of the drain is the new one, or this would take longer than a test waits.
+    // The new drain window is active; with the old one the shutdown would take longer than the test's time limit.
     server.process.signal(Signal::TERM);
     let ended = server.process.finish();
     assert_eq!(ended.code, Some(0), "{ended:?}");

@@ -1,4 +1,5 @@
-//! Real `millrace` processes, and as much HTTP as a test needs: version 1.0, where a body is what comes until the end.
+//! Real `millrace` processes and a minimal HTTP client for tests. The client uses HTTP/1.0, where the end of the
+//! connection ends the body.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -13,10 +14,10 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 pub use crate::ports::free_port;
 
-/// What takes longer is broken, on any machine.
+/// Time limit of every step. A step that takes longer is broken on any machine.
 pub const BOUND: Duration = Duration::from_secs(60);
 
-/// The binary under test, without what the surroundings may have set for it.
+/// Returns the command of the binary under test, without the environment's `MILLRACE_` variables.
 pub fn millrace(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
     command.args(args);
@@ -26,12 +27,12 @@ pub fn millrace(args: &[&str]) -> Command {
     command
 }
 
-/// Runs `millrace` until it ends by itself.
+/// Runs `millrace` until it ends.
 pub fn run(args: &[&str]) -> Ended {
     Process::start(&mut millrace(args)).finish()
 }
 
-/// How a process ended, and what it had said.
+/// Exit status and output of a process.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -40,7 +41,7 @@ pub struct Ended {
     pub err: String,
 }
 
-/// A process (with its children) that never outlives the test.
+/// A process group that never outlives the test.
 pub struct Process {
     child: Child,
     pub out: Lines,
@@ -53,7 +54,7 @@ impl Process {
         Self::start_with_input(command)
     }
 
-    /// Its standard input is what the command says.
+    /// Starts the command and keeps the standard input that it sets.
     pub fn start_with_input(command: &mut Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().expect("the process starts");
@@ -70,7 +71,7 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
     }
 
-    /// Waits for its end, [`BOUND`] at most.
+    /// Waits for the end of the process, reading its output meanwhile. A pause in output may last [`BOUND`] at most.
     pub fn finish(mut self) -> Ended {
         let (out, err) = (self.out.rest(), self.err.rest());
         let status = self.child.wait().expect("it is our child");
@@ -85,7 +86,7 @@ impl Drop for Process {
     }
 }
 
-/// What comes, line by line, read by a thread of its own so that waiting has a bound.
+/// Lines of an output stream. A separate thread reads them, so that waiting has a time limit.
 pub struct Lines {
     seen: Vec<String>,
     coming: Receiver<String>,
@@ -104,7 +105,7 @@ impl Lines {
         Self { seen: Vec::new(), coming }
     }
 
-    /// The next line; none at the end.
+    /// Returns the next line, or `None` at the end.
     pub fn next(&mut self) -> Option<String> {
         match self.coming.recv_timeout(BOUND) {
             Ok(line) => {
@@ -116,7 +117,7 @@ impl Lines {
         }
     }
 
-    /// The next line that has this in it.
+    /// Returns the next line that contains `part`.
     pub fn wait_for(&mut self, part: &str) -> String {
         let deadline = Instant::now() + BOUND;
         while let Some(line) = self.next() {
@@ -128,7 +129,7 @@ impl Lines {
         panic!("it ended without {part:?}: {:#?}", self.seen)
     }
 
-    /// All that was seen and still comes, to the end.
+    /// Reads to the end and returns all lines, including those already read.
     pub fn rest(&mut self) -> String {
         while self.next().is_some() {}
         self.seen.iter().map(|line| format!("{line}\n")).collect()
@@ -170,7 +171,7 @@ impl Server {
         self.ask("POST", path, &[], body)
     }
 
-    /// The status, if there is an answer.
+    /// Returns the status, or `None` without a response.
     pub fn try_post(&self, path: &str, body: &str) -> Option<u16> {
         let mut answer = String::new();
         try_send(&self.address, "POST", path, &[], body).ok()?.read_to_string(&mut answer).ok()?;
@@ -181,12 +182,12 @@ impl Server {
         ask(&self.address, method, path, headers, body)
     }
 
-    /// A response that goes on: its lines, the head's included.
+    /// Returns the lines of a streaming response, including its header.
     pub fn open(&self, path: &str, accept: &str) -> Lines {
         Lines::of(send(&self.address, "GET", path, &[&format!("Accept: {accept}")], ""))
     }
 
-    /// Asks until the answer is as wanted.
+    /// Repeats the request until the response is as wanted.
     pub fn get_until(&self, path: &str, wanted: impl Fn(&Answer) -> bool) -> Answer {
         self.ask_until("GET", path, "", wanted)
     }
@@ -203,7 +204,7 @@ impl Server {
     }
 }
 
-/// One request, to whatever listens at `HOST:PORT`.
+/// Sends one request to `HOST:PORT`.
 pub fn ask(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
     let mut answer = String::new();
     send(address, method, path, headers, body).read_to_string(&mut answer).expect("an answer in time");
@@ -225,19 +226,19 @@ fn try_send(address: &str, method: &str, path: &str, headers: &[&str], body: &st
     Ok(stream)
 }
 
-/// A new file for this test.
+/// Writes a file for this test and returns its path.
 pub fn file(name: &str, text: &str) -> String {
     let path = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
     std::fs::write(&path, text).expect("the target directory is writable");
     path
 }
 
-/// Flags that let `sub` poll often; other transports do not take them.
+/// Returns flags for frequent polling in `sub`. Other transports do not accept them.
 pub fn polls_often(transport: &str) -> &'static [&'static str] {
     if transport == "polling" { &["--interval", "20ms"] } else { &[] }
 }
 
-/// Something in this repository.
+/// Returns the path of a file in this repository.
 pub fn repository(path: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

@@ -1,4 +1,4 @@
-//! `pub`, `sub` and `simulate` against a real server.
+//! Tests `pub`, `sub` and `simulate` against a real server.
 
 use std::{collections::BTreeSet, fs::File, process::Stdio};
 
@@ -109,7 +109,7 @@ fn a_server_that_is_away_is_named_and_given_up() {
     }
     let once = run(&["pub", "a", "1", "--to", &url, "--retry-for", "0s"]);
     assert!(once.code == Some(1) && once.err.lines().count() == 1, "it does not try again: {once:?}");
-    // The server comes while they try.
+    // The server starts while the client retries.
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     let mut early = Process::start(&mut millrace(&["pub", "a", "1", "--to", &url]));
@@ -203,7 +203,7 @@ fn datagrams_become_publications_and_rubbish_is_counted() {
     {
         socket.send_to(datagram, udp).expect("it leaves");
     }
-    // Datagrams of one socket keep their order here: once the last one is there, all were seen.
+    // Datagrams of one socket arrive in order here: once the last one is processed, all were.
     server.get_until("/v1/channels/devices/1", |answer| answer.status == 200);
     let metrics = server.get("/metrics").body;
     for line in ["millrace_udp_received_total 8", "millrace_udp_dropped_total 4"] {
@@ -213,14 +213,14 @@ fn datagrams_become_publications_and_rubbish_is_counted() {
     assert_eq!(records.iter().map(|record| &record["seq"]).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
-/// Publishes, and returns the position.
+/// Publishes a message and returns its position.
 fn publish(server: &Server, channel: &str, data: &str) -> String {
     let ended: Ended = run(&["pub", channel, data, "--to", &server.url]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     ended.out.trim().to_owned()
 }
 
-/// All payloads of a channel, oldest first.
+/// Returns all payloads of a channel, oldest first.
 fn data(server: &Server, channel: &str) -> Vec<Value> {
     let answer = server.get(&format!("/v1/channels/{channel}?since=earliest"));
     let answer: Value = serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{error}: {answer:?}"));

@@ -1,4 +1,5 @@
-//! TLS from the command line: certificates for a developer, clients that trust them and no others, and a reload under readers.
+//! Tests TLS from the command line: development certificates, clients that trust only them, and a reload while
+//! readers are connected.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Command};
 
@@ -6,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::support::{Process, Server, millrace};
 
-/// A folder of this test, empty.
+/// Creates an empty folder for this test.
 fn folder(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{name}"));
     let _ = fs::remove_dir_all(&folder);
@@ -14,7 +15,7 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// `millrace` of somebody whose data lie here.
+/// Returns a `millrace` command with `home` as its data folder.
 fn at(home: &std::path::Path, args: &[&str]) -> Command {
     let mut command = millrace(args);
     command.env("XDG_DATA_HOME", home);

@@ -1,4 +1,4 @@
-//! Tokens as people meet them: made, explained, and refused with a reason.
+//! Tests tokens from the command line: creation, inspection, and refusals with a reason.
 
 use std::{
     os::unix::fs::PermissionsExt as _,
@@ -9,7 +9,7 @@ use crate::support::{Ended, Process, file, millrace, run};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-/// With a secret in the environment, and a token on standard input.
+/// Runs `millrace` with a secret in the environment and `input` on standard input.
 fn with(secret: &str, args: &[&str], input: &str) -> Ended {
     static MADE: AtomicUsize = AtomicUsize::new(0);
     let name = format!("token-input-{}", MADE.fetch_add(1, Relaxed));

@@ -1,4 +1,4 @@
-//! The relay as coturn's own client and echo peer meet it.
+//! Tests the TURN relay with coturn's client and echo peer.
 
 use std::{
     io::Write,
@@ -14,7 +14,7 @@ use crate::{
 
 const SECRET: &str = "a secret that coturn may have, too";
 
-/// Where the relay is, and what it takes.
+/// Server with a relay, the relay's port, and credentials for the relay.
 struct Relay {
     server: Server,
     port: String,
@@ -22,13 +22,13 @@ struct Relay {
     password: String,
 }
 
-/// An echo on this machine.
+/// Echo peer on this machine.
 struct Peer {
     _process: Process,
     port: String,
 }
 
-/// False, said loudly, without coturn.
+/// Returns true if coturn is installed; prints a message if not.
 fn has_coturn() -> bool {
     let is_there =
         |program: &str| Command::new(program).arg("-?").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
@@ -57,7 +57,7 @@ impl Relay {
         Self { server, port, username: text(&first["username"]), password: text(&first["credential"]) }
     }
 
-    /// Twenty messages for each client by the relay to the peer and back, in five seconds.
+    /// Sends twenty messages per client through the relay to the peer and back. The run takes five seconds.
     fn client(&self, peer_port: &str, flags: &[&str], username: &str, password: &str) -> Ended {
         let mut command = Command::new("turnutils_uclient");
         command.args(flags).args(["-n", "20", "-e", "127.0.0.1", "-r", peer_port, "-p", &self.port]);
@@ -65,7 +65,7 @@ impl Relay {
         Process::start(command.args(["-u", username, name, value, "127.0.0.1"])).finish()
     }
 
-    /// All that its own client sends to the peer comes back.
+    /// Asserts that every message to the peer returns, with the relay's own credentials.
     #[track_caller]
     fn assert_reaches(&self, peer_port: &str, flags: &[&str]) {
         self.assert_all_came_back(&self.own_client(peer_port, flags), flags);
@@ -79,7 +79,7 @@ impl Relay {
         assert!(is_good, "{flags:?}: {ended:#?}; the relay: {counted:#?}");
     }
 
-    /// Runs its own client once. Returns what the client printed if something did not come back.
+    /// Runs the client once with the relay's own credentials. Returns the client's output if a message was lost.
     fn lossy(&self, peer_port: &str, flags: &[&str]) -> Option<Ended> {
         let ended = self.own_client(peer_port, flags);
         (ended.code != Some(0) || !ended.out.contains("Total lost packets 0 ")).then_some(ended)
@@ -96,12 +96,12 @@ impl Relay {
     }
 }
 
-/// How long an echo of what was just started is waited for before it is asked again.
+/// Time to wait for an echo before the next try, while the peer starts.
 const ECHO_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Peer {
     fn start() -> Self {
-        // coturn's client sends to a port and to the next one.
+        // coturn's client sends to a port and to the port above it.
         let port = free_ports(2);
         let text = port.to_string();
         let process = Process::start(Command::new("turnutils_peer").args(["-L", "127.0.0.1", "-p", &text]));
@@ -128,18 +128,18 @@ fn coturns_client_reaches_its_peer_by_datagrams_and_by_tcp() {
     }
     let peer = Peer::start();
     let ways: [&[&str]; 8] = [
-        // Channels and a pair of ports each; without the second; indications instead of channels.
+        // Channels and a pair of ports each; without the second port; indications instead of channels.
         &[],
         &["-c"],
         &["-c", "-s"],
         &["-c", "-t"],
         &["-c", "-t", "-s"],
-        // From relay to relay, instead of the peer.
+        // Relay to relay, without the peer.
         &["-c", "-y"],
         &["-c", "-y", "-t"],
         &["-c", "-m", "10", "-l", "1200", "-G"],
     ];
-    // Each client takes five seconds, nearly all of which it waits: all run at once, each with a relay of its own, which counts for it.
+    // Each client takes five seconds, mostly waiting. All clients run at once, each with its own relay and counters.
     std::thread::scope(|scope| {
         for flags in ways {
             let peer_port = &peer.port;
@@ -152,7 +152,7 @@ fn coturns_client_reaches_its_peer_by_datagrams_and_by_tcp() {
         }
     });
     let relay = Relay::start(&[]);
-    // As `turnserver --use-auth-secret` and its clients do: whoever has the secret makes names of its own.
+    // As with `turnserver --use-auth-secret`: a client that knows the secret creates its own user names.
     relay.assert_all_came_back(&relay.client(&peer.port, &["-c"], "alice", ""), &["by the secret"]);
 }
 
@@ -164,7 +164,7 @@ fn coturns_client_reaches_its_peer_through_tls() {
     let home = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("turn-tls");
     let mut serve = millrace(&["serve", "--tls-dev", "--listen", "127.0.0.1:0", "--set", "turn.listen=127.0.0.1:0"]);
     let server = Server::start_from(serve.env("XDG_DATA_HOME", &home));
-    // Credentials come by https; coturn's way makes them of the secret.
+    // Credentials are requested by HTTPS. coturn's client then derives them from the secret.
     let told =
         Process::start(Command::new("curl").args(["-sk", "-X", "POST", &format!("{}/v1/turn", server.url)])).finish();
     let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
@@ -175,11 +175,11 @@ fn coturns_client_reaches_its_peer_through_tls() {
     let port = url.trim_end_matches("?transport=tcp").rsplit(':').next().expect("a port").to_owned();
     let relay = Relay { server, port, username: text(&first["username"]), password: text(&first["credential"]) };
     let peer = Peer::start();
-    // coturn's client takes a TLS record for one message. A relay that is behind may put several into one record, so the client is given
-    // more than one try.
+    // coturn's client treats each TLS record as one message. A relay with a backlog may put several messages into one
+    // record, so the client gets three tries.
     let tries: Vec<_> = (0..3).map_while(|_| relay.lossy(&peer.port, &["-c", "-t", "-S"])).collect();
     assert!(tries.len() < 3, "{tries:#?}");
-    // The same port without.
+    // The same port without TLS.
     relay.assert_reaches(&peer.port, &["-c", "-t"]);
 }
 
@@ -199,12 +199,12 @@ fn wrong_and_expired_credentials_get_no_relay() {
     let expired = format!("{}:alice", now_s - 1);
     refused(&expired, &password(&expired));
     assert_eq!(relay.metric("millrace_turn_allocated_total"), 0);
-    // The same a little later is good: it is the time that was wrong.
+    // The same user name with a later expiry is valid, so only the expiry was wrong.
     let good = format!("{}:alice", now_s + 600);
     relay.assert_all_came_back(&relay.client(&peer.port, &["-c"], &good, &password(&good)), &["-c"]);
 }
 
-/// As another program makes it.
+/// Returns the password for a user name, computed by openssl.
 fn password(username: &str) -> String {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("openssl dgst -sha1 -hmac '{SECRET}' -binary | base64")]);
@@ -265,7 +265,7 @@ fn credentials_are_for_whoever_may_do_something() {
     assert_eq!(server.get("/v1/turn").status, 405);
     let off = Server::start(&["--set", "turn.listen=off"]).post("/v1/turn", "");
     assert!(off.status == 404 && off.body.contains("turn.listen"), "{off:?}");
-    // One of somebody else's, with the same secret.
+    // An external relay with the same secret.
     let urls = "turn.urls=[\"turns:turn.example:443?transport=tcp\"]";
     let others = Relay::of(Server::start(&["--set", "turn.listen=off", "--set", urls]));
     assert!(others.server.post("/v1/turn", "").body.contains("turns:turn.example:443"));

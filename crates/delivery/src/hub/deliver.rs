@@ -139,7 +139,7 @@ impl Hub {
             self.dirty.clear();
         }
         if self.is_full() {
-            self.shed();
+            self.enforce_log_limit();
         }
     }
 
@@ -161,7 +161,7 @@ impl Hub {
     ///
     /// Cost: O(channels) per call; each call frees one eighth of the limit.
     #[cold]
-    fn shed(&mut self) {
+    fn enforce_log_limit(&mut self) {
         let Hub { config, channels, pool, .. } = &mut *self;
         let goal = config.logs_bytes_max - config.logs_bytes_max / 8;
         let groups =

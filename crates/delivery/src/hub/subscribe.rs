@@ -145,8 +145,8 @@ impl Hub {
                 let is_it = |reader: &&ReaderRef| reader.pattern.is_none() && Some(reader.channel) == key;
                 let slot = conn.readers.iter().position(|reader| reader.as_ref().filter(is_it).is_some());
                 let slot = slot.ok_or_else(missing)? as u32;
-                let heir = conn.heir(target.as_str());
-                self.hand_on(id, slot, heir);
+                let fallback_pattern = conn.fallback_pattern(target.as_str());
+                self.transfer_reader(id, slot, fallback_pattern);
             }
             Target::Pattern(pattern) => {
                 let slot = self.pattern_slot(id, pattern).ok_or_else(missing)?;
@@ -409,15 +409,17 @@ impl Hub {
     }
 
     /// Handles the end of a subscription. The reader is removed, or passes to another matching pattern of its
-    /// connection (`heir`).
-    fn hand_on(&mut self, id: ConnId, slot: u32, heir: Option<u32>) {
+    /// connection (`fallback_pattern`).
+    fn transfer_reader(&mut self, id: ConnId, slot: u32, fallback_pattern: Option<u32>) {
         let conn = &mut self.conns[id.slot as usize];
-        let policy = heir.and_then(|heir| conn.patterns[heir as usize].as_ref()).map(|asked| asked.policy);
+        let policy = fallback_pattern
+            .and_then(|fallback_pattern| conn.patterns[fallback_pattern as usize].as_ref())
+            .map(|asked| asked.policy);
         let (Some(policy), Some(reader)) = (policy, &mut conn.readers[slot as usize]) else {
             self.remove_reader(id, slot);
             return;
         };
-        reader.pattern = heir;
+        reader.pattern = fallback_pattern;
         let (key, group) = (reader.channel, reader.group);
         if self.channels[key as usize].groups[group as usize].policy == policy {
             return;
@@ -425,7 +427,7 @@ impl Hub {
         let Some(reader) = self.conns[id.slot as usize].readers[slot as usize].take() else { return };
         let at = self.position(&reader);
         self.unlink(&reader);
-        let slot = self.add_reader(id, key, policy, at, heir);
+        let slot = self.add_reader(id, key, policy, at, fallback_pattern);
         self.go_live_if_covered(id.slot, slot);
         self.ask(id.slot);
         self.mark_moved(key);
@@ -468,11 +470,11 @@ impl Hub {
         for (reader_slot, reader) in conn.readers.iter().enumerate() {
             if let Some(reader) = reader.as_ref().filter(|reader| reader.pattern == Some(slot)) {
                 let name = self.channels[reader.channel as usize].name.as_str();
-                orphans.push((reader_slot as u32, conn.heir(name)));
+                orphans.push((reader_slot as u32, conn.fallback_pattern(name)));
             }
         }
-        for (reader_slot, heir) in orphans {
-            self.hand_on(id, reader_slot, heir);
+        for (reader_slot, fallback_pattern) in orphans {
+            self.transfer_reader(id, reader_slot, fallback_pattern);
         }
     }
 
@@ -501,7 +503,7 @@ impl Hub {
 
 impl Conn {
     /// Returns the pattern that keeps a channel subscribed when another subscription to it ends.
-    fn heir(&self, name: &str) -> Option<u32> {
+    fn fallback_pattern(&self, name: &str) -> Option<u32> {
         let matches = |asked: &Option<PatternRef>| asked.as_ref().is_some_and(|asked| asked.pattern.matches(name));
         self.patterns.iter().position(matches).map(|slot| slot as u32)
     }

@@ -15,7 +15,7 @@ use serde_json::json;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpStream;
 
-use super::{Hall, JoinError};
+use super::{JoinError, SharedState};
 use crate::data_channel::{AnswerError, SDP};
 
 /// Maximum number of connections served at the same time; further connections wait to be accepted.
@@ -34,7 +34,7 @@ type Answer = Response<Full<Bytes>>;
 /// Error response: status, code and what to do, as in the server (docs/protocol.md, "Errors").
 struct Problem(StatusCode, &'static str, String);
 
-pub async fn serve(hall: Rc<Hall>, stream: TcpStream) {
+pub async fn serve(hall: Rc<SharedState>, stream: TcpStream) {
     let Ok(local) = stream.local_addr() else { return };
     let service = service_fn(|request| {
         let hall = hall.clone();
@@ -48,7 +48,7 @@ pub async fn serve(hall: Rc<Hall>, stream: TcpStream) {
     let _ = tokio::time::timeout(CONNECTION_MAX, connection).await;
 }
 
-async fn answer(hall: &Rc<Hall>, request: Request<Incoming>, local: IpAddr) -> Answer {
+async fn answer(hall: &Rc<SharedState>, request: Request<Incoming>, local: IpAddr) -> Answer {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let origin =
         origin.filter(|origin| hall.config.origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()));
@@ -64,7 +64,7 @@ async fn answer(hall: &Rc<Hall>, request: Request<Incoming>, local: IpAddr) -> A
 }
 
 async fn route(
-    hall: &Rc<Hall>,
+    hall: &Rc<SharedState>,
     request: Request<Incoming>,
     local: IpAddr,
     is_allowed: bool,
@@ -102,7 +102,7 @@ async fn route(
     }
 }
 
-fn authorize(hall: &Hall, headers: &HeaderMap) -> Result<(), Problem> {
+fn authorize(hall: &SharedState, headers: &HeaderMap) -> Result<(), Problem> {
     let Some(secret) = &hall.config.secret else { return Ok(()) };
     let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let shown = shown.strip_prefix(b"Bearer ").unwrap_or_default();
@@ -115,7 +115,7 @@ fn authorize(hall: &Hall, headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-async fn connect(hall: &Rc<Hall>, request: Request<Incoming>, local: IpAddr) -> Result<Answer, Problem> {
+async fn connect(hall: &Rc<SharedState>, request: Request<Incoming>, local: IpAddr) -> Result<Answer, Problem> {
     let bad = |detail: String| Problem(StatusCode::BAD_REQUEST, "bad_request", detail);
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(SDP) {

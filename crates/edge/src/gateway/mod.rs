@@ -55,11 +55,11 @@ pub struct Config {
 /// Gateway with a bound listener.
 pub struct Gateway {
     listener: TcpListener,
-    hall: Rc<Hall>,
+    hall: Rc<SharedState>,
 }
 
 /// State shared by all tasks.
-struct Hall {
+struct SharedState {
     config: Config,
     forwarder: RefCell<Forwarder>,
     /// Wakes the task of a peer when messages are queued for it.
@@ -84,7 +84,7 @@ impl Gateway {
     pub async fn bind(config: Config) -> io::Result<Self> {
         let listener = TcpListener::bind(config.listen).await?;
         let forwarder = RefCell::new(Forwarder::new(config.forward.clone()));
-        let hall = Hall { config, forwarder, wakes: RefCell::default(), begun: Notify::new() };
+        let hall = SharedState { config, forwarder, wakes: RefCell::default(), begun: Notify::new() };
         Ok(Self { listener, hall: Rc::new(hall) })
     }
 
@@ -119,7 +119,7 @@ impl Gateway {
     }
 }
 
-impl Hall {
+impl SharedState {
     /// Adds a peer and returns the answer to its offer. `local` is the address at which the request arrived.
     async fn join(self: &Rc<Self>, ticket: PeerOptions, offer: &str, local: IpAddr) -> Result<String, JoinError> {
         let id = self.forwarder.borrow_mut().join(ticket)?;

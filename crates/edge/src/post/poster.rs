@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::PostError;
 use crate::backoff::{Backoff, Lost};
 use crate::chance::Chance;
-use crate::tls::hopeless;
+use crate::tls::permanent_reason;
 use crate::wire::{Problem, Server, body, cause};
 
 const RETRY_BASE: Duration = Duration::from_millis(100);
@@ -96,7 +96,7 @@ async fn attempt(request: reqwest::RequestBuilder, server: &Server) -> Result<Ve
     let response = request.send().await.map_err(|error| match error.is_builder() {
         // An invalid address or header is a permanent error.
         true => Failure::Refused(Problem { code: "bad_request".into(), detail: cause(&error), retry: false }),
-        false => match hopeless(&error, server) {
+        false => match permanent_reason(&error, server) {
             Some(detail) => Failure::Refused(Problem { code: "tls".into(), detail, retry: false }),
             None => Failure::Again(cause(&error)),
         },

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::lines::{Events, Lines};
 use super::{EMPTY_PAUSE, End, Gap, Message, Reader, SILENCE_MAX, SubscriptionError, Transport, parse};
-use crate::tls::hopeless;
+use crate::tls::permanent_reason;
 use crate::wire::{Problem, Server, body, cause, query_value};
 
 /// Time for which a long poll is held.
@@ -186,7 +186,7 @@ pub(super) async fn ok(
     response: reqwest::Result<reqwest::Response>,
     server: &Server,
 ) -> Result<reqwest::Response, End> {
-    let response = response.map_err(|error| match hopeless(&error, server) {
+    let response = response.map_err(|error| match permanent_reason(&error, server) {
         Some(why) => End::Fatal(SubscriptionError::Options(why)),
         None => End::Lost(cause(&error)),
     })?;

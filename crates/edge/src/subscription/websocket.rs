@@ -174,7 +174,7 @@ fn refusal(error: Error, server: &Server) -> End {
             let body = response.body().as_deref().unwrap_or_default();
             Problem::of(response.status().as_u16(), body).into()
         }
-        error => match tls::hopeless(&error, server) {
+        error => match tls::permanent_reason(&error, server) {
             Some(why) => End::Fatal(SubscriptionError::Options(why)),
             None => End::Lost(cause(&error)),
         },

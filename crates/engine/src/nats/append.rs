@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::{
     Nats,
-    link::{Trouble, api_answer, code},
+    link::{RequestError, api_answer, code},
     read::{Log, Stored},
     subject,
     wire::{self, Batch, End, HEAD_BYTES, PUBLICATION_BYTES},
@@ -199,7 +199,7 @@ impl Nats {
                     back_off(attempt).await;
                 }
                 Err(trouble) => {
-                    if matches!(trouble, Trouble::NoResponders) {
+                    if matches!(trouble, RequestError::NoResponders) {
                         log.stream.forget();
                     }
                     return Err(trouble.into());

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     Nats,
-    link::{Trouble, api_answer, code},
+    link::{RequestError, api_answer, code},
     streams::Info,
 };
 use crate::remote::{BrokerError, Lease};
@@ -28,7 +28,7 @@ impl Nats {
         }
         let asked = Instant::now();
         let sequence = match self.publish_lease().await {
-            Err(Trouble::NoResponders) => {
+            Err(RequestError::NoResponders) => {
                 self.make_lease_stream(lease).await?;
                 self.publish_lease().await?
             }
@@ -43,12 +43,12 @@ impl Nats {
         Ok(Lease { now_ms: self.clock.now_ms().saturating_sub(asked.elapsed().as_millis() as u64 / 2), nodes })
     }
 
-    async fn publish_lease(&self) -> Result<u64, Trouble> {
+    async fn publish_lease(&self) -> Result<u64, RequestError> {
         let answer = self.link.request(self.lease_subject(&self.node), None, Bytes::new()).await?;
         Ok(api_answer::<Ack>(&answer.payload)?.seq)
     }
 
-    async fn make_lease_stream(&self, lease: Duration) -> Result<(), Trouble> {
+    async fn make_lease_stream(&self, lease: Duration) -> Result<(), RequestError> {
         let name = self.lease_stream();
         let config = json!({
             "name": name,
@@ -68,16 +68,16 @@ impl Nats {
     }
 
     /// Returns the server's time at which it stored a message.
-    async fn stored_ms(&self, sequence: u64) -> Result<u64, Trouble> {
+    async fn stored_ms(&self, sequence: u64) -> Result<u64, RequestError> {
         let subject = format!("$JS.API.DIRECT.GET.{}", self.lease_stream());
         let message = self.link.request(subject, None, json!({ "seq": sequence }).to_string().into()).await?;
         let stamp = message.headers.as_ref().and_then(|headers| headers.get("Nats-Time-Stamp"));
         let at = stamp.and_then(|stamp| humantime::parse_rfc3339(stamp.as_str()).ok());
         let since_1970 = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        since_1970.map(|since| since.as_millis() as u64).ok_or(Trouble::Lost("NATS does not tell the time"))
+        since_1970.map(|since| since.as_millis() as u64).ok_or(RequestError::Lost("NATS does not tell the time"))
     }
 
-    async fn living(&self) -> Result<Vec<String>, Trouble> {
+    async fn living(&self) -> Result<Vec<String>, RequestError> {
         let ask = json!({ "subjects_filter": ">" });
         let info: Info = self.link.api(format!("$JS.API.STREAM.INFO.{}", self.lease_stream()), &ask).await?;
         let start = self.lease_subject("");

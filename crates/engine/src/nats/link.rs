@@ -44,7 +44,7 @@ pub struct State {
 
 /// Reason why a request failed.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum RequestError {
     /// No server listens on the subject: the request was not executed.
     NoResponders,
     /// The server refused the request: it was not executed.
@@ -167,7 +167,7 @@ impl Link {
         subject: String,
         headers: Option<HeaderMap>,
         payload: Bytes,
-    ) -> Result<Message, Trouble> {
+    ) -> Result<Message, RequestError> {
         let client = self.client()?;
         let during = self.state();
         let mut state = self.state.subscribe();
@@ -178,71 +178,71 @@ impl Link {
         tokio::select! {
             biased;
             answer = client.send_request(subject, request) => answer.map_err(|error| match error.kind() {
-                RequestErrorKind::NoResponders => Trouble::NoResponders,
-                RequestErrorKind::MaxPayloadExceeded => Trouble::Api(ApiError {
+                RequestErrorKind::NoResponders => RequestError::NoResponders,
+                RequestErrorKind::MaxPayloadExceeded => RequestError::Api(ApiError {
                     err_code: 0,
                     description: "larger than the server takes (max_payload)".into(),
                 }),
-                RequestErrorKind::TimedOut => Trouble::Lost("NATS does not answer in time"),
-                _ => Trouble::Lost("the connection to NATS is closed"),
+                RequestErrorKind::TimedOut => RequestError::Lost("NATS does not answer in time"),
+                _ => RequestError::Lost("the connection to NATS is closed"),
             }),
-            _ = state.wait_for(|state| *state != during) => Err(Trouble::Lost("the connection to NATS was lost")),
+            _ = state.wait_for(|state| *state != during) => Err(RequestError::Lost("the connection to NATS was lost")),
         }
     }
 
     /// Calls the server's API, for example `$JS.API.STREAM.INFO.name`.
-    pub async fn api<T: DeserializeOwned>(&self, subject: String, body: &Value) -> Result<T, Trouble> {
+    pub async fn api<T: DeserializeOwned>(&self, subject: String, body: &Value) -> Result<T, RequestError> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let message = self.request(subject, None, body.into()).await?;
         api_answer(&message.payload)
     }
 
-    pub async fn publish(&self, subject: String, payload: Bytes) -> Result<(), Trouble> {
+    pub async fn publish(&self, subject: String, payload: Bytes) -> Result<(), RequestError> {
         let sent = self.client()?.publish(subject, payload).await;
-        sent.map_err(|_| Trouble::Lost("the connection to NATS is closed"))
+        sent.map_err(|_| RequestError::Lost("the connection to NATS is closed"))
     }
 
     /// Subscribes to a subject. [`Link::confirm`] then waits until the server has processed the subscription.
-    pub async fn subscribe(&self, subject: String) -> Result<Subscriber, Trouble> {
+    pub async fn subscribe(&self, subject: String) -> Result<Subscriber, RequestError> {
         let subscribed = self.client()?.subscribe(subject).await;
-        subscribed.map_err(|_| Trouble::Lost("the connection to NATS is closed"))
+        subscribed.map_err(|_| RequestError::Lost("the connection to NATS is closed"))
     }
 
     /// Waits until the server has processed everything sent before. It sends a request to a subject without listeners,
     /// which the server itself answers.
-    pub async fn confirm(&self, prefix: &str) -> Result<(), Trouble> {
+    pub async fn confirm(&self, prefix: &str) -> Result<(), RequestError> {
         match self.request(format!("{prefix}.nobody"), None, Bytes::new()).await {
-            Ok(_) | Err(Trouble::NoResponders) => Ok(()),
+            Ok(_) | Err(RequestError::NoResponders) => Ok(()),
             Err(trouble) => Err(trouble),
         }
     }
 
-    fn client(&self) -> Result<&Client, Trouble> {
+    fn client(&self) -> Result<&Client, RequestError> {
         let client = self.client.get().filter(|_| self.state().is_up);
-        client.ok_or(Trouble::Lost("there is no connection to NATS"))
+        client.ok_or(RequestError::Lost("there is no connection to NATS"))
     }
 }
 
-pub fn api_answer<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Trouble> {
+pub fn api_answer<T: DeserializeOwned>(payload: &[u8]) -> Result<T, RequestError> {
     match serde_json::from_slice(payload) {
         Ok(ApiAnswer::Good(answer)) => Ok(answer),
-        Ok(ApiAnswer::Error { error }) => Err(Trouble::Api(error)),
-        Err(_) => Err(Trouble::Lost("an answer of NATS is not understood")),
+        Ok(ApiAnswer::Error { error }) => Err(RequestError::Api(error)),
+        Err(_) => Err(RequestError::Lost("an answer of NATS is not understood")),
     }
 }
 
-impl Trouble {
+impl RequestError {
     pub fn is_api(&self, code: u64) -> bool {
-        matches!(self, Trouble::Api(error) if error.err_code == code)
+        matches!(self, RequestError::Api(error) if error.err_code == code)
     }
 }
 
-impl From<Trouble> for BrokerError {
-    fn from(trouble: Trouble) -> Self {
+impl From<RequestError> for BrokerError {
+    fn from(trouble: RequestError) -> Self {
         match trouble {
-            Trouble::NoResponders => BrokerError::Unavailable("JetStream does not answer".into()),
-            Trouble::Lost(why) => BrokerError::Unavailable(why.into()),
-            Trouble::Api(ApiError { err_code, description }) => match err_code {
+            RequestError::NoResponders => BrokerError::Unavailable("JetStream does not answer".into()),
+            RequestError::Lost(why) => BrokerError::Unavailable(why.into()),
+            RequestError::Api(ApiError { err_code, description }) => match err_code {
                 code::NOT_ENABLED | code::NOT_ENABLED_FOR_ACCOUNT => not_enabled(),
                 code::STORE_FAILED | code::NO_STORAGE | code::NO_MEMORY | code::NO_RESOURCES => {
                     let detail = format!(

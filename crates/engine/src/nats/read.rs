@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     Nats,
-    link::{Trouble, code},
+    link::{RequestError, code},
     streams::{Known, Stream},
     subject,
     wire::{Batch, End},
@@ -96,26 +96,26 @@ impl<'a> Log<'a> {
         }
     }
 
-    async fn ask_any(&self, query: Value) -> Result<Option<(u64, Bytes)>, Trouble> {
+    async fn ask_any(&self, query: Value) -> Result<Option<(u64, Bytes)>, RequestError> {
         let subject = format!("$JS.API.DIRECT.GET.{}", self.stream.name);
         let message = self.nats.link.request(subject, None, query.to_string().into()).await?;
         match message.status {
             None => {}
             Some(StatusCode::NOT_FOUND) => return Ok(None),
-            Some(_) => return Err(Trouble::Lost("NATS cannot read a stream")),
+            Some(_) => return Err(RequestError::Lost("NATS cannot read a stream")),
         }
         let sequence = message.headers.as_ref().and_then(|headers| headers.get("Nats-Sequence"));
         let sequence = sequence.and_then(|sequence| sequence.as_str().parse().ok());
-        let sequence = sequence.ok_or(Trouble::Lost("an answer of NATS is not understood"))?;
+        let sequence = sequence.ok_or(RequestError::Lost("an answer of NATS is not understood"))?;
         Ok(Some((sequence, message.payload)))
     }
 
-    async fn ask_leader(&self, query: Value) -> Result<Option<(u64, Bytes)>, Trouble> {
+    async fn ask_leader(&self, query: Value) -> Result<Option<(u64, Bytes)>, RequestError> {
         let subject = format!("$JS.API.STREAM.MSG.GET.{}", self.stream.name);
         match self.nats.link.api::<RawAnswer>(subject, &query).await {
             Ok(RawAnswer { message: RawMessage { seq, data } }) => match BASE64_STANDARD.decode(data) {
                 Ok(data) => Ok(Some((seq, data.into()))),
-                Err(_) => Err(Trouble::Lost("an answer of NATS is not understood")),
+                Err(_) => Err(RequestError::Lost("an answer of NATS is not understood")),
             },
             Err(trouble) if trouble.is_api(code::MESSAGE_NOT_FOUND) => Ok(None),
             Err(trouble) => Err(trouble),

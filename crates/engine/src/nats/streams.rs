@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    link::{Link, Trouble, code, not_enabled},
+    link::{Link, RequestError, code, not_enabled},
     subject,
 };
 use crate::{Config, HistoryConfig, remote::BrokerError};
@@ -128,7 +128,9 @@ impl Streams {
             Err(trouble) if trouble.is_api(code::STREAM_NOT_FOUND) => self.create(link, stream).await?,
             // A server without JetStream may reach it through other servers. It is missing only if none of them
             // answers.
-            Err(Trouble::NoResponders) if server.is_some_and(|server| !server.jetstream) => return Err(not_enabled()),
+            Err(RequestError::NoResponders) if server.is_some_and(|server| !server.jetstream) => {
+                return Err(not_enabled());
+            }
             info => info?,
         };
         let Some(epoch) = self.epoch(stream, &info.config) else {
@@ -139,7 +141,7 @@ impl Streams {
         Ok(Known { epoch, is_replicated: info.config["num_replicas"].as_u64() > Some(1) })
     }
 
-    pub async fn info(&self, link: &Link, stream: &Stream, body: Value) -> Result<Info, Trouble> {
+    pub async fn info(&self, link: &Link, stream: &Stream, body: Value) -> Result<Info, RequestError> {
         link.api(format!("$JS.API.STREAM.INFO.{}", stream.name), &body).await
     }
 

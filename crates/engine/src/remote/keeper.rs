@@ -44,7 +44,7 @@ const ROUND: Duration = Duration::from_secs(20);
 ///      └─────── after `LINGER`: unsubscribed ──────────────  lingering
 /// ```
 #[derive(Default)]
-pub(super) struct Keeper {
+pub(super) struct SubscriptionManager {
     state: Mutex<State>,
     /// Notified when there is work to do.
     changed: Notify,
@@ -84,7 +84,7 @@ struct Todo {
     unsubscribe: Vec<Target>,
 }
 
-impl Keeper {
+impl SubscriptionManager {
     pub fn watch(&self, target: &Target, is_read: bool) {
         let mut state = self.lock();
         if is_read {

@@ -5,7 +5,7 @@
 //! ```text
 //!   append ─► Appends: one batch per channel in flight, the same token until it is answered ─► Broker ─► ...
 //!   page   ─► Mirror, if it covers that ─── else, once the channel is joined ────────────────► Broker
-//!   watch  ─► Keeper: subscribes, reads the top, joins; all again after a lost link ─────────► Broker
+//!   watch  ─► SubscriptionManager: subscribes, reads the top, joins; all again after a lost link ─────────► Broker
 //!   ... ─► Broker ─► Event ─► Mirror ─► Deliver
 //! ```
 
@@ -46,7 +46,7 @@ pub(crate) use past::Past;
 pub(crate) use tail::{TAIL_BYTES, decode_tail, encode_tail, take_text};
 
 use appends::Appends;
-use keeper::Keeper;
+use keeper::SubscriptionManager;
 use presence::Presence;
 
 /// Duration of a node's lease, and interval between its renewals.
@@ -105,7 +105,7 @@ struct Counts {
 struct Local<D: Deliver> {
     deliver: Arc<D>,
     mirror: Mirror<D>,
-    keeper: Keeper,
+    keeper: SubscriptionManager,
     presence: Presence,
     clock: Clock,
 }
@@ -130,7 +130,7 @@ impl<B: Broker, D: Deliver> Remote<B, D> {
         let local = Arc::new(Local {
             deliver: deliver.clone(),
             mirror: Mirror::new(config.clone(), deliver),
-            keeper: Keeper::default(),
+            keeper: SubscriptionManager::default(),
             presence: Presence::default(),
             clock: Clock::new(clock),
         });

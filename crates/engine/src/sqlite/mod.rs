@@ -2,14 +2,14 @@
 //! process.
 //!
 //! One thread writes, in batches that form while the previous batch is being committed ([`writer`]). The newest part
-//! of each log is also in memory ([`tails`]). Reader threads read older history from the file ([`reader`]).
+//! of each log is also in memory ([`recent`]). Reader threads read older history from the file ([`reader`]).
 //! Publications are delivered and answered after their commit, so no position is used twice. Source:
 //! <https://www.sqlite.org/wal.html>.
 
 mod file;
 mod queue;
 mod reader;
-mod tails;
+mod recent;
 mod writer;
 
 use std::{
@@ -35,7 +35,7 @@ use self::{
     file::File,
     queue::{Queue, Submitted},
     reader::{Ask, Readers},
-    tails::{Found, Tails},
+    recent::{Found, RecentHistory},
     writer::Writer,
 };
 use crate::{Answer, Config, Deliver, Engine, Newest, OpenError};
@@ -57,7 +57,7 @@ struct Shared<D: Deliver> {
     /// Epoch of channels that do not exist yet. It changes whenever channels are evicted.
     epoch: AtomicU32,
     queue: Queue,
-    tails: Tails<D>,
+    tails: RecentHistory<D>,
     /// Bytes of payloads and keys in the file.
     bytes: AtomicUsize,
     is_up: AtomicBool,
@@ -85,7 +85,7 @@ impl<D: Deliver> SqliteEngine<D> {
     ) -> Result<Self, OpenError> {
         let file = File::open(path, &config)?;
         let readers = Readers::start(&file.path)?;
-        let tails = Tails::new(&config, deliver.clone());
+        let tails = RecentHistory::new(&config, deliver.clone());
         for (name, log) in &file.logs {
             tails.open(name, Position { epoch: log.epoch, offset: log.top }, log.bounds);
         }

@@ -18,7 +18,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::oneshot;
 
 use super::file::{File, describe};
-use crate::{Answer, Newest, OpenError, Seldom, remote::Past};
+use crate::{Answer, LogRateLimit, Newest, OpenError, remote::Past};
 
 const THREADS: usize = 2;
 /// Maximum number of queued reads. Beyond it, reads are refused.
@@ -73,7 +73,7 @@ impl Readers {
             match answered.await {
                 Ok(Ok(read)) => Ok(read),
                 Ok(Err(error)) => {
-                    static SAID: Seldom = Seldom::new();
+                    static SAID: LogRateLimit = LogRateLimit::new();
                     if SAID.is_due() {
                         tracing::error!(%error, "cannot read history from the file");
                     }

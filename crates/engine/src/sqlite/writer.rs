@@ -151,7 +151,7 @@ impl<D: Deliver> Writer<D> {
             false => writer.file.db.execute("UPDATE store SET is_clean = 0", []),
         });
         self.forget_in_memory();
-        self.heed(done.err());
+        self.report_writability(done.err());
     }
 
     fn is_durable(&self, batch: &[Submitted]) -> bool {
@@ -169,7 +169,7 @@ impl<D: Deliver> Writer<D> {
         let outcomes = match written {
             Ok(outcomes) => outcomes,
             Err(error) => {
-                self.heed(Some(error));
+                self.report_writability(Some(error));
                 for Submitted { answer, .. } in batch {
                     let detail = "the publication cannot be written to the disk now; try again";
                     let _ = answer.send(Err(Error::new(Code::Unavailable, detail)));
@@ -177,7 +177,7 @@ impl<D: Deliver> Writer<D> {
                 return;
             }
         };
-        self.heed(None);
+        self.report_writability(None);
         for (Submitted { channel, .. }, outcome) in batch.iter().zip(&outcomes) {
             if let Outcome::New(epoch, publication, bounds) = outcome {
                 self.shared.tails.hear(channel, *epoch, publication, *bounds, now_ms);
@@ -434,7 +434,7 @@ impl<D: Deliver> Writer<D> {
                 self.shared.tails.close(name);
             }
         }
-        self.heed(done.err());
+        self.report_writability(done.err());
     }
 
     /// Returns the channels to shrink, with their target sizes. The holders with most bytes are reduced to one common
@@ -505,7 +505,7 @@ impl<D: Deliver> Writer<D> {
         });
         self.forget_in_memory();
         let done = forgotten.and_then(|_| give_back(&self.file.db));
-        self.heed(done.err());
+        self.report_writability(done.err());
     }
 
     fn forget_in_memory(&mut self) {
@@ -516,7 +516,7 @@ impl<D: Deliver> Writer<D> {
     }
 
     /// Logs once when the file stops being writable, and once when it is writable again.
-    fn heed(&self, error: Option<rusqlite::Error>) {
+    fn report_writability(&self, error: Option<rusqlite::Error>) {
         let was_up = self.shared.is_up.swap(error.is_none(), Release);
         let path = self.file.path.display();
         match error {
@@ -537,7 +537,7 @@ impl<D: Deliver> Writer<D> {
             .pragma_update(None, "synchronous", "full")
             .and_then(|()| db.execute("UPDATE store SET is_clean = 1", []))
             .and_then(|_| db.pragma_update_and_check(None, "wal_checkpoint", "truncate", |_| Ok(())));
-        self.heed(closed.err());
+        self.report_writability(closed.err());
         self.logs.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! Several nodes on one real engine, and what may go wrong between them and Redis; `nats.rs` has what may with NATS.
+//! Several nodes on one real engine, and faults between the nodes and Redis. `nats.rs` covers the faults with NATS.
 
 use std::{
     io::{Read, Write},
@@ -36,19 +36,21 @@ fn own_redis() -> Option<(Server, String)> {
 }
 
 impl World {
-    /// Offsets in the order in which they were delivered.
+    /// Returns the delivered offsets in order of delivery.
     pub fn offsets(&self, name: &str, count: usize) -> Vec<u64> {
         self.delivered(name, count).iter().map(|(_, offset)| *offset).collect()
     }
 
-    /// What a reader who was at the beginning has or can get: delivered, or told to fetch.
+    /// Returns whether a reader from the beginning has received the offset or can fetch it: it was delivered, or the
+    /// node was notified of it.
     pub fn has_heard_of(&self, name: &str, offset: u64) -> bool {
         let moved = self.delivered.moved.lock().unwrap();
         moved.iter().any(|(channel, _, top)| channel == name && top.offset >= offset)
             || self.delivered.of(name).last().is_some_and(|(_, last)| *last >= offset)
     }
 
-    /// The same in the epoch of that position: after a restart offsets are given out a second time.
+    /// Like [`Self::has_heard_of`], but in the epoch of the position: after a restart, offsets are assigned a second
+    /// time.
     fn has_heard_in_epoch(&self, name: &str, at: Position) -> bool {
         let is_reached = |epoch, offset| epoch == at.epoch && offset >= at.offset;
         let moved = self.delivered.moved.lock().unwrap();
@@ -69,8 +71,8 @@ fn publications_cross_nodes_in_order() {
             }
         });
         for (i, node) in nodes.iter().enumerate() {
-            // A publication that is late because the machine stood still may be taken for lost: its readers are told, or see a hole, and it is
-            // not delivered.
+            // A publication that is late because the machine stalled may count as lost. Then its readers are notified
+            // or see a gap, and it is not delivered.
             let has_heard_all =
                 || node.delivered.of("a").len() == 600 || node.counted("repairs") > 0 && node.has_heard_of("a", 600);
             assert!(until(SOON, has_heard_all), "{url}: node {i} has heard {:?}", node.delivered.of("a").len());
@@ -113,7 +115,8 @@ fn what_a_cut_connection_missed_is_told() {
         let top = writes.append("p/x", text("x")).offset;
         assert!(until(SOON, || reads.has_heard_of("p/x", top)));
         ask(server.port, &["CLIENT", "KILL", "TYPE", "pubsub"]);
-        // Whether these come before or after the connection is back is up to chance: nothing may be missed either way.
+        // These may be published before or after the connection is restored. No publication may be missed in either
+        // case.
         writes.publish("a");
         let top = writes.append("p/x", text("x")).offset;
         writes.publish(&format!("p/new/{round}"));
@@ -130,7 +133,7 @@ fn a_pause_delays_and_loses_nothing() {
     stands_still(&server, &url, Duration::from_secs(2));
 }
 
-/// The server stands still for so long.
+/// Checks the nodes while the server is stopped for `pause`.
 pub fn stands_still(server: &Server, url: &str, pause: Duration) {
     let [reads, writes]: [World; 2] = nodes(url, &config());
     reads.watch("a");
@@ -166,7 +169,7 @@ fn publications_fail_in_time_while_there_is_no_engine_and_reads_go_on() {
     assert_eq!((error.code, error.code.may_retry()), (Code::Unavailable, true));
     assert!((400..2000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
     assert_eq!(node.read("a", Since::Position(first)), (None, vec![2]), "reads go on");
-    // It comes back without its data: another epoch, and the readers are told.
+    // The server restarts without its data: the epoch changes, and the readers are notified.
     let _server = redis_on(port, "");
     assert!(until(SOON, || node.engine.is_up()));
     let moved = || node.delivered.moved.lock().unwrap().iter().any(|(_, _, top)| top.epoch != first.epoch);
@@ -190,8 +193,8 @@ fn an_emptied_engine_begins_anew_at_once() {
     assert_eq!(node.delivered("a", 2), [(first.epoch, 1), (again.epoch, 1)]);
 }
 
-/// After a restart with what was saved some time ago, offsets that were given out already are given out again: never in the same epoch. Who has
-/// read no more than what is left goes on with it; who has read more is told that this is gone, and gets nothing once more.
+/// After a restart with an older snapshot, offsets are assigned again, but never in the same epoch. A reader that has
+/// read no more than the snapshot holds resumes. A reader that has read more receives a gap, and no publication twice.
 #[test]
 fn a_restart_with_old_data_is_another_epoch() {
     if !has("redis-server") {
@@ -215,7 +218,7 @@ fn a_restart_with_old_data_is_another_epoch() {
     assert_eq!(node.read("a", Since::Position(kept)), (None, vec![2]));
     let left = Position { offset: 1, ..again };
     assert_eq!(node.read("a", Since::Position(lost)), (Some((lost, left)), vec![2]));
-    // Once more, and even the oldest epoch is known.
+    // After another restart, even the oldest epoch is still known.
     ask(port, &["SAVE"]);
     let port = server.end();
     let _server = redis_on(port, &more);
@@ -248,7 +251,7 @@ fn presence_counts_nodes_that_live() {
         assert!(until(SOON, || count(&one) == 21), "{}", count(&one));
         three.engine.close();
         assert_eq!(count(&two), 14);
-        // Without a word: it does not answer, and is waited for only as long as its lease lasts.
+        // The node disappears without notice. It does not answer, and others wait for it only until its lease expires.
         drop(one);
         let begin = Instant::now();
         assert_eq!(count(&two), 7);
@@ -261,10 +264,10 @@ fn presence_counts_nodes_that_live() {
     }
 }
 
-/// Forwards to a server, and cuts connections after a request has passed and before its answer does.
+/// A proxy to a server. It cuts connections after a request has passed and before its answer passes.
 pub struct Cutter {
     pub port: u16,
-    /// So many answers to come are cut off.
+    /// Number of coming answers to cut.
     pub cuts: Arc<AtomicUsize>,
     end: Arc<AtomicBool>,
 }
@@ -334,7 +337,7 @@ fn an_answer_that_is_lost_publishes_nothing_twice() {
     assert_eq!(straight.offsets("a", 50), (1..=50).collect::<Vec<_>>());
 }
 
-/// Redis ends connections that do not take what is published.
+/// Redis closes connections that do not read the published messages.
 #[test]
 fn a_node_that_is_too_slow_is_cut_off_and_catches_up() {
     let Some((server, url)) = own_redis() else { return };

@@ -1,4 +1,4 @@
-//! What every engine must keep. Each case runs on every engine, unless it says why not.
+//! The contract of every engine. Each case runs on every engine, unless the case gives a reason.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -13,7 +13,8 @@ use crate::{
     worlds::{LIMIT, channel, on_engines_that_bound_all, on_engines_with_a_given_clock, on_every_engine, text, wait},
 };
 
-/// An engine's own clock is known as well as its quickest answer tells it: after a slow first one it may be set back by half of that.
+/// Margin for the engine's own clock. Its estimate is as good as the engine's fastest answer: after a slow first answer
+/// the clock may be set back by half of that time.
 const SURELY: Duration = Duration::from_millis(200);
 
 #[test]
@@ -89,7 +90,7 @@ fn what_is_too_old_is_forgotten_and_positions_go_on() {
     });
 }
 
-/// The past of all channels together is bounded to what is here a few times 10,000 bytes.
+/// The total history of all channels is limited to a small multiple of 10,000 bytes.
 #[test]
 fn the_longest_silent_are_forgotten_first() {
     on_engines_that_bound_all(Config { history_bytes_max: 50_000, ..Config::default() }, |world| {
@@ -203,7 +204,7 @@ fn channels_are_found_and_bounded() {
         found.sort();
         assert_eq!(found, [channel("cars/1/telemetry"), channel("cars/2/telemetry")]);
         assert_eq!(wait(world.engine.channels(&pattern, 1)).unwrap().len(), 1);
-        // Where many nodes share an engine, each looks from time to time how many channels there are.
+        // Where several nodes share an engine, each node counts the channels only from time to time.
         let is_refused = |i: usize| match wait(world.engine.append(&channel(&format!("more/{i}")), text("x"))) {
             Ok(_) => false,
             Err(error) => error.code == Code::TooMany || panic!("{error}"),
@@ -274,7 +275,8 @@ fn payloads_of_any_kind_come_back_as_they_were() {
         for ((publication, new), position) in read.iter().zip(&all).zip(&positions) {
             assert_eq!((&publication.key, publication.kind, publication.data()), (&new.key, new.kind, &new.data[..]));
             assert_eq!(publication.offset, position.offset);
-            // The times of a log never go back, even where the engine's clock does: then it is the time of the one before.
+            // The times of a log never decrease. If the engine's clock goes back, the time of the previous publication
+            // is used.
             let came_ms = publication.expires_ms.zip(new.ttl_ms).map(|(expires, ttl)| expires - ttl);
             assert_eq!(publication.expires_ms.is_some(), new.ttl_ms.is_some());
             let before_ms = publication.offset.checked_sub(2).map_or(0, |i| read[i as usize].time_ms);

@@ -1,4 +1,4 @@
-//! Several nodes on one real NATS, and what may go wrong between them.
+//! Several nodes on one real NATS server, and faults between them.
 
 use std::{
     io::{Read, Write},
@@ -16,7 +16,7 @@ use crate::{
     worlds::{Delivered, World, channel, text, wait},
 };
 
-/// With a folder that outlives the server.
+/// Starts NATS with a folder that outlives the server.
 fn own_nats() -> Option<(Server, String, tempfile::TempDir)> {
     let dir = has("nats-server").then(|| tempfile::tempdir().unwrap())?;
     let server = nats_on(free_port(), &dir.path().display().to_string());
@@ -24,7 +24,7 @@ fn own_nats() -> Option<(Server, String, tempfile::TempDir)> {
     Some((server, url, dir))
 }
 
-/// Says something to a NATS, and waits until it has done it.
+/// Sends a request to NATS and waits for its answer.
 fn tell(port: u16, subject: &str, body: &str) {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
@@ -120,7 +120,7 @@ fn an_answer_that_is_lost_publishes_nothing_twice() {
     assert_eq!(straight.offsets("a", 50), (1..=50).collect::<Vec<_>>());
 }
 
-/// History is deeper than what nodes remember, and other channels lie between.
+/// The history is longer than the nodes' memory, and publications of other channels lie in between.
 #[test]
 fn any_position_and_time_is_found_among_other_channels() {
     let Some((_server, url, _dir)) = own_nats() else { return };
@@ -130,7 +130,7 @@ fn any_position_and_time_is_found_among_other_channels() {
     let first = writes.append("a", text("0"));
     for i in 1..60 {
         (0..i % 4).for_each(|_| writes.publish("b"));
-        // Batches of several, too.
+        // Also in batches of several.
         let answers: Vec<_> = (0..i % 3).map(|_| writes.engine.append(&channel("a"), text("x"))).collect();
         answers.into_iter().for_each(|answer| _ = wait(answer).unwrap());
         writes.publish("small/x");

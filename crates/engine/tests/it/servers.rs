@@ -1,4 +1,5 @@
-//! Real servers for the tests: each on a free port, in a folder of its own, started once per test binary; they end with it, however it ends.
+//! Real servers for the tests: each on a free port, in its own folder, started once per test binary. They stop with the
+//! test binary, however it ends.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -11,10 +12,11 @@ use std::{
 
 pub use crate::ports::free_port;
 
-/// A server process. A shell holds it, and ends it and its folder once we have gone: statics are never dropped.
+/// A server process. A shell runs it, and removes it and its folder when this process has ended, because statics are
+/// never dropped.
 pub struct Server {
     pub port: u16,
-    /// Of the server itself.
+    /// Process id of the server itself.
     pub pid: u32,
     shell: Child,
     _stdin: Option<ChildStdin>,
@@ -57,7 +59,7 @@ impl Drop for Server {
     }
 }
 
-/// Waits for a condition.
+/// Waits until the condition holds. Returns false after `limit`.
 pub fn until(limit: Duration, condition: impl Fn() -> bool) -> bool {
     let end = Instant::now() + limit;
     while !condition() {
@@ -69,7 +71,7 @@ pub fn until(limit: Duration, condition: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Is this program here? Says loudly if not.
+/// Returns whether this program is installed. Prints `SKIPPED` if not.
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let has =
@@ -80,33 +82,33 @@ pub fn has(program: &str) -> bool {
     has
 }
 
-/// A Redis that keeps nothing on disk.
+/// Starts a Redis server without persistence.
 pub fn redis_on(port: u16, more: &str) -> Server {
     let command = format!("redis-server --port {port} --save '' --appendonly no {more}");
     Server::start(port, &command)
 }
 
-/// One Redis for everybody; `None` if there is none here.
+/// Returns the URL of the shared Redis server; `None` if Redis is not installed.
 pub fn redis() -> Option<String> {
     static REDIS: OnceLock<Option<Server>> = OnceLock::new();
     let server = REDIS.get_or_init(|| has("redis-server").then(|| redis_on(free_port(), "")));
     server.as_ref().map(|server| format!("redis://127.0.0.1:{}", server.port))
 }
 
-/// A NATS with JetStream, which keeps its streams in `dir` and takes the largest publications.
+/// Starts a NATS server with JetStream that keeps its streams in `dir` and accepts the largest publications.
 pub fn nats_on(port: u16, dir: &str) -> Server {
     let start = format!("exec nats-server -c \"$dir/conf\" -a 127.0.0.1 -p {port} -js -sd {dir}");
     Server::start(port, &format!("(echo 'max_payload: 2MB' >\"$dir/conf\"; {start})"))
 }
 
-/// One NATS for everybody; `None` if there is none here.
+/// Returns the URL of the shared NATS server; `None` if NATS is not installed.
 pub fn nats() -> Option<String> {
     static NATS: OnceLock<Option<Server>> = OnceLock::new();
     let server = NATS.get_or_init(|| has("nats-server").then(|| nats_on(free_port(), "\"$dir\"")));
     server.as_ref().map(|server| format!("nats://127.0.0.1:{}", server.port))
 }
 
-/// A cluster of three for everybody.
+/// Returns the URL of the shared Redis cluster of three nodes; `None` if Redis is not installed.
 pub fn redis_cluster() -> Option<String> {
     static CLUSTER: OnceLock<Option<Vec<Server>>> = OnceLock::new();
     let servers = CLUSTER.get_or_init(|| has("redis-server").then(start_cluster));
@@ -138,7 +140,7 @@ pub fn start_cluster() -> Vec<Server> {
     servers
 }
 
-/// A command to a Redis, and all of its answer that has come, as it stands on the wire.
+/// Sends a command to a Redis server and returns its complete answer, unparsed.
 pub fn ask(port: u16, command: &[&str]) -> String {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -146,7 +148,7 @@ pub fn ask(port: u16, command: &[&str]) -> String {
     for word in command {
         request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
     }
-    // What comes before the end of the connection is the whole answer.
+    // Everything before the end of the connection is the answer.
     request.push_str("*1\r\n$4\r\nQUIT\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();

@@ -1,4 +1,5 @@
-//! What the file promises beyond the contract: everything goes on after a restart, a `kill -9`, a power failure, a full disk.
+//! Promises of the file engine beyond the contract: recovery after a restart, a `kill -9`, a power failure and a full
+//! disk.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -22,16 +23,16 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::worlds::{LIMIT, channel, text, wait};
 
-/// What takes longer is broken, on any machine.
+/// Maximum time of any step, on any machine.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// An engine on a file, and what it has delivered.
+/// An engine on a file, and its deliveries.
 struct Opened {
     engine: SqliteEngine<Readers>,
     clock_ms: Arc<AtomicU64>,
 }
 
-/// Hands on what is delivered.
+/// Passes deliveries to a callback.
 struct Readers(Box<Hear>);
 
 type Hear = dyn Fn(Position, &str) + Send + Sync;
@@ -91,7 +92,7 @@ impl Opened {
         (page.gap.map(|gap| (gap.from, gap.to)), page.publications.iter().map(|p| p.offset).collect())
     }
 
-    /// Sweeps until it is as wanted.
+    /// Sweeps the engine until the condition holds.
     fn sweep_until(&self, is_done: impl Fn() -> bool) {
         let deadline = Instant::now() + BOUND;
         while !is_done() {
@@ -103,7 +104,7 @@ impl Opened {
 }
 
 fn folder() -> tempfile::TempDir {
-    // A file system on a disk: the system's own folder for temporary files may be memory.
+    // The folder must be on a disk: the system's temporary folder may be in memory.
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
@@ -147,7 +148,8 @@ fn everything_goes_on_after_a_restart() {
     opened.sweep_until(|| rows() == 0);
 }
 
-/// The file and the memory answer alike: the same questions, before a restart (from memory) and after it (from the file).
+/// The file and the memory give the same answers to the same requests: before a restart (from memory) and after it
+/// (from the file).
 #[test]
 fn pages_from_the_file_are_those_from_memory() {
     let folder = folder();
@@ -179,7 +181,7 @@ fn pages_from_the_file_are_those_from_memory() {
     let at = |offset| Since::Position(Position { offset, ..first });
     let elsewhere = Since::Position(Position { epoch: Epoch(first.epoch.0 ^ 1), offset: 7 });
     let mut asked = 0;
-    // As it is; with what has expired; with what is too old; with everything too old.
+    // With nothing expired; with some expired; with some too old; with all too old.
     for now_ms in [1_000_390, 1_002_000, 1_000_000 + hour + 55, 1_000_000 + 2 * hour] {
         opened.clock_ms.store(now_ms, SeqCst);
         memory_clock.store(now_ms, SeqCst);
@@ -222,12 +224,13 @@ fn histories_are_bounded_on_disk_and_the_file_does_not_grow_for_ever() {
             sql(&path, "SELECT max(held) FROM (SELECT count(*) AS held FROM publications GROUP BY channel)");
         assert!(rows <= 200, "{rows}");
     }
-    // Ten channels of at most 100,000 bytes, and the log of what is not in the main file yet: 4,000 pages and a batch.
+    // Ten channels with at most 100,000 bytes each, and the write-ahead log that is not in the main file yet: 4,000
+    // pages and a batch.
     assert!(sizes[11] <= sizes[3] + sizes[3] / 10, "{sizes:?}");
     assert!(sizes[11] < 25_000_000, "{sizes:?}");
     assert_eq!(opened.read("c/1", Since::Earliest).1.last(), Some(&12_000));
 
-    // All of it becomes too old, and the file small again.
+    // All publications become too old, and the file shrinks again.
     opened.clock_ms.fetch_add(60 * 60 * 1000, SeqCst);
     assert_eq!(opened.read("c/1", Since::Earliest), (None, vec![]));
     opened.sweep_until(|| sql::<i64>(&path, "SELECT count(*) FROM publications") == 0);
@@ -236,7 +239,7 @@ fn histories_are_bounded_on_disk_and_the_file_does_not_grow_for_ever() {
     assert_eq!(opened.publish("c/1", "x").offset, 12_001, "positions go on");
 }
 
-/// A smaller bound than last time: the rest goes in small steps, while publications go on.
+/// The limit is smaller than at the last start. The excess is removed in small steps, while publishing continues.
 #[test]
 fn channels_of_who_holds_most_make_room_and_no_position_is_used_twice() {
     let folder = folder();
@@ -248,13 +251,13 @@ fn channels_of_who_holds_most_make_room_and_no_position_is_used_twice() {
     };
     let first = append(&opened, 1, "flood/0").unwrap();
     assert_eq!((1..900).filter(|i| append(&opened, 1, &format!("flood/{i}")).is_ok()).count(), 799);
-    // The first has stored what is young: only who is below an equal share displaces that.
+    // The first holder's channels are young: only a holder below an equal share evicts them.
     let second = (0..900).take_while(|i| append(&opened, 2, &format!("second/{i}")).is_ok()).count();
     assert!((380..=450).contains(&second), "{second} channels");
     let channels = || sql::<usize>(&path, "SELECT count(*) FROM channels");
     assert!(channels() <= 900, "{}", channels());
     assert_eq!(opened.engine.size().0, channels());
-    // What is gone was left in another epoch than it begins in again.
+    // An evicted channel begins again in another epoch.
     let gone = (0..900).map(|i| format!("flood/{i}")).find(|name| opened.read(name, Since::Earliest).1.is_empty());
     let gone = gone.expect("some had to go");
     let (gap, left) = opened.read(&gone, Since::Position(Position { offset: 1, ..first }));
@@ -262,7 +265,7 @@ fn channels_of_who_holds_most_make_room_and_no_position_is_used_twice() {
     let again = append(&opened, 3, &gone).unwrap();
     assert_ne!(again.epoch, first.epoch);
     drop(opened);
-    // After a restart they are nobody's, and once they hold nothing they go for whoever comes.
+    // After a restart the channels have no holder. Once they are empty, they are evicted for any new channel.
     let opened = try_open(&path, config).unwrap();
     assert_eq!(opened.read(&gone, Since::Position(Position { offset: 0, ..again })), (None, vec![1]));
     let held = channels();
@@ -332,7 +335,8 @@ fn a_power_failure_renews_the_epoch_of_what_was_not_durable() {
     assert_eq!(opened.publish("safe/a", "4"), Position { offset: 4, ..restored }, "once");
 }
 
-/// The setting changes between two lives: what was written without waiting is never taken for durable.
+/// The durability setting changes between two starts. Publications that were written without waiting never count as
+/// durable.
 #[test]
 fn durability_counts_from_when_it_was_asked_for() {
     let folder = folder();
@@ -373,7 +377,7 @@ fn a_file_that_cannot_be_used_says_why() {
     says(path("newer.db"), "newer millrace");
 }
 
-/// A full disk refuses publications, and nothing else; nothing of what it has refused is ever seen.
+/// A full disk refuses publications, and nothing else. A refused publication never becomes visible.
 #[test]
 fn a_full_disk_refuses_publications_and_goes_on_reading() {
     let folder = folder();
@@ -389,7 +393,8 @@ fn a_full_disk_refuses_publications_and_goes_on_reading() {
     assert_eq!((gap, offsets), (None, (1..=accepted.len() as u64 + 1).collect()));
 }
 
-/// `MILLRACE_KILLS=1000 cargo test -p millrace-engine --test it kill` for more; `MILLRACE_KILL_SEED` repeats a run.
+/// `MILLRACE_KILLS=1000 cargo test -p millrace-engine --test it kill` runs more kills; `MILLRACE_KILL_SEED` repeats a
+/// run.
 #[test]
 fn kill_nine_loses_nothing_that_was_answered() {
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
@@ -404,7 +409,8 @@ fn kill_nine_loses_nothing_that_was_answered() {
         let context = format!("seed {seed}, kill {kill}");
         let mut child = Publisher::start(&path, "publish");
         child.until("open");
-        // From before the first publication is answered to long after it; a checkpoint comes about every 500 of them.
+        // From before the first publication is answered to long after it. A checkpoint happens about every 500
+        // publications.
         let lines = dice.next_u32() % 600;
         let pause = Duration::from_micros((dice.next_u32() % 2000).into());
         let mut said: Vec<String> = (0..lines).map(|_| child.line().expect("it goes on")).collect();
@@ -442,12 +448,12 @@ fn all_durable() -> Config {
     Config { history, history_bytes_max: 1 << 40, ..Config::default() }
 }
 
-/// How large a file may become on the disk that is full soon.
+/// Maximum size of a file on the simulated disk that fills up.
 const DISK_BYTES: u64 = 2 << 20;
 
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
-/// What anybody was told: each position stands for one publication.
+/// Everything that was answered or delivered: each position belongs to one publication.
 #[derive(Default)]
 struct Seen(std::collections::BTreeMap<u64, String>, Option<Epoch>);
 
@@ -458,8 +464,9 @@ impl Seen {
         assert_eq!(known, data, "{context}: {position} was used twice");
     }
 
-    /// All of it is in the file, which may have a few more: committed, but nobody was told before the end. They count from now on.
-    /// Looks at the newest alone: the others were looked at before, and are looked at in the end.
+    /// Checks that every answered publication is in the file. The file may hold a few more that were committed before
+    /// the end but not answered; they count from now on. Reads only the newest ones: the others were checked earlier,
+    /// and are checked again at the end.
     fn check(&mut self, opened: &Opened, newest: u64, context: &str) {
         let (mut since, mut found) = (Since::Earliest, 0);
         if let Some(before) = self.0.keys().last().and_then(|last| last.checked_sub(newest))
@@ -486,7 +493,7 @@ impl Seen {
     }
 }
 
-/// Another process with an engine, which says what it is told.
+/// Another process with an engine, which prints every answer and delivery.
 struct Publisher {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -494,7 +501,7 @@ struct Publisher {
 
 impl Publisher {
     fn start(path: &Path, what: &str) -> Self {
-        // A file that grows too large is an error for it, not the end.
+        // A file that exceeds the size limit causes an error and does not end the process.
         let mut command = match what {
             "full" => Command::new("sh"),
             _ => Command::new(std::env::current_exe().unwrap()),
@@ -515,7 +522,7 @@ impl Publisher {
         self.lines.next().map(|line| line.unwrap())
     }
 
-    /// All lines up to one that begins so.
+    /// Returns all lines up to and including the first that begins with `beginning`.
     fn until(&mut self, beginning: &str) -> Vec<String> {
         let mut said = Vec::new();
         while let Some(line) = self.line() {
@@ -528,12 +535,12 @@ impl Publisher {
         panic!("it ended without {beginning:?}: {said:#?}")
     }
 
-    /// `kill -9`; whole lines that were on their way.
+    /// Kills the process with `kill -9`. Returns the complete lines that were still unread.
     fn kill(mut self) -> Vec<String> {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         let mut rest: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
-        // Written in one piece: the last one may lack its end.
+        // The process may be killed within a line, so the last line may be incomplete.
         rest.retain(|line| line.ends_with(" end"));
         rest
     }
@@ -546,7 +553,7 @@ impl Drop for Publisher {
     }
 }
 
-/// Not a test: what [`Publisher`] runs.
+/// Not a test: the program that [`Publisher`] runs.
 #[test]
 #[ignore = "part of other tests"]
 fn in_another_process() {
@@ -559,14 +566,14 @@ fn in_another_process() {
     }
 }
 
-/// One line is one write: what was begun is whole or has no end.
+/// Prints one line with one write, so that a line is complete or lacks its end.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes()).unwrap();
     out.flush().unwrap();
 }
 
-/// Four threads, so that batches of all sizes form. Every publication is another one.
+/// Publishes on four threads, so that batches of all sizes form. All publications are different.
 fn publish_for_ever(path: &Path) {
     let unique = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let readers = Readers(Box::new(|position, data| say(&format!("delivered {position} {data} end"))));
@@ -590,10 +597,11 @@ fn publish_for_ever(path: &Path) {
     });
 }
 
-/// Files may grow to [`DISK_BYTES`]: publishes until that is too little, reads, then there is more.
+/// Files may grow to [`DISK_BYTES`]. Publishes until that limit is reached, reads, and publishes again after the limit
+/// is raised.
 fn fill_the_disk(path: &Path) {
     let opened = open_durable(path);
-    // More than is in memory, so that the file is read.
+    // More data than the memory holds, so that the file is read.
     let data = "x".repeat(10_000);
     let mut accepted = 0;
     let refused = loop {

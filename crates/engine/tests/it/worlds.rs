@@ -1,4 +1,4 @@
-//! Every engine in a world of its own, so that one case runs on all of them.
+//! Starts every engine in a world of its own, so that each case runs on all engines.
 
 use std::{
     collections::HashMap,
@@ -24,15 +24,16 @@ use crate::servers;
 
 pub const LIMIT: PageLimit = PageLimit { count: 1000, bytes: 1 << 20 };
 
-/// How an engine is brought up for a case. Adding one: a line in [`STARTS`].
+/// How a case starts an engine. To add an engine, add a line to [`STARTS`].
 struct Start {
-    /// Of [`ENGINES`].
+    /// Name of the engine, one of [`ENGINES`].
     engine: &'static str,
-    /// `{folder}` is an empty folder on a disk. `None` if it cannot run here, which has been said then.
+    /// Returns the URL; `{folder}` stands for an empty folder on a disk. `None` if the engine cannot run here, which
+    /// has been reported then.
     url: fn() -> Option<String>,
-    /// Whose time it goes by: the case's, or its own.
+    /// Clock that the engine uses: the clock of the case, or its own.
     clock: Clock,
-    /// The bound of all channels together forgets publications here; elsewhere it bounds the mirror.
+    /// True if the limit for all channels together evicts publications; otherwise it limits the mirror.
     bounds_all: bool,
 }
 
@@ -50,13 +51,13 @@ const STARTS: &[Start] = &[
     Start { engine: "nats", url: servers::nats, clock: Clock::Own, bounds_all: false },
 ];
 
-/// Remembers what was delivered, per channel.
+/// Records the deliveries of each channel.
 #[derive(Default)]
 pub struct Delivered {
     pub seen: Mutex<HashMap<String, Vec<(Epoch, u64)>>>,
-    /// What the engine said it has missed.
+    /// Jumps that the engine reported after it missed publications.
     pub moved: Mutex<Vec<(String, Position, Position)>>,
-    /// How long each delivery takes: a node that is too slow.
+    /// Time of each delivery in milliseconds, to simulate a slow node.
     pub delay_ms: AtomicU64,
 }
 
@@ -84,7 +85,7 @@ impl Deliver for Delivered {
 }
 
 impl Delivered {
-    /// What has come of a channel.
+    /// Returns the deliveries of a channel.
     pub fn of(&self, channel: &str) -> Vec<(Epoch, u64)> {
         self.seen.lock().unwrap().get(channel).cloned().unwrap_or_default()
     }
@@ -93,7 +94,7 @@ impl Delivered {
 pub struct World {
     pub engine: Arc<dyn Engine>,
     pub delivered: Arc<Delivered>,
-    /// `None` where time passes by itself.
+    /// Clock of the case; `None` if the engine uses its own clock.
     pub clock_ms: Option<Arc<AtomicU64>>,
 }
 
@@ -105,12 +106,14 @@ pub fn on_every_engine(config: Config, case: impl Fn(&World)) {
     run(STARTS.iter(), &config, case);
 }
 
-/// As [`on_every_engine`], where the case says what time it is. The others take theirs from a server, which no test can set.
+/// Like [`on_every_engine`], for engines whose clock the case controls. Other engines take the time from a server,
+/// which no test can set.
 pub fn on_engines_with_a_given_clock(config: Config, case: impl Fn(&World)) {
     run(STARTS.iter().filter(|start| start.clock == Clock::Given), &config, case);
 }
 
-/// As [`on_every_engine`], where this process holds the past of all channels. A server has a bound of its own.
+/// Like [`on_every_engine`], for engines that hold the history of all channels in this process. A server has its own
+/// limit.
 pub fn on_engines_that_bound_all(config: Config, case: impl Fn(&World)) {
     run(STARTS.iter().filter(|start| start.bounds_all), &config, case);
 }
@@ -128,7 +131,7 @@ fn run<'a>(starts: impl Iterator<Item = &'a Start>, config: &Config, case: impl 
     }
 }
 
-/// So that worlds that share a server do not meet.
+/// Returns a new prefix, so that worlds on a shared server do not collide.
 pub fn fresh_prefix() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -149,7 +152,7 @@ impl World {
         Self { engine, delivered, clock_ms: has_given_clock.then_some(clock_ms) }
     }
 
-    /// What the engine says it has counted.
+    /// Returns the value of one of the engine's counters.
     pub fn counted(&self, name: &str) -> u64 {
         self.engine.counters().iter().find(|(known, ..)| *known == name).map_or(0, |(.., count)| *count)
     }
@@ -167,19 +170,19 @@ impl World {
         (page.gap.map(|gap| (gap.from, gap.to)), page.publications.iter().map(|p| p.offset).collect())
     }
 
-    /// Begins to read a channel; what comes from now on is delivered.
+    /// Starts to read a channel. Publications from now on are delivered.
     pub fn watch(&self, name: &str) {
         self.engine.watch(&Target::Channel(channel(name)), true);
         self.read(name, Since::Now);
     }
 
-    /// Waits until so many publications were delivered, and gives their positions.
+    /// Waits until `count` publications were delivered, and returns their positions.
     pub fn delivered(&self, name: &str, count: usize) -> Vec<(Epoch, u64)> {
         servers::until(Duration::from_secs(10), || self.delivered.of(name).len() >= count);
         self.delivered.of(name)
     }
 
-    /// Lets time pass, as the engine sees it.
+    /// Advances the engine's clock, or sleeps if the engine uses its own clock.
     pub fn pass(&self, time: Duration) {
         match &self.clock_ms {
             Some(clock_ms) => drop(clock_ms.fetch_add(time.as_millis() as u64, Ordering::SeqCst)),
@@ -188,7 +191,7 @@ impl World {
     }
 }
 
-/// Waits for an answer without a runtime; an engine that needs one brings its own threads.
+/// Waits for a future without a runtime. An engine that needs a runtime has its own threads.
 pub fn wait<T>(answer: impl Future<Output = T>) -> T {
     let mut answer = pin!(answer);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

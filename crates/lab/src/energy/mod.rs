@@ -7,4 +7,4 @@ pub mod day;
 mod radio;
 
 pub use battery::{hours, lasts};
-pub use radio::{Direction, Packet, Ping, Promotion, Radio, Radios, Small, Spent, State};
+pub use radio::{Direction, EnergyUse, Packet, Ping, Promotion, Radio, Radios, Small, State};

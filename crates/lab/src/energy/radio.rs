@@ -80,7 +80,7 @@ pub struct Packet {
 
 /// Energy of a trace, by use.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Spent {
+pub struct EnergyUse {
     /// Energy and time per state, in the order of [`Radio::state`].
     pub states_j: Vec<f64>,
     pub states_s: Vec<f64>,
@@ -91,7 +91,7 @@ pub struct Spent {
     pub promotions: u64,
 }
 
-impl Spent {
+impl EnergyUse {
     pub fn total_j(&self) -> f64 {
         self.states_j.iter().sum::<f64>() + self.promotion_j + self.transfer_j
     }
@@ -170,7 +170,7 @@ impl Radio {
     ///   first ◄──promotion── any other state, unless that state carries the small packet itself
     ///     └─silence─► second ─silence─► .. ─silence─► last
     /// ```
-    pub fn spend(&self, packets: impl IntoIterator<Item = Packet>, until_s: f64) -> Spent {
+    pub fn spend(&self, packets: impl IntoIterator<Item = Packet>, until_s: f64) -> EnergyUse {
         let mut run = Run::new(self, until_s);
         for packet in packets {
             if packet.at_s >= until_s {
@@ -191,13 +191,13 @@ struct Run<'a> {
     state: usize,
     /// Time at which the current state was entered, or of the last packet.
     since_s: f64,
-    spent: Spent,
+    spent: EnergyUse,
 }
 
 impl<'a> Run<'a> {
     fn new(radio: &'a Radio, until_s: f64) -> Self {
         let states = radio.state.len();
-        let spent = Spent { states_j: vec![0.0; states], states_s: vec![0.0; states], ..Spent::default() };
+        let spent = EnergyUse { states_j: vec![0.0; states], states_s: vec![0.0; states], ..EnergyUse::default() };
         Run { radio, until_s, now_s: 0.0, state: states - 1, since_s: 0.0, spent }
     }
 

@@ -29,7 +29,7 @@ pub struct Check {
     pub what: String,
     pub now: String,
     pub needed: String,
-    pub standing: Standing,
+    pub standing: CheckStatus,
     /// Explanation of the check.
     pub why: String,
     /// Shell command that fixes the problem.
@@ -38,7 +38,7 @@ pub struct Check {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
+pub enum CheckStatus {
     Good,
     /// The value limits a run of this size.
     Short,
@@ -268,7 +268,7 @@ impl Machine {
             at_least("CPU cores", self.cores, 2)
                 .why("one for the generator, one for the server; the rest of the machine needs some, too"),
             Check {
-                standing: if quota_allows { Standing::Good } else { Standing::Short },
+                standing: if quota_allows { CheckStatus::Good } else { CheckStatus::Short },
                 now: self.cpu_quota.map_or_else(|| "none".to_owned(), |cores| format!("{cores:.2} cores")),
                 needed: "none, or 2 cores".to_owned(),
                 ..at_least("CPU quota of the cgroup", None, 0)
@@ -285,9 +285,9 @@ impl Machine {
             now: now.clone().unwrap_or_else(unknown),
             needed: needed.to_owned(),
             standing: match now {
-                None => Standing::Unknown,
-                Some(now) if good.is_empty() || good.contains(&now.as_str()) => Standing::Good,
-                Some(_) => Standing::Short,
+                None => CheckStatus::Unknown,
+                Some(now) if good.is_empty() || good.contains(&now.as_str()) => CheckStatus::Good,
+                Some(_) => CheckStatus::Short,
             },
             why: String::new(),
             fix: None,
@@ -321,7 +321,7 @@ impl Machine {
             what: tool.name.to_owned(),
             now: found.clone().unwrap_or_else(|| "not found".to_owned()),
             needed: "for some".to_owned(),
-            standing: if found.is_some() { Standing::Good } else { Standing::Absent },
+            standing: if found.is_some() { CheckStatus::Good } else { CheckStatus::Absent },
             why: tool.needed_for.to_owned(),
             fix: Some(tool.fix.to_owned()),
         };
@@ -335,9 +335,9 @@ fn at_least(what: &str, now: Option<u64>, needed: u64) -> Check {
         now: now.map_or_else(unknown, count),
         needed: count(needed),
         standing: match now {
-            None => Standing::Unknown,
-            Some(now) if now >= needed => Standing::Good,
-            Some(_) => Standing::Short,
+            None => CheckStatus::Unknown,
+            Some(now) if now >= needed => CheckStatus::Good,
+            Some(_) => CheckStatus::Short,
         },
         why: String::new(),
         fix: None,
@@ -363,7 +363,7 @@ impl Check {
 impl Diagnosis {
     /// Returns whether nothing limits a run of this size. Missing tools that only some targets need do not count.
     pub fn is_good(&self) -> bool {
-        self.checks.iter().all(|check| check.standing != Standing::Short)
+        self.checks.iter().all(|check| check.standing != CheckStatus::Short)
     }
 }
 
@@ -377,17 +377,17 @@ impl fmt::Display for Diagnosis {
         writeln!(f, "        {:what$}  {:now$}  {:needed$}", "what", "now", "needed")?;
         for check in &self.checks {
             let standing = match check.standing {
-                Standing::Good => "ok",
-                Standing::Short => "SHORT",
-                Standing::Absent => "absent",
-                Standing::Unknown => "?",
+                CheckStatus::Good => "ok",
+                CheckStatus::Short => "SHORT",
+                CheckStatus::Absent => "absent",
+                CheckStatus::Unknown => "?",
             };
             writeln!(
                 f,
                 "{standing:6}  {:what$}  {:now$}  {:needed$}  {}",
                 check.what, check.now, check.needed, check.why
             )?;
-            let fix = check.fix.as_ref().filter(|_| check.standing != Standing::Good);
+            let fix = check.fix.as_ref().filter(|_| check.standing != CheckStatus::Good);
             fix.iter().try_for_each(|fix| writeln!(f, "        $ {fix}"))?;
         }
         Ok(())
@@ -454,7 +454,7 @@ mod tests {
 
     fn short(machine: &Machine, connections: u64) -> Vec<String> {
         let checks = machine.examine(connections).checks;
-        checks.into_iter().filter(|check| check.standing == Standing::Short).map(|check| check.what).collect()
+        checks.into_iter().filter(|check| check.standing == CheckStatus::Short).map(|check| check.what).collect()
     }
 
     fn check(machine: &Machine, connections: u64, what: &str) -> Check {
@@ -497,7 +497,7 @@ mod tests {
                 ..small()
             };
             for check in machine.examine(connections).checks {
-                let Some(fix) = check.fix.filter(|_| check.standing == Standing::Short) else { continue };
+                let Some(fix) = check.fix.filter(|_| check.standing == CheckStatus::Short) else { continue };
                 let value = fix.rsplit('=').next().unwrap().trim_matches('"');
                 let numbers: Vec<u64> = value.split([' ', ':']).map(|number| number.parse().unwrap()).collect();
                 match check.what.as_str() {
@@ -535,10 +535,10 @@ mod tests {
         let silent = Machine { tools: vec![None; TOOLS.len()], ..Machine::default() };
         let checks = silent.examine(10).checks;
         assert!(
-            checks.iter().all(|check| check.standing != Standing::Good || check.what == "CPU quota of the cgroup"),
+            checks.iter().all(|check| check.standing != CheckStatus::Good || check.what == "CPU quota of the cgroup"),
             "{checks:?}"
         );
-        assert!(checks.iter().any(|check| check.standing == Standing::Unknown));
+        assert!(checks.iter().any(|check| check.standing == CheckStatus::Unknown));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::{histogram::Histogram, recording::Counts};
 
 use super::{
-    ledger::Ledger,
+    ledger::PublicationTable,
     payload::Stamp,
     tally::{Arrival, Tally},
 };
@@ -49,8 +49,8 @@ impl Page {
     }
 }
 
-pub struct Books<'a> {
-    ledger: &'a Ledger,
+pub struct ThreadStats<'a> {
+    ledger: &'a PublicationTable,
     bytes: usize,
     pub tallies: Vec<Tally>,
     /// Counts of the current second.
@@ -63,8 +63,8 @@ pub struct Books<'a> {
     pub delivered: u64,
 }
 
-impl<'a> Books<'a> {
-    pub fn new(ledger: &'a Ledger, bytes: usize, tallies: usize) -> Self {
+impl<'a> ThreadStats<'a> {
+    pub fn new(ledger: &'a PublicationTable, bytes: usize, tallies: usize) -> Self {
         Self {
             ledger,
             bytes,

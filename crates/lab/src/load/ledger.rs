@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Maximum number of publications in the ledger, 40 bytes each. A receiver that is further behind gets neither a
 /// service time nor a spread.
-const REMEMBERED: u64 = 1 << 20;
+const PUBLICATIONS_MAX: u64 = 1 << 20;
 
-pub struct Ledger {
+pub struct PublicationTable {
     entries: Vec<Entry>,
     streams: u64,
     copies: u32,
@@ -33,10 +33,11 @@ pub struct Known {
     pub spread_ns: Option<u64>,
 }
 
-impl Ledger {
+impl PublicationTable {
     pub fn new(publications: Option<u64>, streams: usize, copies: usize, threads: usize) -> Self {
         let streams = streams.max(1) as u64;
-        let remembered = publications.unwrap_or(REMEMBERED).max(16 * streams).min(REMEMBERED).next_power_of_two();
+        let remembered =
+            publications.unwrap_or(PUBLICATIONS_MAX).max(16 * streams).min(PUBLICATIONS_MAX).next_power_of_two();
         let entries = (0..remembered).map(|_| Entry::default()).collect();
         Self { entries, streams, copies: copies as u32, is_alone: threads == 1, complete: AtomicU64::new(0) }
     }
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn the_spread_is_known_when_the_last_one_has_it() {
         for threads in [1, 2] {
-            let ledger = Ledger::new(Some(10), 2, 3, threads);
+            let ledger = PublicationTable::new(Some(10), 2, 3, threads);
             ledger.begin(1, 4, 100);
             ledger.sent(1, 4, 150);
             let arrive = |now_ns| ledger.arrived(1, 4, now_ns).map(|known| (known.sent_ns, known.spread_ns));
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn what_is_long_past_is_unknown_and_not_mistaken() {
-        let ledger = Ledger::new(Some(16), 1, 1, 1);
+        let ledger = PublicationTable::new(Some(16), 1, 1, 1);
         ledger.begin(0, 0, 1);
         ledger.begin(0, 16, 2);
         assert!(ledger.arrived(0, 0, 3).is_none() && ledger.arrived(0, 16, 3).is_some());

@@ -17,7 +17,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::{
     books::{PROBE, Page, Receiver},
     dialect::{Role, Wire},
-    ledger::Ledger,
+    ledger::PublicationTable,
     link::Link,
     plan::Plan,
     shared::{Clock, Report, Shared, Stage},
@@ -81,7 +81,7 @@ pub fn run_seen(
         clock: Clock(Instant::now()),
         stage: AtomicU32::new(Stage::Connect as u32),
         test_at_ns: AtomicU64::new(0),
-        ledger: Ledger::new(plan.publications(), plan.streams(), plan.copies(), plan.threads),
+        ledger: PublicationTable::new(plan.publications(), plan.streams(), plan.copies(), plan.threads),
         published: (0..plan.streams()).map(|_| AtomicU32::new(0)).collect(),
         published_all: AtomicU32::new(0),
         reports: sender,
@@ -105,7 +105,7 @@ pub fn run_seen(
             };
             thread::Builder::new().name(format!("lab-load-{index}")).spawn_scoped(scope, body)?;
         }
-        let mut desk = Desk::new(plan, &shared, inbox, observe, see);
+        let mut desk = RunController::new(plan, &shared, inbox, observe, see);
         let outcome = desk.conduct();
         shared.stage.store(Stage::Stop as u32, Release);
         outcome
@@ -158,7 +158,7 @@ fn settle(plan: &Plan, index: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Desk<'a> {
+struct RunController<'a> {
     plan: &'a Plan,
     shared: &'a Shared,
     inbox: Inbox<Report>,
@@ -188,7 +188,7 @@ struct Reading {
     generator: Usage,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> RunController<'a> {
     fn new(
         plan: &'a Plan,
         shared: &'a Shared,

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use super::{books::Page, ledger::Ledger};
+use super::{books::Page, ledger::PublicationTable};
 use crate::{histogram::Histogram, recording::Counts};
 
 /// State of the run that all threads see.
@@ -17,7 +17,7 @@ pub struct Shared {
     pub stage: AtomicU32,
     /// Start time of the test; valid from [`Stage::Test`].
     pub test_at_ns: AtomicU64,
-    pub ledger: Ledger,
+    pub ledger: PublicationTable,
     /// Number of publications sent, per stream.
     pub published: Vec<AtomicU32>,
     /// Number of threads whose publishers have sent all their publications.

@@ -20,7 +20,7 @@ const SHUFFLES: usize = 10_000;
 /// difference significant.
 ///
 /// Source: V. G. Tusher, R. Tibshirani, G. Chu, "Significance analysis of microarrays", PNAS 98(9), 2001.
-const SCATTER_MIN: f64 = 0.001;
+const STD_DEV_OFFSET: f64 = 0.001;
 
 /// Question: do the runs of `a` and `b` differ in this metric?
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,7 @@ pub fn adjusted_p(questions: &[Question], seed: u64) -> Vec<f64> {
         .map(|question| (question.a.len(), question.a.iter().chain(&question.b).map(|run| run.ln()).collect()))
         .collect();
     let statistic = |index: usize, logs: &[f64]| match (questions[index].in_turns, questions[index].a.len()) {
-        (true, pairs) => pairs::statistic(logs, pairs, SCATTER_MIN),
+        (true, pairs) => pairs::statistic(logs, pairs, STD_DEV_OFFSET),
         (false, a) => statistic(logs, a),
     };
     let seen: Vec<f64> = logs.iter().enumerate().map(|(index, (_, logs))| statistic(index, logs)).collect();
@@ -101,7 +101,7 @@ fn statistic(logs: &[f64], a: usize) -> f64 {
     let freedom = (logs.len() as f64 - 2.0).max(1.0);
     let deviation = ((squares(of_a, mean_a) + squares(of_b, mean_b)) / freedom).sqrt();
     let size = (1.0 / of_a.len() as f64 + 1.0 / of_b.len() as f64).sqrt();
-    (mean_a - mean_b).abs() / ((deviation + SCATTER_MIN) * size)
+    (mean_a - mean_b).abs() / ((deviation + STD_DEV_OFFSET) * size)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ const INVALID_MAX: u32 = 3;
 
 /// Result of the runs of one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum CheckStatus {
     Kept,
     Missed,
     /// The bottleneck was the generator or the machine, not the server.
@@ -44,14 +44,18 @@ pub struct Capacity {
 
 /// Doubles the load from `from` until a load misses the service level or `most` is reached. Then halves the interval
 /// until its ends are within 5 %.
-pub fn search(from: f64, most: f64, mut ask: impl FnMut(f64) -> anyhow::Result<Standing>) -> anyhow::Result<Capacity> {
+pub fn search(
+    from: f64,
+    most: f64,
+    mut ask: impl FnMut(f64) -> anyhow::Result<CheckStatus>,
+) -> anyhow::Result<Capacity> {
     let mut found = Capacity { kept: None, missed: None, unknown: None };
     let mut load = from;
     for _ in 0..STEPS_MAX {
         match ask(load)? {
-            Standing::Kept => found.kept = Some(load),
-            Standing::Missed => found.missed = Some(load),
-            Standing::Unknown => found.unknown = Some(load),
+            CheckStatus::Kept => found.kept = Some(load),
+            CheckStatus::Missed => found.missed = Some(load),
+            CheckStatus::Unknown => found.unknown = Some(load),
         }
         let above = [found.missed, found.unknown].into_iter().flatten().reduce(f64::min);
         load = match (found.kept, above) {
@@ -142,7 +146,7 @@ fn of(bench: &mut Bench<'_>, parameters: &Parameters, like: &Job) -> anyhow::Res
 }
 
 /// Repeats the runs of a level until enough of them agree.
-fn judge(bench: &mut Bench<'_>, mut job: Job) -> anyhow::Result<Standing> {
+fn judge(bench: &mut Bench<'_>, mut job: Job) -> anyhow::Result<CheckStatus> {
     let (mut kept, mut missed, mut invalid) = (0, 0, 0);
     for repeat in 0.. {
         job.repeat = repeat;
@@ -158,16 +162,16 @@ fn judge(bench: &mut Bench<'_>, mut job: Job) -> anyhow::Result<Standing> {
         *counts += 1;
         bench.record(run)?;
         if kept >= AGREE {
-            return Ok(Standing::Kept);
+            return Ok(CheckStatus::Kept);
         }
         if missed >= AGREE {
-            return Ok(Standing::Missed);
+            return Ok(CheckStatus::Missed);
         }
         if invalid >= INVALID_MAX {
             break;
         }
     }
-    Ok(Standing::Unknown)
+    Ok(CheckStatus::Unknown)
 }
 
 impl Capacity {
@@ -197,8 +201,8 @@ mod tests {
     use super::*;
 
     /// Simulates a server that keeps the service level up to `limit`.
-    fn ask(limit: f64) -> impl FnMut(f64) -> anyhow::Result<Standing> {
-        move |load| Ok(if load <= limit { Standing::Kept } else { Standing::Missed })
+    fn ask(limit: f64) -> impl FnMut(f64) -> anyhow::Result<CheckStatus> {
+        move |load| Ok(if load <= limit { CheckStatus::Kept } else { CheckStatus::Missed })
     }
 
     #[test]
@@ -223,7 +227,7 @@ mod tests {
         assert_eq!(at(10.0, 1e6, 5.0), Capacity { kept: None, missed: Some(10.0), unknown: None });
         assert_eq!(at(10.0, 35.0, 1e9), Capacity { kept: Some(35.0), missed: None, unknown: None });
         let limited =
-            search(10.0, 1e6, |load| Ok(if load < 50.0 { Standing::Kept } else { Standing::Unknown })).unwrap();
+            search(10.0, 1e6, |load| Ok(if load < 50.0 { CheckStatus::Kept } else { CheckStatus::Unknown })).unwrap();
         assert!(limited.missed.is_none() && limited.unknown.unwrap() <= limited.kept.unwrap() * 1.05, "{limited:?}");
         assert!(search(1.0, 2.0, |_| anyhow::bail!("no")).is_err());
     }

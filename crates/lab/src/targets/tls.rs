@@ -30,7 +30,7 @@ const NAME: &str = "localhost";
 const KEPT: Duration = Duration::from_secs(200 * 86_400);
 
 /// A target that can serve TLS.
-pub trait Securable: Target {
+pub trait TlsTarget: Target {
     /// Returns the transports of [`Target::transports`] that go over TCP.
     fn transports_over_tls(&self) -> &'static [Transport];
 
@@ -41,14 +41,14 @@ pub trait Securable: Target {
 /// A target over TLS.
 pub struct Secured {
     name: &'static str,
-    plain: &'static dyn Securable,
+    plain: &'static dyn TlsTarget,
     /// True if its clients resume their earlier TLS sessions; false for a full handshake each time.
     resumes: bool,
     client: OnceLock<Arc<ClientConfig>>,
 }
 
 impl Secured {
-    const fn new(name: &'static str, plain: &'static dyn Securable, resumes: bool) -> Self {
+    const fn new(name: &'static str, plain: &'static dyn TlsTarget, resumes: bool) -> Self {
         Self { name, plain, resumes, client: OnceLock::new() }
     }
 }

@@ -1,4 +1,4 @@
-//! The generator against a server that does nothing, and against one that does it wrong.
+//! The load generator against a server that does nothing, and against a server with deliberate faults.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn test(outcome: &Outcome) -> &Phase {
     outcome.phase(PhaseName::Test).expect("a test")
 }
 
-/// False if other processes took the CPU: then latencies and the times of reconnects are those of the machine.
+/// Returns false if other processes used the CPU. Then latencies and reconnect times are those of the machine.
 fn is_quiet(outcome: &Outcome) -> bool {
     !outcome.validity.iter().any(|finding| ["crowded", "generator_bound"].contains(&finding.code.as_str()))
 }
@@ -58,7 +58,7 @@ fn every_shape_delivers_all_that_is_due() {
             assert_eq!((phase.spread_us.count(), phase.lateness_us.count()), (sent, sent), "{what}");
             let by_second: u64 = outcome.seconds.iter().map(|second| second.latency_us.count()).sum();
             assert_eq!(by_second, delivered, "{what}");
-            // One each 50 ms, and some that were due before the test.
+            // One probe per 50 ms, and some that were due before the test.
             let probes_max = ((phase.drained_s - phase.start_s) / 0.05) as u64 + 20;
             assert!((10..=probes_max).contains(&phase.probe_us.count()), "{} probes, {what}", phase.probe_us.count());
             let connect = outcome.phase(PhaseName::Connect).unwrap();
@@ -75,13 +75,13 @@ fn what_a_server_does_wrong_is_found() {
     let quick = Behaviour::default();
 
     let counts = ask(Behaviour { double_every: 100, ..quick });
-    // The probe's deliveries are counted by the server as well, so it is about every hundredth.
+    // The server also counts the deliveries of the probe, so this is only about every hundredth delivery.
     assert!((19..=21).contains(&counts.duplicated), "{counts:?}");
     assert_eq!((counts.delivered, counts.lost, counts.reordered), (all, 0, 0));
 
     let counts = ask(Behaviour { swap_every: 97, ..quick });
     assert!((18..=22).contains(&counts.reordered), "{counts:?}");
-    // Who was held at the end had no successor.
+    // A message that was held back at the end had no successor to swap with.
     assert!(counts.lost <= 2 && counts.delivered + counts.lost == all && counts.duplicated == 0, "{counts:?}");
 
     let counts = ask(Behaviour { change_every: 100, ..quick });
@@ -105,7 +105,7 @@ fn a_run_in_which_nothing_arrives_is_worth_nothing() {
     assert!(outcome.validity.iter().any(|finding| finding.code == "nothing" && finding.invalidates));
 }
 
-/// One stop of 400 ms at 100 publications per second is 40 publications that waited, not one.
+/// One stall of 400 ms at 100 publications per second delays 40 publications, not one.
 #[test]
 fn a_stall_is_felt_by_all_who_waited() {
     let stall = Some((500, Duration::from_millis(400)));
@@ -134,7 +134,7 @@ fn after_a_storm_everybody_is_back() {
     assert_eq!((phase.counts.connected, phase.connect_us.count()), (200, 200));
     let counts = phase.counts;
     assert!(counts.delivered + counts.lost == 200 * 20 && counts.broken == 0, "{counts:?}");
-    // What is published while they come back is lost: two publications where they have the CPU.
+    // Messages published during the reconnects are lost: two publications if the clients have enough CPU.
     assert!(counts.delivered >= 200 * 19 - 400 || !is_quiet(&outcome), "{counts:?} {:?}", outcome.validity);
 }
 

@@ -1,4 +1,4 @@
-//! The sampler against processes that know themselves what they use.
+//! The sampler against processes that know their own resource usage.
 #![allow(clippy::unwrap_used, reason = "a test may stop where it is wrong")]
 
 use std::{
@@ -15,7 +15,7 @@ use millrace_lab::host::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// A process that says a line when it is ready and then waits for its input to close.
+/// A process that prints a line when it is ready and then waits until its input closes.
 struct Subject {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -35,14 +35,14 @@ impl Subject {
         Subject::start(command)
     }
 
-    /// This test binary again, as the test `name`, which is ignored otherwise.
+    /// Starts this test binary again with only the test `name`, which is ignored otherwise.
     fn myself(name: &str) -> Subject {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", name, "--ignored", "--nocapture", "--test-threads", "1"]).env(CHILD, "1");
         Subject::start(command)
     }
 
-    /// The next line that begins so, without that.
+    /// Returns the rest of the next line that contains `beginning`.
     fn line(&mut self, beginning: &str) -> String {
         let mut line = String::new();
         while self.stdout.read_line(&mut line).unwrap() > 0 {
@@ -68,7 +68,7 @@ impl Drop for Subject {
 }
 
 const CHILD: &str = "MILLRACE_LAB_TEST_CHILD";
-/// No test waits longer for anything.
+/// Maximum time that a test waits for anything.
 const BOUND: Duration = Duration::from_secs(30);
 
 fn start(subject: &Subject, interval_ms: u64, samples_max: usize) -> Sampler {
@@ -99,13 +99,13 @@ fn cpu_ns(clock: ClockId) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the CPU that this process has used outside the kernel, as the kernel counts it: in hundredths of a second. Source: proc(5).
+/// Returns the user-mode CPU time of this process as the kernel counts it, in hundredths of a second. Source: proc(5).
 fn user_ticks() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     stat.rsplit(") ").next().unwrap().split(' ').nth(11).unwrap().parse().unwrap()
 }
 
-/// Works until this thread has used so much more CPU.
+/// Runs `work` until this thread has used `milliseconds` more of CPU.
 fn burn(milliseconds: u64, mut work: impl FnMut()) {
     let until = cpu_ns(ClockId::ThreadCPUTime) + milliseconds * 1_000_000;
     while cpu_ns(ClockId::ThreadCPUTime) < until {
@@ -120,7 +120,7 @@ fn burner() {
     let compute = || {
         std::hint::black_box((0..200_000u64).fold(1, |sum, i| std::hint::black_box(sum ^ i)));
     };
-    // A thread that is gone when its process is looked at.
+    // A thread that has ended when the sampler reads the process.
     thread::Builder::new().name("gone".into()).spawn(move || burn(200, compute)).unwrap().join().unwrap();
     let stays = thread::Builder::new().name("stays".into()).spawn(move || {
         burn(300, compute);
@@ -145,7 +145,8 @@ fn cpu_is_what_the_process_says_it_used() {
     let (tree, process) = (&last.trees[0], &last.trees[0].processes[0]);
     assert!(near(tree.cpu.total_s(), used_ns as f64 / 1e9, 0.0, 0.01), "{used_ns} ns, {tree:?}");
     assert_eq!(tree.cpu, process.cpu);
-    // 0.5 s of computing and 0.3 s of copying zeros, divided as the kernel's ticks saw it: on a busy machine they miss some of it.
+    // 0.5 s of computing and 0.3 s of copying zeros, divided as the kernel's ticks saw it. On a busy machine the ticks
+    // miss some of it.
     assert!(near(tree.cpu.user_ns as f64 / 1e9, user_s, 0.0, 0.03), "{user_s} s, {tree:?}");
     assert!((0.25..0.7).contains(&user_s), "{user_s} s, {tree:?}");
     let stays = process.threads["stays"] as f64 / 1e9;
@@ -172,7 +173,7 @@ fn children_that_came_and_went_between_samples_count() {
     let children = subject.line("");
     subject.line("end");
     let series = sampler.finish();
-    // `times` has two lines, of the shell and of its children, each like `0m0.010000s 0m0.020000s`.
+    // `times` prints two lines, for the shell and for its children, each like `0m0.010000s 0m0.020000s`.
     let seconds = |line: &str| -> f64 {
         let time =
             |word: &str| word.trim_end_matches('s').split_once('m').map(|(m, s)| (m.parse::<f64>(), s.parse::<f64>()));
@@ -180,13 +181,13 @@ fn children_that_came_and_went_between_samples_count() {
     };
     let (known, seen) = (seconds(&own) + seconds(&children), whole(&series).1.trees[0].cpu.total_s());
     assert!(known > 0.05, "{own} / {children}");
-    // Ticks of a hundredth of a second for each child.
+    // Each child is counted in ticks of a hundredth of a second.
     assert!(near(seen, known, 0.1, 0.05), "{seen} s, the shell says {known} s");
 }
 
 #[test]
 fn shared_memory_is_divided() {
-    // A subshell is a fork: both have the 50 MB, and share them.
+    // A subshell is a fork: both processes map the 50 MB and share them.
     let mut subject =
         Subject::shell("exec 3<&0; x=$(head -c 50000000 /dev/zero | tr '\\0' x); read line <&3 & echo forked; wait");
     subject.line("forked");
@@ -197,7 +198,8 @@ fn shared_memory_is_divided() {
         line.split_ascii_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0
     };
     let known = |tree: &TreeSample, key: &str| tree.processes.iter().map(|process| of(process.pid, key)).sum::<f64>();
-    // Both go on a little after the fork, so it may take some samples until ours and the kernel's are of the same moment.
+    // Both processes run on for a moment after the fork, so several samples may pass until ours and the kernel's
+    // describe the same moment.
     wait_for(&sampler, |sample| {
         let tree = &sample.trees[0];
         let (rss, pss) = (known(tree, "Rss:"), known(tree, "Pss:"));
@@ -241,7 +243,7 @@ fn switches_are_counted() {
         subject.line(&round.to_string());
     }
     let after = whole(&sampler.finish()).1.trees[0].switches;
-    // Each line is waited for; or, where all cores are busy, its sender is woken first and takes the core.
+    // The process waits for each line. Where all cores are busy, it may instead be preempted by its sender.
     let (waited, pushed) = (after.voluntary - before.voluntary, after.involuntary - before.involuntary);
     assert!(waited > 0 && (180..=1000).contains(&(waited + pushed)), "{waited} and {pushed}");
 }
@@ -285,7 +287,7 @@ fn others_are_noticed_before_a_run() {
     subject.line("ready");
     let watch = Duration::from_millis(400);
     let seen = Before::observe(watch, &[]).unwrap();
-    // Three others may share two cores with it; a tenth is what passes.
+    // Three other processes may share two cores with it; the limit is a tenth of a core.
     assert!(seen.others_cores > 0.2, "{seen:?}");
     let failed =
         |gate: Gate| Limits::default().before(&seen).iter().any(|finding| finding.gate == gate && !finding.passed);

@@ -1,4 +1,4 @@
-//! Every target that can be had here, really started and really spoken to.
+//! Every target that is available here, started for real and tested over its real protocol.
 
 use std::{process::Command, time::Duration};
 
@@ -12,7 +12,7 @@ use millrace_lab::{
     targets::{Endpoint, Options, Server, TARGETS, Target, find},
 };
 
-/// Says so, loudly, if it cannot be had here.
+/// Starts the target. Prints `SKIPPED` if the target is not available here.
 fn start(target: &dyn Target) -> Option<Server> {
     let started = target.start(&Options::default());
     if let Err(error) = &started {
@@ -21,7 +21,7 @@ fn start(target: &dyn Target) -> Option<Server> {
     started.ok()
 }
 
-/// Runs the plan of these tests: 100 publications within a second.
+/// Runs the plan of these tests: 100 publications within one second.
 fn measure(name: &str, wire: &dyn Wire, shape: Shape, clients: usize, log: impl Fn() -> String) -> (Plan, Outcome) {
     let plan = Plan {
         shape,
@@ -38,8 +38,8 @@ fn measure(name: &str, wire: &dyn Wire, shape: Shape, clients: usize, log: impl 
     (plan, outcome)
 }
 
-/// Checks what the lab itself promises, whatever a server does: the plan was carried out, every figure agrees with the others, and what
-/// went wrong is reported as a finding. A server may lose messages, and a busy machine makes some of them do so.
+/// Checks the promises of the lab, whatever a server does: the plan was carried out, all figures agree, and each fault
+/// is reported as a finding. A server may lose messages, and on a busy machine some servers do.
 fn check_accounts(plan: &Plan, outcome: &Outcome, what: &str) {
     let phase = outcome.phase(PhaseName::Test).expect("a test");
     let counts = phase.counts;
@@ -49,7 +49,7 @@ fn check_accounts(plan: &Plan, outcome: &Outcome, what: &str) {
     let due = counts.sent * plan.copies() as u64;
     assert!(counts.delivered > 0 && counts.corrupt == 0, "the lab reads what it has published: {what}");
     let accounted = counts.delivered + counts.lost;
-    // A publisher that breaks may have written a message that it does not count as sent.
+    // A publisher whose connection breaks may have written a message that it does not count as sent.
     assert!(accounted == due || counts.broken > 0 && accounted > due, "{due} were due: {what}");
     assert_eq!(phase.latency_us.count(), counts.delivered, "{what}");
     let whole = phase.spread_us.count();
@@ -78,7 +78,7 @@ fn check_accounts(plan: &Plan, outcome: &Outcome, what: &str) {
     }
 }
 
-/// Our own server loses nothing, doubles nothing and keeps the order.
+/// Checks that our own server loses nothing, duplicates nothing and keeps the order.
 fn check_complete(plan: &Plan, outcome: &Outcome, what: &str) {
     let counts = outcome.phase(PhaseName::Test).expect("a test").counts;
     let due = 100 * plan.copies() as u64;
@@ -101,7 +101,7 @@ fn by_every_transport(name: &str, check: impl Fn(&Plan, &Outcome, &str)) {
     }
 }
 
-/// Of a rival only the lab's own accounts are judged, never how much the rival delivers.
+/// Checks only the lab's own accounts for a rival, never how much the rival delivers.
 fn is_measured(name: &str) {
     by_every_transport(name, check_accounts);
 }
@@ -113,7 +113,7 @@ fn delivers_all(name: &str) {
     });
 }
 
-/// Ours must be there: it is built, if nobody else has.
+/// Our own server must be available: the test builds it if necessary.
 #[test]
 fn millrace_delivers_all() {
     let folder = std::env::current_exe().expect("this program");
@@ -205,7 +205,7 @@ fn mercure_is_measured() {
     is_measured("mercure");
 }
 
-/// What a rival does to messages on a busy machine, done on purpose: the accounts hold, and each fault has its finding.
+/// Reproduces on purpose the faults of a rival on a busy machine: the accounts hold, and each fault has its finding.
 #[test]
 fn accounts_hold_for_a_faulty_server() {
     let quick = Behaviour::default();

@@ -40,7 +40,7 @@ fn two_sizes_determine_no_curve() {
     assert_eq!(Usl::fit(&[(1.0, 10.0), (2.0, 19.0), (2.0, 19.1), (1.0, 10.1)]), None);
 }
 
-/// Points of a known curve with noise of 2 %, seeded; three per size.
+/// Returns points of a known curve with noise of 2 %, seeded; three per size.
 fn noisy(known: Usl, seed: u64) -> Vec<(f64, f64)> {
     let mut chance = Pcg64Mcg::seed_from_u64(seed);
     // Uniform within sqrt(3) standard deviations.

@@ -1,4 +1,4 @@
-//! Millrace, really started and really spoken to: what the model says, what a capture sees, and what the kernel counts are the same.
+//! Starts Millrace and checks that the model, a packet capture and the kernel's counters agree.
 
 use millrace_lab::{
     scenarios::carcare_wire::{Choice, run},
@@ -6,8 +6,8 @@ use millrace_lab::{
     wire::{Bill, Line, Side, Unit, difference_percent},
 };
 
-/// An answer that takes longer than an ACK may be delayed (40 ms) is preceded by that ACK: on a machine that others use, it happens. Messages
-/// that met it are measured again, one by one; of the rest, each must agree in one of so many bills.
+/// Maximum number of measurements. On a shared machine, an answer may take longer than the ACK delay (40 ms); then a
+/// separate ACK precedes it. Items that differ are measured again, and each must agree in one of the measurements.
 const TRIES: usize = 5;
 
 fn measured() -> anyhow::Result<Bill> {
@@ -21,12 +21,12 @@ fn agrees(line: &Line) -> bool {
     line.difference_percent.abs() < 1.0
 }
 
-/// How much the capture differs from what the kernel counts, percent; none if there was no capture.
+/// Returns the difference between the capture and the kernel's count in percent; `None` without a capture.
 fn capture_is_off(bill: &Bill) -> Option<f64> {
     Some(difference_percent(bill.path.captured_bytes? as f64, bill.path.counted_bytes? as f64))
 }
 
-/// Muller's 174, and TCP timestamps.
+/// Muller's 174 bytes, plus TCP timestamps.
 const BATCH_BYTES: f64 = 174.0 + 12.0;
 
 fn batch(bill: &Bill) -> Option<f64> {

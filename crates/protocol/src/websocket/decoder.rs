@@ -407,7 +407,7 @@ mod tests {
         let bomb = message(&"x".repeat(900_000));
         assert!(bomb.len() < 5000, "{}", bomb.len());
         let broken = decode_accepting(&bomb, bomb.len(), Accept::new(1 << 20, true)).unwrap_err();
-        assert_eq!((broken.code, broken.reason), (CLOSE_TOO_LARGE, super::super::BLOWS_UP));
+        assert_eq!((broken.code, broken.reason), (CLOSE_TOO_LARGE, super::super::TOO_COMPRESSIBLE));
         let all = Accept { inflate_ratio_max: 2000, ..Accept::new(1 << 20, true) };
         assert_eq!(decode_accepting(&bomb, bomb.len(), all).unwrap().len(), 1);
         assert_eq!(decode_accepting(&message(&"x".repeat(4000)), 7, Accept::new(1 << 20, true)).unwrap().len(), 1);

@@ -2,7 +2,7 @@ use std::cell::RefCell;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-use super::{Accept, BLOWS_UP, Broken, CLOSE_NOT_UTF8, CLOSE_TOO_LARGE, RSV1, TOO_LARGE, encode_frame};
+use super::{Accept, Broken, CLOSE_NOT_UTF8, CLOSE_TOO_LARGE, RSV1, TOO_COMPRESSIBLE, TOO_LARGE, encode_frame};
 
 /// Minimum payload size for compression: below it the saved bytes are not worth the processor time.
 const PAYLOAD_BYTES_MIN: usize = 64;
@@ -170,7 +170,7 @@ fn inflate(decompressor: &mut Decompress, payload: &[u8], accept: Accept, out: &
             let status = decompressor.decompress_vec(rest, out, FlushDecompress::None).map_err(|_| BAD)?;
             rest = &rest[(decompressor.total_in() - taken) as usize..];
             if out.len() > bytes_max {
-                let reason = if bytes_max < accept.message_bytes_max { BLOWS_UP } else { TOO_LARGE };
+                let reason = if bytes_max < accept.message_bytes_max { TOO_COMPRESSIBLE } else { TOO_LARGE };
                 return Err(Broken { code: CLOSE_TOO_LARGE, reason });
             }
             ended = status == Status::StreamEnd;

@@ -17,7 +17,7 @@ pub const PONG: u8 = 10;
 /// Close reasons for exceeded limits.
 pub const TOO_LARGE: &str = "message larger than the limit";
 pub const TOO_MANY_FRAGMENTS: &str = "too many fragments";
-pub const BLOWS_UP: &str = "message too compressible";
+pub const TOO_COMPRESSIBLE: &str = "message too compressible";
 
 /// Header bit of the first frame of a compressed message. Source: RFC 7692, section 6.
 const RSV1: u8 = 0x40;

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use crate::{http::Ask, rooms::is_reserved};
 
 pub(crate) use live::{Grants, end, end_expired, end_revoked};
-pub(crate) use origin::Shown;
+pub(crate) use origin::CorsAccess;
 
 /// Error detail for a request without a token where a token is required.
 const HOW: &str = "send a token, as `Authorization: Bearer ..` (docs/protocol.md, \"Credentials\")";
@@ -51,7 +51,7 @@ pub trait Authority: Send + Sync {
 pub type Verdict<'a> = Pin<Box<dyn Future<Output = Result<Arc<Grant>, Error>> + Send + 'a>>;
 
 /// Authority that grants everything to every caller. For tests and benchmarks of other components.
-pub struct Everyone {
+pub struct AllowAll {
     grant: Arc<Grant>,
     never: watch::Sender<u64>,
 }
@@ -121,13 +121,13 @@ impl Access {
     }
 
     /// Returns what the requesting page may read of the answer.
-    pub(crate) fn shown_to(&self, parts: &Parts, allowed_origins: &[String]) -> Shown {
+    pub(crate) fn shown_to(&self, parts: &Parts, allowed_origins: &[String]) -> CorsAccess {
         origin::shown_to(parts, self, allowed_origins)
     }
 }
 
-impl From<Everyone> for Access {
-    fn from(everyone: Everyone) -> Self {
+impl From<AllowAll> for Access {
+    fn from(everyone: AllowAll) -> Self {
         Self {
             authority: Arc::new(everyone),
             cookie: String::new(),
@@ -205,13 +205,13 @@ fn reads_back(since: Since) -> bool {
     matches!(since, Since::Earliest | Since::Time(_))
 }
 
-impl Default for Everyone {
+impl Default for AllowAll {
     fn default() -> Self {
         Self { grant: Arc::new(Grant::everything()), never: watch::Sender::default() }
     }
 }
 
-impl Authority for Everyone {
+impl Authority for AllowAll {
     fn verify<'a>(&'a self, _: &'a str) -> Verdict<'a> {
         Box::pin(std::future::ready(Ok(self.grant.clone())))
     }

@@ -34,7 +34,7 @@ enum Origin {
 
 /// Part of the response that the requesting page may read (CORS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum CorsAccess {
     /// The response gets no CORS headers.
     Unsaid,
     /// The page may read the whole response. `with_cookies`: also if the request carries cookies.
@@ -68,14 +68,14 @@ pub fn may_use_cookies(parts: &Parts, access: &Access, allowed: &[String]) -> Re
     }
 }
 
-pub fn shown_to(parts: &Parts, access: &Access, allowed: &[String]) -> Shown {
+pub fn shown_to(parts: &Parts, access: &Access, allowed: &[String]) -> CorsAccess {
     match origin(parts, access, allowed) {
-        Origin::Named => Shown::Answer { with_cookies: true },
-        Origin::Any | Origin::Loopback => Shown::Answer { with_cookies: false },
+        Origin::Named => CorsAccess::Answer { with_cookies: true },
+        Origin::Any | Origin::Loopback => CorsAccess::Answer { with_cookies: false },
         // Behind a proxy the scheme is unknown, so for the browser this page may have another origin.
-        Origin::Same if is_any(allowed) => Shown::Answer { with_cookies: false },
-        Origin::Same | Origin::Unsaid => Shown::Unsaid,
-        Origin::Foreign => Shown::Refusal,
+        Origin::Same if is_any(allowed) => CorsAccess::Answer { with_cookies: false },
+        Origin::Same | Origin::Unsaid => CorsAccess::Unsaid,
+        Origin::Foreign => CorsAccess::Refusal,
     }
 }
 

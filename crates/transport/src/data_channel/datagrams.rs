@@ -14,7 +14,7 @@ use rustix::{
     net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg},
 };
 
-use crate::framed::{Fullness, Outgoing};
+use crate::framed::{Outgoing, OverflowPolicy};
 
 /// Maximum number of datagrams per system call.
 pub const BATCH: usize = 64;
@@ -78,7 +78,7 @@ impl Datagrams {
             && let Some(stream) = self.streams.get(&to)
         {
             let length = u16::try_from(datagram.len()).ok();
-            let push = |length: u16| stream.push(&[&length.to_be_bytes(), &datagram], Fullness::Loses);
+            let push = |length: u16| stream.push(&[&length.to_be_bytes(), &datagram], OverflowPolicy::Loses);
             self.lost += u64::from(!length.is_some_and(push));
             return;
         }

@@ -42,7 +42,7 @@ pub use peers::{Datagram, PeerId, Peers};
 use crate::{
     access::Caller,
     http::{Context, Query, Response, read_body, text},
-    limits::{Guest, Member, Permit, Seat, Way},
+    limits::{ConnectionQuotas, ConnectionSlot, Direction, ReaderSlot, RequestConnection},
     media, session,
     websocket::EventLoop,
 };
@@ -58,8 +58,8 @@ const TURN_DATAGRAMS: usize = 1024;
 pub struct Guests {
     pub caller: Caller,
     pub ticket: Option<String>,
-    pub permit: Permit,
-    pub seat: Option<Seat>,
+    pub permit: ConnectionSlot,
+    pub seat: Option<ReaderSlot>,
 }
 
 /// Answers an offer. The new peer must open its channel before a timeout.
@@ -85,7 +85,7 @@ pub async fn answer(context: &Context, parts: &Parts, body: &mut Incoming, calle
         Some(true) => return Err(Error::new(Code::Unavailable, "this server has as many peers as it may; try again")),
         Some(false) => {}
     }
-    let guest = parts.extensions.get::<std::sync::Arc<Guest>>();
+    let guest = parts.extensions.get::<std::sync::Arc<RequestConnection>>();
     let Some(address) = guest.map(|guest| guest.address) else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
@@ -183,28 +183,28 @@ impl Driver {
         loop {
             let Some((peer, event)) = self.with_peers(Peers::poll_event) else { return };
             match event {
-                peers::Happened::Event(Event::Open(lane)) => self.open(peer, lane),
-                peers::Happened::Event(Event::Data(Lane::Session, data)) => self.read(peer, data),
-                peers::Happened::Resume => self.read(peer, Vec::new()),
-                peers::Happened::Writable(lane) => {
+                peers::PeerEvent::Event(Event::Open(lane)) => self.open(peer, lane),
+                peers::PeerEvent::Event(Event::Data(Lane::Session, data)) => self.read(peer, data),
+                peers::PeerEvent::Resume => self.read(peer, Vec::new()),
+                peers::PeerEvent::Writable(lane) => {
                     if let Some(id) = self.with_peers(|peers| peers.conn(peer, lane)) {
                         self.context.shard.with(|hub, sockets| hub.writable(id, sockets));
                         if lane == Lane::Session {
-                            self.event_loop.weigh(id, Way::Out);
+                            self.event_loop.weigh(id, Direction::Out);
                             session::go_on(&self.event_loop, id);
                             self.event_loop.watch(id);
                         }
                     }
                 }
-                peers::Happened::Gone(conns) => self.context.shard.with(|hub, sockets| {
+                peers::PeerEvent::Gone(conns) => self.context.shard.with(|hub, sockets| {
                     for id in conns.into_iter().flatten() {
                         hub.disconnect(id);
                         sockets.remove(id);
                     }
                 }),
-                peers::Happened::Event(Event::Closed) => self.with_peers(|peers| peers.remove(peer)),
+                peers::PeerEvent::Event(Event::Closed) => self.with_peers(|peers| peers.remove(peer)),
                 // Data on the other channel is ignored: it carries no commands.
-                peers::Happened::Event(_) => {}
+                peers::PeerEvent::Event(_) => {}
             }
         }
     }
@@ -216,7 +216,7 @@ impl Driver {
         let shard = &self.context.shard;
         let id = shard.with(|hub, sockets| {
             let id = hub.connect(Form::Lines);
-            sockets.add_peer(id, peer, Lane::Session, Some(Member::new(permit, seat)));
+            sockets.add_peer(id, peer, Lane::Session, Some(ConnectionQuotas::new(permit, seat)));
             sockets.grants.put(id, caller.clone());
             id
         });
@@ -264,8 +264,8 @@ impl Driver {
                 Err(_) => return self.refuse(id, websocket::CLOSE_NOT_UTF8, "a line is not UTF-8"),
             }
         }
-        self.event_loop.weigh(id, Way::In);
-        self.event_loop.weigh(id, Way::Out);
+        self.event_loop.weigh(id, Direction::In);
+        self.event_loop.weigh(id, Direction::Out);
         self.event_loop.pace(id, messages);
     }
 

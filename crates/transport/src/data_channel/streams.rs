@@ -19,7 +19,7 @@ use super::{
     datagrams::DATAGRAM_BYTES_MAX,
     peers::{OPEN_TIMEOUT, SILENCE_MAX},
 };
-use crate::{framed, http::Context, limits::Permit};
+use crate::{framed, http::Context, limits::ConnectionSlot};
 
 const READ_BYTES: usize = 16 << 10;
 const LENGTH_BYTES: usize = 2;
@@ -29,7 +29,7 @@ pub async fn accept(context: Rc<Context>, listener: TcpListener) {
     framed::accept(listener, &context.limits, begin).await;
 }
 
-async fn connection(context: Rc<Context>, stream: TcpStream, from: SocketAddr, _permit: Permit) {
+async fn connection(context: Rc<Context>, stream: TcpStream, from: SocketAddr, _permit: ConnectionSlot) {
     let with_peers = |work: &mut dyn FnMut(&mut Peers)| context.shard.sockets().peers.as_deref_mut().map(work);
     let mut outgoing = None;
     with_peers(&mut |peers| outgoing = peers.connect_stream(from));

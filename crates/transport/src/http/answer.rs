@@ -13,12 +13,12 @@ use crate::{replay::Pages, sockets::PipeBody};
 
 pub type Response = http::Response<Body>;
 
-/// The header that names the heartbeat of who has asked for one, in seconds.
+/// Header with the granted heartbeat interval in seconds, if the client has requested one.
 pub const HEARTBEAT: header::HeaderName = header::HeaderName::from_static("millrace-heartbeat");
-/// The header that names the position to go on from.
+/// Header with the position from which the client continues.
 pub const POSITION: header::HeaderName = header::HeaderName::from_static("millrace-position");
 
-/// A body that is whole, one that goes on, or one that is read from history as it is sent.
+/// Response body: complete, a stream without an end, or pages read from history while they are sent.
 pub enum Body {
     Whole(Option<Bytes>),
     Pipe(PipeBody),
@@ -50,7 +50,7 @@ impl http_body::Body for Body {
 }
 
 impl Body {
-    /// All of it; nothing of one that goes on.
+    /// Returns the bytes of a complete body; nothing for other bodies.
     pub fn into_whole(self) -> Bytes {
         match self {
             Body::Whole(bytes) => bytes.unwrap_or_default(),
@@ -65,7 +65,7 @@ impl From<Bytes> for Body {
     }
 }
 
-/// An answer with a whole body.
+/// Creates a response with a complete body.
 pub fn text(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response {
     let mut response = http::Response::new(Body::from(body.into()));
     *response.status_mut() = status;
@@ -79,7 +79,7 @@ pub fn json(body: impl Into<Bytes>) -> Response {
     response
 }
 
-/// `204`: nothing new.
+/// Creates a `204` response: there is nothing new.
 pub fn no_content() -> Response {
     let mut response = http::Response::new(Body::Whole(None));
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -87,7 +87,7 @@ pub fn no_content() -> Response {
     response
 }
 
-/// An error as problem details (RFC 9457).
+/// Creates an error response with problem details (RFC 9457).
 pub fn problem(error: &Error) -> Response {
     let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = text(status, "application/problem+json", error.to_problem().to_string());
@@ -102,7 +102,8 @@ pub fn problem(error: &Error) -> Response {
     response
 }
 
-/// Source: docs/protocol.md, "Reading"; the thesis met proxies that ignore them, hence the SDK's cache-busting parameter.
+/// Forbids caching. Source: docs/protocol.md, "Reading". The thesis found proxies that ignore these headers; for
+/// them the SDK adds a cache-busting parameter.
 pub fn no_cache(response: &mut Response) {
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-store, must-revalidate"));

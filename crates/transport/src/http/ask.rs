@@ -1,4 +1,4 @@
-//! What a reading request asks for, checked.
+//! Parses and validates read requests, and reads request bodies.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -12,49 +12,51 @@ use millrace_protocol::{ChannelName, Code, Error, Since, session::Policy};
 
 use super::Context;
 
-/// Most channels of one `/v1/stream`.
+/// Maximum number of channels of one `/v1/stream` request.
 const CHANNELS_MAX: usize = 100;
-/// How much of a refused body is still taken, and for how long.
+/// Maximum bytes of a refused body that the server still reads.
 const DISCARD_BYTES_MAX: usize = 16 << 20;
+/// Maximum time that the server still reads a refused body.
 const DISCARD: Duration = Duration::from_secs(1);
 
-/// What kind of answer is wanted.
+/// Response format, from content negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum ResponseFormat {
     Json,
     Xml,
     Sse,
     Ndjson,
 }
 
-/// A checked reading request.
+/// A validated read request.
 #[derive(Debug)]
 pub struct Ask {
-    /// Where each starts; `None`: the transport's default.
+    /// Channels with their starts. `None` selects the default of the transport.
     pub channels: Vec<(ChannelName, Option<Since>)>,
-    /// Asked on `/v1/stream`: answers name their channel.
+    /// True for `/v1/stream`: responses then name the channel of each publication.
     pub many: bool,
-    /// A range ends here; then nothing waits for what is to come.
+    /// End of the range. A request with an end never waits for new publications.
     pub until: Option<Since>,
     pub policy: Policy,
-    /// Of an answer, unless the server's default is wanted; of a range, unless all of it is.
+    /// Maximum number of publications. `None`: the server's default for a response, no limit for a range.
     pub limit: Option<usize>,
     pub wait: Option<Duration>,
-    /// Silence after which it wants a heartbeat, unless the server's default is wanted.
+    /// Requested heartbeat interval; `None`: the server's default.
     pub heartbeat: Option<Duration>,
-    /// `subscribe=no`: this WebSocket only publishes.
+    /// False for `subscribe=no`: this WebSocket only publishes.
     pub subscribe: bool,
 }
 
-/// The parameters of a query, each known and each used at most once (`channel` excepted).
+/// Parameters of a query. Each is known and occurs at most once, except `channel`.
 pub struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
-    /// Errors: [`Code::BadRequest`] for a parameter that is not in `known`, or is there twice.
+    /// Parses the query of a request. Errors: [`Code::BadRequest`] for a parameter that is not in `known`, or occurs
+    /// twice.
     pub fn parse(parts: &'a Parts, known: &[&str]) -> Result<Self, Error> {
         let pairs: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
         for (i, (name, _)) in pairs.iter().enumerate() {
-            // `token` was seen to before; `_` is there to be ignored.
+            // `token` is handled elsewhere. `_` is ignored: it only bypasses caches.
             if !["_", "token"].contains(&name.as_ref()) && !known.contains(&name.as_ref()) {
                 let detail = format!("unknown parameter; this URL knows {}", known.join(", "));
                 return Err(Error::new(Code::BadRequest, detail));
@@ -70,7 +72,7 @@ impl<'a> Query<'a> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_ref())
     }
 
-    /// Seconds, or a duration such as `30s` or `500ms`.
+    /// Returns a parameter in seconds, or as a duration such as `30s` or `500ms`.
     ///
     /// Errors: [`Code::BadRequest`].
     pub fn duration(&self, name: &str) -> Result<Option<Duration>, Error> {
@@ -87,7 +89,7 @@ impl<'a> Query<'a> {
 }
 
 impl Ask {
-    /// For `/v1/channels/{channel}`.
+    /// Parses a request for `/v1/channels/{channel}`.
     ///
     /// Errors: `bad_request`, `bad_position`.
     pub fn one(parts: &Parts, channel: ChannelName) -> Result<Self, Error> {
@@ -96,14 +98,14 @@ impl Ask {
         Self::with(&query, vec![(channel, since)], false)
     }
 
-    /// For `/v1/stream?channel=..&channel=..`.
+    /// Parses a request for `/v1/stream?channel=..&channel=..`.
     ///
     /// Errors: `bad_request`, `bad_channel`, `bad_position`, `too_many`.
     pub fn many(parts: &Parts) -> Result<Self, Error> {
         let query = Query::parse(parts, &["channel", "since", "until", "limit", "policy", "wait", "heartbeat"])?;
         let default: Option<Since> = query.get("since").map(str::parse).transpose()?;
         let named = query.all("channel").count();
-        // Before they are compared with one another.
+        // Check the number first, because each channel is compared with all others.
         if named == 0 || named > CHANNELS_MAX {
             let detail = format!("give 1 to {CHANNELS_MAX} channels, as `channel=a/b` or `channel=a/b@5f0c12ab:57`");
             return Err(Error::new(if named == 0 { Code::BadRequest } else { Code::TooMany }, detail));
@@ -158,7 +160,7 @@ impl Ask {
         Ok(Self { channels, many, until, policy, limit, wait, heartbeat, subscribe })
     }
 
-    /// Each channel's start, `now` unless it was given.
+    /// Returns the start of each channel; the default is `now`.
     pub fn starts(&self) -> Vec<(ChannelName, Since)> {
         self.channels.iter().map(|(name, since)| (name.clone(), since.unwrap_or(Since::Now))).collect()
     }
@@ -177,22 +179,23 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Error> {
         .map_err(|_| Error::new(Code::BadPosition, "`Last-Event-ID` is a position such as `5f0c12ab:57`"))
 }
 
-impl Wanted {
-    /// The best of what `Accept` names; nothing named means JSON. Source: RFC 9110, section 12.5.1.
+impl ResponseFormat {
+    /// Returns the best supported format of the `Accept` header; JSON if the header is missing or empty. Source: RFC
+    /// 9110, section 12.5.1.
     ///
     /// Errors: [`Code::NotAcceptable`].
     pub fn negotiate(headers: &HeaderMap) -> Result<Self, Error> {
-        let mut best: Option<(f32, Wanted)> = None;
+        let mut best: Option<(f32, ResponseFormat)> = None;
         let mut named = false;
         for value in headers.get_all(header::ACCEPT) {
             for range in value.to_str().unwrap_or_default().split(',').filter(|range| !range.trim().is_empty()) {
                 named = true;
                 let mut parameters = range.split(';').map(str::trim);
                 let wanted = match parameters.next().unwrap_or_default().to_ascii_lowercase().as_str() {
-                    "application/json" | "application/*" | "*/*" => Wanted::Json,
-                    "application/x-ndjson" => Wanted::Ndjson,
-                    "text/event-stream" | "text/*" => Wanted::Sse,
-                    "application/xml" | "text/xml" => Wanted::Xml,
+                    "application/json" | "application/*" | "*/*" => ResponseFormat::Json,
+                    "application/x-ndjson" => ResponseFormat::Ndjson,
+                    "text/event-stream" | "text/*" => ResponseFormat::Sse,
+                    "application/xml" | "text/xml" => ResponseFormat::Xml,
                     _ => continue,
                 };
                 let quality = parameters.find_map(|p| p.strip_prefix("q=")).map_or(1.0, |q| q.parse().unwrap_or(0.0));
@@ -203,7 +206,7 @@ impl Wanted {
         }
         match best {
             Some((_, wanted)) => Ok(wanted),
-            None if !named => Ok(Wanted::Json),
+            None if !named => Ok(ResponseFormat::Json),
             None => {
                 let spoken = "application/json, application/xml, text/event-stream and application/x-ndjson";
                 Err(Error::new(Code::NotAcceptable, format!("this channel speaks {spoken}, and WebSocket")))
@@ -212,9 +215,10 @@ impl Wanted {
     }
 }
 
-/// Reads a body whole.
+/// Reads a complete body.
 ///
-/// Errors: [`Code::TooLarge`] as soon as it is known, [`Code::Timeout`], [`Code::Unavailable`] if too much is being read already, [`Code::BadRequest`] when the connection breaks.
+/// Errors: [`Code::TooLarge`] as soon as the size is known, [`Code::Timeout`], [`Code::Unavailable`] if too many
+/// bytes are queued on this node, [`Code::BadRequest`] if the connection breaks.
 pub async fn read_body(
     context: &Context,
     headers: &HeaderMap,
@@ -227,7 +231,7 @@ pub async fn read_body(
         return Err(too_large());
     }
     let broke_off = |_| Error::new(Code::BadRequest, "the body broke off");
-    // Small bodies come together with their head: taken as they lie there, without a copy, and nothing is waited for.
+    // A small body usually arrives with its head. It is returned without a copy and without waiting.
     let mut first = Bytes::new();
     if let Some(Some(frame)) = body.frame().now_or_never() {
         first = frame.map_err(broke_off)?.into_data().unwrap_or_default();
@@ -255,11 +259,11 @@ pub async fn read_body(
     tokio::time::timeout(context.config().body_timeout, read).await.map_err(late)?
 }
 
-/// Takes what a client still sends before it is refused: closing with its bytes unread would reset the connection, and the client would
-/// never see why. Whoever sends too much or too slowly for this is cut off.
+/// Reads and drops the rest of the body of a refused request. Closing the connection with unread bytes would reset
+/// it, and the client would not receive the error. A client that sends too much or too slowly is disconnected.
 pub async fn discard(headers: &HeaderMap, body: &mut Incoming) {
     let waits = headers.contains_key(header::EXPECT) && headers.contains_key(header::CONTENT_LENGTH);
-    // Asked for, such a body would only now be sent.
+    // A client with `Expect: 100-continue` sends its body only when the server reads it, so do not read it.
     if waits || body.is_end_stream() {
         return;
     }
@@ -279,18 +283,18 @@ pub async fn discard(headers: &HeaderMap, body: &mut Incoming) {
 mod tests {
     use super::*;
 
-    fn accept(value: &str) -> Result<Wanted, Code> {
+    fn accept(value: &str) -> Result<ResponseFormat, Code> {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, value.parse().unwrap());
-        Wanted::negotiate(&headers).map_err(|error| error.code)
+        ResponseFormat::negotiate(&headers).map_err(|error| error.code)
     }
 
     #[test]
     fn accept_is_negotiated() {
-        assert_eq!(Wanted::negotiate(&HeaderMap::new()).unwrap(), Wanted::Json);
-        assert_eq!(accept("*/*"), Ok(Wanted::Json));
-        assert_eq!(accept("text/event-stream"), Ok(Wanted::Sse));
-        assert_eq!(accept("text/html, application/xml;q=0.8, application/x-ndjson;q=0.9"), Ok(Wanted::Ndjson));
+        assert_eq!(ResponseFormat::negotiate(&HeaderMap::new()).unwrap(), ResponseFormat::Json);
+        assert_eq!(accept("*/*"), Ok(ResponseFormat::Json));
+        assert_eq!(accept("text/event-stream"), Ok(ResponseFormat::Sse));
+        assert_eq!(accept("text/html, application/xml;q=0.8, application/x-ndjson;q=0.9"), Ok(ResponseFormat::Ndjson));
         assert_eq!(accept("text/html"), Err(Code::NotAcceptable));
         assert_eq!(accept("application/json;q=0"), Err(Code::NotAcceptable));
     }

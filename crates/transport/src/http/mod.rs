@@ -1,4 +1,4 @@
-//! Requests: what is asked, by whom it is answered, and how an answer looks.
+//! HTTP requests: parsing, routing and encoding of responses.
 
 mod answer;
 mod ask;
@@ -7,7 +7,7 @@ mod wire;
 
 pub use answer::{Body, Response, problem, text};
 pub(crate) use answer::{HEARTBEAT, json, no_cache, no_content, position_header};
-pub(crate) use ask::{Ask, Query, Wanted, discard, read_body};
+pub(crate) use ask::{Ask, Query, ResponseFormat, discard, read_body};
 pub(crate) use route::{Handover, Routed, route, route_read};
 pub(crate) use wire::{SimpleRequest, encode_answer, encode_head, is_read};
 
@@ -25,36 +25,37 @@ use tokio::{sync::watch, task::spawn_local, time::sleep};
 use crate::{
     Config, Drain, Limits, Shard,
     access::{Access, Caller},
-    limits::{ForwardedFor, Guest, Seat},
+    limits::{ForwardedFor, ReaderSlot, RequestConnection},
     media::Media,
     rooms::Rooms,
     turn,
 };
 
-/// Answers what is no channel: health, metrics, pages. `None` means that there is no such path.
+/// Serves paths other than channels: health, metrics and web pages. `None`: the path does not exist.
 pub trait Pages: Send + Sync {
     fn answer(&self, request: &Parts) -> Option<Response>;
 }
 
-/// How long [`Context::keep_timer`] looks ahead: no longer than any timer that a request sets.
+/// Duration of the timer of [`Context::keep_timer`]. It must not exceed any timer that a request sets.
 const TIMER: Duration = Duration::from_secs(1);
 
-/// What a request can reach.
+/// Everything that a request handler can use.
 pub struct Context {
     pub shard: Rc<Shard>,
     pub pages: Arc<dyn Pages>,
-    /// Set once the server drains.
+    /// Set when the server drains.
     pub draining: watch::Receiver<Option<Drain>>,
     pub tickets: Arc<TicketKey>,
     pub access: Arc<Access>,
     pub limits: Arc<Limits>,
-    /// None until they are opened.
+    /// Rooms of the server; disabled until they are opened.
     pub rooms: Rooms,
-    /// Who is behind the members of the shard's switching unit.
+    /// Owners of the members of the shard's SFU.
     pub media: Media,
     config: RefCell<Rc<Config>>,
     turn: OnceCell<Arc<turn::Offer>>,
-    /// Has a request come since the timer was set? None: it is not set.
+    /// State of the timer of `keep_timer`. `Some(true)`: a request has arrived since it was set. `None`: it is not
+    /// set.
     timer: Cell<Option<bool>>,
 }
 
@@ -74,12 +75,13 @@ impl Context {
         Rc::new(Self { shard, pages, draining, tickets, access, limits, rooms, media, config, turn, timer })
     }
 
-    /// The limits that hold now; whoever keeps them goes on with them.
+    /// Returns the current limits. A caller that keeps the `Rc` continues with these limits.
     pub fn config(&self) -> Rc<Config> {
         self.config.borrow().clone()
     }
 
-    /// Other limits, from now on: of new connections and requests, and of what all of the shard's connections share.
+    /// Replaces the limits. They apply to new connections and requests, and to everything that all connections of
+    /// the shard share.
     pub fn set_config(&self, config: Config) {
         self.shard.configure(config.hub());
         self.shard.set_patterns_max(config.patterns_max);
@@ -87,52 +89,53 @@ impl Context {
         *self.config.borrow_mut() = Rc::new(config);
     }
 
-    /// Says where relays are had. Once, before anybody asks.
+    /// Sets the TURN offer. Call it once, before the first request.
     pub fn set_turn(&self, offer: Arc<turn::Offer>) {
         let _ = self.turn.set(offer);
     }
 
-    /// Where relays are had, and credentials for them: what a peer needs that cannot be reached directly.
+    /// Returns TURN URLs and short-lived credentials, if a relay is configured. Peers without a direct path need
+    /// them.
     pub fn turn(&self) -> Option<&turn::Offer> {
         self.turn.get().map(|offer| &**offer)
     }
 
-    /// Whom this request comes from.
+    /// Authenticates the request and returns its caller.
     ///
-    /// Errors: as [`Access::caller`].
+    /// Errors: those of [`Access::caller`].
     pub(crate) async fn caller(&self, parts: &Parts) -> Result<Caller, Error> {
         let config = self.config();
         let caller = self.access.caller(parts, &config.allowed_origins).await?;
         let forwarded = parts.extensions.get().map(|ForwardedFor(address)| *address);
-        let address = forwarded.or_else(|| Some(parts.extensions.get::<Arc<Guest>>()?.address));
+        let address = forwarded.or_else(|| Some(parts.extensions.get::<Arc<RequestConnection>>()?.address));
         Ok(Caller { holder: self.limits.holder(caller.grant.subject.as_ref(), address), ..caller })
     }
 
-    /// Lets a caller begin to read what goes on.
+    /// Reserves a connection slot for a new long-lived reader.
     ///
-    /// Errors: as [`Limits::admit`].
-    pub(crate) fn admit(&self, parts: &Parts, caller: &Caller) -> Result<Option<Seat>, Error> {
+    /// Errors: those of [`Limits::admit`].
+    pub(crate) fn admit(&self, parts: &Parts, caller: &Caller) -> Result<Option<ReaderSlot>, Error> {
         let forwarded = parts.extensions.get().map(|ForwardedFor(address)| *address);
         self.limits.admit(caller.grant.subject.as_ref(), forwarded)
     }
 
-    /// May what this request brings be published now?
+    /// Checks whether this request may publish now, and counts the publication.
     ///
-    /// Errors: as [`Limits::check_publish`].
+    /// Errors: those of [`Limits::check_publish`].
     pub(crate) fn check_publish(&self, parts: &Parts, caller: &Caller, bytes: usize) -> Result<(), Error> {
         let subject = caller.grant.subject.as_ref();
         if let Some(ForwardedFor(address)) = parts.extensions.get() {
             return self.limits.check_forwarded_publish(*address, subject, bytes);
         }
-        match parts.extensions.get::<Arc<Guest>>() {
+        match parts.extensions.get::<Arc<RequestConnection>>() {
             Some(guest) => guest.check_publish(&self.limits, subject, bytes),
             None => self.limits.check_publish(None, subject, bytes),
         }
     }
 
-    /// Counts what an answer makes wait for its client.
+    /// Counts the body of a response as queued bytes until it has been sent.
     ///
-    /// Errors: as [`Limits::pend`].
+    /// Errors: those of [`Limits::pend`].
     pub(crate) fn charge(&self, response: Response) -> Result<Response, Error> {
         let (head, body) = response.into_parts();
         let body = match body {
@@ -142,11 +145,11 @@ impl Context {
         Ok(Response::from_parts(head, body))
     }
 
-    /// Keeps a timer of the runtime set while requests come.
+    /// Keeps a timer of the runtime set while requests arrive.
     ///
-    /// If none is set when its thread goes to sleep, the runtime wakes itself, by a system call, for each one that is
-    /// set until it sleeps again; and hyper sets one for each head that it waits for. Requests that all wait for an
-    /// engine leave none.
+    /// If no timer is set when the thread goes to sleep, the runtime wakes itself with a system call for each timer
+    /// that is set before the next sleep. hyper sets one for each request head that it waits for. While all requests
+    /// wait for an engine, no other timer is set.
     pub(crate) fn keep_timer(self: &Rc<Self>) {
         if self.timer.replace(Some(true)).is_some() {
             return;
@@ -167,12 +170,12 @@ impl Context {
         self.draining.borrow().is_some()
     }
 
-    /// Returns when the server drains.
+    /// Waits until the server drains.
     pub(crate) async fn drains(&self) -> Drain {
         let mut draining = self.draining.clone();
         match draining.wait_for(Option::is_some).await.ok().and_then(|drain| *drain) {
             Some(drain) => drain,
-            // Nobody is left who could say so.
+            // The sender was dropped, so no drain will be reported.
             None => std::future::pending().await,
         }
     }

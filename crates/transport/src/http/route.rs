@@ -1,4 +1,4 @@
-//! Which URL is answered by whom.
+//! Routing: maps URLs to handlers.
 
 use std::{borrow::Cow, rc::Rc, time::Duration};
 
@@ -8,11 +8,11 @@ use millrace_node::Metrics;
 use millrace_protocol::{ChannelName, Code, Error, Right};
 use percent_encoding::percent_decode_str;
 
-use super::{Ask, Body, Context, HEARTBEAT, Query, Response, Wanted, discard, json, problem};
+use super::{Ask, Body, Context, HEARTBEAT, Query, Response, ResponseFormat, discard, json, problem};
 use crate::{
-    access::{Caller, Shown},
+    access::{Caller, CorsAccess},
     carcare, data_channel,
-    long_polling::{self, Begun, Poll},
+    long_polling::{self, Poll, PollStart},
     media, polling,
     polling::Read,
     publish, replay, rooms, sse,
@@ -21,18 +21,18 @@ use crate::{
     websocket::{self, Upgrade},
 };
 
-/// What became of a request: an answer, or the head of one that goes on.
+/// Result of a request: a complete response, or the head of a response and the handover that continues it.
 pub type Routed = (Response, Option<Handover>);
 
-/// What goes on after the head of the answer.
+/// How a connection continues after the head of the response.
 pub enum Handover {
     WebSocket(Upgrade),
     Stream(Stream),
-    /// The head of the answer has only the headers that the answer to the poll will have as well.
+    /// The head contains only headers that the response to the poll gets in addition to its own.
     LongPoll(Box<Poll>),
 }
 
-/// Answers a request. Errors become problem details; nothing panics.
+/// Handles a request. Errors become problem details. No input causes a panic.
 pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {
     let metrics = context.shard.metrics.clone();
     Metrics::add(&metrics.http_requests, 1);
@@ -55,7 +55,7 @@ pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Ro
     (response, handover)
 }
 
-/// Answers a request that [`is_read`](super::is_read), as [`route`] does.
+/// Handles a request for which [`is_read`](super::is_read) is true, like [`route`].
 pub async fn route_read(context: Rc<Context>, parts: Parts) -> Routed {
     let metrics = &context.shard.metrics;
     Metrics::add(&metrics.http_requests, 1);
@@ -82,7 +82,7 @@ fn not_found() -> Error {
     Error::new(Code::NotFound, "there is nothing at this path; docs/protocol.md lists what there is")
 }
 
-/// Answers a GET of channels; `None` for everything else.
+/// Handles a GET of channels; returns `None` for other requests.
 async fn read_channels(context: &Context, parts: &Parts) -> Option<Result<Routed, Error>> {
     if parts.method != Method::GET {
         return None;
@@ -120,7 +120,7 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
     if parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok((preflight(), None));
     }
-    // Balancers ask for health under names of their own, and learn nothing by it.
+    // Load balancers check the health under host names of their own. The responses reveal nothing.
     if !matches!(path, "/healthz" | "/readyz") {
         context.access.check_origin(parts, &context.config().allowed_origins)?;
     }
@@ -194,11 +194,11 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
     }
 }
 
-/// A body that is packed on the way would be published packed.
+/// Refuses a compressed transfer coding, because the body would be published in compressed form.
 ///
 /// Source: RFC 9112, section 6.1.
 ///
-/// Errors: [`Code::NotImplemented`] for any transfer coding but one `chunked`.
+/// Errors: [`Code::NotImplemented`] for any transfer coding but a single `chunked`.
 fn check_coding(parts: &Parts) -> Result<(), Error> {
     let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).into_iter();
     match (codings.next(), codings.next()) {
@@ -210,58 +210,64 @@ fn check_coding(parts: &Parts) -> Result<(), Error> {
     }
 }
 
-/// A reading request, by content negotiation.
+/// Handles a read request with the transport that content negotiation selects.
 async fn read(context: &Context, parts: &Parts, caller: Caller, ask: Ask) -> Result<Routed, Error> {
     caller.may_read(&ask)?;
-    let wanted = Wanted::negotiate(&parts.headers)?;
-    let ends = ask.until.is_some() || matches!(wanted, Wanted::Json | Wanted::Xml);
+    let wanted = ResponseFormat::negotiate(&parts.headers)?;
+    let ends = ask.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
     if ends && ask.heartbeat.is_some() {
         return Err(Error::new(Code::BadRequest, "`heartbeat` belongs to what goes on: streams and WebSockets"));
     }
     match (wanted, ask.wait) {
-        (Wanted::Sse | Wanted::Ndjson, Some(_)) => {
+        (ResponseFormat::Sse | ResponseFormat::Ndjson, Some(_)) => {
             Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers"))
         }
-        (Wanted::Sse | Wanted::Ndjson, None) => {
+        (ResponseFormat::Sse | ResponseFormat::Ndjson, None) => {
             check_stays(context)?;
             let until = ask.until;
-            let stream = if wanted == Wanted::Sse { sse::stream(caller, ask) } else { stream::stream(caller, ask) };
+            let stream =
+                if wanted == ResponseFormat::Sse { sse::stream(caller, ask) } else { stream::stream(caller, ask) };
             match until {
                 Some(until) => replay::answer(context, stream, until).await.map(plain),
                 None => with_stream(context, parts, stream),
             }
         }
-        (Wanted::Xml, _) if ask.many => Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML")),
-        (Wanted::Json | Wanted::Xml, Some(wait)) => {
+        (ResponseFormat::Xml, _) if ask.many => {
+            Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML"))
+        }
+        (ResponseFormat::Json | ResponseFormat::Xml, Some(wait)) => {
             let begun = long_polling::begin(context, parts, caller, ask, wanted, wait, Read::into_response);
             wait_for(context, parts, begun).await
         }
-        (Wanted::Json | Wanted::Xml, None) => context.charge(polling::answer(context, &ask, wanted).await?).map(plain),
+        (ResponseFormat::Json | ResponseFormat::Xml, None) => {
+            context.charge(polling::answer(context, &ask, wanted).await?).map(plain)
+        }
     }
 }
 
-/// Returns the answer to a long poll, or the poll that waits: beside its connection where the version of HTTP has one for each poll.
+/// Returns the response to a long poll, or hands the waiting poll over. Only an HTTP/1.1 connection serves a single
+/// poll at a time, so only there the poll can wait beside its connection.
 async fn wait_for(
     context: &Context,
     parts: &Parts,
-    begun: impl Future<Output = Result<Begun, Error>>,
+    begun: impl Future<Output = Result<PollStart, Error>>,
 ) -> Result<Routed, Error> {
     match begun.await? {
-        Begun::Answered(response) => context.charge(response).map(plain),
-        // The bytes of a body would be taken for the next request.
-        Begun::Waits(poll) if parts.version == Version::HTTP_11 && !has_body(&parts.headers) => {
+        PollStart::Answered(response) => context.charge(response).map(plain),
+        // The bytes of a request body would be parsed as the next request.
+        PollStart::Waits(poll) if parts.version == Version::HTTP_11 && !has_body(&parts.headers) => {
             Ok((http::Response::new(Body::Whole(None)), Some(Handover::LongPoll(poll))))
         }
-        Begun::Waits(poll) => context.charge(poll.hold(context).await?).map(plain),
+        PollStart::Waits(poll) => context.charge(poll.hold(context).await?).map(plain),
     }
 }
 
-/// Source: RFC 9112, section 6.
+/// Returns true if the request has a body. Source: RFC 9112, section 6.
 fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING)
 }
 
-/// A WebSocket on a channel's URL.
+/// Handles a WebSocket upgrade on the URL of a channel.
 fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
     let ask = Ask::one(parts, channel)?;
     match ask.subscribe {
@@ -272,7 +278,7 @@ fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelNam
     with_upgrade(context, parts, websocket::accept_channel(parts, caller, ask, context.config().compression)?)
 }
 
-/// Nothing that goes on is begun on a server that goes down.
+/// Refuses new long-lived connections while the server drains.
 fn check_stays(context: &Context) -> Result<(), Error> {
     match context.is_draining() {
         true => Err(Error::new(Code::Unavailable, "this server drains; another one will answer")),
@@ -319,7 +325,7 @@ fn with_stream(context: &Context, parts: &Parts, mut stream: Stream) -> Result<R
     Ok((head, Some(Handover::Stream(stream))))
 }
 
-/// Who asks for a heartbeat of its own hears which one it gets, in seconds.
+/// Adds the granted heartbeat interval, in seconds, to the head if the client has requested one.
 fn tell_heartbeat(context: &Context, asked: Option<Duration>, head: &mut Response) {
     if let Some(heartbeat_s) = context.config().heartbeat_s(asked) {
         head.headers_mut().insert(HEARTBEAT, heartbeat_s.get().into());
@@ -349,10 +355,10 @@ fn preflight() -> Response {
     response
 }
 
-/// What scripts of other origins may see of an answer, besides what all may.
+/// Response headers that scripts of other origins may read, in addition to the headers that CORS always permits.
 const EXPOSED: &str = "etag, link, location, millrace-heartbeat, millrace-position, retry-after";
 
-/// Adds the CORS headers. A page of a refused origin can read its refusal, which depends on nothing but the origin. Its
+/// Adds the CORS headers. A page of a refused origin can read its refusal, which depends only on the origin. Its
 /// preflight succeeds, because otherwise the browser would not send the request that is refused.
 ///
 /// Source: Fetch Standard, "CORS protocol".
@@ -362,16 +368,16 @@ fn allow_origin(context: &Context, parts: &Parts, response: &mut Response) {
     let headers = response.headers_mut();
     headers.append(header::VARY, HeaderValue::from_static("origin"));
     match context.access.shown_to(parts, &context.config().allowed_origins) {
-        Shown::Answer { with_cookies } => {
+        CorsAccess::Answer { with_cookies } => {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
             headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
             if with_cookies && !context.access.cookie.is_empty() {
                 headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
             }
         }
-        Shown::Refusal if is_refusal => {
+        CorsAccess::Refusal if is_refusal => {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
         }
-        Shown::Refusal | Shown::Unsaid => {}
+        CorsAccess::Refusal | CorsAccess::Unsaid => {}
     }
 }

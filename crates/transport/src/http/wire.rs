@@ -1,4 +1,4 @@
-//! HTTP/1.1 as bytes, for connections that hyper does not serve.
+//! Parses and encodes HTTP/1.1 for connections that hyper does not serve.
 //!
 //! Source: RFC 9112; RFC 9110.
 
@@ -9,23 +9,23 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
 
 use super::Response;
 
-/// Maximum number of headers of a request; hyper has the same.
+/// Maximum number of headers of a request. hyper has the same limit.
 const HEADERS_MAX: usize = 100;
 
-/// A whole request head that needs nothing but an answer.
+/// A complete request head without a body, an upgrade or an expectation.
 pub(crate) struct SimpleRequest {
     pub(crate) request: Request<()>,
     /// Length of the head in bytes. No body follows.
     pub(crate) head_bytes: usize,
-    /// The client asks for the connection to end with the answer.
+    /// True if the client asks to close the connection after the response.
     pub(crate) closes: bool,
 }
 
 impl SimpleRequest {
     /// Parses the head at the start of `bytes`.
     ///
-    /// Returns `None` for everything that hyper has to judge: a part of a head, a malformed head, a version other than 1.1, a method other
-    /// than GET, a body, an upgrade, or an expectation.
+    /// Returns `None` for everything that hyper must handle: an incomplete or malformed head, a version other than
+    /// 1.1, a method other than GET, a body, an upgrade, or an expectation.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut parsed = httparse::Request::new(&mut headers);
@@ -33,7 +33,7 @@ impl SimpleRequest {
         if parsed.method != Some("GET") || parsed.version != Some(1) {
             return None;
         }
-        // One allocation for all values: each of them is a part of it.
+        // One allocation for all values: each value is a slice of `head`.
         let head = Bytes::copy_from_slice(&bytes[..head_bytes]);
         let part = |text: &[u8]| head.slice_ref(&head[offset_in(bytes, text)..][..text.len()]);
         let mut request = Request::new(());
@@ -55,14 +55,16 @@ impl SimpleRequest {
     }
 }
 
-/// Where `part` begins in `whole`, of which it is a part.
+/// Returns the offset of `part` in `whole`. `part` must be a subslice of `whole`.
 fn offset_in(whole: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - whole.as_ptr() as usize
 }
 
-/// Encodes the head of the last response of a connection: its body ends with the connection, or another protocol follows.
+/// Encodes the head of the last HTTP response of a connection. Its body ends with the connection, or another
+/// protocol follows.
 ///
-/// Source: RFC 9112, sections 4 (status line), 6.3 (a body without a length), 9.6 (`close`); RFC 9110, section 7.8 (`Upgrade`).
+/// Source: RFC 9112, sections 4 (status line), 6.3 (a body without a length), 9.6 (`close`); RFC 9110, section 7.8
+/// (`Upgrade`).
 pub fn encode_head(head: &Response) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     write_status(&mut out, head.status());
@@ -75,7 +77,7 @@ pub fn encode_head(head: &Response) -> Vec<u8> {
     out
 }
 
-/// Encodes a response with a whole body; `more` are headers that other parts of the server add to it.
+/// Encodes a response with a complete body. `more` are headers that other parts of the server add.
 ///
 /// Source: RFC 9112, sections 6.3 (no length for 204) and 9.3 (the connection persists unless `closes`).
 pub(crate) fn encode_answer(response: Response, more: Option<&HeaderMap>, closes: bool) -> Vec<u8> {
@@ -122,7 +124,8 @@ fn write_date(out: &mut Vec<u8>) {
     write_header(out, "date", httpdate::fmt_http_date(std::time::SystemTime::now()).as_bytes());
 }
 
-/// True if a GET of this path reads channels, so that an event loop can answer it without a body or an upgrade.
+/// Returns true if a GET of this path reads channels. The event loop can answer such a request without a body or an
+/// upgrade.
 pub(crate) fn is_read(method: &Method, path: &str) -> bool {
     let paths = ["/v1/channels/", "/v1/stream", "/rest/longpolling/", "/rest/clientpolling/"];
     *method == Method::GET && paths.iter().any(|prefix| path.starts_with(prefix))

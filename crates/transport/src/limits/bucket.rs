@@ -1,13 +1,13 @@
 use std::time::Duration;
 
-/// So many per second, and at once as many as come in `burst`.
+/// A rate per second, and the burst: as many as the rate allows in this time may come at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     pub per_s: u64,
     pub burst: Duration,
 }
 
-/// A token bucket in eight bytes: when it will be full again, in nanoseconds of any clock that does not go back.
+/// Token bucket in eight bytes. It stores when the bucket will be full again, in nanoseconds of any monotonic clock.
 ///
 /// It is the "virtual scheduling" form of the generic cell rate algorithm. Source: ITU-T I.371, annex A.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Bucket {
 }
 
 impl Rate {
-    /// `None`, which is no limit, for 0.
+    /// Creates a rate. Returns `None`, which means no limit, for 0.
     pub fn of(per_s: u64, burst: Duration) -> Option<Self> {
         (per_s > 0).then_some(Self { per_s, burst })
     }
@@ -31,16 +31,17 @@ impl Rate {
 }
 
 impl Bucket {
-    /// Takes so many, or none. What is larger than the whole bucket takes all of it, and longer to come back.
+    /// Takes `count` tokens, or none. A count above the size of the bucket needs a full bucket, and the bucket then
+    /// takes longer to refill.
     ///
-    /// Errors: after how long it may be had.
+    /// Errors: the time after which the tokens will be available.
     pub fn take(&mut self, count: u64, rate: Rate, now_ns: u64) -> Result<(), Duration> {
         self.check(count, rate, now_ns)?;
         self.owe(count, rate, now_ns);
         Ok(())
     }
 
-    /// Would [`Bucket::take`] go well?
+    /// Checks whether [`Bucket::take`] would succeed.
     pub fn check(&self, count: u64, rate: Rate, now_ns: u64) -> Result<(), Duration> {
         let (debt_ns, burst_ns) = (self.full_ns.saturating_sub(now_ns), rate.burst_ns());
         let needed_ns = debt_ns.saturating_add(rate.cost_ns(count).min(burst_ns));
@@ -50,7 +51,7 @@ impl Bucket {
         }
     }
 
-    /// Takes what has come already, whether it is there or not. Gives how long to wait until the debt is paid.
+    /// Takes tokens without a check, for events that have already happened. Returns the time until the debt is paid.
     pub fn owe(&mut self, count: u64, rate: Rate, now_ns: u64) -> Duration {
         self.full_ns = self.full_ns.max(now_ns).saturating_add(rate.cost_ns(count));
         Duration::from_nanos((self.full_ns - now_ns).saturating_sub(rate.burst_ns()))
@@ -71,7 +72,7 @@ mod tests {
         Rate::of(per_s, Duration::from_secs(burst_s)).unwrap()
     }
 
-    /// How many of so many attempts at this moment get one.
+    /// Returns the number of attempts at this time that get a token.
     fn taken(bucket: &mut Bucket, rate: Rate, attempts: usize, now_ns: u64) -> usize {
         (0..attempts).filter(|_| bucket.take(1, rate, now_ns).is_ok()).count()
     }
@@ -82,7 +83,7 @@ mod tests {
         assert_eq!(taken(&mut bucket, rate, 100, SECOND), 20);
         assert_eq!(bucket.take(1, rate, SECOND), Err(Duration::from_millis(100)));
         assert_eq!(taken(&mut bucket, rate, 100, 2 * SECOND), 10);
-        // However long nobody comes, no more than one burst is kept.
+        // After any idle time, the bucket holds no more than one burst.
         assert!(!bucket.is_full(3 * SECOND));
         assert!(bucket.is_full(1000 * SECOND));
         assert_eq!(taken(&mut bucket, rate, 100, 1000 * SECOND), 20);

@@ -1,4 +1,5 @@
-//! Whom a proxy speaks for. Only proxies that are named are believed: everybody else could say anything.
+//! Addresses of clients behind proxies. Only headers of trusted proxies are used, because any other peer can send
+//! arbitrary headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,12 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Network;
 
-/// Proxies between a client and this server, at most; what is further away is not looked at.
+/// Maximum number of proxies between a client and this server. Further entries are ignored.
 const HOPS_MAX: usize = 16;
-/// Longest node name of interest, in bytes: an IPv6 address with its port has 53.
+/// Maximum length of a node name in bytes. An IPv6 address with its port has 53.
 const NODE_BYTES_MAX: usize = 64;
 
-/// Which header tells. One: a proxy that writes one of them passes on what its client has said in the other.
+/// Header that names the client. Only one header is used, because a proxy that writes one of them forwards the other
+/// one as its client has sent it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ForwardedHeader {
@@ -23,14 +25,14 @@ pub enum ForwardedHeader {
     Forwarded,
 }
 
-/// The proxies that are believed.
+/// Trusted proxies.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     pub trusted: Vec<Network>,
     pub header: ForwardedHeader,
 }
 
-/// Whom a request of such a proxy is for: an extension of each.
+/// Address of the client that a trusted proxy has reported. It is an extension of each request of such a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ForwardedFor(pub IpAddr);
 
@@ -39,18 +41,20 @@ impl Proxies {
         self.trusted.iter().any(|network| network.contains(address))
     }
 
-    /// Each proxy adds whom it was asked by at the right. So from there to the left as long as one that is trusted says so: the first other one
-    /// is the client. Where the chain breaks, it is whoever has broken it; without a header, the proxy itself.
+    /// Returns the address of the client. Each proxy appends the address of its own peer at the right. So the
+    /// entries are read from right to left while the last address is a trusted proxy. The first other address is the
+    /// client. If an entry is not an address, the client is the proxy that wrote the entry. Without a header, it is
+    /// `peer`.
     ///
-    /// Cost: O([`HOPS_MAX`]), whatever the client has written to the left.
+    /// Cost: O([`HOPS_MAX`]), independent of the entries that the client has added at the left.
     pub fn client_of(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
         let (name, node): (_, fn(&str) -> Option<&str>) = match self.header {
             ForwardedHeader::XForwardedFor => (X_FORWARDED_FOR, whole),
             ForwardedHeader::Forwarded => (header::FORWARDED, node_of),
         };
-        // No node has a comma in it. One in a quoted string of another parameter breaks the chain, and so does a quote that the client has
-        // left open: what the proxy adds stands behind a comma of its own.
+        // A node name contains no comma. A comma in a quoted string of another parameter ends the chain. So does a
+        // quote that the client has not closed: the proxy writes its own entry after a comma.
         let lines = headers.get_all(name).iter().rev();
         let hops = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
         let mut client = peer;
@@ -72,7 +76,7 @@ fn whole(node: &str) -> Option<&str> {
     Some(node)
 }
 
-/// The value of `for` in one element. Source: RFC 7239, section 4.
+/// Returns the value of `for` in one element; `None` if it occurs twice. Source: RFC 7239, section 4.
 fn node_of(element: &str) -> Option<&str> {
     let mut nodes = element.split(';').filter_map(|pair| {
         let (name, value) = pair.trim().split_once('=')?;
@@ -88,7 +92,8 @@ fn node_of(element: &str) -> Option<&str> {
     }
 }
 
-/// An address, perhaps with a port. `None` for what hides it (`unknown`, `_name`) or is none. Source: RFC 7239, section 6.
+/// Parses an address with an optional port. Returns `None` for an obfuscated node (`unknown`, `_name`) and for
+/// anything else. Source: RFC 7239, section 6.
 fn address(node: &str) -> Option<IpAddr> {
     let node = node.trim_matches([' ', '\t']);
     if node.len() > NODE_BYTES_MAX {
@@ -148,7 +153,7 @@ mod tests {
             ("10.0.0.1", &["::ffff:192.0.2.1"], "192.0.2.1"),
             ("::ffff:10.0.0.1", &["192.0.2.1"], "192.0.2.1"),
             ("2001:db8:1::5", &["192.0.2.1"], "192.0.2.1"),
-            // All are trusted: the farthest of them.
+            // All are trusted: the client is the leftmost address.
             ("10.0.0.1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
             ("10.0.0.1", &[], "10.0.0.1"),
         ] {
@@ -166,7 +171,7 @@ mod tests {
         let all = HeaderMap::from_iter([(header::FORWARDED, HeaderValue::from_static("for=192.0.2.1"))]);
         let nobody = Proxies::default().client_of("10.0.0.1".parse().unwrap(), &all);
         assert_eq!(nobody.to_string(), "10.0.0.1");
-        // What a client says in the header that its proxy does not write.
+        // The client sends the header that its proxy does not write.
         assert_eq!(
             proxies(ForwardedHeader::XForwardedFor).client_of("10.0.0.1".parse().unwrap(), &all).to_string(),
             "10.0.0.1"
@@ -183,13 +188,13 @@ mod tests {
             ("for=\"[2001:db8:cafe::17]:_port\"", "2001:db8:cafe::17"),
             ("for=192.0.2.1, for=10.0.0.2", "192.0.2.1"),
             ("for=198.51.100.1, for=192.0.2.1;host=a.example, for=10.0.0.2", "192.0.2.1"),
-            // Hidden, or nothing at all: the proxy that says so.
+            // A hidden or missing address: the result is the proxy that wrote the entry.
             ("for=192.0.2.1, for=unknown", "10.0.0.1"),
             ("for=192.0.2.1, for=_hidden", "10.0.0.1"),
             ("for=192.0.2.1, by=10.0.0.2", "10.0.0.1"),
             ("for=192.0.2.1;for=198.51.100.1", "10.0.0.1"),
             ("for=unknown, for=10.0.0.7", "10.0.0.7"),
-            // What a client leaves open does not swallow what the proxy adds.
+            // A quote that the client leaves open does not hide the entry of the proxy.
             ("for=\"198.51.100.1, for=192.0.2.1", "192.0.2.1"),
             ("host=\"a\\\", for=192.0.2.1", "192.0.2.1"),
             ("for=198.51.100.1;x=\", for=192.0.2.1", "192.0.2.1"),

@@ -1,4 +1,4 @@
-//! What somebody has of a node, and gives back when it is dropped.
+//! Reservations of a node's quotas. Dropping a reservation releases it.
 
 use std::{
     net::IpAddr,
@@ -8,23 +8,24 @@ use std::{
 
 use super::{Limits, key};
 
-/// A connection that was let in, until this is dropped.
-pub struct Permit {
+/// An admitted connection. Dropping the permit releases the connection's slot.
+pub struct ConnectionSlot {
     pub(super) limits: Arc<Limits>,
-    /// `None` for those whose addresses are exempt.
+    /// Key of the address; `None` if the address is exempt.
     pub(super) address: Option<NonZeroU64>,
 }
 
-/// A reader that counts for its subject, or for the address behind a proxy, until this is dropped.
-pub struct Seat {
+/// A reader that is counted for its subject, or for its address behind a proxy. Dropping the seat releases the slot.
+pub struct ReaderSlot {
     pub(super) limits: Arc<Limits>,
     pub(super) subject: Option<Arc<str>>,
-    /// Where the reader is, if a proxy has said so, and whether it counts there.
+    /// Address of the reader, if a proxy has reported it.
     pub(super) address: Option<IpAddr>,
+    /// True if the reader is counted for `address`.
     pub(super) is_counted: bool,
 }
 
-impl Drop for Permit {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.limits.connections.fetch_sub(1, Relaxed);
         if let Some(address) = self.address {
@@ -33,7 +34,7 @@ impl Drop for Permit {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ReaderSlot {
     fn drop(&mut self) {
         if let Some(address) = self.address.filter(|_| self.is_counted) {
             self.limits.addresses.with(&key(address), |entry| entry.connections -= 1);
@@ -44,8 +45,8 @@ impl Drop for Seat {
     }
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for ReaderSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat").field("subject", &self.subject).finish_non_exhaustive()
+        f.debug_struct("ReaderSlot").field("subject", &self.subject).finish_non_exhaustive()
     }
 }

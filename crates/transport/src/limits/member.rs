@@ -2,24 +2,24 @@ use std::{net::IpAddr, sync::Mutex, sync::PoisonError, time::Duration};
 
 use millrace_protocol::Error;
 
-use super::{Bucket, Limits, Pending, Permit, Publishes, Seat};
+use super::{Bucket, ConnectionSlot, Limits, Pending, Publishes, ReaderSlot};
 
-/// Less than this is held without being counted: an idle or ordinary connection touches no counter of the node.
+/// Buffers up to this size are not counted, so an idle or ordinary connection updates no counter of the node.
 pub(super) const UNCOUNTED_BYTES: usize = 16 * 1024;
 
-/// What a request knows of the connection that it comes on: an extension of each.
+/// Connection that a request arrived on. It is an extension of each request.
 #[derive(Debug)]
-pub struct Guest {
+pub struct RequestConnection {
     pub address: IpAddr,
     publishes: Mutex<Publishes>,
 }
 
-impl Guest {
+impl RequestConnection {
     pub fn new(address: IpAddr) -> Self {
         Self { address, publishes: Mutex::default() }
     }
 
-    /// As [`Limits::check_publish`], for the connection of this guest.
+    /// Checks a publication like [`Limits::check_publish`], for the connection of this guest.
     pub fn check_publish(
         &self,
         limits: &Limits,
@@ -31,58 +31,58 @@ impl Guest {
     }
 }
 
-/// What a connection of the event loop has of the node. What few have is beside.
-pub struct Member {
-    permit: Permit,
+/// Quotas in use by a connection on the event loop. Rarely used fields are in a separate allocation.
+pub struct ConnectionQuotas {
+    permit: ConnectionSlot,
     more: Option<Box<More>>,
 }
 
-/// Connections are many, and most of them only read.
-const _: () = assert!(size_of::<Option<Member>>() <= 24);
+/// This must be small: there are many connections, and most of them only read.
+const _: () = assert!(size_of::<Option<ConnectionQuotas>>() <= 24);
 
 #[derive(Default)]
 struct More {
-    seat: Option<Seat>,
+    seat: Option<ReaderSlot>,
     publishes: Publishes,
     messages: Bucket,
-    /// For the rest of a message.
+    /// Bytes of incomplete messages from the client.
     incoming: Option<Pending>,
-    /// For what the client has not taken.
+    /// Bytes queued for the client.
     outgoing: Option<Pending>,
 }
 
-/// Which way bytes wait.
+/// Direction of queued bytes.
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
+pub enum Direction {
     In,
     Out,
 }
 
-impl Member {
-    pub fn new(permit: Permit, seat: Option<Seat>) -> Self {
+impl ConnectionQuotas {
+    pub fn new(permit: ConnectionSlot, seat: Option<ReaderSlot>) -> Self {
         let more = seat.map(|seat| Box::new(More { seat: Some(seat), ..More::default() }));
         Self { permit, more }
     }
 
-    /// Gives back what was taken when the connection was accepted; the rest ends.
-    pub fn into_permit(self) -> Permit {
+    /// Returns the permit of the connection and releases all other quotas.
+    pub fn into_permit(self) -> ConnectionSlot {
         self.permit
     }
 
-    /// Where its client is, if a proxy between them has said so.
+    /// Returns the address of the client, if a proxy has reported it.
     pub fn client(&self) -> Option<IpAddr> {
         self.more.as_ref()?.seat.as_ref()?.address
     }
 
-    /// Is anything counted that waits?
-    pub fn counts(&self, way: Way) -> bool {
+    /// Returns true if bytes in this direction are counted.
+    pub fn counts(&self, way: Direction) -> bool {
         self.more.as_ref().is_some_and(|more| more.pending(way).is_some())
     }
 
-    /// So many bytes wait for the client, or for the rest of what it sends.
+    /// Sets the number of bytes queued for the client, or of incomplete input from it.
     ///
-    /// Errors: as [`Pending::resize`]; then the connection has to end.
-    pub fn set_pending(&mut self, way: Way, bytes: usize) -> Result<(), Error> {
+    /// Errors: those of [`Pending::resize`]; then the connection must be closed.
+    pub fn set_pending(&mut self, way: Direction, bytes: usize) -> Result<(), Error> {
         if bytes <= UNCOUNTED_BYTES {
             if let Some(more) = &mut self.more {
                 *more.pending_mut(way) = None;
@@ -99,14 +99,14 @@ impl Member {
         }
     }
 
-    /// As [`Limits::check_publish`].
+    /// Checks a publication like [`Limits::check_publish`].
     pub fn check_publish(&mut self, subject: Option<&std::sync::Arc<str>>, bytes: usize) -> Result<(), Error> {
         let limits = &self.permit.limits;
         let own = limits.counts_incoming().then(|| &mut self.more.get_or_insert_default().publishes);
         limits.check_publish(own, subject, bytes)
     }
 
-    /// As [`Limits::owe_publish`].
+    /// Counts a publication like [`Limits::owe_publish`].
     pub fn owe_publish(&mut self, subject: Option<&std::sync::Arc<str>>, bytes: usize) -> Duration {
         let limits = &self.permit.limits;
         match limits.counts_incoming() {
@@ -115,7 +115,7 @@ impl Member {
         }
     }
 
-    /// As [`Limits::owe_messages`].
+    /// Counts messages like [`Limits::owe_messages`].
     pub fn owe_messages(&mut self, messages: u64) -> Duration {
         let limits = &self.permit.limits;
         match limits.counts_incoming() {
@@ -124,24 +124,24 @@ impl Member {
         }
     }
 
-    /// Memory beside the member itself, in bytes.
+    /// Returns the memory that the member uses in addition to its own size, in bytes.
     pub fn bytes(&self) -> usize {
         self.more.as_ref().map_or(0, |_| size_of::<More>())
     }
 }
 
 impl More {
-    fn pending(&self, way: Way) -> &Option<Pending> {
+    fn pending(&self, way: Direction) -> &Option<Pending> {
         match way {
-            Way::In => &self.incoming,
-            Way::Out => &self.outgoing,
+            Direction::In => &self.incoming,
+            Direction::Out => &self.outgoing,
         }
     }
 
-    fn pending_mut(&mut self, way: Way) -> &mut Option<Pending> {
+    fn pending_mut(&mut self, way: Direction) -> &mut Option<Pending> {
         match way {
-            Way::In => &mut self.incoming,
-            Way::Out => &mut self.outgoing,
+            Direction::In => &mut self.incoming,
+            Direction::Out => &mut self.outgoing,
         }
     }
 }

@@ -1,21 +1,22 @@
-//! What one client may take of a node: counted for all shards together, where connections begin and end and where publications come in,
-//! never where they go out.
+//! Limits and quotas per client and per node, counted for all shards together. They are counted when connections
+//! begin and end and when publications arrive, never when publications are delivered.
 //!
-//! The connections of a proxy that is trusted say nothing about its clients: there, readers and publications are counted for the address
-//! that the proxy names ([`Proxies`]).
+//! The connections of a trusted proxy do not identify its clients. Behind such a proxy, readers and publications are
+//! counted for the address that the proxy reports ([`Proxies`]).
 //!
-//! An address is one IPv4 address, or the /64 of an IPv6 address: whoever has one of those has all of it.
-//! Every refusal is counted by the limit that was reached: `millrace_refused_total{limit=".."}`. docs/limits.md lists them all.
+//! An address is one IPv4 address, or the /64 of an IPv6 address, because a client that has one address of a /64 has
+//! all of them. Every refusal is counted for the limit that was reached: `millrace_refused_total{limit=".."}`.
+//! docs/limits.md lists all limits.
 
 mod bucket;
 mod forwarded;
 mod held;
 mod member;
 mod network;
-mod patient;
 mod pending;
 mod refusals;
 mod table;
+mod write_timeout;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -36,21 +37,22 @@ use millrace_protocol::{
 pub use bucket::{Bucket, Rate};
 pub(crate) use forwarded::ForwardedFor;
 pub use forwarded::{ForwardedHeader, Proxies};
-pub use held::{Permit, Seat};
-pub use member::{Guest, Member, Way};
+pub use held::{ConnectionSlot, ReaderSlot};
+pub use member::{ConnectionQuotas, Direction, RequestConnection};
 pub use network::{BadNetwork, Network};
-pub(crate) use patient::Patient;
 pub use pending::Pending;
 pub(crate) use refusals::Refusals;
 use table::Table;
+pub(crate) use write_timeout::WriteTimeoutStream;
 
 use crate::Config;
 
-/// Connections come in crowds: after a restart, or when an office's link is back.
+/// Burst of new connections. It is long because many clients connect at the same time after a restart, or when the
+/// network of an office is back.
 const CONNECTS_BURST: Duration = Duration::from_secs(10);
 const BURST: Duration = Duration::from_secs(1);
 
-/// The limits whose refusals are counted, by the setting or the constant that they are named after.
+/// Limits whose refusals are counted, named after their setting or constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     Connections,
@@ -104,13 +106,14 @@ impl Limit {
     ];
 }
 
-/// One of a node.
+/// Limits and counters of one node.
 pub struct Limits {
     rules: RwLock<Rules>,
-    /// Who is believed about where requests come from.
+    /// Proxies that are trusted to report the addresses of their clients.
     pub proxies: Proxies,
-    /// Spares whoever publishes the look at rules that there are not.
+    /// True if a limit of publications is set. Otherwise publishing skips the rules.
     counts_publishes: AtomicBool,
+    /// True if a limit of WebSocket messages is set.
     counts_messages: AtomicBool,
     connections: AtomicUsize,
     connects: Mutex<Bucket>,
@@ -121,14 +124,14 @@ pub struct Limits {
     pressure: AtomicUsize,
     refused: [AtomicU64; Limit::ALL.len()],
     started: Instant,
-    /// Makes holders of subjects and addresses. Its random key keeps clients from choosing a subject that collides with
-    /// another one.
+    /// Hashes subjects and addresses to holders. Its random key keeps clients from choosing a subject that collides
+    /// with another one.
     hasher: RandomState,
-    /// What a connection costs most of: the system lets us have so many.
+    /// Maximum number of file descriptors of the process. Descriptors are the scarcest resource of a connection.
     descriptors: usize,
 }
 
-/// The settings, as they are asked for.
+/// Limits from the configuration.
 struct Rules {
     connections_max: usize,
     connections_per_address_max: usize,
@@ -142,7 +145,7 @@ struct Rules {
     exempt: Vec<Network>,
 }
 
-/// How often, and how much.
+/// Maximum number and maximum bytes of publications per second.
 #[derive(Clone, Copy, Default)]
 struct PublishRates {
     count: Option<Rate>,
@@ -154,7 +157,7 @@ struct Address {
     connections: usize,
     connects: Bucket,
     datagrams: Bucket,
-    /// Through a proxy: what comes on its connections is of many.
+    /// Publications through a proxy. One connection of a proxy carries the publications of many clients.
     publishes: Publishes,
 }
 
@@ -164,22 +167,22 @@ struct Subject {
     publishes: Publishes,
 }
 
-/// What somebody has published lately.
+/// Recent publications of a connection, a subject or an address.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Publishes {
     count: Bucket,
     bytes: Bucket,
 }
 
-/// How much of the memory that the server may have is in use, and so what has to give way. See docs/limits.md, "Memory".
+/// Stage of the memory limit, and the action that it requires. See docs/limits.md, "Memory".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
     None,
-    /// What can be spared is given back, and the oldest idle channels are forgotten.
+    /// Spare memory is freed, and the channels that have been idle longest are evicted.
     Shrink,
-    /// As well, nothing more is published.
+    /// In addition, publications are refused.
     RefusePublications,
-    /// As well, nobody more is let in.
+    /// In addition, new connections are refused.
     RefuseConnections,
 }
 
@@ -189,12 +192,12 @@ impl Pressure {
 }
 
 impl Limits {
-    /// `descriptors`: how many the system lets this process have.
+    /// Creates the limits of a node. `descriptors` is the maximum number of file descriptors of this process.
     pub fn new(config: &Config, descriptors: usize) -> Arc<Self> {
         Self::behind(Proxies::default(), config, descriptors)
     }
 
-    /// As [`Limits::new`], with proxies that are believed.
+    /// Creates limits like [`Limits::new`], with trusted proxies.
     pub fn behind(proxies: Proxies, config: &Config, descriptors: usize) -> Arc<Self> {
         let limits = Self {
             proxies,
@@ -217,7 +220,7 @@ impl Limits {
         Arc::new(limits)
     }
 
-    /// Other limits, from now on; who is in stays.
+    /// Replaces the limits. Existing connections stay open.
     pub fn configure(&self, config: &Config) {
         let rules = Rules::of(config, self.descriptors);
         let any = |rates: PublishRates| rates.count.or(rates.bytes).is_some();
@@ -227,14 +230,15 @@ impl Limits {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
-    /// Lets a connection in.
+    /// Admits a new connection.
     ///
-    /// Errors: `too_many` connections of this address, `rate_limited` (they come too fast), `unavailable` (there is room for nobody).
-    pub fn connect(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Error> {
+    /// Errors: `too_many` if the address has too many connections; `rate_limited` if connections arrive too fast;
+    /// `unavailable` if the node has no room for any connection.
+    pub fn connect(self: &Arc<Self>, address: IpAddr) -> Result<ConnectionSlot, Error> {
         self.connect_at(address, self.now_ns())
     }
 
-    fn connect_at(self: &Arc<Self>, address: IpAddr, now_ns: u64) -> Result<Permit, Error> {
+    fn connect_at(self: &Arc<Self>, address: IpAddr, now_ns: u64) -> Result<ConnectionSlot, Error> {
         if self.pressure() >= Pressure::RefuseConnections {
             let detail = "this server is short of memory; try again, or another one";
             return Err(self.refuse(Limit::MemoryConnections, Error::new(Code::Unavailable, detail)));
@@ -250,7 +254,7 @@ impl Limits {
                 if let Some(rate) = rules.connects_per_address {
                     entry.connects.take(1, rate, now_ns).map_err(late(Limit::ConnectsPerAddress))?;
                 }
-                // Last: what one address is refused takes nothing from the others.
+                // Checked last, so that a connection refused for its address takes no token from the others.
                 if let Some(rate) = rules.connects {
                     let mut connects = self.connects.lock().unwrap_or_else(PoisonError::into_inner);
                     connects.take(1, rate, now_ns).map_err(late(Limit::Connects))?;
@@ -259,8 +263,8 @@ impl Limits {
                 Ok::<(), Error>(())
             })?;
         }
-        // Counted from here on: dropping it takes it back.
-        let permit = Permit { limits: self.clone(), address };
+        // From here on the connection is counted. Dropping the permit uncounts it.
+        let permit = ConnectionSlot { limits: self.clone(), address };
         if self.connections.fetch_add(1, Relaxed) >= rules.connections_max {
             let detail = "this server has as many connections as it may; try again, or another one";
             return Err(self.refuse(Limit::Connections, Error::new(Code::Unavailable, detail)));
@@ -268,16 +272,20 @@ impl Limits {
         Ok(permit)
     }
 
-    /// Lets somebody begin to read: a session, a stream, a long poll. `address` where a proxy is between, so that the connection says
-    /// nothing about it.
+    /// Admits a new long-lived reader: a session, a stream or a long poll. `address` is set behind a proxy, where
+    /// the connection does not identify the client. Returns `None` if there is nothing to count.
     ///
     /// Errors: `too_many`.
-    pub fn admit(self: &Arc<Self>, subject: Option<&Arc<str>>, address: Option<IpAddr>) -> Result<Option<Seat>, Error> {
+    pub fn admit(
+        self: &Arc<Self>,
+        subject: Option<&Arc<str>>,
+        address: Option<IpAddr>,
+    ) -> Result<Option<ReaderSlot>, Error> {
         if subject.is_none() && address.is_none() {
             return Ok(None);
         }
         let rules = self.rules();
-        let mut seat = Seat { limits: self.clone(), subject: None, address, is_counted: false };
+        let mut seat = ReaderSlot { limits: self.clone(), subject: None, address, is_counted: false };
         if let Some(address) = address.filter(|address| !rules.is_exempt(*address)) {
             self.addresses.with(&key(address), |entry| {
                 self.check_connections(entry.connections, rules.connections_per_address_max)?;
@@ -300,8 +308,8 @@ impl Limits {
         Ok(Some(seat))
     }
 
-    /// Returns the holder that new channels and rooms of a client are charged to: its subject, or without one its
-    /// address, exempt or not.
+    /// Returns the holder that new channels and rooms of a client are charged to: the holder of its subject, or
+    /// without a subject that of its address, exempt or not.
     pub fn holder(&self, subject: Option<&Arc<str>>, address: Option<IpAddr>) -> Holder {
         let hash = match (subject, address) {
             (Some(subject), _) => self.hasher.hash_one(("subject", subject)),
@@ -322,9 +330,9 @@ impl Limits {
         Ok(())
     }
 
-    /// May this publication come in? `own` is what its connection has published.
+    /// Checks whether a publication is accepted now, and counts it. `own` counts the publications of its connection.
     ///
-    /// Errors: `rate_limited`, and when to try again; `unavailable` while memory is short.
+    /// Errors: `rate_limited`, with the time of the next attempt; `unavailable` while memory is short.
     pub fn check_publish(
         &self,
         own: Option<&mut Publishes>,
@@ -363,7 +371,7 @@ impl Limits {
         Ok(())
     }
 
-    /// As [`Limits::check_publish`], through a proxy that says where it comes from.
+    /// Checks a publication like [`Limits::check_publish`], for a client address that a proxy has reported.
     pub fn check_forwarded_publish(
         &self,
         address: IpAddr,
@@ -378,7 +386,7 @@ impl Limits {
         }
     }
 
-    /// As [`Limits::check_publish`], for what cannot be refused any more. Gives how long its connection is not to be read from.
+    /// Counts a publication that can no longer be refused. Returns how long its connection must not be read.
     pub fn owe_publish(&self, own: &mut Publishes, subject: Option<&Arc<str>>, bytes: usize) -> Duration {
         if !self.counts_publishes.load(Relaxed) {
             return Duration::ZERO;
@@ -399,7 +407,7 @@ impl Limits {
         wait
     }
 
-    /// So many messages have come on a WebSocket. Gives how long it is not to be read from.
+    /// Counts messages of a WebSocket. Returns how long the WebSocket must not be read.
     pub fn owe_messages(&self, own: &mut Bucket, messages: u64) -> Duration {
         let rate = if self.counts_messages.load(Relaxed) { self.rules().messages } else { None };
         let wait = rate.map_or(Duration::ZERO, |rate| own.owe(messages, rate, self.now_ns()));
@@ -409,17 +417,17 @@ impl Limits {
         wait
     }
 
-    /// Does anybody count what comes on a WebSocket?
+    /// Returns true if publications or messages on WebSockets are counted.
     pub fn counts_incoming(&self) -> bool {
         self.counts_publishes.load(Relaxed) || self.counts_messages.load(Relaxed)
     }
 
-    /// May this datagram be looked at? Whose source has too many is dropped.
+    /// Counts a datagram. Returns false if its source sends too many; then the datagram must be dropped.
     pub fn take_datagram(&self, address: IpAddr) -> bool {
         let rules = self.rules();
         let Some(rate) = rules.datagrams.filter(|_| !rules.is_exempt(address)) else { return true };
         let now_ns = self.now_ns();
-        // A source can be made up: those that are met when the table is full share one place.
+        // Source addresses can be forged. When the table is full, all new sources share one entry.
         let taken = self.addresses.with_room(&key(address), |entry| entry.datagrams.take(1, rate, now_ns).is_ok());
         if !taken {
             self.count(Limit::Datagrams);
@@ -435,27 +443,27 @@ impl Limits {
         self.pressure.store(pressure as usize, Relaxed);
     }
 
-    /// Open connections of all kinds, idle and unfinished ones, too.
+    /// Returns the number of open connections of all kinds, including idle and unfinished ones.
     pub fn connections(&self) -> usize {
         self.connections.load(Relaxed)
     }
 
-    /// One more was refused, cut off or slowed down.
+    /// Counts one refusal, disconnection or slowdown for this limit.
     pub fn count(&self, limit: Limit) {
         self.refused[limit as usize].fetch_add(1, Relaxed);
     }
 
-    /// A client's frames have met one of these.
+    /// Counts a protocol error of a client if a limit has caused it.
     pub fn count_broken(&self, broken: Broken) {
         match broken.reason {
             websocket::TOO_LARGE => self.count(Limit::MessageBytes),
             websocket::TOO_MANY_FRAGMENTS => self.count(Limit::Fragments),
-            websocket::BLOWS_UP => self.count(Limit::InflateRatio),
+            websocket::TOO_COMPRESSIBLE => self.count(Limit::InflateRatio),
             _ => {}
         }
     }
 
-    /// A request, or a command, was refused for one of these.
+    /// Counts the error of a request or command if a limit has caused it.
     pub fn count_error(&self, error: &Error) {
         match error.code {
             Code::TooLarge => self.count(Limit::MessageBytes),
@@ -465,12 +473,12 @@ impl Limits {
         }
     }
 
-    /// The limit's name and how often it was reached.
+    /// Returns the name of each limit, and how often it was reached.
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Limit::ALL.iter().map(|(limit, name)| (*name, self.refused[*limit as usize].load(Relaxed)))
     }
 
-    /// Forgets addresses and subjects that have nothing here any more. Cost: O(addresses), every few seconds.
+    /// Removes idle addresses and subjects. Call it every few seconds. Cost: O(addresses).
     pub fn sweep(&self) {
         self.sweep_at(self.now_ns());
     }
@@ -510,7 +518,7 @@ impl Rules {
         let publishes = |count, bytes| PublishRates { count: Rate::of(count, BURST), bytes: Rate::of(bytes, BURST) };
         Self {
             connections_max: match config.connections_max {
-                // A reserve for engines, files and those who are being told that there is no room.
+                // Keep a reserve for engines, files, and connections that receive their refusal.
                 0 => descriptors.saturating_sub(64 + descriptors / 32),
                 max => max,
             },
@@ -561,7 +569,8 @@ impl Publishes {
     }
 }
 
-/// An IPv4 address as it is, of an IPv6 address its /64: no global one begins with 32 zeros, so they never meet.
+/// Returns the key of an address: an IPv4 address itself, or the /64 of an IPv6 address. The two kinds never
+/// collide, because no global IPv6 address begins with 32 zero bits.
 fn key(address: IpAddr) -> NonZeroU64 {
     let key = match address.to_canonical() {
         IpAddr::V4(address) => u64::from(address.to_bits()),
@@ -570,7 +579,7 @@ fn key(address: IpAddr) -> NonZeroU64 {
     NonZeroU64::new(key).unwrap_or(NonZeroU64::MIN)
 }
 
-/// 0 is no limit.
+/// Returns true if the count has reached the limit. A limit of 0 means no limit.
 fn over(count: usize, max: usize) -> bool {
     max > 0 && count >= max
 }

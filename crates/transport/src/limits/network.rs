@@ -2,7 +2,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Addresses that begin with the same bits, such as `10.0.0.0/8`, or a single one.
+/// A network such as `10.0.0.0/8`: all addresses with the same leading bits. It can also be a single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Network {

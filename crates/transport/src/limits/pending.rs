@@ -8,7 +8,7 @@ use millrace_protocol::{Code, Error};
 
 use super::{Limit, Limits};
 
-/// Bytes that wait for one client, or for the rest of what it sends; given back when this is dropped.
+/// Bytes queued for one client, or incomplete input from it. They are released when this value is dropped.
 pub struct Pending {
     limits: Arc<Limits>,
     bytes: usize,
@@ -26,18 +26,18 @@ impl AsRef<[u8]> for Charged {
 }
 
 impl Limits {
-    /// Room for bytes that wait for a client.
+    /// Reserves room for bytes that are queued for a client.
     ///
-    /// Errors: `unavailable`: too much waits already.
+    /// Errors: `unavailable` if too many bytes are queued already.
     pub fn pend(self: &Arc<Self>, bytes: usize) -> Result<Pending, Error> {
         let mut pending = Pending { limits: self.clone(), bytes: 0 };
         pending.resize(bytes)?;
         Ok(pending)
     }
 
-    /// Bytes that are counted as waiting until they have left.
+    /// Counts bytes as queued until they have been sent and dropped.
     ///
-    /// Errors: as [`Limits::pend`].
+    /// Errors: those of [`Limits::pend`].
     pub fn charge(self: &Arc<Self>, bytes: Bytes) -> Result<Bytes, Error> {
         let _pending = self.pend(bytes.len())?;
         Ok(Bytes::from_owner(Charged { bytes, _pending }))
@@ -49,7 +49,7 @@ impl Limits {
 }
 
 impl Pending {
-    /// Another size, if there is room for it; otherwise it stays.
+    /// Changes the number of bytes. If there is no room, the number stays the same.
     ///
     /// Errors: `unavailable`.
     pub fn resize(&mut self, bytes: usize) -> Result<(), Error> {

@@ -8,14 +8,15 @@ use tokio::{
 
 use crate::http::{encode_head, problem};
 
-/// Connections of one shard that are told why they are refused, at the same time; further ones are just closed.
+/// Maximum number of refused connections per shard that receive an error at the same time. Further connections are
+/// closed without one.
 const TELLING_MAX: usize = 64;
-/// How long that may take.
+/// Maximum time for sending the error.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The first byte of a TLS record of a handshake: no words of ours could be read there. Source: RFC 8446, section 5.1.
+/// First byte of a TLS handshake record. A TLS client cannot read a plain-text error. Source: RFC 8446, section 5.1.
 const TLS_HANDSHAKE: u8 = 22;
 
-/// Says to connections that are not let in why.
+/// Sends the reason of the refusal to connections that are not admitted.
 #[derive(Default)]
 pub struct Refusals {
     telling: Rc<Cell<usize>>,
@@ -33,7 +34,7 @@ impl Refusals {
         answer.extend(body.into_whole());
         tokio::task::spawn_local(async move {
             let tell = async {
-                // Closing with its request unread would reset the connection, and the answer with it.
+                // Read the request first. Closing with unread bytes would reset the connection and lose the error.
                 let mut request = [0; 4096];
                 if !matches!(stream.read(&mut request).await, Ok(1..)) || request[0] == TLS_HANDSHAKE {
                     return;

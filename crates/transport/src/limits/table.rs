@@ -5,15 +5,15 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Locks, so that shards seldom meet.
+/// Number of locks, so that shards seldom contend for one.
 const STRIPES: usize = 16;
-/// Entries of one stripe beyond which what anybody could make up gets no place of its own.
+/// Maximum number of entries per stripe for keys that clients can forge.
 const ROOM: usize = 4096;
 
-/// What is counted per address or subject, by all shards.
+/// Counters per address or subject, shared by all shards.
 pub struct Table<K, V> {
     stripes: [Mutex<HashMap<K, V>>; STRIPES],
-    /// For those that get no place of their own.
+    /// Shared entry for keys that get no entry of their own.
     others: Mutex<V>,
     hasher: RandomState,
 }
@@ -25,6 +25,7 @@ impl<K, V: Default> Default for Table<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V: Default> Table<K, V> {
+    /// Calls `work` with the entry of this key, and creates the entry if necessary.
     pub fn with<T>(&self, key: &K, work: impl FnOnce(&mut V) -> T) -> T {
         let mut stripe = self.stripe(key);
         match stripe.get_mut(key) {
@@ -33,7 +34,8 @@ impl<K: Hash + Eq + Clone, V: Default> Table<K, V> {
         }
     }
 
-    /// As [`Table::with`], for keys that cost nobody anything to make up: the table does not grow without end.
+    /// Calls `work` like [`Table::with`], for keys that clients can forge at no cost. The size of the table is
+    /// bounded: when a stripe is full, new keys share one entry.
     pub fn with_room<T>(&self, key: &K, work: impl FnOnce(&mut V) -> T) -> T {
         let mut stripe = self.stripe(key);
         if stripe.len() >= ROOM && !stripe.contains_key(key) {

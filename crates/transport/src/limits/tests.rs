@@ -82,7 +82,7 @@ fn an_address_may_come_in_a_crowd_but_not_all_the_time() {
     let refusal = comes("192.0.2.1", 0).err().unwrap();
     assert_eq!((refusal.code, refusal.retry_s), (Code::RateLimited, Some(1)));
     assert_eq!((0..10).filter(|_| comes("192.0.2.1", 1).is_ok()).count(), 5);
-    // All together: 80 at once, and 8 per second.
+    // Total limit: 80 at once, and 8 per second.
     let others = (0..100).filter(|i| comes(&format!("198.51.100.{i}"), 1).is_ok()).count();
     assert_eq!(others, 80 + 8 - 50 - 5);
     assert!(refused(&limits, "connects_per_s") > 0 && refused(&limits, "connects_per_address_per_s") > 0);

@@ -14,7 +14,7 @@ use super::{Who, refused, with_unit};
 use crate::{
     access::Caller,
     http::{Body, Context, Query, Response, read_body, text},
-    limits::{Guest, Permit, Seat},
+    limits::{ConnectionSlot, ReaderSlot, RequestConnection},
     rooms::RoomName,
     turn,
 };
@@ -46,8 +46,8 @@ pub(super) struct Session {
     subject: Option<String>,
     /// Number of the ICE session; each ICE restart increases it.
     generation: u64,
-    _permit: Permit,
-    _seat: Option<Seat>,
+    _permit: ConnectionSlot,
+    _seat: Option<ReaderSlot>,
 }
 
 impl Path {
@@ -109,7 +109,7 @@ async fn begin(
     if !accepted.split(',').any(takes) {
         return Err(Error::new(Code::NotAcceptable, "the answer is `application/sdp`"));
     }
-    let Some(address) = parts.extensions.get::<std::sync::Arc<Guest>>().map(|guest| guest.address) else {
+    let Some(address) = parts.extensions.get::<std::sync::Arc<RequestConnection>>().map(|guest| guest.address) else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
     let (permit, seat) = (context.limits.connect(address)?, context.admit(parts, &caller)?);

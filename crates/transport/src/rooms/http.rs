@@ -14,7 +14,7 @@ use crate::{
     access::Caller,
     data_channel::Guests,
     http::{Context, Query, Response, json as json_answer, no_content, read_body},
-    limits::Guest,
+    limits::RequestConnection,
     media, turn,
 };
 
@@ -278,7 +278,7 @@ async fn signals(
 /// Returns the state that lets a participant open a session next to its media, with the same limits as a new
 /// connection. Returns `None` if a limit is reached; the participant's data then uses another transport.
 fn guests(context: &Context, parts: &Parts, caller: &Caller) -> Option<Guests> {
-    let address = parts.extensions.get::<std::sync::Arc<Guest>>()?.address;
+    let address = parts.extensions.get::<std::sync::Arc<RequestConnection>>()?.address;
     let permit = context.limits.connect(address).ok()?;
     let seat = context.admit(parts, caller).ok()?;
     Some(Guests { caller: caller.clone(), ticket: None, permit, seat })

@@ -64,7 +64,7 @@ pub(crate) struct Acceptor {
 }
 
 /// Slot of one handshake in progress; dropping it frees the slot.
-pub(crate) struct Permit(Rc<Cell<usize>>);
+pub(crate) struct ConnectionSlot(Rc<Cell<usize>>);
 
 impl Acceptor {
     pub(crate) fn new(settings: watch::Receiver<Settings>) -> Self {
@@ -76,17 +76,17 @@ impl Acceptor {
     }
 
     /// Reserves a slot for a handshake; `None` if too many are in progress.
-    pub(crate) fn permit(&self) -> Option<Permit> {
+    pub(crate) fn permit(&self) -> Option<ConnectionSlot> {
         let under_way = self.under_way.get();
         if under_way >= self.settings.borrow().handshakes_max {
             return None;
         }
         self.under_way.set(under_way + 1);
-        Some(Permit(self.under_way.clone()))
+        Some(ConnectionSlot(self.under_way.clone()))
     }
 }
 
-impl Drop for Permit {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use millrace_engine::Seldom;
+use millrace_engine::LogRateLimit;
 use millrace_rtc::turn::{Client, Figures, NoRelay, RelayId, Relays, Rules, Server, Step};
 use tokio::{
     net::UdpSocket,
@@ -18,7 +18,7 @@ use tokio::{
 
 use super::{Settings, TURN_DATAGRAMS, relays::Ports};
 use crate::{
-    framed::{Fullness, Outgoing},
+    framed::{Outgoing, OverflowPolicy},
     limits::Limits,
     tls,
 };
@@ -27,7 +27,7 @@ use crate::{
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 /// Connects the TURN server with its sockets. Everything runs on one thread.
-pub struct Desk {
+pub struct TurnDriver {
     server: RefCell<Server>,
     ports: RefCell<Ports>,
     relays: RefCell<HashMap<RelayId, Relay>>,
@@ -52,9 +52,9 @@ struct Relay {
 }
 
 /// Opens relay sockets for the server.
-struct Opener<'a>(&'a Rc<Desk>);
+struct Opener<'a>(&'a Rc<TurnDriver>);
 
-impl Desk {
+impl TurnDriver {
     /// Creates the server.
     ///
     /// Errors: the system has no random numbers.
@@ -100,7 +100,7 @@ impl Desk {
         drop(server);
         match step {
             Step::Nothing => {}
-            Step::Answer => self.tell(client, &answer, Fullness::Ends),
+            Step::Answer => self.tell(client, &answer, OverflowPolicy::Ends),
             Step::Relay { relay, peer, payload } => {
                 let relays = self.relays.borrow();
                 let sent = relays.get(&relay).map(|relay| relay.socket.try_send_to(payload, peer));
@@ -153,7 +153,7 @@ impl Desk {
         }
     }
 
-    fn tell(&self, client: Client, bytes: &[u8], fullness: Fullness) {
+    fn tell(&self, client: Client, bytes: &[u8], fullness: OverflowPolicy) {
         let is_sent = match client {
             Client::Datagram(to) => self.datagrams.try_send_to(bytes, self.on_the_wire(to)).is_ok(),
             Client::Stream(id, _) => {
@@ -185,7 +185,7 @@ impl Relays for Opener<'_> {
         let (address, sockets) = desk.ports.borrow_mut().open(ids.len(), is_ipv6, even)?;
         let sockets: io::Result<Vec<_>> = sockets.into_iter().map(UdpSocket::from_std).collect();
         let sockets = sockets.map_err(|error| {
-            static SAID: Seldom = Seldom::new();
+            static SAID: LogRateLimit = LogRateLimit::new();
             if SAID.is_due() {
                 tracing::error!(%error, "cannot register a TURN relay socket with epoll");
             }
@@ -201,7 +201,7 @@ impl Relays for Opener<'_> {
 }
 
 /// Forwards datagrams from peers to the client of a relay.
-async fn hear(desk: Rc<Desk>, id: RelayId, socket: Rc<UdpSocket>) {
+async fn hear(desk: Rc<TurnDriver>, id: RelayId, socket: Rc<UdpSocket>) {
     loop {
         if socket.readable().await.is_err() {
             continue;
@@ -214,7 +214,7 @@ async fn hear(desk: Rc<Desk>, id: RelayId, socket: Rc<UdpSocket>) {
                     let client =
                         desk.server.borrow_mut().handle_peer(desk.now_ms(), id, peer, &buffer[..length], &mut out);
                     if let Some(client) = client {
-                        desk.tell(client, &out, Fullness::Loses);
+                        desk.tell(client, &out, OverflowPolicy::Loses);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,

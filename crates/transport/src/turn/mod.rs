@@ -36,7 +36,7 @@ pub(crate) use offer::{answer, for_caller};
 pub use peers::{BadPeers, Peers};
 
 use crate::{framed, limits::Limits, tls};
-use desk::Desk;
+use desk::TurnDriver;
 
 /// Send and receive buffer of the port, in bytes.
 const SOCKET_BYTES: usize = 4 << 20;
@@ -114,7 +114,7 @@ pub async fn serve(port: Port, own: &[IpAddr], settings: Settings, stop: impl Fu
     let ports = relays::Ports::new(port.address.ip(), told, settings.relay_ports.clone())?;
     let datagrams = tokio::net::UdpSocket::from_std(port.datagrams)?;
     let streams = tokio::net::TcpListener::from_std(port.streams)?;
-    let desk = Desk::new(rules, ports, datagrams, settings)?;
+    let desk = TurnDriver::new(rules, ports, datagrams, settings)?;
     let tasks = [
         spawn_local(receive(desk.clone())),
         spawn_local(stream::accept(desk.clone(), streams)),
@@ -126,7 +126,7 @@ pub async fn serve(port: Port, own: &[IpAddr], settings: Settings, stop: impl Fu
     Ok(())
 }
 
-async fn receive(desk: Rc<Desk>) {
+async fn receive(desk: Rc<TurnDriver>) {
     loop {
         if desk.datagrams.readable().await.is_err() {
             continue;
@@ -147,7 +147,7 @@ async fn receive(desk: Rc<Desk>) {
     }
 }
 
-async fn tick(desk: Rc<Desk>) {
+async fn tick(desk: Rc<TurnDriver>) {
     let mut every_second = tokio::time::interval(Duration::from_secs(1));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

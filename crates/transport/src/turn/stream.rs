@@ -9,10 +9,10 @@ use tokio::{
     time::timeout,
 };
 
-use super::desk::Desk;
+use super::desk::TurnDriver;
 use crate::{
     framed,
-    limits::Permit,
+    limits::ConnectionSlot,
     tls::{self, Accepted, Stream},
 };
 
@@ -24,7 +24,7 @@ const READ_BYTES: usize = 16 << 10;
 /// First byte of a TLS handshake; no TURN message begins with it. Source: RFC 8446, section 5.1; RFC 7983.
 const HANDSHAKE: u8 = 22;
 
-pub async fn accept(desk: Rc<Desk>, listener: TcpListener) {
+pub async fn accept(desk: Rc<TurnDriver>, listener: TcpListener) {
     let acceptor = desk.tls.clone().map(|settings| Rc::new(tls::Acceptor::new(settings)));
     let begin = |stream, from, permit| {
         drop(spawn_local(connection(desk.clone(), stream, from, acceptor.clone(), permit)));
@@ -33,11 +33,11 @@ pub async fn accept(desk: Rc<Desk>, listener: TcpListener) {
 }
 
 async fn connection(
-    desk: Rc<Desk>,
+    desk: Rc<TurnDriver>,
     stream: TcpStream,
     from: SocketAddr,
     acceptor: Option<Rc<tls::Acceptor>>,
-    _permit: Permit,
+    _permit: ConnectionSlot,
 ) {
     let stream = match begin(stream, acceptor).await {
         Ok(stream) => stream,
@@ -77,7 +77,7 @@ async fn begin(stream: TcpStream, acceptor: Option<Rc<tls::Acceptor>>) -> io::Re
     }
 }
 
-async fn read(desk: &Rc<Desk>, client: Client, mut stream: ReadHalf<Stream>) -> io::Result<()> {
+async fn read(desk: &Rc<TurnDriver>, client: Client, mut stream: ReadHalf<Stream>) -> io::Result<()> {
     let mut received = BytesMut::new();
     loop {
         received.reserve(READ_BYTES);

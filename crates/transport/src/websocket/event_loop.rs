@@ -25,55 +25,61 @@ use rustix::{
 };
 use tokio::io::unix::AsyncFd;
 
-use super::{Talk, Upgrade};
+use super::{ConnectionProtocol, Upgrade};
 use crate::{
     Shard,
     access::Caller,
     http::{Body, Context, Response, encode_head},
-    keep_alive::Alarms,
-    limits::{Member, Permit, Way},
+    keep_alive::ConnectionTimers,
+    limits::{ConnectionQuotas, ConnectionSlot, Direction},
     session,
     stream::Stream,
     tls::{Received, Session},
 };
 
-/// One read takes at most so much; this is also the back-pressure on publishers.
+/// Maximum bytes per read of one connection. This limit is also the back-pressure on publishers.
 const READ_BYTES: usize = 64 * 1024;
-/// Of a session, unless it is in the middle of a message: a command of a few bytes can cost as much as a publication of many.
+/// Maximum bytes per read of a session, unless it is in the middle of a message. A command of a few bytes can cost
+/// as much as a publication of many bytes.
 const READ_COMMANDS_BYTES: usize = 4 * 1024;
-/// The same of an HTTP/1.1 connection: one of more heads than fit is read in turns, too.
+/// Maximum bytes per read of an HTTP/1.1 connection. A client with more requests than this is read in turns, too.
 const READ_REQUESTS_BYTES: usize = 16 * 1024;
-/// Events taken at once.
+/// Maximum number of events per epoll call.
 const EVENTS: usize = 1024;
-/// Turns before other tasks get their turn.
+/// Number of turns before the loop yields to other tasks.
 const TURNS: usize = 4;
-/// So much is read from all before other tasks get their turn; a read of commands weighs as much as any other.
+/// Bytes read from all connections before the loop yields to other tasks. A full read counts as `READ_BYTES` for
+/// every kind of connection.
 const TURN_BYTES: usize = 4 * READ_BYTES;
-/// To end a subscription costs as much as to read so many bytes.
+/// Cost of ending one subscription, expressed in bytes read.
 const ENDED_BYTES: usize = 1024;
-/// A connection for which more than this waits is not read from: whoever does not take replies gets no more of them.
+/// Maximum bytes queued for a connection while the server still reads from it. A client that does not read its
+/// replies cannot cause more of them.
 pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;
-/// While readers are served too late, their publishers are not read from: how often to look whether that is over, and how many times at
-/// most. A publisher's pongs wait, too, so all of it is far below any grace.
+/// Interval of the check whether readers are still served late. Meanwhile their publishers are not read.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Maximum number of these checks. A paused publisher's pongs are not read either, so the whole pause must be far
+/// below any grace period.
 const PAUSES_MAX: u32 = 40;
 
-/// The WebSockets and streams of one shard: an epoll of their descriptors, which is itself one event source of the shard's runtime.
+/// Event loop for the connections of one shard: an epoll descriptor, which itself is one event source of the shard's
+/// runtime.
 pub struct EventLoop {
     context: Rc<Context>,
     epoll: Rc<OwnedFd>,
-    /// One read buffer for all: an idle connection has none.
+    /// Read buffer shared by all connections, so that an idle connection needs none.
     scratch: RefCell<Vec<u8>>,
-    /// What was read through TLS, for the same reason.
+    /// Decrypted bytes of the current TLS read, shared for the same reason.
     plain: RefCell<BytesMut>,
-    /// In this turn, and what else was done, by what it costs.
+    /// Bytes read in this turn, plus other work in equivalent bytes.
     read_bytes: Cell<usize>,
-    /// Publishers that are not read from, because readers are served too late, or because they themselves come too fast.
+    /// Publishers that are not read because readers are served late.
     paused: RefCell<HashSet<ConnId>>,
+    /// Connections that are not read because they send too fast, with the end of each pause.
     pub(super) slowed: RefCell<HashMap<ConnId, tokio::time::Instant>>,
-    /// Answers to the pings of one read: they leave together.
+    /// Pongs for the pings of one read. They are sent together.
     pub(super) pongs: RefCell<Vec<u8>>,
-    pub(crate) alarms: Alarms,
+    pub(crate) alarms: ConnectionTimers,
 }
 
 struct Source(Rc<OwnedFd>);
@@ -92,17 +98,19 @@ impl EventLoop {
         Rc::new(Self { context, epoll, scratch, plain, read_bytes, paused, slowed, pongs, alarms })
     }
 
-    /// Serves until the task is dropped.
+    /// Runs the event loop until the task is dropped.
     ///
     /// Errors: the runtime cannot watch the epoll descriptor.
     pub async fn run(self: Rc<Self>) -> io::Result<()> {
-        // SAFETY: `Source` owns a share of the descriptor, so it stays open and the same for the life of `source`.
+        // SAFETY: `Source` shares ownership of the descriptor, so the descriptor stays open and the same while
+        // `source` lives.
         let source = unsafe { AsyncFd::register(Source(self.epoll.clone())) }?;
         let mut events = Vec::with_capacity(EVENTS);
         let mailbox = self.context.shard.mailbox();
         loop {
             let mut ready = poll_fn(|cx| source.poll_read_ready(cx)).await?;
-            // The runtime reports edges, and so do our descriptors: once all that was ready has been taken, whatever comes next is an edge.
+            // The runtime and the sockets are edge-triggered. After all ready events have been taken, a later event
+            // is a new edge.
             let mut emptied = false;
             for _ in 0..TURNS {
                 events.clear();
@@ -121,7 +129,7 @@ impl EventLoop {
                     let token = event.data.u64();
                     self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
                     if self.read_bytes.get() > TURN_BYTES {
-                        // Those who send much do not keep the others waiting.
+                        // Connections that send much must not delay the others.
                         self.read_bytes.set(0);
                         self.context.shard.turn();
                         mailbox.leave();
@@ -130,10 +138,11 @@ impl EventLoop {
                     }
                 }
                 self.read_bytes.set(0);
-                // Everything that was published within this turn leaves in one write per reader.
+                // Everything published in this turn is sent with one write per reader.
                 self.context.shard.turn();
                 mailbox.leave();
-                // While several were served, more have probably come: a look is cheaper than a round through the runtime.
+                // After several events, more have probably arrived. Calling epoll again is cheaper than a round
+                // through the runtime.
                 if emptied && events.len() == 1 {
                     break;
                 }
@@ -141,15 +150,16 @@ impl EventLoop {
             if emptied {
                 ready.clear_ready();
             } else {
-                // The readiness stays: go on after everybody else has had a turn.
+                // The readiness flag stays set, so the loop continues after other tasks have run.
                 drop(ready);
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    /// Makes an upgraded connection one of this loop's. `rest` is what the client has sent after its handshake, and `head` the answer to it:
-    /// who reads without being told more hears it once it reads, so that it misses nothing of what is published from then on.
+    /// Takes over a connection after its WebSocket upgrade. `rest` are the bytes received after the handshake, and
+    /// `head` is the response to it. A bare WebSocket that reads a channel gets the head only when it is a reader.
+    /// So the client receives every publication after the handshake.
     pub async fn adopt(
         self: &Rc<Self>,
         fd: OwnedFd,
@@ -157,7 +167,7 @@ impl EventLoop {
         rest: Bytes,
         upgrade: Upgrade,
         head: &Response,
-        permit: Permit,
+        permit: ConnectionSlot,
     ) {
         let shard = &self.context.shard;
         let form = upgrade.form();
@@ -167,13 +177,13 @@ impl EventLoop {
             (Some(ask), false) => {
                 let channel = ask.channels[0].0.clone();
                 let may_publish = caller.may(Right::Publish, &channel).is_ok();
-                Talk::Bare { channel, place: Place::default(), may_publish, holder: caller.holder }
+                ConnectionProtocol::Bare { channel, place: Place::default(), may_publish, holder: caller.holder }
             }
-            _ => Talk::Session,
+            _ => ConnectionProtocol::Session,
         };
         let id = shard.with(|hub, sockets| {
             let id = hub.connect_with(form, heartbeat_s);
-            sockets.add_socket(id, fd, tls, talk, deflate.is_some(), Member::new(permit, seat));
+            sockets.add_socket(id, fd, tls, talk, deflate.is_some(), ConnectionQuotas::new(permit, seat));
             sockets.grants.put(id, caller.clone());
             id
         });
@@ -207,7 +217,7 @@ impl EventLoop {
         shard.turn();
     }
 
-    /// Says the first words of a session, and takes up what its ticket says.
+    /// Sends the first push of a session, and restores the subscriptions of its resume ticket.
     pub(crate) async fn begin_session(
         &self,
         id: ConnId,
@@ -228,9 +238,10 @@ impl EventLoop {
         }
     }
 
-    /// What a ticket lets its bearer go on with: what it says, as far as the caller may read it. It opens nothing by itself.
+    /// Verifies a resume ticket and returns its subscriptions. A ticket grants no permissions; the caller needs the
+    /// permission for each subscription.
     ///
-    /// Errors: as [`TicketKey::verify`](millrace_protocol::ticket::TicketKey::verify); [`Code::Forbidden`].
+    /// Errors: those of [`TicketKey::verify`](millrace_protocol::ticket::TicketKey::verify); [`Code::Forbidden`].
     fn verify_ticket(&self, ticket: &str, caller: &Caller) -> Result<Vec<Subscription>, Error> {
         let now_ms = self.context.shard.engine.now_ms();
         let subscriptions = self.context.tickets.verify(ticket, caller.grant.subject.as_deref(), now_ms)?;
@@ -238,7 +249,8 @@ impl EventLoop {
         Ok(subscriptions)
     }
 
-    /// Takes up what a ticket says: all of it, or the session ends, and its client asks for itself the next time.
+    /// Restores all subscriptions of a resume ticket. If one fails, the session is closed, and its client must
+    /// subscribe by itself the next time.
     async fn resume_session(&self, id: ConnId, subscriptions: Vec<Subscription>) {
         for subscription in subscriptions {
             if let Err(error) = session::subscribe(&self.context.shard, id, 0, subscription).await {
@@ -249,20 +261,20 @@ impl EventLoop {
         }
     }
 
-    /// Makes a connection that was asked for a stream one of this loop's: `head` is its answer as far as known.
+    /// Takes over a connection whose request asks for a stream. `head` is the response head as far as it is known.
     pub async fn adopt_stream(
         self: &Rc<Self>,
         fd: OwnedFd,
         tls: Option<Box<Session>>,
         mut stream: Stream,
         head: Response,
-        permit: Permit,
+        permit: ConnectionSlot,
     ) {
         let shard = &self.context.shard;
         let id = shard.with(|hub, sockets| {
             let id = hub.connect_with(stream.form, self.context.config().heartbeat_s(stream.ask.heartbeat));
-            let member = Member::new(permit, stream.seat.take());
-            sockets.add_socket(id, fd, tls, Talk::Stream(stream.transport), false, member);
+            let member = ConnectionQuotas::new(permit, stream.seat.take());
+            sockets.add_socket(id, fd, tls, ConnectionProtocol::Stream(stream.transport), false, member);
             sockets.grants.put(id, stream.caller.clone());
             id
         });
@@ -276,7 +288,8 @@ impl EventLoop {
         shard.turn();
     }
 
-    /// Reads from this connection unless it is busy, takes no replies, or publishes more than can be served.
+    /// Enables or disables reads from a connection. A connection is not read while commands are queued, its client
+    /// does not read its replies, or the client sends more than can be served.
     pub(crate) fn watch(&self, id: ConnId) {
         self.context.shard.with(|hub, sockets| {
             let Some(waiting) = sockets.waiting(id) else { return };
@@ -287,7 +300,7 @@ impl EventLoop {
         });
     }
 
-    /// What so many connections touch comes into the cache for all of them at once.
+    /// Prefetches the connections of all events together.
     fn expect(&self, events: &[Event]) {
         let sockets = self.context.shard.sockets();
         events.iter().for_each(|event| sockets.expect(event.data.u64() as u32));
@@ -303,7 +316,7 @@ impl EventLoop {
                     hub.writable(id, sockets);
                 }
             });
-            self.weigh(id, Way::Out);
+            self.weigh(id, Direction::Out);
             session::go_on(self, id);
             self.http_sent(id);
             self.watch(id);
@@ -315,7 +328,7 @@ impl EventLoop {
         }
     }
 
-    /// True if there may be more to read.
+    /// Reads from a connection. Returns true if more bytes may be available.
     fn read(self: &Rc<Self>, id: ConnId) -> bool {
         let mut scratch = self.scratch.borrow_mut();
         let mut most = READ_BYTES;
@@ -327,11 +340,11 @@ impl EventLoop {
                 return self.read_tls(id);
             }
             match socket.talk {
-                Talk::Session if socket.decoder.buffered_bytes() == 0 => most = READ_COMMANDS_BYTES,
-                Talk::Http(_) => most = READ_REQUESTS_BYTES,
+                ConnectionProtocol::Session if socket.decoder.buffered_bytes() == 0 => most = READ_COMMANDS_BYTES,
+                ConnectionProtocol::Http(_) => most = READ_REQUESTS_BYTES,
                 _ => {}
             }
-            if let Talk::Bare { place, .. } = socket.talk {
+            if let ConnectionProtocol::Bare { place, .. } = socket.talk {
                 self.context.shard.engine.expect(place);
             }
             rustix::net::recv(socket.fd.as_fd(), &mut scratch[..most], RecvFlags::DONTWAIT)
@@ -352,7 +365,7 @@ impl EventLoop {
         }
     }
 
-    /// The same through TLS.
+    /// Reads like [`Self::read`], through TLS.
     fn read_tls(self: &Rc<Self>, id: ConnId) -> bool {
         let mut plain = self.plain.borrow_mut();
         plain.clear();
@@ -360,7 +373,7 @@ impl EventLoop {
         let received = {
             let mut sockets = self.context.shard.sockets();
             let Some(socket) = sockets.socket(id) else { return false };
-            if matches!(socket.talk, Talk::Session) {
+            if matches!(socket.talk, ConnectionProtocol::Session) {
                 weight = READ_BYTES / READ_COMMANDS_BYTES;
             }
             socket.read_tls(id, &mut plain, &self.epoll)
@@ -382,7 +395,7 @@ impl EventLoop {
         }
     }
 
-    /// Its peer has gone.
+    /// Removes a connection whose peer has disconnected.
     pub(crate) fn remove(&self, id: ConnId) {
         let ended = self.context.shard.with(|hub, sockets| {
             let ended = hub.disconnect(id);
@@ -392,27 +405,27 @@ impl EventLoop {
         self.read_bytes.set(self.read_bytes.get() + ended * ENDED_BYTES);
     }
 
-    /// Hands what was read to the decoder, and its messages on.
+    /// Decodes received bytes and handles the messages.
     fn decode(self: &Rc<Self>, id: ConnId, bytes: &mut [u8]) {
         let shard = &self.context.shard;
         let Some((mut decoder, mut talk, deflate)) = shard.with(|hub, sockets| {
             let socket = sockets.socket(id)?;
-            // Its place in the hub is seldom still in the cache.
+            // Notify the hub only once per second: the hub's entry of this connection is usually not in the cache.
             if socket.is_news(hub.now_s()) {
                 hub.heard(id);
             }
-            if let Talk::Stream(_) | Talk::Http(_) = socket.talk {
+            if let ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_) = socket.talk {
                 return None;
             }
-            // Lent, not copied: the name of its channel is seldom still in the cache, either.
-            let talk = std::mem::replace(&mut socket.talk, Talk::Session);
+            // Moved, not copied, because the channel name is usually not in the cache either.
+            let talk = std::mem::replace(&mut socket.talk, ConnectionProtocol::Session);
             Some((std::mem::take(&mut socket.decoder), talk, socket.deflate))
         }) else {
             return self.http_received(id, bytes);
         };
         let max = self.context.config().message_bytes_max.max(1);
-        // A session's envelope needs room around the largest payload, which may be base64.
-        let message_bytes_max = if matches!(talk, Talk::Session) { max.saturating_mul(2) } else { max };
+        // The envelope of a session message needs room beside the largest payload, which may be base64.
+        let message_bytes_max = if matches!(talk, ConnectionProtocol::Session) { max.saturating_mul(2) } else { max };
         let config = self.context.config();
         let (fragments_max, inflate_ratio_max) = (config.fragments_max, config.inflate_ratio_max);
         let accept = Accept { message_bytes_max, fragments_max, inflate_ratio_max, deflate };
@@ -424,48 +437,51 @@ impl EventLoop {
         });
         self.send_pongs(id);
         let holds = decoder.buffered_bytes();
-        let is_session = matches!(talk, Talk::Session);
+        let is_session = matches!(talk, ConnectionProtocol::Session);
         if let Some(socket) = shard.sockets().socket(id) {
             (socket.decoder, socket.talk) = (decoder, talk);
         }
         if held != holds {
-            self.weigh(id, Way::In);
+            self.weigh(id, Direction::In);
         }
-        // Its place in the hub is seldom still in the cache, and only commands are answered.
+        // Only a session has replies. For other connections this skips the hub entry, which is usually not in the
+        // cache.
         if is_session {
-            self.weigh(id, Way::Out);
+            self.weigh(id, Direction::Out);
         }
         self.pace(id, messages);
         if let Err(broken) = decoded {
             self.context.limits.count_broken(broken);
-            // What came before the broken frame is delivered, to this reader, too.
+            // Deliver the publications before the broken frame, also to this reader.
             shard.turn();
             self.close(id, broken);
         }
     }
 
-    /// False if nothing more shall be decoded.
-    fn handle_message(self: &Rc<Self>, id: ConnId, talk: &mut Talk, message: Message<'_>) -> bool {
+    /// Handles a message. Returns false if no further messages may be decoded.
+    fn handle_message(self: &Rc<Self>, id: ConnId, talk: &mut ConnectionProtocol, message: Message<'_>) -> bool {
         if !matches!(message, Message::Ping(_)) {
             self.send_pongs(id);
         }
         match (message, talk) {
-            (Message::Text(text), Talk::Session) => session::handle(self, id, text),
-            (Message::Binary(_), Talk::Session) => {
+            (Message::Text(text), ConnectionProtocol::Session) => session::handle(self, id, text),
+            (Message::Binary(_), ConnectionProtocol::Session) => {
                 self.close(id, Broken { code: websocket::CLOSE_UNSUPPORTED, reason: "a session speaks text" });
                 return false;
             }
-            (Message::Text(_) | Message::Binary(_), Talk::Bare { may_publish: false, .. }) => {
+            (Message::Text(_) | Message::Binary(_), ConnectionProtocol::Bare { may_publish: false, .. }) => {
                 self.close(id, Broken { code: websocket::CLOSE_FORBIDDEN, reason: Code::Forbidden.name() });
                 return false;
             }
-            (Message::Text(text), Talk::Bare { channel, place, holder, .. }) => {
+            (Message::Text(text), ConnectionProtocol::Bare { channel, place, holder, .. }) => {
                 self.publish(id, channel, place, NewPublication::new(Kind::Utf8, text).held_by(*holder));
             }
-            (Message::Binary(data), Talk::Bare { channel, place, holder, .. }) => {
+            (Message::Binary(data), ConnectionProtocol::Bare { channel, place, holder, .. }) => {
                 self.publish(id, channel, place, NewPublication::new(Kind::Binary, data).held_by(*holder));
             }
-            (Message::Text(_) | Message::Binary(_), Talk::Stream(_) | Talk::Http(_)) => return false,
+            (Message::Text(_) | Message::Binary(_), ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_)) => {
+                return false;
+            }
             (Message::Ping(payload), _) => {
                 websocket::encode(&mut self.pongs.borrow_mut(), websocket::PONG, payload);
             }
@@ -478,7 +494,8 @@ impl EventLoop {
         true
     }
 
-    /// A bare WebSocket cannot be told that a publication was refused: it is closed instead, never left to believe.
+    /// Publishes a message of a bare WebSocket. The protocol cannot report a refused publication, so the connection
+    /// is closed instead.
     fn publish(self: &Rc<Self>, id: ConnId, channel: &mut ChannelName, place: &mut Place, publication: NewPublication) {
         if let Err(error) = self.owe(id, publication.data.len()) {
             return self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
@@ -498,8 +515,8 @@ impl EventLoop {
         }
     }
 
-    /// Does not read from this publisher for a moment if the readers of its channel are served too late. What it has sent already waits in
-    /// its socket, and soon in itself.
+    /// Stops reading from this publisher for a moment if the readers of its channel are served late. Its next
+    /// messages then wait in the socket buffers, and soon in the publisher itself.
     pub(crate) fn slow_down(self: &Rc<Self>, id: ConnId, channel: &ChannelName) {
         if !self.context.shard.is_congested(channel) || !self.paused.borrow_mut().insert(id) {
             return;
@@ -511,7 +528,7 @@ impl EventLoop {
         }
     }
 
-    /// Ends all pauses once nobody is served late, or enough time has passed.
+    /// Ends all pauses when no reader is served late any more, or after the maximum time.
     async fn resume(self: Rc<Self>) {
         for _ in 0..PAUSES_MAX {
             tokio::time::sleep(PAUSE).await;

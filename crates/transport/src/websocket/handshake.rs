@@ -8,31 +8,32 @@ use sha1::{Digest, Sha1};
 use crate::{
     access::Caller,
     http::{Ask, Body, Query, Response},
-    limits::Seat,
+    limits::ReaderSlot,
 };
 
 /// Source: RFC 6455, section 1.3.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What goes before a resume ticket in `Sec-WebSocket-Protocol`.
+/// Prefix of a resume ticket in `Sec-WebSocket-Protocol`.
 const RESUME: &str = "resume.";
-/// Bare payloads, for who has to offer something: a browser that shows its token in this header takes no answer without one of its offers.
+/// Subprotocol for bare payloads. A browser that sends its token in this header accepts only a response that selects
+/// one of the offered subprotocols.
 const BARE: &str = "millrace.bare";
 
-/// What the connection becomes after its `101`.
+/// State of a connection after its `101` response.
 #[derive(Debug)]
 pub struct Upgrade {
     pub caller: Caller,
-    /// Its place among those of its subject; nobody has asked for one yet.
-    pub seat: Option<Seat>,
-    /// What to read from the beginning, if anything.
+    /// Slot of the reader in the quota of its subject; `None` until it is reserved.
+    pub seat: Option<ReaderSlot>,
+    /// Initial subscription, if any.
     pub ask: Option<Ask>,
     pub session: bool,
-    /// What the session was given by the server that it comes from.
+    /// Resume ticket that the session received from its previous server.
     pub ticket: Option<String>,
-    /// Silence after which it wants a heartbeat, if it has asked for one of its own.
+    /// Heartbeat interval that the client has requested, if any.
     pub heartbeat: Option<Duration>,
-    /// What client and server have agreed on, if they compress.
+    /// Negotiated compression, if any.
     pub deflate: Option<Deflate>,
 }
 
@@ -51,9 +52,10 @@ pub fn is_upgrade(parts: &Parts) -> bool {
     has_token(&parts.headers, header::UPGRADE, "websocket")
 }
 
-/// On a channel's URL: bare payloads, or a session that reads this channel already. `compression`: a client that offers it gets it.
+/// Accepts a WebSocket on the URL of a channel: bare payloads, or a session that already reads this channel.
+/// `compression`: allow it for clients that offer it.
 ///
-/// Errors: `bad_request`, with what is wrong in the handshake.
+/// Errors: `bad_request`, with the error in the handshake.
 pub fn accept_channel(
     parts: &Parts,
     caller: Caller,
@@ -76,10 +78,10 @@ pub fn accept_channel(
     accept(parts, upgrade, subprotocol, compression)
 }
 
-/// On `/v1/connect`: a session. A resume ticket is offered beside the subprotocol: in a header, because URLs are logged on the way, and in
-/// this one, because a browser can set no other.
+/// Accepts a session on `/v1/connect`. The client offers a resume ticket beside the subprotocol. It is in a header
+/// because proxies log URLs, and in this header because a browser can set no other.
 ///
-/// Errors: `bad_request`, with what is wrong in the handshake.
+/// Errors: `bad_request`, with the error in the handshake.
 pub fn accept_session(parts: &Parts, caller: Caller, compression: bool) -> Result<(Response, Upgrade), Error> {
     let heartbeat = Query::parse(parts, &["heartbeat"])?.duration("heartbeat")?;
     if !offers(&parts.headers, SUBPROTOCOL) {
@@ -91,7 +93,7 @@ pub fn accept_session(parts: &Parts, caller: Caller, compression: bool) -> Resul
     accept(parts, upgrade, Some(SUBPROTOCOL), compression)
 }
 
-/// Source: RFC 6455, section 4.2.
+/// Checks the handshake and creates the `101` response. Source: RFC 6455, section 4.2.
 fn accept(
     parts: &Parts,
     mut upgrade: Upgrade,
@@ -133,14 +135,15 @@ fn accept(
     Ok((response, upgrade))
 }
 
-/// The client's first offer that can be met; several headers are one list.
+/// Returns the first offer of the client that the server supports. Several headers form one list.
 fn agree(headers: &HeaderMap) -> Option<(Deflate, HeaderValue)> {
     let values = headers.get_all(header::SEC_WEBSOCKET_EXTENSIONS).into_iter();
     let (deflate, answer) = values.filter_map(|value| value.to_str().ok()).find_map(Deflate::negotiate)?;
     Some((deflate, HeaderValue::try_from(answer).ok()?))
 }
 
-/// The items of `Sec-WebSocket-Protocol`: subprotocols, and what a browser can say nowhere else.
+/// Returns the items of `Sec-WebSocket-Protocol`: subprotocols, and the values that a browser can send in no other
+/// header.
 pub fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     tokens(headers, header::SEC_WEBSOCKET_PROTOCOL)
 }

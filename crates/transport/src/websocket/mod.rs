@@ -1,8 +1,8 @@
-//! WebSocket: the handshake over HTTP/1.1, then frames on the bare descriptor in this shard's own event loop.
+//! WebSocket: the handshake over HTTP/1.1, then frames on the file descriptor in the shard's own event loop.
 //!
-//! - [`handshake`]: what is checked before `101`
-//! - [`event_loop`]: reads descriptors, decodes frames, ends connections; writing is [`crate::sockets`]'
-//! - [`pace`]: what one of them may take
+//! - [`handshake`]: the checks before the `101` response
+//! - [`event_loop`]: reads descriptors, decodes frames, closes connections; [`crate::sockets`] does the writing
+//! - [`pace`]: limits of one connection
 //! - [`crate::session`]: commands of `millrace.v1+json`
 //!
 //! Source: RFC 6455; docs/adr/0003, "Own the socket after the upgrade".
@@ -21,25 +21,27 @@ use millrace_protocol::{ChannelName, Holder};
 
 use crate::keep_alive::HttpConnection;
 
-/// How a WebSocket talks.
-pub enum Talk {
-    /// Payloads of one channel, both ways if its client may publish: that stays so as long as it is open.
+/// Protocol of a connection on the event loop.
+pub enum ConnectionProtocol {
+    /// Bare payloads of one channel, in both directions if the client may publish. This permission does not change
+    /// while the connection is open.
     Bare { channel: ChannelName, place: Place, may_publish: bool, holder: Holder },
-    /// Commands and pushes.
+    /// A session: commands, replies and pushes.
     Session,
-    /// It is no WebSocket but an HTTP response that goes on: nothing more is expected from its client.
+    /// Not a WebSocket, but an HTTP response without an end. Bytes from the client are ignored.
     Stream(Transport),
-    /// It is no WebSocket but HTTP/1.1, between two requests or while a long poll waits.
+    /// Not a WebSocket, but HTTP/1.1: between two requests, or while a long poll waits.
     Http(Box<HttpConnection>),
 }
 
-impl Talk {
-    /// The transport that the connection counts for as long as it is open; a long poll counts by itself while it waits.
+impl ConnectionProtocol {
+    /// Returns the transport that the connection is counted for while it is open. A long poll counts itself while it
+    /// waits.
     pub fn transport(&self) -> Option<Transport> {
         match self {
-            Talk::Stream(transport) => Some(*transport),
-            Talk::Bare { .. } | Talk::Session => Some(Transport::WebSocket),
-            Talk::Http(_) => None,
+            ConnectionProtocol::Stream(transport) => Some(*transport),
+            ConnectionProtocol::Bare { .. } | ConnectionProtocol::Session => Some(Transport::WebSocket),
+            ConnectionProtocol::Http(_) => None,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What one WebSocket may take: of time, by not being read, and of memory, by being closed.
+//! Limits of one connection: a client that sends too fast is not read for a while; a connection that uses too much
+//! memory is closed.
 
 use std::{rc::Rc, time::Duration};
 
@@ -10,29 +11,29 @@ use millrace_protocol::{
 use tokio::time::Instant;
 
 use super::event_loop::{EventLoop, OUT_BYTES_MAX};
-use crate::limits::Way;
+use crate::limits::Direction;
 
 impl EventLoop {
-    /// Answers the pings of one read at once, not each by itself: whoever sends thousands costs one write.
+    /// Sends the pongs for all pings of one read with one write, so that thousands of pings stay cheap.
     pub(super) fn send_pongs(self: &Rc<Self>, id: ConnId) {
         let mut pongs = self.pongs.borrow_mut();
         if !pongs.is_empty() {
             self.shard().with(|hub, sockets| hub.send(id, &pongs, sockets));
             pongs.clear();
             drop(pongs);
-            self.weigh(id, Way::Out);
+            self.weigh(id, Direction::Out);
         }
     }
 
-    /// Counts what waits for this client, or for the rest of what it sends; if that is too much for the node, the connection ends. Whoever
-    /// does not take its replies is not read from.
-    pub(crate) fn weigh(self: &Rc<Self>, id: ConnId, way: Way) {
+    /// Counts the bytes queued for this client ([`Direction::Out`]) or the incomplete input from it ([`Direction::In`]). Closes
+    /// the connection if the node has no room for them. Stops reading from a client that does not read its replies.
+    pub(crate) fn weigh(self: &Rc<Self>, id: ConnId, way: Direction) {
         let weighed = self.shard().with(|hub, sockets| {
             let bytes = match way {
-                Way::In => sockets.incoming_bytes(id),
-                Way::Out => hub.out_bytes(id),
+                Direction::In => sockets.incoming_bytes(id),
+                Direction::Out => hub.out_bytes(id),
             };
-            let member = match bytes > OUT_BYTES_MAX || matches!(way, Way::In) {
+            let member = match bytes > OUT_BYTES_MAX || matches!(way, Direction::In) {
                 true => sockets.member(id),
                 false => sockets.member(id).filter(|member| member.counts(way)),
             };
@@ -40,12 +41,12 @@ impl EventLoop {
         });
         match weighed {
             (_, Err(error)) => self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() }),
-            (OUT_BYTES_MAX.., Ok(())) if matches!(way, Way::Out) => self.watch(id),
+            (OUT_BYTES_MAX.., Ok(())) if matches!(way, Direction::Out) => self.watch(id),
             _ => {}
         }
     }
 
-    /// May this connection publish so much now?
+    /// Checks whether this connection may publish this many bytes now, and counts the publication.
     ///
     /// Errors: `rate_limited`, `unavailable`.
     pub(crate) fn check_publish(&self, id: ConnId, bytes: usize) -> Result<(), Error> {
@@ -58,9 +59,10 @@ impl EventLoop {
         sockets.member(id).map_or(Ok(()), |member| member.check_publish(subject.as_ref(), bytes))
     }
 
-    /// A publication has come that nobody can be told of: if it comes too fast, the next ones are read later.
+    /// Counts a publication for which the client cannot get an error. If the client publishes too fast, the
+    /// connection is not read for a while.
     ///
-    /// Errors: `unavailable`: it cannot be taken at all.
+    /// Errors: `unavailable` if the node accepts no publications.
     pub(super) fn owe(self: &Rc<Self>, id: ConnId, bytes: usize) -> Result<(), Error> {
         let limits = &self.context().limits;
         limits.check_publish(None, None, bytes)?;
@@ -75,7 +77,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// So many messages have been read.
+    /// Counts messages that have been read. If the client sends too fast, the connection is not read for a while.
     pub(crate) fn pace(self: &Rc<Self>, id: ConnId, messages: u64) {
         if messages > 0 && self.context().limits.counts_incoming() {
             let mut sockets = self.shard().sockets();
@@ -85,7 +87,8 @@ impl EventLoop {
         }
     }
 
-    /// Does not read from this connection for so long, but no longer than it may owe a pong.
+    /// Stops reading from this connection for `wait`, but at most for half the grace period, so that its pongs are
+    /// still read in time.
     fn pause(self: &Rc<Self>, id: ConnId, wait: Duration) {
         if wait.is_zero() {
             return;
@@ -99,7 +102,7 @@ impl EventLoop {
         self.watch(id);
         let this = self.clone();
         tokio::task::spawn_local(async move {
-            // What was read with the first that came too fast makes it longer.
+            // Other messages of the same read may extend the pause.
             loop {
                 let end = this.slowed.borrow().get(&id).copied();
                 match end.filter(|end| *end > Instant::now()) {

@@ -1,4 +1,5 @@
-//! Who may do what, by every way in: without a token, with the wrong right, with the right one; when it ends, is revoked, or is refreshed.
+//! Permissions on every entry point over HTTP and WebSocket: without a token, with the wrong permission, with the right
+//! permission; and what happens when the token expires, is revoked, or is refreshed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,10 +16,11 @@ use crate::client::raw::Raw;
 use crate::server::{Answer, BOUND, Server, client, until, within};
 
 const SECRET: &str = "a secret of thirty-two bytes or more";
-/// So soon after it happened an expiry or a revocation must have closed what was open: a second, and the time a busy machine takes.
+/// Maximum time until an expiry or a revocation has closed the open connections: one second, plus a margin for a busy
+/// machine.
 const SOON: Duration = Duration::from_secs(10);
 
-/// All rights on all channels of the test.
+/// All permissions, as a test token grants them.
 const ALL: &[&str] = &["subscribe", "publish", "presence", "history"];
 
 fn start() -> Server {
@@ -37,7 +39,7 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs()
 }
 
-/// A token of `subject` with these rights on what `pattern` matches, good for so many seconds.
+/// Returns a token of `subject` that grants `rights` on the channels that match `pattern`, valid for `seconds`.
 fn token(subject: &str, rights: &[&str], pattern: &str, seconds: u64) -> String {
     let granted: serde_json::Map<String, Value> =
         rights.iter().map(|right| ((*right).to_owned(), json!([pattern]))).collect();
@@ -47,7 +49,7 @@ fn token(subject: &str, rights: &[&str], pattern: &str, seconds: u64) -> String 
     SigningKey::parse(SECRET.as_bytes()).expect("a key").sign(&claims, None).expect("a token")
 }
 
-/// A request that no transport keeps open, and the right it takes.
+/// An HTTP request and the permission that it requires.
 struct Way {
     method: &'static str,
     path: &'static str,
@@ -69,7 +71,7 @@ const SSE: &str = "text/event-stream";
 const NDJSON: &str = "application/x-ndjson";
 const RECORD: &str = r#"{"carId": 7, "speed": 1}"#;
 
-/// Every way in over HTTP.
+/// Every HTTP entry point.
 const WAYS: &[Way] = &[
     get("/v1/channels/cars/7/telemetry", JSON, "subscribe"),
     get("/v1/channels/cars/7/telemetry", "application/xml", "subscribe"),
@@ -103,7 +105,7 @@ impl Way {
         let response = within(request.send()).await.expect("an answer");
         let goes_on = response.status().is_success() && [SSE, NDJSON].contains(&self.accept);
         match goes_on {
-            // Its body does not end.
+            // The body of a stream does not end.
             true => Answer { status: response.status(), headers: response.headers().clone(), body: Vec::new() },
             false => Answer::read(response).await,
         }
@@ -175,7 +177,8 @@ async fn a_batch_is_checked_line_by_line() {
 
 type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
 
-/// A WebSocket, or the status it was refused with before the upgrade. `offers` go beside the token, which is one of them.
+/// Opens a WebSocket, or returns the HTTP status that refused the upgrade. `offers` are the subprotocols to offer; the
+/// token is one of them.
 async fn open(server: &Server, path: &str, offers: &[String], origin: Option<&str>) -> Result<Socket, u16> {
     let mut request = format!("ws://{}{path}", server.address).into_client_request().expect("a request");
     if !offers.is_empty() {
@@ -305,7 +308,8 @@ async fn a_pattern_brings_nothing_that_the_grant_does_not_cover() {
     assert_eq!(hear(&mut socket).await["channel"], "cars/7/telemetry", "and nothing before it");
 }
 
-/// Opens one of each that goes on, with this token: their names, and how each says that it has ended.
+/// Opens one reader of each long-lived kind with this token. Returns their names and tasks; each task returns how its
+/// connection ended.
 async fn open_all(server: &Server, token: &str) -> Vec<(&'static str, tokio::task::JoinHandle<String>)> {
     use futures_util::StreamExt as _;
     let mut open_ones: Vec<(&'static str, tokio::task::JoinHandle<String>)> = Vec::new();
@@ -404,7 +408,7 @@ async fn a_session_is_refreshed_and_loses_what_the_new_token_does_not_cover() {
     assert!(reply["ok"]["expires_ms"].as_u64().is_some_and(|ms| ms > 50_000), "{reply}");
     let bearer = format!("Bearer {}", token("bob", &["publish"], "#", 60));
     tokio::time::timeout(SOON, async {
-        // Until the old token has ended, and a moment longer.
+        // Publish until the old token has expired, and a moment longer.
         let until_s = now_s() + 7;
         while now_s() < until_s {
             server.publish_with("c", &[("authorization", &bearer)], "1").await;
@@ -493,7 +497,8 @@ async fn a_replayed_ticket_opens_nothing_beyond_its_token() {
             "the session lives: {why}"
         );
     }
-    // Its own subject may show it as often as it likes: each of its sessions goes on from there.
+    // The subject of the ticket may use the ticket any number of times. Each new session resumes from the ticket's
+    // positions.
     let ann = token("ann", ALL, "mine/#", 60);
     let mut sessions = Vec::new();
     for _ in 0..2 {
@@ -545,7 +550,7 @@ async fn a_request_names_exactly_one_host() {
         let answer = String::from_utf8(raw.read_to_end().await).expect("text");
         assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("ost"), "{host:?}: {answer}");
     }
-    // Version 1.0 had no `Host`, and a balancer asks for health with whatever it has.
+    // HTTP/1.0 had no `Host` header, and the health check of a load balancer may omit it.
     for request in ["GET /v1/channels/a HTTP/1.0\r\n\r\n", "GET /readyz HTTP/1.1\r\nConnection: close\r\n\r\n"] {
         let mut raw = Raw::connect(&server).await;
         raw.send(request).await;

@@ -1,4 +1,4 @@
-//! Whatever comes from a forged address brings the owner of that address nothing, or one small answer.
+//! A datagram from a forged address causes no answer to the owner of that address, or one small answer.
 
 use std::{net::SocketAddr, time::Instant};
 
@@ -7,7 +7,8 @@ use tokio::net::UdpSocket;
 
 use crate::server::{Server, within};
 
-/// A binding request that the server's peer accepts, and where it goes. Whoever made the offer can make one.
+/// Returns a STUN binding request that the server's peer accepts, and its destination. Only the client that made the
+/// offer can build such a request.
 async fn good_request(server: &Server) -> (SocketAddr, Vec<u8>) {
     let now = Instant::now();
     let offer = Peer::offer(SocketAddr::from(([127, 0, 0, 1], 1)), now);
@@ -20,13 +21,13 @@ async fn good_request(server: &Server) -> (SocketAddr, Vec<u8>) {
     out.datagrams.pop_front().expect("a request")
 }
 
-/// Sends all of it from one address; gives the bytes that come back there.
+/// Sends all datagrams from one address and returns the number of bytes that come back to that address.
 async fn bytes_back(to: SocketAddr, good: &[u8], datagrams: &[Vec<u8>]) -> usize {
     let (victim, other) = (bind().await, bind().await);
     for datagram in datagrams {
         victim.send_to(datagram, to).await.expect("sent");
     }
-    // One shard looks at datagrams in their order: once this one is answered, so are those before.
+    // One shard handles datagrams in order: once this one is answered, all earlier ones have been handled.
     let mut buffer = [0; 2048];
     other.send_to(good, to).await.expect("sent");
     within(other.recv(&mut buffer)).await.expect("an answer");
@@ -39,7 +40,7 @@ async fn bytes_back(to: SocketAddr, good: &[u8], datagrams: &[Vec<u8>]) -> usize
 
 async fn bind() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
-    // `try_recv` knows only what the runtime has been told.
+    // `try_recv` knows only the readiness events that the runtime has already received.
     socket.writable().await.expect("a socket");
     socket
 }
@@ -66,7 +67,7 @@ async fn a_forged_request_is_answered_with_little_or_nothing() {
         ("a request of nobody", [[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42].as_slice(), &[5; 12][..]].concat()),
         ("a request for somebody unknown", changed(&text)),
         ("a request with a wrong password", {
-            // The fingerprint is the last attribute, 8 bytes; before it is the signature.
+            // The fingerprint is the last attribute, 8 bytes. The signature (MESSAGE-INTEGRITY) precedes it.
             changed(&|bytes| {
                 let at = bytes.len() - 10;
                 bytes[at] ^= 1;

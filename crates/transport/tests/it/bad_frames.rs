@@ -1,4 +1,4 @@
-//! Broken WebSocket frames end their connection with the close code of RFC 6455, and nothing else.
+//! A broken WebSocket frame ends its own connection with the close code of RFC 6455, and affects no other connection.
 
 use millrace_protocol::{
     session::decode_command,
@@ -20,7 +20,7 @@ use crate::{
 const MAX: usize = 1 << 20;
 const ROUNDS: usize = 10_000;
 
-/// A data frame that announces `length` bytes and brings none.
+/// Returns a data frame header that announces `length` bytes, without the payload.
 fn announced(length: u64) -> Vec<u8> {
     let mut frame = vec![0x82, 0x80 | 127];
     frame.extend_from_slice(&length.to_be_bytes());
@@ -55,14 +55,14 @@ async fn broken_frames_have_their_close_codes() {
             raw.send(bytes).await;
             assert_eq!(raw.close_code().await, Some(*code), "{path}: {what}");
         }
-        // Byte by byte it is the same.
+        // The result is the same when the frame arrives byte by byte.
         let mut raw = Raw::upgrade(&server, path, subprotocol).await;
         for byte in masked(0xc1, b"reserved bit") {
             raw.send([byte]).await;
         }
         assert_eq!(raw.close_code().await, Some(1002), "{path}");
     }
-    // A close without a code is answered; a socket says 1000 then.
+    // A close frame without a code is answered with code 1000.
     let mut raw = Raw::upgrade(&server, "/v1/channels/frames", None).await;
     raw.send(masked(0x88, b"")).await;
     assert_eq!(raw.close_code().await, Some(1000));
@@ -117,7 +117,7 @@ async fn random_bytes_after_a_handshake_harm_nobody() {
     server.assert_well().await;
 }
 
-/// Up to `most` bytes of chance.
+/// Returns up to `most` random bytes.
 fn bytes(chance: &mut Pcg64Mcg, most: usize) -> Vec<u8> {
     let mut bytes = vec![0; below(chance, most + 1)];
     chance.fill_bytes(&mut bytes);
@@ -128,7 +128,7 @@ fn below(chance: &mut Pcg64Mcg, bound: usize) -> usize {
     (chance.next_u64() % bound as u64) as usize
 }
 
-/// Good frames with some bytes spoiled, so that chance gets past the first byte.
+/// Returns valid frames with some bytes corrupted, so that random input gets past the first byte.
 fn nearly_frames(chance: &mut Pcg64Mcg) -> Vec<u8> {
     let mut stream = Vec::new();
     for _ in 0..=below(chance, 4) {
@@ -149,7 +149,7 @@ fn nearly_frames(chance: &mut Pcg64Mcg) -> Vec<u8> {
     stream
 }
 
-/// What a decoder makes of these bytes, given in pieces of this size.
+/// Decodes `stream` in pieces of `piece` bytes and returns the messages and the error, if any.
 fn decode(stream: &[u8], piece: usize) -> (Vec<String>, Option<Broken>) {
     let accept = Accept::new(150, true);
     let (mut decoder, mut messages, mut closed) = (Decoder::default(), Vec::new(), false);

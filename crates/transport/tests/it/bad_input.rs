@@ -1,4 +1,4 @@
-//! Whatever is sent over HTTP or UDP, it gets an answer that says what is wrong, and harms nobody.
+//! Invalid input over HTTP or UDP gets an answer that names the error, and does not affect other clients.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::{
     server::{Server, client, until, within},
 };
 
-/// The code of a problem document in an answer on the wire, and its status line.
+/// Returns the status line and the problem code of a raw HTTP answer.
 fn problem(answer: &[u8]) -> (String, String) {
     let text = String::from_utf8_lossy(answer);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text}"));
@@ -113,7 +113,7 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
             crate::server::Answer::read(answer).await.assert_problem(413, "too_large");
         }
     }
-    // Announced, and never sent: the refusal does not wait for it.
+    // The body is announced and never sent: the refusal does not wait for the body.
     let mut raw = Raw::connect(&server).await;
     let head = "POST /v1/channels/a HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 100001\r\n\r\n";
     raw.send(head).await;
@@ -176,7 +176,7 @@ async fn slow_heads_and_bodies_are_cut_off() {
         assert!(status.starts_with("HTTP/1.1 408 ") && code == "timeout", "{status}");
     }
     assert!(started.elapsed() < Duration::from_secs(8), "cut off after {:?}", started.elapsed());
-    // A connection that has had its answer and stays silent is not kept for ever.
+    // An idle connection whose request was answered is closed after a timeout.
     let mut idle = Raw::connect(&server).await;
     idle.send("GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").await;
     assert!(idle.head().await.starts_with("HTTP/1.1 200 "));
@@ -202,7 +202,7 @@ async fn peers_that_vanish_leave_nothing_behind() {
         server.await_presence("gone", 0).await;
     }
     until("no channel is kept for them", async || server.metric("millrace_channels_open").await == 0).await;
-    // A body that breaks off is not published.
+    // A body that is cut off is not published.
     let mut raw = Raw::connect(&server).await;
     raw.send("POST /v1/channels/gone HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n1").await;
     raw.finish().await;
@@ -227,7 +227,7 @@ async fn garbage_instead_of_http_ends_the_connection() {
         [b"GET /".as_slice(), &vec![b'a'; 100_000], b" HTTP/1.1\r\n\r\n"].concat(),
         [preface, b"garbage that is no frame at all, and long enough to be a header of one"].concat(),
         [preface, b"\0\0\0\x04\0\0\0\0\0", b"\xff\xff\xff\x01\x05\0\0\0\x01"].concat(),
-        // Nothing after the preface: the keep-alive ping stays unanswered.
+        // Only the preface: the keep-alive ping stays unanswered.
         preface.to_vec(),
     ];
     for bytes in garbage {
@@ -253,7 +253,7 @@ async fn json_that_is_too_deep_for_clients_is_no_json() {
         let results = server.post("/v1/publish", &[], line).await.json();
         assert_eq!(results["results"][0]["error"]["code"], "bad_json", "{results}");
     }
-    // Of what nobody calls JSON it becomes a text, which every client can parse.
+    // Data that is too deeply nested to count as JSON is delivered as a text, which every client can parse.
     server.publish("deep", nested(100_000)).await;
     let read = server.get("/v1/channels/deep").await.json();
     assert_eq!(read["messages"][0]["data"].as_str().map(str::len), Some(200_000));
@@ -298,7 +298,7 @@ async fn handshakes_are_checked() {
         let head = raw.head().await;
         assert!(head.starts_with("HTTP/1.1 400 ") && head.contains("application/problem+json"), "{request}: {head}");
     }
-    // Cut off half way.
+    // A request that is cut off halfway.
     let mut raw = Raw::connect(&server).await;
     raw.send(&good[..good.len() / 2]).await;
     raw.finish().await;
@@ -338,7 +338,7 @@ async fn bad_commands_get_an_error_with_their_id_and_the_session_lives() {
         assert_eq!(error["code"], code, "{error}");
         assert!(error["detail"].is_string() && error["retry"].is_boolean(), "{error}");
     }
-    // Without a usable id there is a push.
+    // Without a usable id the error is sent as a push.
     for text in ["", "{", "[]", "null", "{\"id\":\"x\"}", "{\"id\":-1,\"ping\":{}}", "{\"id\":0,\"ping\":{}}", "\u{0}"]
     {
         session.say(text).await;
@@ -353,7 +353,7 @@ async fn bad_commands_get_an_error_with_their_id_and_the_session_lives() {
         let error = session.command("subscribe", json!({ "channel": channel })).await.unwrap_err();
         assert_eq!((&error["code"], &error["retry"]), (&json!("too_many"), &json!(true)));
     }
-    // A pattern that matches more than there is room for says so, once.
+    // A pattern that matches more channels than the session may subscribe to reports one error.
     for n in 0..3 {
         server.publish(&format!("c/{n}"), "0").await;
     }

@@ -1,11 +1,12 @@
-//! Do shards get equal shares of the connections? Each listens on the same port, and the kernel chooses one by a hash of both addresses.
+//! Connections are distributed evenly over shards. Each shard listens on the same port, and the kernel selects a shard
+//! by a hash of both addresses.
 
 use std::{collections::HashSet, fs, io::Write, net::TcpStream};
 
 use crate::server::Server;
 
 const CONNECTIONS: usize = 1600;
-/// Busiest shard over the mean. By chance alone, four shards exceed it once in a hundred thousand runs.
+/// Maximum load of the busiest shard over the mean. By chance alone, four shards exceed it once in 100,000 runs.
 const IMBALANCE_MAX: f64 = 1.2;
 
 #[tokio::test]
@@ -31,8 +32,8 @@ fn websocket(server: &Server) -> TcpStream {
     stream
 }
 
-/// How many of these connections' other ends each epoll watches; epolls that watch none are left out. Each shard watches all its WebSockets
-/// by one epoll, and none of another's.
+/// Returns how many of the server's ends of these connections each epoll instance watches, without instances that watch
+/// none. Each shard watches all its WebSockets with one epoll instance, and no WebSocket of another shard.
 ///
 /// Source: proc_pid_fdinfo(5) and proc_pid_net(5).
 fn per_epoll(connections: &[TcpStream]) -> Vec<usize> {
@@ -48,7 +49,7 @@ fn per_epoll(connections: &[TcpStream]) -> Vec<usize> {
     counts
 }
 
-/// The inodes of the sockets that the server has accepted for these.
+/// Returns the inodes of the server's sockets for these connections.
 fn other_ends(connections: &[TcpStream]) -> HashSet<u64> {
     let ends =
         |stream: &TcpStream| (stream.peer_addr().expect("a peer").port(), stream.local_addr().expect("bound").port());

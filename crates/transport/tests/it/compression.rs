@@ -1,5 +1,5 @@
-//! permessage-deflate: the same publications in fewer bytes, and nothing that a sender may do with it harms the server.
-//! The judge is a DEFLATE of one call per message, around frames made by hand.
+//! permessage-deflate delivers the same publications in fewer bytes, and no compressed input harms the server. The
+//! reference is a DEFLATE library that is called once per message, with frames built by hand.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 use millrace_engine::HistoryConfig;
@@ -26,7 +26,8 @@ async fn upgrade(server: &Server, path: &str, subprotocol: Option<&str>) -> Raw 
     raw
 }
 
-/// The next message: was it compressed, is it text, what does it say. Each stands alone. Source: RFC 7692, section 7.2.2.
+/// Returns the next message: whether it was compressed, whether it is text, and its payload. Each message is compressed
+/// independently. Source: RFC 7692, section 7.2.2.
 async fn message(raw: &mut Raw) -> (bool, bool, Vec<u8>) {
     let frame = within(raw.frame()).await.expect("an open socket");
     assert!(matches!(frame.opcode, 1 | 2), "{frame:?}");
@@ -79,7 +80,7 @@ async fn compressed_readers_are_sent_what_the_others_are() {
     for (content_type, body) in payloads() {
         server.publish_with("small", &[("content-type", content_type)], body).await;
     }
-    // Who comes later reads the same out of the history.
+    // A later reader receives the same publications from the history.
     readers.push(upgrade(&server, &format!("{path}?since=earliest"), None).await);
     for (number, raw) in readers.iter_mut().enumerate() {
         for (i, (content_type, body)) in payloads().into_iter().enumerate() {

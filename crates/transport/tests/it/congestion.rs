@@ -1,4 +1,5 @@
-//! Publishers that are faster than readers are served: who can be told comes back later, who cannot is read more slowly. Nothing is lost.
+//! Publishers that are faster than the readers are served. A publisher that can retry is refused for now; other
+//! publishers are read more slowly. No publication is lost.
 #![allow(clippy::unwrap_used, reason = "a test may stop where it is wrong")]
 
 use std::{
@@ -11,11 +12,11 @@ use futures_util::{SinkExt, StreamExt};
 use http::request::Parts;
 use millrace_delivery::{ChannelKey, Hub};
 use millrace_engine::MemoryEngine;
-use millrace_node::{Delivery, Metrics, News, Router, Shard};
+use millrace_node::{ChannelEvent, Delivery, Metrics, Router, Shard};
 use millrace_protocol::{ChannelName, Epoch, ticket::TicketKey};
 use millrace_transport::{
     Config, Listener, Sockets,
-    access::{Access, Everyone},
+    access::{Access, AllowAll},
     http::{Context, Pages, Response},
     serve,
 };
@@ -28,10 +29,10 @@ use crate::{
     server::{Server, until, within},
 };
 
-/// Entries from which on a mailbox is congested.
+/// Number of entries at which a mailbox counts as congested.
 const HIGH_WATER: usize = 8192;
 
-/// The first of two shards. The second has a reader of `busy`, and nobody looks into its mailbox but the test.
+/// The first of two shards. The second shard has a reader of `busy`, and only the test reads its mailbox.
 struct Half {
     server: Server,
     router: Arc<Router>,
@@ -65,7 +66,7 @@ impl Half {
                 let shard = Shard::new(0, of_shard, engine, Hub::new(config.hub()), sockets, counted);
                 let (_never, draining) = watch::channel(None);
                 let tickets = Arc::new(TicketKey::new(b"secret"));
-                let access = Arc::new(Access::from(Everyone::default()));
+                let access = Arc::new(Access::from(AllowAll::default()));
                 let limits = millrace_transport::Limits::new(&config, 1024);
                 let context = Context::new(shard, config, Arc::new(NoPages), draining, tickets, access, limits);
                 let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
@@ -75,21 +76,22 @@ impl Half {
         Self { server: Server::at(address), router, metrics, stop, thread: Some(thread) }
     }
 
-    /// Offsets of what the second shard was sent since it was last looked at.
+    /// Returns the offsets that were sent to the second shard since the last call.
     fn take(&self) -> Vec<u64> {
         let published = |delivery: &Delivery| match &delivery.news {
-            News::Published(_, publication) => Some(publication.offset),
-            News::Moved(_) => None,
+            ChannelEvent::Published(_, publication) => Some(publication.offset),
+            ChannelEvent::Moved(_) => None,
         };
         self.router.mailbox(1).take(Vec::new()).iter().filter_map(published).collect()
     }
 
-    /// Waits for a pause that has run out once, then serves the second shard until it has heard everything up to `last`.
+    /// Waits until a pause has expired once, then serves the second shard until it has received everything up to
+    /// `last`.
     async fn drain_slowly(&self, last: u64, frame_bytes: usize) {
         let paused = || self.metrics.publishers_paused.load(Relaxed) as usize;
         until("the publisher is paused again", async || paused() >= 2).await;
         let mut heard = self.take();
-        // Each pause comes after the one read that was too much.
+        // Each pause begins after one read beyond the limit.
         let most = HIGH_WATER + (paused() + 1) * 64 * 1024 / frame_bytes;
         assert!((HIGH_WATER..=most).contains(&heard.len()), "{} of at most {most}", heard.len());
         until("everything has come", async || {

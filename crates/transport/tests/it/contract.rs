@@ -1,4 +1,4 @@
-//! What every transport promises, run over every transport, in the clear and over TLS.
+//! The promises of every transport, run over every transport, in cleartext and over TLS.
 
 #![allow(clippy::unwrap_used, reason = "tests, though called by others")]
 
@@ -11,7 +11,7 @@ use crate::{
     server::{Server, until},
 };
 
-/// Each promise is kept in the clear, and over TLS.
+/// Runs each promise in cleartext and over TLS.
 macro_rules! promises {
     ($($name:ident,)*) => {
         mod clear {
@@ -103,7 +103,8 @@ async fn what_history_has_lost_is_a_gap_and_reading_goes_on() {
         assert_eq!(reader.texts(10).await, numbers(41..=50), "{:?}", reader.way);
         assert_eq!(reader.position(), Some(last.as_str()), "{:?}", reader.way);
     }
-    // Whoever is cut between the start and the gap must hear of it with the next connection: the start is where the gap begins.
+    // A reader whose connection is cut between the start and the gap must receive the gap on its next connection. So
+    // the reported start is where the gap begins.
     for way in Way::streams() {
         let reader = Reader::open(way, &server, &Ask::one("small/a").since(&from)).await;
         assert_eq!(reader.position(), Some(from.as_str()), "{way:?}");
@@ -233,7 +234,7 @@ async fn payloads_arrive_as_they_were_published() {
             let same = match (expected, &data) {
                 (Data::Json(value), Data::Raw(bytes)) => serde_json::from_slice::<Value>(bytes).unwrap() == *value,
                 (Data::Text(text), Data::Raw(bytes)) => text.as_bytes() == bytes,
-                // An event stream is text: binary payloads travel as base64.
+                // An event stream is text, so binary payloads are sent as base64.
                 (Data::Binary(sent), Data::Raw(bytes)) => BASE64_STANDARD.encode(sent).as_bytes() == bytes,
                 (expected, data) => *expected == *data,
             };
@@ -297,7 +298,7 @@ async fn what_has_expired_is_not_read() {
     })
     .await;
     for mut reader in open_all(&server, Way::all(), &Ask::one("ttl").since(&first)).await {
-        // Whoever asks for it by position is told that it is missing.
+        // A reader that resumes by position receives a gap for the expired publication.
         assert_eq!(reader.gap().await.to, first.replace(":1", ":2"), "{:?}", reader.way);
         assert_eq!(reader.texts(1).await, ["end"], "{:?}", reader.way);
     }

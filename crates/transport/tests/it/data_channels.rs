@@ -1,4 +1,5 @@
-//! Data channels beyond what every transport promises: who is let in, what may get lost, who takes nothing, and what strangers send.
+//! Data channels beyond the promises of every transport: admission, loss, clients that do not read, and datagrams of
+//! strangers.
 
 use std::{
     net::SocketAddr,
@@ -38,7 +39,7 @@ async fn heard(connection: &mut Connection) -> (Lane, Value) {
     (lane, serde_json::from_str(&line).expect("a line of JSON"))
 }
 
-/// Subscribes, and gives the reply.
+/// Subscribes and returns the reply.
 async fn subscribe(connection: &mut Connection, channel: &str, policy: &str) -> Value {
     let command = json!({ "id": 1, "subscribe": { "channel": channel, "policy": policy } });
     connection.say(&command.to_string()).await;
@@ -87,7 +88,7 @@ async fn a_command_that_is_none_is_answered_and_lines_may_come_in_pieces() {
     assert_eq!(heard(&mut connection).await.1["push"], "connected");
     connection.say("{").await;
     assert_eq!(heard(&mut connection).await.1["code"], "bad_json");
-    // Two commands and an empty line at once, and one of many messages.
+    // Two commands and an empty line in one write, then one command that spans many messages.
     connection.say("{\"id\":1,\"ping\":{}}\n\n{\"id\":2,\"ping\":{}}").await;
     assert_eq!(heard(&mut connection).await.1["id"], 1);
     assert_eq!(heard(&mut connection).await.1["id"], 2);
@@ -134,7 +135,7 @@ async fn who_takes_nothing_holds_a_cursor_and_goes_on_with_all_or_with_the_newes
     subscribe(&mut newest, "slow", "latest").await;
     let mut quick = Session::open(&server).await;
     quick.subscribe("slow", "now", "every").await;
-    // Neither of the two answers meanwhile: no datagram is acknowledged.
+    // Neither connection answers during this time: it acknowledges no datagram.
     for batch in 0..COUNT / 1000 {
         let data = (0..1000).map(|i| json!({ "n": batch * 1000 + i, "text": "x".repeat(1000) }));
         server.publish_all("slow", data).await;
@@ -163,7 +164,7 @@ async fn strangers_are_told_nothing_and_counted() {
     let ufrag = answer.lines().find_map(|line| line.strip_prefix("a=ice-ufrag:")).expect("a name");
     let stranger = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
     stranger.connect(("127.0.0.1", port)).await.expect("a way");
-    // A request in somebody's name without the password, DTLS of nobody, RTP, and noise.
+    // A request with a valid user name but without the password, DTLS of an unknown peer, RTP, and noise.
     let name = format!("{ufrag}:abcd");
     let mut request = [&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42][..], &[7; 12], &[0, 6, 0, name.len() as u8]].concat();
     request.extend_from_slice(name.as_bytes());
@@ -184,7 +185,8 @@ async fn strangers_are_told_nothing_and_counted() {
     assert_eq!(heard(&mut connection).await.1["push"], "connected", "others come in");
 }
 
-/// A client that no datagram reaches: those of its peer go over one stream, each behind its length.
+/// A client that no UDP datagram reaches. The datagrams of its peer travel over one TCP stream, each prefixed with its
+/// length.
 struct ByStream {
     stream: TcpStream,
     peer: Peer,
@@ -194,7 +196,7 @@ struct ByStream {
     lines: String,
 }
 
-/// Where an answer says that streams are taken.
+/// Returns the address at which an answer offers TCP.
 fn streams(answer: &str) -> Option<SocketAddr> {
     let candidate =
         answer.lines().find(|line| line.starts_with("a=candidate:") && line.contains(" tcptype passive"))?;
@@ -204,7 +206,8 @@ fn streams(answer: &str) -> Option<SocketAddr> {
 
 impl ByStream {
     async fn open(server: &Server) -> Self {
-        // Nobody asks where a stream comes from before it is there: RFC 6544 has such an end say port 9.
+        // The source port of the stream is unknown before the stream is connected. RFC 6544 prescribes port 9 for an
+        // active end.
         let local = SocketAddr::from(([127, 0, 0, 1], 9));
         let offer = Peer::offer(local, Instant::now());
         let answer = post(server, &[], offer.sdp.clone()).await.text();
@@ -221,11 +224,11 @@ impl ByStream {
         made
     }
 
-    /// Sends what there is, and waits for a datagram or a timer.
+    /// Sends the pending datagrams, then waits for a datagram or a timer.
     async fn go_on(&mut self) {
         for (_, datagram) in std::mem::take(&mut self.out.datagrams) {
             let framed = [&(datagram.len() as u16).to_be_bytes()[..], &datagram].concat();
-            // In pieces, as on any stream.
+            // In pieces, because a stream may split any write.
             for piece in framed.chunks(700) {
                 self.stream.write_all(piece).await.expect("sent");
             }
@@ -286,7 +289,7 @@ async fn who_is_reached_by_no_datagram_comes_over_a_stream() {
     assert!(came.iter().any(|line| line["id"] == 1 && line["ok"].is_object()), "{came:?}");
     assert!(came.iter().any(|line| line["data"] == data.as_str()), "what was published comes back");
 
-    // A stranger whose datagrams are nobody's is told nothing; one whose lengths are none is ended.
+    // Datagrams from a stranger's stream are dropped without an answer. A stream with invalid lengths is closed.
     let dropped = server.metric("millrace_rtc_dropped_total").await;
     let mut stranger = TcpStream::connect(client.server).await.expect("a stream");
     stranger.write_all(&[0, 3, 1, 2, 3, 0, 0, 0, 1, 255]).await.expect("sent");

@@ -99,7 +99,7 @@ async fn long_polling_goes_on_from_its_position_and_loses_nothing() {
     let server = Server::start();
     let before = input(&server, &record(4, 1)).await;
     let url = server.url("/rest/longpolling/4/sensordata");
-    // Held until the next record.
+    // The request is held until the next record.
     let held = tokio::spawn(client(false).get(&url).send());
     server.await_presence("cars/4/telemetry", 1).await;
     for stamp in 2..=4 {
@@ -107,7 +107,7 @@ async fn long_polling_goes_on_from_its_position_and_loses_nothing() {
     }
     let answer = Answer::read(within(held).await.unwrap().unwrap()).await;
     assert_eq!(answer.json(), record(4, 2));
-    // Those that came between two requests are there.
+    // Records that were published between two requests are delivered.
     let mut position = answer.position().to_owned();
     assert_eq!(position, after(&before, 1));
     for stamp in 3..=4 {

@@ -1,4 +1,4 @@
-//! Leaving a server: each reader at its own moment, a session with a ticket that another server takes.
+//! Draining a server: each reader leaves at its own moment, and a session gets a ticket that another server accepts.
 
 use std::{
     collections::HashMap,
@@ -37,7 +37,7 @@ async fn resume(server: &Server, ticket: &str) -> Session {
     Session::open_offering(server, "/v1/connect", &format!("{SUBPROTOCOL}, resume.{ticket}")).await
 }
 
-/// The drain push, whatever comes before it.
+/// Returns the drain push; skips other pushes.
 async fn drain_push(session: &mut Session) -> Value {
     loop {
         let push = session.push().await;
@@ -68,7 +68,7 @@ async fn another_server_goes_on_where_the_ticket_says() {
     other.publish("cars/1", "2").await;
     let mut session = resume(&other, ticket).await;
     assert_eq!(session.connected["resumed"], json!(["a", "b", "cars/+"]));
-    // Every node of these has its own memory, so going on from a position is told as what is missing since then.
+    // Each of these nodes has its own memory engine, so resuming from a position of another node reports a gap.
     for channel in ["a", "b"] {
         let ok = session.reply(0).await.unwrap();
         assert_eq!((&ok["channel"], &ok["recovered"]), (&json!(channel), &json!(false)));
@@ -81,7 +81,7 @@ async fn another_server_goes_on_where_the_ticket_says() {
     assert_eq!(session.reply(0).await.unwrap()["channel"], "cars/+");
     assert_eq!(session.push().await["from"], positions["cars/1"]);
     assert_eq!(session.push().await["data"], 2);
-    // It is a session like any other; what it goes on reading it has subscribed to.
+    // The resumed session behaves like any other: it is already subscribed to the resumed channels.
     let twice = session.command("subscribe", json!({ "channel": "a" })).await.unwrap_err();
     assert_eq!(twice["code"], "already_subscribed");
     other.publish("b", "3").await;
@@ -165,7 +165,7 @@ async fn the_moments_are_spread_over_the_window() {
         told.push(drain_push(session).await["after_ms"].as_u64().unwrap());
     }
     told.sort_unstable();
-    // Twenty of forty slots of 50 ms, one reader each, whichever they are.
+    // The window has 40 slots of 50 ms. Each of the 20 sessions gets a slot of its own.
     assert!(told.windows(2).all(|two| two[0] / 50 < two[1] / 50), "{told:?}");
     assert!(told[19] < 2000, "{told:?}");
     let closed = join_all(bare.iter_mut().map(async |reader| {

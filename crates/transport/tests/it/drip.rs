@@ -1,4 +1,4 @@
-//! What comes one byte at a time is understood, and may not take longer than all at once.
+//! Input that arrives one byte at a time is understood, and must complete within the same deadline as a whole request.
 
 use std::{
     net::SocketAddr,
@@ -16,7 +16,8 @@ use crate::{
     server::{Answer, BOUND, Server, client, within},
 };
 
-/// Forwards to a server: what clients send one byte at a time, what the server answers as it comes.
+/// Starts a proxy to a server and returns its address. The proxy forwards client bytes one at a time, and server bytes
+/// as they arrive.
 async fn dripping(to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
@@ -122,7 +123,7 @@ async fn a_drip_without_end_is_cut_off_in_time() {
             assert!(answer.is_none_or(|answer| heard.starts_with(answer)), "{what}: {heard}");
         }));
     }
-    // One that drips a frame holds its own connection and nobody else's.
+    // A client that sends a frame slowly occupies only its own connection.
     let mut frame = crate::client::raw::Raw::connect(&server).await;
     frame.send(handshake("/v1/channels/drip", None)).await;
     assert!(frame.head().await.starts_with("HTTP/1.1 101 "));

@@ -1,4 +1,5 @@
-//! A client that shuts its writing side: what was asked before is answered, and what goes on ends. docs/protocol.md, "Half-closed connections".
+//! A client shuts down its writing side: earlier requests are answered, and streams end. docs/protocol.md, "Half-closed
+//! connections".
 
 use crate::{
     client::raw::{Raw, handshake},
@@ -13,7 +14,7 @@ fn get(path: &str, accept: &str) -> String {
 async fn a_request_is_answered_after_a_half_close() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("half.db");
-    // One engine answers at once, the other from a thread of its own.
+    // One engine answers immediately, the other from its own thread.
     for engine in ["memory".to_owned(), format!("sqlite:{}", path.display())] {
         let server = Server::with(|config| config.engine.url = engine.clone());
         let post = "POST /v1/channels/half HTTP/1.1\r\nHost: test\r\nContent-Length: 1\r\n\r\n7";

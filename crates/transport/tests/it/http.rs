@@ -1,4 +1,4 @@
-//! What HTTP answers look like: headers, waiting, negotiation, batches.
+//! HTTP answers: headers, waiting, negotiation, batches.
 
 use std::time::{Duration, Instant};
 
@@ -97,7 +97,7 @@ async fn a_long_poll_is_answered_by_the_next_publication() {
         assert_eq!(answer.status, 200);
         assert_eq!((answer.position(), &answer.json()["messages"][0]["data"]), (position.as_str(), &json!(1)));
         server.await_presence(&channel, 0).await;
-        // What is there already is answered at once.
+        // A request for publications that already exist is answered immediately.
         let started = Instant::now();
         let again = server.get(&format!("/v1/channels/{channel}?since={first}&wait=30")).await;
         assert_eq!((again.status.as_u16(), started.elapsed() < Duration::from_secs(5)), (200, true));
@@ -108,7 +108,7 @@ async fn a_long_poll_is_answered_by_the_next_publication() {
 async fn a_long_poll_ends_with_204_when_its_time_is_over() {
     let server = Server::with(|config| config.limits.hold_max = Duration::from_millis(400));
     let top = server.publish("t", "0").await;
-    // The last asks for more than the server's limit.
+    // The last two exceed the server's limit.
     for (wait, ms) in [("0.2", 200), ("200ms", 200), ("0", 0), ("30", 400), ("1h", 400)] {
         let started = Instant::now();
         let answer = server.get(&format!("/v1/channels/t?wait={wait}")).await;
@@ -229,7 +229,7 @@ async fn pages_of_loopback_may_use_a_server_on_loopback() {
     let status = async |server: &Server, origin: &str, host: &str| {
         let posted = server.post("/v1/channels/o", &[("origin", origin), ("host", host)], "1").await;
         let shown = posted.headers.get("access-control-allow-origin").map_or("", |shown| shown.to_str().unwrap());
-        // Every page may read its refusal.
+        // The page of every origin may read the refusal.
         assert_eq!(shown, if posted.status == 403 { "*" } else { origin }, "{origin} to {host}");
         assert!(posted.headers.get("access-control-allow-credentials").is_none(), "{origin} to {host}");
         posted.status.as_u16()
@@ -253,7 +253,7 @@ async fn pages_of_loopback_may_use_a_server_on_loopback() {
     // DNS rebinding: a foreign name that resolves to loopback is refused.
     let headers = [("origin", "http://localhost:5173"), ("host", "evil.example")];
     server.get_with("/v1/channels/o", &headers).await.assert_problem(403, "forbidden");
-    // A list replaces the default, and behind a proxy there is none.
+    // A configured list replaces the default. Behind a proxy there is no default.
     let listed = Server::with(|config| config.limits.allowed_origins = vec!["http://localhost:3000".into()]);
     assert_eq!(status(&listed, "http://localhost:5173", &own).await, 403);
     let behind = Server::with(|config| config.server.behind_proxy = true);
@@ -269,7 +269,7 @@ async fn a_stream_follows_the_answers_before_it_on_its_connection() {
     raw.send(get("application/json") + &get("text/event-stream")).await;
     let poll = raw.head().await;
     assert!(poll.starts_with("HTTP/1.1 200 ") && poll.contains("content-type: application/json"), "{poll}");
-    // The body of the first answer lies before the head of the second.
+    // The body of the first answer precedes the head of the second.
     let head = raw.head().await;
     let head = head.split_once("HTTP/1.1").expect("a second answer").1;
     assert!(head.starts_with(" 200 OK\r\n"), "{head}");

@@ -1,4 +1,4 @@
-//! HTTP/1.1 connections that leave hyper while a long poll waits, and come back for any other request.
+//! HTTP/1.1 connections that leave hyper while a long poll waits, and return to hyper for any other request.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::{
     server::{Server, client, until, within},
 };
 
-/// A GET with further headers, each with its line end.
+/// Returns a GET request with further headers, each with its line end.
 fn get(path: &str, headers: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: test\r\n{headers}\r\n")
 }
@@ -40,7 +40,7 @@ async fn polls_and_other_requests_share_a_connection() {
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         assert!(head.contains(&format!("\r\nmillrace-position: {position}\r\n")), "{head}");
         assert!(body.contains(&format!("\"data\":{round}")), "{body}");
-        // A publication in between, whose body comes in two parts, is hyper's.
+        // A publication between two polls, with its body in two parts, is handled by hyper.
         raw.send("POST /v1/channels/other HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\n\"a").await;
         raw.send("b\"").await;
         let (head, body) = raw.answer().await;
@@ -56,7 +56,7 @@ async fn pipelined_requests_are_answered_in_order() {
     let server = Server::start();
     let first = server.publish("p", "1").await;
     let mut raw = polling(&server, &format!("/v1/channels/p?since={first}&wait=30")).await;
-    // More than is kept for later requests: what does not fit stays in the socket.
+    // More bytes than the server buffers for later requests: the rest stays in the socket.
     let path = format!("/v1/channels/p?since={first}");
     let later = 300;
     let pad = format!("X-Pad: {}\r\n", "x".repeat(1000));

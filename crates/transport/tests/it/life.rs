@@ -89,17 +89,18 @@ async fn a_websocket_that_answers_no_ping_is_closed_and_others_stay() {
         }
         server.publish("pulse", "1").await;
     };
-    // Whoever answers is looked after all the while.
+    // The client that answers pings stays connected during the whole wait.
     let (item, ()) = within(async { tokio::join!(answers, is_silent) }).await;
     assert!(matches!(&item, Item::Message(message) if message.data.clone().into_text() == "1"), "{item:?}");
 }
 
-/// Publications of the slow-reader tests: together far more than sockets and windows hold.
+/// Publications of the slow-reader tests: together much more than sockets and windows hold.
 const COUNT: usize = 3000;
 const BATCH: usize = 500;
 const BYTES: usize = 2000;
 
-/// Readers of every streaming transport that read nothing while all this is published, and one that keeps up.
+/// Opens readers of every streaming transport that read nothing while everything is published, and one reader that
+/// keeps up. Returns the slow readers.
 async fn stall(server: &Server, ask: &Ask) -> Vec<Reader> {
     let mut slow = Vec::new();
     for way in Way::streams() {
@@ -209,7 +210,7 @@ async fn a_drain_tells_everyone_and_ends_in_time() {
     for way in Way::streams() {
         readers.push(Reader::open(way, &server, &Ask::one("drain")).await);
     }
-    // Someone who takes nothing holds nobody up.
+    // A client that reads nothing does not delay the drain.
     server.publish_all("stuck", (0..8).map(|_| json!("x".repeat(900_000)))).await;
     let mut stuck = Raw::connect(&server).await;
     stuck

@@ -1,4 +1,4 @@
-//! Each limit that is reached gives the answer that docs/limits.md names, is counted, and the server serves on.
+//! Each limit that is reached gives the answer that docs/limits.md names, and is counted. The server stays available.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ async fn refused(server: &Server, limit: &str) -> u64 {
     server.metric(&format!("millrace_refused_total{{limit=\"{limit}\"}}")).await
 }
 
-/// Asks once on a connection of its own; the status line and the head.
+/// Sends one request on a new connection and returns the whole answer in lower case.
 async fn ask(server: &Server) -> String {
     let mut raw = Raw::connect(server).await;
     raw.send("GET /v1/channels/a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await;
@@ -40,7 +40,7 @@ async fn an_address_has_so_many_connections() {
     for _ in 1..MAX {
         held.push(Raw::upgrade(&server, "/v1/channels/a", None).await);
     }
-    // One is left, and is free again each time.
+    // One connection slot is left, and each request frees it again.
     for _ in 0..MAX {
         until("there is room", async || status(&ask(&server).await) == "204").await;
     }
@@ -56,7 +56,8 @@ async fn an_address_has_so_many_connections() {
     server.assert_well().await;
 }
 
-/// Opens an event stream as somebody of whom this is said; its status.
+/// Opens an event stream with the header lines `said`, which name the client's address. Returns the status and the
+/// connection.
 async fn stream(server: &Server, said: &str) -> (String, Raw) {
     let mut raw = Raw::connect(server).await;
     raw.send(format!("GET /v1/channels/a HTTP/1.1\r\nHost: test\r\nAccept: text/event-stream\r\n{said}\r\n\r\n")).await;
@@ -75,7 +76,7 @@ async fn behind_a_trusted_proxy_each_client_is_an_address_of_its_own() {
     let one = "X-Forwarded-For: 192.0.2.1";
     let mut held = vec![stream(&server, one).await, stream(&server, "x-forwarded-for: 198.51.100.7, 192.0.2.1").await];
     assert!(held.iter().all(|(status, _)| status == "200"), "{:?}", held[1].0);
-    // Whatever it is, and whatever it says about itself.
+    // Further streams of this address are refused, whatever address the client itself claims.
     for said in [
         one,
         "X-Forwarded-For: 192.0.2.77, 192.0.2.1",
@@ -88,7 +89,7 @@ async fn behind_a_trusted_proxy_each_client_is_an_address_of_its_own() {
         let answer = server.get_with(path, &[("x-forwarded-for", "192.0.2.1")]).await;
         answer.assert_problem(429, "too_many");
     }
-    // Plain polls go on, and so does everybody else, on as many connections of the proxy as there are.
+    // Plain polls still work. Other clients are served, on any number of connections of the proxy.
     assert_eq!(server.get_with("/v1/channels/a", &[("x-forwarded-for", "192.0.2.1")]).await.status, 204);
     for client in 2..8 {
         let (status, raw) = stream(&server, &format!("X-Forwarded-For: 192.0.2.{client}")).await;
@@ -98,7 +99,7 @@ async fn behind_a_trusted_proxy_each_client_is_an_address_of_its_own() {
     held.remove(0);
     until("there is room again", async || stream(&server, one).await.0 == "200").await;
 
-    // One connection of the proxy brings publications of many.
+    // One connection of the proxy carries publications of many clients.
     let mut statuses = Vec::new();
     for _ in 0..5 {
         statuses.push(server.post("/v1/channels/b", &[("x-forwarded-for", "192.0.2.8")], "1").await.status.as_u16());
@@ -154,7 +155,7 @@ async fn an_address_connects_so_often() {
     assert!(statuses[10..].iter().any(|status| status == "429"), "{statuses:?}");
     until("a second has passed", async || status(&ask(&server).await) == "204").await;
     until("it is counted", async || {
-        // Asking for it takes a connection, too.
+        // The request for the metrics also needs a connection.
         let Ok(answer) = server.http.get(server.url("/metrics")).send().await else { return false };
         let text = answer.text().await.unwrap_or_default();
         text.contains("limit=\"connects_per_address_per_s\"} ")
@@ -177,7 +178,7 @@ async fn a_connection_publishes_so_often() {
         assert!(answer.assert_problem(429, "rate_limited").contains("try again in"));
         assert_eq!(answer.header("retry-after"), "1");
     }
-    // A batch has a result for each line, and this connection has nothing left.
+    // A batch on a new connection has one result per line: the first five are accepted.
     let other = client(false);
     let lines = "{\"channel\":\"a\",\"data\":1}\n".repeat(9);
     let batch = within(other.post(server.url("/v1/publish")).body(lines).send()).await.unwrap();
@@ -206,7 +207,7 @@ async fn a_bare_websocket_that_publishes_too_fast_is_read_later_and_loses_nothin
     for i in 0..50 {
         assert_eq!(reader.frame().await.expect("a message").payload, format!("{i}").as_bytes());
     }
-    // Thirty more than it may: a second and a half of silence.
+    // The publisher sent 30 messages above the limit, so the server pauses reading for 1.5 s.
     let began = Instant::now();
     publisher.send(masked(0x81, b"late")).await;
     assert_eq!(reader.frame().await.expect("a message").payload, b"late");
@@ -267,7 +268,7 @@ async fn a_message_that_blows_up_is_1009() {
     let server = Server::with(|config| config.limits.compression = true);
     let mut bomb = Vec::new();
     Deflate::negotiate("permessage-deflate").unwrap().0.encode(&mut bomb, 1, &vec![b'x'; 900_000]);
-    // An unmasked frame: two bytes of head, two of length.
+    // The bomb is an unmasked frame: two bytes of header, two of length.
     let payload = &bomb[4..];
     let (mut raw, agreed) = Raw::upgrade_offering(&server, "/v1/channels/a", None, "permessage-deflate").await;
     assert!(agreed.is_some());
@@ -280,7 +281,7 @@ async fn a_message_that_blows_up_is_1009() {
 #[tokio::test]
 async fn what_arrives_in_parts_is_bounded_for_all_together() {
     let server = Server::with(|config| config.limits.pending_bytes_max = 400_000);
-    // Over HTTP: most of a body, and nothing more; the buffer that it is read into counts, too.
+    // Over HTTP: most of a body, and no more. The buffer into which the body is read counts, too.
     let head = "POST /v1/channels/a HTTP/1.1\r\nHost: test\r\nContent-Length: 150000\r\n\r\n";
     let mut first = Raw::connect(&server).await;
     first.send([head.as_bytes(), &[b'x'; 140_000]].concat()).await;
@@ -304,7 +305,7 @@ async fn what_arrives_in_parts_is_bounded_for_all_together() {
     server.assert_well().await;
 }
 
-/// A connection whose client takes next to nothing at once.
+/// Opens a connection whose client has a very small receive buffer.
 async fn narrow(server: &Server) -> tokio::net::TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(2048).expect("an option");
@@ -317,7 +318,7 @@ async fn who_takes_nothing_of_an_answer_is_cut_off() {
     for _ in 0..3 {
         server.publish("a", vec![b'x'; 1_000_000]).await;
     }
-    // The publisher's connection is open, and has a large buffer.
+    // The publisher's connection is open and has a large buffer.
     let before = server.metric("millrace_pending_bytes").await;
     let mut stream = narrow(&server).await;
     let request = b"GET /v1/channels/a?since=earliest HTTP/1.1\r\nHost: test\r\n\r\n";
@@ -332,13 +333,13 @@ async fn who_takes_nothing_of_an_answer_is_cut_off() {
 async fn who_asks_for_replies_and_does_not_take_them_gets_no_more_until_it_does() {
     let server = Server::with(|config| config.server.shards = 1);
     server.publish("a", vec![b'x'; 100_000]).await;
-    // The publisher's connection is open, and has a large buffer.
+    // The publisher's connection is open and has a large buffer.
     let before = server.metric("millrace_pending_bytes").await;
     let mut raw = Raw::upgrade(&server, "/v1/connect", Some("millrace.v1+json")).await;
     assert_eq!(raw.frame().await.expect("connected").opcode, 1);
     let ask = |id: usize| masked(0x81, format!("{{\"id\":{id},\"history\":{{\"channel\":\"a\"}}}}").as_bytes());
     raw.send((1..=500).flat_map(ask).collect::<Vec<u8>>()).await;
-    // Fifty megabytes of replies are asked for; what waits stays small.
+    // The client requests 50 MB of replies; the queued bytes stay few.
     until("a reply waits", async || server.metric("millrace_pending_bytes").await > before).await;
     server.assert_well().await;
     let waits = server.metric("millrace_pending_bytes").await;
@@ -359,7 +360,7 @@ async fn a_node_listens_to_so_many_patterns() {
     }
     let error = session.command("subscribe", json!({ "channel": "c/+" })).await.expect_err("no room");
     assert_eq!(error["code"], "too_many");
-    // Who listens to what somebody listens to already costs nothing more.
+    // A subscription to a pattern that another session already reads needs no further slot.
     let mut other = Session::open(&server).await;
     other.command("subscribe", json!({ "channel": "a/#" })).await.expect("it is there");
     session.command("unsubscribe", json!({ "channel": "b/+" })).await.expect("gone");
@@ -423,7 +424,7 @@ async fn datagrams_of_one_address_are_looked_at_so_often() {
     assert_eq!(server.metric("millrace_publications_total").await, 30 - dropped);
 }
 
-/// One HTTP/2 frame. Source: RFC 9113, section 4.1.
+/// Returns one HTTP/2 frame. Source: RFC 9113, section 4.1.
 fn http2(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     frame.extend([kind, flags]);
@@ -432,14 +433,14 @@ fn http2(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A connection that has said its preface and settings.
+/// Opens a connection and sends the HTTP/2 preface and settings.
 async fn http2_connection(server: &Server) -> Raw {
     let mut raw = Raw::connect(server).await;
     raw.send([b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &http2(4, 0, 0, &[])].concat()).await;
     raw
 }
 
-/// The error code of the last GOAWAY among these frames.
+/// Returns the error code of the last GOAWAY among these frames.
 fn goaway(mut bytes: &[u8]) -> Option<u32> {
     let mut found = None;
     while bytes.len() >= 9 {
@@ -452,7 +453,7 @@ fn goaway(mut bytes: &[u8]) -> Option<u32> {
     found
 }
 
-/// GET, http, /, and an authority, from the static table. Source: RFC 7541, appendix A.
+/// `GET`, `http`, `/` from the static table, and an authority. Source: RFC 7541, appendix A.
 const REQUEST: &[u8] = &[0x82, 0x86, 0x84, 0x01, 4, b't', b'e', b's', b't'];
 const ENHANCE_YOUR_CALM: u32 = 11;
 
@@ -485,7 +486,7 @@ async fn pings_and_settings_at_rate_harm_nobody() {
     for frame in [http2(6, 0, 0, &[0; 8]), http2(4, 0, 0, &[0, 3, 0, 0, 0, 1])] {
         let mut raw = http2_connection(&server).await;
         let flood = tokio::spawn(async move {
-            // Nothing is read: in the end the server reads nothing either, and then gives up.
+            // The client reads nothing. In the end the server stops reading, too, and then closes the connection.
             for _ in 0..1000 {
                 raw.send(frame.repeat(1000)).await;
             }
@@ -526,7 +527,7 @@ async fn a_batch_has_so_many_lines() {
     assert_eq!(refused(&server, "too_many").await, 1);
 }
 
-/// A trusted proxy names the address of each client.
+/// The trusted proxy names the address of each client.
 #[tokio::test]
 async fn one_flooding_neighbour_leaves_channels_and_rooms_to_others() {
     let server = Server::with(|config| {
@@ -539,7 +540,7 @@ async fn one_flooding_neighbour_leaves_channels_and_rooms_to_others() {
     let from =
         async |address: &str, path: &str, body: String| server.post(path, &[("x-forwarded-for", address)], body).await;
     let (neighbour, join) = ("192.0.2.1", |room: &str| format!("/v1/rooms/{room}/participants"));
-    // A ninth of the rooms, and of the places in a room, stays for others.
+    // One ninth of the rooms, and of the places in a room, stays available to other clients.
     let mut rooms = Vec::new();
     for i in 0..18 {
         rooms.push(from(neighbour, &join(&format!("taken-{i}")), "{}".into()).await);
@@ -574,7 +575,7 @@ async fn one_flooding_neighbour_leaves_channels_and_rooms_to_others() {
     assert_eq!(from(neighbour, "/v1/channels/flood/other", "1".into()).await.status, 429);
 }
 
-/// HTTP, sessions and bare WebSockets of one address share one account.
+/// HTTP, sessions and bare WebSockets of one address share one quota.
 #[tokio::test]
 async fn new_channels_count_for_a_client_on_every_transport() {
     let server = Server::with(|config| config.engine.channels_max = 45);
@@ -589,7 +590,7 @@ async fn new_channels_count_for_a_client_on_every_transport() {
     }
     let (count, error) = refused.expect("there is an end");
     assert_eq!((count, error["code"].as_str()), (40, Some("too_many")), "{error}");
-    // It comes from the same address.
+    // These requests come from the same address.
     server.post("/v1/channels/http", &[], "1").await.assert_problem(429, "too_many");
     let mut raw = Raw::upgrade(&server, "/v1/channels/bare", None).await;
     raw.send(masked(0x81, b"x")).await;

@@ -1,4 +1,5 @@
-//! docs/protocol.md, run against a real server over real sockets: every promise on every transport, and what comes of bad input.
+//! docs/protocol.md, tested against a real server over real sockets: every promise on every transport, and the reaction
+//! to bad input.
 
 mod access;
 mod amplification;

@@ -15,14 +15,14 @@ fn names() -> impl Iterator<Item = String> {
     (0..CHANNELS).map(|i| format!("cars/{i}/telemetry"))
 }
 
-/// One publication in every channel.
+/// Publishes one publication in every channel.
 async fn publish_round(server: &Server, round: usize) {
     let line = |name| json!({ "channel": name, "data": round }).to_string() + "\n";
     let answer = server.post("/v1/publish", &[], names().map(line).collect::<String>()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-/// What each channel has brought.
+/// Received rounds of each channel.
 type Got = BTreeMap<String, Vec<usize>>;
 
 fn note(got: &mut Got, message: Message) {
@@ -46,7 +46,7 @@ async fn a_hundred_channels_arrive_and_resume_on_any_transport() {
     publish_round(&server, 2).await;
     for (i, mut reader) in readers.into_iter().enumerate() {
         let mut got = Got::new();
-        // Cut in the middle of the second round, and go on by another way.
+        // Cut the reader in the middle of the second round, and resume over another transport.
         for _ in 0..CHANNELS + CHANNELS / 2 {
             note(&mut got, reader.message().await);
         }

@@ -1,4 +1,4 @@
-//! Publishers and viewers by HTTP: who may begin a session, and whose it is.
+//! Publishers and viewers over HTTP: who may begin a session, and who owns it.
 
 use std::time::Instant;
 

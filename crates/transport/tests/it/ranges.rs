@@ -1,4 +1,4 @@
-//! Ranges of history: every way to read one gives each publication of it once, and then ends.
+//! Ranges of history: every way to read a range delivers each publication once, and then ends.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use crate::{
 
 const HTTP: [&str; 3] = ["application/json", "application/xml", "session"];
 
-/// The range of `channel` page by page: data and the position of the last answer.
+/// Reads the range of `channel` page by page. Returns the data and the position of the last answer.
 async fn pages(server: &Server, channel: &str, since: &str, end: &str, limit: usize) -> (Vec<u64>, String) {
     let (mut since, mut read) = (since.to_owned(), Vec::new());
     for _ in 0..1000 {
@@ -33,7 +33,7 @@ async fn pages(server: &Server, channel: &str, since: &str, end: &str, limit: us
     panic!("it does not end");
 }
 
-/// What a stream says until it ends, one line or event each.
+/// Reads a stream until it ends. Returns the answer, and one string per line or event.
 async fn replay(server: &Server, path: &str, accept: &str, http2: bool) -> (Answer, Vec<String>) {
     let request = client(http2).get(server.url(path)).header("accept", accept);
     let answer = Answer::read(within(request.send()).await.expect("an answer")).await;
@@ -54,7 +54,7 @@ async fn pages_of_a_range_are_the_range_once() {
         assert_eq!(pages(&server, "r", &at(45), &at(99), limit).await, ((46..=50).collect(), at(50)));
     }
     assert_eq!(pages(&server, "r", &at(30), &at(30), 5).await, (vec![], at(30)));
-    // Without an end the same word says that there is more now.
+    // Without an end, `more` reports that further publications exist now.
     let open = server.get(&format!("/v1/channels/r?since={}&limit=5", at(40))).await.json();
     assert_eq!((&open["more"], &open["position"]), (&json!(true), &json!(at(45))));
     assert!(server.get(&format!("/v1/channels/r?since={}", at(45))).await.json().get("more").is_none());
@@ -74,7 +74,7 @@ async fn ranges_of_time_join() {
     let (first, end) = pages(&server, "t", &from.to_string(), &middle.to_string(), 2).await;
     let (second, _) = pages(&server, "t", &middle.to_string(), &to.to_string(), 1).await;
     assert_eq!((first, second), (vec![1, 2], vec![3, 4]));
-    // A range of time and one of positions are the same thing.
+    // A range of time and a range of positions give the same publications.
     assert_eq!(pages(&server, "t", &end, &to.to_string(), 10).await.0, [3, 4]);
     let future = (to + 1_000_000).to_string();
     assert_eq!(pages(&server, "t", &middle.to_string(), &future, 2).await.0, [3, 4, 5]);
@@ -145,7 +145,7 @@ async fn a_stream_of_a_range_ends() {
         ];
         assert_eq!(events, expected);
     }
-    // An `EventSource` that comes back after the end is sent home: 204 is the only answer after which it does not ask again.
+    // An `EventSource` that reconnects after the end is answered with 204, the only answer that stops its reconnects.
     let headers = [("accept", "text/event-stream"), ("last-event-id", &at(2400))];
     let over = server.get_with(&format!("/v1/channels/s?until={}", at(2400)), &headers).await;
     assert_eq!((over.status.as_u16(), over.position()), (204, at(2400).as_str()));
@@ -191,7 +191,7 @@ async fn what_is_lost_of_a_range_is_named_once() {
     let answer = get(&at(3), &at(9)).await;
     assert_eq!((&answer["gap"], &answer["messages"]), (&json!({ "from": at(3), "to": at(9) }), &json!([])));
     assert_eq!((&answer["position"], answer.get("more")), (&json!(at(9)), None));
-    // Of another life of the log: all that was asked for is missing, and no more than that.
+    // A range of another epoch is reported as one gap: exactly the requested range, and no more.
     let answer = get("00000001:4", "00000001:9").await;
     assert_eq!(answer["gap"], json!({ "from": "00000001:4", "to": "00000001:9" }));
     assert_eq!(answer["position"], "00000001:9");

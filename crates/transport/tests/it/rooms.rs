@@ -1,4 +1,4 @@
-//! Rooms from outside: who joins, what is told, who may say what, and what comes of bad input.
+//! Rooms as clients see them: who joins, which updates are published, permissions, and the reaction to bad input.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use crate::server::{Answer, Server, client, until, within};
 
 pub const SECRET: &str = "a secret of thirty-two bytes or more";
 
-/// Somebody in a room.
+/// A participant of a room.
 struct Participant {
     id: String,
     secret: String,
@@ -20,7 +20,7 @@ struct Participant {
     joined: Value,
 }
 
-/// Each request by a connection of its own, so that any shard may take it.
+/// Sends each request on a new connection, so that any shard may receive it.
 pub async fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)], body: String) -> Answer {
     let request = client(false).request(method.parse().expect("a method"), server.url(path)).body(body);
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
@@ -51,7 +51,7 @@ impl Participant {
         ask(server, "DELETE", &self.location, &[("millrace-participant", &self.secret)], String::new()).await
     }
 
-    /// What has come into its inbox since a position, and the position after that.
+    /// Returns the signals in the participant's inbox since a position, and the position after them.
     async fn inbox(&self, server: &Server, room: &str, since: &str) -> (Vec<Value>, String) {
         let path = format!("/v1/channels/rooms/{room}/inbox/{}?since={since}&wait=1", self.id);
         let answer = server.get(&path).await;
@@ -84,13 +84,13 @@ fn ids(state: &Value) -> Vec<&str> {
 #[tokio::test]
 async fn who_joins_is_told_and_told_of() {
     let server = Server::start();
-    // Of several rooms some are of the other shard.
+    // Several rooms, so that some belong to the other shard.
     for room in ["a", "b", "c", "d", "e"] {
         let ann = join(&server, room, json!({ "name": "Ann", "topology": "mesh" })).await;
         assert_eq!(ids(&ann.joined["state"]), [ann.id.as_str()]);
         let bob = join(&server, room, json!({ "name": "Bob" })).await;
         assert_eq!(ids(&bob.joined["state"]), [ann.id.as_str(), bob.id.as_str()], "who joins first is first");
-        // Ann hears of Bob after the position that she was given.
+        // Ann receives Bob's join after the position that she was given.
         let since = ann.position(&format!("rooms/{room}/state"));
         let told = server.get(&format!("/v1/channels/rooms/{room}/state?since={since}&wait=5&policy=latest")).await;
         let told = told.json()["messages"][0]["data"].clone();
@@ -120,7 +120,7 @@ async fn signals_come_in_order_once_and_from_who_sent_them() {
         assert_eq!(ask(&server, "POST", &path, &headers, signal.to_string()).await.status, 204);
     }
     assert_eq!(ann.post(&server, "signals", json!({ "to": bob.id, "bye": "" })).await.status, 204);
-    // A reader that is cut after the first three goes on from where it was, on another transport.
+    // A reader that is cut after the first three signals resumes from its position, on another transport.
     let inbox = format!("rooms/r/inbox/{}", bob.id);
     let first = server.get(&format!("/v1/channels/{inbox}?since={}&limit=3", bob.position(&inbox))).await;
     let (rest, _) = bob.inbox(&server, "r", first.position()).await;
@@ -170,7 +170,7 @@ async fn only_the_server_says_who_is_there_and_who_signals() {
 async fn what_is_asked_wrongly_is_refused_and_says_why() {
     let server = Server::with(|config| {
         config.rooms.rooms_max = 3;
-        // Where no media comes in, there is nothing to switch.
+        // Without media, the server has no SFU.
         config.rtc.listen = "off".into();
         config.rooms.mesh_max = 3;
         config.rooms.signal_bytes_max = 1024;
@@ -253,7 +253,7 @@ async fn who_reports_nothing_has_left_and_what_is_reported_is_shown() {
     let shown = state(&server, "r").await;
     assert_eq!(shown["reports"][&ann.id], report);
     assert_eq!(shown["participants"][0]["muted"], true);
-    // What was reported is kept, too, for whoever wants all of it, and nobody else says it.
+    // The report is also published on the reports channel, and only the server may publish there.
     let told = json!({ "participant": ann.id, "report": report, "switch": null });
     until("the record has it", async || {
         let record = server.get("/v1/channels/rooms/r/reports?since=earliest").await.json();
@@ -291,12 +291,12 @@ async fn who_loses_its_parent_in_a_tree_gets_another_at_once() {
     assert_eq!(last["parents"][&orphan.id], two.id.as_str(), "all are told");
 }
 
-/// A token with these rights on everything of the room `r`.
+/// Returns a token that grants `rights` on all channels of the room `r`.
 pub fn token(subject: &str, rights: &[&str]) -> String {
     token_for(subject, &rights.iter().map(|right| (*right, "rooms/r/#")).collect::<Vec<_>>())
 }
 
-/// The same for channels that are named.
+/// Returns a token that grants each permission on the channel beside it.
 fn token_for(subject: &str, rights: &[(&str, &str)]) -> String {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs();
     let granted: serde_json::Map<String, Value> =
@@ -320,7 +320,7 @@ async fn rights_decide_who_joins_and_as_what() {
     let member = join(Some(token("ann", &["subscribe", "publish"]))).await.json();
     assert_eq!(member["state"]["participants"][1]["role"], "hub");
 
-    // The secret alone is no right, and neither is the right alone.
+    // Neither the secret alone nor the token alone is sufficient.
     let path = format!("/v1/rooms/r/participants/{}/signals", member["participant"].as_str().expect("an id"));
     let secret = member["secret"].as_str().expect("a secret");
     let signal = json!({ "to": viewer["participant"], "bye": "" }).to_string();
@@ -356,7 +356,7 @@ async fn whoever_may_moderate_mutes_others_and_all_are_told() {
         state["participants"][1]["muted_by_host"].clone()
     };
     assert_eq!((&first["moderates"], &second["moderates"]), (&json!("always"), &Value::Null));
-    // Who came first is the host, but here a token says who may.
+    // Without tokens the first participant is the host, but here only the token grants the permission to moderate.
     mute(&guest, &loud, json!({ "audio": true })).await.assert_problem(403, "forbidden");
     mute("Bearer x", &loud, json!({ "audio": true })).await.assert_problem(401, "unauthorized");
     mute(&host, "nobody", json!({ "audio": true })).await.assert_problem(404, "not_found");
@@ -394,7 +394,7 @@ async fn without_tokens_only_the_host_mutes_others() {
     mute(None, &ann.id).await.assert_problem(403, "forbidden");
     assert_eq!(mute(Some(&ann.secret), &bob.id).await.status, 204);
     assert_eq!(state(&server, "r").await["participants"][1]["muted_by_host"], json!(["audio"]));
-    // Who has been there longest is the host once the first has left.
+    // When the host leaves, the participant that joined earliest becomes the host.
     let cat = join(&server, "r", json!({ "name": "Cat" })).await;
     ann.leave(&server).await;
     assert_eq!(state(&server, "r").await["host"], json!(bob.id));

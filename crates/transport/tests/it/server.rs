@@ -1,4 +1,4 @@
-//! A real server in this process, on a free port, with two shards; stopped when the test ends.
+//! A real server in this process, on a free port, with two shards. It stops when the test ends.
 
 use std::{
     net::SocketAddr,
@@ -18,17 +18,17 @@ use rustls::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Most time for anything that a test waits for.
+/// Maximum time that a test waits for anything.
 pub const BOUND: Duration = Duration::from_secs(30);
-/// Between two looks at a condition.
+/// Interval between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(10);
 
 tokio::task_local! {
-    /// Whether the servers of this test speak TLS.
+    /// True if the servers of this test use TLS.
     pub static SECURED: bool;
 }
 
-/// One authority and one certificate for all tests.
+/// One certificate authority and one certificate for all tests.
 static CERTIFICATES: LazyLock<(TempDir, Files)> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder");
     let made = dev::make(folder.path(), &[], false).expect("certificates");
@@ -42,7 +42,7 @@ pub struct Server {
     pub http: reqwest::Client,
 }
 
-/// An HTTP answer, read whole.
+/// HTTP answer with its complete body.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -68,12 +68,12 @@ impl Server {
         Self { address: running.address, running: Some(running), scheme, http: client(false) }
     }
 
-    /// One that somebody else has started, and stops.
+    /// Refers to a server that another owner starts and stops.
     pub fn at(address: SocketAddr) -> Self {
         Self { running: None, scheme: "http", address, http: client(false) }
     }
 
-    /// Where operators ask.
+    /// Returns the address of the admin listener.
     pub fn admin(&self) -> SocketAddr {
         self.running.as_ref().and_then(|running| running.admin).expect("an admin listener")
     }
@@ -106,7 +106,7 @@ impl Server {
         Answer::read(within(request.send()).await.expect("an answer")).await
     }
 
-    /// Publishes and returns the position.
+    /// Publishes and returns the position of the publication.
     pub async fn publish(&self, channel: &str, body: impl Into<reqwest::Body>) -> String {
         self.publish_with(channel, &[], body).await
     }
@@ -122,7 +122,7 @@ impl Server {
         answer.json()["position"].as_str().expect("a position").to_owned()
     }
 
-    /// Publishes one after the other in one request; the last position.
+    /// Publishes all `data` in order in one request. Returns the last position.
     pub async fn publish_all(&self, channel: &str, data: impl IntoIterator<Item = Value>) -> String {
         let line = |data| json!({ "channel": channel, "data": data }).to_string() + "\n";
         let lines: String = data.into_iter().map(line).collect();
@@ -138,7 +138,7 @@ impl Server {
         self.get(&format!("/v1/presence/{channel}")).await.json()["count"].as_u64().expect("a count")
     }
 
-    /// Waits until so many readers are there.
+    /// Waits until the channel has `count` readers.
     pub async fn await_presence(&self, channel: &str, count: u64) {
         until(&format!("presence of {channel} is {count}"), async || self.presence(channel).await == count).await;
     }
@@ -150,7 +150,8 @@ impl Server {
         line.unwrap_or_else(|| panic!("no metric {name}")).parse().expect("a number")
     }
 
-    /// It takes a publication and gives it to a reader: whatever came before has done no harm. Several times, so that both shards answer.
+    /// Checks that the server still accepts and delivers a publication, so that earlier input did no harm. Repeats the
+    /// check, so that both shards answer.
     pub async fn assert_well(&self) {
         for _ in 0..4 {
             let fresh = client(false);
@@ -163,7 +164,7 @@ impl Server {
         }
     }
 
-    /// As on SIGTERM.
+    /// Drains the server, as SIGTERM does.
     pub async fn drain(mut self) {
         self.running.take().expect("it runs").drain().await;
     }
@@ -200,7 +201,7 @@ impl Answer {
         self.header("millrace-position")
     }
 
-    /// It is a problem document with this code, and its status says the same. Gives the detail.
+    /// Checks that the answer is a problem document with this code and this status. Returns the detail.
     #[track_caller]
     pub fn assert_problem(&self, status: u16, code: &str) -> String {
         assert_eq!(self.status, status, "{:?} {}", self.headers, String::from_utf8_lossy(&self.body));
@@ -213,7 +214,7 @@ impl Answer {
     }
 }
 
-/// A server that speaks TLS with the certificate of all tests.
+/// Configures TLS with the certificate that all tests share.
 pub fn secure(config: &mut Config) {
     let files = certificates();
     config.tls.cert = files.cert.display().to_string();
@@ -224,7 +225,7 @@ pub fn certificates() -> &'static Files {
     &CERTIFICATES.1
 }
 
-/// Trusts the authority of all tests.
+/// Returns a TLS client configuration that trusts the authority of all tests.
 pub fn trusting(alpn: &[&str]) -> ClientConfig {
     trusting_with(rustls::ALL_VERSIONS, alpn)
 }
@@ -235,7 +236,7 @@ pub fn trusting_with(versions: &[&'static SupportedProtocolVersion], alpn: &[&st
     config
 }
 
-/// Has a certificate to show.
+/// Returns a TLS client configuration that presents a client certificate.
 pub fn trusting_as(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> ClientConfig {
     builder(rustls::ALL_VERSIONS).with_client_auth_cert(chain, key).expect("a certificate with its key")
 }
@@ -250,7 +251,7 @@ fn builder(
     builder.expect("versions that are there").with_root_certificates(roots)
 }
 
-/// A client of its own connections; `http2`: HTTP/2, in the clear with prior knowledge.
+/// Returns an HTTP client with its own connections. `http2` selects HTTP/2, in cleartext with prior knowledge.
 pub fn client(http2: bool) -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder().no_proxy();
@@ -261,12 +262,12 @@ pub fn client(http2: bool) -> reqwest::Client {
     builder.build().expect("a client")
 }
 
-/// Waits for the future, but not for ever.
+/// Waits for the future, at most [`BOUND`].
 pub async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(BOUND, future).await.unwrap_or_else(|_| panic!("nothing within {BOUND:?}"))
 }
 
-/// Waits until the condition holds.
+/// Waits until the condition holds. Panics after [`BOUND`].
 pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !within(condition()).await {

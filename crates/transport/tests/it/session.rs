@@ -30,7 +30,7 @@ async fn a_session_on_a_channel_url_reads_that_channel() {
     let ok = within(session.reply(0)).await.unwrap();
     assert_eq!((&ok["channel"], &ok["position"], &ok["recovered"]), (&json!("s/1"), &json!(first), &json!(true)));
     assert_eq!([session.push().await["data"].clone(), session.push().await["data"].clone()], [json!(2), json!(3)]);
-    // It is a session like any other.
+    // The session behaves like any other.
     session.command("unsubscribe", json!({ "channel": "s/1" })).await.unwrap();
     session.subscribe("s/2", "now", "every").await;
     server.publish("s/1", "4").await;

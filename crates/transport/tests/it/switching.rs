@@ -1,4 +1,4 @@
-//! A reader changes its transport, and its process, while someone publishes all the time.
+//! A reader changes its transport while a publisher publishes continuously.
 
 use std::sync::{
     Arc,
@@ -10,7 +10,8 @@ use crate::{
     server::{Server, within},
 };
 
-/// Read per stay: enough to cross from history to what is live, not so much that the publisher is always ahead.
+/// Messages read per connection: enough to pass from history to live publications, and few enough that the publisher is
+/// not always ahead.
 const STAY: usize = 5;
 
 #[tokio::test]

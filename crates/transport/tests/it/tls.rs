@@ -1,4 +1,4 @@
-//! TLS: who gets in, what it costs a stranger to stay outside, and that no byte is lost or doubled on the way through records.
+//! TLS: admission, the cost of a stranger's handshake, and complete, ordered delivery through TLS records.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -82,7 +82,7 @@ async fn who_does_not_finish_the_handshake_is_dropped_in_time() {
         config.tls.handshakes_max = 4;
         config.server.shards = 1;
     });
-    // The first record of a handshake, cut; nothing at all; and what is no TLS.
+    // A truncated first record of a handshake; no bytes; and input that is not TLS.
     let mut silent = Vec::new();
     for said in [&[22, 3, 1, 2, 0][..], &[], &[0x80, 0x2e, 1, 3], &[22, 3, 1, 0, 4, 99, 0, 0, 0]] {
         let mut stream = TcpStream::connect(server.address).await.expect("a connection");
@@ -91,7 +91,7 @@ async fn who_does_not_finish_the_handshake_is_dropped_in_time() {
     }
     for mut stream in silent {
         let mut rest = Vec::new();
-        // An alert, a reset or nothing; but the end.
+        // The stream ends with an alert, a reset or nothing.
         let _ = within(stream.read_to_end(&mut rest)).await;
     }
     until("they are counted", async || server.metric("millrace_tls_failed_total").await >= 4).await;
@@ -116,7 +116,7 @@ async fn more_handshakes_than_allowed_are_turned_away() {
     assert!(server.metric("millrace_tls_refused_total").await >= 1);
 }
 
-/// Everything that is published while a reader sleeps arrives once and in order, through whole and through partial writes.
+/// A reader that pauses receives every publication once and in order, through whole and partial writes.
 #[tokio::test]
 async fn a_slow_reader_gets_every_byte_once_and_in_order() {
     const COUNT: usize = 3000;
@@ -145,7 +145,7 @@ async fn a_slow_reader_gets_every_byte_once_and_in_order() {
             frame.extend_from_slice(&(payload.len() as u16).to_be_bytes());
             frame.extend_from_slice(payload.as_bytes());
             while frames.len() < frame.len() {
-                // What is read in small pieces makes the server write in pieces.
+                // Small reads make the server write in pieces.
                 let mut piece = [0; 5000];
                 let length = within(reader.read(&mut piece)).await.expect("more");
                 assert!(length > 0, "the end before message {n}");
@@ -153,7 +153,7 @@ async fn a_slow_reader_gets_every_byte_once_and_in_order() {
             }
             assert!(frames.split_to(frame.len()) == frame, "message {n}");
         }
-        // And the way back still works.
+        // The opposite direction still works.
         within(reader.write_all(&masked(0x81, b"\"over\""))).await.expect("sent");
         let mut rest = frames.to_vec();
         while !rest.ends_with(b"\"over\"") {
@@ -163,7 +163,7 @@ async fn a_slow_reader_gets_every_byte_once_and_in_order() {
     }
 }
 
-/// Commands that come in the same record as the upgrade, in many small records, and in one that is cut.
+/// Commands arrive in the same record as the upgrade, in many small records, and in one record that is split.
 #[tokio::test]
 async fn what_is_sent_early_or_in_pieces_is_read() {
     let server = secured(|_| {});
@@ -191,7 +191,7 @@ async fn a_close_is_a_proper_end() {
     server.await_presence("end", 1).await;
     within(stream.write_all(&masked(0x88, &1000_u16.to_be_bytes()))).await.expect("sent");
     let mut rest = Vec::new();
-    // Without `close_notify` this would be an error.
+    // Without `close_notify` this read would fail.
     within(stream.read_to_end(&mut rest)).await.expect("an end that nobody on the way can fake");
     assert!(rest.ends_with(&[0x88, 2, 3, 232]), "{rest:?}");
 }
@@ -231,7 +231,7 @@ impl Ca {
 async fn devices_show_certificates() {
     let (ours, others) = (Ca::new(), Ca::new());
     let works = async |config: ClientConfig, server: &Server| {
-        // With TLS 1.3 a client learns that it was refused only when it reads.
+        // With TLS 1.3 a client learns only when it reads that the server refused its certificate.
         let Ok(mut stream) = connect(config, server.address).await else { return false };
         let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await;
         let mut answer = Vec::new();

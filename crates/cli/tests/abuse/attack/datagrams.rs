@@ -1,4 +1,4 @@
-//! By UDP: whatever fits into a datagram, 20,000 times a second.
+//! UDP attack: invalid datagrams, 20,000 per second.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub async fn garbage(on: &Ground) {
         b"{\"channel\":\"a/#\",\"data\":1,\"ttl\":-1}".to_vec(),
     ];
     let mut every_ms = interval(Duration::from_millis(1));
-    // What is late is made up for: the rate is what counts.
+    // Late ticks are made up for, because the rate matters.
     every_ms.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut next = datagrams.iter().cycle();
     loop {

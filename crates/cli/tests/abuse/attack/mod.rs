@@ -1,4 +1,4 @@
-//! What attackers do. Each works until its time is over, and counts how often it did it.
+//! Attacks. Each attack runs until its time is over and counts its actions.
 
 pub mod datagrams;
 pub mod frames;
@@ -15,9 +15,9 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Reads an answer of known length to its end, and gives its status.
+/// Reads a response with `Content-Length` to its end and returns its status.
 ///
-/// Errors: the connection ended, or it is no such answer.
+/// Errors: the connection ended, or the response is invalid.
 async fn answer(stream: &mut TcpStream) -> io::Result<u16> {
     let mut bytes = Vec::new();
     let head = loop {
@@ -43,7 +43,7 @@ async fn answer(stream: &mut TcpStream) -> io::Result<u16> {
     number(text.split(' ').nth(1)).map(|status| status as u16).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// One request on a connection that stays.
+/// Sends one `POST` request on a connection that stays open, and returns the status.
 pub async fn post(stream: &mut TcpStream, path: &str, headers: &str, body: &[u8]) -> io::Result<u16> {
     let head = format!("POST {path} HTTP/1.1\r\nHost: attack\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
     stream.write_all(&[head.as_bytes(), body].concat()).await?;
@@ -56,7 +56,7 @@ async fn get(stream: &mut TcpStream, path: &str, headers: &str) -> io::Result<u1
     answer(stream).await
 }
 
-/// A WebSocket, opened.
+/// Upgrades the connection to a WebSocket.
 async fn upgrade(stream: &mut TcpStream, path: &str, headers: &str) -> io::Result<()> {
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -66,7 +66,7 @@ async fn upgrade(stream: &mut TcpStream, path: &str, headers: &str) -> io::Resul
     }
 }
 
-/// A client's frame with any first byte, under a mask of zeros.
+/// Returns a client frame with the given first byte, masked with zeros.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![first];
     match payload.len() {
@@ -85,7 +85,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Reads whatever comes until the other end has closed.
+/// Reads and discards data until the server closes the connection.
 async fn until_closed(stream: &mut TcpStream) -> io::Result<()> {
     let mut scratch = [0; 16 * 1024];
     while stream.read(&mut scratch).await? > 0 {}

@@ -1,4 +1,4 @@
-//! By names: channels, idempotency keys and patterns that nobody has seen before, and everything that can be asked about them.
+//! Attacks with new names: channels, idempotency keys and patterns, and all public requests about them.
 
 use std::{cell::Cell, io};
 
@@ -8,12 +8,12 @@ use super::{frame, get, post, upgrade};
 use crate::trial::Ground;
 
 const LINES: u64 = 500;
-/// Lines of a batch where each may wait for an engine.
+/// Lines of a batch when each line may wait for an engine.
 const FEW_LINES: u64 = 100;
-/// Of one session.
+/// Subscriptions of one session.
 const SUBSCRIPTIONS: u64 = 1_000;
 
-/// A million channels that are written to, and read, once.
+/// Publishes once to each of up to a million channels, and subscribes to new channels.
 pub async fn channels(on: &Ground) {
     let (next, most) = (Cell::new(0), if on.full { 1_000_000 } else { 200_000 });
     on.again(8, async |lane| {
@@ -35,7 +35,7 @@ pub async fn channels(on: &Ground) {
     .await;
 }
 
-/// One client at one address creates channels as fast as the server answers, and goes on when it is refused.
+/// Creates channels from one address as fast as the server responds, and continues after a refusal.
 pub async fn neighbour(on: &Ground) {
     let next = Cell::new(0);
     on.again(4, async |lane| {
@@ -54,7 +54,7 @@ pub async fn neighbour(on: &Ground) {
     .await;
 }
 
-/// One key per publication, of the greatest length, over many channels.
+/// Publishes over many channels, each publication with a new key of nearly the maximum length.
 pub async fn idempotency_keys(on: &Ground) {
     on.again(4, async |lane| {
         let mut stream = on.connect(lane).await?;
@@ -74,7 +74,8 @@ pub async fn idempotency_keys(on: &Ground) {
     .await;
 }
 
-/// As many patterns as a session may have, on many sessions, and publications that have to be compared with all of them.
+/// Subscribes many sessions to the maximum number of patterns, and publishes messages that must be matched against
+/// all of them.
 pub async fn patterns(on: &Ground) {
     let sessions = if on.full { 64 } else { 16 };
     on.again(sessions + 2, async |lane| {
@@ -92,7 +93,7 @@ pub async fn patterns(on: &Ground) {
     .await;
 }
 
-/// Everything that can be asked without being anybody.
+/// Sends all requests that need no credentials.
 pub async fn scraping(on: &Ground) {
     let line = |i: u64| format!("{{\"channel\":\"scraped\",\"data\":\"{i} {}\"}}\n", "x".repeat(100));
     let body: String = (0..1000).map(line).collect();
@@ -119,7 +120,8 @@ pub async fn scraping(on: &Ground) {
     .await;
 }
 
-/// A session that subscribes to as many names as it may, and then ends; what it is sent is not read.
+/// Opens a session that subscribes to the maximum number of names and then ends. The messages it receives stay mostly
+/// unread.
 async fn subscribe(on: &Ground, mut stream: tokio::net::TcpStream, name: impl Fn(u64) -> String) -> io::Result<()> {
     upgrade(&mut stream, "/v1/connect", "Sec-WebSocket-Protocol: millrace.v1+json\r\n").await?;
     for first in (1..=SUBSCRIPTIONS).step_by(100) {
@@ -134,7 +136,7 @@ async fn subscribe(on: &Ground, mut stream: tokio::net::TcpStream, name: impl Fn
     stream.readable().await
 }
 
-/// Another number for each number: names that share no beginning.
+/// Returns a different text for each number; the texts share no common prefix.
 fn scramble(i: u64) -> String {
     format!("{:x}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

@@ -1,4 +1,4 @@
-//! Readers that take nothing while they are flooded, on every transport.
+//! Readers that read nothing while they are flooded, on every transport.
 
 use std::io;
 
@@ -7,14 +7,15 @@ use tokio::io::AsyncWriteExt;
 use super::{frame, http2, upgrade};
 use crate::trial::Ground;
 
-/// Readers of each kind, one per channel: many channels, so that it is not the bound of one that holds.
+/// Readers of each kind, one per channel. With many channels, the limit of a single channel is not what protects the
+/// server.
 const PER_KIND: usize = 10;
-/// Of one publication: more than the kernel takes for such a reader.
+/// Bytes of one publication. The kernel buffers of such a reader hold less.
 const BYTES: usize = 200_000;
 
 pub async fn slow(on: &Ground) {
     let wait = async |lane: usize| -> io::Result<()> {
-        // So little room that the first publication does not fit.
+        // The receive buffer is too small for the first publication.
         let mut stream = on.connect_with(lane, |socket| socket.set_recv_buffer_size(4096)).await?;
         let channel = format!("/v1/channels/flood/{}", lane % PER_KIND);
         let get = |path: &str, accept: &str| format!("GET {path} HTTP/1.1\r\nHost: attack\r\nAccept: {accept}\r\n\r\n");
@@ -23,7 +24,7 @@ pub async fn slow(on: &Ground) {
             1 => upgrade(&mut stream, &channel, "Sec-WebSocket-Protocol: millrace.v1+json\r\n").await?,
             2 => stream.write_all(get(&channel, "text/event-stream").as_bytes()).await?,
             3 => stream.write_all(get(&channel, "application/x-ndjson").as_bytes()).await?,
-            // Answers that are asked for and not taken, one after the other.
+            // Pipelined requests whose responses are never read.
             4 => stream.write_all(get(&(channel + "?since=earliest"), "*/*").repeat(20).as_bytes()).await?,
             5 => stream.write_all(get(&(channel + "?wait=30"), "*/*").repeat(20).as_bytes()).await?,
             _ => {

@@ -1,4 +1,4 @@
-//! By HTTP/1.1, and below it.
+//! Attacks by HTTP/1.1 and by raw TCP connections.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use tokio::io::AsyncWriteExt;
 use super::{answer, upgrade};
 use crate::trial::Ground;
 
-/// Slowloris and its kin: nothing, half a head, half a body, half a handshake; and now and then another byte.
+/// Slowloris and its variants: no data, half a header block, half a body, half a handshake; then one more byte every
+/// two seconds.
 pub async fn unfinished(on: &Ground) {
     const BEGINNINGS: [&[u8]; 5] = [
         b"",
@@ -29,7 +30,7 @@ pub async fn unfinished(on: &Ground) {
     .await;
 }
 
-/// Long URLs, many headers, many parameters: as large as a head may be, and larger.
+/// Sends long URLs, many headers and many parameters, up to the maximum header size and above it.
 pub async fn large_heads(on: &Ground) {
     let get = |path: String, headers: String| format!("GET {path} HTTP/1.1\r\nHost: attack\r\n{headers}\r\n");
     let requests = [
@@ -57,7 +58,7 @@ pub async fn large_heads(on: &Ground) {
     .await;
 }
 
-/// Connect and be gone: at once, after a request, after a handshake, while the answer comes.
+/// Connects and disconnects: at once, after a request, after a handshake, or during the response.
 pub async fn churn(on: &Ground) {
     on.again(64, async |lane| {
         let mut stream = on.connect(lane).await?;
@@ -77,7 +78,7 @@ pub async fn churn(on: &Ground) {
     .await;
 }
 
-/// Numbered parts, together at most so long.
+/// Returns numbered parts with a total length of at most `bytes`.
 fn parts(part: impl Fn(usize) -> String, bytes: usize) -> String {
     let mut text = String::new();
     for part in (0..).map(part) {

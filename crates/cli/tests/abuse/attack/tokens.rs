@@ -1,4 +1,4 @@
-//! By credentials that are none: each is different, so none is remembered.
+//! Attacks with invalid credentials. Each credential is different, so the server cannot cache any.
 
 use std::{cell::Cell, io};
 
@@ -7,7 +7,7 @@ use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use super::{get, upgrade};
 use crate::trial::Ground;
 
-/// The longest that a server looks at.
+/// Near the maximum length of a token that the server checks.
 const LONG: usize = 8_000;
 
 pub async fn bad(on: &Ground) {
@@ -32,7 +32,7 @@ pub async fn bad(on: &Ground) {
     .await;
 }
 
-/// Signed by nobody who may, in as many ways as there are.
+/// Returns an invalid token: wrong signature, unknown key, no algorithm, large claims, or a long API key.
 fn token(n: u64) -> String {
     let part = |json: String| BASE64_URL_SAFE_NO_PAD.encode(json);
     let claims = |more: &str| part(format!(r#"{{"sub":"attacker{n}","exp":4102444800{more}}}"#));

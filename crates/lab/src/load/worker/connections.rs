@@ -17,10 +17,10 @@ use crate::load::{
 pub(super) const OPENING_MAX: usize = 1024;
 /// Maximum number of retries in a row before a connection is given up.
 const FAILURES_MAX: u32 = 5;
-const AGAIN_NS: u64 = 100_000_000;
+const RECONNECT_DELAY_NS: u64 = 100_000_000;
 
 impl Worker<'_> {
-    pub(super) fn connect_who_is_due(&mut self, now: u64) -> anyhow::Result<()> {
+    pub(super) fn connect_due(&mut self, now: u64) -> anyhow::Result<()> {
         while let Some(index) = self.to_connect.front().copied() {
             let link = &mut self.links[index as usize];
             if link.due_ns > now || self.opening >= OPENING_MAX {
@@ -249,7 +249,7 @@ impl Worker<'_> {
         link.failures += 1;
         self.books.counts.broken += 1;
         if link.failures <= FAILURES_MAX {
-            link.armed_ns = now + AGAIN_NS * u64::from(link.failures);
+            link.armed_ns = now + RECONNECT_DELAY_NS * u64::from(link.failures);
             self.timers.push(Reverse((link.armed_ns, index as u32)));
         }
         if !self.trouble_told {

@@ -15,7 +15,7 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::{
-    books::{Books, PROBE, Receiver},
+    books::{PROBE, Receiver, ThreadStats},
     dialect::Wire,
     link::Link,
     plan::{Plan, Shape},
@@ -50,7 +50,7 @@ pub struct Worker<'a> {
     /// Index of the publishing link for each local stream (`stream / threads`).
     publishers: Vec<u32>,
     probe: Option<u32>,
-    books: Books<'a>,
+    books: ThreadStats<'a>,
     schedule: Peekable<Schedule>,
     to_connect: VecDeque<u32>,
     timers: BinaryHeap<Reverse<(u64, u32)>>,
@@ -111,7 +111,7 @@ impl<'a> Worker<'a> {
             ordinals,
             publishers,
             probe,
-            books: Books::new(&shared.ledger, plan.bytes, tallies),
+            books: ThreadStats::new(&shared.ledger, plan.bytes, tallies),
             schedule: plan.schedule().peekable(),
             timers: BinaryHeap::new(),
             stage: Stage::Connect,
@@ -231,7 +231,7 @@ impl<'a> Worker<'a> {
 
     fn do_what_is_due(&mut self, now: u64) -> anyhow::Result<()> {
         if !self.to_connect.is_empty() {
-            self.connect_who_is_due(now)?;
+            self.connect_due(now)?;
         }
         while let Some(Reverse((at, index))) = self.timers.peek().copied().filter(|Reverse((at, _))| *at <= now) {
             self.timers.pop();
@@ -247,7 +247,7 @@ impl<'a> Worker<'a> {
             }
         }
         if self.stage == Stage::Test {
-            self.publish_what_is_due(now);
+            self.publish_due(now);
         }
         Ok(())
     }

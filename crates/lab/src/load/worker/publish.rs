@@ -9,7 +9,7 @@ use crate::load::{books::PROBE, link::State, payload::Stamp, plan::Rate};
 const OUT_BYTES_MAX: usize = 256 * 1024;
 
 impl Worker<'_> {
-    pub(super) fn publish_what_is_due(&mut self, now: u64) {
+    pub(super) fn publish_due(&mut self, now: u64) {
         let start = self.shared.test_at_ns.load(Relaxed);
         if !self.storm_is_over && now >= start + self.plan.test.as_nanos() as u64 / 2 {
             self.storm(now);

@@ -15,7 +15,7 @@ use crate::{
 
 const HOME: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 /// Source address of a client after a change of network.
-const ABROAD: Ipv4Addr = Ipv4Addr::new(127, 77, 0, 1);
+const ROAMED_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 77, 0, 1);
 /// Maximum time in which a message must arrive to count as immediate.
 const AT_ONCE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -148,7 +148,7 @@ pub fn change_of_network(path: Path, messages: u64) -> anyhow::Result<Row> {
     middlebox.forget_all();
     say(messages)?;
     let back = Instant::now();
-    client.connect(middlebox.address, ABROAD)?;
+    client.connect(middlebox.address, ROAMED_ADDRESS)?;
     client.run(AT_ONCE, |client| client.heard.len() as u64 == 2 * messages)?;
     let client_s = Some(back.elapsed().as_secs_f64());
     say(2 * messages)?;

@@ -2,7 +2,7 @@
 
 use crate::{
     energy::{
-        Radios, Spent,
+        EnergyUse, Radios,
         day::{Cost, DAY_S, Drive, Way, day, packets, total_bytes},
         lasts,
     },
@@ -89,7 +89,7 @@ fn ways(drive: Drive) -> Vec<(Transport, Way, f64)> {
     ways
 }
 
-fn states<'a>(names: impl Iterator<Item = &'a str>, spent: &Spent) -> Vec<(String, f64)> {
+fn states<'a>(names: impl Iterator<Item = &'a str>, spent: &EnergyUse) -> Vec<(String, f64)> {
     let states = names.zip(&spent.states_j).map(|(name, joules)| (name.to_owned(), *joules));
     states.chain([("promotion".to_owned(), spent.promotion_j), ("transfer".to_owned(), spent.transfer_j)]).collect()
 }

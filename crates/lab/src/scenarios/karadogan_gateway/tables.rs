@@ -12,18 +12,18 @@ use crate::{
 };
 
 /// Figures of the thesis by number of peers: the columns of a file in `crates/lab/data`.
-struct His(Vec<Vec<f64>>);
+struct ThesisFigures(Vec<Vec<f64>>);
 
 macro_rules! his {
     ($name:literal) => {
-        His::read(include_str!(concat!("../../../data/karadogan_", $name, ".csv")))
+        ThesisFigures::read(include_str!(concat!("../../../data/karadogan_", $name, ".csv")))
     };
 }
 
-impl His {
-    fn read(text: &str) -> His {
+impl ThesisFigures {
+    fn read(text: &str) -> ThesisFigures {
         let mut reader = csv::Reader::from_reader(text.as_bytes());
-        His(reader.deserialize().map(|row| row.expect("every cell holds a number")).collect())
+        ThesisFigures(reader.deserialize().map(|row| row.expect("every cell holds a number")).collect())
     }
 
     /// Returns a cell of the row for `peers`. Column 0 is the number of peers, so `column` counts from 1.
@@ -44,7 +44,7 @@ pub fn delay_name(mode: Mode) -> &'static str {
 
 /// Returns the tables of a mode. `judges`: true if a missed limit makes the whole recording fail.
 pub fn tables(mode: Mode, steps: &[Step], series: &Series, judges: bool) -> Vec<Table> {
-    let cpu = |title: &str, his: Option<(His, His)>| cpu(mode, title, his, steps, series);
+    let cpu = |title: &str, his: Option<(ThesisFigures, ThesisFigures)>| cpu(mode, title, his, steps, series);
     let mut tables = match mode {
         Mode::Forward => {
             vec![forward_delay(steps), bytes(steps), cpu("CPU of the gateway, one to one", None)]
@@ -92,8 +92,8 @@ fn forward_delay(steps: &[Step]) -> Table {
         ],
         steps.iter().map(row).collect(),
         &[
-            "His path had Wi-Fi, a phone and 3G in it; ours is loopback. What compares is how it grows with the peers, and that nothing is lost.",
-            "His phone was saturated at 25 peers: it received 89 % of what was sent, and passed on 90 % of that (E-K10). 50 were not tried.",
+            "ThesisFigures path had Wi-Fi, a phone and 3G in it; ours is loopback. What compares is how it grows with the peers, and that nothing is lost.",
+            "ThesisFigures phone was saturated at 25 peers: it received 89 % of what was sent, and passed on 90 % of that (E-K10). 50 were not tried.",
             "He left out spikes of up to 4 s while channels opened; ours of that time are in a column of their own.",
             "late: from when a message was due until it was sent; it is in the delay.",
         ],
@@ -164,7 +164,7 @@ fn multiplex_delay(steps: &[Step]) -> Table {
         ],
         steps.iter().map(row).collect(),
         &[
-            "His: inside of the phone, without the window of 250 ms and the way. Ours, from outside: from when the first message of a bundle was due until the bundle had come, less the window; so the way there and back, and the clock that ends the window, are in it.",
+            "ThesisFigures: inside of the phone, without the window of 250 ms and the way. Ours, from outside: from when the first message of a bundle was due until the bundle had come, less the window; so the way there and back, and the clock that ends the window, are in it.",
             "One message waits for the rest of a window that another one has begun, half of it on average.",
         ],
     )
@@ -197,7 +197,7 @@ fn demultiplex_delay(steps: &[Step]) -> Table {
         ],
         steps.iter().map(row).collect(),
         &[
-            "His: inside of the phone. Ours: from when the bundle was due until the part had come, so the way there and back is in it.",
+            "ThesisFigures: inside of the phone. Ours: from when the bundle was due until the part had come, so the way there and back is in it.",
         ],
     )
 }
@@ -229,7 +229,7 @@ fn both_delay(steps: &[Step]) -> Table {
     )
 }
 
-fn cpu(mode: Mode, title: &str, his: Option<(His, His)>, steps: &[Step], series: &Series) -> Table {
+fn cpu(mode: Mode, title: &str, his: Option<(ThesisFigures, ThesisFigures)>, steps: &[Step], series: &Series) -> Table {
     let mut columns = vec![("peers", "")];
     if his.is_some() {
         columns.extend([("his mean", "%"), ("his sd", "%"), ("his median", "%"), ("his power", "mW")]);
@@ -252,7 +252,7 @@ fn cpu(mode: Mode, title: &str, his: Option<(His, His)>, steps: &[Step], series:
         "each message: that CPU, by messages of devices that go through.",
     ];
     if his.is_some() {
-        notes.push("His phone had four cores of 2012, and a browser. Power cannot be measured here: his stands for itself, with the idle phone in it (1,195 mW when gathering, 1,058 mW when splitting).");
+        notes.push("ThesisFigures phone had four cores of 2012, and a browser. Power cannot be measured here: his stands for itself, with the idle phone in it (1,195 mW when gathering, 1,058 mW when splitting).");
     }
     table(&format!("{}-cpu", mode.name()), title, &columns, steps.iter().map(row).collect(), &notes)
 }

@@ -140,12 +140,12 @@ struct Wearers {
     owners: Vec<usize>,
     /// Connection ends of each wearer.
     ends: Vec<Vec<usize>>,
-    felt: Felt,
+    felt: MovementStats,
 }
 
 /// Results of the movements.
 #[derive(Default)]
-struct Felt {
+struct MovementStats {
     /// Number of expected deliveries: all wearers but the one that moved must feel each movement.
     due: u64,
     came: u64,
@@ -165,7 +165,7 @@ impl Wearers {
             crowd: Crowd::new()?,
             owners: Vec::new(),
             ends: vec![Vec::new(); count],
-            felt: Felt { next: vec![vec![0; count]; count], ..Felt::default() },
+            felt: MovementStats { next: vec![vec![0; count]; count], ..MovementStats::default() },
         };
         for first in 0..if topology == Topology::Mesh { count } else { 1 } {
             for second in first + 1..count {
@@ -188,7 +188,7 @@ impl Wearers {
     /// Lets each wearer move at the given rate, spread over the period, and waits until all movements are felt.
     ///
     /// Errors: a connection breaks, or a movement is felt twice or in the wrong order.
-    fn wear(mut self, choice: &Choice, bench: &Bench<'_>) -> anyhow::Result<Felt> {
+    fn wear(mut self, choice: &Choice, bench: &Bench<'_>) -> anyhow::Result<MovementStats> {
         let period = Duration::from_secs_f64(1.0 / choice.each_per_s);
         let (count, began) = (choice.clients as u32, Instant::now());
         let mut moved = 0;
@@ -238,7 +238,7 @@ impl Wearers {
     }
 }
 
-impl Felt {
+impl MovementStats {
     fn hear(&mut self, by: usize, now: Instant, began: Instant, message: &[u8]) -> anyhow::Result<()> {
         let head =
             message.get(..HEAD_BYTES).and_then(|head| std::str::from_utf8(head).ok()).context("half a message")?;
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn what_is_felt_twice_or_out_of_order_is_no_result() {
         let (began, now) = (Instant::now(), Instant::now());
-        let mut felt = Felt { next: vec![vec![0; 3]; 3], ..Felt::default() };
+        let mut felt = MovementStats { next: vec![vec![0; 3]; 3], ..MovementStats::default() };
         let message = |wearer: u32, number: u32| format!("{wearer:03} {number:08} {:012}", 0);
         let mut hear = |by, message: &str| felt.hear(by, now, began, message.as_bytes()).is_ok();
         assert!(hear(1, &message(0, 0)) && hear(2, &message(0, 0)) && hear(1, &message(0, 1)));

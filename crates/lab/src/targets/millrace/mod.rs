@@ -19,7 +19,7 @@ use crate::{
         http::{EventSource, Poster},
         websocket::Bare,
     },
-    targets::{Ask, Options, Server, Target, Transport, install, process::Ready, tls::Securable},
+    targets::{Ask, Options, Server, Target, Transport, install, process::Ready, tls::TlsTarget},
 };
 
 pub struct Millrace;
@@ -63,7 +63,7 @@ impl Target for Millrace {
     }
 }
 
-impl Securable for Millrace {
+impl TlsTarget for Millrace {
     fn transports_over_tls(&self) -> &'static [Transport] {
         Transport::OVER_TCP
     }

@@ -18,7 +18,7 @@ use crate::{
     targets::{
         Ask, Options, Server, Target, Transport, install,
         process::{Ready, free_address},
-        tls::Securable,
+        tls::TlsTarget,
     },
 };
 
@@ -63,7 +63,7 @@ impl Target for Nchan {
     }
 }
 
-impl Securable for Nchan {
+impl TlsTarget for Nchan {
     fn transports_over_tls(&self) -> &'static [Transport] {
         self.transports()
     }

@@ -9,20 +9,20 @@ use millrace_lab::{
 
 use super::{Chance, provenance, recording, run, test_of, with};
 
-/// How simulated runs of the same differ, as standard deviations of logarithms.
+/// Differences between simulated runs of the same build, as standard deviations of logarithms.
 #[derive(Clone, Copy)]
 struct Noise {
     cpu: f64,
     latency: f64,
     memory: f64,
-    /// Chance of a run that something disturbed: CPU a tenth up, latency doubled.
+    /// Probability of a disturbed run: 10 % more CPU, twice the latency.
     disturbed: f64,
 }
 
-/// No measurement: a machine that is mostly quiet. `scripts/lab-aa.sh` measures what a real one does.
+/// Not measured: assumes a machine that is mostly idle. `scripts/lab-aa.sh` measures a real machine.
 const ASSUMED: Noise = Noise { cpu: 0.015, latency: 0.10, memory: 0.01, disturbed: 0.05 };
 
-/// Three points, five runs each.
+/// Returns a recording of three points with `repeats` runs each.
 fn recorded(chance: &mut Chance, noise: Noise, cpu_factor: f64, repeats: u32) -> Recording {
     let mut runs = Vec::new();
     for (transport, clients, cpu_us, median_us) in
@@ -51,7 +51,7 @@ fn verdicts(tries: u64, noise: Noise, cpu_factor: f64) -> Vec<Overall> {
     (0..tries).map(|_| one()).collect()
 }
 
-/// 19 of 20, in a thousand simulated pairs.
+/// At least 95 % of 1,000 simulated pairs.
 #[test]
 fn the_same_build_is_within_noise() {
     let seen = verdicts(1000, ASSUMED, 1.0);
@@ -61,7 +61,7 @@ fn the_same_build_is_within_noise() {
 
 #[test]
 fn a_tenth_more_cpu_is_found() {
-    // How often by noise: up to 3 % nearly always, at 6 % no longer.
+    // Detection by CPU noise: up to 3 % nearly always, at 6 % no longer.
     let found = |cpu: f64| {
         let seen = verdicts(100, Noise { cpu, disturbed: 0.0, ..ASSUMED }, 1.1);
         seen.iter().filter(|verdict| **verdict == Overall::Regressed).count()

@@ -1,4 +1,4 @@
-//! Recordings that are made up, so that what must come out is known.
+//! Synthetic recordings, so that the expected result is known.
 
 mod compare;
 mod points;
@@ -23,13 +23,13 @@ impl Chance {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// By Box and Muller.
+    /// Returns a normally distributed number, by the Box-Muller method.
     pub fn normal(&mut self) -> f64 {
         (-2.0 * (1.0 - self.unit()).ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 }
 
-/// A test from second 1.0 to 6.0: 200 publications per second to `clients`, `cpu_us` each, latencies as given.
+/// Returns a run from second 1.0 to 6.0: 200 publications per second to `clients`.
 pub fn run(target: &str, transport: &str, clients: u64, repeat: u32) -> Run {
     let placement = Placement { server_cpus: vec![0], generator_cpus: vec![1], is_shared: false };
     Run {
@@ -75,11 +75,11 @@ pub fn test_of(run: &mut Run) -> &mut Phase {
     run.phases.last_mut().expect("a run has a test")
 }
 
-/// What costs, and how late it is: CPU per delivery and the median of a log-normal latency.
+/// Sets the CPU per delivery, and a log-normal latency with this median.
 pub fn with(mut run: Run, cpu_us: f64, median_us: f64) -> Run {
     let test = test_of(&mut run);
     test.server.cpu_user_s = cpu_us * test.counts.delivered as f64 / 1e6;
-    // 200 quantiles of it stand for all; the standard deviation of the logarithm is 0.5.
+    // 200 quantiles represent the distribution. The standard deviation of the logarithm is 0.5.
     for step in 0..200 {
         let z = normal_quantile((f64::from(step) + 0.5) / 200.0);
         test.latency_us.record_us((median_us * (0.5 * z).exp()) as u64);
@@ -87,7 +87,8 @@ pub fn with(mut run: Run, cpu_us: f64, median_us: f64) -> Run {
     run
 }
 
-/// Good to 5e-4. Source: M. Abramowitz, I. Stegun, "Handbook of Mathematical Functions", 26.2.23.
+/// Returns a normal quantile, accurate to 5e-4. Source: M. Abramowitz, I. Stegun, "Handbook of Mathematical Functions",
+/// 26.2.23.
 fn normal_quantile(p: f64) -> f64 {
     let tail = p.min(1.0 - p);
     let t = (-2.0 * tail.ln()).sqrt();

@@ -33,7 +33,7 @@ fn a_point_is_the_median_of_its_valid_runs() {
     assert!((cpu.median - 2.5).abs() < 1e-9 && cpu.ci95 == Some((1.0, 5.0)), "{cpu:?}");
     assert_eq!(cpu.runs.len(), 4);
     let p99 = figure(&analysis, 0, Metric::LatencyP99Us);
-    // 400 us x exp(0.5 x 2.326); with 200 samples, two lie above.
+    // 400 us x exp(0.5 x 2.326); with 200 samples, two lie above it.
     assert!((p99.median / 1280.0 - 1.0).abs() < 0.05 && p99.samples_beyond == Some(2) && p99.is_thin, "{p99:?}");
     assert!(!figure(&analysis, 0, Metric::LatencyP50Us).is_thin);
     assert_eq!(figure(&analysis, 0, Metric::ServerMemoryBytes).ci95, Some((1e7, 1e7)));
@@ -60,7 +60,8 @@ fn a_run_that_never_began_is_listed() {
     assert!(!ours.is_invalid && analysis.runs[0].findings == ["server_died: it is gone"]);
 }
 
-/// All arrives in the end; half of it too late. The test is from 1.0 to 6.0, so the sixth second is cut at no point.
+/// All messages arrive in the end, half of them too late. The test lasts from 1.0 to 6.0, so it ends exactly at the end
+/// of a second.
 #[test]
 fn what_comes_late_was_not_delivered_in_time() {
     let mut slow = with(run("millrace", "sse", 10, 0), 3.0, 2_500_000.0);
@@ -80,7 +81,7 @@ fn the_last_second_is_shared_by_time() {
     let mut fast = with(run("millrace", "sse", 10, 0), 3.0, 400.0);
     let test = test_of(&mut fast);
     (test.start_s, test.end_s, test.drained_s) = (1.5, 6.5, 6.52);
-    // The last half second delivered 1,000 in 0.52 s: 38 of them after the end.
+    // The last half second delivered 1,000 messages in 0.52 s, 38 of them after the end.
     fast.seconds = vec![second(1.0, 0, 1000)];
     fast.seconds.extend((2..6).map(|at| second(f64::from(at), 0, 2000)));
     fast.seconds.push(second(6.0, 0, 1000));
@@ -94,7 +95,7 @@ fn the_last_second_is_shared_by_time() {
 fn losses_and_what_was_not_taken_count_as_offered() {
     let mut lossy = with(run("millrace", "sse", 10, 0), 3.0, 400.0);
     let counts = &mut test_of(&mut lossy).counts;
-    // 1,000 were due, 800 were taken, 100 of their 8,000 deliveries were lost.
+    // 1,000 publications were due and 800 were sent. 100 of their 8,000 deliveries were lost.
     (counts.sent, counts.delivered, counts.lost) = (800, 7900, 100);
     let analysis = analysis(vec![lossy]);
     assert_eq!(figure(&analysis, 0, Metric::OfferedPerS).median, 2000.0);
@@ -121,7 +122,7 @@ fn scaling_and_its_knee_are_found() {
     let usl = curve.usl.as_ref().unwrap();
     assert!((usl.sigma.estimate - 0.02).abs() < 0.002 && (usl.peak_load.unwrap() - 99.0).abs() < 2.0, "{usl:?}");
     assert!(usl.residual_max < 0.01 && usl.points[3].load == 20.0);
-    // At 5 clients 92 % are delivered.
+    // At 5 clients, 92 % are delivered.
     assert_eq!((curve.knee.unwrap().carried, curve.knee.unwrap().saturated), (Some(1.0), 5.0));
 }
 
@@ -131,7 +132,7 @@ fn a_connection_costs_the_slope() {
     for (connections, repeat) in [100u64, 1000, 5000].into_iter().flat_map(|load| (0..3).map(move |i| (load, i))) {
         let mut run = run("millrace", "websocket", connections, repeat);
         run.load.counts = LoadUnit::Connections;
-        // A page more or less.
+        // Vary by one memory page.
         run.phases[1].server.pss_bytes = 20_000_000 + 9_000 * connections + 4096 * u64::from(repeat);
         test_of(&mut run).server.pss_bytes = 99_000_000;
         runs.push(run);
@@ -143,7 +144,7 @@ fn a_connection_costs_the_slope() {
     assert!(line.residual_max < 0.001 && line.points.len() == 9);
 }
 
-/// 1,000 publications per second, two receivers, each 200 ms under way: 400 are inside.
+/// Returns a run with 1,000 publications per second and two receivers. Each message takes 200 ms, so 400 are in flight.
 fn steady(residence_s: f64) -> Run {
     let mut run = run("millrace", "sse", 2, 0);
     let test = test_of(&mut run);

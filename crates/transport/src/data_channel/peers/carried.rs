@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use millrace_rtc::{Lane, Peer, switch::MemberId};
 
-use super::{Entry, Guests, Happened, PeerId, Peers};
+use super::{Entry, Guests, PeerEvent, PeerId, Peers};
 
 /// Connection that carries a session.
 #[expect(clippy::large_enum_variant, reason = "an entry is in a box, and nearly all of them are peers")]
@@ -36,7 +36,7 @@ impl Peers {
     pub(super) fn take_carried(&mut self) {
         while let Some((member, event)) = self.switch.poll_data() {
             if let Some(id) = self.carried.get(&member) {
-                self.events.push_back((*id, Happened::Event(event)));
+                self.events.push_back((*id, PeerEvent::Event(event)));
             }
         }
         if !self.blocked.is_empty() {

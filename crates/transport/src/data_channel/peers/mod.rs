@@ -65,7 +65,7 @@ pub struct PeerId {
 pub type Datagram<'a> = dyn FnMut(SocketAddr, Vec<u8>) + 'a;
 
 /// Event for the session layer.
-pub enum Happened {
+pub enum PeerEvent {
     Event(Event),
     /// Reading has resumed; data may have arrived in the meantime.
     Resume,
@@ -91,7 +91,7 @@ pub struct Peers {
     timers: BinaryHeap<Reverse<(Instant, PeerId)>>,
     dirty: Vec<PeerId>,
     datagrams: Datagrams,
-    events: VecDeque<(PeerId, Happened)>,
+    events: VecDeque<(PeerId, PeerEvent)>,
     awake: Rc<Notify>,
     /// `None` while its datagrams are handled.
     arrivals: Option<Arrivals>,
@@ -122,14 +122,14 @@ struct Entry {
 }
 
 /// Output of a peer: datagrams to send and events.
-struct Mouth<'a> {
+struct PeerOutput<'a> {
     id: PeerId,
     socket: &'a UdpSocket,
     datagrams: &'a mut Datagrams,
-    events: &'a mut VecDeque<(PeerId, Happened)>,
+    events: &'a mut VecDeque<(PeerId, PeerEvent)>,
 }
 
-impl Output for Mouth<'_> {
+impl Output for PeerOutput<'_> {
     fn send(&mut self, to: SocketAddr, datagram: Vec<u8>) {
         self.datagrams.push(to, datagram);
         if self.datagrams.is_due() {
@@ -138,7 +138,7 @@ impl Output for Mouth<'_> {
     }
 
     fn event(&mut self, event: Event) {
-        self.events.push_back((self.id, Happened::Event(event)));
+        self.events.push_back((self.id, PeerEvent::Event(event)));
     }
 }
 
@@ -427,7 +427,7 @@ impl Peers {
         self.datagrams.is_stuck()
     }
 
-    pub fn poll_event(&mut self) -> Option<(PeerId, Happened)> {
+    pub fn poll_event(&mut self) -> Option<(PeerId, PeerEvent)> {
         self.take_carried();
         self.events.pop_front()
     }
@@ -477,7 +477,7 @@ impl Peers {
         let Some(entry) = self.entry(id) else { return };
         let begins = read && !std::mem::replace(&mut entry.is_read, read);
         if begins && !entry.incoming.is_empty() {
-            self.events.push_back((id, Happened::Resume));
+            self.events.push_back((id, PeerEvent::Resume));
             self.awake.notify_one();
         }
     }
@@ -559,7 +559,7 @@ impl Peers {
         if entry.guests.is_some() && entry.peer().is_some() {
             Metrics::add(&self.metrics.rtc_failed, 1);
         }
-        self.events.push_back((id, Happened::Gone(entry.lanes.each_ref().map(|out| out.conn))));
+        self.events.push_back((id, PeerEvent::Gone(entry.lanes.each_ref().map(|out| out.conn))));
         self.awake.notify_one();
         self.count();
     }
@@ -569,7 +569,7 @@ impl Peers {
         let Self { entries, socket, datagrams, events, .. } = self;
         if let Some(entry) = entries.get_mut(id.slot as usize).filter(|entry| entry.id == id) {
             match &mut entry.carrier {
-                Carrier::Peer(peer) => peer.close(&mut Mouth { id, socket, datagrams, events }),
+                Carrier::Peer(peer) => peer.close(&mut PeerOutput { id, socket, datagrams, events }),
                 Carrier::Member(member) => {
                     let member = *member;
                     self.turn_switch(|switch, send| switch.close_data(member, Instant::now(), send));
@@ -584,7 +584,7 @@ impl Peers {
         &mut self,
         id: PeerId,
         now: Instant,
-        work: impl FnOnce(&mut Peer, &mut Mouth<'_>) -> Result<T, Broken>,
+        work: impl FnOnce(&mut Peer, &mut PeerOutput<'_>) -> Result<T, Broken>,
     ) -> Option<T> {
         let done = self.work(id, work)?;
         self.settle(id, now);
@@ -592,11 +592,15 @@ impl Peers {
     }
 
     /// Runs `work` on a peer like [`Peers::run`]. The caller must call [`Peers::settle`] afterwards.
-    fn work<T>(&mut self, id: PeerId, work: impl FnOnce(&mut Peer, &mut Mouth<'_>) -> Result<T, Broken>) -> Option<T> {
+    fn work<T>(
+        &mut self,
+        id: PeerId,
+        work: impl FnOnce(&mut Peer, &mut PeerOutput<'_>) -> Result<T, Broken>,
+    ) -> Option<T> {
         let Self { entries, socket, datagrams, events, .. } = self;
         let entry = entries.get_mut(id.slot as usize).filter(|entry| entry.id == id)?;
         let Carrier::Peer(peer) = &mut entry.carrier else { return None };
-        match work(peer, &mut Mouth { id, socket, datagrams, events }) {
+        match work(peer, &mut PeerOutput { id, socket, datagrams, events }) {
             Ok(done) => Some(done),
             Err(broken) => {
                 if matches!(broken, Broken::Panicked) {
@@ -625,7 +629,7 @@ impl Peers {
                 Carrier::Member(member) => switch.buffered_data(*member, lane),
             };
             if out.set_buffered(buffered, now) {
-                events.push_back((id, Happened::Writable(lane)));
+                events.push_back((id, PeerEvent::Writable(lane)));
             }
         }
         let wanted = match &entry.carrier {

@@ -1,4 +1,4 @@
-//! Server-sent events and JSON lines: one response that goes on.
+//! Server-sent events and JSON lines: one response that does not end.
 
 use std::pin::Pin;
 
@@ -24,7 +24,7 @@ pub struct Lines {
     last_id: String,
 }
 
-/// A server-sent event that is being read. Source: HTML Living Standard, "Interpreting an event stream".
+/// Partially parsed server-sent event. Source: HTML Living Standard, "Interpreting an event stream".
 #[derive(Default)]
 struct Event {
     name: String,
@@ -50,7 +50,7 @@ impl Lines {
         self.started_at.clone()
     }
 
-    /// What the next chunk brings.
+    /// Returns the items of the next chunk.
     pub async fn next(&mut self) -> Vec<Item> {
         let Some(Ok(chunk)) = self.body.next().await else { return vec![Item::End(None)] };
         let mut searched = self.rest.len();

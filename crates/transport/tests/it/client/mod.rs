@@ -1,4 +1,5 @@
-//! One small reader per transport, as a user would write it: real sockets, nothing shared with the server but the protocol.
+//! One small reader per transport, as a user would write it: real sockets, and no code shared with the server except
+//! the protocol.
 
 mod lines;
 mod poll;
@@ -16,35 +17,35 @@ pub use session::{Heard, SUBPROTOCOL, Session};
 
 use crate::server::{BOUND, Server};
 
-/// Which HTTP a reader speaks.
+/// HTTP version of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http {
     One,
     Two,
 }
 
-/// A way to read a channel.
+/// Transport and form in which a reader reads a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Polling(Http),
     LongPolling(Http),
     Sse(Http),
     Stream(Http),
-    /// WebSocket with payloads only: its messages have no positions, so the reader counts from where it began.
+    /// WebSocket with payloads only. Its messages carry no positions, so the reader counts from its start position.
     Bare,
     Session,
     /// A session over data channels.
     DataChannel,
 }
 
-/// What a reader wants.
+/// Parameters of a reader.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub channels: Vec<String>,
-    /// By `/v1/stream`, or several subscriptions of one session.
+    /// Reads through `/v1/stream`, or through several subscriptions of one session.
     pub many: bool,
     pub since: String,
-    /// Of single channels, where they differ from `since`.
+    /// Start positions of single channels, where they differ from `since`.
     pub positions: Positions,
     pub policy: &'static str,
 }
@@ -56,24 +57,24 @@ pub struct Message {
     pub position: Option<String>,
     pub key: Option<String>,
     pub data: Data,
-    /// SSE only: the event's id, as it stood.
+    /// Id of the server-sent event, unparsed. SSE only.
     pub id: Option<String>,
 }
 
-/// What has arrived, as far as the transport tells.
+/// Received payload, as precisely as the transport reports its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
     Json(Value),
     Text(String),
     Binary(Vec<u8>),
-    /// Bytes of which the transport does not tell what they are.
+    /// Bytes of a type that the transport does not report.
     Raw(Vec<u8>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
     pub channel: String,
-    /// `None` on a bare WebSocket: its close frame only names where to go on.
+    /// `None` on a bare WebSocket: its close frame carries only the position from which to resume.
     pub from: Option<String>,
     pub to: String,
 }
@@ -82,11 +83,11 @@ pub struct Gap {
 pub enum Item {
     Message(Message),
     Gap(Gap),
-    /// Everything up to these positions has been told.
+    /// All publications up to these positions have been delivered.
     At(Positions),
     Heartbeat,
     Drain,
-    /// The server has ended the stream; a WebSocket's close code.
+    /// The server ended the stream. Carries the close code of a WebSocket.
     End(Option<u16>),
 }
 
@@ -96,7 +97,7 @@ pub type Positions = BTreeMap<String, String>;
 pub struct Reader {
     pub way: Way,
     ask: Ask,
-    /// Of what `next` has given out.
+    /// Positions after the items that `next` returned.
     positions: Positions,
     link: Link,
     ready: VecDeque<Item>,
@@ -110,7 +111,7 @@ enum Link {
 }
 
 impl Way {
-    /// Every way to read over a transport. A transport without one does not compile here.
+    /// Returns every way to read over a transport. A new transport does not compile without an entry here.
     fn of(transport: Transport) -> &'static [Way] {
         match transport {
             Transport::Polling => &[Way::Polling(Http::One), Way::Polling(Http::Two)],
@@ -126,12 +127,12 @@ impl Way {
         TRANSPORTS.iter().flat_map(|transport| Way::of(*transport)).copied()
     }
 
-    /// Those that keep a connection open and are sent things.
+    /// Returns the ways that keep a connection open and receive pushes.
     pub fn streams() -> impl Iterator<Item = Way> {
         Way::all().filter(|way| !matches!(way, Way::Polling(_) | Way::LongPolling(_)))
     }
 
-    /// Those that can read several channels at once.
+    /// Returns the ways that can read several channels at once.
     pub fn many() -> impl Iterator<Item = Way> {
         Way::all().filter(|way| *way != Way::Bare)
     }
@@ -164,7 +165,7 @@ impl Ask {
         Self { policy: "latest", ..self }
     }
 
-    /// The URL's path and query, each channel from its position if it has one.
+    /// Returns the path and query of the URL. Each channel starts from its position, if it has one.
     fn path(&self, positions: &Positions) -> String {
         if self.many {
             let channel = |name: &String| match positions.get(name) {
@@ -178,7 +179,7 @@ impl Ask {
         format!("/v1/channels/{}?since={since}&policy={}", self.channels[0], self.policy)
     }
 
-    /// `P` of the one channel, or `a@P,b@Q`.
+    /// Parses `P` of a single channel, or `a@P,b@Q`.
     fn read_list(&self, list: &str) -> Positions {
         if !self.many {
             return [(self.channels[0].clone(), list.to_owned())].into();
@@ -189,7 +190,7 @@ impl Ask {
 }
 
 impl Reader {
-    /// Opens and returns once the server has said where this reader starts.
+    /// Opens the reader and returns once the server has reported its start position.
     pub async fn open(way: Way, server: &Server, ask: &Ask) -> Self {
         let link = async {
             match way {
@@ -221,7 +222,7 @@ impl Reader {
         Self { way, ask, positions, link, ready }
     }
 
-    /// The next message, gap or end; heartbeats are skipped.
+    /// Returns the next message, gap or end; skips heartbeats.
     pub async fn next(&mut self) -> Item {
         loop {
             match self.next_of_all().await {
@@ -231,7 +232,7 @@ impl Reader {
         }
     }
 
-    /// The next message; nothing else may come.
+    /// Returns the next message. Panics if another item arrives.
     pub async fn message(&mut self) -> Message {
         match self.next().await {
             Item::Message(message) => message,
@@ -239,7 +240,7 @@ impl Reader {
         }
     }
 
-    /// The next messages' payloads as text.
+    /// Returns the payloads of the next `count` messages as text.
     pub async fn texts(&mut self, count: usize) -> Vec<String> {
         let mut texts = Vec::with_capacity(count);
         while texts.len() < count {
@@ -255,7 +256,7 @@ impl Reader {
         }
     }
 
-    /// The next item, whatever it is.
+    /// Returns the next item of any kind.
     pub async fn next_of_all(&mut self) -> Item {
         while self.ready.is_empty() {
             let more = async {
@@ -274,7 +275,7 @@ impl Reader {
             Item::Message(Message { channel, position: Some(position), .. }) => {
                 self.positions.insert(channel.clone(), position.clone());
             }
-            // A bare WebSocket gives every publication in order, or closes: counting is exact.
+            // A bare WebSocket delivers every publication in order, or closes, so counting is exact.
             Item::Message(Message { channel, position: None, .. }) => {
                 if let Some(position) = self.positions.get_mut(channel) {
                     *position = after(position, 1);
@@ -287,7 +288,8 @@ impl Reader {
         item
     }
 
-    /// Where to go on after what `next` has given; `None` if this reader cannot know.
+    /// Returns the position from which to resume after the items that `next` returned; `None` if this reader cannot
+    /// know it.
     pub fn position(&self) -> Option<&str> {
         self.positions.get(&self.ask.channels[0]).map(String::as_str)
     }
@@ -306,7 +308,7 @@ impl Data {
         }
     }
 
-    /// From an envelope's `data` and `encoding`.
+    /// Decodes the payload of an envelope from its `data` and `encoding`.
     fn from_envelope(envelope: &Value) -> Self {
         use base64::prelude::{BASE64_STANDARD, Engine as _};
         match (&envelope["data"], envelope["encoding"].as_str()) {
@@ -345,13 +347,13 @@ async fn bounded<T>(way: Way, what: &str, future: impl Future<Output = T>) -> T 
     tokio::time::timeout(BOUND, future).await.unwrap_or_else(late)
 }
 
-/// `epoch:offset`, taken apart.
+/// Splits a position `epoch:offset` into its parts.
 pub fn parts(position: &str) -> (&str, u64) {
     let (epoch, offset) = position.split_once(':').unwrap_or_else(|| panic!("not a position: {position}"));
     (epoch, offset.parse().expect("an offset"))
 }
 
-/// The position `count` publications further on.
+/// Returns the position `count` publications later.
 pub fn after(position: &str, count: u64) -> String {
     let (epoch, offset) = parts(position);
     format!("{epoch}:{}", offset + count)

@@ -1,4 +1,4 @@
-//! Polling and long polling: one answer after the other, each from where the last one ended.
+//! Polling and long polling: one request after another, each from the position at which the previous answer ended.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use super::{Ask, Gap, Http, Item, Message, Positions};
 use crate::server::{Answer, Server, client};
 
-/// How often polling asks.
+/// Interval between two polls.
 const EVERY: Duration = Duration::from_millis(20);
 
 pub struct Poll {
     http: reqwest::Client,
     base: String,
     ask: Ask,
-    /// What has been fetched, if not yet given out.
+    /// Positions up to which publications were fetched, whether returned yet or not.
     fetched: Positions,
     first: Vec<Item>,
-    /// `None`: long polling.
+    /// Interval of polling; `None` for long polling.
     every: Option<Interval>,
 }
 
 impl Poll {
-    /// The first request never waits: it turns `now`, `earliest` or a time into positions.
+    /// Opens the reader. The first request never waits: it resolves `now`, `earliest` or a time to positions.
     pub async fn open(server: &Server, ask: &Ask, http: Http, long: bool) -> Self {
         let mut every = interval(EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -57,7 +57,7 @@ impl Poll {
         let url = format!("{}{}{wait}", self.base, self.ask.path(&self.fetched));
         let answer = match self.http.get(&url).send().await {
             Ok(response) => Answer::read(response).await,
-            // The server is gone.
+            // The server has stopped.
             Err(error) if error.is_connect() => return vec![Item::End(None)],
             Err(error) => panic!("{url}: {error:?}"),
         };

@@ -1,4 +1,4 @@
-//! Bytes on a TCP connection, for what no decent client would send.
+//! Raw bytes on a TCP connection, for input that a correct client would not send.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -12,7 +12,7 @@ pub struct Raw {
     received: Vec<u8>,
 }
 
-/// One frame of a server.
+/// One frame from a server.
 #[derive(Debug, PartialEq)]
 pub struct Frame {
     pub opcode: u8,
@@ -27,12 +27,12 @@ impl Raw {
         Self { stream, received: Vec::new() }
     }
 
-    /// A WebSocket, its handshake done.
+    /// Opens a WebSocket and completes its handshake.
     pub async fn upgrade(server: &Server, path: &str, subprotocol: Option<&str>) -> Self {
         Self::upgrade_offering(server, path, subprotocol, "x-nothing").await.0
     }
 
-    /// A WebSocket that offers extensions, and the server's answer to them.
+    /// Opens a WebSocket that offers extensions. Returns it with the server's answer to the offers.
     pub async fn upgrade_offering(
         server: &Server,
         path: &str,
@@ -48,17 +48,17 @@ impl Raw {
         (this, answer.map(str::to_owned))
     }
 
-    /// Sends, as far as the server still takes it.
+    /// Sends the bytes, as far as the server still accepts them.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = within(self.stream.write_all(bytes.as_ref())).await;
     }
 
-    /// Half-closes: the server reads the end of the stream, and can still answer.
+    /// Half-closes the connection: the server reads the end of the stream and can still answer.
     pub async fn finish(&mut self) {
         let _ = self.stream.shutdown().await;
     }
 
-    /// The head of an answer, with its empty line.
+    /// Returns the head of an answer, including the empty line.
     pub async fn head(&mut self) -> String {
         loop {
             if let Some(end) = self.received.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -69,7 +69,7 @@ impl Raw {
         }
     }
 
-    /// A whole answer with a length: head and body. The connection goes on.
+    /// Returns the head and the body of an answer that has a length. The connection stays usable.
     pub async fn answer(&mut self) -> (String, String) {
         let head = self.head().await;
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
@@ -81,20 +81,20 @@ impl Raw {
         (head, String::from_utf8(body).expect("UTF-8"))
     }
 
-    /// Reads until this text has come.
+    /// Reads until `text` has been received.
     pub async fn until_received(&mut self, text: &str) {
         while !String::from_utf8_lossy(&self.received).contains(text) {
             assert!(self.receive().await, "closed without {text:?}");
         }
     }
 
-    /// Everything until the server closes.
+    /// Returns everything that the server sends until it closes the connection.
     pub async fn read_to_end(&mut self) -> Vec<u8> {
         while self.receive().await {}
         std::mem::take(&mut self.received)
     }
 
-    /// The next frame; `None` if the server has closed.
+    /// Returns the next frame; `None` if the server has closed the connection.
     pub async fn frame(&mut self) -> Option<Frame> {
         loop {
             if let Some((opcode, start, end)) = extent(&self.received).filter(|(_, _, end)| self.received.len() >= *end)
@@ -109,7 +109,8 @@ impl Raw {
         }
     }
 
-    /// Skips to the close frame and gives its code; `None` if there is none before the end. Then the server must hang up.
+    /// Skips to the close frame and returns its code; `None` if the connection ends without a code. After a close frame
+    /// the server must close the connection.
     pub async fn close_code(&mut self) -> Option<u16> {
         while let Some(frame) = self.frame().await {
             if frame.opcode == 8 {
@@ -121,7 +122,7 @@ impl Raw {
         None
     }
 
-    /// False at the end of the stream.
+    /// Reads more bytes. Returns false at the end of the stream.
     async fn receive(&mut self) -> bool {
         matches!(within(self.stream.read_buf(&mut self.received)).await, Ok(1..))
     }
@@ -135,7 +136,7 @@ pub fn handshake(path: &str, subprotocol: Option<&str>) -> String {
     )
 }
 
-/// A client's frame: `first` is the byte of flags and opcode. Source: RFC 6455, section 5.2.
+/// Returns a client's masked frame. `first` is the byte of flags and opcode. Source: RFC 6455, section 5.2.
 pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mask = [0x37, 0xfa, 0x21, 0x3d];
     let mut frame = vec![first];
@@ -155,7 +156,7 @@ pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Opcode of an unmasked frame, and where its payload begins and ends.
+/// Returns the opcode of an unmasked frame, and the start and the end of its payload.
 fn extent(bytes: &[u8]) -> Option<(u8, usize, usize)> {
     let (start, length) = match *bytes.get(1)? {
         126 => (4, usize::from(u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?))),

@@ -1,4 +1,4 @@
-//! A session: commands out, replies and pushes in.
+//! A session: sends commands, receives replies and pushes.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub const SUBPROTOCOL: &str = "millrace.v1+json";
 
 pub struct Session {
     link: Link,
-    /// The first push.
+    /// The `connected` push, which is the first push.
     pub connected: Value,
     heard: VecDeque<Heard>,
     last_id: u64,
@@ -67,7 +67,7 @@ impl Session {
         self.reply(id).await
     }
 
-    /// Waits for the reply to a command; what else comes is kept.
+    /// Waits for the reply to a command. Queues other items for `hear`.
     pub async fn reply(&mut self, id: u64) -> Result<Value, Value> {
         loop {
             match within(read(&mut self.link)).await {
@@ -84,7 +84,7 @@ impl Session {
         }
     }
 
-    /// Where the subscription starts.
+    /// Subscribes and returns the start position of the subscription.
     pub async fn subscribe(&mut self, channel: &str, since: &str, policy: &str) -> String {
         let body = json!({ "channel": channel, "since": since, "policy": policy });
         let ok = self.command("subscribe", body).await.expect("a subscription");
@@ -106,7 +106,7 @@ impl Session {
         socket.send(tokio_tungstenite::tungstenite::Message::binary(data)).await.expect("an open socket");
     }
 
-    /// The next thing said, whatever it is.
+    /// Returns the next item of any kind.
     pub async fn hear(&mut self) -> Heard {
         match self.heard.pop_front() {
             Some(heard) => heard,
@@ -114,7 +114,7 @@ impl Session {
         }
     }
 
-    /// The next push; nothing else but pings may come.
+    /// Returns the next push. Panics if anything but a push or a ping arrives.
     pub async fn push(&mut self) -> Value {
         loop {
             match within(self.hear()).await {
@@ -156,7 +156,7 @@ async fn read(link: &mut Link) -> Heard {
     };
     let json: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}"));
     match json["push"].as_str() {
-        // What a WebSocket says by its close frame.
+        // The counterpart of a WebSocket's close frame.
         Some("close") => Heard::Closed(json["code"].as_u64().map(|code| code as u16)),
         Some(_) => Heard::Push(json),
         None => Heard::Reply(json),

@@ -1,4 +1,4 @@
-//! WebSocket: the socket, and the bare way to talk over it.
+//! WebSocket connections, and the bare protocol over them.
 
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::TcpStream;
@@ -15,7 +15,7 @@ use crate::server::{Server, trusting};
 
 pub type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// What a socket says.
+/// Message or control frame that a WebSocket received.
 pub enum Said {
     Text(String),
     Binary(Vec<u8>),
@@ -38,14 +38,14 @@ async fn socket(request: impl IntoClientRequest + Unpin) -> Socket {
     connect_async_tls_with_config(request, None, false, Some(connector)).await.expect("a WebSocket").0
 }
 
-/// Pings are answered by the library with the next read.
+/// Returns the next message. The library answers pings with the next read.
 pub async fn hear(socket: &mut Socket) -> Said {
     loop {
         return match socket.next().await {
             Some(Ok(Frame::Text(text))) => Said::Text(text.as_str().to_owned()),
             Some(Ok(Frame::Binary(data))) => Said::Binary(data.to_vec()),
             Some(Ok(Frame::Ping(_))) => {
-                // Without traffic there may be no next write that takes the pong along.
+                // Without traffic, no later write would carry the pong.
                 let _ = socket.flush().await;
                 Said::Ping
             }
@@ -59,7 +59,8 @@ pub async fn hear(socket: &mut Socket) -> Said {
     }
 }
 
-/// A reader of payloads. After a gap it connects again with the position it was told, as the protocol says.
+/// A reader of payloads. After a gap it reconnects with the position that the server reported, as the protocol
+/// requires.
 pub struct Bare {
     base: String,
     ask: Ask,
@@ -73,7 +74,7 @@ impl Bare {
         Self { socket: open(&base, ask, &ask.positions).await, base, ask: ask.clone() }
     }
 
-    /// Only a reader that asked for a position knows where it is.
+    /// Returns the start position. Only a reader that requested a position knows it; other readers get an empty map.
     pub fn started_at(&self) -> Positions {
         match self.ask.since.contains(':') && !self.ask.since.contains('T') {
             true => [(self.ask.channels[0].clone(), self.ask.since.clone())].into(),

@@ -13,21 +13,21 @@ use tokio::{
 
 use super::{Limit, Limits, Pending, member::UNCOUNTED_BYTES};
 
-/// A connection that is given up once its client has taken nothing of what waits for it for too long, and whose buffer for what comes in counts
-/// as pending as soon as it is a large one.
-pub struct Patient<S> {
+/// Stream with a write timeout: a write fails if the client has read no bytes for this time. A large buffer for
+/// received bytes counts as pending.
+pub struct WriteTimeoutStream<S> {
     stream: S,
     limits: Arc<Limits>,
     timeout: Duration,
-    /// For the buffer that is read into: whoever reads keeps it as long as the connection.
+    /// Count of the read buffer. The reader keeps its buffer as long as the connection is open.
     buffer: Option<Pending>,
     buffer_bytes: usize,
-    /// Made when the client first lets something wait.
+    /// Write timer, created when a write stalls for the first time.
     stalled: Option<Pin<Box<Sleep>>>,
     is_stalled: bool,
 }
 
-impl<S> Patient<S> {
+impl<S> WriteTimeoutStream<S> {
     pub fn new(stream: S, limits: Arc<Limits>, timeout: Duration) -> Self {
         Self { stream, limits, timeout, buffer: None, buffer_bytes: UNCOUNTED_BYTES, stalled: None, is_stalled: false }
     }
@@ -36,7 +36,7 @@ impl<S> Patient<S> {
         self.stream
     }
 
-    /// Counts a buffer of so many bytes.
+    /// Counts a read buffer of this size. Errors: `OutOfMemory` if the node has no room for it.
     fn hold(&mut self, bytes: usize) -> io::Result<()> {
         if bytes > self.buffer_bytes {
             let counted = match &mut self.buffer {
@@ -49,7 +49,7 @@ impl<S> Patient<S> {
         Ok(())
     }
 
-    /// What a write has come to, unless the client has let it wait for too long.
+    /// Returns the result of a write, or an error if writes have stalled for the whole timeout.
     fn bear<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.is_stalled = false;
@@ -70,7 +70,7 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.hold(buf.capacity())?;
@@ -78,7 +78,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, buf);
@@ -124,7 +124,7 @@ mod tests {
         let config = Config { pending_bytes_max: 100_000, ..Config::default() };
         let limits = Limits::new(&config, 1024);
         let (near, mut far) = tokio::io::duplex(10);
-        let mut patient = Patient::new(near, limits.clone(), PATIENCE);
+        let mut patient = WriteTimeoutStream::new(near, limits.clone(), PATIENCE);
         far.write_all(b"abcdef").await.unwrap();
         for (bytes, counted) in [(8 * 1024, 0), (64 * 1024, 64 * 1024), (1, 64 * 1024)] {
             assert_eq!(patient.read(&mut vec![0; bytes][..bytes]).await.unwrap().min(1), 1);
@@ -132,7 +132,8 @@ mod tests {
             far.write_all(b"g").await.unwrap();
         }
         let (near, _far) = tokio::io::duplex(10);
-        let error = Patient::new(near, limits.clone(), PATIENCE).read(&mut vec![0; 64 * 1024]).await.unwrap_err();
+        let error =
+            WriteTimeoutStream::new(near, limits.clone(), PATIENCE).read(&mut vec![0; 64 * 1024]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
         drop(patient);
         assert_eq!(limits.pending_bytes(), 0);
@@ -145,7 +146,7 @@ mod tests {
         let limits = Limits::new(&Config::default(), 1024);
         let refused = || limits.refused().find(|(name, _)| *name == "write_timeout").unwrap().1;
         let (near, mut far) = tokio::io::duplex(10);
-        let mut patient = Patient::new(near, limits.clone(), PATIENCE);
+        let mut patient = WriteTimeoutStream::new(near, limits.clone(), PATIENCE);
         let slow = tokio::spawn(async move {
             let mut byte = [0; 10];
             for _ in 0..10 {

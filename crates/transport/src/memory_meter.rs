@@ -13,14 +13,14 @@ const SECONDS_MAX: usize = 60;
 /// Measures the memory of a shard. Each second it counts a part of the connections. Counting all at once would take
 /// a large node about a second, and block all its clients.
 #[derive(Default)]
-pub struct Census {
+pub struct MemoryMeter {
     /// First slot that was not counted yet.
     slot: usize,
     connections: Memory,
     sockets: usize,
 }
 
-impl Census {
+impl MemoryMeter {
     /// Counts the next part of the connections and updates the metrics. Call it once per second.
     pub fn go_on(&mut self, shard: &Rc<Shard>) {
         let slots = shard.with(|hub, sockets| hub.slots().max(sockets.slots()));

@@ -21,7 +21,7 @@ const ALL_BYTES_MAX: usize = 256 << 20;
 
 const STRIPES: usize = 64;
 
-pub(super) struct Tails<D: Deliver> {
+pub(super) struct RecentHistory<D: Deliver> {
     deliver: Arc<D>,
     stripes: Vec<Mutex<HashMap<ChannelName, Tail<D::Route>>>>,
     hasher: RandomState,
@@ -46,7 +46,7 @@ pub(super) enum Found<T> {
     Nothing,
 }
 
-impl<D: Deliver> Tails<D> {
+impl<D: Deliver> RecentHistory<D> {
     pub fn new(config: &Config, deliver: Arc<D>) -> Self {
         let stripes = (0..STRIPES).map(|_| Mutex::default()).collect();
         let (hasher, bytes_max) = (RandomState::new(), config.history_bytes_max.min(ALL_BYTES_MAX));

@@ -7,9 +7,9 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// Limits a log line to one per minute, for faults of this machine that many clients meet at the same time.
 #[derive(Debug)]
-pub struct Seldom(Mutex<Option<Instant>>);
+pub struct LogRateLimit(Mutex<Option<Instant>>);
 
-impl Seldom {
+impl LogRateLimit {
     pub const fn new() -> Self {
         Self(Mutex::new(None))
     }
@@ -25,7 +25,7 @@ impl Seldom {
     }
 }
 
-impl Default for Seldom {
+impl Default for LogRateLimit {
     fn default() -> Self {
         Self::new()
     }
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn a_line_is_due_once_per_minute() {
-        let seldom = Seldom::new();
+        let seldom = LogRateLimit::new();
         assert!(seldom.is_due() && !seldom.is_due());
         *seldom.0.lock().unwrap() = Instant::now().checked_sub(PAUSE);
         assert!(seldom.is_due() && !seldom.is_due());
