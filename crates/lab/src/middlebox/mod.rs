@@ -3,7 +3,6 @@
 //!
 //! The faults: a NAT that drops an idle connection without notice to either end; a path that fails when the network
 //! changes; a proxy that caches regardless of the headers; a proxy that buffers streams. Read first: [`Middlebox`],
-//! [`Behaviour`]. whatever the headers say; a proxy that holds streams back. Read first: [`Middlebox`],
 //! [`Behaviour`].
 
 mod flow;

@@ -92,8 +92,8 @@ fn forward_delay(steps: &[Step]) -> Table {
         ],
         steps.iter().map(row).collect(),
         &[
-            "ThesisFigures path had Wi-Fi, a phone and 3G in it; ours is loopback. What compares is how it grows with the peers, and that nothing is lost.",
-            "ThesisFigures phone was saturated at 25 peers: it received 89 % of what was sent, and passed on 90 % of that (E-K10). 50 were not tried.",
+            "The thesis measured over Wi-Fi, a phone and 3G; this run uses loopback. Compare the growth with the number of peers, and the losses.",
+            "In the thesis the phone was saturated at 25 peers: it received 89 % of the messages and forwarded 90 % of those (E-K10). 50 peers were not tried.",
             "He left out spikes of up to 4 s while channels opened; ours of that time are in a column of their own.",
             "late: from when a message was due until it was sent; it is in the delay.",
         ],
@@ -164,7 +164,7 @@ fn multiplex_delay(steps: &[Step]) -> Table {
         ],
         steps.iter().map(row).collect(),
         &[
-            "ThesisFigures: inside of the phone, without the window of 250 ms and the way. Ours, from outside: from when the first message of a bundle was due until the bundle had come, less the window; so the way there and back, and the clock that ends the window, are in it.",
+            "Thesis: measured inside the phone, without the window of 250 ms and without the network path. Here: measured from outside, from the scheduled time of the first message of a bundle to the arrival of the bundle, minus the window. It includes the round trip and the timer that ends the window.",
             "One message waits for the rest of a window that another one has begun, half of it on average.",
         ],
     )
@@ -197,7 +197,7 @@ fn demultiplex_delay(steps: &[Step]) -> Table {
         ],
         steps.iter().map(row).collect(),
         &[
-            "ThesisFigures: inside of the phone. Ours: from when the bundle was due until the part had come, so the way there and back is in it.",
+            "Thesis: measured inside the phone. Here: from the scheduled time of the bundle to the arrival of the part, including the round trip.",
         ],
     )
 }
@@ -252,7 +252,7 @@ fn cpu(mode: Mode, title: &str, his: Option<(ThesisFigures, ThesisFigures)>, ste
         "each message: that CPU, by messages of devices that go through.",
     ];
     if his.is_some() {
-        notes.push("ThesisFigures phone had four cores of 2012, and a browser. Power cannot be measured here: his stands for itself, with the idle phone in it (1,195 mW when gathering, 1,058 mW when splitting).");
+        notes.push("The phone of the thesis had four cores of 2012 and ran a browser. Power cannot be measured here; the figures of the thesis include the idle phone (1,195 mW when bundling, 1,058 mW when splitting).");
     }
     table(&format!("{}-cpu", mode.name()), title, &columns, steps.iter().map(row).collect(), &notes)
 }
