@@ -1,5 +1,4 @@
-# Millrace: two commands, `make run` and `make test`; the rest are their parts.
-# Each recipe is a line you could type.
+# Millrace: the main targets are `make run` and `make test`; most other targets are parts of them.
 
 LISTEN ?= 127.0.0.1:8080
 CARS ?= 12
@@ -11,25 +10,26 @@ WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json
 
 .PHONY: help run install test quick check fmt bench lab instructions sbom teeth build web sdk setup clean screenshots
 
-help: ## list what can be made
+help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 24
 
-run: build ## build all, serve on LISTEN (127.0.0.1:8080) with a fleet of CARS (12); FLAGS for the server
+run: build ## build, serve on LISTEN (127.0.0.1:8080) and simulate CARS (12) cars; FLAGS go to the server
 	@scripts/run.sh $(BIN) $(LISTEN) $(CARS) $(SEED) $(FLAGS)
 
-install: build ## copy the built millrace to BINDIR (~/.cargo/bin)
+install: build ## copy the millrace binary to BINDIR (~/.cargo/bin)
 	install -D -m 755 $(BIN) $(BINDIR)/millrace
 	@case ":$$PATH:" in *":$(BINDIR):"*) ;; *) echo "$(BINDIR) is not on the PATH: export PATH=\"$(BINDIR):\$$PATH\"" ;; esac
 
-test: setup ## everything: Rust, client in Node and Chromium, pages in Chromium, lints
+test: setup ## run all tests: Rust, client in Node and Chromium, pages in Chromium, lints
 	@scripts/test.sh
 
-quick: sdk/dist/.built web/node_modules/.installed ## what a change since main touches, in about three minutes; says what it leaves out
+quick: sdk/dist/.built web/node_modules/.installed ## test the parts changed since main, in about three minutes; list the skipped steps
 	@node scripts/quick.mjs
 
-check: sdk/dist/.built web/node_modules/.installed ## formatting and lints of every language
+check: sdk/dist/.built web/node_modules/.installed ## check formatting and lints of every language
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	node scripts/prose/prose.mjs
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	npm --prefix sdk run check
 	npm --prefix web run check
@@ -38,38 +38,38 @@ fmt: ## format the Rust code
 	cargo fmt --all
 	cargo fmt --manifest-path fuzz/Cargo.toml
 
-bench: web ## what a delivery costs on one core, beside rivals (needs two cores); BENCH="--build" builds those that come as source
+bench: web ## compare the cost of a delivery with rivals (needs two cores); BENCH="--build" builds rivals from source
 	cargo bench -p millrace-cli --bench rivals -- $(BENCH)
 
-lab: build ## every scenario of the lab in its quick form, on this server
+lab: build ## run every scenario of the lab in its quick form
 	@scripts/lab-quick.sh $(BIN)
 
-instructions: ## what the core does per message, counted by callgrind, against what is written down
+instructions: ## compare instructions per message of the core (callgrind) with the recorded counts
 	@scripts/instructions.sh
 
-sbom: web/node_modules/.installed ## what the binary, the client and the pages are made of (CycloneDX), into target/sbom
+sbom: web/node_modules/.installed ## write the bill of materials (CycloneDX) of binary, client and pages to target/sbom
 	node scripts/sbom.mjs $(CARGO_TARGET_DIR)/sbom
 
-teeth: ## do the tests of docs/security.md fail when a defence is taken away? Takes a quarter of an hour
+teeth: ## check that the tests of docs/security.md fail without their defense; takes a quarter of an hour
 	@scripts/security-teeth.sh
 
-build: web ## the binary, with its pages
+build: web ## build the binary with its pages
 	cargo build -p millrace-cli --locked
 
-web: web/pack/manifest.json ## the pages, packed for the binary
+web: web/pack/manifest.json ## build the pages for the binary
 
-sdk: sdk/dist/.built ## the TypeScript client
+sdk: sdk/dist/.built ## build the TypeScript client
 
-screenshots: build ## the pictures of the README
+screenshots: build ## take the screenshots of the README
 	MILLRACE_BIN=$(BIN) npm --prefix web run screenshots
 
-setup: ## Debian packages that the tests need (Chromium), if they are missing
+setup: ## install missing Debian packages that the tests need, such as Chromium
 	@scripts/setup.sh
 
-clean: ## forget what was built
+clean: ## remove build results
 	rm -rf target sdk/dist sdk/node_modules web/dist web/pack web/single web/node_modules
 
-# --- files ---------------------------------------------------------------------------------------------------------------------------
+# --- files -----------------------------------------------------------------------------------------------------------
 
 export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
 NPM_CI := npm ci --no-audit --no-fund --loglevel=error

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Fuzzes, with stable Rust and a C++ compiler:
 #   run.sh                     every target for 10 s, two at a time
-#   run.sh all|TARGET SECONDS  longer; what is found goes to target/fuzz/found, what failed and a line for each target (results) beside it
-#   run.sh TARGET FILE...      runs inputs, each once: is it mended?
-#   run.sh keep [TARGET]       takes what was found into the corpus, as far as it reaches something new
+#   run.sh all|TARGET SECONDS  longer; new inputs go to target/fuzz/found/TARGET, failing inputs, logs and a summary
+#                              (results) to target/fuzz/found
+#   run.sh TARGET FILE...      runs each input once, to check a fix
+#   run.sh keep [TARGET]       adds found inputs to the corpus if they increase its coverage
 set -euo pipefail
 cd "$(dirname "$0")"
 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/../target}/fuzz
@@ -20,7 +21,7 @@ fuzz() { # target, seconds
     local target=$1 seconds=$2 dictionary=dictionaries/$1.dict log=$found/$1.log verdict=clean
     mkdir -p "$found/$target" "corpus/$target"
     [ -e "$dictionary" ] && set -- -dict="$dictionary" || set --
-    # A slow input is one that takes half a minute: on a busy machine, in the background, others wait so long for a turn.
+    # An input is slow if it takes 30 s: on a busy machine, a background process may wait this long for the CPU.
     "$bin/$target" "$@" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1 \
         -artifact_prefix="$found/$target-" "$found/$target" "corpus/$target" >"$log" 2>&1 || verdict=FAILED
     awk -v target="$target" -v seconds="$seconds" -v verdict=$verdict '
@@ -30,7 +31,8 @@ fuzz() { # target, seconds
         END { printf "%-10s %6d s %12d runs %7d edges  %s\n", target, seconds, runs, edges, verdict }' "$log" | tee -a "$results"
     [ $verdict = clean ] && return
     tail -30 "$log"
-    # An input that takes too long while the machine is busy may pass when it runs alone. A panic is never put down to the machine.
+    # An input that timed out on a busy machine may pass when it runs alone. A panic is never attributed to the
+    # machine.
     local input
     input=$(sed -n "s|.*Test unit written to \($found/$target-timeout-.*\)|\1|p" "$log")
     if [ -n "$input" ] && "$bin/$target" -timeout=30 -rss_limit_mb=1024 "$input" >>"$log" 2>&1; then

@@ -1,11 +1,11 @@
 #!/bin/sh
-# rustc for `run.sh`: what reads bytes from outside gets the coverage that libFuzzer watches, which is edges, and what is compared with
-# what. All else is built without: sooner, and it costs nothing while an input runs.
+# rustc wrapper for `run.sh`. Packages that read untrusted bytes are built with the coverage that libFuzzer uses:
+# edges and comparisons. All other packages are built without it, which makes building and running faster.
 rustc=$1
 shift
 case " $* " in
     *" --target "*) package=$CARGO_PKG_NAME ;;
-    # Runs only while building.
+    # Build scripts and procedural macros run only while building.
     *) package= ;;
 esac
 case $package in

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Attacks a release build of the server while a hundred honest clients measure how long they wait: abuse.sh [full] [NAME...]. Needs two processors that
-# nobody else uses. Half a minute for an attack in its short form, a minute in its full one; ends with 0 if all went well.
+# Attacks a release build of the server while a hundred honest clients measure their latency.
+# Usage: abuse.sh [full] [NAME...]
+# Needs two idle processors. Each attack takes half a minute in the short form and a minute in the full form. Exits
+# with 0 if all tests passed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prints where durable-streams-server is, a rival of `make bench` and of the lab; builds it with cargo if it is missing.
+# Prints the path of durable-streams-server, a rival of `make bench` and of the lab. Builds it with cargo if it is
+# missing.
 set -euo pipefail
 version=0.1.5
 root=${XDG_CACHE_HOME:-$HOME/.cache}/millrace/lab/durable-streams/$version

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Instructions of the core's hot paths under callgrind, against what is written down: more than 3 % above fails.
-#   scripts/instructions.sh           compare
-#   scripts/instructions.sh --write   write down what is measured now
+# Counts the instructions of the core's hot paths with callgrind. A count more than 3 % above the recorded one fails.
+#   scripts/instructions.sh           compares with the recorded counts
+#   scripts/instructions.sh --write   records the new counts
 set -euo pipefail
 cd "$(dirname "$0")/.."
 expected=crates/delivery/benches/instructions.txt
@@ -14,7 +14,7 @@ bench=$(cargo bench -p millrace-delivery --bench core --no-run --locked --messag
 if [ "${1:-}" = --write ]; then
     "$bench" | sed 's/$/ 0/' >"$expected"
 elif ! grep -qx "# $compiler" "$expected"; then
-    # Another compiler makes other instructions; that is no defect of this code.
+    # Another compiler generates other instructions, which is not a regression of this code.
     echo "skipped: $(sed -n 's/^# //p' "$expected") was counted, this is $compiler; scripts/instructions.sh --write counts anew"
     exit 0
 fi

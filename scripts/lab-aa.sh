@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Does `millrace lab compare` call the same the same? Measures a program and another in turns, often, and counts the verdicts.
+# Checks that `millrace lab compare` reports no difference between equal programs. Measures two programs in turns, many
+# times, and counts the verdicts.
 #
 #   scripts/lab-aa.sh [-n TIMES] [-o DIR] [-w WRAPPER] MILLRACE [OTHER]
 #
-# Without OTHER, both are MILLRACE. With it, it is a build that was slowed down on purpose, and must be found. WRAPPER runs each
-# comparison, such as a lock that keeps others away. One takes about half a minute. Ends with 1 if more than one verdict in twenty is wrong.
+# Without OTHER, both programs are MILLRACE. OTHER is a build that was slowed down on purpose; the comparison must
+# detect it. WRAPPER runs each comparison, for example under a lock that keeps other load away. A comparison takes about
+# half a minute. Exits with 1 if more than one verdict in twenty is wrong.
 set -euo pipefail
 
 times=20 out=$(mktemp -d) wrapper=
@@ -22,7 +24,7 @@ other=${2:-$program}
 wanted=$([ "$other" = "$program" ] && echo "within noise" || echo regressed)
 
 mkdir -p "$out"
-# Three copies: a lab that starts its own file, and servers of one file, share pages, and the memory of one of them would seem less.
+# Three copies of the file. Processes of one file share pages, so the memory of one of them would seem smaller.
 lab=$out/lab a=$out/a b=$out/b
 cp "$program" "$lab" && cp "$program" "$a" && cp "$other" "$b"
 wrong=0

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# The lab's own figures for requests against those of a second generator: `wrk` asks the same Millrace for the same.
+# Compares the lab's request figures with those of a second generator: `wrk` sends the same requests to the same server.
 #
 #   scripts/lab-check-generator.sh [-c CONNECTIONS] [-n TURNS] [-s SECONDS] MILLRACE [REQUESTS]
 #
-# MILLRACE is served on CPU 0; the lab and wrk ask in turns from CPU 1, the next request with each answer. REQUESTS: the lab's side,
-# built from crates/lab/examples/requests.rs if it is not named. The CPU time of the server is read by the lab in its turns, and here, from
-# /proc/PID/task/*/schedstat, in those of wrk. Turns are many and short, and each of the lab is held against that of wrk beside it: some
-# machines become half as fast within seconds. Takes 50 seconds; ends with 1 if the median of those ratios is more than 5 % off, with 2 if
-# others needed the machine.
+# MILLRACE runs on CPU 0. The lab and wrk send requests in turns from CPU 1, the next request after each response.
+# REQUESTS is the lab's client; without it, crates/lab/examples/requests.rs is built. The lab reads the server's CPU
+# time in its turns; this script reads it from /proc/PID/task/*/schedstat in the turns of wrk.
+#
+# Turns are many and short, and each turn of the lab is compared with the adjacent turn of wrk, because the speed of
+# some machines halves within seconds. Takes 50 seconds. Exits with 1 if the median of these ratios is more than 5 %
+# off, and with 2 if other processes needed the machine.
 set -euo pipefail
 
 connections=64 turns=20 seconds=1
@@ -49,17 +51,19 @@ address=${url#http://} address=${address%/}
 path=/v1/channels/check?since=earliest
 curl -sSf -o "$work/published" -H 'Content-Type: application/json' --data "[\"$(printf 'x%.0s' $(seq 169))\"]" "http://$address/v1/channels/check"
 
-# Of the server's threads, us: 1 the CPU time they had, 2 how long they waited for a CPU that others had.
+# Sums over the server's threads, in us. Field 1: CPU time used. Field 2: time spent waiting for a CPU that other
+# processes used.
 sched_us() { cat "/proc/$server/task/"*/schedstat | awk -v field="$1" '{ sum += $field } END { printf "%.0f", sum / 1000 }'; }
 
-# Each prints: requests per second, CPU us of the server per request, median of their time in ms, the server's share of a CPU.
+# Each function prints: requests per second, CPU us of the server per request, median response time in ms, the
+# server's share of a CPU.
 by_lab() {
     timeout $((seconds + 20)) "$requests" "$address" "$path" "$server" "$connections" "$seconds"
 }
 by_wrk() {
     local before after
     before=$(sched_us 1)
-    # The headers of the lab, so that requests are equal to the byte.
+    # Sends the headers of the lab, so that requests are equal to the byte.
     timeout $((seconds + 20)) taskset -c 1 wrk -t 1 -c "$connections" -d "${seconds}s" --latency -H 'Host: lab' -H 'Accept: application/json' \
         "http://$address$path" >"$work/said"
     after=$(sched_us 1)
@@ -73,7 +77,7 @@ by_wrk() {
 
 echo "        requests/s  server us/request  p50 ms  server's CPU"
 for turn in $(seq "$turns"); do
-    # Who is first alternates, so that a machine that becomes slower is as much against the one as the other.
+    # The first side alternates, so that a machine that slows down affects both sides equally.
     crowded= sides="lab wrk"
     [ $((turn % 2)) = 1 ] || sides="wrk lab"
     for side in $sides; do
@@ -92,7 +96,7 @@ done
 pairs=$(cat "$work/pairs" 2>/dev/null | wc -l)
 [ $((pairs * 2)) -ge "$turns" ] || { echo "the machine is busy; run it again" >&2; exit 2; }
 
-# Of an expression of a pair: fields 1 to 4 are those of the lab, 5 to 8 of wrk.
+# Prints the median of an expression over all pairs. Fields 1 to 4 belong to the lab, 5 to 8 to wrk.
 median() { awk "{ print $1 }" "$work/pairs" | sort -g | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
 failed=0
 compare() { # COLUMN NAME JUDGED
@@ -102,7 +106,7 @@ compare() { # COLUMN NAME JUDGED
         exit off
     }' || failed=1
 }
-# Rates are the server's only where nothing else was the limit.
+# Request rates measure the server only where the server was the limit on both sides.
 limit=$(awk -v lab="$(median '$4')" -v wrk="$(median '$8')" 'BEGIN { print (lab > 0.95 && wrk > 0.95) }')
 echo "medians of $pairs pairs, $connections connections:"
 compare 2 "server us/request" 1

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every scenario of the lab in its quick form, on Millrace: lab-quick.sh BINARY [FOLDER]. Ends with "N passed, N failed".
+# Runs every scenario of the lab in its quick form on Millrace: lab-quick.sh BINARY [FOLDER]. Ends with "N passed, N
+# failed".
 set -uo pipefail
 source "$(dirname "$0")/steps.sh"
 binary=$(realpath "$1")
@@ -7,7 +8,7 @@ folder=${2:-$(mktemp -d)}
 export MILLRACE_BIN=$binary
 passed=0 failed=0 summary=
 
-# A quick form that takes longer than a minute is broken; some machines are slow.
+# A quick form should take less than a minute. The limit is 120 s because some machines are slow.
 scenario() { # name
     rm -rf "${folder:?}/$1"
     timeout --signal=INT --kill-after=10 120 "$binary" lab run "$1" --quick --out "$folder/$1"

@@ -1,13 +1,16 @@
 #!/usr/bin/env node
-// The tables of docs/lab, written from recordings: node scripts/lab-tables.mjs RESULTS
+// Writes the tables of docs/lab from recordings: node scripts/lab-tables.mjs RESULTS
 //
-// RESULTS has one folder per scenario, as `scripts/lab-quick.sh BINARY RESULTS` leaves them; scenarios that it lacks keep their tables.
-// A table stands in docs/lab/SCENARIO.md between `<!-- table: WHAT -->` and `<!-- /table -->`. WHAT is one of:
-//   conditions                    what was run, on what, and what speaks against it
-//   points [part=NAME] COLUMN..   a row per transport and load: metrics, factors (`bytes`), or PHASE.FIELD (`idle.server_cpu_cores`)
+// RESULTS has one folder per scenario, as written by `scripts/lab-quick.sh BINARY RESULTS`. Tables of other scenarios
+// stay unchanged. A table is in docs/lab/SCENARIO.md between `<!-- table: WHAT -->` and `<!-- /table -->`.
+// WHAT is one of:
+//   conditions                    the runs, the machine, and objections to the results
+//   points [part=NAME] COLUMN..   one row per transport and load: metrics, factors (`bytes`), or PHASE.FIELD, such as
+//                                 `idle.server_cpu_cores`
 //   memory                        the fitted line of memory over connections
-//   found NAME                    a table that the scenario itself has made
-//   lines, published TEXT, slips, energy DAY, batteries, notes      of a bill: bytes, a thesis' table beside ours, joules
+//   found NAME                    a table that the scenario itself has written
+//   lines, published TEXT, slips, energy DAY, batteries, notes
+//                                 tables of a bill: bytes, a thesis' table beside ours, joules
 import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prints where Pebble is, the ACME server that tests get certificates from (crates/cli/tests/it/acme.rs); builds it with Go if it is missing.
+# Prints the path of Pebble, the ACME server of the tests (crates/cli/tests/it/acme.rs). Builds it with Go if it is
+# missing.
 set -euo pipefail
 version=v2.10.1
 tool=${XDG_CACHE_HOME:-$HOME/.cache}/millrace-pebble/pebble-$version

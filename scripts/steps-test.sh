@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests steps.sh with tests that pass, fail once, and fail always: commands, steps, and a crate of their own.
+# Tests steps.sh with tests that pass, fail once, and always fail: commands, steps, and a temporary crate.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ./steps.sh
@@ -17,7 +17,7 @@ check() { # what, expected exit code, expected lines "FLAKY: ...", command...
     cat "$log"
 }
 
-# A step that makes way for others ends only if that ends, too.
+# A step with idle priority ends only if `finish` raises its priority.
 makes_way() {
     begin_steps
     trap end_steps EXIT
@@ -33,7 +33,7 @@ check "a command that passes" 0 "" rerun "steady" true
 check "a command that fails once" 0 "FLAKY: once" rerun "once" fails_once
 check "a command that fails always" 1 "" rerun "always" false
 
-# A script in steps, with a steady step, a flaky one and one that is red if it is told so.
+# Runs a script with a steady step, a flaky step and a last step that may fail on request.
 fake() { # command of the last step
     bash -c 'set -uo pipefail
         source ./steps.sh

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# Functions for scripts that run tests in steps: source this file from bash with `set -o pipefail`.
+# Functions for scripts that run tests in steps. Source this file from bash with `set -o pipefail`.
 #
-# A test that failed runs once more, alone. If it passes then, its step stays green and prints "FLAKY: name"; if it fails again, its step
-# is red. `summary` repeats all lines "FLAKY: name" and ends with "N passed, N failed".
+# A failed test runs once more, alone. If it passes then, its step stays green and prints "FLAKY: name". If it fails
+# again, its step is red. `summary` repeats all lines "FLAKY: name" and ends with "N passed, N failed".
 
 passed=0 failed=0 table='' begun=$SECONDS
 declare -A besides=()
 
-# Prepares the folder of the logs. The caller's trap on EXIT calls `end_steps`.
+# Creates the folder for logs. The caller's EXIT trap must call `end_steps`.
 begin_steps() { logs=$(mktemp -d); }
 
-# Ends what still runs beside the steps, each with its children.
+# Ends all background steps that still run, each with its child processes, and removes the logs.
 end_steps() {
     local pid
     for pid in "${besides[@]}"; do kill -- "-$pid" 2>/dev/null || true; done
@@ -32,7 +32,7 @@ step() { # name, command...
     count_step "$name" "$code" $((SECONDS - start))
 }
 
-# Starts a step that runs beside the next ones, in a process group of its own; its output is shown by `finish`.
+# Starts a background step in its own process group. `finish` prints its output.
 beside() { # name, command...
     local name=$1
     shift
@@ -47,16 +47,18 @@ beside() { # name, command...
     echo $SECONDS >"$logs/$name.start"
 }
 
-# Gives what was started by `chrt --idle` a full share of the processors: on a busy machine it would never come to its end.
+# Gives processes started by `chrt --idle` a full share of the processors. On a busy machine they would never finish
+# otherwise.
 run_fully() { # process group
     local pid pass
-    # The second pass finds what was started during the first.
+    # The second pass finds processes that were started during the first.
     for pass in 1 2; do
         for pid in $(pgrep -g "$1"); do chrt --all-tasks --other --pid 0 "$pid" >/dev/null 2>&1 || true; done
     done
 }
 
-# Waits for a step that was started by `beside`. Nothing runs in the foreground then, so no step in the background makes way any longer.
+# Waits for a step that was started by `beside`. No foreground step runs meanwhile, so all background steps get normal
+# priority.
 finish() { # name
     local name=$1 code=1 start ended=$SECONDS pid
     printf '\n=== %s\n' "$name"
@@ -77,7 +79,7 @@ summary() {
     [ "$failed" -eq 0 ]
 }
 
-# Runs a command, and once more if it fails.
+# Runs a command, and runs it once more if it fails.
 rerun() { # name, command...
     local name=$1
     shift
@@ -86,15 +88,15 @@ rerun() { # name, command...
     "$@" && printf 'FLAKY: %s\n' "$name"
 }
 
-# Reads the output of `cargo test --no-fail-fast` and prints one line for each failed test: the flags that select its binary, a tab, its
-# name. The name is empty if a binary ended without a list of failures.
+# Reads the output of `cargo test --no-fail-fast` and prints one line for each failed test: the flags that select its
+# binary, a tab, and its name. The name is empty if a binary ended without a list of failures.
 failed_tests() {
     awk '
         /^failures:$/ { listing = 1; count = 0; next }
         listing && /^    [^ ]/ { names[++count] = substr($0, 5); next }
-        # The list of names is the second block of this heading; the first holds what the tests have printed.
+        # The list of names is the second block with this heading. The first block holds the output of the tests.
         listing && !/^$/ { listing = 0 }
-        # The dots of a binary that was killed may stand before this.
+        # The progress dots of a killed binary may precede this text.
         /error: (doc)?test failed, to rerun pass `/ {
             match($0, /`.*`/)
             flags = substr($0, RSTART + 1, RLENGTH - 2)
@@ -105,7 +107,7 @@ failed_tests() {
     '
 }
 
-# Runs `cargo test` of the whole workspace with these arguments; each test that fails runs once more, by its name.
+# Runs `cargo test` on the whole workspace with these arguments. Each failed test runs once more, by name.
 cargo_tests() { # arguments...
     local log code=0 failed=0 flags name
     log=$(mktemp)
@@ -113,7 +115,7 @@ cargo_tests() { # arguments...
     [ "$code" -eq 0 ] || mapfile -t failed_tests < <(failed_tests <"$log")
     rm -f "$log"
     [ "$code" -ne 0 ] || return 0
-    # So many failures have one cause, which is not chance.
+    # More than 20 failures have a common cause and are not flaky.
     [ ${#failed_tests[@]} -gt 0 ] && [ ${#failed_tests[@]} -le 20 ] || return 1
     for test in "${failed_tests[@]}"; do
         IFS=$'\t' read -r flags name <<<"$test"
@@ -123,13 +125,14 @@ cargo_tests() { # arguments...
     return $failed
 }
 
-# Runs one test. The whole workspace is selected, not the test's package: features of dependencies differ between the two, and cargo would
-# build them again. A name that no binary has passes in all of them, so at least one test must have passed.
+# Runs one test. Selects the whole workspace instead of the test's package: the dependencies' features differ between
+# the two, and cargo would rebuild them.
+# Binaries without a test of this name pass with no test run, so at least one test must have passed.
 run_test() { # flags, name
     local -a flags only=()
     local log code=0
     read -ra flags <<<"$1"
-    # rustdoc splits names at their spaces, so all examples of the package run.
+    # rustdoc splits test names at spaces, so all examples of the package run.
     if [[ " $1 " != *" --doc "* ]]; then
         [ "${flags[0]}" != -p ] || flags=(--workspace "${flags[@]:2}")
         [ -z "$2" ] || only=(-- --exact "$2")

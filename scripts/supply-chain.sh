@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# What we build upon: licences, sources and bans (deny.toml), known vulnerabilities, and a list of all parts. Licences and sources need no
-# network; vulnerabilities are known by databases elsewhere: where those cannot be reached that part is SKIPPED, loudly, and nothing else.
+# Checks the dependencies: licenses, sources and bans (deny.toml) and known vulnerabilities; writes a list of all
+# parts.
+# Licenses and sources need no network. Vulnerabilities come from remote databases. If a database is unreachable, only
+# its part is SKIPPED, with a message.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
@@ -28,7 +30,7 @@ else
     fi
 fi
 
-# With what they are built and tested with: that runs on the machines of developers.
+# Includes build and test dependencies, because they run on the developers' machines.
 for part in sdk web; do
     timeout 60 npm --prefix $part audit --audit-level=moderate --fetch-retries=0 >"$log" 2>&1
     case $? in

@@ -1,4 +1,5 @@
-//! What a session's client says, and the lines of a batch: read, spelled again, and read again. Input: JSON, each line by itself.
+//! Fuzzes commands of a session and lines of a batch: decodes, encodes and decodes them again. Input: JSON, one value
+//! per line.
 
 #![no_main]
 
@@ -21,7 +22,7 @@ fuzz_target!(|text: &str| {
 
 fn command(text: &str) {
     let (id, command) = decode_command(text);
-    // No `Value`s: a payload may have numbers that none can hold.
+    // Not a `Value`: a payload may contain numbers that `Value` cannot hold.
     let fields: Option<HashMap<String, &RawValue>> = serde_json::from_str(text).ok();
     let written = fields.map(|fields| fields.get("id").and_then(|id| id.get().parse().ok().filter(|id| *id > 0)));
     match command {
@@ -40,7 +41,7 @@ fn command(text: &str) {
             };
             let said: Value = serde_json::from_str(&said).expect("JSON");
             assert_eq!(said.get("id").and_then(Value::as_u64), id);
-            // Whoever gave an id, once, is answered with it.
+            // A response must carry the id if the command has exactly one.
             if let Some(written) = written
                 && text.matches("id").count() == 1
                 && !text.contains('\\')
@@ -51,7 +52,7 @@ fn command(text: &str) {
     }
 }
 
-/// One line of a batch is what follows `publish` in a session.
+/// Checks that a batch line decodes like the `publish` command of a session.
 fn publication(line: &str) {
     let alone = decode_publish(line);
     let (_, command) = decode_command(&format!("{{\"id\":1,\"publish\":{line}}}"));
@@ -63,13 +64,13 @@ fn publication(line: &str) {
             assert!(publication.data.len() <= line.len(), "a payload is no longer than its spelling");
         }
         (Err(_), Err(_)) => {}
-        // The line ends the command and brings more of it.
+        // The line closes the command's object and appends more fields.
         (Err(_), Ok(_)) => assert!(serde_json::from_str::<&RawValue>(line).is_err(), "{line}"),
         (alone, command) => panic!("{alone:?} {command:?}"),
     }
 }
 
-/// As a client spells it.
+/// Encodes a command as a client does.
 fn encode(id: u64, command: &Command) -> String {
     let command = match command {
         Command::Subscribe(subscription) => json!({ "subscribe": subscription.to_json() }),
@@ -84,7 +85,7 @@ fn encode(id: u64, command: &Command) -> String {
             }
             json!({ "history": body })
         }
-        // As it was written: through a `Value`, numbers would become others.
+        // Keeps the original text: a `Value` would change numbers.
         Command::Publish { channel, publication } => {
             return format!("{{\"publish\":{},\"id\":{id}}}", encode_publication(channel.as_str(), publication));
         }
@@ -119,7 +120,8 @@ fn encode_publication(channel: &str, publication: &NewPublication) -> String {
             body[name] = value.as_ref().into();
         }
     }
-    // Milliseconds as seconds: exact as far as a double is, and what is finer than a millisecond is cut off again.
+    // Milliseconds as seconds: exact within the precision of a double. The decoder truncates fractions of a
+    // millisecond.
     if let Some(ms) = publication.ttl_ms {
         body["ttl"] = ((ms as f64 + 0.5) / 1000.0).into();
     }

@@ -1,7 +1,8 @@
-//! Configuration: an error names what is wrong, and no secret; nor does anything that is shown of a good one.
+//! Fuzzes the configuration: an error must explain the problem, and neither errors nor the output for a valid
+//! configuration may contain a secret.
 //!
-//! Input: a byte of choices, then text. The first lines go before a secret into a file, those after an empty line behind it; those after
-//! another one are settings of flags (`section.key=value`).
+//! Input: a byte of choices, then text in three parts, separated by empty lines. The first part precedes a secret in
+//! a file, the second follows the secret. The third holds settings of flags (`section.key=value`).
 
 #![no_main]
 
@@ -12,7 +13,7 @@ use millrace_server::{
     config::{ConfigError, Value},
 };
 
-/// A number, too, so that it is found even where somebody has left the quotes out.
+/// Also a valid number, so that the secret is found even without its quotes.
 const SECRET: &str = "7341902586173420";
 const PLACES: [&str; 5] = ["server.secret", "admin.token", "auth.secret", "engine.url", "auth.jwks"];
 
@@ -44,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
         _ => format!("{before}\n{line}\n{after}"),
     };
     load(&file, vec![], flags.clone());
-    // The same from the environment and from a flag.
+    // Loads the same from the environment and from a flag.
     let name = format!("MILLRACE_{}", place.to_uppercase().replace('.', "__"));
     load(after, vec![(name, value.clone())], flags.clone());
     let from = "--set".to_owned();

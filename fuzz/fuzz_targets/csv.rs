@@ -1,4 +1,5 @@
-//! Recorded drives: what is read is within its bounds, and what was read is written and read again the same. Input: a file.
+//! Fuzzes recorded drives: values must be within their limits, and records must survive writing and reading again.
+//! Input: a file.
 
 #![no_main]
 
@@ -38,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(places(&again), places(&records), "{written}");
 });
 
-/// Up to the first error, which says where it is.
+/// Reads records up to the first error, which must name its line.
 fn read(file: impl Read) -> Vec<Record> {
     let replay = match Replay::new(file, 7) {
         Ok(replay) => replay,

@@ -1,5 +1,5 @@
-//! How a publication is spelled in every form, and what a reader makes of it: whatever the payload and its key hold, nothing of it becomes
-//! part of the framing, and all of it comes back. XML is judged by a strict reader.
+//! Fuzzes the encodings of a publication and their readers. No part of the payload or key may become part of the
+//! framing, and all of it must be recovered. A strict XML parser checks the XML.
 
 #![no_main]
 
@@ -60,7 +60,7 @@ fuzz_target!(|input: Input<'_>| {
     }
 });
 
-/// The lines of a stream, and nothing left over, however it is cut.
+/// Returns the lines of a stream. Checks that no bytes are left over, however the stream is split.
 fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
     let cut = |step: usize| {
         let (mut lines, mut seen) = (Lines::default(), Vec::new());
@@ -88,6 +88,8 @@ fn text(publication: &Publication) -> &str {
     std::str::from_utf8(publication.data()).expect("neither text nor JSON is anything else")
 }
 
+/// Checks the JSON envelope of a publication.
+///
 /// Source: docs/protocol.md, "How one publication looks".
 fn envelope(json: &[u8], position: Position, publication: &Publication) {
     #[derive(serde::Deserialize)]
@@ -137,7 +139,7 @@ fn xml_answer(answer: &str, publication: &Publication) {
     match publication.kind() {
         Kind::Json => match serde_json::from_slice(publication.data()) {
             Ok(value) => xml_value(data, "data", &value),
-            // A number is too large for a number.
+            // A number exceeds the range of `Value`.
             Err(_) => assert_eq!(data.text().unwrap_or_default(), in_xml(text(publication))),
         },
         Kind::Text | Kind::Utf8 => assert_eq!(data.text().unwrap_or_default(), in_xml(text(publication))),
@@ -145,7 +147,8 @@ fn xml_answer(answer: &str, publication: &Publication) {
     }
 }
 
-/// One element per field; what is no name of XML is `entry` with the name as its key.
+/// Checks the XML of a JSON value: one element per field. A field name that is no XML name becomes `entry` with the
+/// name as its `key`.
 fn xml_value(element: Node<'_, '_>, name: &str, value: &Value) {
     match element.attribute("key") {
         Some(key) => assert_eq!((element.tag_name().name(), key), ("entry", &*in_xml(name))),
@@ -167,7 +170,9 @@ fn xml_value(element: Node<'_, '_>, name: &str, value: &Value) {
     }
 }
 
-/// Source: XML 1.0, section 2.2: what no document can hold is replaced.
+/// Replaces the characters that XML cannot contain.
+///
+/// Source: XML 1.0, section 2.2.
 fn in_xml(text: &str) -> String {
     let is_char =
         |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);

@@ -1,5 +1,6 @@
-//! Requests, through a real connection of a real shard: whatever the bytes are, the answer is HTTP with a status that the protocol knows,
-//! errors are problem details, and the server lives on. Input: what a client sends, of any version of HTTP, upgraded or not.
+//! Fuzzes requests through a real connection of a real shard. Whatever the bytes, the response must be HTTP with a
+//! status of the protocol, errors must be problem details, and the server must survive. Input: data of a client, in
+//! any version of HTTP, upgraded or not.
 
 #![no_main]
 
@@ -9,9 +10,9 @@ use millrace_protocol::CODES;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-/// Beside those of [`CODES`]; of these, 414 and 431 are hyper's.
+/// Valid statuses in addition to those of [`CODES`]. hyper generates 414 and 431.
 const STATUSES: &[u16] = &[101, 200, 204, 304, 414, 431];
-/// What only our own fault, a slow engine or a drain leads to.
+/// Statuses that only a defect of the server, a slow engine or a drain causes.
 const NEVER: &[u16] = &[500, 503];
 
 fuzz_target!(|said: &[u8]| {
@@ -34,7 +35,7 @@ fn check(said: &[u8], mut heard: &[u8]) {
         let httparse::Status::Complete(head) = parsed else { panic!("half a head: {}", shown(heard)) };
         let status = response.code.expect("a status");
         let body = &heard[head..];
-        // Go on with what comes after `100 Continue`.
+        // Continues with the response after `100 Continue`.
         if status == 100 {
             heard = body;
             if heard.is_empty() {
@@ -56,7 +57,7 @@ fn check(said: &[u8], mut heard: &[u8]) {
         } else {
             assert!(status < 400 || length == Some(0), "unexplained: {}", shown(heard));
         }
-        // Whether an answer is to `HEAD` is not known where there are several requests.
+        // With several requests, it is unknown whether a response is for `HEAD`.
         let Some(length) = length.filter(|_| !has_no_body && !is_head) else {
             if matches!(status, 204 | 304) && !body.is_empty() {
                 heard = body;
@@ -67,11 +68,11 @@ fn check(said: &[u8], mut heard: &[u8]) {
         let Some((body, after)) = body.split_at_checked(length) else { panic!("half a body: {}", shown(heard)) };
         match header("content-type") {
             Some("application/problem+json") => problem(status, body),
-            // As it is: a payload may have numbers that no `Value` can hold.
+            // Not parsed into a `Value`: a payload may contain numbers that `Value` cannot hold.
             Some("application/json") => drop(serde_json::from_slice::<IgnoredAny>(body).expect("JSON")),
             _ => {}
         }
-        // The answer to the next request.
+        // The rest is the response to the next request.
         heard = after;
         if heard.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! What a client reads from a server it may not trust: bytes into lines, lines into events, whatever they are and however they are cut.
-//! Input: a stream.
+//! Fuzzes the client's reading of an untrusted server's stream: bytes into lines and lines into events, however the
+//! bytes are split. Input: a stream.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(read(data, step), whole, "cut every {step} bytes");
     }
     let (lines, events) = whole;
-    // A naive reader that has all of it at once. One byte after another may be two in Latin-1, but ends of lines stay what they are.
+    // Reference: a naive reader of the whole stream. It decodes bytes as Latin-1, which preserves line ends.
     let text: String = data.iter().copied().map(char::from).collect();
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let whole_lines = text.rsplit_once('\n').map(|(whole, _)| whole.split('\n').map(str::chars));
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(lines, expected);
     let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let given = |event: &Event| event.kind.len() + length(&event.data) + length(&event.id);
-    // A byte that is no UTF-8 becomes three.
+    // A byte that is invalid in UTF-8 becomes three bytes.
     assert!(events.iter().map(given).sum::<usize>() <= 3 * data.len());
     for data in events.into_iter().filter_map(|event| event.data) {
         if let Ok(message) = serde_json::from_str::<Message>(&data) {

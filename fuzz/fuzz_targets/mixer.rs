@@ -1,4 +1,4 @@
-//! What members of a mixed room send: packets of sound, good or not, in any order and at any time.
+//! Fuzzes the mixer with audio packets of a room's members: valid or not, in any order and at any time.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ use millrace_rtc::{
 const STEPS_MAX: usize = 200;
 const PACKET_BYTES_MAX: usize = 1200;
 
-/// Only a switch names members.
+/// Member ids, which only a switch can create.
 static MEMBERS: LazyLock<[MemberId; 3]> = LazyLock::new(|| {
     let (address, now) = (SocketAddr::from(([127, 0, 0, 1], 9)), Instant::now());
     let mut switch = Switch::new(address.into(), 3, 3);

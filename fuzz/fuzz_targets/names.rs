@@ -1,5 +1,7 @@
-//! Positions, places in history, names, patterns, and what a grant covers; offers of compression. Input: text, of which each line is read
-//! as each of these, and each two lines that follow one another as a pattern and what it may match.
+//! Fuzzes positions, places in history, names, patterns, the coverage of grants, and compression offers.
+//!
+//! Input: text. Each line is parsed as each of these. Each two consecutive lines are used as a pattern and a name
+//! that the pattern may match.
 
 #![no_main]
 
@@ -10,7 +12,7 @@ use millrace_protocol::{
     ChannelName, Code, Grant, NAME_BYTES_MAX, Pattern, Position, Right, Since, session::Target, websocket::Deflate,
 };
 
-/// Most names that a pattern is tried on.
+/// Maximum number of names that a pattern is tested with.
 const NAMES_MAX: usize = 3000;
 
 fuzz_target!(|text: &str| {
@@ -41,15 +43,15 @@ fn since(text: &str) {
     match text.parse::<Since>() {
         Err(error) => assert_eq!(error.code, Code::BadPosition),
         Ok(since) => {
-            // A range that begins and ends at the same place is empty, unless it cannot end there.
+            // A range with equal ends is empty; it is an error if the place cannot be an end.
             let is_fine = matches!(since, Since::Position(_) | Since::Time(_));
             assert_eq!(since.check_until(since).is_ok(), is_fine, "{text:?}");
         }
     }
-    // Every time has a spelling in RFC 3339, of which an offset is a part.
+    // Every time has a form in RFC 3339, which may include an offset.
     let Ok(Since::Time(ms)) = text.parse::<Since>() else { return };
     assert!(ms.to_string().parse::<Since>().is_ok_and(|same| same == Since::Time(ms)), "{text:?}");
-    // The year 10000 has none.
+    // RFC 3339 cannot represent the year 10000.
     if ms < 253_402_300_800_000 {
         let shown = format_time(ms);
         assert_eq!(shown.parse::<Since>().expect(&shown), Since::Time(ms));
@@ -89,7 +91,7 @@ fn name(text: &str) -> Option<Target> {
     Some(target)
 }
 
-/// What a pattern covers, against all names of a small world.
+/// Checks the coverage of a pattern against all names of a small set of words.
 fn covers(held: &Pattern, asked: &Target) {
     let (held_levels, asked_levels) = (levels(held.as_str()), levels(asked.as_str()));
     let mut grant = Grant::nothing();
@@ -100,7 +102,8 @@ fn covers(held: &Pattern, asked: &Target) {
     if let Target::Channel(name) = asked {
         assert_eq!(held.matches(name.as_str()), is_covered, "a name is covered if it matches");
     }
-    // One word that neither names, and one level more than either has: with more of them nothing would be different.
+    // One word that occurs in neither, and one more level than either has. More words or levels would change no
+    // result.
     let mut words = vec!["~"];
     words.extend(held_levels.iter().chain(&asked_levels).filter(|word| !["+", "#"].contains(word)));
     words.sort_unstable();
@@ -128,6 +131,8 @@ fn levels(text: &str) -> Vec<&str> {
     text.split('/').collect()
 }
 
+/// Reference implementation of pattern matching.
+///
 /// Source: docs/protocol.md, "Words".
 fn matches(pattern: &[&str], name: &[&str]) -> bool {
     match (pattern, name) {

@@ -1,6 +1,7 @@
-//! WebRTC from strangers. Input: a browser's offer whose lines are changed, and a wire between a client and the server that spoils datagrams.
+//! Fuzzes WebRTC with untrusted peers. Input: a browser's offer with changed lines, or a path between client and
+//! server that corrupts datagrams.
 //!
-//! The library under it panics where its own rules are broken; what has to hold is that this ends one peer and nothing else.
+//! The underlying library panics when its invariants are violated. Such a panic must end one peer only.
 
 #![no_main]
 
@@ -22,7 +23,7 @@ const ROLES: [Role; 3] = [Role::Member, Role::Publisher, Role::Viewer];
 const CHANGES_MAX: usize = 16;
 const SPOILED_MAX: usize = 24;
 const MEMBERS_MAX: usize = 3;
-/// Of the client and the server, ten to a second.
+/// Rounds of the client and the server, ten per second.
 const ROUNDS: u32 = 40;
 const STEP: Duration = Duration::from_millis(100);
 
@@ -33,7 +34,7 @@ enum Input<'a> {
     Wire { spoiled: Vec<Spoiled<'a>>, strange: Vec<&'a [u8]> },
 }
 
-/// Of the line that its number names.
+/// Change of the line with this number.
 #[derive(Arbitrary, Debug)]
 enum Change<'a> {
     Cut {
@@ -50,7 +51,7 @@ enum Change<'a> {
         line: u8,
         text: &'a str,
     },
-    /// From a word on.
+    /// Replaces the line from a word on.
     Words {
         line: u8,
         word: u8,
@@ -58,7 +59,7 @@ enum Change<'a> {
     },
 }
 
-/// The datagram with this number, by whoever sent it.
+/// Fault of the datagram with this number, counted over both directions.
 #[derive(Arbitrary, Debug)]
 enum Spoiled<'a> {
     Lost { nth: u8 },
@@ -69,7 +70,7 @@ enum Spoiled<'a> {
 }
 
 fuzz_target!(|input: Input<'_>| {
-    // What the library panics about is caught, and may be; what gets past that still ends the fuzzer.
+    // Panics of the library are caught and are allowed. Any other panic still ends the fuzzer.
     static QUIET: Once = Once::new();
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
     match input {
@@ -108,7 +109,7 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// As an offer of data channels, and as those of a member of a room, who goes on with another one.
+/// Uses the text as an offer of data channels and as the offer of a room's member, which then sends a second offer.
 fn describe(offer: &str, again: &str, (ufrag, password): (&str, &str), role: Role) {
     let now = Instant::now();
     if let Ok((peer, answer)) = Peer::answer(offer, &address(1).into(), now) {
@@ -132,7 +133,7 @@ fn describe(offer: &str, again: &str, (ufrag, password): (&str, &str), role: Rol
     assert!(switch.is_empty() && switch.timeout().is_none_or(|at| at <= now + Duration::from_secs(61)));
 }
 
-/// A client opens its channels over a wire that spoils some datagrams, and brings strange ones besides.
+/// Lets a client open its channels over a path that corrupts some datagrams, and sends unrelated datagrams as well.
 fn wire(spoiled: &[Spoiled<'_>], strange: &[&[u8]]) {
     let begin = Instant::now();
     let addresses = [address(1), address(2)];
@@ -154,7 +155,7 @@ fn wire(spoiled: &[Spoiled<'_>], strange: &[&[u8]]) {
             let _ = ends[1].handle_datagram(now, address(3), addresses[1], datagram, &mut nobody);
             assert!(nobody.datagrams.is_empty(), "a stranger is told nothing");
         }
-        // Whatever answers what is at once; what is left then comes with the next round.
+        // Replies are delivered immediately, up to eight times; the rest follows in the next round.
         for _ in 0..8 {
             for from in [0, 1] {
                 let to = 1 - from;

@@ -1,4 +1,5 @@
-//! What a receiver of media reports, sealed with its own keys: it may say anything. Input: packets that leave, time that goes by, reports.
+//! Fuzzes reports of a media receiver, encrypted with its own keys; they may contain anything. Input: outgoing
+//! packets, elapsed time, and reports.
 
 #![no_main]
 
@@ -11,7 +12,7 @@ use std::{
 
 use dimpl::SrtpProfile;
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
-use millrace_rtc::egress::{Egress, Exported, ReportOutcome, Line, Packet, ReportIndex};
+use millrace_rtc::egress::{Egress, Exported, Line, Packet, ReportIndex, ReportOutcome};
 use str0m::rtp::{Extension, ExtensionMap};
 
 const PROFILES: [(SrtpProfile, usize); 3] = [
@@ -23,7 +24,7 @@ const SSRC: u32 = 1;
 const RESENDS: u32 = 2;
 const STEPS_MAX: usize = 200;
 const PAYLOAD_MAX: usize = 1200;
-/// What leaves without having been written: of half a way of 1 Gbit/s no more than was kept for a burst, and what tries take.
+/// Maximum bytes sent without a write: the burst allowance of half of a 1 Gbit/s path, plus probes.
 const UNASKED_MAX: usize = 1 << 20;
 
 #[derive(Arbitrary, Debug)]
@@ -43,7 +44,7 @@ enum Step<'a> {
     Report {
         bytes: &'a [u8],
     },
-    /// Not sealed, or by somebody else.
+    /// Not encrypted, or encrypted with other keys.
     Forged {
         bytes: &'a [u8],
     },

@@ -1,5 +1,5 @@
-//! A whole session: commands as text, one a line, through a real connection of a real shard. Each that has an id gets one reply with it,
-//! all that is heard is JSON in good frames, and nothing is left behind.
+//! Fuzzes a whole session: commands as text, one per line, through a real connection of a real shard. Each command
+//! with an id gets one reply with that id, all received data is JSON in valid frames, and no state is left behind.
 
 #![no_main]
 
@@ -13,7 +13,8 @@ use serde::{Deserialize, de::IgnoredAny};
 
 const HELLO: &str = "GET /v1/connect HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
     sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: millrace.v1+json\r\n\r\n";
-/// What a server says, as far as it is looked at: a payload may have numbers that no `Value` can hold.
+/// The checked fields of a server message. Other fields are ignored: a payload may contain numbers that `Value`
+/// cannot hold.
 #[derive(Debug, Deserialize)]
 struct Said {
     push: Option<String>,
@@ -22,7 +23,7 @@ struct Said {
     error: Option<IgnoredAny>,
 }
 
-/// The last command, whose reply comes after all others.
+/// Id of the last command. Its reply arrives after all others.
 const LAST: u64 = u64::MAX;
 
 fuzz_target!(|text: &str| {
@@ -46,14 +47,14 @@ fuzz_target!(|text: &str| {
     });
 });
 
-/// Has the whole reply arrived that begins so?
+/// Returns true if the whole reply with this beginning has arrived.
 fn has_reply(heard: &[u8], beginning: &[u8]) -> bool {
     let tail = &heard[heard.len().saturating_sub(4096)..];
     let place = tail.windows(beginning.len()).position(|window| window == beginning);
     place.is_some_and(|place| tail[place..].windows(2).any(|end| end == b"}}"))
 }
 
-/// As a client sends it, masked with zeros.
+/// Appends a client's text frame, masked with zeros.
 fn say(out: &mut Vec<u8>, text: &str) {
     let mut frame = Vec::new();
     encode(&mut frame, websocket::TEXT, text.as_bytes());
@@ -63,12 +64,13 @@ fn say(out: &mut Vec<u8>, text: &str) {
     out.extend(frame);
 }
 
-/// The texts of a server's frames, after its `101`; `None` if it has closed, because the client's token has ended.
+/// Returns the texts of a server's frames after its `101`, or `None` if the server has closed because the token
+/// expired.
 fn frames(heard: &[u8]) -> Option<Vec<Said>> {
     let head = heard.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
     assert!(heard.starts_with(b"HTTP/1.1 101 "));
     let (mut rest, mut texts) = (&heard[head + 4..], Vec::new());
-    // What came last may have come in part.
+    // The last frame may be incomplete.
     while let Some((first, payload, after)) = frame(rest) {
         match first {
             0x81 => texts.push(serde_json::from_slice(payload).expect("JSON")),
@@ -84,7 +86,7 @@ fn frames(heard: &[u8]) -> Option<Vec<Said>> {
     Some(texts)
 }
 
-/// The first byte of a frame and its payload, and what follows; `None` until it is whole.
+/// Returns the first byte of a frame, its payload and the bytes after it, or `None` if the frame is incomplete.
 fn frame(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[first, second], after) = bytes.split_first_chunk()?;
     let (length, after) = match second {
@@ -95,7 +97,7 @@ fn frame(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     after.split_at_checked(length).map(|(payload, after)| (first, payload, after))
 }
 
-/// The id of a reply; pushes have none.
+/// Returns the id of a reply, or `None` for a push.
 fn reply(said: &Said) -> Option<u64> {
     if let Some(push) = &said.push {
         assert!(["connected", "message", "gap", "error", "drain"].contains(&&**push), "{said:?}");

@@ -1,4 +1,4 @@
-//! Resume tickets: what was signed is read until its time is over; what was not signed, or bent afterwards, is no ticket.
+//! Fuzzes resume tickets: a signed ticket is valid until it expires; an unsigned or modified ticket is refused.
 
 #![no_main]
 
@@ -53,7 +53,7 @@ fuzz_target!(|input: Input<'_>| {
     match key.verify(&ticket, input.subject, input.now_ms) {
         Ok(kept) => {
             assert!(input.now_ms <= input.until_ms);
-            // What did not fit is left out; the order stays.
+            // Subscriptions that did not fit are left out; the order is kept.
             let mut all = read.iter();
             assert!(kept.iter().all(|one| all.any(|other| other == one)), "{kept:?} {read:?}");
             assert!(kept.len() == read.len() || ticket.len() > 300, "left out though it would have fitted");
@@ -71,14 +71,14 @@ fuzz_target!(|input: Input<'_>| {
     for another in [None, Some(""), Some("ann"), Some(input.forged)].into_iter().filter(|one| *one != input.subject) {
         assert_eq!(key.verify(&ticket, another, 0).expect_err("somebody else's ticket").code, Code::BadTicket);
     }
-    // To HMAC a key that ends with zeros is the same as without them.
+    // HMAC treats a key with trailing zeros like the key without them.
     if !input.secret.starts_with(b"another") {
         let another = TicketKey::new(b"another").verify(&ticket, input.subject, 0);
         assert_eq!(another.expect_err("another's ticket").code, Code::BadTicket);
     }
 });
 
-/// None for what no session can have asked for.
+/// Returns `None` for a subscription that no session can request.
 fn subscription(read: Read<'_>) -> Option<Subscription> {
     let target = Target::parse(read.target).ok()?;
     let is_pattern = matches!(target, Target::Pattern(_));

@@ -1,7 +1,7 @@
-//! Tokens, API keys and key sets: nothing is granted that nobody signed, and of what was signed nothing but what the claims say.
+//! Fuzzes tokens, API keys and key sets: an unsigned token grants nothing, and a signed token grants only its claims.
 //!
-//! Input: a line with a header and one with claims, which are signed here as they are; then a key set or a key in PEM. All of it is a token
-//! or an API key, too, which nobody signed.
+//! Input: a line with a header and a line with claims, which the target signs unchanged; then a key set or a key in
+//! PEM. The whole input is also used as an unsigned token and as an API key.
 
 #![no_main]
 
@@ -27,7 +27,7 @@ use serde_json::Value;
 const SECRET: &str = "a secret of thirty-two bytes and more";
 const API_KEY: &str = "mrk_back-end";
 const NOW_S: u64 = 1_800_000_000;
-/// As in docs/tokens.md.
+/// Maximum number of rules in a token. Source: docs/tokens.md.
 const RULES_MAX: usize = 100;
 const SUBJECT: &str = "{sub}";
 
@@ -54,7 +54,7 @@ fn config() -> Config {
     }
 }
 
-/// Nobody waits: no key set is fetched.
+/// Polls a future once. Verification never waits here, because no key set is fetched.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -62,7 +62,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// What the server says, of which it must not matter whether it was asked before.
+/// Returns the server's verdict. The verdict must not depend on earlier checks of the token.
 fn verify(auth: &Auth, token: &str) -> Result<Arc<Grant>, Error> {
     let verdict = now(auth.explain(token)).map(|verified| verified.grant);
     assert_eq!(now(auth.verify(token)), verdict);
@@ -75,7 +75,7 @@ fn verify(auth: &Auth, token: &str) -> Result<Arc<Grant>, Error> {
     verdict
 }
 
-/// Not a sentence that an error may have, too.
+/// Returns true for a long word without spaces, which no error text contains by chance.
 fn is_secret(word: &str, bytes_min: usize) -> bool {
     word.len() >= bytes_min && !word.contains(' ')
 }
@@ -91,7 +91,7 @@ fn unsigned(auth: &Auth, text: &str) {
     }
 }
 
-/// By another implementation than the server's.
+/// Signs with another implementation than the server's.
 fn sign(message: &str) -> Vec<u8> {
     let mut hmac = Hmac::<sha2::Sha256>::new_from_slice(SECRET.as_bytes()).expect("any length");
     hmac.update(message.as_bytes());
@@ -117,7 +117,7 @@ fn signed(auth: &Auth, header: &str, claims: &str) {
     assert!(audience == "millrace" || audience.as_array().is_some_and(is_named), "{claims}");
     assert_eq!(grant.rules(), rules(&claims), "{claims}");
 
-    // One bit of the signature, of what was signed, and another algorithm.
+    // Changes one bit of the signature or of the signed text, or the algorithm.
     let bent = |mut signed: Vec<u8>| {
         let place = message.len() % signed.len();
         signed[place] ^= 1;
@@ -140,6 +140,8 @@ fn message(header: &str, claims: &str) -> String {
     format!("{}.{}", BASE64_URL_SAFE_NO_PAD.encode(header), BASE64_URL_SAFE_NO_PAD.encode(claims))
 }
 
+/// Returns the rules that the claims grant.
+///
 /// Source: docs/tokens.md, "What a token says".
 fn rules(claims: &Value) -> Vec<(Right, Pattern)> {
     let said = |right: Right| match &claims["millrace"] {
@@ -166,7 +168,8 @@ fn rules(claims: &Value) -> Vec<(Right, Pattern)> {
     rules
 }
 
-/// Keys of somebody else: what is signed with none of them is refused, and an error shows nothing of a file's text.
+/// Loads unrelated keys. Tokens signed by other keys must be refused, and an error must not contain text of the key
+/// file.
 fn keys(text: &str, header: &str, claims: &str) {
     if text.is_empty() {
         return;

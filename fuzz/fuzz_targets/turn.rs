@@ -1,4 +1,5 @@
-//! A TURN server and a few clients and peers of it, with good signatures, bad ones and none. Input: what they send, in which order, and the time between.
+//! Fuzzes a TURN server with a few clients and peers, with valid, invalid and missing signatures. Input: the
+//! messages, their order, and the time between them.
 
 #![no_main]
 
@@ -20,7 +21,7 @@ const REALM: &str = "millrace";
 const ALLOCATIONS_MAX: usize = 4;
 const HEAD_BYTES: usize = 20;
 const BINDING: u16 = 1;
-/// Kinds that mean something, some that need not be understood, and some that have to.
+/// Attribute types: known ones, unknown optional ones, and unknown mandatory ones.
 const KINDS: [u16; 16] =
     [0x06, 0x0c, 0x0d, 0x12, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x19, 0x22, 0x7777, 0x8022];
 
@@ -107,7 +108,7 @@ fuzz_target!(|sent: Vec<Sent<'_>>| {
                     kind & 0x100 != 0 && out.len() == HEAD_BYTES + usize::from(length) && out[4..20] == request[4..20]
                 );
                 let is_binding = kind & !0x110 == BINDING;
-                // Nobody else has the secret, and what was changed is signed no more.
+                // Without a valid signature, the only allowed responses are errors and Binding responses.
                 assert!(is_good || is_binding || kind & 0x10 != 0, "{kind:x} without a signature");
                 assert!(is_good || out.len() + 28 < (request.len() + 28) * 2, "{} for {}", out.len(), request.len());
                 if let Some(nonce) = attribute(&out, 0x15) {
@@ -138,7 +139,7 @@ fn who(client: u8) -> Client {
     if client.is_multiple_of(2) { Client::Datagram(address) } else { Client::Stream(u64::from(client % 4), address) }
 }
 
-/// By another HMAC than the server's.
+/// Signs with another HMAC implementation than the server's.
 fn signed(
     client: u8,
     method: u16,

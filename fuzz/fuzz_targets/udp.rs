@@ -1,5 +1,5 @@
-//! Datagrams of devices, through a real socket of a real shard: one that is taken is a record or a publication, any other is counted and
-//! does no harm. Input: a datagram.
+//! Fuzzes device datagrams through a real socket of a real shard. An accepted datagram is a record or a publication;
+//! any other is counted and does no harm. Input: a datagram.
 
 #![no_main]
 
@@ -11,6 +11,8 @@ use millrace_protocol::{
 };
 use serde_json::Value;
 
+/// Maximum size of a datagram.
+///
 /// Source: docs/protocol.md, "CarCare aliases".
 const DATAGRAM_BYTES_MAX: usize = 1472;
 
@@ -20,7 +22,7 @@ fuzz_target!(|datagram: &[u8]| {
         if world.send(datagram) {
             assert!(is_good(datagram, &grant), "taken: {}", String::from_utf8_lossy(datagram));
         } else {
-            // Or there are too many channels already.
+            // A valid datagram may also be dropped because the number of channels is at its limit.
             let is_full = world.context.shard.engine.size().0 + 2 > CHANNELS_MAX;
             assert!(is_full || !is_good(datagram, &grant), "dropped: {}", String::from_utf8_lossy(datagram));
         }

@@ -1,4 +1,5 @@
-//! Where an engine is: whatever follows the credentials, no error and nothing that is shown holds them. Input: text.
+//! Fuzzes engine URLs: whatever follows the credentials, neither errors nor the displayed URL may contain them.
+//! Input: text.
 
 #![no_main]
 

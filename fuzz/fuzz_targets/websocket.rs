@@ -1,7 +1,8 @@
-//! Frames of a client: the same messages however the bytes are cut, no more buffered than allowed, and what another implementation makes
-//! of them. Then what the server compresses, read by its own decoder.
+//! Fuzzes frames of a client. The messages must not depend on how the bytes are split, the buffer must stay within
+//! its limit, and another implementation must agree. Then the server's own decoder reads the frames that the server
+//! compresses.
 //!
-//! Input: a byte of choices, a byte that says how to cut, then what the client sends.
+//! Input: a byte of choices, a byte that determines the split, then the data of the client.
 
 #![no_main]
 
@@ -12,9 +13,9 @@ use millrace_protocol::websocket::{Accept, BINARY, Broken, Decoder, Deflate, Mes
 use tungstenite::protocol::{Role, WebSocket, WebSocketConfig};
 
 const LIMITS: [usize; 4] = [10, 200, 4096, 1 << 18];
-/// The longest head of a frame, and a whole control frame between the fragments of a message.
+/// Longest frame header, plus a whole control frame between the fragments of a message.
 const HEADS_BYTES: usize = 14 + 125 + 6;
-/// What a compressed message may always become. Source: docs/limits.md, "Messages of a WebSocket".
+/// Size that a compressed message may always inflate to. Source: docs/limits.md, "Messages of a WebSocket".
 const INFLATED_BYTES_FREE: usize = 4096;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -30,7 +31,8 @@ fuzz_target!(|data: &[u8]| {
     let [choices, cut, bytes @ ..] = data else { return };
     let message_bytes_max = LIMITS[usize::from(choices >> 1) % LIMITS.len()];
     let mut accept = Accept::new(message_bytes_max, choices & 1 == 1);
-    // What has more fragments, or blows up more, is refused; the judge of frames has no such bounds.
+    // Messages with more fragments or a higher inflate ratio are refused. The reference implementation has no such
+    // limits.
     if accept.deflate && choices & 8 == 8 {
         (accept.fragments_max, accept.inflate_ratio_max) = (3, 10);
     }
@@ -48,7 +50,7 @@ fuzz_target!(|data: &[u8]| {
     round_trip(bytes, 8 + cut % 8);
 });
 
-/// What the decoder makes of the bytes, fed in steps of which each is given what is left.
+/// Decodes the bytes in pieces. `step` receives the number of remaining bytes and returns the size of the next piece.
 fn hear(bytes: &[u8], accept: Accept, mut step: impl FnMut(usize) -> usize) -> (Vec<Heard>, Option<Broken>) {
     let (mut decoder, mut heard) = (Decoder::default(), Vec::new());
     let sent_bytes = bytes.len();
@@ -78,7 +80,7 @@ fn hear(bytes: &[u8], accept: Accept, mut step: impl FnMut(usize) -> usize) -> (
             assert!(matches!(broken.code, 1002 | 1007 | 1009), "{broken:?}");
             return (heard, Some(broken));
         }
-        // Twice: buffers grow by doubling.
+        // Twice the limit, because buffers grow by doubling.
         let bound = 2 * (accept.message_bytes_max + HEADS_BYTES);
         assert!(decoder.buffered_bytes() <= bound, "{} bytes are buffered", decoder.buffered_bytes());
         rest = later;
@@ -86,7 +88,7 @@ fn hear(bytes: &[u8], accept: Accept, mut step: impl FnMut(usize) -> usize) -> (
     (heard, None)
 }
 
-/// What is sent to it is forgotten.
+/// A stream over the input that discards all writes.
 struct Sent<'a>(&'a [u8]);
 
 impl Read for Sent<'_> {
@@ -105,7 +107,7 @@ impl Write for Sent<'_> {
     }
 }
 
-/// True: it found a fault.
+/// Decodes with tungstenite. The flag is true if tungstenite found an error.
 fn tungstenite(bytes: &[u8], max: usize) -> (Vec<Heard>, bool) {
     use tungstenite::{Error, Message, error::ProtocolError};
     let config =
@@ -129,21 +131,22 @@ fn tungstenite(bytes: &[u8], max: usize) -> (Vec<Heard>, bool) {
     }
 }
 
-/// They need not find a fault at the same byte, but what one takes as a message the other must not take as another, or as none.
+/// Compares both results. The decoders may find an error at different bytes, but must not disagree about a data
+/// message.
 fn compare((ours, broken): &(Vec<Heard>, Option<Broken>), (theirs, faulty): &(Vec<Heard>, bool)) {
     let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
     let (ours_more, theirs_more) = (&ours[same..], &theirs[same..]);
     let is_data = |heard: &Heard| matches!(heard, Heard::Text(_) | Heard::Binary(_));
     match (broken, faulty) {
         (None, false) => assert!(ours_more.is_empty() && theirs_more.is_empty(), "{ours:?} {theirs:?}"),
-        // It judges text fragment by fragment, ours as a whole: control frames may come between.
+        // tungstenite validates text by fragment, ours by message: control frames may come in between.
         (_, true) => assert!(!ours_more.iter().any(is_data), "{ours:?} {theirs:?}"),
-        // It answers a close frame with a bad code or a bad reason, ours does not take it for one.
+        // tungstenite replies to a close frame with an invalid code or reason; our decoder treats it as an error.
         (Some(_), false) => assert!(ours_more.is_empty() && !theirs_more.iter().any(is_data), "{ours:?} {theirs:?}"),
     }
 }
 
-/// What the server compresses for a window of so many bits is what a decoder reads.
+/// Checks that the server's decoder can read frames that the server compresses with a window of `bits` bits.
 fn round_trip(payload: &[u8], bits: u8) {
     let offer = format!("permessage-deflate; server_max_window_bits={bits}");
     let (deflate, _) = Deflate::negotiate(&offer).expect("a good offer");
@@ -151,7 +154,7 @@ fn round_trip(payload: &[u8], bits: u8) {
     encode(&mut plain, BINARY, payload);
     deflate.encode(&mut frame, BINARY, payload);
     assert!(frame.len() <= plain.len(), "compressing has made it larger");
-    // Masked with zeros, as if a client had sent it.
+    // Masks the frame with zeros, like a client's frame.
     let head = match frame[1] {
         126 => 4,
         127 => 10,

@@ -1,4 +1,5 @@
-//! A file with the text of an input, for what reads files. It has no name, so nothing is left behind however a run ends.
+//! A file with the text of an input, for code that reads files. The file is unlinked after its creation, so no file
+//! is left behind however a run ends.
 
 use std::{
     env,
@@ -9,7 +10,7 @@ use std::{
     process,
 };
 
-/// Gives a path that holds until the next call.
+/// Writes `text` to the file and returns its path. The text stays valid until the next call.
 pub fn with(text: &str) -> PathBuf {
     thread_local!(static FILE: File = open());
     FILE.with(|mut file| {

@@ -1,5 +1,5 @@
-//! A shard that serves on loopback, in the fuzzer's own thread. Its clock jumps to the next timer whenever nothing else is to be done: what
-//! waits for a minute takes no time, and no connection can hold up the next input.
+//! A shard that serves on loopback, in the fuzzer's own thread. Its clock jumps to the next timer whenever all tasks
+//! are idle. A timeout of a minute therefore takes no time, and no connection can delay the next input.
 
 use std::{
     cell::RefCell,
@@ -34,13 +34,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Inputs that one shard serves before the next begins with empty histories; and between two looks at its health.
+/// Number of inputs that one shard serves; the next shard starts with empty histories. The shard's health is checked
+/// every `INPUTS_PER_LOOK` inputs.
 const INPUTS: u32 = 500;
 const INPUTS_PER_LOOK: u32 = 50;
-/// Nothing is heard for so long: nothing will be, but heartbeats. Longer than a long poll is held. (That of CarCare is held for 30 s: there
-/// the client goes before.)
+/// After this silence only heartbeats can arrive. It is longer than the hold time of a long poll. CarCare holds a
+/// long poll for 30 s; there the client disconnects first.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Longer than a WebSocket may stay silent.
+/// Maximum time of a conversation, longer than a WebSocket may stay silent.
 const LONGEST: Duration = Duration::from_secs(8);
 const HEARD_BYTES_MAX: usize = 4 << 20;
 const START_MS: u64 = 1_795_000_000_000;
@@ -57,11 +58,12 @@ pub struct World {
 }
 
 thread_local! {
-    // Not dropped with the thread: it needs other thread-locals for that, which may be gone.
+    // Not dropped with the thread: the drop needs other thread-locals, which may already be destroyed.
     static WORLD: ManuallyDrop<RefCell<Option<World>>> = const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
-/// Runs `on` with the world as it is after the inputs before, and sees that it is well afterwards.
+/// Runs `on` with the world in its current state, and checks afterwards that no client state is left and that the
+/// server is healthy.
 pub fn with(on: &mut dyn FnMut(&World)) {
     WORLD.with(|slot| {
         let mut slot = slot.borrow_mut();
@@ -78,10 +80,10 @@ pub fn with(on: &mut dyn FnMut(&World)) {
     });
 }
 
-/// Everybody may do everything on these; Ann, whose token is her name, on those that begin with `ann/`, too. The token `soon` is hers, but
-/// ends at once.
+/// Patterns on which every client has all permissions. Ann, whose token is her name, also has them on `ann/#`. The
+/// token `soon` has Ann's grant but expires at once.
 const GRANTED: [&str; 4] = ["+", "a/#", "cars/#", "chat/+"];
-/// Nobody may hear what is published there.
+/// Channel that no client may read.
 const SECRET_CHANNEL: &str = "secret/a";
 const SECRET: &str = "nobody hears this";
 
@@ -143,7 +145,7 @@ fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Small bounds, so that an input can reach them, and short times, of which each second is a turn of the shard.
+/// Returns small limits, so that an input can reach them, and short timeouts: each second takes a turn of the shard.
 fn limits() -> Config {
     let seconds = Duration::from_secs;
     Config {
@@ -169,7 +171,8 @@ fn limits() -> Config {
     }
 }
 
-/// Does it hold what nobody hears? Fuzzers learn it from being compared with: who publishes it where it may be read is no leak.
+/// Returns true if `bytes` contain the secret. Fuzzers learn the secret from comparisons; an input that publishes it
+/// to a readable channel is no leak.
 pub fn knows(bytes: &[u8]) -> bool {
     bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
 }
@@ -189,7 +192,7 @@ impl World {
             let shard = Shard::new(0, router, engine, hub, sockets, metrics);
             let (drain, draining) = watch::channel(None);
             let tickets = Arc::new(TicketKey::new(b"secret"));
-            // Whoever asks is believed about where requests come from.
+            // The proxy header of every client is trusted.
             let proxies = Proxies { trusted: Config::default().exempt, header: ForwardedHeader::XForwardedFor };
             let (authority, cookie) = (Arc::new(Guard::new()), "token".into());
             let access = Access { authority, cookie, query: true, hosts: None, is_https: false, behind_proxy: false };
@@ -221,7 +224,8 @@ impl World {
         World { runtime, local, context, address, udp, inputs: 0 }
     }
 
-    /// Says it all on a connection of its own, and hears what is said back: until the server closes, nothing more will come, or `enough`.
+    /// Sends `said` on a new connection and returns the received bytes. Reads until the server closes, a limit or
+    /// silence is reached, or `enough` returns true.
     pub fn talk(&self, said: &[u8], enough: &dyn Fn(&[u8]) -> bool) -> Vec<u8> {
         self.local.block_on(&self.runtime, async {
             let stream = TcpStream::connect(self.address).await.expect("a connection");
@@ -229,7 +233,7 @@ impl World {
             let writing = spawn_local({
                 let said = said.to_vec();
                 async move {
-                    // The server may have heard enough before.
+                    // The server may close the connection before it has read all bytes.
                     let _ = to.write_all(&said).await;
                     to
                 }
@@ -247,7 +251,7 @@ impl World {
         })
     }
 
-    /// Sends a datagram, and waits until it was received. True: it was taken.
+    /// Sends a datagram and waits until the server has received it. Returns true if the server accepted the datagram.
     pub fn send(&self, datagram: &[u8]) -> bool {
         use std::sync::atomic::Ordering::Relaxed;
         let metrics = &self.context.shard.metrics;
@@ -255,19 +259,19 @@ impl World {
         let (received, dropped) = counts();
         self.udp.send(datagram).expect("loopback");
         self.until("the datagram is received", || counts().0 > received);
-        // What it leads to is done in the same turn of its task, unless the engine waits, and this one never does.
+        // The server processes a datagram in one turn of its task, because this engine never waits.
         assert_eq!(counts().0, received + 1);
         counts().1 == dropped
     }
 
-    /// Nothing stays of a client that has gone.
+    /// Checks that no state of a disconnected client is left.
     fn assert_left(&self) {
         let (metrics, limits) = (&self.context.shard.metrics, &self.context.limits);
         let left = || (metrics.open_readers(), limits.connections(), limits.pending_bytes());
         self.until("nobody is left", || left() == (0, 0, 0));
     }
 
-    /// It answers; and what nobody may write, nobody has written.
+    /// Checks that the server responds and that no client has written to the secret channel.
     fn assert_well(&self) {
         let channel = ChannelName::parse(SECRET_CHANNEL).expect("a good name");
         let engine = &self.context.shard.engine;

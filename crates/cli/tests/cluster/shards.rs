@@ -18,7 +18,7 @@ use crate::{
 const CHANNELS: usize = 20;
 const PER_S: f64 = 200.0;
 /// Minimum share of each shard in the total CPU time. Chance decides which shard accepts a connection. With 240
-/// connections, a share of one third is several standard deviations below one half.
+/// connections, a share of one third is about five standard deviations below one half.
 const SHARE_MIN: f64 = 0.33;
 /// CPU time of both shards together. It is long enough for meaningful kernel figures.
 const WORK: Duration = Duration::from_millis(500);
