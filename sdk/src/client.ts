@@ -1,4 +1,5 @@
-// The client: gives the machine time and network, the links a hub to report to, and the application its promises.
+// The client. It supplies the state machine with time and network, supplies the links with a hub, and settles the
+// promises of the application.
 import { pauseOf } from './backoff.js';
 import { MillraceError, toError } from './errors.js';
 import { hub, type Hub } from './hub.js';
@@ -9,12 +10,15 @@ import { checkChannel, offsetOf } from './position.js';
 import { baseOf } from './request.js';
 import type { Channels, Client, ConnectOptions, State, Stats, TransportName } from './types.js';
 
-/** What is left of a client without the functions of extras.ts; `ask` is for them. */
+/** A client without the functions of extras.ts, which use `ask`. */
 export interface Core<M = Channels> extends Omit<Client<M>, 'history' | 'pages' | 'presence'> {
   readonly ask: Ask;
 }
 
-/** A client of the given transports, best first; `widen` is `wildcards`, or nothing. See index.ts for one with everything. */
+/**
+ * Creates a client with the given transports, best first. `widen` is `wildcards`, or absent. index.ts exports a client
+ * with all features.
+ */
 export function client<M = Channels>(
   url: string | URL,
   transports: readonly Transport[],
@@ -27,15 +31,15 @@ export function client<M = Channels>(
   const base = baseOf(url);
   const counts = { rtt: 0, bytesIn: 0, bytesOut: 0, messages: 0, reconnects: 0, gaps: 0, lost: 0 } as LinkHost['counts'];
   const listeners = new Set<(state: State) => void>();
-  /** Ends what listens to the page. */
+  /** Removes the listeners on the page when the client closes. */
   const over = new AbortController();
   let active: Attempt | undefined;
   let timer: ReturnType<typeof setTimeout> | undefined;
   let pumping = false;
-  /** The clock's last reading, and how far it was set back since the start, ms. */
+  /** Last reading of the clock, and total time by which the clock was set back since the start, ms. */
   let last = 0;
   let setBack = 0;
-  /** Rejects the `use` that waits. */
+  /** Rejects the pending call of `use`. */
   let stayed: (error: MillraceError) => void = () => {};
 
   const named = (name: TransportName): Transport => {
@@ -53,7 +57,7 @@ export function client<M = Channels>(
   };
   const channels = widen(hub(counts, changed, (channel, since, limit, signal) => ask('history', { channel, since, limit }, signal)), changed);
 
-  /** This machine's clock, but never backwards. */
+  /** Returns the time of this machine. The result never decreases. */
   function now(): number {
     const time = Date.now();
     if (time < last) setBack += last - time;
@@ -63,7 +67,8 @@ export function client<M = Channels>(
 
   function input(...what: Input): void {
     decide.handleInput(now(), ...what);
-    // Whoever is called from here may come back with an input: its outputs are done by the loop that runs already.
+    // A function called from here may call `input` again. The loop that is already running processes the outputs of
+    // that input.
     if (pumping) return;
     pumping = true;
     for (let output; (output = decide.pollOutput()); ) carryOut[output[0]](output[1] as never);
@@ -117,7 +122,7 @@ export function client<M = Channels>(
     return () => void listeners.delete(fn);
   }
 
-  /** Settles when open with `transport`, or with any. */
+  /** Settles when the client is open with `transport`, or with any transport if `transport` is undefined. */
   function until(transport?: TransportName, signal?: AbortSignal, timeout?: number): Promise<void> {
     let off!: () => void;
     let timer: ReturnType<typeof setTimeout> | undefined;
@@ -142,7 +147,7 @@ export function client<M = Channels>(
     return until(undefined, signal, timeout);
   }
 
-  /** Settles after `ms`, or with the next change of the state. */
+  /** Settles after `ms`, or when the state changes. */
   async function pause(ms: number): Promise<void> {
     let off: (() => void) | undefined;
     let timer: ReturnType<typeof setTimeout> | undefined;
@@ -155,8 +160,8 @@ export function client<M = Channels>(
   }
 
   /**
-   * Asks the open link. A next link is asked at once, because the machine has paused before it opened; the same link is
-   * asked again after a pause.
+   * Sends a command over the open link. After a retryable error the command is repeated: at once on a new link, because
+   * the machine has paused before it opened that link, and after a pause on the same link.
    */
   async function ask<C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal): Promise<Commands[C][1]> {
     checkChannel(body.channel);
@@ -180,7 +185,7 @@ export function client<M = Channels>(
 
   onAbort(over.signal, onAbort(signal, close));
   if (scope.addEventListener) {
-    // The signs that the network may have changed.
+    // Events after which the network may have changed.
     const seen = ({ type }: { type: string }): void => input(/line$/.test(type) ? (type as 'online' | 'offline') : scope.document?.hidden ? 'hidden' : 'visible');
     for (const type of ['online', 'offline', 'visibilitychange', 'resume', 'pageshow']) scope.addEventListener(type, seen, over);
     seen({ type: '' });
@@ -215,7 +220,10 @@ export function client<M = Channels>(
   };
 }
 
-/** Encodes a payload. Throws `invalid` for what JSON cannot express: `undefined`, functions, bigints, circles. */
+/**
+ * Encodes a payload. Throws `invalid` for a value that JSON cannot express: `undefined`, a function, a bigint, a
+ * circular object.
+ */
 export function payloadOf(data: unknown): Payload {
   if (data instanceof ArrayBuffer) data = new Uint8Array(data);
   if (data instanceof Uint8Array) return { type: 'application/octet-stream', data: data as Uint8Array<ArrayBuffer> };

@@ -1,11 +1,12 @@
-// The client without transports: pass those you need, so that only those are in your bundle.
+// The client without transports. The application passes the transports that it needs, so that its bundle contains only
+// these.
 //
 //   import { client } from '@millrace/client/core';
 //   import { websocket } from '@millrace/client/websocket';
 //   const mr = client('https://example.com', [websocket]);
 //
-// Wildcards are a fourth argument, `client(url, [websocket], {}, wildcards)`; `history(mr, channel)`, `pages(mr, channel)` and `presence(mr, channel)`
-// are functions: what is not used is not in the bundle either.
+// Wildcards are enabled by the fourth argument: `client(url, [websocket], {}, wildcards)`. `history(mr, channel)`,
+// `pages(mr, channel)` and `presence(mr, channel)` are functions, so that a bundle contains them only if they are used.
 export { client, type Core } from './client.js';
 export { MillraceError, type ErrorCode } from './errors.js';
 export { history, pages, presence } from './extras.js';

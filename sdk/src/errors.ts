@@ -1,15 +1,15 @@
-// MillraceError and every source of it: problem details, session errors, close codes, errors of `fetch`, unknown errors.
-// This file alone decides whether an error is retryable. Only errors that are known to be temporary are.
+// MillraceError and all its sources: problem details, session errors, close codes, errors of `fetch`, unknown errors.
+// Only this file decides whether an error is retryable. Only errors that are known to be temporary are retryable.
 import type { TransportName } from './types.js';
 
 export type ErrorCode = 'auth' | 'network' | 'timeout' | 'gap' | 'slow-consumer' | 'rejected' | 'aborted' | 'protocol' | 'invalid';
 
 export interface ErrorDetails {
   readonly retryable?: boolean | undefined;
-  /** Milliseconds. */
+  /** Time before the next attempt, ms. */
   readonly retryAfter?: number | undefined;
   readonly transport?: TransportName | undefined;
-  /** The server's own code (`bad_channel`, `too_many`), see docs/protocol.md, "Errors". */
+  /** The server's own error code, for example `bad_channel` or `too_many`. See docs/protocol.md, "Errors". */
   readonly reason?: string | undefined;
   readonly cause?: unknown;
 }
@@ -39,7 +39,7 @@ const CODES: Readonly<Record<string, ErrorCode>> = {
   timeout: 'timeout', unavailable: 'network', internal: 'network', bad_json: 'protocol', unauthorized: 'auth', forbidden: 'auth',
 };
 
-/** The error of a response whose status is no success. */
+/** Returns the error for a response with an error status. */
 export async function problem(response: Response): Promise<MillraceError> {
   const { status } = response;
   const retryAfter = Number(response.headers.get('Retry-After')) * 1000 || undefined;
@@ -47,7 +47,7 @@ export async function problem(response: Response): Promise<MillraceError> {
   try {
     refusal = (await response.json()) as Refusal;
   } catch {
-    // A proxy between here and the server answered.
+    // The body is not JSON: a proxy between this client and the server answered.
   }
   const { message, code, retryable, reason } = refused({ ...refusal, detail: refusal.detail ?? refusal.title ?? `HTTP ${status}` });
   if (status === 401 || status === 403) return new MillraceError('auth', message, { reason });
@@ -55,14 +55,15 @@ export async function problem(response: Response): Promise<MillraceError> {
   return new MillraceError(status > 499 || status === 408 || status === 429 ? 'network' : 'rejected', message, { retryAfter });
 }
 
-/** What the server refused, with its word on whether to try again. */
+/** Returns the error for a refusal by the server. The server decides whether the request may be retried. */
 export function refused({ code = '', detail = code, retry = false }: Refusal): MillraceError {
   return new MillraceError(CODES[code] ?? 'rejected', detail, { retryable: retry, reason: code });
 }
 
 /**
- * What a WebSocket close code means here (docs/protocol.md, "WebSocket"). 1005 and 1006 are what a browser reports when the
- * link just went away, or the handshake was refused: worth another try, as is 4001, the end of a token, with the next one.
+ * Returns the error for a WebSocket close code (docs/protocol.md, "WebSocket"). Browsers report 1005 and 1006 when the
+ * connection was lost or the handshake was refused. Both are retryable, and so is 4001 (token expired), because the
+ * next connection uses a new token.
  */
 export function closeError(code: number, reason: string | undefined, address: string): MillraceError {
   const kind: ErrorCode = /^10(0[2379]|10)$/.test(String(code))
@@ -76,8 +77,8 @@ export function closeError(code: number, reason: string | undefined, address: st
 }
 
 /**
- * The error of a `fetch`, or of reading its body, that failed. Network errors are TypeErrors, DOMExceptions, or errors of
- * the operating system, which Node puts into `cause`. Source: Fetch Standard, "fetch method".
+ * Returns the error for a failure of `fetch`, or of reading its body. Network errors are TypeErrors, DOMExceptions, or
+ * errors of the operating system, which Node puts into `cause`. Source: Fetch Standard, "fetch method".
  */
 export function unreachable(thrown: unknown, url: string | URL): MillraceError {
   const { name, message, code, cause } = Object(thrown);
@@ -86,7 +87,7 @@ export function unreachable(thrown: unknown, url: string | URL): MillraceError {
   return new MillraceError(name === 'TimeoutError' ? 'timeout' : 'network', `no connection to ${new URL(url).origin}: ${cause?.code ?? cause?.message ?? message}`, { cause: thrown });
 }
 
-/** Turns anything thrown into a MillraceError. An unknown error gets `code`; by default it is not retryable. */
+/** Converts any thrown value to a MillraceError. An unknown error gets `code` and is not retryable by default. */
 export function toError(thrown: unknown, code: ErrorCode = thrown instanceof SyntaxError ? 'protocol' : 'invalid'): MillraceError {
   return thrown instanceof MillraceError ? thrown : new MillraceError(code, String(thrown), { cause: thrown });
 }

@@ -1,4 +1,5 @@
-// What only some applications ask of a server, as functions of a client: those that use none of it need not load it.
+// Requests that only some applications need, as functions of a client. A bundle contains only the functions that it
+// uses.
 import { toError } from './errors.js';
 import type { Ask } from './link.js';
 import { orAborted, sleep } from './listen.js';
@@ -11,9 +12,9 @@ interface Asking {
 }
 type PresenceOptions = NonNullable<Parameters<Client['presence']>[1]>;
 
-/** See `Client.history`. */
+/** Implements `Client.history`. */
 export async function history<T = unknown>({ ask }: Asking, channel: string, { since = 'earliest', until, limit = 100, signal }: HistoryQuery = {}): Promise<History<T>> {
-  /** As the server takes it; an offset is one of the epoch there is now. */
+  /** Encodes a place as the server expects it. An offset belongs to the current epoch. */
   const place = async (at: Place): Promise<string> => {
     if (at instanceof Date) return at.toISOString();
     return typeof at === 'string' ? at : withOffset((await ask('history', { channel, since: 'now', limit: 1 }, signal)).position, at);
@@ -24,9 +25,9 @@ export async function history<T = unknown>({ ask }: Asking, channel: string, { s
   return Object.assign(events, { position, more, ...(gap && { gap }) }) as unknown as History<T>;
 }
 
-/** See `Client.pages`. */
+/** Implements `Client.pages`. */
 export async function* pages<T = unknown>(mr: Asking, channel: string, { until = 'now', limit = 1000, ...query }: HistoryQuery = {}): AsyncGenerator<History<T>> {
-  // One `now` for all pages: a range that grows while it is read might never end.
+  // All pages share one `now`. Otherwise a range that grows while it is read might never end.
   if (until === 'now') until = (await history(mr, channel, { ...query, since: 'now', limit: 1 })).position;
   for (let more = true; more; ) {
     const page = await history<T>(mr, channel, { ...query, until, limit });
@@ -36,7 +37,7 @@ export async function* pages<T = unknown>(mr: Asking, channel: string, { until =
   }
 }
 
-/** See `Client.presence`. */
+/** Implements `Client.presence`. */
 export async function* presence({ ask }: Asking, channel: string, { signal, everyMs = 5000 }: PresenceOptions = {}): AsyncGenerator<{ readonly count: number }> {
   try {
     for (let last; ; await orAborted(sleep(everyMs), signal)) {

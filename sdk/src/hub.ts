@@ -1,5 +1,5 @@
-// Which channels are read, from where, and who gets what. One wire subscription per channel, any number of consumers; links
-// come and go above it and always read on from the positions kept here.
+// Keeps the subscribed channels and their positions, and delivers messages to consumers. Each channel has one wire
+// subscription and any number of consumers. When a link is replaced, the new link resumes from the positions kept here.
 import { MillraceError, toError } from './errors.js';
 import type { Page, Wanted } from './link.js';
 import { sleep } from './listen.js';
@@ -10,36 +10,42 @@ import type { From, Gap, SubscribeOptions, Subscription } from './types.js';
 export interface Hub {
   subscribe<T>(channel: string, options: SubscribeOptions<T>): Subscription<T>;
   wanted(): Wanted[];
-  /** The wire subscription stands at `position`. `time`: the server's clock, ms. */
+  /** Reports that the wire subscription starts at `position`. `time` is the server's clock, ms. */
   started(channel: string, at: { position: string; recovered?: boolean; time: number }): void;
   hear(item: Item): void;
-  /** The channel cannot be read, and trying again would not change that. */
+  /**
+   * Ends the consumers of a channel that cannot be read, and for which a retry would not help. Returns false if the
+   * channel is not subscribed.
+   */
   refused(channel: string, cause?: MillraceError): boolean;
   end(cause?: MillraceError): void;
 }
 
 export interface Wire {
   readonly readers: Set<Consumer<any>>;
-  /** What is older came out of history; 0 until the wire has started. */
+  /** Server time at which the wire started, ms; 0 before that. An older message is a replay from history. */
   liveFrom: number;
 }
 
 interface ChannelWire extends Wire {
-  /** The last position heard; what comes next must be news to it. */
+  /** Position of the last message received. Only a newer message is accepted. */
   head?: string;
 }
 
-/** Publications in one page of history. */
+/** Maximum number of publications in one page of history. */
 const PAGE = 1000;
-/** History may lag behind the wire, across nodes: how often it is asked again before the wire is believed. */
+/**
+ * Across nodes, history may lag behind the wire. After this many pages without progress, the reader switches to the
+ * wire.
+ */
 const STALLS = 5;
 
 export const policyOf = ({ readers }: Wire): 'every' | 'latest' => ([...readers].every(({ options }) => options.policy === 'latest') ? 'latest' : 'every');
 
-/** A new reader of `name`, on the wire that is there or on `wire`. */
+/** Adds a reader to the existing wire of `name`, or to `wire`. */
 export function attach<T>(wires: Map<string, Wire>, name: string, wire: Wire, options: SubscribeOptions<T>, changed: () => void): Consumer<T> {
   const reader = consumer(name, options, () => {
-    // A reader that leaves and comes back at once (React's StrictMode does that) must not cost a new subscription.
+    // A reader that leaves and returns at once, as in React's StrictMode, must not cost a new subscription.
     setTimeout(() => {
       if (wire.readers.delete(reader) && !wire.readers.size && wires.get(name) === wire) {
         wires.delete(name);
@@ -56,18 +62,18 @@ export function attach<T>(wires: Map<string, Wire>, name: string, wire: Wire, op
   return reader;
 }
 
-/** Ends all readers of `name`; false if it has no wire. */
+/** Ends all readers of `name`. Returns false if no wire has this name. */
 export function detach(wires: Map<string, Wire>, name: string, cause?: MillraceError): boolean {
   wires.get(name)?.readers.forEach((reader) => reader.end(cause));
   return wires.delete(name);
 }
 
-/** `seconds` before now by the server's clock, which is ahead by `skewMs`. */
+/** Returns the server time `seconds` ago, in ms. The server's clock is ahead of this machine's by `skewMs`. */
 export const ago = (seconds: number, skewMs: number): string => String(Math.floor(Date.now() + skewMs - seconds * 1000));
 
 /**
- * `changed`: the set of channels has. `page`: publications after `since`; keeps trying while another try may help.
- * `counts` is kept up to date.
+ * Creates a hub. `changed` is called when the set of channels has changed. `page` returns publications after `since`
+ * and retries while a retry may help. The hub updates `counts`.
  */
 export function hub(
   counts: { messages: number; gaps: number },
@@ -78,7 +84,7 @@ export function hub(
   /** Server's clock minus this machine's, ms. */
   let skew = 0;
 
-  /** `from` as `since`, for a reader of a wire that stands at `head`. */
+  /** Converts `from` to `since`, for a reader of a wire that is at `head`. */
   function sinceOf(from: From, head: string): string {
     if (typeof from === 'string') return from === 'latest' ? before(head) : from;
     return 'seconds' in from ? ago(from.seconds, skew) : 'offset' in from ? withOffset(head, from.offset) : from.position;
@@ -90,8 +96,9 @@ export function hub(
   }
 
   /**
-   * Reads history for one reader, at its pace, until it stands where the wire stands; from there on it gets what the wire
-   * gets. The last check and the change-over are one step, so nothing falls between them.
+   * Reads history for one reader, at the reader's pace, until the reader reaches the position of the wire. From there
+   * on the reader receives from the wire. The last check and the switch happen in one synchronous step, so no message
+   * is lost between them.
    */
   async function catchUp(channel: string, wire: ChannelWire, reader: Consumer<any>): Promise<void> {
     const { from, buffer, signal } = reader.options;

@@ -1,4 +1,4 @@
-// The client with every transport; which one it uses is raced at connect time.
+// The client with all transports. At connect time the transports race, and the first to open is used.
 import { client } from './client.js';
 import { history, pages, presence } from './extras.js';
 import type { Channels, Client, ConnectOptions, TransportName } from './types.js';
@@ -12,10 +12,13 @@ import { wildcards } from './wildcards.js';
 
 export * from './core.js';
 
-/** How long the transport that won is tried first, ms. */
+/** Time during which the winning transport is tried first, ms. */
 const WINNER_FOR = 30 * 60_000;
 
-/** Connects on the first `subscribe`, `publish` or `ready`. `url` is the server's, with the path before `/v1` if there is one. */
+/**
+ * Creates a client that connects on the first `subscribe`, `publish` or `ready`. `url` is the server's URL, with the
+ * path before `/v1` if there is one.
+ */
 export function millrace<M = Channels>(url: string | URL, options: ConnectOptions = {}): Client<M> {
   const auto = !options.transports || options.transports === 'auto';
   const transports = [websocket, httpStream, sse, longPoll, poll, dataChannel];
@@ -39,7 +42,7 @@ export function millrace<M = Channels>(url: string | URL, options: ConnectOption
   });
 }
 
-/** Workers and Node have none; a page may be denied it. */
+/** Returns the session storage, or undefined. Workers and Node have none, and a page may be denied access. */
 function storage(): Storage | undefined {
   try {
     return globalThis.sessionStorage;

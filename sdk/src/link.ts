@@ -1,17 +1,17 @@
-// The one interface behind which the transports live: a transport opens links, a link reports to its host.
+// The interface between the client and its transports: a transport opens links, and a link reports to its host.
 import { toError } from './errors.js';
 import type { Hub } from './hub.js';
 import type { LinkInput } from './machine.js';
 import type { Message } from './subscription.js';
 import type { ConnectOptions, Gap, Stats, TokenReason, TransportName } from './types.js';
 
-/** A channel or pattern that should be read, from where: the body of a session's `subscribe`. */
+/** A channel or pattern to read, and the start position: the body of a session's `subscribe`. */
 export interface Wanted {
   readonly channel: string;
   readonly policy: 'every' | 'latest';
-  /** A position, or for a pattern a time; undefined means now. */
+  /** A position, or a time for a pattern. Undefined means now. */
   readonly since: string | undefined;
-  /** For a pattern: the last position of every channel heard. */
+  /** For a pattern: the last position received from each channel. */
   readonly positions?: Readonly<Record<string, string>>;
 }
 
@@ -28,16 +28,16 @@ export interface Payload {
   readonly data: string | Uint8Array<ArrayBuffer>;
 }
 
-/** A part of a channel's history: `gap`, if any, lies before `messages`. */
+/** A part of a channel's history. `gap`, if present, lies before `messages`. */
 export interface Page {
   readonly position: string;
   readonly messages: readonly Message[];
   readonly gap?: Gap;
-  /** More of the range follows. */
+  /** True if more of the range follows. */
   readonly more?: boolean;
 }
 
-/** What can be asked, and what is answered: the commands of a session (docs/protocol.md, "WebSocket"). */
+/** Requests and their responses: the commands of a session (docs/protocol.md, "WebSocket"). */
 export interface Commands {
   publish: [Draft, { readonly position: string }];
   history: [{ readonly channel: string; readonly since: string; readonly until?: string; readonly limit: number }, Page];
@@ -46,34 +46,40 @@ export interface Commands {
 
 export type Ask = <C extends keyof Commands>(command: C, body: Commands[C][0], signal?: AbortSignal) => Promise<Commands[C][1]>;
 
-/** The client as a link sees it; `WebSocket`, `fetch`, `retry` and the like are what the application gave. */
+/** The client as a link sees it. `WebSocket`, `fetch`, `retry` and similar options come from the application. */
 export interface LinkHost extends ConnectOptions {
-  /** The server's address, without a slash at the end. */
+  /** The server's URL, without a slash at the end. */
   readonly base: string;
-  /** What to read, and where it goes. */
+  /** Wanted channels, and receiver of messages. */
   readonly hub: Hub;
-  /** For the link to keep: `rtt`, `bytesIn`, `bytesOut`. */
+  /** Counters. The link updates `rtt`, `bytesIn` and `bytesOut`. */
   readonly counts: { -readonly [K in keyof Stats]: Stats[K] };
-  /** What happened to this link. `closed` is its last word. */
+  /** Reports an event of this link. Nothing may follow `closed`. */
   say<Type extends LinkInput[0]>(type: Type, value: Extract<LinkInput, readonly [Type, unknown]>[1]): void;
 }
 
-/** Requests fail with a retryable error without `reason` when the link went away before the answer: ask the next link. */
+/**
+ * A link to the server. If a link is lost before the response, its requests fail with a retryable error without
+ * `reason`. Such a request is repeated on the next link.
+ */
 export interface Link {
-  /** It is the one that carries the traffic, and `hub.wanted()` may differ from what it reads. */
+  /**
+   * Reports that this link is the active one, and that `hub.wanted()` may differ from the channels that this link
+   * reads.
+   */
   changed(): void;
-  /** Make the server say something. Only asked of the link that carries the traffic. */
+  /** Makes the server send a response. Called only on the active link. */
   ping(): void;
   readonly ask: Ask;
-  /** Ends it at once; it reports nothing after this. */
+  /** Closes the link at once. A closed link reports nothing. */
   close(): void;
 }
 
 export interface Transport {
   readonly name: TransportName;
-  /** Whether this runtime can do it; every one can if that is not said. */
+  /** Returns whether this runtime supports the transport. A transport without this function is always supported. */
   usable?(options: { readonly WebSocket?: unknown }): boolean;
-  /** Left out of `auto`. */
+  /** True if `auto` does not use the transport. */
   readonly byNameOnly?: true;
   open(host: LinkHost): Link;
 }
@@ -82,7 +88,7 @@ export async function tokenOf({ token }: ConnectOptions, reason: TokenReason, si
   try {
     return typeof token === 'function' ? await token({ reason, signal }) : token;
   } catch (thrown) {
-    // The token server may be unreachable for a while. To stop the retries, the application throws a MillraceError.
+    // The token server may be temporarily unreachable. To stop the retries, the application throws a MillraceError.
     throw toError(thrown, 'network');
   }
 }

@@ -1,17 +1,17 @@
-// Waiting and listening, with a way out.
+// Helpers for waiting and listening that can be canceled.
 import { toError } from './errors.js';
 
-/** Milliseconds. A timer cannot be longer than 24 days: it would fire at once. */
+/** Maximum duration of a timer, ms. A timer of more than 24 days would fire at once. */
 export const TIMER_MAX = 1e9;
 
-/** Calls `fn` when `signal` aborts, or now if it has; returns the way out. */
+/** Calls `fn` when `signal` aborts, or now if it has already aborted. Returns a function that removes the listener. */
 export function onAbort(signal: AbortSignal | undefined, fn: () => void): () => void {
   if (signal?.aborted) fn();
   signal?.addEventListener('abort', fn);
   return () => signal?.removeEventListener('abort', fn);
 }
 
-/** `promise`, unless `signal` aborts first. */
+/** Settles as `promise` does, or rejects if `signal` aborts first. */
 export function orAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   return new Promise((resolve, reject) => {
     const off = onAbort(signal, () => reject(toError(signal!.reason, 'aborted')));
@@ -21,7 +21,10 @@ export function orAborted<T>(promise: Promise<T>, signal: AbortSignal | undefine
 
 export const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** A caller's defect is its own: what `fn` throws surfaces as uncaught and stops nobody else. */
+/**
+ * Calls a callback of the application. An error thrown by `fn` is reported as uncaught and does not affect other
+ * callbacks.
+ */
 export function call<T>(fn: (value: T) => void, value: T): void {
   try {
     fn(value);

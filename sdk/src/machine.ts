@@ -1,43 +1,44 @@
-// When to connect, with which transport, when to doubt a connection, when to move and when to stop. It decides only: time,
-// randomness and the network are inputs, so every behaviour replays on virtual time (tests/machine.test.ts).
+// Decides when to connect, with which transport, when to test a connection, when to replace it and when to stop. The
+// machine only decides: time, randomness and the network are inputs, so every behavior can be replayed with virtual
+// time (tests/machine.test.ts).
 //
 //            start                opened
-//   idle ───────────► connecting ─────────► open ──┐ drain, use: a candidate opens beside it, then takes over
+//   idle ───────────► connecting ─────────► open ──┐ drain, use: a candidate opens beside it, then replaces it
 //                      ▲  │  ▲                │ ◄──┘
 //        wake, visible,│  │  └────────────────┤ closed, or silent after a ping
 //        online, timer │  ▼ failed            │
 //                      └ waiting ◄────────────┘
-//                          │ offline, hidden            close, giveUpAfter, a refusal that another try cannot change
-//                          └─► paused                   ─► closed (from anywhere, for good)
+//                          │ offline, hidden            close, giveUpAfter, an error that is not retryable
+//                          └─► paused                   ─► closed (from any state, final)
 import { pauseOf } from './backoff.js';
 import { MillraceError } from './errors.js';
 import type { Link } from './link.js';
 import type { ConnectOptions, State, TransportName } from './types.js';
 
 export interface MachineOptions {
-  /** Best first; never empty. */
+  /** Transports, best first. Never empty. */
   readonly order: readonly TransportName[];
-  /** Uniform in [0, 1). */
+  /** Returns a random number, uniform in [0, 1). */
   readonly random: () => number;
   readonly retry?: ConnectOptions['retry'] | undefined;
   readonly pauseHidden?: boolean;
 }
 
-/** One link, from the attempt to open it to its end. */
+/** One link, from the attempt to open it until its end. */
 export interface Attempt {
   readonly transport: TransportName;
-  /** When it was begun; once it is open, since when it is. */
+  /** Time at which the attempt started; after `opened`, the time at which the link opened. */
   since: number;
-  /** The time by which it must have said something is over by `late` ms. */
+  /** Called `late` ms after the deadline for the next sign of life. */
   readonly overdue: (late: number) => void;
-  /** Of no concern here: what the host keeps with it. */
+  /** The host's link. The machine does not use it. */
   io?: Link;
 }
 
-/** What a link says of itself. */
+/** An event reported by a link. */
 export type LinkInput =
   | readonly ['opened', rtt: number]
-  /** Something came in; the next sign of life is due within so many ms. */
+  /** Data arrived. The next sign of life is due within `withinMs`. */
   | readonly ['alive', withinMs: number]
   | readonly ['closed', error: MillraceError]
   | readonly ['drain', afterMs: number];
@@ -47,7 +48,7 @@ type Said<I> = I extends readonly [infer Type, infer Value] ? readonly [type: Ty
 export type Input =
   | Said<LinkInput>
   | readonly ['timeout' | 'start' | 'online' | 'offline' | 'visible' | 'hidden' | 'wake']
-  /** Keep to these transports from now on. */
+  /** Uses only these transports from now on. */
   | readonly ['use', order: readonly TransportName[]]
   | readonly ['close', cause?: MillraceError];
 
@@ -56,19 +57,19 @@ export type Output =
   | readonly ['abort', Attempt]
   /** This link carries the traffic from now on. */
   | readonly ['active', Attempt]
-  /** Make the server say something. */
+  /** Makes the server send a response. */
   | readonly ['ping', Attempt]
-  /** What `use` asked for did not open; the active link stays. */
+  /** The transport requested with `use` did not open. The active link stays. */
   | readonly ['stayed', MillraceError]
   | readonly ['state', State];
 
-/** All in ms. */
+/** Delay before the next transport joins the race, ms. All times in this file are in ms. */
 const RACE = 1_500;
-/** For a link to open, to answer a ping, and to count as stable; for a page to be out of sight. */
+/** Time limit to open or to answer a ping; minimum lifetime of a stable link; delay until a hidden page pauses. */
 const PATIENCE = 10_000;
 const FIRST_RETRY = 300;
 const WAKE_GRACE = 2_000;
-/** A timer that fires later than this tells of a sleep or a throttled page, not of a silent server. */
+/** A timer that is later than this indicates a suspended machine or a throttled page, not a silent server. */
 const LATE = 1_000;
 /** Minimum lifetime of a connection if the server asks to move. */
 const STAY = 500;
@@ -77,38 +78,38 @@ const HIDDEN_DRAIN_FACTOR = 5;
 export interface Machine {
   readonly state: State;
   handleInput(now: number, ...input: Input): void;
-  /** When the input `timeout` is due; Infinity if nothing waits for time. */
+  /** Returns when the input `timeout` is due, or Infinity if no deadline is set. */
   pollTimeout(): number;
-  /** To be carried out in this order, after every input, until there is none. */
+  /** Returns the next output. After every input, the host carries out all outputs in this order, until none is left. */
   pollOutput(): Output | undefined;
 }
 
-/** The machine at rest; the state diagram above is what it does. */
+/** Creates a machine in the state `idle`. The diagram above shows its transitions. */
 export function machine({ order, random, pauseHidden, retry }: MachineOptions): Machine {
   const { max = 20_000, giveUpAfter = Infinity } = retry ?? {};
-  /** Time of the input that is being handled, ms. */
+  /** Time of the current input, ms. */
   let now = 0;
   let state: State = { name: 'idle' };
   const outputs: Output[] = [];
-  /** What to do and when, ms. */
+  /** Actions and their deadlines, ms. */
   const deadlines = new Map<(late: number) => void, number>();
-  /** The order before `use`, until what it asked for is open. */
+  /** The order before `use`, kept until the requested transport is open. */
   let orderBefore: readonly TransportName[] | undefined;
   /** Links that are being opened. */
   const candidates = new Set<Attempt>();
   let active: Attempt | undefined;
-  /** Transports of `order` not tried in this attempt. */
+  /** Transports of `order` that were not tried yet in this attempt. */
   let untried: TransportName[] = [];
   let cause: MillraceError | undefined;
-  /** A candidate of this attempt failed in a way that another try may change. */
+  /** Whether a candidate of this attempt failed with a retryable error. */
   let hope = false;
   let attempt = 0;
   let wasOpen = false;
   let offline = false;
   let hidden = false;
-  /** The late-timer grace was given and nothing has come since. */
+  /** Whether a link was given extra time after a late timer, and has sent nothing since. */
   let spared = false;
-  /** Without a connection since. */
+  /** Time since which no connection is open. */
   let lostAt: number | undefined;
 
   const inputs: Record<Input[0], (value: any, link: Attempt) => void> = {
@@ -133,7 +134,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
       inputs.alive(PATIENCE, link);
       lostAt = cause = orderBefore = undefined;
       const { transport } = link;
-      // What has just worked is tried first next time; a chosen order of one stays as it is.
+      // The transport that has just opened is tried first next time. An order with one transport stays as it is.
       order = [transport, ...order.filter((name) => name !== transport)];
       emit('active', link);
       set({ name: 'open', transport, rtt, resumed: wasOpen });
@@ -160,7 +161,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
     },
     offline() {
       offline = true;
-      // The browser's word is not proof: what is open must fail the test before it is given up.
+      // Browsers may report offline wrongly, so an open link is closed only if it fails the test.
       if (active) ping(WAKE_GRACE);
       else if (deadlines.has(connect)) wait(now);
     },
@@ -190,7 +191,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
     emit('state', next);
   }
 
-  /** Starts an attempt: the first transport now, the others as it fails or takes too long. */
+  /** Starts an attempt: opens the first transport now, and the next ones when it fails or takes too long. */
   function connect(): void {
     deadlines.delete(connect);
     lostAt ??= now;
@@ -224,7 +225,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
       since: now,
       overdue(late) {
         if (late > LATE && !spared) {
-          // The timer was late: what has arrived meanwhile gets one turn to be read first.
+          // The timer was late. Data that arrived meanwhile is read before the link is closed.
           spared = true;
           deadlines.set(link.overdue, now + LATE);
         } else {
@@ -242,7 +243,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
     if (!candidates.size) open(active!.transport);
   }
 
-  /** No longer a candidate, nothing is due from it; false if it was none. */
+  /** Removes a link from the candidates and clears its deadline. Returns false if the link was not a candidate. */
   function settled(link: Attempt): boolean {
     deadlines.delete(link.overdue);
     return candidates.delete(link);
@@ -258,7 +259,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
     deadlines.delete(openNext);
   }
 
-  /** Lets go of every link and every deadline. */
+  /** Aborts every link and clears every deadline. */
   function drop(): void {
     abortCandidates();
     if (active) abort(active);
@@ -285,7 +286,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
     }
   }
 
-  /** The active link is gone. */
+  /** Handles the loss of the active link. */
   function lost(error: MillraceError): void {
     const stable = now - active!.since >= PATIENCE;
     const planned = deadlines.get(move);
@@ -297,7 +298,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
     if (stable) attempt = 0;
     if (!error.retryable) close(error);
     else if (candidates.size) {
-      // A replacement (drain, use) is on its way already.
+      // A replacement (after drain or use) is already being opened.
       untried = [];
       connecting();
     } else if (planned) wait(Math.max(now, planned));
@@ -314,7 +315,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
 
   function wait(until: number): void {
     abortCandidates();
-    // Browsers are wrong about being offline at times, so it is tried all the same, if rarely.
+    // Browsers may report offline wrongly, so the client retries even then, but rarely.
     const retryAt = offline ? until + max : until;
     deadlines.set(connect, retryAt);
     if (offline) set({ name: 'paused', reason: 'offline' });
@@ -326,12 +327,12 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
   }
 
   function wake(): void {
-    // An attempt that is older than a moment may hang on a network that is no more.
+    // An attempt that started some time ago may hang on a network that no longer exists.
     if (active) ping(WAKE_GRACE);
     else if (state.name !== 'idle' && (!candidates.size || [...candidates].some(({ since }) => now - since > WAKE_GRACE))) connect();
   }
 
-  /** Nothing has come for too long. */
+  /** Tests the active link after the maximum silence. */
   function quiet(late: number): void {
     ping(late > LATE ? WAKE_GRACE : PATIENCE);
   }

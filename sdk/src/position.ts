@@ -14,16 +14,19 @@ export function parsePosition(text: string): Position {
 
 export const offsetOf = (position: string): bigint => parsePosition(position).offset;
 
-/** `offset` in the epoch of `position`. */
+/** Returns the position with `offset` in the epoch of `position`. */
 export const withOffset = (position: string, offset: bigint): string => position.replace(/\d+$/, String(offset));
 
-/** The position before `position`; an epoch begins at 0. */
+/** Returns the position before `position`. An epoch begins at 0. */
 export function before(position: string): string {
   const offset = offsetOf(position);
   return withOffset(position, offset && offset - 1n);
 }
 
-/** Whether a reader that stands at `at` has not had `next` yet. Another epoch is always news: the log was lost. */
+/**
+ * Returns whether `next` is new to a reader at `at`. A position of another epoch is always new, because the old log was
+ * lost.
+ */
 export function isNews(next: string, at: string | undefined): boolean {
   if (!at) return true;
   const { epoch, offset } = parsePosition(next);
@@ -31,7 +34,10 @@ export function isNews(next: string, at: string | undefined): boolean {
   return epoch !== last.epoch || offset > last.offset;
 }
 
-/** Throws if `channel` is no channel name. No URL can name the levels `.` and `..`, so they are refused on every transport. */
+/**
+ * Throws if `channel` is not a channel name. A URL cannot contain the levels `.` and `..`, so every transport refuses
+ * them.
+ */
 export function checkChannel(channel: string): void {
   if (!/^((?!\.\.?(\/|$))[\w.:-]+(\/(?!$)|$))+$/.test(channel) || channel.length > 255) {
     throw new MillraceError('rejected', `not a channel name: ${channel}`, { reason: 'bad_channel' });

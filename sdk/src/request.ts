@@ -1,11 +1,14 @@
-// The server's URL, and one HTTP request to it.
+// The server's URL, and HTTP requests to the server.
 import { MillraceError, unreachable } from './errors.js';
 
-/** Returns the server's URL without a slash at the end. In a page it may be a path of the page's own origin. Throws `invalid`. */
+/**
+ * Returns the server's URL without a slash at the end. In a page, `url` may be a path on the page's own origin. Throws
+ * `invalid`.
+ */
 export function baseOf(url: string | URL): string {
   const text = String(url);
   try {
-    // `new URL` takes `localhost:8080` for a scheme, and `127.0.0.1:8080` for a file beside the page.
+    // `new URL` would parse `localhost:8080` as a scheme, and `127.0.0.1:8080` as a file relative to the page.
     if (!/^((http|ws)s?:\/\/|[./]|$)/i.test(text)) throw 0;
     const { href, username } = new URL(text.replace(/^ws/i, 'http'), globalThis.location?.href);
     if (username) throw 0;
@@ -15,7 +18,7 @@ export function baseOf(url: string | URL): string {
   }
 }
 
-/** Sends a request. Throws `invalid` for a header that HTTP cannot carry, and `network` if there is no answer. */
+/** Sends a request. Throws `invalid` for a header that HTTP cannot carry, and `network` if no response arrives. */
 export async function send(fetcher: typeof fetch | undefined, url: string | URL, init: RequestInit & { headers: Record<string, string> }): Promise<Response> {
   new Headers(init.headers);
   try {

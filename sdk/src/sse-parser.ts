@@ -1,6 +1,6 @@
-// Server-sent events out of text that arrives in pieces, decoded: a `TextDecoder` has taken the byte order mark away.
-// Source: HTML Living Standard, 9.2.6 "Interpreting an event stream"; beyond it, an `id:` without data is reported too, because streams
-// here begin with one.
+// Parses server-sent events from decoded text that arrives in pieces. A `TextDecoder` has already removed the byte
+// order mark. Source: HTML Living Standard, 9.2.6 "Interpreting an event stream". In addition, an `id:` without data is
+// reported, because streams of this server begin with one.
 
 export interface SseEvent {
   readonly event: string;
@@ -14,10 +14,12 @@ export class SseParser {
   #event = '';
   #data: string[] = [];
   #id: string | undefined;
-  /** A carriage return ended the last piece: a line feed that begins the next one belongs to it. */
+  /**
+   * Whether the last piece ended with a carriage return. A line feed at the start of the next piece then belongs to it.
+   */
   #afterReturn = false;
 
-  /** The events that this piece completes. */
+  /** Returns the events that this piece completes. */
   push(piece: string): SseEvent[] {
     if (!piece) return [];
     if (this.#afterReturn && piece.startsWith('\n')) piece = piece.slice(1);
@@ -25,7 +27,7 @@ export class SseParser {
     const lines = piece.split(/\r\n|\r|\n/);
     const events: SseEvent[] = [];
     lines.forEach((line, i) => {
-      // Joined only once complete: a large line in many pieces costs no copying of what came before.
+      // Lines are joined only when they are complete, so that a large line in many pieces is not copied repeatedly.
       this.#rest += line;
       if (i === lines.length - 1) return;
       const whole = this.#rest;

@@ -1,4 +1,5 @@
-// One consumer of a channel or pattern: buffers events, hands them to an iterator or listeners, knows what it missed.
+// A consumer of a channel or pattern. It buffers events, delivers them to an iterator or to listeners, and records
+// gaps.
 import { MillraceError, toError } from './errors.js';
 import { call, onAbort } from './listen.js';
 import { offsetOf } from './position.js';
@@ -14,7 +15,7 @@ export interface Message {
   readonly encoding?: 'base64';
 }
 
-/** A publication, or what is missing instead. */
+/** A publication, or a gap in place of missing publications. */
 export type Item = Message | (Gap & { readonly channel: string });
 
 export function toEvent({ channel, time, key, data, encoding, position }: Message, replayed: boolean): Event {
@@ -32,18 +33,23 @@ export function toEvent({ channel, time, key, data, encoding, position }: Messag
 
 type Start = Awaited<Subscription['ready']>;
 
-/** What the hub sees of a subscription. */
+/** The subscription as the hub sees it. */
 export interface Consumer<T> {
   readonly subscription: Subscription<T>;
   readonly options: SubscribeOptions<T>;
-  /** Takes from the wire what comes after this ('': all). Until then it reads history, at its own pace, to where the wire is. */
+  /**
+   * Position after which the consumer receives from the wire; '' means everything. While undefined, the consumer reads
+   * history at its own pace.
+   */
   live?: string;
-  /** `position`: of a pattern, which has none, the server's time. Only the first call counts. */
+  /**
+   * Settles `ready`. Only the first call counts. A pattern has no position, so `position` is then the server's time.
+   */
   start(position: string, recovered?: boolean, offset?: bigint): void;
   take(item: Item, replayed: boolean): void;
-  /** Ends it. With a cause, what is buffered can still be read; then the iterator throws it. */
+  /** Ends the subscription. With a cause, the iterator first returns the buffered events and then throws the cause. */
   end(cause?: MillraceError): void;
-  /** Settles when half the buffer is free, with true, or when it is over. */
+  /** Settles with true when half the buffer is free, or with false when the subscription has ended. */
   room(): Promise<boolean>;
 }
 
@@ -56,7 +62,7 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
   let iterators = 0;
   let over = false;
   let cause: MillraceError | undefined;
-  /** Whoever waits for an event, for room, or for the end. */
+  /** Resolvers waiting for an event, for free buffer space, or for the end. */
   const waiting: (() => void)[] = [];
   let off: (() => void) | undefined;
   let started!: (start: Start) => void;
@@ -65,13 +71,13 @@ export function consumer<T>(channel: string, options: SubscribeOptions<T>, onEnd
     started = resolve;
     unstarted = reject;
   });
-  // Whoever does not look at `ready` hears of it from the iterator, `on` or the client's state.
+  // If the application ignores `ready`, the iterator, `on` and the client's state still report the error.
   ready.catch(() => {});
 
   const change = (): Promise<void> => new Promise((resolve) => waiting.push(resolve));
   const stir = (): void => waiting.splice(0).forEach((resolve) => resolve());
   const tell = (event: Event<T>): void => listeners.forEach(({ fn }) => call(fn, event));
-  /** The last listener or iterator gone closes it. */
+  /** Closes the subscription if no listener and no iterator is left. */
   const left = (): void => void (listeners.size || iterators || end());
 
   const close = async (): Promise<void> => end();

@@ -1,5 +1,6 @@
-// Patterns of channels (`cars/+/telemetry`, `cars/#`), laid over the hub that knows channels only. Source: docs/protocol.md,
-// "WebSocket": a pattern resumes from the last position of every channel heard, and from a time for those that were not.
+// Adds patterns of channels (`cars/+/telemetry`, `cars/#`) to a hub that supports only channels. Source:
+// docs/protocol.md, "WebSocket". A pattern resumes from the last position of every channel that was received, and from
+// a time for all other channels.
 import { MillraceError } from './errors.js';
 import { ago, attach, detach, policyOf, type Hub, type Wire } from './hub.js';
 import { checkChannel, isNews } from './position.js';
@@ -8,20 +9,23 @@ import type { Gap } from './types.js';
 
 interface PatternWire extends Wire {
   readonly matches: RegExp;
-  /** The last position of every channel heard. What comes next must be news to it. */
+  /** Last position received from each channel. Only a newer message is accepted. */
   readonly heard: Map<string, string>;
-  /** The server's clock at the first reply, or how far it was asked to look back. */
+  /** The server's clock at the first reply, or the earlier time that the application asked for. */
   since?: string | undefined;
 }
 
-/** What tests whether `pattern` covers a channel: `+` is one level, `#` the rest, the parent included. Throws if it is no pattern. */
+/**
+ * Returns an expression that tests whether `pattern` covers a channel. `+` matches one level; `#` matches the rest,
+ * including the parent. Throws if `pattern` is not valid.
+ */
 export function matcher(pattern: string): RegExp {
-  // A `#` only as the last level. What is left of a pattern without its wildcards is a name.
+  // `#` is allowed only as the last level. With each wildcard replaced, a pattern must be a channel name.
   checkChannel(pattern.replace(/(^|\/)#$/, '$1+').replace(/(?<=^|\/)\+(?=\/|$)/g, '_'));
   return RegExp(`^${pattern.replace(/\./g, '\\.').replace(/\+/g, '[^/]+').replace(/(^|\/)#/, '($1.+)?')}$`);
 }
 
-/** `hub`, with patterns too. `changed`: the set of patterns has. */
+/** Returns `hub` with support for patterns. `changed` is called when the set of patterns has changed. */
 export function wildcards(hub: Hub, changed: () => void): Hub {
   const wires = new Map<string, PatternWire>();
   /** Server's clock minus this machine's, ms. */
@@ -52,7 +56,7 @@ export function wildcards(hub: Hub, changed: () => void): Hub {
       skew = at.time - Date.now();
       wire.since ??= String(at.time);
       wire.liveFrom = at.time;
-      // Only the first counts.
+      // Only the first call of `start` counts.
       wire.readers.forEach((reader) => reader.start(wire.since!, at.recovered, 0n));
     },
     hear(item) {

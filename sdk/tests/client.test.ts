@@ -1,4 +1,4 @@
-// The client's own behaviour, on a server that does what the test tells it.
+// Tests the client's own behavior on a server that fails on command.
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { WebSocket } from 'ws';
 import { client, history, presence, wildcards } from '../src/core.js';

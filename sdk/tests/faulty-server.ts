@@ -1,5 +1,5 @@
-// A server that speaks docs/protocol.md and fails on command: cuts, silence, refusals. What a real server does by itself is
-// tested against the real one (server.test.ts).
+// A server that implements docs/protocol.md and fails on command: cuts, silence, refusals. server.test.ts tests the
+// behavior of the real server.
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { WebSocketServer, type WebSocket } from 'ws';
@@ -24,21 +24,21 @@ interface Answer {
   gap?: { from: string; to: string };
 }
 
-/** A position, `earliest`, `now` or ms. */
+/** A position, `earliest`, `now` or a time in ms. */
 type Since = string;
 
 export class FaultyServer {
   readonly url: string;
   readonly requests: IncomingMessage[] = [];
-  /** Session commands by name, oldest first. */
+  /** Session commands with their names, oldest first. */
   readonly commands: { name: string; body: any }[] = [];
-  /** Status to answer with, instead of what was asked for. */
+  /** Returns the error status for a request, or undefined to answer normally. */
   refuse: (request: IncomingMessage) => number | undefined = () => undefined;
   /** Extra headers of a refusal. */
   refusalHeaders: Record<string, string> = {};
-  /** Says nothing more on any connection, while they stay open. */
+  /** Sends nothing more on any connection. The connections stay open. */
   mute = false;
-  /** Swallows the replies to publications: they are in the log, and nobody learns of it. */
+  /** Drops the replies to publications. The publications are stored, but the publisher receives no reply. */
   muteAcks = false;
   pingMs = 25_000;
   readonly #logs = new Map<string, Log>();
@@ -77,7 +77,7 @@ export class FaultyServer {
     await new Promise((resolve) => this.#server.close(resolve));
   }
 
-  /** Breaks every connection, without a word. */
+  /** Breaks every connection without notice. */
   cut(): void {
     for (const socket of this.#sockets) socket.destroy();
   }
@@ -97,7 +97,7 @@ export class FaultyServer {
     return `${log.epoch}:${log.next - 1}`;
   }
 
-  /** Forgets all but the newest `keep` publications. */
+  /** Drops all but the newest `keep` publications. */
   trim(channel: string, keep: number): void {
     const log = this.#log(channel);
     log.items = keep ? log.items.slice(-keep) : [];
@@ -109,7 +109,7 @@ export class FaultyServer {
     return log;
   }
 
-  /** What a reader at `since` gets now, and where it stands then. */
+  /** Returns the publications after `since`, and the reader's new position. */
   #read(channel: string, since: Since, limit = 1000): Answer {
     const { epoch, items, next } = this.#log(channel);
     const first = items[0]?.offset ?? next;
@@ -200,7 +200,7 @@ export class FaultyServer {
     }
   }
 
-  /** Settles at the next publication, or when the time is over or the reader gone. */
+  /** Settles at the next publication, after `ms`, or when the reader disconnects. */
   #change(ms: number, response: ServerResponse): Promise<void> {
     return new Promise((resolve) => {
       const done = (): void => {
@@ -264,7 +264,7 @@ export class FaultyServer {
   }
 }
 
-/** Settles when `condition` holds; fails after `ms` with what was waited for. */
+/** Settles when `condition` holds. Fails after `ms` with an error that contains `what`. */
 export async function until(condition: () => unknown, what: string, ms = 8000): Promise<void> {
   const end = Date.now() + ms;
   while (!condition()) {

@@ -1,8 +1,8 @@
 import type { Reporter, TestCase } from 'vitest/node';
 
 /**
- * Prints "FLAKY: name" for each test that failed and then passed, below the error of its failure. scripts/test.sh repeats these lines
- * at its end.
+ * Prints "FLAKY: name" for each test that failed and then passed, after the errors of the failure. scripts/test.sh
+ * repeats these lines at its end.
  */
 export default class Flaky implements Reporter {
   private readonly flaky: { name: string; errors: string[] }[] = [];

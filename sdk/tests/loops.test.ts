@@ -1,4 +1,5 @@
-// No loop that tries again runs without a pause, whatever the other end says; and nothing is tried again that is not known to get better.
+// Every retry loop pauses between attempts, whatever the server sends. Only errors that are known to be temporary are
+// retried.
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { pauseOf } from '../src/backoff.js';
 import { client } from '../src/core.js';
@@ -12,13 +13,13 @@ import { openSession } from '../src/transports/session.js';
 
 const MINUTE = 60_000;
 const RETRY = { jitter: 'none' } as const;
-/** Pauses of 0.5, 1, 2, 4, 8, 16 and 20 s fit into a minute. */
+/** Number of attempts in a minute: pauses of 0.5, 1, 2, 4, 8, 16 and 20 s fit into it. */
 const TRIES = 8;
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
-/** A transport whose links open at once, and then fail whatever they are asked. */
+/** Returns a transport whose links open at once and then fail every request. */
 function failing(thrown: () => unknown): { transport: Transport; asked: () => number } {
   let asked = 0;
   const open = (host: LinkHost): Link => {
@@ -67,7 +68,7 @@ describe('the client', () => {
 });
 
 describe('links that come and go', () => {
-  /** How often a link is opened in a minute, where `after` happens to each as soon as it is open. */
+  /** Returns the number of links opened in a minute, if `after` is called with each link as soon as it is open. */
   function opens(after: (link: Attempt, now: number, say: (...input: any) => void) => void): number {
     const made = machine({ order: ['websocket'], random: () => 0.5 });
     let [now, count] = [0, 0];
@@ -105,7 +106,7 @@ test.each([undefined, 0, -5, NaN, 3e9, Infinity])('a pause is one, whatever Retr
 });
 
 describe('transports', () => {
-  /** Requests in a minute, by method. */
+  /** Returns the number of requests in a minute, by method. */
   async function requests(options: ConnectOptions, answer: (request: { url: string; method: string }) => Response, use: (mr: Client) => void): Promise<Record<string, number>> {
     const count: Record<string, number> = {};
     const fetch = async (url: unknown, { method = 'GET' }: RequestInit = {}): Promise<Response> => {
@@ -125,7 +126,7 @@ describe('transports', () => {
     for (const after of ['0', '-1', '3000000', 'soon']) {
       const { GET } = await requests({ transports: [transport] }, () => busy(after), (mr) => void mr.subscribe('a'));
       expect(GET, after).toBeLessThanOrEqual(TRIES);
-      // Publications have a loop of their own once the link is open.
+      // Publications have their own loop once the link is open.
       const answer = ({ method }: { method: string }): Response => (method === 'POST' ? busy(after) : new Response('{}'));
       const { POST } = await requests({ transports: [transport] }, answer, (mr) => void mr.publish('a', 1).catch(() => {}));
       expect(POST, after).toBeLessThanOrEqual(TRIES);

@@ -3,7 +3,7 @@ import { MillraceError } from '../src/errors.js';
 import { machine, type Attempt, type Input as MachineInput, type Machine, type MachineOptions } from '../src/machine.js';
 import type { State, TransportName } from '../src/types.js';
 
-/** Inputs and outputs as the tests name them: links by number, in the order in which they were opened. */
+/** Inputs and outputs as the tests write them: links are numbered in the order in which they were opened. */
 type Input =
   | { type: 'start' | 'online' | 'offline' | 'visible' | 'hidden' | 'wake' | 'close' }
   | { type: 'use'; order: TransportName[] }
@@ -17,7 +17,7 @@ type Output =
   | { type: 'stayed'; error: MillraceError }
   | { type: 'state'; state: State };
 
-/** A machine on virtual time: `at` is now, in ms. */
+/** A machine with virtual time. `at` is the current time, ms. */
 class Bench {
   at = 0;
   readonly outputs: Output[] = [];
@@ -34,7 +34,7 @@ class Bench {
     this.#take();
   }
 
-  /** Lets time pass, firing every deadline when it is due. */
+  /** Advances the time, and fires every deadline when it is due. */
   pass(ms: number): void {
     const end = this.at + ms;
     expect(end).toBeLessThan(Infinity);
@@ -46,7 +46,7 @@ class Bench {
     this.at = end;
   }
 
-  /** Time passes without a timer firing, as in a sleep; then one timer fires, late. */
+  /** Advances the time without timers, as during a suspend. Then one late timer fires. */
   sleep(ms: number): void {
     this.at += ms;
     this.machine.handleInput(this.at, 'timeout');
@@ -247,7 +247,7 @@ test('complaint 03: a healthy connection survives the overdue timer after sleep'
   bench.sleep(3_600_000);
   expect(bench.machine.state).toMatchObject({ name: 'open' });
   expect(bench.of('ping')).toHaveLength(1);
-  // The deadline of that ping is overdue too when the machine is suspended again: what came meanwhile is read first.
+  // After another suspend, the deadline of that ping is overdue too. Data that arrived meanwhile is read first.
   bench.sleep(600_000);
   expect(bench.machine.state).toMatchObject({ name: 'open' });
   bench.input({ type: 'alive', link: 1, withinMs: 25_000 });
@@ -429,7 +429,7 @@ test('any inputs in any order leave at most one active link, and time always mov
         { type: 'closed', link, error: lost }, { type: 'drain', link, afterMs: 3000 },
       ];
       const input = inputs[Math.floor(random() * inputs.length)]!;
-      // A link that was never opened or is gone has nothing to say.
+      // Only open links, and links that are being opened, report events.
       if (!('link' in input) || live.has(input.link)) {
         if (input.type === 'closed') live.delete(input.link);
         bench.input(input);

@@ -6,11 +6,13 @@ import { fileURLToPath } from 'node:url';
 export interface RunningServer {
   readonly url: string;
   stop(): Promise<void>;
-  /** It has no time to say good-bye. */
+  /** Kills the server, so that it cannot close its connections. */
   kill(): Promise<void>;
 }
 
-/** MILLRACE_BIN, or what `cargo build` made. Throws if there is none: these tests are worth nothing without it. */
+/**
+ * Returns MILLRACE_BIN, or the binary built by `cargo build`. Throws if it does not exist, because these tests need it.
+ */
 export function binary(): string {
   const target = process.env['CARGO_TARGET_DIR'] ?? fileURLToPath(new URL('../../target', import.meta.url));
   const path = process.env['MILLRACE_BIN'] ?? `${target}/debug/millrace`;
@@ -18,7 +20,7 @@ export function binary(): string {
   return path;
 }
 
-/** `settings`: as for `--set`. */
+/** Starts a server. `settings` are as for `--set`. */
 export async function startMillrace(settings: readonly string[] = [], listen = '127.0.0.1:0'): Promise<RunningServer> {
   const flags = settings.flatMap((setting) => ['--set', setting]);
   const child = spawn(binary(), ['serve', '--listen', listen, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });

@@ -6,7 +6,7 @@ import { matcher } from '../src/wildcards.js';
 import { SseParser, type SseEvent } from '../src/sse-parser.js';
 import { parsePositions } from '../src/transports/http.js';
 
-/** Event streams and what they mean: type, data, and the id that holds by then. */
+/** Event streams and their expected events: type, data, and the id at that time. */
 const vectors: { name: string; stream?: string; hex?: string; events: [string, string, string][] }[] =
   JSON.parse(readFileSync(new URL('../../conformance/eventstream/vectors.json', import.meta.url), 'utf8'));
 

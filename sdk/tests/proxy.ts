@@ -3,7 +3,7 @@ import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 
 export interface Proxy {
   readonly url: string;
-  /** Breaks every connection without a word. */
+  /** Breaks every connection without notice. */
   cut(): void;
   stop(): void;
 }

@@ -1,4 +1,4 @@
-// What needs no browser: who is linked with whom, who is muted, and data that comes once and in order whatever is lost on the way.
+// Tests of rooms without a browser: links, mutes, and data that arrives once and in order in spite of losses.
 import { createHmac } from 'node:crypto';
 import { expect, test, vi } from 'vitest';
 import { Floor } from '../src/room/floor.js';
@@ -29,7 +29,7 @@ test.each([
 test('the loudest speaks after a moment, and nobody after a while of silence', () => {
   const floor = new Floor();
   let now = 0;
-  /** Who has it after so long, and how often it has changed. */
+  /** Returns the active speaker after `ms`, and the number of changes. */
   const run = (ms: number, levels: Record<string, number>): [string | undefined, number] => {
     let changes = 0;
     for (const end = now + ms; now < end; ) changes += Number(floor.hear(new Map(Object.entries(levels)), (now += 100)));
@@ -63,7 +63,7 @@ test('what is held is off until it is let go, and then as it was wanted last', (
 
   held.hold([on, off, other]);
   held.want(on, false);
-  // A page that sets it itself.
+  // The page itself enables the track.
   off.enabled = true;
   held.hold([on, off]);
   expect(enabled()).toEqual([false, false, true]);
@@ -73,7 +73,7 @@ test('what is held is off until it is let go, and then as it was wanted last', (
   expect(on.enabled).toBe(true);
 });
 
-/** The data of one participant, with links that a test opens, breaks and reads. */
+/** Data of one participant, with links that a test opens, breaks and reads. */
 class Peer {
   readonly links = new Map<string, Link>();
   readonly heard: [string, unknown][] = [];
@@ -97,7 +97,7 @@ class Peer {
   }
 }
 
-/** What is on its way between two: it arrives when the test says so, or never. */
+/** Messages in flight between two peers. The test decides when they arrive, or that they are lost. */
 class Way {
   readonly #queue: (() => void)[] = [];
   readonly #ends: [Peer, Link][];
@@ -154,13 +154,13 @@ test('a hub passes on, and another hub repairs what the first took with it', () 
   const room = state('star', { hub: '1' });
   for (const peer of peers) peer.flow.follow(room);
   const ways = [two, three, four].map((peer) => new Way(one, peer));
-  // Who is new begins where everybody is, in whichever order they come.
+  // A new participant starts at the same number everywhere, whatever the order of the messages.
   for (const way of [...ways].reverse()) way.carry();
   for (const way of ways) way.carry();
   for (let i = 0; i < 20; i++) two.flow.send(i);
   ways[0]!.carry();
   ways[1]!.carry();
-  // To the fourth the first hub brings only a part.
+  // The first hub delivers only some messages to the fourth participant.
   ways[2]!.carry(7);
   for (const way of ways) way.cut();
   const next = state('star', { hub: '3', participants: people('2', '3', '4') });
@@ -261,7 +261,7 @@ test('Node joins again by itself after its server was killed, as the one it was'
     expect(one.id).not.toBe(id);
     const chat: string[] = [];
     one.on('chat', ({ text }) => chat.push(text));
-    // Whoever asks for something else hears what there is.
+    // A client that asks for another topology gets a conflict.
     await expect(joinRoom(first.url, 'kitchen', { topology: 'mesh' })).rejects.toMatchObject({ reason: 'conflict' });
     const two = await joinRoom(first.url, 'kitchen', { name: 'Bob', ...options });
     await two.say('still here');

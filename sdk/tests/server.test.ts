@@ -27,7 +27,7 @@ function connect(options: ConnectOptions = {}) {
   return made;
 }
 
-/** A channel nobody has used. */
+/** Returns a channel that no test has used. */
 const fresh = (namespace = 'sdk'): string => `${namespace}/${++channels}`;
 const upTo = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
 const data = (events: readonly Event[]): unknown[] => events.map((event) => event.data);
@@ -170,7 +170,7 @@ describe.each(ALL)('%s', (transport) => {
     for await (const page of mr.pages(channel, { since: published[1]!.position, limit: 3 })) {
       read.push(...data(page));
       sizes.push(page.length);
-      // Not in the range, which ends with what was there when it was asked for.
+      // Outside the range, which ends with the newest publication at the first request.
       await mr.publish(channel, 'later');
     }
     expect(read).toEqual([2, 3, 4, 5, 6, 7, 8]);
@@ -247,7 +247,8 @@ describe('through a relay that cuts', () => {
     const subscription = mr.subscribe(channel);
     const got = gather(subscription);
     await subscription.ready;
-    // Published over the connections that are cut: answers are lost too, and the keys keep every publication single.
+    // The publications use the connections that are cut. Responses are lost too, and the idempotency keys prevent
+    // duplicates.
     for (let round = 0; round < 8; round++) {
       const publishing = Promise.all(upTo(10).map((n) => mr.publish(channel, round * 10 + n)));
       await until(() => got.length > round * 10, 'the first of the round');
@@ -306,7 +307,7 @@ test('Node 20 without a WebSocket goes on over HTTP streaming', async () => {
 describe('a server that asks for tokens', () => {
   const secret = 'a secret of thirty-two bytes or more';
   const part = (value: object): string => Buffer.from(JSON.stringify(value)).toString('base64url');
-  /** Good for so many seconds. */
+  /** Returns a token that is valid for this many seconds. */
   const sign = (seconds: number): string => {
     const granted = { subscribe: ['#'], publish: ['#'], history: ['#'] };
     const message = `${part({ alg: 'HS256' })}.${part({ sub: 'ann', exp: Math.floor(Date.now() / 1000) + seconds, millrace: granted })}`;
@@ -333,11 +334,11 @@ describe('a server that asks for tokens', () => {
     await mr.publish(channel, 2);
     await until(() => got.length === 2, 'both');
     expect(data(got)).toEqual([1, 2]);
-    // A session lives on; a request is made anew.
+    // A session stays open. A request is repeated.
     if (transport === 'websocket') expect([reasons, mr.stats().reconnects]).toEqual([['connect', 'expired'], 0]);
   }, 30_000);
 
-  // A refused handshake tells a browser nothing: it may as well be the network.
+  // WebSocket is excluded: a browser cannot distinguish a refused handshake from a network error.
   test.each(ALL.slice(1))('%s without a token is refused', async (transport) => {
     const mr = millrace(asking.url, { WebSocket, pollMs: 20, transports: [transport] });
     clients.push(mr);

@@ -2,7 +2,10 @@ import { gzipSync } from 'node:zlib';
 import { build } from 'esbuild';
 import { expect, test } from 'vitest';
 
-/** Bytes of what a page loads: bundled, minified, gzip -9. Measured on the built package, so `npm run build` comes first. */
+/**
+ * Returns the bytes that a page loads: bundled, minified, gzip -9. Requires `npm run build`, because the built package
+ * is measured.
+ */
 async function size(source: string): Promise<number> {
   const { outputFiles } = await build({
     stdin: { contents: source, resolveDir: new URL('../dist', import.meta.url).pathname },

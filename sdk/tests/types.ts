@@ -1,4 +1,5 @@
-// Not run: `npm run check` fails if one of these lines compiles that must not, or the other way round.
+// Type tests, which are not run. `npm run check` fails if a line compiles that must not, or if a valid line does not
+// compile.
 import { millrace, type Subscription } from '../src/index.js';
 
 interface Telemetry {

@@ -1,4 +1,4 @@
-//! What the generator itself can do: load on a server that does nothing but pass on what it is sent, on a CPU of its own.
+//! Measures the maximum load of the generator, against a null server that only forwards messages, on a CPU of its own.
 //!
 //! ```sh
 //! cargo run --release -p millrace-lab --example calibrate

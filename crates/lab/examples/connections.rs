@@ -1,4 +1,4 @@
-//! Very many idle connections from one process: what the generator itself needs for each.
+//! Opens many idle connections from one process and measures the generator's own cost of each connection.
 //!
 //! ```sh
 //! cargo run --release -p millrace-lab --example connections -- 50000 null
@@ -33,7 +33,7 @@ fn main() -> anyhow::Result<()> {
         test: Duration::from_secs(5),
         ..Plan::default()
     };
-    // Both ends of each connection, if the null server has the other one.
+    // The null server runs in this process, so each connection needs two descriptors.
     if target == "null" {
         limits::raise_descriptors(2 * clients as u64 + 1024)?;
     }

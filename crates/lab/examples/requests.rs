@@ -1,10 +1,12 @@
-//! What the lab counts when each client asks one URL again as soon as it is answered; `scripts/lab-check-generator.sh` holds it against wrk.
+//! Measures with the lab's generator: each client requests one URL again as soon as the answer arrives.
+//! `scripts/lab-check-generator.sh` compares the results with wrk.
 //!
 //! ```sh
 //! cargo run --release -p millrace-lab --example requests -- 127.0.0.1:8080 '/v1/channels/a?since=earliest' PID 64 4
 //! ```
 //!
-//! Prints requests per second, CPU us of process PID per request, the median of their time in ms, and the share of a CPU that PID had.
+//! Prints requests per second, CPU time of process PID per request in us, the median request time in ms, and the CPU share
+//! of PID.
 
 use std::{env, net::SocketAddr, time::Duration};
 
@@ -40,10 +42,10 @@ impl Wire for Asking {
     }
 }
 
-/// To the books of the lab a request is a publication, which its answer delivers.
+/// Sends requests. The lab counts a request as a publication and its answer as the delivery.
 struct Asker {
     path: String,
-    /// What was to be published by the request that is under way.
+    /// Payload of the pending request.
     asked: Option<Vec<u8>>,
 }
 
@@ -95,7 +97,7 @@ fn main() -> anyhow::Result<()> {
     let wire = Asking { address: address.parse()?, path: path.clone() };
     let outcome = run(&plan, &wire, &mut || watch.look())?;
     let phase = outcome.phase(PhaseName::Test).context("no test")?;
-    // The machine had other things to do, or the generator stumbled.
+    // Findings show that the machine was busy or that the generator was the limit.
     outcome.validity.iter().for_each(|finding| eprintln!("lab: {}: {}", finding.code, finding.detail));
     let answered = phase.counts.delivered;
     ensure!(answered > 0 && phase.counts.lost == 0, "{} requests, {answered} answers", phase.counts.sent);

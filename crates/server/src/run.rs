@@ -290,12 +290,13 @@ impl Running {
     /// Applies the settings that take effect at runtime, and warns about all other changes.
     fn reload(&mut self, reload: &Reload) {
         let loaded = (reload.load)().and_then(|config| {
+            let auth = self.auth.prepare(&config.auth, &config.anonymous());
+            let auth = auth.map_err(anyhow::Error::msg).context("`[auth]`")?;
             (reload.set_log_level)(&config.log.level)?;
-            self.auth.reload(&config.auth, &config.anonymous()).map_err(anyhow::Error::msg).context("`[auth]`")?;
-            Ok(config)
+            Ok((config, auth))
         });
-        let config = match loaded {
-            Ok(config) => config,
+        let (config, auth) = match loaded {
+            Ok(loaded) => loaded,
             Err(error) => {
                 let error = format!("{error:#}");
                 return tracing::error!(error, "the new configuration is invalid; the old one stays in use");
@@ -307,9 +308,12 @@ impl Running {
             && is_same_source
             && let Err(error) = tls.reload(&config.tls)
         {
+            // Nothing else has been applied yet.
+            let _ = (reload.set_log_level)(&self.config.log.level);
             let error = format!("{error:#}");
-            return tracing::error!(error, "the new certificate is invalid; the old one stays in use");
+            return tracing::error!(error, "the new certificate is invalid; the old configuration stays in use");
         }
+        self.auth.apply(auth);
         for (key, at_once) in changes(&self.config, &config) {
             match at_once && (is_same_source || !key.starts_with("tls.")) {
                 true => tracing::info!(key, "setting changed"),

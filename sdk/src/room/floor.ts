@@ -1,14 +1,21 @@
-// Who speaks now: of all others whoever is the loudest, and has been for a moment. By what the packets say of themselves; nothing is decoded for it.
+// Detects the active speaker: the loudest of the other participants, once they have been loudest for a moment. The
+// levels come from the packets; no audio is decoded for this.
 
-/** After so long a change is heard by half, ms. */
+/** Half-life of the smoothing of levels, ms. */
 const HALF = 200;
-/** Decibels above silence: speech is louder (-50 dBov), and a quiet room is not. */
+/**
+ * Decibels between digital silence and full scale, and the level of speech above silence (-50 dBov). A quiet room stays
+ * below the level of speech.
+ */
 const SILENCE = 127;
 const SPEECH = 77;
-/** Whoever takes the floor is so much louder than who has it, and for so long, ms: a cough is not enough. */
+/**
+ * To become the active speaker, a participant must be louder by this many decibels, and for this many ms. A cough is
+ * not enough.
+ */
 const MARGIN = 3;
 const HOLD = 400;
-/** Whoever has not spoken for so long does not have it any more, ms. */
+/** Time after which a participant who no longer speaks stops being the active speaker, ms. */
 const QUIET = 2_000;
 
 export class Floor {
@@ -18,7 +25,7 @@ export class Floor {
   #rival: { readonly id: string; readonly since: number } | undefined;
   #spoke = 0;
 
-  /** `levels`: of everybody who sends sound, 0 to 1. True if somebody else has the floor now, or nobody any more. */
+  /** Takes the levels of all participants that send audio, 0 to 1. Returns true if the active speaker has changed. */
   hear(levels: ReadonlyMap<string, number>, now: number): boolean {
     const faded = 0.5 ** ((now - this.#at) / HALF);
     this.#at = now;

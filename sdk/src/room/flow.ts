@@ -1,20 +1,21 @@
-// Data between participants that are linked: of each sender in order and once, whichever way it comes.
+// Data between linked participants: the messages of each sender arrive once and in order, on whichever path.
 //
-// Every message has its sender and that one's number. A link that opens begins with `hello`: what each of the two has, and where whoever
-// is new begins; what is missing then is sent from a bounded memory. A hub passes on what it takes. Whom no link reaches reads the
-// channel `rooms/{room}/data`, to which a sender publishes for as long as that is so. Source: docs/rooms.md, "Data".
+// Every message has its sender and a sequence number of that sender. A new link begins with `hello`: each side sends
+// what it has received, and where new receivers begin. Missing messages are then sent from a bounded buffer. A hub
+// forwards what it receives. A participant that no link reaches reads the channel `rooms/{room}/data`; meanwhile,
+// senders also publish to it. Source: docs/rooms.md, "Data".
 import type { Link } from './link.js';
 import type { Data, RoomState } from './types.js';
 import { isByServer, neighbours } from './topology.js';
 
-/** What is kept for a link that breaks: messages, and characters of them. */
+/** Limits of the buffer for links that break: messages, and characters of these. */
 const KEPT_MAX = 4096;
 const KEPT_CHARACTERS_MAX = 8 << 20;
-/** Messages of one sender that wait for one before them. */
+/** Maximum number of messages of one sender that wait for an earlier one. */
 const AHEAD_MAX = 4096;
-/** So long nobody needs another way, ms. */
+/** Time without a link after which a participant is reached by the channel, ms. */
 const PATIENCE = 5_000;
-/** A reader says what it has had after so many messages, or after so long, ms. */
+/** A receiver sends an acknowledgment after this many messages, or after this time, ms. */
 const ACK_EVERY = 64;
 const ACK_AFTER = 250;
 
@@ -31,7 +32,7 @@ export interface FlowHost {
   readonly me: string;
   readonly links: ReadonlyMap<string, Link>;
   deliver(data: Data): void;
-  /** So many messages of a sender are lost for good: nobody has them any more. */
+  /** Reports that `count` messages of a sender are lost: no participant has them any more. */
   lost(from: string, count: number): void;
   publish(message: object): void;
 }
@@ -42,13 +43,13 @@ export interface Flow {
   opened(link: Link): void;
   closed(link: Link): void;
   heard(link: Link, message: Record<string, unknown>): void;
-  /** By the channel. */
+  /** Receives a message from the channel. */
   read(data: unknown, position: string): void;
-  /** No link will ever reach this one. */
+  /** Reports that no link will ever reach this participant. */
   unreachable(id: string): void;
-  /** Once a second. */
+  /** Called once a second. */
   tick(): void;
-  /** What the room shall know. */
+  /** Fields to add to the report to the server. */
   reported?(): object;
   end(): void;
 }
@@ -57,22 +58,22 @@ export class LinkFlow implements Flow {
   readonly #host: FlowHost;
   #state!: RoomState;
   #seq = 0;
-  /** Of each sender: the last number that was delivered. */
+  /** Last sequence number delivered from each sender. */
   readonly #have = new Map<string, number>();
   readonly #ahead = new Map<string, Map<number, unknown>>();
   readonly #kept: Message[] = [];
   #keptCharacters = 0;
-  /** Own number when a participant was first seen: it gets what comes after. */
+  /** Own sequence number when a participant was first seen. It receives the messages after that number. */
   readonly #base = new Map<string, number>();
-  /** What a participant says that it has had of ours. */
+  /** Last own sequence number that each participant has acknowledged. */
   readonly #acked = new Map<string, number>();
-  /** Links that have said hello, with what we have told them that they begin with. */
+  /** Links whose `hello` was received. `#starts` holds the start numbers that were sent on each link. */
   readonly #greeted = new Set<Link>();
-  /** Links that took too little: they begin again with `hello` once they take something. */
+  /** Links whose peer receives too slowly. They begin again with `hello` when their queue has drained. */
   readonly #stalled = new Set<Link>();
   readonly #starts = new Map<Link, Numbers>();
   readonly #unacked = new Map<Link, { count: number; timer: ReturnType<typeof setTimeout> | undefined }>();
-  /** Since when somebody cannot be reached by a link, ms; those for whom that is so for good. */
+  /** Time since which a participant has no link, ms; and the participants that will never have one. */
   readonly #missing = new Map<string, number>();
   readonly #unreachable = new Set<string>();
   #byChannel = false;
@@ -98,7 +99,7 @@ export class LinkFlow implements Flow {
 
   opened(link: Link, again?: true): void {
     const start: Numbers = { [this.#host.me]: this.#base.get(link.to) ?? this.#seq };
-    // A hub speaks for everybody.
+    // A hub forwards the messages of all senders.
     if (this.#isHub) for (const [from, seq] of this.#have) if (from !== link.to) start[from] = seq;
     this.#starts.set(link, start);
     link.send({ hello: Object.fromEntries(this.#have), start, again });
@@ -138,7 +139,7 @@ export class LinkFlow implements Flow {
     this.tick();
   }
 
-  /** Finds out who cannot be reached by a link, and takes the other way for them. */
+  /** Finds participants that no link reaches, and uses the channel for them. */
   tick(): void {
     for (const link of this.#stalled) {
       if (!link.isIdle) continue;
@@ -149,7 +150,8 @@ export class LinkFlow implements Flow {
     const { me, links } = this.#host;
     const reached = neighbours(this.#state, me);
     const others = this.#state.participants.map(({ id }) => id).filter((id) => id !== me);
-    // A hub, or a neighbour, reaches everybody else; the server takes no data of ours.
+    // A hub or the neighbors reach all other participants. The SFU does not accept data on its link, so all others need
+    // the channel.
     const byServer = isByServer(this.#state.topology);
     const needed = byServer ? others : reached;
     for (const id of [...this.#missing.keys()]) if (!needed.includes(id)) this.#missing.delete(id);
@@ -185,7 +187,10 @@ export class LinkFlow implements Flow {
     this.#stalled.add(link);
   }
 
-  /** Somebody new begins here: from before nobody owes us anything. A hub says so to those who are there already. */
+  /**
+   * Starts to receive from new senders after the given numbers; earlier messages are not expected. A hub forwards the
+   * numbers to the other participants.
+   */
   #begin(start: Numbers): void {
     for (const [from, seq] of Object.entries(start)) {
       if (from === this.#host.me || this.#have.has(from)) continue;
@@ -274,7 +279,7 @@ export class LinkFlow implements Flow {
 
 const wire = ({ from, seq, data }: Message): object => ({ from, seq, data });
 
-/** What of a stranger's object are numbers. */
+/** Returns the entries of a peer's object that are integers. */
 function numbers(value: unknown): Numbers {
   const entries = Object.entries((value ?? {}) as Record<string, unknown>).filter(([, seq]) => Number.isSafeInteger(seq));
   return Object.fromEntries(entries) as Numbers;

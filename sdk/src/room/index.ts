@@ -1,10 +1,11 @@
-// Rooms: calls and data between browsers. Signals go by channels, so they survive cut connections and take any transport.
+// Rooms: calls and data between browsers. Signals use channels, so they survive lost connections and work on any
+// transport.
 //
 //   import { joinRoom } from '@millrace/client/room';
 //   const room = await joinRoom('https://example.com', 'kitchen', { name: 'Ann', stream });
 //   room.on('track', ({ participant, stream }) => show(participant, stream));
 //
-// Peers follow the room's state; nobody commands. Source: docs/rooms.md.
+// Each peer derives its links from the room's state; no peer controls another. Source: docs/rooms.md.
 import { pauseOf } from '../backoff.js';
 import { payloadOf } from '../client.js';
 import { toError, type MillraceError } from '../errors.js';
@@ -27,28 +28,34 @@ export { isByServer, MIX, neighbours } from './topology.js';
 export type * from './types.js';
 export { MillraceError, type ErrorCode } from '../errors.js';
 
-/** Between two reports, ms: several fit into the silence after which a participant has left. */
+/** Interval of reports, ms. It is a fraction of the silent peer timeout. */
 const REPORT_EVERY = 5_000;
-/** Old links stay until the new ones show all that they show, at both ends; so long at most, ms. */
+/** Maximum time for which old links stay open while the new links do not yet show all participants at both ends, ms. */
 const OVERLAP = 10_000;
-/** A link that is not connected after so long has failed, ms. */
+/** A link that is not connected after this time counts as failed, ms. */
 const CALL_FAILED_AFTER = 15_000;
-/** Of one report: the server takes none that is too large. */
+/** Maximum number of streams in one report. The server refuses larger reports. */
 const STREAMS_MAX = 32;
-/** Signals that came before the state that tells of their sender. */
+/** Maximum number of queued signals per sender that the state does not contain yet. */
 const EARLY_MAX = 100;
-/** Before another try to join again it waits up to the first, then twice as long, up to the second; later where it has just joined, ms. */
+/**
+ * Limit of the random delay before the first attempt to rejoin, its maximum after doublings, and the time after a
+ * rejoin during which the delay starts higher, ms.
+ */
 const REJOIN_MIN = 250;
 const REJOIN_MAX = 10_000;
 const SETTLED = 10_000;
-/** Before a connection to the switching unit that has just been made is made again, ms. */
+/** Delay before the replacement of a connection to the SFU that ended soon after it was created, ms. */
 const AGAIN = 3_000;
-/** What is sent meanwhile. */
+/** Maximum number of messages queued while the participant rejoins. */
 const UNSENT_MAX = 1024;
-/** Between two looks at who speaks, ms. */
+/** Interval of checks for the active speaker, ms. */
 const LISTEN_EVERY = 100;
 
-/** Joins a room; the first one makes it. With a client of your own, `options.url` says where the server is unless the page is from there. */
+/**
+ * Joins a room. The first participant creates it. If `where` is a client, `options.url` is the server's URL; by
+ * default, the origin of the page.
+ */
 export async function joinRoom(where: string | URL | Client, name: string, options: JoinOptions = {}): Promise<Room> {
   const isUrl = typeof where === 'string' || where instanceof URL;
   const serverOf = (): Server => new Server(isUrl ? where : (options.url ?? ''), name, options);
@@ -61,13 +68,13 @@ class Participation implements Room {
   id!: string;
   state!: RoomState;
   readonly #client: Client;
-  /** Where the server is; undefined: the client is the application's, and the options say where. */
+  /** The server's URL. Undefined if the client belongs to the application; the URL is then in the options. */
   readonly #url: string | URL | undefined;
   readonly #serverOf: () => Server;
   readonly #options: JoinOptions;
   readonly #channel: (what: string) => string;
   readonly #links = new Map<string, Link>();
-  /** What the page asks for, and what is reported, are since different times. */
+  /** Meters for the page and for reports. They are separate because each reads at its own times. */
   readonly #meters = { asked: new Map<Link, Meter>(), reported: new Map<Link, Meter>() };
   readonly #early = new Map<string, Signal[]>();
   readonly #listeners = new Map<keyof RoomEvents, Set<(value: any) => void>>();
@@ -78,7 +85,7 @@ class Participation implements Room {
   readonly #over = new AbortController();
   readonly #subscriptions = new Set<Subscription>();
   readonly #timers: ReturnType<typeof setInterval>[] = [];
-  /** What others send, for a hub to pass on. */
+  /** Tracks received on each link, so that a hub can forward them. */
   readonly #received = new Map<Link, Sent[]>();
   #stream: MediaStream | undefined;
   #muted = false;
@@ -88,17 +95,20 @@ class Participation implements Room {
   #ended = false;
   readonly #floor = new Floor();
   #listens: ReturnType<typeof setInterval> | undefined;
-  /** Of this stay: whom it asks, by which relays it goes, how its data go. */
+  /**
+   * State of the current membership, replaced by a rejoin: the server with its credentials, the permissions, the
+   * relays, and the data path.
+   */
   #server!: Server;
   #moderates: Joined['moderates'];
   #rtc!: RTCConfiguration;
   #flow!: Flow;
   #way!: DataWay;
   #rejoinedAt = -SETTLED;
-  /** What was sent while there is no stay. */
+  /** Messages sent while the participant rejoins; undefined otherwise. */
   #unsent: unknown[] | undefined;
   #overlap: ReturnType<typeof setTimeout> | undefined;
-  /** The version of the state with which the topology, or the hub, became another one. */
+  /** Version of the state in which the topology or the hub last changed. */
   #changedAt = 0;
 
   constructor(client: Client, url: string | URL | undefined, serverOf: () => Server, room: string, options: JoinOptions, server: Server, joined: Joined) {
@@ -109,7 +119,7 @@ class Participation implements Room {
     this.#stream = options.stream;
     this.#channel = (what) => `rooms/${room}/${what}`;
     this.#begin(server, joined);
-    // The page hears of everything, also of who is there already, after it had time to listen.
+    // Participants that are already present are reported after the page had time to add listeners.
     queueMicrotask(() => {
       if (this.#ended) return;
       this.#read('chat', joined.positions[this.#channel('chat')]!, ({ data, position }) => this.#hear(data, position));
@@ -122,7 +132,7 @@ class Participation implements Room {
     const scope = globalThis as Partial<Window & typeof globalThis>;
     scope.addEventListener?.('pagehide', (event) => (event as PageTransitionEvent).persisted || void this.leave(), this.#over);
     options.signal?.addEventListener('abort', () => void this.leave(), this.#over);
-    // A server that has restarted knows nobody: better heard at once than with the next report.
+    // A server that has restarted does not know this participant. A report after each reconnect finds this out at once.
     this.#over.signal.addEventListener('abort', client.onState(({ name }) => name === 'open' && void this.#report()));
   }
 
@@ -183,7 +193,7 @@ class Participation implements Room {
   async replaceStream(stream: MediaStream | undefined): Promise<void> {
     const old = this.#stream;
     this.#stream = stream;
-    // The old one is let go of when it is sent no more.
+    // The old stream is released when it is no longer sent.
     this.#obey(old);
     await this.#spread();
     this.#obey();
@@ -212,7 +222,10 @@ class Participation implements Room {
     await left;
   }
 
-  /** All by one policy: where it takes a request each, all share one. */
+  /**
+   * Reads a channel of the room after `position`. All subscriptions have the same policy, so that an HTTP transport
+   * reads them with one request.
+   */
   #read(what: string, position: string, fn: (event: Event) => void): Subscription {
     const subscription = this.#client.subscribe(this.#channel(what), { from: { position } });
     this.#subscriptions.add(subscription);
@@ -232,7 +245,7 @@ class Participation implements Room {
     if (typeof text === 'string') this.#emit('chat', { from: String(from ?? ''), text, position });
   }
 
-  /** The state is what it is now, whatever it was. */
+  /** Applies a state. Each state is complete, so a skipped state does no harm. */
   #follow(state: RoomState): void {
     if (this.#ended || state.version < this.state.version) return;
     const { participants: before, topology: was, hub } = this.state;
@@ -260,7 +273,10 @@ class Participation implements Room {
     this.#giveUpOld();
   }
 
-  /** New links show what the old ones show before those are given up: here, and where the others are, who say so. */
+  /**
+   * Closes the links that the state no longer contains, once the new links show all participants, here and at the other
+   * participants, which report this with `moved`. With `now`, closes them in any case.
+   */
   #giveUpOld(now?: true): void {
     const wanted = neighbours(this.state, this.id);
     const links = [...this.#links.values()];
@@ -326,7 +342,7 @@ class Participation implements Room {
     if (signal.bye !== undefined) return from === SWITCH ? this.#switchLost(signal.link) : this.#flow.unreachable(from);
     if (!signal.description && !signal.candidate) return;
     if (typeof RTCPeerConnection === 'undefined') {
-      // Said once for each link: nothing but channels here.
+      // Sent once for each link: this runtime supports only channels.
       if (signal.description) this.#server.signal(from, { bye: 'no WebRTC here' });
       return;
     }
@@ -335,11 +351,14 @@ class Participation implements Room {
       const early = this.#early.get(from) ?? [];
       if (early.length < EARLY_MAX) this.#early.set(from, [...early, signal]);
     } else if (!link.isOther(signal.link)) link.take(signal);
-    // The other has made a new link; signals of an old one are late.
+    // The other participant has created a new link. Signals of the old link arrive late and are ignored.
     else if (from < this.id && signal.description?.type === 'offer') this.#renew(from).take(signal);
   }
 
-  /** The switching unit has ended the connection of this name: it is made anew, not all the time where that helps nothing. */
+  /**
+   * Replaces a connection that the SFU has ended, identified by `name`. A connection that ended early is replaced after
+   * a delay.
+   */
   #switchLost(name: string | undefined): void {
     const link = this.#links.get(SWITCH);
     if (!link || !name || link.isOther(name)) return;
@@ -361,19 +380,21 @@ class Participation implements Room {
     void this.#spread();
   }
 
-  /** What a host has muted is neither sent nor played here: the server itself can stop only what goes through it. */
+  /**
+   * Stops the sending and playing of tracks that a host has muted. The server itself can mute only what it forwards.
+   */
   #obey(leaving?: MediaStream): void {
     if (this.#ended) return;
     const { id, state } = this;
     const own = [this.#stream, leaving].flatMap((stream) => stream?.getTracks() ?? []).filter(({ kind }) => isMuted(state, id, kind));
-    // What comes from somebody who passes nothing on is that one's own, whatever its signals say.
+    // A track from a participant that does not forward belongs to that participant, whatever its signals say.
     const others = [...this.#received].flatMap(([{ to }, sent]) =>
       sent.filter(({ track: { kind }, owner }) => isMuted(state, owner, kind) || (to !== state.hub && state.topology !== 'tree' && isMuted(state, to, kind))),
     );
     this.#held.hold([...own, ...others.map(({ track }) => track)]);
   }
 
-  /** A mix does not say whose words it has. */
+  /** Updates the active speaker. A mixed track does not identify its speakers, so it is ignored. */
   #whoSpeaks(): void {
     const levels = new Map<string, number>();
     for (const [link, sent] of this.#received) {
@@ -382,7 +403,10 @@ class Participation implements Room {
     if (this.#floor.hear(levels, performance.now())) this.#emit('speaker', this.#floor.holder);
   }
 
-  /** Own tracks; from a hub everybody else's, too. Down a tree go those of its root, from one to the next. */
+  /**
+   * Returns the tracks to send on a link: own tracks, and on a hub those of all other participants. In a tree, the
+   * tracks of the root are forwarded from parents to children.
+   */
   #tracksFor(link: Link): Sent[] {
     const { topology, hub, parents = {}, participants } = this.state;
     const me = participants.find(({ id }) => id === this.id);
@@ -428,27 +452,30 @@ class Participation implements Room {
       await server.report({ ...(uplink_kbps && { uplink_kbps }), ...(rtt_ms && { rtt_ms }), ...rest, muted: this.#muted, links: told, ...this.#flow.reported?.() });
     } catch (thrown) {
       const error = toError(thrown);
-      // Cut off is not gone: the next report may arrive.
+      // After a lost connection, the next report may arrive.
       if (server !== this.#server) return;
       if (error.reason === 'not_found') void this.#rejoin(error);
       else if (error.code === 'auth') this.#end(error);
     }
   }
 
-  /** The server has forgotten this participant, or all of the room: it joins again, as somebody new, in the topology that there was. */
+  /**
+   * Joins again, as a new participant in the same topology, after the server has forgotten this participant or the
+   * room.
+   */
   async #rejoin(cause: MillraceError): Promise<void> {
     if (this.#ended || this.#unsent) return;
     const unsent: unknown[] = (this.#unsent = []);
     let topology: Topology | undefined = this.state.auto ? 'auto' : this.state.topology;
     let why = cause;
     for (let tried = performance.now() - this.#rejoinedAt < SETTLED ? 4 : 0; ; tried++) {
-      // The others do the same now.
+      // The other participants rejoin at the same time, so the delay is random.
       await sleep(pauseOf(why, tried, { min: REJOIN_MIN, max: REJOIN_MAX }));
       if (this.#ended) return;
       const server = this.#serverOf();
       const joined = await server.join(topology).catch((thrown: unknown) => toError(thrown));
       if (!(joined instanceof Error)) return this.#beginAgain(server, joined, cause, unsent);
-      // Somebody was here before, and wants it otherwise.
+      // Another participant has created the room with a different topology.
       if (joined.reason === 'conflict') topology = undefined;
       else if (!joined.retryable) return this.#end(joined);
       why = joined;
@@ -469,7 +496,7 @@ class Participation implements Room {
     unsent.forEach((data) => this.send(data));
   }
 
-  /** What a stay has begun ends with it. */
+  /** Releases everything that belongs to the current membership. */
   #clear(): void {
     clearTimeout(this.#overlap);
     this.#flow.end();
@@ -478,7 +505,7 @@ class Participation implements Room {
     for (const link of this.#links.values()) link.close();
     for (const map of [this.#links, ...Object.values(this.#meters), this.#early, this.#received]) map.clear();
     this.#held.hold([]);
-    // The chat goes on from where it was, whoever one is.
+    // The chat continues from its position after a rejoin.
     for (const subscription of [...this.#subscriptions]) if (this.#ended || subscription.channel !== this.#channel('chat')) void subscription.close();
   }
 

@@ -1,25 +1,31 @@
-// One link to another participant: negotiation, tracks, a data channel, and what to do when the way breaks.
+// One link to another participant: negotiation, tracks, a data channel, and recovery when the network path breaks.
 //
-// Of two participants the one with the smaller id makes the link: it names it, offers first, and its offer wins where two meet ("perfect
-// negotiation"; source: WebRTC 1.0, section 10.7). Signals that name another link are of one that is no more.
+// The participant with the smaller id creates the link: it names the link, offers first, and wins if two offers collide
+// ("perfect negotiation"; source: WebRTC 1.0, section 10.7). Signals with another link name belong to an old link.
 import type { Signal } from './server.js';
 import { SWITCH } from './topology.js';
 
-/** A broken way is tried anew after so long, and given up after so long, ms. */
+/** Delay before an ICE restart on a broken path, and time after which the link is given up, ms. */
 const RESTART_AFTER = 2_000;
 const GIVE_UP_AFTER = 20_000;
-/** How often, and for how long, the first media of the other are looked for, ms. */
+/** Interval and maximum duration of the wait for the first media of the peer, ms. */
 const LOOK_EVERY = 20;
 const LOOK_FOR = 15_000;
-/** Written and not taken yet; beyond, nothing more is written. */
+/** Maximum buffered bytes on the data channel. Above this, nothing is written. */
 const BUFFERED_MAX = 4 << 20;
 
-/** To the switching unit a picture goes in several sizes at once (simulcast): it passes on to each receiver what its way carries. */
+/**
+ * To the SFU, a video is sent in several sizes at once (simulcast). The SFU forwards to each receiver the size that its
+ * path can carry.
+ */
 const LAYERS: readonly RTCRtpEncodingParameters[] = [{ rid: 'q', scaleResolutionDownBy: 4 }, { rid: 'h', scaleResolutionDownBy: 2 }, { rid: 'f' }];
-/** The least picture for two layers and for three, in pixels. Of a smaller one Chromium would leave out the best. */
+/**
+ * Minimum size of a video for two and for three layers, in pixels. With a smaller video, Chromium would omit the best
+ * layer.
+ */
 const PIXELS_MIN = [640 * 360, 960 * 540];
 
-/** Whose a track is that is sent by a link. */
+/** A track sent on a link, and the participant it belongs to. */
 export interface Sent {
   readonly track: MediaStreamTrack;
   readonly stream: MediaStream;
@@ -29,14 +35,14 @@ export interface Sent {
 export interface LinkHost {
   readonly rtc: RTCConfiguration;
   signal(to: string, signal: Signal): void;
-  /** The data channel is open. */
+  /** Reports that the data channel is open. */
   opened(link: Link): void;
   heard(link: Link, message: Record<string, unknown>): void;
-  /** {@link Link.moved} has changed. */
+  /** Reports that {@link Link.moved} has changed. */
   moved(): void;
   track(link: Link, owner: string, track: MediaStreamTrack, stream: MediaStream): void;
   changed(link: Link): void;
-  /** It is of no use any more: its maker shall make another one. */
+  /** Reports that the link has failed. The participant that created it shall create a new one. */
   failed(link: Link): void;
 }
 
@@ -44,15 +50,18 @@ export class Link {
   readonly to: string;
   readonly pc: RTCPeerConnection;
   readonly made = performance.now();
-  /** Since when it was connected first; 0: it was not. */
+  /** Time of the first connection; 0 before that. */
   connectedAt = 0;
-  /** From when it was made to the first media of the other, ms. */
+  /** Time from the creation of the link to the first media of the peer, ms. */
   setupMs: number | undefined;
-  /** When something came by its data channel last. */
+  /** Time at which the data channel last received a message. */
   heardAt = 0;
-  /** How often the way was made anew. */
+  /** Number of ICE restarts. */
   restarts = 0;
-  /** The version of the room's state by whose links the other sees all that is to be seen; and the one that it was told of us. */
+  /**
+   * Newest version of the room's state for which the peer reported that its links show all participants; and the newest
+   * one reported to the peer.
+   */
   moved = 0;
   #toldMoved = 0;
   #name: string | undefined;
@@ -61,7 +70,7 @@ export class Link {
   readonly #data: RTCDataChannel;
   readonly #senders = new Map<MediaStreamTrack, { sender: RTCRtpSender; sent: Sent }>();
   readonly #owners: Record<string, string> = {};
-  /** Whose the tracks are that come, by their ids. */
+  /** Owners of the received tracks, by track id. */
   readonly #received = new Map<string, string>();
   #streams: Readonly<Record<string, string>> = {};
   #makingOffer = false;
@@ -100,7 +109,7 @@ export class Link {
     return this.#data.readyState === 'open';
   }
 
-  /** It is open, and has sent most of what was written. */
+  /** Whether the data channel is open and its buffer is mostly empty. */
   get isIdle(): boolean {
     return this.isOpen && this.#data.bufferedAmount < BUFFERED_MAX / 4;
   }
@@ -113,17 +122,17 @@ export class Link {
     return this.pc.connectionState === 'connected';
   }
 
-  /** Whose track it is, of those that come and those that are sent. */
+  /** Returns the owner of a track that is received or sent. */
   readonly ownerOf = (trackId: string): string | undefined =>
     this.#received.get(trackId) ?? [...this.#senders.values()].find(({ sent }) => sent.track.id === trackId)?.sent.owner;
 
-  /** How loud a track is that comes, 0 to 1. */
+  /** Returns the audio level of a received track, 0 to 1. */
   levelOf(track: MediaStreamTrack): number {
     const receiver = this.pc.getReceivers().find((receiver) => receiver.track === track);
     return receiver?.getSynchronizationSources()[0]?.audioLevel ?? 0;
   }
 
-  /** False where it is not open, or the other takes too little. */
+  /** Sends a message. Returns false if the data channel is not open, or if its buffer is full. */
   send(message: object): boolean {
     if (!this.isOpen || this.#data.bufferedAmount > BUFFERED_MAX) return false;
     try {
@@ -134,12 +143,12 @@ export class Link {
     }
   }
 
-  /** All that is to be seen here is seen by the links of this version of the state. */
+  /** Reports to the peer that the links of this version of the state show all participants here. */
   tellMoved(version: number): void {
     if (version > this.#toldMoved && this.send({ moved: version })) this.#toldMoved = version;
   }
 
-  /** Sends these tracks and no others. One of the same owner and kind takes the place of one that is no more. */
+  /** Sends exactly these tracks. A new track replaces a removed track of the same owner and kind. */
   async setTracks(tracks: readonly Sent[]): Promise<void> {
     if (this.#closed) return;
     const wanted = new Set(tracks.map(({ track }) => track));
@@ -168,23 +177,23 @@ export class Link {
   #add(track: MediaStreamTrack, stream: MediaStream): RTCRtpSender {
     const { width = 0, height = 0 } = track.getSettings();
     const more = PIXELS_MIN.filter((pixels) => width * height >= pixels).length;
-    // The unit sends by lines of its own.
+    // The SFU sends on m-lines of its own, so each track to the SFU gets a transceiver that only sends.
     if (this.to !== SWITCH) return this.pc.addTrack(track, stream);
     const sendEncodings = track.kind === 'video' && more ? LAYERS.slice(-1 - more) : undefined;
     return this.pc.addTransceiver(track, { direction: 'sendonly', streams: [stream], ...(sendEncodings && { sendEncodings }) }).sender;
   }
 
-  /** What the other says; in this order. */
+  /** Processes a signal of the peer. Signals are processed in order. */
   take(signal: Signal): void {
     this.#taking = this.#taking.then(() => this.#take(signal)).catch((thrown: unknown) => console.warn('a signal could not be taken:', thrown));
   }
 
-  /** Is a signal with this name for another link than this one? */
+  /** Returns whether a signal with this name belongs to another link. */
   isOther(name: string | undefined): boolean {
     return !!name && !!this.#name && name !== this.#name;
   }
 
-  /** The way is tried anew. */
+  /** Restarts ICE. */
   restart(): void {
     this.restarts++;
     this.pc.restartIce();
@@ -208,7 +217,7 @@ export class Link {
   }
 
   async #offer(): Promise<void> {
-    // Tracks of whoever answers go along with the first answer.
+    // The polite side does not offer first. Its tracks are part of its first answer.
     if (this.#polite && !this.pc.remoteDescription) return;
     try {
       this.#makingOffer = true;
@@ -229,7 +238,7 @@ export class Link {
       const isReady = !this.#makingOffer && (pc.signalingState === 'stable' || this.#settingAnswer);
       this.#ignoresOffer = !this.#polite && description.type === 'offer' && !isReady;
       if (this.#ignoresOffer) return;
-      // An answer to an offer that was taken back, or one that came twice.
+      // A duplicate answer, or an answer to an offer that was withdrawn.
       if (description.type === 'answer' && pc.signalingState === 'stable') return;
       this.#streams = { ...this.#streams, ...streams };
       this.#settingAnswer = description.type === 'answer';
@@ -259,7 +268,7 @@ export class Link {
     }
   }
 
-  /** A way that breaks is tried anew without leaving; one that stays broken is given up. */
+  /** Restarts ICE on a broken path without leaving the room, and gives up a link that stays broken. */
   #check(): void {
     const { connectionState, iceConnectionState } = this.pc;
     clearTimeout(this.#timer);
@@ -269,7 +278,7 @@ export class Link {
       this.#brokenAt = 0;
     } else if (iceConnectionState === 'failed' || iceConnectionState === 'disconnected' || connectionState === 'failed') {
       this.#brokenAt ||= performance.now();
-      // The maker of the link goes first, so that their offers do not meet.
+      // The participant that created the link restarts first, so that the offers do not collide.
       const after = (iceConnectionState === 'failed' ? 0 : RESTART_AFTER) + (this.#polite ? RESTART_AFTER : 0);
       this.#timer = setTimeout(() => this.#mend(), after);
     }

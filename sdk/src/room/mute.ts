@@ -1,10 +1,11 @@
-// What a host has muted: it is neither sent from here nor played here, whatever the other end does. Source: docs/rooms.md, "Mute".
+// Media that a host has muted: it is neither sent nor played here, whatever the peer does. Source: docs/rooms.md,
+// "Mute".
 import type { RoomState } from './types.js';
 
 export const isMuted = ({ participants }: RoomState, id: string, kind: string): boolean =>
   participants.some((one) => one.id === id && one.muted_by_host?.some((muted) => muted === kind));
 
-/** Tracks that are silent, or black, for now, and whether they are enabled afterwards. */
+/** Tracks that are disabled for now, and whether they are enabled afterwards. */
 export class Held {
   readonly #wanted = new Map<MediaStreamTrack, boolean>();
 
@@ -12,7 +13,7 @@ export class Held {
     return this.#wanted.has(track);
   }
 
-  /** These and no others. One that somebody has enabled meanwhile is wanted so. */
+  /** Disables exactly these tracks. If the page has enabled such a track meanwhile, it is enabled afterwards. */
   hold(tracks: readonly MediaStreamTrack[]): void {
     for (const [track, wanted] of this.#wanted) {
       if (tracks.includes(track)) continue;
@@ -25,7 +26,7 @@ export class Held {
     }
   }
 
-  /** Enabled or not, as soon as that may be. */
+  /** Enables or disables a track, for a disabled track as soon as it is released. */
   want(track: MediaStreamTrack, enabled: boolean): void {
     if (this.#wanted.has(track)) this.#wanted.set(track, enabled);
     else track.enabled = enabled;

@@ -1,12 +1,12 @@
-// What a link has carried since the last time, in the words of Lozano's thesis: rate, RTT, OWD, loss, residual loss, set-up time, CPU.
-// Source: W3C "Identifiers for WebRTC's Statistics API"; docs/rooms.md, "Measuring".
+// Measures a link since the last reading, with the metrics of Lozano's thesis: rate, RTT, OWD, loss, residual loss,
+// set-up time, CPU. Source: W3C "Identifiers for WebRTC's Statistics API"; docs/rooms.md, "Measuring".
 import type { LinkQuality, StreamQuality } from './types.js';
 
-/** What a meter reads. */
+/** A link that a meter reads. */
 export interface Metered {
   readonly to: string;
   readonly pc: RTCPeerConnection;
-  /** As of `performance.now()`. */
+  /** Time of `performance.now()`. */
   readonly connectedAt: number;
   readonly setupMs: number | undefined;
   ownerOf(trackId: string): string | undefined;
@@ -15,16 +15,16 @@ export interface Metered {
 export interface Measured {
   readonly link: LinkQuality;
   readonly uplink_kbps: number;
-  /** Seconds of encoding and decoding, per second. */
+  /** Seconds spent in encoding and decoding, per second. */
   readonly codec_cpu: number;
 }
 
 type Stat = Record<string, any>;
 
 export class Meter {
-  /** When it was read last. Before that: since the link was connected. */
+  /** Time of the last reading; 0 before the first one, which counts from the connection of the link. */
   #at = 0;
-  /** Counters as they were, by the stream's id in the statistics. */
+  /** Counters at the last reading, by the stream's id in the statistics. */
   #last = new Map<string, Stat>();
 
   async read({ to, pc, connectedAt, setupMs, ownerOf }: Metered): Promise<Measured> {
@@ -33,7 +33,7 @@ export class Meter {
     const ms = Math.max(now - (this.#at || connectedAt), 1);
     this.#at = now;
     this.#last = new Map();
-    /** How much more than the last time. */
+    /** Returns the increase of a counter since the last reading. */
     const more = (one: Stat, name: string): number => Math.max((one[name] ?? 0) - (last.get(one['id'])?.[name] ?? 0), 0);
     const kbps = (bytes: number): number => round((bytes * 8) / ms);
     const sum = { received: 0, sent: 0, lost: 0, unrepaired: 0, expected: 0, decoded: 0, frames: 0, frozen: 0, dataIn: 0, dataOut: 0, busy: 0 };
@@ -57,7 +57,7 @@ export class Meter {
         sum.dataOut += more(one, 'bytesSent');
       } else if (isIn || one['type'] === 'outbound-rtp') {
         const [bytes, frames] = [more(one, isIn ? 'bytesReceived' : 'bytesSent'), more(one, isIn ? 'framesDecoded' : 'framesEncoded')];
-        // Retransmissions have numbers of their own (RTX), so what they repair stays counted as lost.
+        // Retransmissions have their own sequence numbers (RTX), so a repaired packet still counts as lost.
         const [lost, repaired] = [more(one, 'packetsLost'), more(one, 'retransmittedPacketsReceived') + more(one, 'fecPacketsReceived')];
         const expected = lost + Math.max(more(one, 'packetsReceived') - repaired, 0);
         const unrepaired = Math.max(lost - repaired, 0);
@@ -116,7 +116,10 @@ export class Meter {
   }
 }
 
-/** By the sender's clock when it reported, and ours when that came: of use only where the two agree, so only if it can be true. */
+/**
+ * Returns the one-way delay: arrival by this machine's clock minus the sender's time of its report. The result is valid
+ * only if both clocks agree, so it is omitted unless it lies between 0 and the round-trip time.
+ */
 function owd(remote: Stat | undefined, rtt: number): { owd_ms?: number } {
   const ms = remote?.['remoteTimestamp'] && remote['type'] === 'remote-outbound-rtp' ? remote['timestamp'] - remote['remoteTimestamp'] : -1;
   return ms >= 0 && ms <= rtt + 1 ? { owd_ms: round(ms) } : {};

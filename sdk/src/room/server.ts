@@ -1,4 +1,4 @@
-// What a participant asks the server for. Source: docs/protocol.md, "Rooms".
+// Requests of a participant to the server. Source: docs/protocol.md, "Rooms".
 import { pauseOf } from '../backoff.js';
 import { problem, toError } from '../errors.js';
 import { tokenOf } from '../link.js';
@@ -12,32 +12,35 @@ export interface Joined {
   readonly state: RoomState;
   readonly positions: Readonly<Record<string, string>>;
   readonly ice_servers: RTCIceServer[];
-  /** Whether the participant may mute others: by its token, or while it is the host. */
+  /** Whether the participant may mute others: by the scope of its token, or while it is the host. */
   readonly moderates?: 'always' | 'as_host';
 }
 
-/** To one participant, or to `switch`; `link` tells the links apart that two have had one after the other. */
+/**
+ * A signal to a participant or to `switch`. `link` distinguishes the links that two participants have had one after the
+ * other.
+ */
 export interface Signal {
   readonly description?: RTCSessionDescriptionInit;
   readonly candidate?: RTCIceCandidateInit | null;
   readonly bye?: string;
   readonly link?: string;
-  /** Whose the streams are that come by this link: their ids by those of participants. */
+  /** Owners of the streams on this link: participant ids by stream id. */
   readonly streams?: Readonly<Record<string, string>>;
 }
 
-/** How often something that may be done twice is tried. */
+/** Maximum number of attempts of an idempotent request. */
 const TRIES = 6;
 
 export class Server {
   readonly #base: string;
   readonly #options: JoinOptions;
   readonly #participants: string;
-  /** That, and from joining on one's own. */
+  /** Path of the participants; after joining, path of this participant. */
   #path: string;
   #secret = '';
   #number = 0;
-  /** Signals keep their order: each is sent when the one before has arrived. */
+  /** Settles when the previous signal has arrived, so that signals keep their order. */
   #before: Promise<void> = Promise.resolve();
 
   constructor(url: string | URL, room: string, options: JoinOptions) {
@@ -46,7 +49,7 @@ export class Server {
     this.#path = this.#participants = `/v1/rooms/${room}/participants`;
   }
 
-  /** Once; with a relay, where there is one. */
+  /** Joins the room. Called once. If the response has no ICE servers, a relay is requested. */
   async join(topology: Topology | undefined): Promise<Joined> {
     const { name, role } = this.#options;
     const joined = (await (await this.#ask('POST', this.#path, { name, topology, role })).json()) as Joined;
@@ -56,7 +59,10 @@ export class Server {
     return joined;
   }
 
-  /** A relay for when there is no other way; none where the server has none, or gives it to others only. */
+  /**
+   * Returns a relay for participants without a direct path. Returns none if the server has none, or denies it to this
+   * client.
+   */
   async #relay(): Promise<RTCIceServer[]> {
     try {
       return ((await (await this.#ask('POST', '/v1/turn')).json()) as { ice_servers: RTCIceServer[] }).ice_servers;
@@ -67,18 +73,18 @@ export class Server {
     }
   }
 
-  /** Arrives once, and after those before; gives up when the other has gone. */
+  /** Sends a signal. Signals arrive once and in order. Gives up when the receiver has left. */
   signal(to: string, signal: Signal): void {
     const key = `${++this.#number}`;
     this.#before = this.#before.then(() => this.#insist(`${this.#path}/signals`, { to, ...signal }, key)).catch(() => {});
   }
 
-  /** Throws a MillraceError with `reason` `not_found` when the server no longer knows the participant. */
+  /** Sends a report. Throws a MillraceError with `reason` `not_found` if the server no longer knows the participant. */
   async report(report: object): Promise<void> {
     await this.#ask('POST', `${this.#path}/reports`, report);
   }
 
-  /** Needs a token with the right, or to be the host. */
+  /** Mutes a participant. Requires a token with this permission, or to be the host. */
   async mute(id: string, what: object): Promise<void> {
     await this.#ask('POST', `${this.#participants}/${encodeURIComponent(id)}/mute`, what);
   }

@@ -1,16 +1,17 @@
-// What the application shows of others. Of each participant that are the tracks of one link; those of another link take their place once
-// their picture moves, so that there is always one that does. Source: docs/rooms.md, "The state".
+// The tracks of others that the application shows. Each participant is shown by the tracks of one link. Tracks of
+// another link replace them once their video plays, so that a playing video is always shown. Source: docs/rooms.md,
+// "The state".
 import { sleep } from '../listen.js';
 import type { Link } from './link.js';
 import type { Seen } from './types.js';
 
-/** How often it is looked whether a picture moves, and how long at most, ms. */
+/** Interval and maximum duration of the check whether a video plays, ms. */
 const LOOK_EVERY = 300;
 const LOOK_MAX = 8_000;
 
 export class Shown {
   readonly #tell: (seen: Seen) => void;
-  /** Of each participant: the link that it is seen by, and the one that is to take its place, with its tracks. */
+  /** For each participant: the link whose tracks are shown, and the link that will replace it, with its tracks. */
   readonly #by = new Map<string, Link>();
   readonly #next = new Map<string, { readonly link: Link; readonly tracks: Seen[] }>();
 
@@ -18,7 +19,7 @@ export class Shown {
     this.#tell = tell;
   }
 
-  /** Which link somebody is seen by. */
+  /** Returns the link by which a participant is shown. */
   by(participant: string): Link | undefined {
     return this.#by.get(participant);
   }
@@ -38,7 +39,7 @@ export class Shown {
     void moves(link, seen.stream, isWaited).then(() => isWaited() && this.#change(participant));
   }
 
-  /** Nothing comes by this link any more: what waits takes its place as it is. */
+  /** Removes a closed link. The tracks of the next link replace its tracks at once. */
   drop(link: Link): void {
     for (const [one, next] of this.#next) if (next.link === link) this.#next.delete(one);
     for (const [one, by] of this.#by) {
@@ -68,8 +69,8 @@ export class Shown {
 }
 
 /**
- * Settles when each picture of a stream moves, or need not be waited for. The first one alone is not enough: on a way that is new the next
- * may take a second, and whoever is shown the stream from then on sees nothing before that.
+ * Settles when each video of a stream plays, or when waiting is no longer useful. One frame is not enough: on a new
+ * path, the second frame may take a second, and the page would show a still image until then.
  */
 async function moves({ pc }: Link, stream: MediaStream, isWaited: () => boolean): Promise<void> {
   const decoded = async (receiver: RTCRtpReceiver): Promise<number> => {

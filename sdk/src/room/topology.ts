@@ -1,12 +1,12 @@
-// Whom a participant is connected with, by the room's state. Source: docs/rooms.md, "Topologies".
+// The links of a participant, derived from the room's state. Source: docs/rooms.md, "Topologies".
 import type { RoomState } from './types.js';
 
-/** The participant that is the server. */
+/** Pseudo-participant that stands for the SFU of the server. */
 export const SWITCH = 'switch';
-/** Whose the sound of a room with a mixer is: that of all others, as one. */
+/** Pseudo-participant that owns the mixed audio of all other participants. */
 export const MIX = 'mix';
 
-/** Everybody has one connection, with the server. */
+/** Whether each participant has one connection, to the server. */
 export const isByServer = (topology: RoomState['topology']): boolean => topology === 'switch' || topology === 'mixer';
 
 export function neighbours({ topology, hub, parents = {}, participants }: RoomState, me: string): string[] {

@@ -1,22 +1,25 @@
-// Data in a tree: everybody publishes to the channel `rooms/{room}/data`, the root reads it, and it goes down from parents to children.
+// Data in a tree: all participants publish to the channel `rooms/{room}/data`. The root reads the channel, and parents
+// forward to their children.
 //
-// Each message has its position in the channel, so that whoever is new, gets another parent or loses something knows what is missing, and
-// reads it from history. Who has no parent that lives reads the channel itself until it has one, and tells the room, which gives it another.
-// Source: docs/rooms.md, "Data".
+// Each message carries its position in the channel. A participant that is new, gets another parent or loses a message
+// therefore knows what is missing, and reads it from history. A participant without a live parent reads the channel
+// itself until it has one. It reports this to the room, which assigns another parent. Source: docs/rooms.md, "Data".
 import type { Subscription } from '../types.js';
 import { isNews, parsePosition } from '../position.js';
 import type { Flow, FlowHost } from './flow.js';
 import type { Link } from './link.js';
 import type { RoomState } from './types.js';
 
-/** Of a parent that says nothing for so long nothing is waited for, and after so long it is lost; it says something every so often, ms. */
+/**
+ * Silence after which the channel replaces a parent, silence after which the parent is lost, and interval of pings, ms.
+ */
 const SILENCE = 1_750;
 const LOST = 3_000;
 const PING_EVERY = 500;
-/** What is missing for so long does not come by itself; a link that is just being made takes so long, ms. */
+/** Time after which missing messages are read from the channel, and maximum time to establish a link, ms. */
 const MISSING = 500;
 const MADE = 10_000;
-/** For children that come: messages. */
+/** Maximum number of messages kept for new children. */
 const KEPT_MAX = 4096;
 
 interface Message {
@@ -28,7 +31,7 @@ interface Message {
 export interface TreeHost extends FlowHost {
   /** Reads the channel after a position. */
   read(after: string, fn: (message: unknown, position: string) => void): Subscription;
-  /** The parent is lost: the room shall know at once. */
+  /** Reports a lost parent to the room at once. */
   report(): void;
 }
 
@@ -38,11 +41,11 @@ export class TreeFlow implements Flow {
   #state!: RoomState;
   readonly #kept: Message[] = [];
   readonly #ahead = new Map<string, Message>();
-  /** Since when something is missing, ms. */
+  /** Time since which a message is missing, ms. */
   #missingSince: number | undefined;
-  /** Since when there is no parent that lives, ms. */
+  /** Time since which no live parent is linked, ms. */
   #alone: number | undefined;
-  /** The parent that is lost. */
+  /** Id of the lost parent. */
   #lost: string | undefined;
   #direct: Subscription | undefined;
   readonly #timer = setInterval(() => this.#look(), MISSING / 2);
@@ -77,7 +80,7 @@ export class TreeFlow implements Flow {
     if (typeof from === 'string') {
       if (isParent) this.#take({ at, from, data });
     } else if (isParent) {
-      // Where the parent stands: what is before that shall have come, or will be read.
+      // Position of the parent. Messages up to it either arrive on the link, or are read from the channel.
       if (isNews(at, this.#at)) this.#missingSince ??= performance.now();
     } else if (this.#state.parents?.[link.to] === this.#host.me) {
       for (const message of this.#kept) if (isNews(message.at, at)) link.send(message);
@@ -109,7 +112,7 @@ export class TreeFlow implements Flow {
     if (!isNews(message.at, this.#at)) return;
     const last = parsePosition(this.#at);
     const next = parsePosition(message.at);
-    // Of another epoch, or not the next one: something is missing, unless history says so, too.
+    // Another epoch, or not the next offset: a message is missing, unless history skips it too.
     if (next.epoch !== last.epoch || next.offset !== last.offset + 1n) {
       if (this.#ahead.size < KEPT_MAX) this.#ahead.set(message.at, message);
       this.#missingSince ??= performance.now();
@@ -139,7 +142,7 @@ export class TreeFlow implements Flow {
     if (message.from !== this.#host.me) this.#host.deliver({ from: message.from, data: message.data });
   }
 
-  /** Reads the channel itself as long as that is needed. */
+  /** Starts or stops to read the channel, as needed. */
   #look(): void {
     const now = performance.now();
     if (now - this.#pinged > PING_EVERY) {
@@ -150,7 +153,7 @@ export class TreeFlow implements Flow {
     const lives = !!parent?.isOpen && now - parent.heardAt < SILENCE;
     this.#alone = lives ? undefined : (this.#alone ?? now);
     const isMissing = this.#missingSince !== undefined && now - this.#missingSince > MISSING;
-    // A link that is just being made gets a moment.
+    // A link that is being established gets some time.
     const isAlone = this.#parent === undefined || (this.#alone !== undefined && (!!this.#direct || !!parent?.heardAt || now - this.#alone > MISSING));
     const isLost = !!parent && (parent.heardAt ? !parent.isOpen || now - parent.heardAt > LOST : now - parent.made > MADE);
     const lost = isLost ? this.#parent : undefined;
@@ -163,7 +166,7 @@ export class TreeFlow implements Flow {
       this.#direct = this.#host.read(this.#at, (message, position) => {
         const { from, data } = (message ?? {}) as Record<string, unknown>;
         if (typeof from !== 'string' || !isNews(position, this.#at)) return;
-        // By itself the channel leaves nothing out that history still has.
+        // The channel skips no message that history still contains.
         const skipped = parsePosition(position);
         if (skipped.epoch === epoch && skipped.offset > parsePosition(this.#at).offset + 1n) this.#host.lost(from, Number(skipped.offset - parsePosition(this.#at).offset) - 1);
         this.#deliver({ at: position, from, data });
@@ -173,7 +176,7 @@ export class TreeFlow implements Flow {
       void this.#direct.close();
       this.#direct = undefined;
     }
-    // What was missing has come: the parent says when there is more.
+    // The missing messages have arrived. The parent reports its position again when there are more.
     if (this.#direct && isMissing && !this.#ahead.size && lives) this.#missingSince = undefined;
   }
 }

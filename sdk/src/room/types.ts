@@ -1,49 +1,51 @@
-// The public types of a room. What they mean on the wire is in docs/rooms.md.
+// The public types of a room. docs/rooms.md describes what they mean on the wire.
 import type { MillraceError } from '../errors.js';
 import type { ConnectOptions } from '../types.js';
 
 export type Topology = 'p2p' | 'mesh' | 'star' | 'switch' | 'mixer' | 'relay' | 'tree' | 'auto';
 
 export interface Participant {
-  /** Sorts by when they joined. */
+  /** Ids sort by the time of joining. */
   readonly id: string;
   readonly name: string;
   readonly role: 'member' | 'hub' | 'viewer';
   readonly since_ms: number;
-  /** As it says itself. */
+  /** Whether the microphone is muted, as reported by the participant. */
   readonly muted?: boolean;
-  /** What others neither hear nor see of it, because somebody who may has said so. */
+  /** Media of this participant that a moderator has muted for all. */
   readonly muted_by_host?: readonly ('audio' | 'video')[];
 }
 
 export interface RoomState {
   readonly version: number;
-  /** How participants are connected now; of `auto` that which holds. */
+  /** Current topology. With `auto`, the topology in use. */
   readonly topology: Exclude<Topology, 'auto'>;
   readonly auto?: boolean;
-  /** The participant who joined first, viewers last. The host moderates where no token is needed. */
+  /** The participant who joined first, viewers last. The host moderates if no token is required. */
   readonly host?: string;
-  /** Of a star. */
+  /** The hub of a star. */
   readonly hub?: string;
-  /** Of a tree: everybody's parent but the root's. */
+  /** In a tree: the parent of each participant but the root. */
   readonly parents?: Readonly<Record<string, string>>;
   readonly participants: readonly Participant[];
 }
 
 export interface JoinOptions extends ConnectOptions {
-  /** Where the server is, when a client is given instead of its URL. Default: where the page is from. */
+  /** The server's URL, if a client is given instead of a URL. Default: the origin of the page. */
   readonly url?: string | URL;
   readonly name?: string;
-  /** Of a room that begins. Default `mesh`. */
+  /** Topology of a new room. Default `mesh`. */
   readonly topology?: Topology;
   readonly role?: 'member' | 'hub' | 'viewer';
-  /** What others see and hear. */
+  /** Video and audio that others receive. */
   readonly stream?: MediaStream;
-  /** Over those that the server names. `iceTransportPolicy: 'relay'` is what the topology `relay` sets. */
+  /** Overrides the server's settings. The topology `relay` sets `iceTransportPolicy: 'relay'`. */
   readonly rtc?: RTCConfiguration;
 }
 
-/** What somebody sent with `send`: of each sender in order and once; in a tree of all senders. */
+/**
+ * A message sent with `send`. Messages arrive once and in order per sender; in a tree, in one order for all senders.
+ */
 export interface Data {
   readonly from: string;
   readonly data: unknown;
@@ -56,77 +58,86 @@ export interface Said {
 }
 
 export interface Seen {
-  /** Whose it is. In a room with a mixer all sound comes as one track, whose participant is `mix`, in a stream of its own. */
+  /**
+   * Owner of the track. In a room with a mixer, all audio comes as one track of the participant `mix`, in its own
+   * stream.
+   */
   readonly participant: string;
   readonly track: MediaStreamTrack;
   readonly stream: MediaStream;
 }
 
 export interface RoomEvents {
-  /** Somebody is there, those who were before you, too. */
+  /** A participant is present. Reported also for participants who joined before you. */
   participant: Participant;
   left: Participant;
   track: Seen;
   data: Data;
-  /** So many messages of somebody are lost: nobody has them any more. */
+  /** Messages of a sender were lost: no participant has them any more. */
   gap: { readonly from: string; readonly count: number };
   chat: Said;
   state: RoomState;
-  /** A link to somebody is connected, or is no longer. */
+  /** The state of the link to another participant has changed. */
   link: { readonly to: string; readonly state: RTCPeerConnectionState };
-  /** Who of the others speaks now; nobody after two seconds without a word. Not known in a room with a mixer. */
+  /**
+   * The active speaker among the other participants; undefined after two seconds of silence. Not available in a room
+   * with a mixer.
+   */
   speaker: string | undefined;
-  /** The server had forgotten you, or the whole room, as after a restart: you are in it again, under another id, and so are the others soon. */
+  /**
+   * You have joined again, under another id, after the server had forgotten you or the whole room, for example after a
+   * restart. The other participants join again, too.
+   */
   rejoined: { readonly id: string; readonly was: string; readonly cause: MillraceError };
-  /** It is over: you have left, or the server says so. */
+  /** You have left, or the server has ended your membership. */
   end: MillraceError | undefined;
 }
 
-/** What was measured of one stream since the last time, by `getStats`. */
+/** Statistics of one stream since the last reading, from `getStats`. */
 export interface StreamQuality {
-  /** Whose it is; `mix`: all others', as one. */
+  /** Owner of the stream; `mix` is the mixed audio of all other participants. */
   readonly from: string;
   readonly direction: 'in' | 'out';
   readonly kind: 'audio' | 'video';
-  /** Which of several that are sent of one picture. */
+  /** Simulcast layer of the video. */
   readonly layer?: string;
   readonly rate_kbps: number;
   readonly rtt_ms: number;
-  /** One way, of one that comes in: only where the clocks of both agree. */
+  /** One-way delay of a received stream, only if the clocks of both ends agree. */
   readonly owd_ms?: number;
-  /** The share of packets that the way has lost; of one that goes out, as the other says. */
+  /** Share of packets lost on the network path. For a sent stream, as reported by the peer. */
   readonly loss: number;
-  /** The share that nothing has repaired, either; what was sent again without need hides some. */
+  /** Share of packets lost and not repaired. Unnecessary retransmissions hide a part of the loss. */
   readonly residual_loss?: number;
   readonly fps?: number;
   readonly width?: number;
   readonly height?: number;
   readonly freezes?: number;
   readonly frozen_ms?: number;
-  /** Why the picture is sent smaller, or less often, than it could be. */
+  /** Why the video is sent at a lower resolution or frame rate than possible. */
   readonly limited_by?: 'none' | 'cpu' | 'bandwidth' | 'other';
   readonly codec: string;
 }
 
-/** What was measured of one link since the last time, by `getStats`. */
+/** Statistics of one link since the last reading, from `getStats`. */
 export interface LinkQuality {
   readonly to: string;
-  /** Of pictures and sound that came, and were sent. */
+  /** Bit rate of received, and of sent, video and audio. */
   readonly rate_kbps: number;
   readonly sent_kbps: number;
-  /** Of data that came, and were sent. */
+  /** Bit rate of received, and of sent, data. */
   readonly data_kbps: number;
   readonly data_sent_kbps: number;
   readonly rtt_ms: number;
   readonly loss: number;
   readonly residual_loss: number;
   readonly fps: number;
-  /** All that were decoded so far. */
+  /** Frames decoded so far. */
   readonly frames: number;
   readonly frozen_ms: number;
-  /** The way: `host`, `srflx`, `prflx` or `relay`. */
+  /** Type of the network path: `host`, `srflx`, `prflx` or `relay`. */
   readonly kind: string;
-  /** From when the link was made to the other's first picture or sound. */
+  /** Time from the creation of the link to the first video or audio of the peer. */
   readonly setup_ms?: number;
   readonly streams: readonly StreamQuality[];
 }
@@ -134,34 +145,40 @@ export interface LinkQuality {
 export interface Quality {
   readonly uplink_kbps: number;
   readonly rtt_ms: number;
-  /** Encoding and decoding of pictures, in cores: a browser tells no more of its CPU. */
+  /** CPU time of encoding and decoding video, in cores. Browsers do not report other CPU use. */
   readonly codec_cpu: number;
-  /** Links that were made so far, and those of them that were not connected within 15 s. */
+  /** Links created so far, and links of these that were not connected within 15 s. */
   readonly calls: number;
   readonly calls_failed: number;
   readonly links: readonly LinkQuality[];
 }
 
 export interface Room {
-  /** Yours; another one after `rejoined`. */
+  /** Your id. It changes with `rejoined`. */
   readonly id: string;
   readonly state: RoomState;
-  /** Whether you may mute others: by a token with `publish` on `rooms/{room}/moderate`, or as host where none is needed. */
+  /**
+   * Whether you may mute others: with a token with `publish` on `rooms/{room}/moderate`, or as host where no token is
+   * required.
+   */
   readonly moderates: boolean;
-  /** Returns the way out. */
+  /** Adds a listener. Returns a function that removes it. */
   on<E extends keyof RoomEvents>(event: E, fn: (value: RoomEvents[E]) => void): () => void;
-  /** To everybody else in the room, by the links of its topology; what these do not reach goes by the channel `rooms/{room}/data`. JSON. */
+  /**
+   * Sends JSON to all other participants, by the links of the topology. Participants without a link receive it by the
+   * channel `rooms/{room}/data`.
+   */
   send(data: unknown): void;
-  /** In the room's chat, which any client reads on any transport. */
+  /** Publishes to the room's chat, which any client can read on any transport. */
   say(text: string): Promise<void>;
-  /** Others see this instead, on the same links. */
+  /** Replaces the video and audio that others receive, on the same links. */
   replaceStream(stream: MediaStream | undefined): Promise<void>;
-  /** Your own microphone. While a host has muted you, this says how it is afterwards. */
+  /** Mutes or unmutes your microphone. While a host has muted you, the setting takes effect afterwards. */
   setMuted(muted: boolean): void;
   /**
-   * Mutes somebody's sound, or picture, for everybody (true), or takes that back (false); what is not named stays as it is. The state says so.
-   * Works only if `moderates`. Throws a MillraceError; its `reason` is `forbidden` otherwise, and `not_found` if no
-   * participant has this id.
+   * Mutes the audio or video of a participant for all (true), or ends that (false). Omitted media stay as they are. The
+   * state contains the result. Requires `moderates`. Throws a MillraceError otherwise, with `reason` `forbidden`, or
+   * `not_found` if no participant has this id.
    */
   mute(id: string, what: { readonly audio?: boolean; readonly video?: boolean }): Promise<void>;
   quality(): Promise<Quality>;

@@ -1,5 +1,6 @@
-// How the channel `rooms/{room}/data` is read and written: by the client that there is anyway, or, where there is a connection with the
-// server's unit, by a session beside the media in it. Whichever it is, it goes on from where the other was. Source: docs/rooms.md, "Data".
+// Reads and writes the channel `rooms/{room}/data`: by the client that already exists, or, on a connection with the
+// SFU, by a session beside its media. After a switch, reading resumes from the same position. Source: docs/rooms.md,
+// "Data".
 import { client, type Core } from '../client.js';
 import { isNews } from '../position.js';
 import { besideMedia } from '../transports/data-channel.js';
@@ -11,7 +12,7 @@ export interface WayHost {
   readonly url: string | URL;
   readonly token: ConnectOptions['token'];
   readonly channel: string;
-  /** By the client that there is anyway. */
+  /** Reads by the client that already exists. */
   read(after: string, fn: Read): Subscription;
   publish(message: object): Promise<void>;
 }
@@ -28,9 +29,9 @@ export class DataWay {
     this.#at = at;
   }
 
-  /** All of it, in order and once. */
+  /** Reads all messages, once and in order. */
   read(fn: Read): void {
-    // Both may read for a moment.
+    // During a switch, both connections may deliver messages.
     this.#hear = (data, position) => {
       if (!isNews(position, this.#at)) return;
       this.#at = position;
@@ -39,14 +40,17 @@ export class DataWay {
     if (!this.#beside?.isOpen) this.#plain = this.#host.read(this.#at, this.#hear);
   }
 
-  /** What was not answered when its way broke goes by the other one: whoever reads it tells the two by their number. */
+  /**
+   * Publishes a message. If the session beside the media breaks before its response, the message is published again by
+   * the client. Readers detect the duplicate by its sequence number.
+   */
   async publish(message: object): Promise<void> {
     const { core, isOpen } = this.#beside ?? {};
     if (isOpen && (await core!.publish(this.#host.channel, message).catch(() => undefined))) return;
     await this.#host.publish(message);
   }
 
-  /** There is a connection with the server's unit: a session is tried in it, once. */
+  /** Tries to open a session beside the media of a connection with the SFU, once. */
   take(peer: RTCPeerConnection): void {
     this.leave(this.#beside?.peer);
     const { url, token, channel } = this.#host;
@@ -63,7 +67,7 @@ export class DataWay {
     core.subscribe(channel, { from: { position: this.#at } }).on(({ data, position }) => this.#hear(data, position), () => {});
   }
 
-  /** The connection has gone, or its session has. */
+  /** Returns to the client after the connection or its session has closed. */
   leave(peer: RTCPeerConnection | undefined): void {
     const beside = this.#beside;
     if (!beside || beside.peer !== peer) return;

@@ -1,14 +1,15 @@
-// A session over data channels of WebRTC: an offer by `POST /v1/connect`, then lines over UDP. What is read with policy `latest`
-// comes on a channel of its own, where what is lost is not sent again. Source: docs/protocol.md, "Data channels".
+// A session over WebRTC data channels: an offer by `POST /v1/connect`, then lines over UDP. Messages with policy
+// `latest` arrive on a separate channel, on which lost messages are not retransmitted. Source: docs/protocol.md, "Data
+// channels".
 import { closeError, MillraceError, problem, toError } from '../errors.js';
 import type { Transport } from '../link.js';
 import { send } from '../request.js';
 import { openSession, type Carrier, type Dial } from './session.js';
 
-/** Most characters of one message: browsers differ in how much they take, and the server reads a stream of lines. */
+/** Maximum characters of one message. Browsers differ in their maximum, and the server reads a stream of lines. */
 const PIECE = 16 * 1024;
 
-/** A session over a connection that there is; `closePeer`: with it the connection ends, too. */
+/** Opens a session over an existing connection. With `closePeer`, the end of the session closes the connection. */
 function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , hear, end, signal]: Parameters<Dial>): Carrier {
   const session = peer.createDataChannel('millrace');
   const latest = peer.createDataChannel('latest', { ordered: false, maxRetransmits: 0 });
@@ -31,7 +32,7 @@ function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , hear, en
   };
   latest.onmessage = ({ data }: MessageEvent<string>) => {
     const number = parseInt(data);
-    // What comes behind its successor is old.
+    // A message that arrives after its successor is stale.
     if (number <= newest) return;
     host.counts.lost += number - newest - 1;
     newest = number;
@@ -42,17 +43,17 @@ function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , hear, en
   peer.addEventListener('connectionstatechange', check);
   return {
     send(text) {
-      // What the server says first may be heard before that it is open.
+      // The server's first message may arrive before the channel reports that it is open.
       if (session.readyState === 'connecting') return session.addEventListener('open', () => this.send(text), { once: true });
-      // It has ended, and says so in a moment.
+      // The channel has closed; its close event follows.
       if (session.readyState !== 'open') return lost();
       for (let at = 0, line = `${text}\n`; at < line.length; ) {
-        // A pair of surrogates is one character, which no message may cut.
+        // A surrogate pair is one character and must not be split between messages.
         const end = at + PIECE - Number(/[\uD800-\uDBFF]/.test(line[at + PIECE - 1] ?? ''));
         try {
           session.send(line.slice(at, end));
         } catch {
-          // The buffer is full. The rest of the line would be missing, so the session ends.
+          // The send buffer is full. The rest of the line would be missing, so the session ends.
           return lost();
         }
         at = end;
@@ -77,7 +78,7 @@ const dial: Dial = (host, token, hear, end, signal) => {
     const headers: Record<string, string> = { 'content-type': 'application/sdp' };
     if (token !== undefined) headers['authorization'] = `Bearer ${token}`;
     const body = peer.localDescription!.sdp;
-    // Its own candidates are not waited for: the server learns where a datagram comes from.
+    // The offer does not wait for local ICE candidates: the server learns the address from the first datagram.
     const answer = await send(host.fetch, `${host.base}/v1/connect`, { method: 'POST', headers, body, signal });
     if (answer.status !== 201) throw await problem(answer);
     await peer.setRemoteDescription({ type: 'answer', sdp: await answer.text() });
@@ -94,7 +95,9 @@ export const dataChannel: Transport = {
   open: (host) => openSession(host, dial),
 };
 
-/** The same beside the media of a connection with the switching unit, which is not ended with it. */
+/**
+ * The same session beside the media of a connection with the SFU. The end of the session does not close the connection.
+ */
 export const besideMedia = (peer: RTCPeerConnection): Transport => ({
   name: 'data-channel',
   open: (host) => openSession(host, (...dialled) => carry(peer, false, ...dialled)),

@@ -1,4 +1,4 @@
-// What the four HTTP transports share: one request for all channels, opened anew when the set of channels changes.
+// The common part of the four HTTP transports: one request for all channels, repeated when the set of channels changes.
 import { pauseOf } from '../backoff.js';
 import { MillraceError, toError } from '../errors.js';
 import { onAbort } from '../listen.js';
@@ -6,10 +6,10 @@ import type { Commands, Draft, Link, LinkHost, Wanted } from '../link.js';
 import type { TransportName } from '../types.js';
 import { Http, type Query } from './http.js';
 
-/** Channels in one request, a limit of the server. */
+/** Maximum number of channels in one request, a limit of the server. */
 const CHANNELS = 100;
 
-/** Reads one request's worth of channels until it is aborted or cut; returns to be called again at once. */
+/** Reads the channels of one request until the request is aborted or cut. The caller repeats the call at once. */
 export type Read = (link: HttpLink, query: Query, signal: AbortSignal) => Promise<void>;
 
 export class HttpLink implements Link {
@@ -18,11 +18,13 @@ export class HttpLink implements Link {
   #over = new AbortController();
   #reading = '';
   #round = new AbortController();
-  /** When the request under way was sent. */
+  /** Time at which the current request was sent. */
   #asked = 0;
-  /** Ends the waits between two tries. */
+  /** Functions that end the current pauses between retries. */
   #naps = new Set<() => void>();
-  /** Publications of one channel go one after the other, so that they stay in order. */
+  /**
+   * Last publication per channel. Publications of one channel are sent one after the other, so that they stay in order.
+   */
   #turns = new Map<string, Promise<unknown>>();
 
   constructor(
@@ -39,7 +41,7 @@ export class HttpLink implements Link {
   }
 
   changed(): void {
-    // Subscriptions made in one turn make one request.
+    // Subscriptions made in one turn of the event loop share one request.
     queueMicrotask(() => {
       if (this.#key() !== this.#reading) this.#round.abort();
     });
@@ -82,7 +84,7 @@ export class HttpLink implements Link {
     return mine.then(({ body: answer }) => answer!);
   }
 
-  /** Repeats `ask` while another try may help and this link lives; a refusal by the server is an answer. */
+  /** Repeats `ask` while a retry may help and this link is open. A refusal by the server ends the loop. */
   async #persist<T>(ask: (over: AbortSignal) => Promise<T>, signal?: AbortSignal): Promise<T> {
     const round = new AbortController();
     const over = this.#over.signal;
@@ -105,7 +107,7 @@ export class HttpLink implements Link {
     }
   }
 
-  /** Settles after `ms`, or earlier when there is reason to try again. */
+  /** Settles after `ms`, or earlier when `signal` aborts or the link is tested. */
   #nap(ms: number, signal?: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const done = (): void => {
@@ -120,7 +122,10 @@ export class HttpLink implements Link {
     });
   }
 
-  /** An answer has begun: where each channel starts. Throws if a channel that was asked for from now on has a position by now. */
+  /**
+   * Reports the start position of each channel when a response begins. Throws if a channel that was requested from now
+   * on has a position by now.
+   */
   begin(positions: Iterable<readonly [channel: string, position: string]>, query: Query, time: number): void {
     const { host } = this;
     const asked = new Set(query.map(([, value]) => value));
@@ -145,7 +150,7 @@ export class HttpLink implements Link {
   }
 
   async #run(): Promise<void> {
-    // Lets the owner know of this link before it reports anything.
+    // Lets the owner store this link before the link reports anything.
     await null;
     while (!this.#over.signal.aborted) {
       const { host } = this;
@@ -158,14 +163,14 @@ export class HttpLink implements Link {
         if (groups.length) {
           await Promise.race(groups.map((query) => this.#keepReading(query, signal)));
         } else {
-          // Nothing to read: publishing needs no connection that stands, only a server that answers.
+          // Nothing to read. Publishing needs only a server that responds, not an open connection.
           if (!this.opened) await this.http.json('/v1/info', [], { signal });
           this.open(Date.now() - this.#asked);
           host.say('alive', Infinity);
           if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve));
         }
       } catch (thrown) {
-        // Only an aborted round is followed by the next one at once.
+        // Only an aborted round is followed by the next round at once.
         if (!signal.aborted) throw thrown;
       } finally {
         this.#round.abort();

@@ -1,4 +1,4 @@
-// Every HTTP request of the client: address, cache-busting, token, problem details.
+// HTTP requests of the client: address, cache busting, token, problem details.
 import { MillraceError, problem, toError, unreachable } from '../errors.js';
 import { parsePosition } from '../position.js';
 import { onAbort } from '../listen.js';
@@ -11,13 +11,16 @@ export interface Ask {
   readonly headers?: Record<string, string>;
   readonly body?: string | Uint8Array<ArrayBuffer>;
   readonly signal?: AbortSignal | undefined;
-  /** For the headers to arrive. Default 10 s. */
+  /** Time limit for the headers to arrive. Default 10 s. */
   readonly timeoutMs?: number;
 }
 
 export type Query = readonly (readonly [name: string, value: string | number | undefined])[];
 
-/** One per link: a new link asks for a new token, the old one may have expired while this machine slept. */
+/**
+ * Sends the requests of one link. A new link asks for a new token, because the old one may have expired while this
+ * machine was suspended.
+ */
 export class Http {
   readonly #host: LinkHost;
   #token: Promise<string | undefined> | undefined;
@@ -28,7 +31,7 @@ export class Http {
     this.#host = host;
   }
 
-  /** A response with a good status; anything else is thrown as MillraceError. */
+  /** Returns a response with a success status. Throws a MillraceError otherwise. */
   async request(path: string, query: Query, ask: Ask = {}): Promise<Response> {
     const controller = new AbortController();
     const { signal, body } = ask;
@@ -44,14 +47,14 @@ export class Http {
         if (reason || !this.#token) this.#token = tokenOf(this.#host, reason ?? 'connect', controller.signal);
         const asked = this.#token;
         const token = await asked.catch((thrown) => {
-          // A failed answer must not be what the next request gets.
+          // The next request must not reuse the failed promise.
           if (this.#token === asked) this.#token = undefined;
           throw thrown;
         });
         const response = await this.#send(path, query, ask, token, controller.signal);
         if (response.status === 401 && !renewed && typeof this.#host.token === 'function') {
           renewed = true;
-          // Another request may have renewed it meanwhile.
+          // Another request may have renewed the token meanwhile.
           reason = this.#token === asked ? (this.#accepted ? 'expired' : 'rejected') : undefined;
           await response.body?.cancel();
           continue;
@@ -67,7 +70,7 @@ export class Http {
       throw toError(thrown);
     } finally {
       clearTimeout(timer);
-      // The body of a stream goes on being read: the signal must stay tied to it.
+      // The body of a stream is still being read, so the signal stays connected to the request.
       if (!ask.accept || ask.accept === 'application/json') off();
     }
   }
@@ -80,7 +83,7 @@ export class Http {
     return send(this.#host.fetch, url, { signal, headers, cache: 'no-store', ...(ask.body !== undefined && { method: 'POST', body: ask.body }) });
   }
 
-  /** A JSON answer; undefined for 204. */
+  /** Returns the JSON of a response; undefined for 204. */
   async json<T>(path: string, query: Query, ask?: Ask): Promise<{ body: T | undefined; response: Response }> {
     const response = await this.request(path, query, ask);
     try {
@@ -93,7 +96,7 @@ export class Http {
     }
   }
 
-  /** Publications of one channel after `since`, up to `until` if it is given. */
+  /** Returns publications of one channel after `since`, up to `until` if it is given. */
   async page(channel: string, since: string, limit: number, signal?: AbortSignal, until?: string): Promise<Page> {
     const { body, response } = await this.json<Page>(`/v1/channels/${channel}`, [['since', since], ['until', until], ['limit', limit]], { signal });
     const position = body?.position ?? response.headers.get('Millrace-Position') ?? '';
@@ -102,7 +105,7 @@ export class Http {
   }
 }
 
-/** `cars/1@5f:58,cars/2@5f:57`: the SSE id and the `Millrace-Position` of a reader of several channels. */
+/** Parses `cars/1@5f:58,cars/2@5f:57`: the SSE id and the `Millrace-Position` of a reader of several channels. */
 export function parsePositions(list: string): [channel: string, position: string][] {
   return list
     .split(',')
@@ -110,7 +113,9 @@ export function parsePositions(list: string): [channel: string, position: string
     .map((item) => item.split('@') as [string, string]);
 }
 
-/** The server's clock by an answer's header, to the second; this machine's if it is not told. */
+/**
+ * Returns the server's clock from the `Date` header, to the second, or this machine's clock if the header is missing.
+ */
 export function serverTime(response: Response): number {
   return Date.parse(response.headers.get('Date') ?? '') || Date.now();
 }

@@ -1,8 +1,8 @@
-// Polling, held by the server until there is something to say. Source: docs/protocol.md, "Reading".
+// Long polling: the server holds each request until it has data. Source: docs/protocol.md, "Reading".
 import { polling } from './polling.js';
 import type { Transport } from '../link.js';
 
-/** Seconds a request is held: below the 30 s after which common proxies cut. */
+/** Seconds for which a request is held. Common proxies close a request after 30 s. */
 const WAIT = 25;
 
 export const longPoll: Transport = {

@@ -1,4 +1,4 @@
-// The loop of `poll` and `long-poll`: ask, deliver, ask again from there.
+// The loop of `poll` and `long-poll`: request, deliver, and request again from the new position.
 import { parsePositions, serverTime, type Query } from './http.js';
 import type { LinkHost } from '../link.js';
 import type { Message } from '../subscription.js';
@@ -11,18 +11,21 @@ interface Answer {
   readonly gaps?: (Gap & { channel: string })[];
 }
 
-/** Publications in one answer. */
+/** Maximum number of publications in one response. */
 const LIMIT = 1000;
-/** For an answer that need not be waited for. */
+/** Time limit for a response that the server does not hold, ms. */
 const ANSWER_MS = 10_000;
-/** Minimum time between two held requests if the first returned nothing: a proxy may answer what the server would hold. */
+/**
+ * Minimum time between two held requests if the first returned nothing: a proxy may answer a request that the server
+ * would hold.
+ */
 const HELD_MS_MIN = 500;
 
 export function polling(name: TransportName, host: LinkHost, { wait, everyMs }: { wait: number; everyMs: number }): HttpLink {
   return new HttpLink(name, host, async (link, first, signal) => {
     let query = first;
     for (let held = 0; !signal.aborted; held = wait) {
-      // The first answer comes at once and tells the positions, so a cut before the first message loses nothing.
+      // The first response arrives at once and contains the positions, so a cut before the first message loses nothing.
       host.say('alive', held * 1000 + everyMs + ANSWER_MS);
       const since = Date.now();
       const ask: Query = [...query, ['limit', LIMIT], ['wait', held || undefined]];

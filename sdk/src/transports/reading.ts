@@ -1,16 +1,19 @@
-// The body of an open-ended answer, piece by piece.
+// Reads the body of an open-ended response, piece by piece.
 import { MillraceError, unreachable } from '../errors.js';
 import { serverTime, type Query } from './http.js';
 import type { HttpLink } from './http-link.js';
 
-/** A heartbeat comes every 25 s, unless another was asked for; this much later it is overdue, ms. */
+/** Interval of heartbeats unless another was requested, and the delay after which a heartbeat is overdue, ms. */
 const HEARTBEAT = 25_000;
 const OVERDUE = 5000;
-/** Browsers open at most six HTTP/1.1 connections to one origin, for all tabs together. */
+/**
+ * Number of streams at which a warning is logged. Browsers open at most six HTTP/1.1 connections to one origin, for all
+ * tabs together.
+ */
 const MANY = 5;
 const open = new Map<string, number>();
 
-/** Hands every piece to `take`, with the server's time when the answer began; throws when the stream ends. */
+/** Passes every piece to `take`, with the server's time when the response began. Throws when the stream ends. */
 export async function reading(link: HttpLink, accept: string, query: Query, signal: AbortSignal, take: (piece: string, time: number) => void): Promise<void> {
   const { host } = link;
   const { base, heartbeatMs } = host;

@@ -1,26 +1,26 @@
-// A session, `millrace.v1+json`, over whatever carries its text both ways. Source: docs/protocol.md, "Sessions".
+// A session, `millrace.v1+json`, over any carrier of text in both directions. Source: docs/protocol.md, "Sessions".
 import { MillraceError, refused, toError } from '../errors.js';
 import { tokenOf, type Draft, type Link, type LinkHost } from '../link.js';
 import { TIMER_MAX } from '../listen.js';
 
-/** When a refused subscription that may be tried again is tried again, ms. */
+/** Delay before a refused but retryable subscription is repeated, ms. */
 const RETRY = 1000;
 /** Minimum time between two refreshes of a token, ms. */
 const REFRESH_MIN = 1000;
 
 /**
- * Takes a reply. Not a promise: several messages can arrive in one turn, and a subscription must have started before the
- * message that follows its reply.
+ * Receives a reply. A callback, not a promise: several messages can arrive in one turn of the event loop, and a
+ * subscription must have started before the message that follows its reply.
  */
 type Done = (error: MillraceError | undefined, ok?: any) => void;
 
-/** Something that carries a session. */
+/** A connection that carries the text of a session. */
 export interface Carrier {
   send(text: string): void;
   close(): void;
 }
 
-/** Opens a carrier that reports each text it gets, and its end, once. Nothing is reported after `signal`. */
+/** Opens a carrier that reports each text it receives, and its end once. After `signal` aborts, it reports nothing. */
 export type Dial = (
   host: LinkHost,
   token: string | undefined,
@@ -33,7 +33,7 @@ export function openSession(host: LinkHost, dial: Dial): Link {
   const { hub, counts, say } = host;
   const over = new AbortController();
   const waiting = new Map<number, Done>();
-  /** Channel to policy. */
+  /** Maps each subscribed channel to its policy. */
   const reading = new Map<string, string>();
   let carrier: Carrier | undefined;
   let ids = 0;
@@ -76,7 +76,8 @@ export function openSession(host: LinkHost, dial: Dial): Link {
     const id = ++ids;
     let text = JSON.stringify({ id, [command]: bytes ? { ...body, encoding: 'base64' } : body });
     if (data !== undefined) text = `${text.slice(0, -2)},"data":${/json/.test(type) ? data : JSON.stringify(bytes ? toBase64(data) : data)}}}`;
-    // In UTF-8 a UTF-16 unit takes up to three bytes. A message of more than twice the limit would end the session (1009).
+    // In UTF-8, a UTF-16 unit takes up to three bytes. A message of more than twice the limit would end the session
+    // (1009).
     if (text.length * 3 > bytesMax && (size(text) > bytesMax * 2 || size(data ?? '') > bytesMax)) {
       return done(refused({ code: 'too_large', detail: `larger than ${bytesMax} bytes` }));
     }
@@ -109,7 +110,10 @@ export function openSession(host: LinkHost, dial: Dial): Link {
     }
   }
 
-  /** A token that ends is refreshed while a tenth of its time is left. Failing that the server closes (4001), and the next link asks for one. */
+  /**
+   * Refreshes the token when a tenth of its lifetime is left. If the refresh fails, the server closes the session
+   * (4001), and the next link asks for a new token.
+   */
   function lasts({ expires_ms, unsubscribed = [] }: { expires_ms?: number; unsubscribed?: string[] }): void {
     for (const channel of unsubscribed) {
       reading.delete(channel);
@@ -136,7 +140,7 @@ export function openSession(host: LinkHost, dial: Dial): Link {
     over.abort();
     clearTimeout(due);
     carrier?.close();
-    // What was not answered goes out again over the next link, whatever ended this one.
+    // Unanswered requests are repeated over the next link, whatever ended this one.
     waiting.forEach((done) => done(new MillraceError('network', 'closed')));
     waiting.clear();
   }

@@ -1,4 +1,5 @@
-// Server-sent events over fetch, not EventSource: that one takes no headers and gives up on the first 500.
+// Server-sent events over `fetch`. `EventSource` is not used because it accepts no headers and stops at the first
+// status 500.
 import type { Transport } from '../link.js';
 import { SseParser } from '../sse-parser.js';
 import { parsePositions } from './http.js';

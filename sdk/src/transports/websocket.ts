@@ -9,7 +9,7 @@ const dial: Dial = (host, token, hear, end) => {
   const url = `${host.base.replace(/^http/, 'ws')}/v1/connect${host.heartbeatMs ? `?heartbeat=${host.heartbeatMs}ms` : ''}`;
   const socket: WebSocket = new ((host.WebSocket ?? globalThis.WebSocket) as typeof WebSocket)(url, protocols);
   let detail: string | undefined;
-  // A close event follows; only Node's implementations say what went wrong.
+  // A close event follows. Only Node's implementations report the cause.
   socket.onerror = (event) => (detail = (event as ErrorEvent).message);
   socket.onclose = async ({ code, reason }) => end((await refusal(host, token)) ?? closeError(code, reason || detail, url));
   socket.onmessage = ({ data }) => hear(data);
@@ -23,8 +23,8 @@ const dial: Dial = (host, token, hear, end) => {
 };
 
 /**
- * Returns why the server refused the first WebSocket of a page of another origin. Browsers hide that from scripts, so
- * this sends a request, to which the server answers whether the origin and the token are allowed.
+ * Returns why the server refused the first WebSocket of a page from another origin. Browsers hide the reason from
+ * scripts, so this function sends a request, and the response shows whether the origin and the token are allowed.
  */
 async function refusal({ base, counts, fetch: send = fetch }: LinkHost, token: string | undefined): Promise<MillraceError | undefined> {
   if (counts.transport || !globalThis.location || `${base}/`.startsWith(`${location.origin}/`)) return undefined;
@@ -32,7 +32,7 @@ async function refusal({ base, counts, fetch: send = fetch }: LinkHost, token: s
     const answer = await send(`${base}/v1/connect`, token === undefined ? {} : { headers: { Authorization: `Bearer ${token}` } });
     return /40[13]/.test(`${answer.status}`) ? refused(await answer.json()) : undefined;
   } catch {
-    // There is no answer, or it is not the server's.
+    // The request failed, or the response does not come from the server.
     return undefined;
   }
 }

@@ -68,7 +68,7 @@ test('over a data channel large things, gaps and history come as over any other,
   const all = Array.from({ length: 500 }, (_, n) => n);
   await Promise.all(all.map((n) => Promise.all([mr.publish('page/dc/every', n), mr.publish('page/dc/latest', n)])));
   await seen(() => got.length === 501);
-  // The last one may be among what gets lost, and is not sent again: then the next one comes.
+  // The last message may be lost, and is not retransmitted. In that case, the next message arrives.
   let last = 499;
   const isNewest = async (): Promise<void> => {
     if (newest.at(-1)?.data !== last) await mr.publish('page/dc/latest', ++last);
@@ -78,7 +78,7 @@ test('over a data channel large things, gaps and history come as over any other,
   expect(got[0]!.data).toEqual(large);
   expect(got.slice(1).map(({ data }) => data)).toEqual(all);
   expect(newest.map(({ offset }) => offset)).toEqual(newest.map(({ offset }) => offset).sort((a, b) => Number(a - b)));
-  // On a busy machine something may get lost of what may: then it is counted.
+  // On a busy machine, the channel that may lose messages can lose some. `lost` counts them.
   expect(mr.stats()).toMatchObject({ transport: 'data-channel', gaps: 0, reconnects: 0 });
   expect((await mr.history('page/dc/every', { since: 501n })).length).toBe(0);
   await expect(mr.publish('page/dc/every', 'x'.repeat(1 << 21))).rejects.toMatchObject({ reason: 'too_large' });
@@ -150,5 +150,5 @@ test('the fifth HTTP stream to a plain-http origin is warned about', async () =>
   expect(warnings[0]).toContain('six connections');
 });
 
-/** The browser's Event; this file's `Event` is a publication. */
+/** The browser's Event. In this file, `Event` is a publication. */
 const Event_ = globalThis.Event;

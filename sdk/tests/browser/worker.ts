@@ -1,6 +1,6 @@
 import { millrace, type TransportName } from '../../src/index.js';
 
-// Told a server and a transport, says what it receives of five publications.
+// Receives a server and a transport, publishes five messages, and posts the messages received.
 onmessage = async ({ data: { url, transport } }: MessageEvent<{ url: string; transport: TransportName }>) => {
   const mr = millrace(url, { transports: [transport], pollMs: 20 });
   const channel = `worker/${transport}`;

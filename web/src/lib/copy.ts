@@ -1,4 +1,7 @@
-/** Copies text. Pages reached over plain http on a local network have no clipboard API, hence the older way as well. */
+/**
+ * Copies text. Pages loaded over plain HTTP from a local network have no clipboard API, so an older method is the
+ * fallback.
+ */
 export async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

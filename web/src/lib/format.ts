@@ -1,4 +1,7 @@
-/** What a reader sees: unknown is an en dash, never 0; units always follow, split off so that they can be set smaller. */
+/**
+ * Formats values for display. An unknown value is an en dash, never 0. Units are separate, so that they can be set in
+ * smaller type.
+ */
 export const UNKNOWN = '–';
 
 const decimal = (digits: number) =>
@@ -11,7 +14,7 @@ export function number(value: number | undefined, digits: 0 | 1 = 0): string {
   return (digits === 0 ? whole : tenth).format(value);
 }
 
-/** A duration in ms as people say it: `0.4 s`, `12 s`, `3 min`, `2 h`, `5 d`. */
+/** Formats a duration in ms: `0.4 s`, `12 s`, `3 min`, `2 h`, `5 d`. */
 export function duration(ms: number | undefined): string {
   if (ms === undefined || !Number.isFinite(ms)) return UNKNOWN;
   const s = Math.max(0, ms) / 1000;
@@ -22,7 +25,7 @@ export function duration(ms: number | undefined): string {
   return `${whole.format(s / 86_400)} d`;
 }
 
-/** Bytes with SI prefixes: `812 B`, `4.2 kB`, `1.3 MB`. */
+/** Formats bytes with SI prefixes: `812 B`, `4.2 kB`, `1.3 MB`. */
 export function bytes(value: number | undefined): string {
   if (value === undefined || !Number.isFinite(value)) return UNKNOWN;
   if (value < 1000) return `${whole.format(value)} B`;
@@ -30,7 +33,7 @@ export function bytes(value: number | undefined): string {
   return `${tenth.format(value / 1e6)} MB`;
 }
 
-/** Wall-clock time of day with milliseconds, local. */
+/** Formats the local time of day with milliseconds. */
 export function clock(ms: number): string {
   const d = new Date(ms);
   const two = (n: number) => String(n).padStart(2, '0');

@@ -1,6 +1,6 @@
 /**
- * The page's one animation loop. Callbacks run once per frame while the page is visible; with reduced motion once per second.
- * Nothing runs while no callback is registered or the page is hidden.
+ * The only animation loop of the page. Callbacks run once per frame while the page is visible, with reduced motion once
+ * per second. The loop stops while no callback is registered or the page is hidden.
  */
 type Callback = (now: number) => void;
 

@@ -1,4 +1,4 @@
-/** What `GET /v1/info` says (docs/protocol.md, "Operating"). */
+/** Response of `GET /v1/info` (docs/protocol.md, "Operating"). */
 export interface Info {
   readonly version: string;
   readonly uptime_s: number;
@@ -17,16 +17,22 @@ export async function fetchInfo(signal: AbortSignal): Promise<Info> {
 const LOOPBACK = /^(localhost|127(\.\d+){3}|\[::1\]|.+\.localhost)$/;
 const ANY = /^(0\.0\.0\.0|\[::\])$/;
 
-/** Why no other device can open this server, in a sentence; empty if one can. */
+/** Returns why other devices cannot open this server, as a sentence; an empty string if they can. */
 export function unreachable(listen: readonly string[], page: Location): string {
   if (reachable(listen, page).length > 0) return '';
   return isEverywhere(listen) ? 'This machine has no address in a network: connect it to one, then load this page again.' : 'This server listens on this machine only.';
 }
 
-/** A server that listens on all addresses names itself `localhost`, then the other addresses of its machine. */
+/**
+ * Returns whether the server listens on all addresses. It then lists `localhost`, then the other addresses of its
+ * machine.
+ */
 export const isEverywhere = (listen: readonly string[]): boolean => listen.some((address) => /^(localhost|0\.0\.0\.0|\[::\])$/.test(new URL(address).hostname));
 
-/** The addresses another machine could use. A server that listens everywhere is reached the way this page was. */
+/**
+ * Returns the addresses that other machines can use. For a server that listens on all addresses, these include the host
+ * of this page.
+ */
 export function reachable(listen: readonly string[], page: Location): string[] {
   const hosts = listen.map((address) => {
     const url = new URL(address);

@@ -1,6 +1,6 @@
 import type { TransportName } from '@millrace/client';
 
-/** The transports a browser page can choose between, in the order in which the client would try them; the last only if it is chosen. */
+/** Transports that a page can choose, in the client's default order. The last one is used only if it is chosen. */
 export const TRANSPORTS = [
   { name: 'websocket', label: 'WebSocket', how: 'One socket, both ways' },
   { name: 'http-stream', label: 'Streaming', how: 'One endless response' },

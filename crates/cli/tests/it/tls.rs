@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Command};
 
 use rustix::process::Signal;
 
-use crate::support::{Process, Server, millrace};
+use crate::support::{Process, Server, file, millrace};
 
 /// Creates an empty folder for this test.
 fn folder(name: &str) -> PathBuf {
@@ -97,8 +97,10 @@ fn a_reload_changes_the_certificate_and_no_connection() {
         assert_eq!(made.code, Some(0), "{made:?}");
     }
     let old_ca = text(used.join("ca.pem"));
-    let [cert, key] = ["cert", "key"].map(|file| format!("tls.{file}={}", text(used.join(format!("{file}.pem")))));
-    let mut server = Server::start(&["--set", &cert, "--set", &key]);
+    let [cert, key] = ["cert", "key"].map(|file| text(used.join(format!("{file}.pem"))));
+    let tls = format!("[tls]\ncert = {cert:?}\nkey = {key:?}\n");
+    let config = file("tls-reload.toml", &tls);
+    let mut server = Server::start(&["--config", &config]);
     let url = server.url.clone();
     let publish = |data: &str, ca: &str| {
         Process::start(&mut at(&home, &["pub", "news", data, "--to", &url, "--ca", ca])).finish()
@@ -118,10 +120,12 @@ fn a_reload_changes_the_certificate_and_no_connection() {
     assert_eq!(publish("\"x\"", &old_ca).code, Some(1), "the old certificate is gone");
     assert_eq!(reader.out.next().as_deref(), Some("after"), "on the connection from before");
 
+    // With an invalid key no other change takes effect: the server still accepts requests without a token.
     fs::write(used.join("key.pem"), "no key").expect("written");
+    file("tls-reload.toml", &format!("{tls}[auth]\nsecret = \"01234567890123456789012345678901\"\n"));
     server.process.signal(Signal::HUP);
     let line = server.process.err.wait_for("ERROR");
-    assert!(line.contains("key.pem") && line.contains("the old one stays"), "{line}");
+    assert!(line.contains("key.pem") && line.contains("the old configuration stays"), "{line}");
     assert_eq!(publish("\"still\"", &new_ca).code, Some(0));
     assert_eq!(reader.out.next().as_deref(), Some("still"));
 }

@@ -66,6 +66,13 @@ pub struct Verified {
     pub by: String,
 }
 
+/// A configuration whose files were read and found valid.
+pub struct Prepared {
+    rules: Rules,
+    revoked: List,
+    revoked_max: usize,
+}
+
 impl Auth {
     /// Reads all key files and starts fetching the key set.
     ///
@@ -77,16 +84,19 @@ impl Auth {
         Ok(Self { rules: RwLock::new(rules.into()), revocations, clock })
     }
 
-    /// Applies another configuration, and reads all files again even if the configuration is the same. Cached tokens
-    /// are verified again.
+    /// Prepares another configuration for [`Self::apply`]. Reads all files again even if the configuration is the same.
     ///
-    /// Errors: as [`Self::new`]; the old configuration then stays in use.
-    pub fn reload(&self, config: &Config, anonymous: &Anonymous) -> Result<(), String> {
+    /// Errors: as [`Self::new`].
+    pub fn prepare(&self, config: &Config, anonymous: &Anonymous) -> Result<Prepared, String> {
         let revoked = read_revoked(config)?;
         let rules = Rules::new(config, anonymous, Some(&self.rules()))?;
+        Ok(Prepared { rules, revoked, revoked_max: config.revoked_max })
+    }
+
+    /// Replaces the configuration. Cached tokens are verified again.
+    pub fn apply(&self, Prepared { rules, revoked, revoked_max }: Prepared) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules.into();
-        self.revocations.set_file(revoked, config.revoked_max);
-        Ok(())
+        self.revocations.set_file(revoked, revoked_max);
     }
 
     /// Returns the grant of a token or API key.

@@ -3,10 +3,10 @@ import { scaleLinear, scaleLog } from 'd3-scale';
 export interface Axis {
   readonly kind: 'linear' | 'log';
   readonly domain: readonly [number, number];
-  /** With its unit. */
+  /** Label with the unit. */
   readonly label: string;
   readonly format: (value: number) => string;
-  /** Otherwise round numbers. */
+  /** Ticks. By default, round numbers are chosen. */
   readonly ticks?: readonly number[];
 }
 
@@ -15,7 +15,7 @@ export interface Scale {
   readonly ticks: readonly number[];
 }
 
-/** Powers of ten, with 2 and 5 between them where the axis has room. */
+/** Returns powers of ten, with 2 and 5 between them if the axis has room. */
 function powers([low, high]: readonly [number, number], most: number): number[] {
   const decades = Math.log10(high / low);
   const steps = decades * 3 <= most ? [1, 2, 5] : [1];
@@ -35,17 +35,17 @@ export function scale(axis: Axis, range: readonly [number, number], most: number
   const [low, high] = axis.domain;
   const of = axis.kind === 'log' ? scaleLog([low, high], range) : scaleLinear([low, high], range);
   const ticks = axis.ticks ?? (axis.kind === 'log' ? powers(axis.domain, most) : of.ticks(most));
-  // What lies outside is drawn at the edge of its axis.
+  // A value outside the axis is drawn at its edge.
   return Object.assign((value: number) => of(Math.min(high, Math.max(low, value))), { ticks });
 }
 
-/** From zero to a round number that holds all values. */
+/** Returns a range from zero to a round number above all values. */
 export function fromZero(values: Iterable<number>): [number, number] {
   const high = Math.max(0, ...finite(values));
   return scaleLinear([0, high > 0 ? high * 1.02 : 1], [0, 1]).nice(5).domain() as [number, number];
 }
 
-/** Whole decades around all values above zero. */
+/** Returns a range of whole decades that contains all positive values. */
 export function decades(values: Iterable<number>, orElse: [number, number] = [1, 10]): [number, number] {
   const above = finite(values).filter((value) => value > 0);
   if (above.length === 0) return orElse;

@@ -1,6 +1,6 @@
 /**
- * Colours that stay apart for people who see few of them (after Okabe and Ito, darker or lighter until they keep 3:1 on either ground),
- * and a mark for each, for those who see none.
+ * Colors that color-blind readers can distinguish (after Okabe and Ito, adjusted to a contrast of 3:1 on both
+ * backgrounds), and a mark for each color.
  */
 export type Mark = 'circle' | 'square' | 'triangle' | 'diamond' | 'down' | 'cross' | 'plus' | 'bar';
 
@@ -13,7 +13,7 @@ const MARKS: readonly Mark[] = ['circle', 'square', 'triangle', 'diamond', 'down
 
 export const ink = (index: number): Ink => ({ color: `var(--series-${(index % 8) + 1})`, mark: MARKS[index % MARKS.length]! });
 
-/** SVG path of a mark around 0, 0. */
+/** SVG paths of the marks, centered at 0, 0. */
 export const MARK_PATHS: Readonly<Record<Mark, string>> = {
   circle: 'M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0',
   square: 'M-3.2-3.2h6.4v6.4h-6.4z',

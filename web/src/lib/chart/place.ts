@@ -1,7 +1,10 @@
-/** Moves labels apart: each as near to where it belongs as `gap` and the edges allow, in the same order. */
+/**
+ * Moves labels apart. Each label keeps its order and stays as close to its wanted position as `gap` and the edges
+ * allow.
+ */
 export function place(wanted: readonly number[], gap: number, low: number, high: number): number[] {
   const order = wanted.map((_, index) => index).sort((a, b) => wanted[a]! - wanted[b]!);
-  // Groups of labels that touch; each sits around the mean of where its members belong.
+  // Groups of labels that touch. Each group is centered at the mean of the wanted positions of its labels.
   const groups: { members: number[]; at: number }[] = [];
   const height = (members: readonly number[]) => (members.length - 1) * gap;
   const centre = (members: readonly number[]) => {

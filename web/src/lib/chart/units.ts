@@ -1,4 +1,6 @@
-/** Numbers as a chart says them: three digits, the unit that makes them short. Unknown is an en dash, never 0. */
+/**
+ * Formats numbers in charts: three digits and a unit that keeps them short. An unknown value is an en dash, never 0.
+ */
 import { UNKNOWN } from '../format';
 
 const three = new Intl.NumberFormat('en', { maximumSignificantDigits: 3, useGrouping: true });
@@ -11,14 +13,14 @@ const digits = (value: number) => (Math.abs(value) >= 1000 ? whole : three).form
 
 export const plain: Format = (value) => (known(value) ? digits(value) : UNKNOWN);
 
-/** `1.2 M`, `40 k`: for axes. */
+/** Formats numbers as `1.2 M` or `40 k`, for axes. */
 export const short: Format = (value) => {
   if (!known(value)) return UNKNOWN;
   for (const [step, unit] of [[1e9, ' G'], [1e6, ' M'], [1e3, ' k']] as const) if (Math.abs(value) >= step) return three.format(value / step) + unit;
   return three.format(value);
 };
 
-/** Microseconds in the unit that makes them short. */
+/** Formats microseconds in the shortest suitable unit. */
 export const us: Format = (value) => {
   if (!known(value)) return UNKNOWN;
   if (value >= 999_500) return `${three.format(value / 1e6)} s`;
@@ -32,12 +34,12 @@ export const bytes: Format = (value) => {
   return `${three.format(value)} B`;
 };
 
-/** A share as percent. */
+/** Formats a share as percent. */
 export const percent: Format = (value) => (known(value) ? `${three.format(value * 100)} %` : UNKNOWN);
 
 const tenths = new Intl.NumberFormat('en', { maximumFractionDigits: 1 });
 
-/** A change as percent with its sign; to a tenth, below ten. */
+/** Formats a change as percent with its sign; below ten, with one decimal. */
 export const change: Format = (value) => {
   if (!known(value)) return UNKNOWN;
   const size = Math.abs(value) * 100;

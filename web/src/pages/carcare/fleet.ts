@@ -1,5 +1,6 @@
 /**
- * What is known of the fleet. Plain objects outside of Svelte's reactivity: records arrive at any rate, the page looks a few times a second.
+ * Data of the fleet, in plain objects outside Svelte's reactivity: records arrive at any rate, and the page reads them
+ * a few times a second.
  */
 import { nextMotion, type Motion } from './motion';
 import type { Telemetry } from './telemetry';
@@ -9,19 +10,19 @@ export type Status = 'live' | 'late' | 'off';
 export interface CarEvent {
   readonly event: string;
   readonly code?: string;
-  /** ms since 1970, by the clock of this page */
+  /** Milliseconds since 1970, by the clock of this page. */
   readonly at: number;
 }
 export interface Car {
   readonly id: number;
   last: Telemetry;
-  /** When the last record was new, ms since 1970 by the clock of this page. */
+  /** Time of the last record, ms since 1970 by the clock of this page. */
   fixAt: number;
   motion: Motion;
-  /** The newest first, at most EVENTS_MAX. */
+  /** Newest first, at most EVENTS_MAX. */
   events: readonly CarEvent[];
 }
-/** What a subscription says about the record beside its data. */
+/** Metadata of a received record. */
 export interface Arrival {
   readonly publishedAt: number;
   readonly receivedAt: number;
@@ -33,17 +34,23 @@ export const LATE_AFTER_MS = 10_000;
 export const OFF_AFTER_MS = 60_000;
 const EVENTS_MAX = 4;
 
-/** `connected`: without a connection nothing is known to be live. */
+/** Returns the status of a car. Without a connection (`connected`), no car is live. */
 export function statusOf(ageMs: number, connected: boolean): Status {
   return ageMs < LATE_AFTER_MS && connected ? 'live' : ageMs < OFF_AFTER_MS ? 'late' : 'off';
 }
 
 export class Fleet {
   readonly cars = new Map<number, Car>();
-  /** Server clock to page clock, ms: the smallest difference seen on a fresh record, so delay adds nothing once one came quickly. */
+  /**
+   * Server clock to page clock, ms: the smallest difference seen on a live record, so that one fast record removes the
+   * effect of delays.
+   */
   #skew: number | undefined;
 
-  /** Takes a record unless a newer one of that car is known (the two subscriptions overlap). `now`: monotonic clock of the map. */
+  /**
+   * Applies a record unless a newer one of that car is known. The two subscriptions overlap. `now` is the monotonic
+   * clock of the map.
+   */
   accept(record: Telemetry, arrival: Arrival, now: number): Car | undefined {
     const known = this.cars.get(record.carId);
     if (known && known.last.timestamp >= record.timestamp) return undefined;
@@ -59,14 +66,14 @@ export class Fleet {
     return car;
   }
 
-  /** When a publication was new, by the clock of this page: a phone's clock may be minutes off. */
+  /** Returns the time of a publication by the clock of this page. A phone's clock may be off by minutes. */
   pageTime({ publishedAt, receivedAt, replayed }: Arrival): number {
     const difference = receivedAt - publishedAt;
     if (!replayed && (this.#skew === undefined || difference < this.#skew)) this.#skew = difference;
     return Math.min(receivedAt, publishedAt + (this.#skew ?? 0));
   }
 
-  /** What the server's clock says at this moment of the page's; as far as one fresh record tells. */
+  /** Converts a time of the page to the server's clock, as far as live records allow. */
   serverTime(pageTime: number): Date {
     return new Date(pageTime - (this.#skew ?? 0));
   }

@@ -1,8 +1,6 @@
-/**
- * The last two minutes of the selected car in ring buffers: speed for the trace, places for the trail.
- */
+/** The last two minutes of the selected car in ring buffers: speed for the trace, positions for the trail. */
 export const HISTORY_MS = 120_000;
-/** Two minutes at up to 10 records per second. */
+/** Capacity for two minutes at up to 10 records per second. */
 const CAPACITY = 1_200;
 
 export class History {
@@ -13,7 +11,7 @@ export class History {
   #next = 0;
   #size = 0;
 
-  /** `at`: ms since 1970; `speed`: m/s. */
+  /** Adds a sample. `at` is in ms since 1970, `speed` in m/s. */
   push(at: number, speed: number, lat: number, lon: number): void {
     this.#time[this.#next] = at;
     this.#speed[this.#next] = speed;
@@ -28,7 +26,7 @@ export class History {
     this.#size = 0;
   }
 
-  /** Visits samples of the last HISTORY_MS before `now`, oldest first. */
+  /** Visits the samples of the last HISTORY_MS before `now`, oldest first. */
   each(now: number, visit: (at: number, speed: number, lat: number, lon: number) => void): void {
     for (let i = 0; i < this.#size; i++) {
       const k = (this.#next - this.#size + i + CAPACITY) % CAPACITY;

@@ -1,6 +1,7 @@
 /**
- * The connection of this page: one client, two subscriptions. `fleet` carries the newest record of every car (policy latest, key = carId);
- * `cars/{id}/telemetry` every record of the selected one. Both move together when the transport changes.
+ * The connection of this page: one client, two subscriptions. `fleet` has the newest record of every car (policy
+ * latest, key = carId), and `cars/{id}/telemetry` every record of the selected car. Both follow a change of the
+ * transport.
  */
 import { millrace, type Client, type Event, type MillraceError, type State, type Subscription } from '@millrace/client';
 import type { PageTransport } from '../../lib/transports';
@@ -10,7 +11,7 @@ import { isTelemetry, type Telemetry } from './telemetry';
 
 type Channels = { fleet: Telemetry; 'cars/{id}/telemetry': Telemetry };
 
-/** What one transport has cost so far. */
+/** Cost of one transport so far. */
 export interface Bill {
   messages: number;
   bytes: number;
@@ -23,11 +24,11 @@ export interface Received {
   readonly transport: string;
 }
 
-/** How much of the record of deliveries is kept, for whoever checks it. */
+/** Maximum number of recorded deliveries, which tests read. */
 const RECEIVED_MAX = 5_000;
 const HISTORY_SECONDS = 120;
 
-/** No data for now. The first attempt, and the step from one transport to another, are loading and no trouble. */
+/** Returns whether data has stopped. The first attempt and a change of the transport are loading, not a failure. */
 export function isLost(state: State): boolean {
   if (state.name === 'connecting') return state.retryAt !== undefined || state.attempt > 0;
   return state.name === 'closed' || (state.name === 'paused' && state.reason === 'offline');
@@ -37,11 +38,11 @@ export class Live {
   readonly client: Client<Channels>;
   readonly fleet = new Fleet();
   readonly history = new History();
-  /** Every numbered record of the selected car in the order of its arrival. */
+  /** Every numbered record of the selected car, in order of arrival. */
   readonly received: Received[] = [];
   readonly bills = new Map<PageTransport, Bill>();
   selected: number | undefined;
-  /** Why no cars come any more. */
+  /** Why the subscription to the fleet has ended. */
   ended: MillraceError | undefined;
 
   #car: Subscription<Telemetry> | undefined;
@@ -78,7 +79,7 @@ export class Live {
     this.account();
   }
 
-  /** Puts what came since the last call on the bill of the transport that brought it. */
+  /** Adds the traffic since the last call to the cost of the transport that carried it. */
   account(): void {
     const now = this.client.stats();
     const transport = now.transport ?? this.#transport;
@@ -100,7 +101,7 @@ export class Live {
     });
   }
 
-  /** One answer with the newest record of every car there is, then live from the position where that answer ends. */
+  /** Fetches the newest record of every car in one response, then subscribes from the position of that response. */
   async #watchFleet(origin: string, token: string | undefined): Promise<void> {
     let position: string | undefined;
     try {
@@ -112,7 +113,7 @@ export class Live {
         position = answer.position;
       }
     } catch {
-      // No answer: the client below says so on the page, and cars appear as they report.
+      // The request failed. The client below shows the error, and cars appear when they report.
     }
     this.client
       .subscribe('fleet', { policy: 'latest', from: position ? { position } : 'now' })

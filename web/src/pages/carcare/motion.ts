@@ -1,15 +1,15 @@
 /**
- * Where a car is drawn between two fixes: dead reckoning from the last one, and no jump when the next arrives.
+ * Position of a car between two fixes: dead reckoning from the last fix, without a jump when the next fix arrives.
  *
  *   fix ──► ahead at its speed and heading for at most AHEAD_MS ──► stands still
- *     └──► the difference between what was shown and what came true fades with FADE_MS
+ *     └──► the difference between the shown and the new position fades with FADE_MS
  *
  * Pure: time is an argument (ms, any monotonic clock).
  */
 export interface Motion {
   readonly lat: number;
   readonly lon: number;
-  /** m/s */
+  /** Speed, m/s. */
   readonly speed: number;
   /** Degrees clockwise from north; undefined until the car has moved. */
   readonly heading: number | undefined;
@@ -22,18 +22,18 @@ export interface Place {
   heading: number | undefined;
 }
 
-/** Longer than one interval of a typical car, shorter than what takes it around a corner. */
+/** Longer than the report interval of a typical car, shorter than the time to turn a corner. */
 export const AHEAD_MS = 2_500;
 const FADE_MS = 350;
-/** A correction beyond this is a new place, not a drift: show it at once. */
+/** A correction above this distance is a new position and is shown at once. */
 const JUMP_M = 250;
-/** Below this distance between fixes a direction is noise of the receiver. */
+/** Minimum distance between fixes for a heading. Below it, receiver noise dominates. */
 const HEADING_FROM_M = 3;
 const METRES_PER_DEGREE = 111_320;
 const NONE = { lat: 0, lon: 0, heading: 0 } as const;
 
 const cosLat = (lat: number) => Math.cos((lat * Math.PI) / 180);
-/** Shortest way from one heading to another, -180..180. */
+/** Returns the smallest turn from one heading to another, -180..180. */
 const turn = (from: number, to: number) => ((((to - from) % 360) + 540) % 360) - 180;
 
 export function metresBetween(a: { lat: number; lon: number }, b: { lat: number; lon: number }): number {

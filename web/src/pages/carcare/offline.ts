@@ -1,6 +1,7 @@
 /**
- * Lets CarCare start without a network. Registered by this page alone: a worker in the path of a stream breaks it.
- * Call it once everything the page needs has been loaded: what is named here is kept, what is not is dropped.
+ * Lets CarCare start without a network. Only this page registers the service worker, because a worker in the path of a
+ * stream breaks the stream. Call this after the page has loaded all its assets: the worker keeps these and deletes all
+ * others.
  */
 export async function keepForOffline(): Promise<void> {
   if (!import.meta.env.PROD || !('serviceWorker' in navigator)) return;

@@ -1,4 +1,7 @@
-/** Whether a text has all words of a query. A number must be a whole word: "car 4" is not the car with the trouble code P0420. */
+/**
+ * Returns whether a text contains all words of a query. A number must match a whole word: "car 4" does not match the
+ * car with trouble code P0420.
+ */
 export function matches(text: string, query: string): boolean {
   const known = text.toLowerCase();
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);

@@ -1,7 +1,7 @@
-/** Which street is this? The nearest named line of the town, in words for the instruments and for those who do not see the map. */
+/** Finds the street of a position: the nearest named line of the town, for the instruments and for screen readers. */
 import type { FeatureCollection } from 'geojson';
 
-/** Farther from any street than this a car is not on it. Metres. */
+/** Maximum distance from a street, in meters. */
 const NEAR_M = 40;
 const METRES_PER_DEGREE = 111_320;
 const ROADS = new Set(['street', 'avenue', 'roundabout', 'bridge']);
@@ -29,7 +29,7 @@ export class Streets {
     }
   }
 
-  /** Cost: one pass over all segments of the town. */
+  /** Returns the street at a position. Cost: one pass over all segments of the town. */
   at(lat: number, lon: number): string | undefined {
     const k = Math.cos((lat * Math.PI) / 180);
     let best = NEAR_M / METRES_PER_DEGREE;

@@ -19,7 +19,10 @@ export interface Telemetry {
   code?: string;
 }
 
-/** Records come from outside; one that has no usable place in the fleet or on the map is left out rather than drawn wrongly. */
+/**
+ * Returns whether a record has a valid place in the fleet and on the map. Records come from outside; an invalid one is
+ * ignored.
+ */
 export function isTelemetry(value: unknown): value is Telemetry {
   if (typeof value !== 'object' || value === null) return false;
   const r = value as Record<string, unknown>;

@@ -2,7 +2,7 @@ import type { Received } from './live';
 
 declare global {
   interface Window {
-    /** What has been delivered, for tests and the curious. */
+    /** Received deliveries, for tests and debugging. */
     carcare?: { readonly received: readonly Received[]; readonly transport: string | undefined };
   }
 }

@@ -1,11 +1,14 @@
-/** Many messages as one: a JSON array, an object for each (docs/gateway.md, "Bundles"). No document in here. */
+/**
+ * Bundles several messages into one: a JSON array with an object for each message (docs/gateway.md, "Bundles"). Uses no
+ * DOM.
+ */
 
-/** Text, or bytes that are none. */
+/** Text, or bytes that are not UTF-8. */
 export type Data = string | Uint8Array<ArrayBuffer>;
 
 /** A message in a bundle. */
 export interface Part {
-  /** Whom it is from, in a bundle that was gathered; whom it is for, in one that is to be split. */
+  /** The sender in a gathered bundle; the receiver in a bundle that is split. */
   readonly peer: string;
   readonly data: Data;
 }
@@ -15,7 +18,7 @@ const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 export const bytesOf = (data: Data): number => (typeof data === 'string' ? encoder.encode(data).length : data.length);
 
-/** Whatever is UTF-8 is text. */
+/** Converts bytes to text if they are UTF-8. */
 export function asText(data: Data | ArrayBuffer): Data {
   if (typeof data === 'string') return data;
   const bytes = data instanceof ArrayBuffer ? new Uint8Array(data) : data;
@@ -26,20 +29,20 @@ export function asText(data: Data | ArrayBuffer): Data {
   }
 }
 
-/** Whether a message begins with this text, byte for byte. */
+/** Returns whether a message begins with this text, byte for byte. */
 export const startsWith = (data: Data, text: string): boolean => (typeof data === 'string' ? data.startsWith(text) : encoder.encode(text).every((byte, i) => data[i] === byte));
 
-/** One message as it stands in a bundle. */
+/** Encodes one message as an item of a bundle. */
 export const item = (peer: string, data: Data): string => JSON.stringify(typeof data === 'string' ? { peer, data } : { peer, data: btoa(String.fromCharCode(...data)), encoding: 'base64' });
 
-/** A bundle that grows. */
+/** A bundle under construction. */
 export class Bundle {
   #items: string[] = [];
-  /** Of its text, without the last bracket. */
+  /** Bytes of the text, without the closing bracket. */
   bytes = 0;
-  /** Messages in it. */
+  /** Number of messages. */
   count = 0;
-  /** Messages that it says were lost. */
+  /** Number of messages that the bundle reports as lost. */
   lost = 0;
 
   push(peer: string, data: Data): void {
@@ -47,7 +50,7 @@ export class Bundle {
     this.count++;
   }
 
-  /** Says that so many messages before these could not be kept. */
+  /** Reports that `lost` messages before the next ones were dropped. */
   pushLost(lost: number): void {
     this.#add(JSON.stringify({ lost }));
     this.lost += lost;
@@ -58,7 +61,7 @@ export class Bundle {
     this.bytes += bytesOf(text) + 1;
   }
 
-  /** Its text; it is empty afterwards. */
+  /** Returns the text of the bundle and clears it. */
   take(): string {
     const text = `[${this.#items.join(',')}]`;
     this.#items = [];
@@ -67,7 +70,10 @@ export class Bundle {
   }
 }
 
-/** The messages of a bundle, in their order, and how many it says were lost. `undefined`: it is none. */
+/**
+ * Returns the messages of a bundle in order, and the number of lost messages that it reports. Returns `undefined` if
+ * the data is not a bundle.
+ */
 export function read(data: Data): { readonly parts: readonly Part[]; readonly lost: number } | undefined {
   let items: unknown;
   try {
@@ -91,10 +97,10 @@ export function read(data: Data): { readonly parts: readonly Part[]; readonly lo
   return { parts, lost: sum };
 }
 
-/** Half of a pair that stands alone is no text. */
+/** Returns whether a string is valid text. A lone surrogate is not. */
 const isText = (text: string): boolean => !/\p{Surrogate}/u.test(text);
 
-/** By the book alone: `atob` forgives more. */
+/** Decodes strict base64. `atob` also accepts missing padding and white space. */
 function unbase64(text: string): Data | undefined {
   try {
     const bytes = atob(text);

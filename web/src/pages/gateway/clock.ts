@@ -1,4 +1,4 @@
-/** Timers that keep their time in a tab that nobody looks at. */
+/** Timers that stay accurate in a background tab. */
 const worker = new Worker(new URL('./clock.worker.ts', import.meta.url), { type: 'module' });
 const waiting = new Map<number, () => void>();
 let serial = 0;
@@ -9,7 +9,7 @@ worker.onmessage = ({ data: id }: MessageEvent<number>) => {
   fn?.();
 };
 
-/** Calls `fn` once, after so long. Returns the way out. */
+/** Calls `fn` once after `ms`. Returns a function that cancels the call. */
 export function after(ms: number, fn: () => void): () => void {
   const id = ++serial;
   waiting.set(id, fn);

@@ -1,2 +1,2 @@
-// A page's own timers are slowed down to one per second while another tab covers it; a worker's are not.
+// A background page's own timers fire at most once per second. Timers of a worker are not slowed down.
 onmessage = ({ data: [id, ms] }: MessageEvent<[number, number]>) => setTimeout(() => postMessage(id), ms);

@@ -1,11 +1,11 @@
-/** What both ends of a data channel need. */
+/** Functions for both ends of a data channel. */
 
-/** The label of the channel, as with a server. */
+/** Label of the data channel, the same as with a server. */
 export const LABEL = 'millrace';
-/** Candidates that are not found by then are not told. */
+/** Time limit for gathering candidates. Later candidates are not sent. */
 const GATHER_MS = 1_500;
 
-/** A description with its candidates in it: nothing is said afterwards. */
+/** Returns a local description that contains its candidates, because no candidates are sent afterwards. */
 export async function whole(connection: RTCPeerConnection): Promise<string> {
   await connection.setLocalDescription();
   if (connection.iceGatheringState !== 'complete') {
@@ -23,7 +23,7 @@ export async function whole(connection: RTCPeerConnection): Promise<string> {
 
 let known: { readonly until: number; readonly servers: Promise<RTCIceServer[]> } | undefined;
 
-/** The server's own relay, where it has one (docs/turn.md). */
+/** Returns the server's TURN relay, if it has one (docs/turn.md). */
 export function relays(token: string | undefined): Promise<RTCIceServer[]> {
   if (known && known.until > Date.now()) return known.servers;
   const ask = async (): Promise<RTCIceServer[]> => {

@@ -1,44 +1,45 @@
 /**
- * What a gateway does with the messages of its peers: passes one on, gathers those of many into one, splits one into many. As
- * `crates/rtc/src/forward` does it. No connections and no clock: a message and the time are inputs, what is to be written to a peer is an output.
+ * The forwarding of a gateway: forwards a message, gathers messages of several peers into a bundle, or splits a bundle.
+ * It behaves as `crates/rtc/src/forward` does. It has no connections and no clock: messages and the time are inputs,
+ * messages to write to peers are outputs.
  */
 import { asText, Bundle, bytesOf, item, read, startsWith, type Data } from './bundle';
 
-/** The largest message of a device; gathered, it may be six times as long. */
+/** Maximum size of a device's message. In a bundle, the message may be six times as long. */
 export const MESSAGE_BYTES_MAX = 16 * 1024;
-/** The largest bundle that is split. */
+/** Maximum size of a bundle to split. */
 export const BUNDLE_BYTES_MAX = 256 * 1024;
 export const NAME_BYTES_MAX = 64;
-/** Names of missing receivers that are kept. */
+/** Maximum number of stored names of missing receivers. */
 const MISSING_MAX = 8;
-/** What a message that waits costs besides its bytes. */
+/** Overhead of a queued message, in addition to its bytes. */
 const WAITING_BYTES = 64;
 
-/** What is done, for all peers (docs/gateway.md, "Modes"). */
+/** Settings for all peers (docs/gateway.md, "Modes"). */
 export interface Config {
   readonly gathers: boolean;
   readonly splits: boolean;
-  /** From the first message of a bundle until it goes. */
+  /** Time from the first message of a bundle until the bundle is sent. */
   readonly windowMs: number;
-  /** A bundle that would grow beyond this goes before. One message that alone is longer goes alone. */
+  /** Maximum size of a bundle. A bundle that would exceed it is sent before. A single longer message is sent alone. */
   readonly bundleBytesMax: number;
-  /** What may wait for a receiver that takes less than comes; then the oldest give way. */
+  /** Maximum bytes queued for a slow receiver. Above this, the oldest messages are dropped. */
   readonly waitingBytesMax: number;
   readonly peersMax: number;
 }
 
 export const DEFAULTS: Config = { gathers: false, splits: false, windowMs: 250, bundleBytesMax: 16 * 1024, waitingBytesMax: 1 << 20, peersMax: 64 };
 
-/** How a peer comes. */
+/** Request of a peer to join. */
 export interface Ticket {
   readonly name: string;
-  /** Whom what it sends is for. */
+  /** Receiver of the messages of this peer. */
   readonly to?: string;
-  /** Messages that begin with this are not kept waiting. */
+  /** Prefix of messages that are sent without delay. */
   readonly urgent?: string;
 }
 
-/** Why a peer cannot join, by the code that it is told. */
+/** A refused join. `code` is sent to the peer. */
 export class Refused extends Error {
   constructor(
     readonly code: 'bad_request' | 'name_taken' | 'unavailable',
@@ -48,17 +49,20 @@ export class Refused extends Error {
   }
 }
 
-/** To be written to a peer. */
+/** A message to write to a peer. */
 export interface Message {
   readonly data: Data;
   readonly bytes: number;
-  /** Messages of devices in it. */
+  /** Number of device messages that it contains. */
   readonly count: number;
-  /** How many lost ones it tells of. */
+  /** Number of lost messages that it reports. */
   readonly told: number;
 }
 
-/** Messages, counted since the beginning, under the names of `GET /v1/stats`. A gathered message counts as one when it comes and when it goes. */
+/**
+ * Counters of messages since the start, with the names of `GET /v1/stats`. A gathered message counts once when it is
+ * received and once when it is sent.
+ */
 export interface Stats {
   received: number;
   received_bytes: number;
@@ -66,17 +70,17 @@ export interface Stats {
   sent_bytes: number;
   gathered_bundles: number;
   split_bundles: number;
-  /** Of messages that went at once because of their urgency. */
+  /** Messages sent at once because they were urgent. */
   urgent: number;
-  /** Gave way because their receiver took too little. */
+  /** Messages dropped because their receiver was too slow. */
   lost: number;
-  /** Their receiver was not there. */
+  /** Messages whose receiver was not joined. */
   nowhere: number;
-  /** Too large, or no bundle where one was due. */
+  /** Messages that were too large, or were not a bundle as required. */
   refused: number;
 }
 
-/** A peer, and how many messages of devices it has sent and was sent. */
+/** A peer, with the number of device messages that it has sent and received. */
 export interface Peer extends Ticket {
   readonly id: number;
   readonly received: number;
@@ -89,9 +93,9 @@ interface Entry {
   readonly bundle: Bundle;
   readonly waiting: Message[];
   waitingBytes: number;
-  /** When its bundle goes. */
+  /** Time at which its bundle is sent. */
   dueMs: number | undefined;
-  /** Gave way, and its bundles have not said so. */
+  /** Dropped messages that no bundle has reported yet. */
   untold: number;
   received: number;
   sent: number;
@@ -101,9 +105,9 @@ interface Entry {
  * All peers of a gateway.
  *
  * ```text
- *   handle ──► to it as it is ─────────────────────────┐
+ *   handle ──► to the receiver as it is ───────────────┐
  *     │                                                ▼
- *     ├──────► Bundle of its receiver ── window, ──► waiting ── pollOutput
+ *     ├──────► bundle of the receiver ── window, ──► waiting ── pollOutput
  *     │                                  size, urgent  ▲
  *     └──────► parts of a bundle ──────────────────────┘
  * ```
@@ -121,13 +125,16 @@ export class Forwarder {
     this.#config = { ...DEFAULTS, ...config };
   }
 
-  /** What has been gathered goes, if no more is: else what comes now would overtake it. A window that has begun stays as long as it was. */
+  /**
+   * Changes the settings. If gathering ends, all bundles are sent, so that new messages do not overtake them. A window
+   * that has started keeps its length.
+   */
   configure(change: Partial<Config>): void {
     this.#config = { ...this.#config, ...change };
     if (!this.#config.gathers) for (const [id, entry] of this.#peers) this.#release(id, entry);
   }
 
-  /** From now on messages for it wait for it. Throws `Refused`. */
+  /** Adds a peer and returns its id. From now on, messages for the peer are queued. Throws `Refused`. */
   join(ticket: Ticket): number {
     if (!isName(ticket.name) || (ticket.to !== undefined && !isName(ticket.to))) throw new Refused('bad_request', `a name has 1 to ${NAME_BYTES_MAX} bytes and no control characters`);
     if (this.#byName.has(ticket.name)) throw new Refused('name_taken', 'there is a peer of this name already');
@@ -139,7 +146,7 @@ export class Forwarder {
     return id;
   }
 
-  /** What was gathered of it goes its way; what waits for it goes nowhere. */
+  /** Removes a peer. Messages gathered from this peer are still sent; messages queued for this peer are dropped. */
   leave(id: number): void {
     const entry = this.#peers.get(id);
     if (!entry) return;
@@ -149,7 +156,7 @@ export class Forwarder {
     this.stats.nowhere += entry.waiting.reduce((sum, { count }) => sum + count, 0) + entry.bundle.count;
   }
 
-  /** A message has come from this peer. */
+  /** Processes a message from this peer. */
   handle(nowMs: number, from: number, came: Data | ArrayBuffer): void {
     const sender = this.#peers.get(from);
     if (!sender) return;
@@ -187,7 +194,7 @@ export class Forwarder {
     else entry.dueMs ??= nowMs + windowMs;
   }
 
-  /** The bundle of this receiver goes. */
+  /** Queues the bundle of this receiver for sending. */
   #release(to: number, entry: Entry): void {
     entry.dueMs = undefined;
     const { count, lost: told } = entry.bundle;
@@ -208,13 +215,13 @@ export class Forwarder {
     }
   }
 
-  /** A message for a receiver that has not joined. Names come from devices: only so many are kept. */
+  /** Counts a message for a receiver that has not joined. The names come from devices, so their number is limited. */
   #miss(name: string): void {
     this.stats.nowhere++;
     if (this.#missing.has(name) || this.#missing.size < MISSING_MAX) this.#missing.set(name, (this.#missing.get(name) ?? 0) + 1);
   }
 
-  /** Receivers that messages name and that have not joined, and how many messages were for each. */
+  /** Returns receivers that have not joined, with the number of messages for each. */
   missing(): ReadonlyMap<string, number> {
     return this.#missing;
   }
@@ -232,7 +239,7 @@ export class Forwarder {
     this.#ready.add(to);
   }
 
-  /** When `handleTimeout` wants to be called; `undefined`: there is nothing to wait for. */
+  /** Returns when `handleTimeout` is due; `undefined` if no bundle is open. */
   timeout(): number | undefined {
     let next: number | undefined;
     for (const { dueMs } of this.#peers.values()) if (dueMs !== undefined && !(next! <= dueMs)) next = dueMs;
@@ -243,14 +250,14 @@ export class Forwarder {
     for (const [id, entry] of this.#peers) if (entry.dueMs !== undefined && entry.dueMs <= nowMs) this.#release(id, entry);
   }
 
-  /** A peer for which something has come to wait since it was told last. */
+  /** Returns a peer with queued messages that were added since the last call. */
   pollReady(): number | undefined {
     const [id] = this.#ready;
     if (id !== undefined) this.#ready.delete(id);
     return id;
   }
 
-  /** What is to be written to this peer next. */
+  /** Returns the next message to write to this peer. */
   pollOutput(id: number): Message | undefined {
     const entry = this.#peers.get(id);
     this.#ready.delete(id);
@@ -263,7 +270,7 @@ export class Forwarder {
     return message;
   }
 
-  /** In the order in which they came. */
+  /** Returns the peers in the order in which they joined. */
   peers(): readonly Peer[] {
     return [...this.#peers].map(([id, { ticket, received, sent, waitingBytes, bundle }]) => ({ ...ticket, id, received, sent, waitingBytes: waitingBytes + bundle.bytes }));
   }

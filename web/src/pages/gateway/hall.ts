@@ -1,4 +1,4 @@
-/** A gateway in a page: takes offers, holds a connection to each peer, and moves what the forwarder says. */
+/** A gateway in a page: accepts offers, holds a connection to each peer, and writes the outputs of the forwarder. */
 import { millrace, type Client, type MillraceError, type State } from '@millrace/client';
 import { refusalOf } from '../../lib/token';
 import { after } from './clock';
@@ -6,40 +6,40 @@ import { LABEL, relays, whole } from './connection';
 import { Forwarder, Refused, type Config, type Peer, type Stats } from './forwarder';
 import { answers, idOf, missingAt, offers, readOffer, type Answer, type Offer } from './signals';
 
-/** A peer whose channel is not open by then is forgotten. */
+/** Time limit for the channel of a new peer to open. After that, the peer is removed. */
 const OPEN_MS = 15_000;
-/** So much may be on its way to a peer; the rest waits where the oldest can give way. */
+/** Maximum bytes buffered on a channel. The rest stays in the forwarder's queue, which can drop the oldest messages. */
 const BUFFERED_MAX = 64 * 1024;
-/** Offers that are looked at, and answers that are on their way, at one time. */
+/** Maximum number of offers and answers processed at the same time. */
 const PENDING_MAX = 64;
-/** An answer that nobody has fetched by then is of no use, seconds. */
+/** Lifetime of an answer, seconds. */
 const ANSWER_TTL = 30;
-/** How often one asks whether another page serves the same name. */
+/** Interval of checks whether another page serves the same name. */
 const OTHERS_MS = 10_000;
-/** How often devices are told which receivers are missing, while messages for these come. */
+/** Interval at which devices are informed of missing receivers, while messages for these arrive. */
 const MISSING_MS = 2_000;
 
-/** Where a peer sits. */
+/** Connection of a peer. */
 interface Seat {
   readonly connection: RTCPeerConnection;
   channel?: RTCDataChannel;
 }
 
-/** What there is to see. */
+/** State of the gateway for display. */
 export interface View {
   readonly atMs: number;
   readonly peers: readonly (Peer & { readonly isOpen: boolean })[];
   readonly stats: Readonly<Stats>;
-  /** Offers that were none, or came while there were too many. */
+  /** Offers that were invalid, or came when too many were pending. */
   readonly dropped: number;
   readonly link: State['name'];
-  /** Other pages read the same offers. */
+  /** Number of other pages that read the same offers. */
   readonly others: number;
-  /** Why no offers come in. */
+  /** Why no offers arrive. */
   readonly trouble: string;
-  /** What the server said, if it refused this page. */
+  /** The server's message, if it refused this page. */
   readonly refusal: string | undefined;
-  /** Receivers that have not joined, and how many messages were for each. */
+  /** Receivers that have not joined, with the number of messages for each. */
   readonly missing: readonly (readonly [name: string, messages: number])[];
 }
 
@@ -52,9 +52,9 @@ export class Hall {
   #dropped = 0;
   #others = 0;
   #ended: MillraceError | undefined;
-  /** Messages for missing receivers that devices have been told of. */
+  /** Number of messages for missing receivers when devices were last informed. */
   #told = 0;
-  /** When the timer rings that is set, and the way to stop it. */
+  /** Time of the current timer, and the function that cancels it. */
   #alarm: { readonly dueMs: number; readonly stop: () => void } | undefined;
 
   constructor(
@@ -95,7 +95,7 @@ export class Hall {
     };
   }
 
-  /** All peers are let go, at once: they need not find out. */
+  /** Closes all connections at once, so that the peers need not detect the end. */
   close(): void {
     this.#over.abort();
     for (const id of [...this.#seats.keys()]) this.#leave(id);
@@ -107,24 +107,24 @@ export class Hall {
     try {
       for await (const { count } of this.#client.presence(offers(this.name), { signal: this.#over.signal, everyMs: OTHERS_MS })) this.#others = Math.max(count - 1, 0);
     } catch {
-      // Whose token does not let it ask does without.
+      // A token without this permission: `others` stays 0.
     }
   }
 
-  /** Devices cannot know whether their receivers are there. */
+  /** Publishes which receivers are missing, because devices cannot know that themselves. */
   #tellMissing(): void {
     after(MISSING_MS, () => {
       if (this.#over.signal.aborted) return;
       const missing = this.#forwarder.missing();
       const count = [...missing.values()].reduce((sum, messages) => sum + messages, 0);
-      // Devices that lack this word only lack a warning.
+      // If publishing fails, devices only miss a warning.
       if (count > this.#told) this.#client.publish(missingAt(this.name), { missing: Object.fromEntries(missing) }, { ttl: ANSWER_TTL, signal: this.#over.signal }).catch(() => {});
       this.#told = count;
       this.#tellMissing();
     });
   }
 
-  /** Something was published among the offers. */
+  /** Processes a publication on the channel of offers. */
   async #take(data: unknown): Promise<void> {
     const id = idOf(data);
     if (id === undefined || this.#pending >= PENDING_MAX) return void this.#dropped++;
@@ -136,7 +136,7 @@ export class Hall {
       });
       await this.#client.publish(answers(this.name, id), answer, { ttl: ANSWER_TTL, signal: AbortSignal.any([this.#over.signal, AbortSignal.timeout(OPEN_MS)]) });
     } catch {
-      // It gets no answer, and tries again; its seat is given up when nobody comes.
+      // The peer receives no answer and tries again. Its connection is removed after the timeout.
     } finally {
       this.#pending--;
     }
@@ -193,7 +193,7 @@ export class Hall {
     seat.connection.close();
   }
 
-  /** Windows that have ended, then everything that can go, then the next alarm. */
+  /** Sends bundles whose window has ended, flushes all peers, and sets the next timer. */
   #move(): void {
     this.#forwarder.handleTimeout(performance.now());
     for (let id; (id = this.#forwarder.pollReady()) !== undefined; ) this.#flush(id);
@@ -217,7 +217,7 @@ export class Hall {
       try {
         channel.send(message.data as string);
       } catch {
-        // It takes nothing more, or nothing as large as this: it comes again.
+        // The channel accepts no more, or no message of this size. The peer joins again.
         return this.#leave(id);
       }
     }

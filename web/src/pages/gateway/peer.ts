@@ -1,24 +1,24 @@
-/** A device's end: joins a gateway by its name, and again whenever it is lost. */
+/** The device's side of a connection: joins a gateway by its name, and joins again after every loss. */
 import type { Client } from '@millrace/client';
 import { after } from './clock';
 import { LABEL, relays, whole } from './connection';
 import type { Ticket } from './forwarder';
 import { answers, freshId, offers, readAnswer, type Offer } from './signals';
 
-/** From the offer to an open channel. */
+/** Time limit from the offer to an open channel. */
 const JOIN_MS = 15_000;
-/** Between two attempts: so long, and by chance as long again. */
+/** Minimum delay between two attempts. A random delay of up to the same length is added. */
 const AGAIN_MS = 1_000;
-/** What has been sent before the end still goes, for so long. */
+/** Time for which buffered messages are still sent after `close`. */
 const LINGER_MS = 1_000;
-/** What waits here when the way is too narrow; what comes then is not sent. */
+/** Maximum buffered bytes on a slow path. Above this, messages are not sent. */
 const BUFFERED_MAX = 256 * 1024;
 
 export type PeerState = 'joining' | 'open' | 'refused' | 'closed';
 
 export class Device {
   state: PeerState = 'joining';
-  /** Why it is not there. */
+  /** Why the device is not connected. */
   trouble = '';
   #connection: RTCPeerConnection | undefined;
   #channel: RTCDataChannel | undefined;
@@ -34,7 +34,7 @@ export class Device {
     void this.#join();
   }
 
-  /** Whether it could be sent. */
+  /** Sends a message. Returns false if it could not be sent. */
   send(text: string): boolean {
     const channel = this.#channel;
     if (channel?.readyState !== 'open' || channel.bufferedAmount > BUFFERED_MAX) return false;
@@ -47,7 +47,7 @@ export class Device {
     this.#stop();
     const [connection, channel] = [this.#connection, this.#channel];
     if (channel?.readyState !== 'open') return connection?.close();
-    // Closing the connection would throw away what is on its way; closing the channel does not.
+    // Closing the connection would discard buffered messages. Closing the channel does not.
     channel.onclose = () => connection?.close();
     channel.close();
     after(LINGER_MS, () => connection?.close());
@@ -86,13 +86,13 @@ export class Device {
     this.#stop = after(AGAIN_MS * (1 + Math.random()), () => void this.#join());
   }
 
-  /** Throws when there is no answer, or it is no. */
+  /** Offers a connection. Throws if no answer arrives, or if the answer is a refusal. */
   async #offer(connection: RTCPeerConnection, signal: AbortSignal): Promise<void> {
     const id = freshId();
     const answered = this.client.subscribe(answers(this.gateway, id), { signal });
     try {
       const first = new Promise<unknown>((resolve, reject) => answered.on(({ data }) => resolve(data), (cause) => reject(cause ?? new Error('no answer'))));
-      // Else it would count as nobody's when `ready` fails first.
+      // Prevents an unhandled rejection if `ready` fails first.
       first.catch(() => {});
       await answered.ready;
       const offer: Offer = { id, ...this.ticket, offer: await whole(connection) };
@@ -109,7 +109,7 @@ export class Device {
     }
   }
 
-  /** What it is may change while one waits. */
+  /** Compares the state. A method, because the state may change during an `await`. */
   #is(state: PeerState): boolean {
     return this.state === state;
   }

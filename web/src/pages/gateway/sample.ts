@@ -1,16 +1,16 @@
-/** What a simulated wearer says, and what becomes known of it where it arrives. No document in here. */
+/** Messages of a simulated device, and the statistics that a receiver derives from them. Uses no DOM. */
 
-/** The shortest that a number, a time and a name fit into, mostly. */
+/** Minimum length of a message. It usually holds a number, a time and a name. */
 export const CHARACTERS_MIN = 32;
 
 export interface Sample {
   readonly number: number;
-  /** When it was sent, ms since 1970 by the sender's clock. */
+  /** Time of sending, ms since 1970 by the sender's clock. */
   readonly atMs: number;
   readonly from: string;
 }
 
-/** So many characters, where its name is not longer. */
+/** Encodes a sample with this many characters, or more if the name is longer. */
 export const write = ({ number, atMs, from }: Sample, characters: number): string => `${number} ${atMs.toFixed(2)} ${from}`.padEnd(characters);
 
 export function readSample(text: string): Sample | undefined {
@@ -18,19 +18,19 @@ export function readSample(text: string): Sample | undefined {
   return from ? { number: Number(number), atMs: Number(at), from } : undefined;
 }
 
-/** The clock of this machine, with fractions: that of a page begins with it. */
+/** Returns the time of this machine with fractions of a ms. The clock of a page starts with the page. */
 export const nowMs = (): number => performance.timeOrigin + performance.now();
 
-/** Of figures that are sorted, the one that so large a share of them does not exceed. */
+/** Returns a quantile of sorted figures. */
 export const quantile = (sorted: readonly number[], share: number): number | undefined => sorted[Math.min(Math.floor(share * sorted.length), sorted.length - 1)];
 
-/** Whether numbers come in order, of each sender: what is missing, and what comes again. */
+/** Checks the sequence numbers of each sender, and counts missing and repeated ones. */
 export class Order {
   readonly #last = new Map<string, number>();
   missing = 0;
   again = 0;
 
-  /** `1` begins anew: a page was loaded again. */
+  /** Processes a number. `1` starts a new sequence, because the sending page was reloaded. */
   see(from: string, number: number): void {
     const last = this.#last.get(from);
     if (last !== undefined && number !== 1) {

@@ -1,4 +1,4 @@
-/** What the pages say, and how they find their names. No document in here. */
+/** Texts of the pages, and the parsing of their addresses. Uses no DOM. */
 import type { Config } from './forwarder';
 import type { View } from './hall';
 
@@ -15,13 +15,13 @@ export const WINDOW_MS = { min: 10, max: 5_000, usual: 250 };
 export const modeOf = (name: string | null): (typeof MODES)[number] => MODES.find((mode) => mode.name === name) ?? MODES[0];
 export const windowOf = (text: string | null): number => Math.min(Math.max(Math.round(Number(text ?? WINDOW_MS.usual)) || WINDOW_MS.usual, WINDOW_MS.min), WINDOW_MS.max);
 
-/** Of an address: `?mode=both&window=100`. */
+/** Returns the settings in an address: `?mode=both&window=100`. */
 export function configOf(query: URLSearchParams): Partial<Config> {
   const { gathers, splits } = modeOf(query.get('mode'));
   return { gathers, splits, windowMs: windowOf(query.get('window')) };
 }
 
-/** Of a page at `/gateway/{name}`; empty: none yet. */
+/** Returns the name in the path `/gateway/{name}`; empty if there is none. */
 export function nameOf(path: string): string {
   const name = /^\/gateway\/([^/]+)$/.exec(path)?.[1] ?? '';
   try {
@@ -31,7 +31,7 @@ export function nameOf(path: string): string {
   }
 }
 
-/** A peer as it is drawn and listed: messages per second. */
+/** A peer as drawn and listed, with messages per second. */
 export interface Row {
   readonly id: number;
   readonly name: string;
@@ -42,7 +42,7 @@ export interface Row {
   readonly waitingBytes: number;
 }
 
-/** What has changed from one look to a later one. */
+/** Computes the rates between two states. */
 export function rowsOf(before: View | undefined, now: View): readonly Row[] {
   const past = new Map(before?.peers.map((peer) => [peer.id, peer]));
   const seconds = before ? (now.atMs - before.atMs) / 1000 : 0;
@@ -58,14 +58,14 @@ export interface Place {
   readonly y: number;
 }
 
-/** Whoever sends to somebody is on the left, everybody else on the right, and the gateway in the middle. */
+/** Places senders on the left and the other peers on the right. The gateway is in the middle. */
 export function placesOf(rows: readonly Row[], width: number, height: number, margin: number): ReadonlyMap<number, Place> {
   const places = new Map<number, Place>();
   const [rx, ry] = [width / 2 - margin * 1.6, height / 2 - margin];
   for (const isLeft of [true, false]) {
     const side = rows.filter(({ to }) => (to !== undefined) === isLeft);
     side.forEach(({ id }, i) => {
-      // Both sides from above to below, without the poles.
+      // Both sides run from top to bottom, without the poles.
       const angle = -Math.PI * 0.42 + (Math.PI * 0.84 * (i + 0.5)) / side.length;
       places.set(id, { x: width / 2 + (isLeft ? -1 : 1) * rx * Math.cos(angle), y: height / 2 + ry * Math.sin(angle) });
     });
@@ -73,7 +73,7 @@ export function placesOf(rows: readonly Row[], width: number, height: number, ma
   return places;
 }
 
-/** A straight way beside the middle line, from one circle to another, with its head. */
+/** Returns a straight arrow between two circles, beside the line that joins their centers. */
 export function wayOf(from: Place, to: Place, fromRadius: number, toRadius: number, aside = 4): { readonly line: string; readonly head: string } {
   const length = Math.hypot(to.x - from.x, to.y - from.y) || 1;
   const [dx, dy] = [(to.x - from.x) / length, (to.y - from.y) / length];

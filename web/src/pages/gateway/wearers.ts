@@ -1,4 +1,4 @@
-/** Simulated devices in one page, each with a connection of its own: what a phone has around it. */
+/** Simulated devices in one page, each with its own connection. */
 import { millrace, type Client, type MillraceError } from '@millrace/client';
 import { refusalOf } from '../../lib/token';
 import { read, type Data } from './bundle';
@@ -9,16 +9,16 @@ import { nowMs, Order, quantile, readSample, write } from './sample';
 import { missingAt, readMissing } from './signals';
 
 export const COUNT_MAX = 20;
-/** Received messages that are kept, and delays that are looked at. */
+/** Maximum number of received messages kept, from which the delays are computed. */
 const KEPT_MAX = 5_000;
-/** A gateway that has not named a missing receiver for so long has found it. */
+/** Time after which a receiver that the gateway no longer lists counts as joined. */
 const MISSING_MS = 6_000;
 
 export interface Plan {
-  /** Of one device; of several, with a number behind it. */
+  /** Name of one device. Several devices get a number appended. */
   readonly name: string;
   readonly count: number;
-  /** Whom what they send is for; empty: nobody. */
+  /** Receiver of the messages; empty for no receiver. */
   readonly to: string;
   /** Messages for `to`, bundles with a part for each of `parts`, or nothing. */
   readonly sends: 'messages' | 'bundles' | 'nothing';
@@ -30,7 +30,7 @@ export interface Plan {
 
 export const namesOf = ({ name, count }: Pick<Plan, 'name' | 'count'>): readonly string[] => (count > 1 ? Array.from({ length: count }, (_, i) => `${name}-${i + 1}`) : [name]);
 
-/** A message that came to one of the devices here. */
+/** A message received by a device of this page. */
 export interface Received {
   readonly device: string;
   readonly from: string;
@@ -43,23 +43,23 @@ export interface WearersView {
   readonly sent: number;
   readonly received: number;
   readonly bundles: number;
-  /** Said by bundles. */
+  /** Number of lost messages reported by bundles. */
   readonly lost: number;
   readonly missing: number;
   readonly again: number;
   readonly p50: number | undefined;
   readonly p99: number | undefined;
   readonly last: string;
-  /** What the server said, if it refused this page. */
+  /** The server's message, if it refused this page. */
   readonly refusal: string | undefined;
   /** Receivers of these devices that have not joined the gateway. */
   readonly absent: readonly string[];
 }
 
 export class Wearers {
-  /** The last messages that have come, for tests and the curious. */
+  /** The last received messages, for tests and debugging. */
   readonly received: Received[] = [];
-  /** Messages sent, a bundle's parts each as one. */
+  /** Messages sent. Each part of a bundle counts. */
   sent = 0;
   bundles = 0;
   #count = 0;
@@ -88,12 +88,15 @@ export class Wearers {
       const ticket: Ticket = { name, ...(plan.to && { to: plan.to }), ...(plan.urgent && { urgent: '' }) };
       const device = new Device(this.#client, gateway, ticket, token, (data) => this.#hear(name, data));
       this.#devices.push({ name, device, numbers: new Map() });
-      // Evenly spread over a period, as nobody begins with anybody else.
+      // The devices start evenly spread over a period, because real devices are not synchronized.
       if (plan.sends !== 'nothing') this.#beat(i, performance.now() + (i * periodMs) / plan.count, periodMs);
     });
   }
 
-  /** By the clock, not by the last timer: what is late is sent late, and the next one when it is due. */
+  /**
+   * Schedules the next message by the clock, not by the last timer, so that a late message does not delay the following
+   * ones.
+   */
   #beat(i: number, dueMs: number, periodMs: number): void {
     const ring = (): void => {
       this.#send(i);

@@ -3,7 +3,7 @@ import type { Wearers } from './wearers';
 
 declare global {
   interface Window {
-    /** The gateway in this page, for tests and the curious. */
+    /** The gateway in this page, for tests and debugging. */
     gateway?: Hall;
     /** The simulated devices in this page. */
     wearers?: Wearers;

@@ -1,4 +1,4 @@
-/** What `millrace lab run --live=URL` publishes to `lab/live`: `crates/lab/src/report/live.rs`. */
+/** Events that `millrace lab run --live=URL` publishes to `lab/live`: `crates/lab/src/report/live.rs`. */
 
 import type { Load } from '../report/analysis';
 
@@ -39,23 +39,23 @@ type Event =
   | Second
   | Ended;
 
-/** What is known of a sweep so far. */
+/** Progress of a sweep. */
 export interface Progress {
   readonly stage: 'none' | 'preparing' | 'running' | 'finished';
-  /** What was typed. */
+  /** The command line. */
   readonly command: string;
   readonly runs: number;
   readonly index: number;
   readonly label: string;
   readonly left_s: number | undefined;
-  /** The last ones, of whichever run, one after the other. */
+  /** The last seconds of all runs, in order. */
   readonly seconds: readonly Told[];
-  /** The newest first. */
+  /** Newest first. */
   readonly ended: readonly Ended[];
   readonly said: readonly string[];
 }
 
-/** A second of a run, on the axis of all runs. */
+/** A second of a run, on the common time axis of all runs. */
 export interface Told extends Second {
   readonly run: number;
   readonly since_s: number;
@@ -63,15 +63,16 @@ export interface Told extends Second {
 
 export const NOTHING: Progress = { stage: 'none', command: '', runs: 0, index: 0, label: '', left_s: undefined, seconds: [], ended: [], said: [] };
 
-/** What is older is in the report. */
+/** Maximum number of seconds kept. Older ones are in the report. */
 const SECONDS_MAX = 120;
 const SAID_MAX = 20;
 
 const isEvent = (data: unknown): data is Event => typeof data === 'object' && data !== null && 'is' in data && typeof data.is === 'string';
 
 /**
- * The deliveries of each second for a line: `null` in a second that publishing fills only in part, which is where a test begins and ends, so its
- * neighbours of the same run tell. The newest one has no neighbour yet.
+ * Returns the deliveries of each second for a line: `null` in a second that publishing fills only partly, at the start
+ * or end of a test. This is the case if a neighboring second of the same run is missing or has no publications. The
+ * newest second has no neighbor yet.
  */
 export function rates(seconds: readonly Told[]): readonly (number | null)[] {
   const publishes = (at: number, run: number): boolean => seconds[at]?.run === run && seconds[at].published > 0;

@@ -1,4 +1,7 @@
-/** What the lab puts into the page, as JSON: `crates/lab/src/analysis`, `crates/lab/src/wire/bill.rs` and `crates/lab/src/report`. */
+/**
+ * Data that the lab puts into the page as JSON: `crates/lab/src/analysis`, `crates/lab/src/wire/bill.rs` and
+ * `crates/lab/src/report`.
+ */
 
 export type PhaseName = 'connect' | 'idle' | 'test' | 'after';
 export type LoadUnit = 'clients' | 'publishers' | 'connections' | 'each-per-second' | 'bytes' | 'server-cpus';
@@ -68,7 +71,7 @@ export interface Head {
   readonly runs_total: number;
   readonly runs_valid: number;
   readonly slo: { readonly slo: string; readonly passed: boolean; readonly points: number; readonly missed: readonly string[] } | null;
-  /** What is judged beside runs. */
+  /** Checks other than runs. */
   readonly judged?: readonly { readonly what: string; readonly total: number; readonly failed: readonly string[] }[];
 }
 
@@ -103,7 +106,7 @@ export interface Series {
   readonly phases: readonly Span[];
   readonly step_s: number;
   readonly at_s: readonly number[];
-  /** `null` where the test covers too little of a step for a rate. */
+  /** `null` in a step that the test covers too little for a rate. */
   readonly published_per_s: readonly (number | null)[];
   readonly deliveries_per_s: readonly (number | null)[];
   readonly latency_p50_us: readonly (number | null)[];
@@ -298,7 +301,7 @@ export interface Published {
   readonly tables: readonly Table[];
 }
 
-/** What is between the script tags of `report.html`. */
+/** Content of the script tag in `report.html`. */
 export interface Report {
   readonly analysis: Analysis;
   readonly published: Published;
@@ -325,7 +328,7 @@ export interface Side {
   readonly runs: number;
 }
 
-/** What is between the script tags of a comparison. */
+/** Content of the script tag in a comparison. */
 export interface Compared {
   readonly a: Side;
   readonly b: Side;

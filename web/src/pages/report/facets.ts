@@ -1,4 +1,7 @@
-/** The lines of a report as they are drawn: by part of the scenario, and apart by transport where they would be too many for one picture. */
+/**
+ * Lines of a report for drawing, grouped by part of the scenario, and by transport if one chart would have too many
+ * lines.
+ */
 import type { Axis } from '../../lib/chart/axis';
 import { decades } from '../../lib/chart/axis';
 import type { Drawn, Point as DrawnPoint } from '../../lib/chart/LineChart.svelte';
@@ -6,7 +9,7 @@ import { plain } from '../../lib/chart/units';
 import type { Analysis, Curve, Figure, Load, Point } from './analysis';
 import { loadUnit, targetName, transportName, type Cast } from './names';
 
-/** More lines than this in one picture are not read. */
+/** Maximum number of readable lines in one chart. */
 const LINES_MAX = 7;
 
 export interface Line {
@@ -17,13 +20,13 @@ export interface Line {
 }
 
 export interface Facet {
-  /** Empty if there is only one. */
+  /** Empty if there is only one facet. */
   readonly title: string;
   readonly counts: Load['counts'];
   readonly lines: readonly Line[];
 }
 
-/** All there are, in the order of the cast. */
+/** Returns all lines in the order of the cast. */
 function linesOf(analysis: Analysis, cast: Cast): Line[] {
   const lines: Line[] = analysis.curves.map((curve) => ({
     curve,
@@ -34,7 +37,7 @@ function linesOf(analysis: Analysis, cast: Cast): Line[] {
   return lines.sort((a, b) => cast.place(a.curve) - cast.place(b.curve));
 }
 
-/** As many as one picture has room for beside others: of the first server alone, if they are too many. */
+/** Returns the lines for one chart. If there are too many, only those of the first server. */
 export function foremost(analysis: Analysis, cast: Cast): Line[] {
   const lines = linesOf(analysis, cast).filter((line) => line.points.length > 0);
   return lines.length <= LINES_MAX ? lines : lines.filter((line) => line.curve.target === lines[0]?.curve.target);
@@ -56,7 +59,7 @@ export function facets(analysis: Analysis, cast: Cast): Facet[] {
   });
 }
 
-/** A line over load of one figure per point. */
+/** Returns the line of a figure over the load. */
 export function drawn(line: Line, of: (point: Point) => Figure | null | undefined, knee = false): Drawn {
   const { knee: bend } = line.curve;
   return {
@@ -71,7 +74,7 @@ export function drawn(line: Line, of: (point: Point) => Figure | null | undefine
   };
 }
 
-/** Of loads: logarithmic if they span more than two decades. */
+/** Returns the axis of loads, logarithmic if the loads span more than two decades. */
 export function loadAxis(counts: Load['counts'], loads: readonly number[]): Axis {
   const [low, high] = [Math.min(...loads), Math.max(...loads)];
   const label = loadUnit(counts);
@@ -81,7 +84,7 @@ export function loadAxis(counts: Load['counts'], loads: readonly number[]): Axis
 
 export const loadsOf = (facet: Facet): number[] => facet.lines.flatMap((line) => line.points.map((point) => point.load.value));
 
-/** The highest load that was carried, and that nearest to half of it. */
+/** Returns the highest load that was sustained, and the load nearest to half of it. */
 export function carried(line: Line): { readonly top: Point; readonly half: Point; readonly all: boolean } | undefined {
   const { knee } = line.curve;
   const fit = line.points.filter((point) => !knee || (knee.carried !== null && point.load.value <= knee.carried));
@@ -92,7 +95,7 @@ export function carried(line: Line): { readonly top: Point; readonly half: Point
   return { top, half, all: !knee };
 }
 
-/** Medians and the ends of their intervals: what an axis must reach. */
+/** Returns the medians and the bounds of their intervals, which the axis must include. */
 export const reach = (points: readonly Point[], of: (point: Point) => Figure | null | undefined): number[] =>
   points.flatMap((point) => {
     const figure = of(point);

@@ -1,4 +1,4 @@
-/** How things are called in the report. */
+/** Display names of the report. */
 import { bytes, percent, plain, us, type Format } from '../../lib/chart/units';
 import { ink, type Ink } from '../../lib/chart/palette';
 import type { Analysis, Load, LoadUnit, Point } from './analysis';
@@ -23,7 +23,7 @@ export const loadName = ({ value, counts }: Load): string => {
   return `${plain(value)} ${value === 1 && unit.endsWith('s') && counts !== 'bytes' ? unit.slice(0, -1) : unit}`;
 };
 
-/** `1,234` of the unit that a metric has. */
+/** Returns the format for the unit of a metric. */
 export function inUnit(unit: string): Format {
   switch (unit) {
     case 'us': return us;
@@ -43,10 +43,13 @@ export interface Who {
 
 export const same = (a: Who, b: Who): boolean => a.part === b.part && a.target === b.target && a.transport === b.transport;
 
-/** Names that say no more than is needed to tell the lines of one report apart; the same line has the same colour and mark everywhere. */
+/**
+ * Names and styles of the lines. A name contains only what distinguishes the lines of one report. A line has the same
+ * color and mark in all charts.
+ */
 export class Cast {
   readonly lines: readonly (Who & { readonly name: string; readonly ink: Ink })[];
-  /** Ours first, then as they are listed. */
+  /** Millrace first, then in the order of `TARGETS`. */
   readonly targets: string[];
   readonly transports: string[];
 
@@ -60,7 +63,8 @@ export class Cast {
     const whos: Who[] = [];
     for (const { part, target, transport } of analysis.points) if (!whos.some((who) => same(who, { part, target, transport }))) whos.push({ part, target, transport });
     whos.sort((a, b) => this.place(a) - this.place(b));
-    // Many rivals over few transports: a colour per rival. One server over many transports: a colour per transport.
+    // Many servers with few transports get a color per server. One server with many transports gets a color per
+    // transport.
     const pairs = [...new Set(whos.map((who) => `${who.target} ${who.transport}`))];
     this.lines = whos.map((who) => ({ ...who, name: this.#name(who), ink: ink(pairs.indexOf(`${who.target} ${who.transport}`)) }));
   }
@@ -71,7 +75,7 @@ export class Cast {
     return `${targetName(target)} ${transportName(transport)}`;
   }
 
-  /** In which order lines are drawn and named. */
+  /** Returns the position of a line in the drawing order. */
   place({ target, transport }: Pick<Who, 'target' | 'transport'>): number {
     return this.targets.indexOf(target) * 100 + this.transports.indexOf(transport);
   }

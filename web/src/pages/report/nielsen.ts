@@ -1,4 +1,4 @@
-/** What people notice: J. Nielsen, "Usability Engineering", 1993, chapter 5.5. Microseconds. */
+/** Limits of human perception: J. Nielsen, "Usability Engineering", 1993, chapter 5.5. Microseconds. */
 export const NIELSEN = [
   { at: 100_000, says: '0.1 s: feels instant' },
   { at: 1_000_000, says: '1 s: flow of thought kept' },

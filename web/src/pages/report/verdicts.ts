@@ -1,7 +1,7 @@
 import { change } from '../../lib/chart/units';
 import type { Comparison, Verdict } from './analysis';
 
-/** Words for a verdict: over time, and of one server against another. */
+/** Words for a verdict, over time (`word`) and between servers (`rival`). */
 export const VERDICTS: Readonly<Record<Verdict, { readonly word: string; readonly rival: string; readonly tone: 'good' | 'bad' | 'none' }>> = {
   improved: { word: 'Improved', rival: 'Better', tone: 'good' },
   regressed: { word: 'Regressed', rival: 'Worse', tone: 'bad' },
@@ -10,6 +10,6 @@ export const VERDICTS: Readonly<Record<Verdict, { readonly word: string; readonl
   'no-ratio': { word: 'No ratio', rival: 'No ratio', tone: 'none' },
 };
 
-/** `+9.7 % [+6.2 %, +13 %]`. */
+/** Formats a ratio as `+9.7 % [+6.2 %, +13 %]`. */
 export const ratio = ({ ratio }: Comparison): string =>
   ratio ? `${change(ratio.estimate - 1)} [${change(ratio.low - 1)}, ${change(ratio.high - 1)}]` : '–';

@@ -1,4 +1,4 @@
-/** A call as the page shows it: who is there, what they send and say, and what is measured. */
+/** A call as the page shows it: participants, streams, chat, and measurements. */
 import { millrace, type Client } from '@millrace/client';
 import { joinRoom, MillraceError, type Participant, type Quality, type Room, type RoomState, type Topology } from '@millrace/client/room';
 import type { Devices } from './devices.svelte';
@@ -8,15 +8,15 @@ import { Run } from './run';
 import { isTold, look, type Report, type SwitchView } from './view';
 import { whyBad } from './why';
 
-/** Between two looks at the statistics, and how many of them say why it is bad, ms. */
+/** Interval of measurements, ms, and number of measurements used for the diagnosis. */
 const MEASURE_EVERY = 2_000;
 const SAMPLES = 5;
-/** Rates of a stream that are drawn: two minutes. */
+/** Number of bit rates drawn per stream: two minutes. */
 const RATES = 60;
-/** What the switching unit said a minute ago, to count what has changed. */
+/** Age up to which reports of the SFU are kept, to count changes, ms. */
 const SWITCH_WINDOW = 60_000;
 const SAID_MAX = 500;
-/** A link that is not there after so long is missed, ms. */
+/** Time after which a missing link is reported, ms. */
 const MISSED_AFTER = 5_000;
 
 export interface Line {
@@ -38,12 +38,12 @@ export class Call {
   unread = $state(0);
   speaker = $state<string>();
   chatOpen = false;
-  /** For who does not see it: who has come and gone. */
+  /** Text for screen readers: who has joined or left. */
   news = $state('');
   quality = $state.raw<Quality | undefined>();
-  /** Everybody's last report; own figures are newer. */
+  /** Last report of each participant. Own measurements are newer. */
   reports = $state.raw<ReadonlyMap<string, Report>>(new Map());
-  /** What the switching unit has said last, by participant. */
+  /** Last report of the SFU about each participant. */
   views = $state.raw<ReadonlyMap<string, SwitchView>>(new Map());
   rates = $state.raw<ReadonlyMap<string, readonly number[]>>(new Map());
   ended = $state.raw<{ readonly cause: MillraceError | undefined } | undefined>();
@@ -71,7 +71,10 @@ export class Call {
     this.#stop.push(() => clearInterval(timer));
   }
 
-  /** Errors: those of joining. Somebody who was faster may have made the room with another topology: theirs holds. */
+  /**
+   * Joins a room. If another participant has created the room with a different topology, that topology is used. Throws
+   * the errors of joining.
+   */
   static async join(room: string, options: { name: string; topology?: Topology; token?: string }, devices: Devices): Promise<Call> {
     const { token, topology, name } = options;
     const rights = token ? { token } : {};
@@ -99,7 +102,7 @@ export class Call {
     return this.state.participants.filter(({ id }) => id !== this.room.id);
   }
 
-  /** What is known of everybody, own figures from just now. */
+  /** Last figures of all participants. Own figures come from the last measurement. */
   get figures(): ReadonlyMap<string, Report> {
     return this.quality ? new Map([...this.reports, [this.room.id, this.quality]]) : this.reports;
   }
@@ -136,7 +139,7 @@ export class Call {
   #listen(name: string): void {
     const { room } = this;
     const known = (one: Participant): void => {
-      // Two of the same name are told apart by when they came.
+      // A number distinguishes participants of the same name, in the order of joining.
       const others = [...this.#names].filter(([id, name]) => id !== one.id && name.replace(/ \(\d+\)$/, '') === (one.name || 'Guest')).length;
       this.#names.set(one.id, (one.name || 'Guest') + (others ? ` (${others + 1})` : ''));
     };
@@ -145,7 +148,7 @@ export class Call {
       for (const one of state.participants) if (!this.#names.has(one.id)) known(one);
     };
     room.on('state', follow);
-    // Those who were there before have been told of already.
+    // Participants who were present before are not announced.
     follow(room.state);
     room.on('participant', ({ id }) => (this.news = `${this.nameOf(id)} is here`));
     room.on('left', ({ id }) => {
@@ -170,7 +173,7 @@ export class Call {
       ({ data }) => {
         if (isTold(data)) this.#catchUp({ [data.participant]: data.report }, data.switch ? [data.switch] : []);
       },
-      // Somebody who may not read it sees their own figures.
+      // Without permission to read the reports, only own figures are shown.
       () => {},
     );
     this.#stop.push(() => void record.close());
@@ -201,6 +204,6 @@ export class Call {
   }
 }
 
-/** Tells the streams of a participant apart. */
+/** Returns a key that identifies a stream. */
 export const keyOf = (link: string, { direction, from, kind, layer }: { direction: string; from: string; kind: string; layer?: string }): string =>
   [link, direction, from, kind, layer ?? ''].join(' ');

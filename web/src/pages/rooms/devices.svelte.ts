@@ -1,4 +1,6 @@
-/** Camera and microphone: asked for, chosen, switched off and on. Without them one joins with chat and data. */
+/**
+ * Camera and microphone: permission, choice, on and off. Without devices, a participant joins with chat and data only.
+ */
 
 export type Kind = 'camera' | 'microphone';
 type On = 'off' | 'asking' | 'on';
@@ -9,16 +11,19 @@ const CONSTRAINTS = {
 } as const satisfies Record<Kind, MediaTrackConstraints>;
 
 export class Devices {
-  /** The same one all the time; what is in it changes. */
+  /** The same stream object during the whole call. Its tracks change. */
   readonly stream = new MediaStream();
   camera = $state.raw<On>('off');
   microphone = $state.raw<On>('off');
   trouble = $state.raw<Readonly<Partial<Record<Kind, string>>>>({});
   list = $state.raw<readonly MediaDeviceInfo[]>([]);
   chosen = $state.raw<Readonly<Partial<Record<Kind, string>>>>({});
-  /** Rises with every change of what is in the stream. */
+  /** Increases when the tracks of the stream change. */
   version = $state(0);
-  /** In a call a picture that stands still takes the place of a camera that is off: nothing has to be negotiated. */
+  /**
+   * Name of the participant during a call. A still image with its initials replaces a camera that is off, so that no
+   * negotiation is needed.
+   */
   #standInFor: string | undefined;
   #changed: () => void = () => {};
   readonly #over = new AbortController();
@@ -27,7 +32,10 @@ export class Devices {
     this.#media?.addEventListener('devicechange', () => void this.#relist(), { signal: this.#over.signal });
   }
 
-  /** Both at once, so that one asks once; what cannot be had alone does not keep the other away. */
+  /**
+   * Requests both devices with one prompt. If that fails, requests each separately, so that one missing device does not
+   * block the other.
+   */
   async start(): Promise<void> {
     this.camera = this.microphone = 'asking';
     try {
@@ -45,7 +53,7 @@ export class Devices {
     if (this[kind] === 'asking') return;
     const track = this.#track(kind);
     if (kind === 'microphone' && track) {
-      // Only silent: it is back at once.
+      // Only mutes the track, so that it is available again at once.
       track.enabled = on;
       this.microphone = on ? 'on' : 'off';
     } else if (on) {
@@ -68,11 +76,11 @@ export class Devices {
 
   of(kind: Kind): readonly MediaDeviceInfo[] {
     const wanted = kind === 'camera' ? 'videoinput' : 'audioinput';
-    // Without permission they have neither names nor ids.
+    // Without permission, devices have neither names nor ids.
     return this.list.filter((one) => one.kind === wanted && one.deviceId);
   }
 
-  /** From now on others see what is in the stream. */
+  /** Starts to report changes of the stream, and enables the still image. */
   joined(name: string, changed: () => void): void {
     this.#standInFor = name;
     this.#changed = changed;
@@ -84,7 +92,7 @@ export class Devices {
   }
 
   get #media(): MediaDevices | undefined {
-    // Missing on pages that came without TLS, whatever its type says.
+    // Undefined on pages without TLS, although the type says otherwise.
     return navigator.mediaDevices as MediaDevices | undefined;
   }
 
@@ -148,7 +156,7 @@ export class Devices {
 
 const standIns = new WeakSet<MediaStreamTrack>();
 
-/** The first letters of a name, as a picture. */
+/** Returns a video track that shows the initials of a name. */
 function standIn(name: string): MediaStreamTrack {
   const canvas = Object.assign(document.createElement('canvas'), { width: 320, height: 180 });
   const pen = canvas.getContext('2d')!;
@@ -164,7 +172,7 @@ function standIn(name: string): MediaStreamTrack {
   draw();
   const track = canvas.captureStream(2).getVideoTracks()[0]!;
   standIns.add(track);
-  // A picture is only sent when it is drawn.
+  // The canvas sends a frame only when it is drawn.
   const timer = setInterval(() => (track.readyState === 'live' ? draw() : clearInterval(timer)), 500);
   return track;
 }

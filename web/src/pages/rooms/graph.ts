@@ -1,21 +1,24 @@
-/** A room's topology as nodes and directed edges with what they carry, and where they are drawn. No document in here. */
+/** A room's topology as nodes and directed edges with their traffic, and their layout. Uses no DOM. */
 import { isByServer, neighbours, type RoomState } from '@millrace/client/room';
 import type { Report, SwitchView } from './view';
 
-/** As in the state: the participant that is the server. */
+/** Pseudo-participant that stands for the SFU, as in the state. */
 export const SWITCH = 'switch';
 
 export interface Edge {
   readonly from: string;
   readonly to: string;
-  /** `undefined`: nobody has said. */
+  /** `undefined` if no report contains the rate. */
   readonly kbps: number | undefined;
   readonly rtt_ms: number | undefined;
   readonly loss: number | undefined;
   readonly way: string;
 }
 
-/** Everybody's links, both ways. What arrives is what whoever gets it says, the server, too; else what whoever sends it says. */
+/**
+ * Returns all links in both directions. The traffic of an edge is the rate reported by its receiver, which may be the
+ * server, or else by its sender.
+ */
 export function edgesOf(state: RoomState, reports: ReadonlyMap<string, Report>, views: ReadonlyMap<string, SwitchView>): readonly Edge[] {
   const edges: Edge[] = [];
   const unitGets = (from: string) => views.get(from)?.sends.flatMap(({ layers_kbps }) => layers_kbps).reduce((sum, kbps) => sum + kbps, 0);
@@ -29,7 +32,7 @@ export function edgesOf(state: RoomState, reports: ReadonlyMap<string, Report>, 
   for (const { id } of state.participants) {
     for (const to of neighbours(state, id)) {
       edges.push(edge(id, to));
-      // Everybody else says their own way themselves.
+      // Other participants add the reverse edge themselves.
       if (to === SWITCH) edges.push(edge(SWITCH, id));
     }
   }
@@ -42,7 +45,7 @@ export interface Place {
   readonly y: number;
 }
 
-/** One in the middle where all goes through it; levels for a tree; else a ring with me at the bottom. */
+/** Returns the layout: a central node with a ring, levels for a tree, or a ring with `me` at the bottom. */
 export function placesOf(state: RoomState, me: string, width: number, height: number, margin: number): readonly Place[] {
   const ids = state.participants.map(({ id }) => id);
   const [cx, cy] = [width / 2, height / 2];
@@ -51,7 +54,8 @@ export function placesOf(state: RoomState, me: string, width: number, height: nu
   const around = ids.filter((id) => id !== centre);
   const first = Math.max(around.indexOf(me), 0);
   const ring = [...around.slice(first), ...around.slice(0, first)];
-  // Two beside each other; nobody straight above or below the one in the middle, where the way is short; else the first at the bottom.
+  // Two nodes are side by side. With a central node, no node is directly above or below the center, where the edge is
+  // short. Otherwise the first node is at the bottom.
   const beside = Math.PI * (ring.length % 4 ? 1 : 1 + 1 / ring.length);
   const start = ring.length < 3 || centre !== undefined ? beside : Math.PI / 2;
   const [rx, ry] = [width / 2 - margin * 1.35, height / 2 - margin];
@@ -79,14 +83,14 @@ function levels({ participants, parents = {} }: RoomState, width: number, height
 
 export interface Arc {
   readonly path: string;
-  /** Where the figure stands. */
+  /** Position of the figure. */
   readonly x: number;
   readonly y: number;
-  /** The head of the arrow. */
+  /** Arrowhead. */
   readonly head: string;
 }
 
-/** A slight bow to the left of its way, so that the two ways between two do not meet. */
+/** Returns an arrow with a slight bow to the left, so that the two directions between two nodes do not overlap. */
 export function arcOf(from: Place, to: Place, radius: number, bow = 16): Arc {
   const [dx, dy] = [to.x - from.x, to.y - from.y];
   const length = Math.hypot(dx, dy) || 1;
@@ -102,7 +106,7 @@ export function arcOf(from: Place, to: Place, radius: number, bow = 16): Arc {
   const before = point(0.93);
   const angle = Math.atan2(end.y - before.y, end.x - before.x);
   const corner = (turn: number, size: number) => `${n(end.x + size * Math.cos(angle + turn))} ${n(end.y + size * Math.sin(angle + turn))}`;
-  // Nearer to who sends: in the middle the figures of crossing ways would meet.
+  // Closer to the sender, because the figures of crossing edges would overlap in the middle.
   const label = point(0.4);
   return {
     path: `M${n(start.x)} ${n(start.y)}Q${n(bend.x)} ${n(bend.y)} ${n(end.x)} ${n(end.y)}`,

@@ -1,12 +1,15 @@
-/** The figures of a run, as this page has seen them: kept while it is open, saved as CSV or JSON. */
+/** Measurements of a call as seen by this page. They are kept while the page is open, and saved as CSV or JSON. */
 import type { Quality } from '@millrace/client/room';
 import { field, type File } from '../../lib/file';
 import type { SwitchView } from './view';
 
-/** With two streams each way and a sample every two seconds that is more than two hours; what is older goes. */
+/**
+ * Maximum number of rows. With two streams each way and a sample every two seconds, this is more than two hours. Older
+ * rows are dropped.
+ */
 const ROWS_MAX = 16_384;
 
-/** One stream in one period; or a link, where it has none. Names as in Lozano's thesis, units last. */
+/** One stream in one period, or a link without streams. The names are those of Lozano's thesis, with units last. */
 export interface Row {
   readonly at: string;
   readonly link: string;
@@ -33,7 +36,7 @@ export interface Row {
   readonly codec_cpu: number;
   readonly calls: number;
   readonly calls_failed: number;
-  /** What the switching unit says of this stream. */
+  /** Estimate of the SFU for this stream. */
   readonly switch_estimate_kbps?: number;
   readonly switch_layer?: number;
   readonly switch_layer_switches?: number;
@@ -96,5 +99,5 @@ export class Run {
   }
 }
 
-/** What others call themselves must be no formula in a table. */
+/** Prevents formulas in spreadsheets: participants choose their own names. */
 const harmless = (value: string | number | undefined): string | number | undefined => (typeof value === 'string' && /^[=+\-@\t]/.test(value) ? `'${value}` : value);

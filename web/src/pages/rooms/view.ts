@@ -1,7 +1,10 @@
-/** What the server knows of a room: `GET /v1/rooms/{room}` and the channel `rooms/{room}/reports` (docs/protocol.md, "Rooms"). */
+/**
+ * The server's view of a room: `GET /v1/rooms/{room}` and the channel `rooms/{room}/reports` (docs/protocol.md,
+ * "Rooms").
+ */
 import type { Quality, RoomState } from '@millrace/client/room';
 
-/** What the switching unit sees of one participant. */
+/** The SFU's report about one participant. */
 export interface SwitchView {
   readonly name: string;
   readonly is_connected: boolean;
@@ -12,7 +15,7 @@ export interface SwitchView {
     readonly kind: 'audio' | 'video';
     readonly layer: number | null;
     readonly layer_switches: number;
-    /** The last time that another layer was chosen, and why. */
+    /** Last change of the layer, with its reason. */
     readonly last_switch?: { readonly from: number; readonly to: number; readonly why: 'gone' | 'narrower' | 'wider' | 'floor'; readonly ago_ms: number } | null;
     readonly is_waiting: boolean;
     readonly packets: number;
@@ -27,7 +30,7 @@ export interface RoomView extends RoomState {
   readonly switch: readonly SwitchView[];
 }
 
-/** One publication of the record. */
+/** One publication on the channel of reports. */
 export interface Told {
   readonly participant: string;
   readonly report: Report;
@@ -37,10 +40,10 @@ export interface Told {
 export const isTold = (data: unknown): data is Told =>
   typeof data === 'object' && data !== null && 'participant' in data && typeof data.participant === 'string' && 'report' in data && typeof data.report === 'object' && data.report !== null;
 
-/** The server does not let this page in without a token, or without a better one. */
+/** The server refuses this page without a token, or with this token. */
 export class NotLetIn extends Error {}
 
-/** `undefined`: nobody is there, so whoever comes makes the room. */
+/** Returns the state of a room; `undefined` if the room is empty, so that the next participant creates it. */
 export async function look(room: string, token: string | undefined, signal?: AbortSignal): Promise<RoomView | undefined> {
   const response = await fetch(`/v1/rooms/${encodeURIComponent(room)}`, {
     cache: 'no-store',
@@ -56,11 +59,11 @@ export async function look(room: string, token: string | undefined, signal?: Abo
   throw new Error(detail ?? `the server answers ${response.status}`);
 }
 
-/** One level of a channel's name (docs/protocol.md, "Words"). */
+/** One level of a channel name (docs/protocol.md, "Words"). */
 export const ROOM_NAME = '[A-Za-z0-9_.:\\-]{1,64}';
 export const isRoomName = (name: string): boolean => new RegExp(`^${ROOM_NAME}$`).test(name);
 
-/** Of a page at `/rooms/{room}`; empty: none yet. */
+/** Returns the room name in the path `/rooms/{room}`; empty if there is none. */
 export function roomOf(path: string): string {
   const name = /^\/rooms\/([^/]+)$/.exec(path)?.[1] ?? '';
   try {
@@ -70,7 +73,7 @@ export function roomOf(path: string): string {
   }
 }
 
-/** A name nobody else has thought of, readable aloud. */
+/** Returns a random room name that can be read aloud. */
 export const freshName = (): string => `mill-${Array.from(crypto.getRandomValues(new Uint8Array(3)), (byte) => byte.toString(16).padStart(2, '0')).join('')}`;
 
 export const TOPOLOGIES = [

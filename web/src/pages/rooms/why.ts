@@ -1,4 +1,4 @@
-/** Why a call is bad, in words: what the browser and the switching unit have measured, said as a person would. No document in here. */
+/** Explains in words why a call is bad, from the measurements of the browser and of the SFU. Uses no DOM. */
 import { isByServer, type LinkQuality, type Quality, type RoomState, type StreamQuality } from '@millrace/client/room';
 import { SWITCH } from './graph';
 import type { Report, SwitchView } from './view';
@@ -11,24 +11,26 @@ export interface Reason {
 export interface Seen {
   readonly me: string;
   readonly state: RoomState;
-  /** What was measured here, the newest last: some ten seconds. */
+  /** Measurements of this browser of about ten seconds, newest last. */
   readonly samples: readonly Quality[];
-  /** Milliseconds from the first of them to the last. */
+  /** Milliseconds covered by the samples. */
   readonly overMs: number;
-  /** What the switching unit sees of everybody, and what it saw of this participant a minute ago. */
+  /** Reports of the SFU about each participant, and its report about this participant a minute ago. */
   readonly views: ReadonlyMap<string, SwitchView>;
   readonly viewBefore: SwitchView | undefined;
   readonly reports: ReadonlyMap<string, Report>;
-  /** To whom there is no connection, though there should be one. */
+  /** Participants to whom a connection is missing. */
   readonly missing: readonly string[];
   readonly nameOf: (id: string) => string;
 }
 
-/** Shares of packets: one in fifty is seen and heard, one in ten is too many. */
+/** Shares of lost packets: one in fifty is noticeable, one in ten is too many. */
 const LOSS = { warn: 0.02, bad: 0.1 };
-/** A talk suffers from 150 ms each way, and is none any more from 400 ms (ITU-T G.114). */
+/**
+ * Round-trip time, ms. A one-way delay of 150 ms disturbs a conversation, and 400 ms makes it impossible (ITU-T G.114).
+ */
 const RTT = { warn: 300, bad: 800 };
-/** Of the time that is looked at, and no less than a second: the first pictures of a call may stumble. */
+/** Share of the observed time, and minimum duration. The first frames of a call may freeze for a moment. */
 const FROZEN_BAD = { share: 0.1, ms: 1_000 };
 const FPS_LOW = 10;
 const SWITCHES_MANY = 3;
@@ -100,7 +102,7 @@ function outgoing(link: LinkQuality, quality: Quality, { nameOf }: Seen, say: Sa
   if (lossy) say(lossy.loss > LOSS.bad ? 'bad' : 'warn', `${percent(lossy.loss)} of the packets of your picture are lost on their way to ${whom}.`);
 }
 
-/** What only the switching unit knows. */
+/** Adds reasons that only the SFU can report. */
 function unit({ me, views, viewBefore, nameOf, state }: Seen, say: Say): void {
   const now = views.get(me);
   if (!isByServer(state.topology) || !now) return;

@@ -1,4 +1,4 @@
-/** The menu of what can be tried. A new demo page is a new entry here and a line in vite.config.ts. */
+/** List of the demos. A new demo page needs an entry here and a line in vite.config.ts. */
 export const DEMOS = [
   {
     path: '/carcare',

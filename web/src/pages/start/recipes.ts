@@ -1,4 +1,4 @@
-/** The first message, three ways. Every line works as it stands on the origin that served this page. */
+/** The first message, in three ways. Every command works unchanged on the origin that served this page. */
 export interface Line {
   readonly says: string;
   readonly code: string;

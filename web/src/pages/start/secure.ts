@@ -1,17 +1,17 @@
 import { isEverywhere } from '../../lib/info';
 
-/** How to serve the network with encryption and tokens: the three commands of the README, with the port of this server. */
+/** A step to serve the network with TLS and tokens: the three commands of the README, with the port of this server. */
 export interface Step {
   readonly says: string;
   readonly code: string;
 }
 
-/** Empty where the server serves the network already. */
+/** Returns the steps. Empty if the server already serves the network. */
 export function secureSteps(listen: readonly string[]): readonly Step[] {
   if (isEverywhere(listen)) return [];
   const { protocol, port } = new URL(listen[0] ?? location.origin);
   const at = port || (protocol === 'https:' ? '443' : '80');
-  // A server with a certificate has its tokens, too, or its operator has decided otherwise.
+  // A server with a certificate already has tokens, or its operator has decided against them.
   if (protocol === 'https:') return [{ says: 'Start it with this address instead', code: `--listen 0.0.0.0:${at}` }];
   const token = "millrace token create --key millrace.key --sub phone --subscribe '#' --history '#' --expires 1day";
   return [

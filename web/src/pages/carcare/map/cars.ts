@@ -1,6 +1,6 @@
 /**
- * Draws the cars: a disc with the number and an arrowhead ahead of it. Status by shape as well as colour:
- * live = filled, late = dashed edge, off = struck through and without arrowhead.
+ * Draws the cars: a disc with the number and an arrowhead in front. The status is shown by shape as well as color: live
+ * = filled, late = dashed edge, off = struck through and without arrowhead.
  */
 import type { Palette } from './palette';
 import type { Project } from './view';
@@ -13,13 +13,13 @@ export interface Scene {
   readonly selected: number | undefined;
   readonly connected: boolean;
   readonly history: History;
-  /** ms since 1970 */
+  /** Milliseconds since 1970. */
   readonly time: number;
   /** Monotonic clock of the motions, ms. */
   readonly now: number;
-  /** Without motion cars stand where they were last seen. */
+  /** True for reduced motion: cars stay at their last known position. */
   readonly still: boolean;
-  /** Draws below the cars, instead of the trail. */
+  /** Draws below the cars, in place of the trail. */
   readonly under?: (c: CanvasRenderingContext2D, view: View, palette: Palette) => void;
 }
 
@@ -32,10 +32,10 @@ export interface View {
   readonly fontFamily: string;
 }
 
-/** Close up a car is a numbered disc, far out a small arrow. */
+/** Zoom from which a car is a numbered disc. Below that, it is a small arrow. */
 const NUMBERS_FROM_ZOOM = 12.5;
 const RADIUS = { numbered: 12, small: 6, tiny: 3.5, selected: 16 };
-/** More cars than this would hide the town at their usual size. */
+/** Number of cars above which cars are drawn smaller, so that they do not hide the map. */
 const CROWD = 60;
 
 export function drawCars(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Scene): void {
@@ -46,7 +46,7 @@ export function drawCars(c: CanvasRenderingContext2D, view: View, p: Palette, sc
   if (selected) drawCar(c, view, p, scene, selected);
 }
 
-/** Where the last two minutes went, fading with age. */
+/** Draws the path of the last two minutes, fading with age. */
 function drawTrail(c: CanvasRenderingContext2D, project: Project, p: Palette, scene: Scene): void {
   const points: [x: number, y: number, age: number][] = [];
   let last: [number, number] = [NaN, NaN];
@@ -110,7 +110,10 @@ function drawCar(c: CanvasRenderingContext2D, view: View, p: Palette, scene: Sce
   c.restore();
 }
 
-/** `from`: distance of its base from the middle; `length`: from there to its tip; `heading`: radians clockwise from the top of the screen. */
+/**
+ * Draws an arrowhead. `from` is the distance of its base from the center; `length` from base to tip; `heading` in
+ * radians clockwise from the top of the screen.
+ */
 function arrowhead(c: CanvasRenderingContext2D, from: number, length: number, heading: number): void {
   const ahead = heading - Math.PI / 2;
   const spread = 0.55;

@@ -1,6 +1,8 @@
-/** The map: MapLibre for the ground, two canvases above it for names and cars. Loaded only where a map is shown. */
+/**
+ * The map: MapLibre draws the ground, and two canvases above it draw names and cars. Loaded only where a map is shown.
+ */
 import { Map, setWorkerUrl, type GeoJSONSource, type PaddingOptions } from 'maplibre-gl';
-// A bundled worker needs its own URL; without it the map loads and stays empty.
+// A bundled worker needs its own URL. Without it, the map stays empty.
 import workerUrl from 'maplibre-gl/dist/maplibre-gl-worker.mjs?worker&url';
 import worldUrl from 'world-atlas/countries-110m.json?url';
 import type { FeatureCollection } from 'geojson';
@@ -17,13 +19,13 @@ import './map.css';
 setWorkerUrl(workerUrl);
 
 export interface MapEvents {
-  /** A car was tapped. */
+  /** Reports a tap on a car. */
   select(id: number): void;
-  /** The reader moved the map with their own hand. */
+  /** Reports that the reader has moved the map. */
   moved(): void;
 }
 
-/** A fingertip, in CSS pixels. */
+/** Radius of a tap, in CSS pixels. */
 const TAP_RADIUS = 26;
 const STREET_ZOOM = 16;
 
@@ -96,12 +98,12 @@ export class FleetMap {
     drawCars(this.#cars.context, view, palette(), scene);
   }
 
-  /** What covers the edges of the map (CSS pixels): the middle of what is left is the centre. */
+  /** Sets the covered edges of the map, in CSS pixels. The map is centered in the remaining area. */
   cover(padding: PaddingOptions): void {
     this.#padding = padding;
   }
 
-  /** Shows all these places. */
+  /** Zooms to show all these places. */
   fit(places: Iterable<{ readonly lat: number; readonly lon: number }>, animate: boolean): void {
     const box = [180, 90, -180, -90] as [number, number, number, number];
     for (const { lat, lon } of places) {
@@ -117,7 +119,7 @@ export class FleetMap {
     );
   }
 
-  /** Brings the car back to the middle once it leaves the middle third; the map stands still in between. */
+  /** Centers the car when it leaves the middle third of the map. Otherwise the map does not move. */
   follow(car: Car, now: number, force = false): void {
     if (this.#map.isMoving() && !force) return;
     const place = placeAt(car.motion, now);
@@ -171,7 +173,7 @@ export class FleetMap {
     this.#namesStale = true;
   }
 
-  /** Countries are needed far out only, so they are fetched when someone goes there. */
+  /** Loads the countries. They are needed only at a low zoom, so they are fetched on demand. */
   async #loadWorld(): Promise<void> {
     if (this.#worldAsked) return;
     this.#worldAsked = true;

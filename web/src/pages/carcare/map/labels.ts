@@ -1,4 +1,7 @@
-/** Names of places and streets, set by the page itself: the base map has no glyph server. Drawn only when the view changes. */
+/**
+ * Names of places and streets, drawn by the page, because the base map has no glyph server. They are drawn only when
+ * the view changes.
+ */
 import type { FeatureCollection, Position } from 'geojson';
 import type { Palette } from './palette';
 import type { View } from './cars';
@@ -11,7 +14,7 @@ const PLACES_FROM_ZOOM = 12.5;
 const PARKS_FROM_ZOOM = 14.5;
 const AVENUES_FROM_ZOOM = 14;
 const STREETS_FROM_ZOOM = 15.2;
-/** A label takes the room of a string of beads of this radius, in CSS pixels. */
+/** Radius of the circles along a label that reserve its space, in CSS pixels. */
 const BEAD = 9;
 
 export function labelsOf(town: FeatureCollection): Label[] {
@@ -71,7 +74,7 @@ export function drawLabels(
   }
 }
 
-/** The most central stretch of a line on screen that is long and straight enough to carry `length` pixels of text. */
+/** Returns the most central straight part of a line on screen that is long enough for `length` pixels of text. */
 function straight(points: [number, number][], length: number, size: { width: number; height: number }) {
   let best: { x: number; y: number; angle: number; off: number } | undefined;
   for (let i = 0; i + 1 < points.length; i++) {

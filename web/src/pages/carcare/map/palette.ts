@@ -1,4 +1,7 @@
-/** Map colours for both schemes: canvas and WebGL cannot read `light-dark()`. Kept beside the tokens of base.css in hue and weight. */
+/**
+ * Map colors for both schemes, because canvas and WebGL cannot read `light-dark()`. They match the tokens of base.css
+ * in hue and weight.
+ */
 export interface Palette {
   readonly sea: string;
   readonly land: string;

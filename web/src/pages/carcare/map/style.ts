@@ -1,11 +1,12 @@
 /**
- * The offline base map: countries far out, the town close up. No glyphs, sprites or tiles, so that no request leaves the machine.
+ * The offline base map: countries at a low zoom, the town at a high zoom. It has no glyphs, sprites or tiles, so that
+ * no request leaves the machine.
  */
 import type { ExpressionSpecification, FilterSpecification, LayerSpecification, StyleSpecification } from 'maplibre-gl';
 import type { FeatureCollection } from 'geojson';
 import type { Palette } from './palette';
 
-/** Below this zoom the world is shown, above it the town. */
+/** Zoom below which the world is shown, and above which the town is shown. */
 export const WORLD_ZOOM = 9;
 
 const kind = (...kinds: string[]): FilterSpecification => ['in', ['get', 'kind'], ['literal', kinds]];
@@ -13,7 +14,7 @@ const area: FilterSpecification = ['in', ['geometry-type'], ['literal', ['Polygo
 const line: FilterSpecification = ['in', ['geometry-type'], ['literal', ['LineString', 'MultiLineString']]];
 const both = (...filters: FilterSpecification[]) => ['all', ...filters] as FilterSpecification;
 
-/** A width that grows with the ground from zoom 14 on: `px` at zoom 16. */
+/** Returns a line width that scales with the ground from zoom 14 on: `px` at zoom 16. */
 const width = (px: number): ExpressionSpecification => [
   'interpolate', ['exponential', 1.75], ['zoom'], 11, Math.max(0.4, px * 0.08), 16, px, 19, px * 5,
 ];
@@ -81,7 +82,7 @@ export function mapStyle(town: FeatureCollection, p: Palette): StyleSpecificatio
   };
 }
 
-/** Every paint property of the style in another palette: `[layer, property, value]`. */
+/** Returns every paint property of the style in another palette: `[layer, property, value]`. */
 export function paints(p: Palette): [string, string, unknown][] {
   return layers(p).flatMap((layer) =>
     Object.entries(layer.paint ?? {}).map(([property, value]): [string, string, unknown] => [layer.id, property, value]),

@@ -1,4 +1,7 @@
-/** From degrees to CSS pixels of the map as it stands now. Without pitch the projection is affine, so three projected points settle it. */
+/**
+ * Projects degrees to CSS pixels of the current map. Without pitch the projection is affine, so three projected points
+ * define it.
+ */
 import type { Map } from 'maplibre-gl';
 
 export type Project = (lon: number, lat: number) => [x: number, y: number];
@@ -25,7 +28,7 @@ export function projection(map: Map): Project {
   };
 }
 
-/** A canvas over the map, kept at the size of its parent and the resolution of the screen. */
+/** Creates a canvas over the map that follows the size of its parent and the resolution of the screen. */
 export function layer(parent: HTMLElement): { context: CanvasRenderingContext2D; clear(): { width: number; height: number } } {
   const canvas = document.createElement('canvas');
   canvas.style.cssText = 'position:absolute;inset:0;inline-size:100%;block-size:100%;pointer-events:none';

@@ -1,39 +1,40 @@
 /**
- * A drive out of history: every record of a range, and where the car was at any moment between them. Pure: time is an argument.
+ * A drive from history: the records of a range, and the position of the car at any time between them. Pure: time is an
+ * argument.
  */
 import { metresBetween } from '../motion';
 import type { Telemetry } from '../telemetry';
 
 export interface Fix {
   readonly record: Telemetry;
-  /** `epoch:offset` */
+  /** `epoch:offset`. */
   readonly position: string;
-  /** ms since 1970, by the car's clock, never falling: the axis of the replay. */
+  /** Milliseconds since 1970 by the car's clock, never decreasing: the time axis of the replay. */
   readonly at: number;
   /** Degrees clockwise from north; undefined until the car has moved. */
   readonly heading: number | undefined;
-  /** Nothing is known of what lies between the fix before and this one. */
+  /** Whether nothing is known about the time between the previous fix and this one. */
   readonly afterBreak: boolean;
 }
 
-/** Where the car is drawn, and the last fix before it. */
+/** Position to draw, and the last fix before it. */
 export interface Moment {
   readonly fix: Fix;
   readonly lat: number;
   readonly lon: number;
   readonly heading: number | undefined;
-  /** m/s */
+  /** Speed, m/s. */
   readonly speed: number;
 }
 
-/** A pause longer than this is a break in the line: the car was off, or out of reach. */
+/** A longer pause breaks the line: the car was off or out of range. */
 export const BREAK_MS = 60_000;
-/** Below this distance a direction is noise of the receiver. */
+/** Minimum distance for a heading. Below it, receiver noise dominates. */
 const HEADING_FROM_M = 3;
 
 export class Drive {
   readonly fixes: Fix[] = [];
-  /** m */
+  /** Distance, m. */
   metres = 0;
   #gap = false;
 
@@ -55,12 +56,12 @@ export class Drive {
     this.fixes.push({ record, position, at, heading, afterBreak });
   }
 
-  /** What comes next does not follow on what came before. */
+  /** Marks a break before the next fix. */
   breakOff(): void {
     this.#gap = this.fixes.length > 0;
   }
 
-  /** The number of the last fix at or before `at`; 0 before the first. */
+  /** Returns the index of the last fix at or before `at`; 0 before the first. */
   indexAt(at: number): number {
     let [low, high] = [0, this.fixes.length - 1];
     while (low < high) {
@@ -71,7 +72,9 @@ export class Drive {
     return low;
   }
 
-  /** Between two fixes the car goes straight and evenly; over a break it stands. */
+  /**
+   * Returns the state at a time. Between two fixes the car moves straight at constant speed; during a break it stands.
+   */
   momentAt(at: number): Moment | undefined {
     const i = this.indexAt(at);
     const [fix, next] = [this.fixes[i], this.fixes[i + 1]];

@@ -1,12 +1,12 @@
-/** A drive as a file that other programs read: GPX 1.1 for maps and watches, CSV for tables. */
+/** Exports a drive as a file: GPX 1.1 for maps and watches, CSV for spreadsheets. */
 import { field, type File } from '../../../lib/file';
 import type { Drive, Fix } from './drive';
 
-/** Of the car's clock, as both formats want it: UTC. */
+/** Formats the car's time as UTC, as both formats require. */
 const utc = (ms: number) => new Date(ms).toISOString();
-/** Seven decimals of a degree are a centimetre. */
+/** Formats degrees with seven decimals, which is a precision of a centimeter. */
 const degrees = (value: number) => value.toFixed(7).replace(/\.?0+$/, '');
-/** XML 1.0 has no way to write the other control characters. */
+/** Escapes text. XML 1.0 cannot represent the other control characters. */
 const xml = (text: string) =>
   // eslint-disable-next-line no-control-regex
   text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, '\ufffd').replace(/[<>&"]/g, (c) => `&#${c.charCodeAt(0)};`);
@@ -16,8 +16,9 @@ export function fileName(car: number, drive: Drive, kind: 'gpx' | 'csv'): string
 }
 
 /**
- * One track, with a segment for every span without a break. Speed (m/s) and course (degrees) have no element in GPX 1.1: they are in
- * Garmin's TrackPointExtension v2, which most programs know. Altitude is not measured.
+ * Returns one track, with a segment for every span without a break. GPX 1.1 has no elements for speed (m/s) and course
+ * (degrees). They are written as Garmin's TrackPointExtension v2, which most programs support. Altitude is not
+ * measured.
  *
  * Source: https://www.topografix.com/GPX/1/1/gpx.xsd, https://www8.garmin.com/xmlschemas/TrackPointExtensionv2.xsd
  */
@@ -67,7 +68,7 @@ const COLUMNS: readonly (readonly [head: string, value: (fix: Fix) => string | n
   ['position', ({ position }) => position],
 ];
 
-/** All that a record has, one line each, as it was sent. Source: RFC 4180. */
+/** Returns all fields of each record as they were sent, one record per line. Source: RFC 4180. */
 export function csv(car: number, drive: Drive): File {
   const line = (fields: readonly (string | number | undefined)[]) => fields.map(field).join(',') + '\r\n';
   const lines = drive.fixes.map((fix) => line(COLUMNS.map(([, value]) => value(fix))));

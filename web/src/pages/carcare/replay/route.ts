@@ -1,9 +1,9 @@
-/** Draws the drive under the car: what was driven by now in colour, the rest of the way pale. */
+/** Draws the drive below the car: the driven part in color, the rest pale. */
 import type { View } from '../map/cars';
 import type { Palette } from '../map/palette';
 import type { Drive } from './drive';
 
-/** Points nearer than this are one, CSS pixels. */
+/** Points closer than this are merged, CSS pixels. */
 const NEAR_PX = 2;
 
 export function drawRoute(c: CanvasRenderingContext2D, { project }: View, p: Palette, drive: Drive, at: number): void {

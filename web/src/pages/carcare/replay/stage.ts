@@ -1,4 +1,7 @@
-/** What the map shows instead of the present: set by the replay, read by the page's one animation loop. */
+/**
+ * Content that the map shows during a replay in place of live data. The replay sets it, and the page's animation loop
+ * reads it.
+ */
 import type { Car } from '../fleet';
 import type { Palette } from '../map/palette';
 import type { View } from '../map/cars';
@@ -11,7 +14,7 @@ export interface Played {
 
 export interface Stage {
   played: Played | undefined;
-  /** All of it on the map. */
+  /** All places of the drive, to fit the map. */
   places: readonly { readonly lat: number; readonly lon: number }[];
   fit(): void;
 }
