@@ -1,4 +1,4 @@
-# Sourced by each run.sh: the binary, a working folder, a server on a free port, and the end of all that.
+# Sourced by each run.sh: sets the binary and a working folder, starts a server on a free port, and cleans up on exit.
 # shellcheck shell=bash
 set -euo pipefail
 conformance=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,10 +19,10 @@ stop_all() {
 }
 trap stop_all EXIT
 
-# What cannot run here is no failure, and must not look like a success.
+# Ends a suite that cannot run on this machine. The message makes clear that nothing was checked.
 skip() { echo "skipped: $*; nothing was checked"; exit 0; }
 
-# Starts the server with these arguments (and MILLRACE_ARGS); sets `server`, `authority` (HOST:PORT), `host` and `port`.
+# Starts the server with these arguments and MILLRACE_ARGS. Sets `server`, `authority` (HOST:PORT), `host` and `port`.
 serve() {
     : >"$work/output"
     "$binary" serve --listen 127.0.0.1:0 "$@" ${MILLRACE_ARGS:-} >"$work/output" 2>"$work/log" &
@@ -39,5 +39,5 @@ serve() {
     host=${authority%:*} port=${authority##*:}
 }
 
-# Whatever a suite says, a server that has ended has failed.
+# Fails if the server has ended, even if the suite passed.
 check_alive() { kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; echo "the server has ended" >&2; exit 1; }; }

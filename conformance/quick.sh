@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The quick form of each suite, one after the other; all of them on demand: README.md.
+# Runs the quick form of each suite, one after the other. README.md describes the full forms.
 set -uo pipefail
 cd "$(dirname "$0")"
 source ../scripts/steps.sh
@@ -13,7 +13,7 @@ suite() { # name, command..
     echo "$((SECONDS - start)) s"
 }
 
-# Without the limits (9.*), and of compression one set of parameters and its shortest cases.
+# Without the limit cases (9.*). Of the compression cases only the shortest, with few sets of parameters.
 suite "Autobahn" autobahn/run.sh '1.*' '2.*' '3.*' '4.*' '5.*' '6.1.*' '6.2.*' '7.*' '10.*' '12.1.1' '12.2.1' '13.1.1' '13.3.1' '13.7.1'
 suite "h2spec" h2spec/run.sh
 suite "h2spec, TLS" h2spec/run.sh --tls

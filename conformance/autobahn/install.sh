@@ -1,9 +1,9 @@
-# Sourced after common.sh: Autobahn 0.8.2 in the user's cache, once; sets `suite`.
+# Sourced after common.sh. Installs Autobahn 0.8.2 once into the user's cache and sets `suite`.
 # shellcheck shell=bash
 autobahn_cache=$cache_root/millrace-autobahn
 suite=$autobahn_cache/suite
 
-# The suite is frozen at Python 2.
+# The suite supports only Python 2.
 python2=
 for candidate in "${PYTHON2:-}" python2.7 python2 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/2.7*/bin/python; do
     if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (2, 7))' 2>/dev/null; then
@@ -13,7 +13,7 @@ for candidate in "${PYTHON2:-}" python2.7 python2 "${PYENV_ROOT:-$HOME/.pyenv}"/
 done
 [ -n "$python2" ] || skip "Autobahn needs Python 2.7, which is not here (PYTHON2=.. names one)"
 
-# `installed` is written last, so a cut installation is never taken for a whole one.
+# `installed` is written last, so an interrupted installation is not taken for a complete one.
 if [ ! -e "$autobahn_cache/installed" ]; then
     echo "installing autobahntestsuite 0.8.2 into $autobahn_cache"
     rm -rf "$autobahn_cache" && mkdir -p "$autobahn_cache"

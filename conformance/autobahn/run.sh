@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Autobahn's fuzzing client against the real binary: run.sh [CASES...], such as "9.*" or "12.1.*" (see ../README.md).
+# Runs Autobahn's fuzzing client against the real binary: run.sh [CASES...], for example "9.*" or "12.1.*" (see
+# ../README.md).
 source "$(dirname "$0")/../common.sh"
 source "$conformance/autobahn/install.sh"
 [ $# -gt 0 ] || set -- '*'
 
-# Section 9 sends messages of 16 MiB: they must fit the history, too, or a bare reader is told that it missed one.
+# Section 9 sends messages of 16 MiB. They must also fit into the history, or a bare reader receives a gap.
 serve --set limits.message_bytes_max=33554432 --set history.bytes_max=67108864 --set limits.compression=true
-# What is sent to a bare channel comes back. Each case has its own connection, which starts at `now`.
+# A bare channel delivers each message back to its publisher. Each case has its own connection, which starts at `now`.
 patterns=$(printf '"%s",' "$@")
 cat >"$work/spec.json" <<JSON
 {"outdir": "$work/reports", "cases": [${patterns%,}], "exclude-cases": [], "exclude-agent-cases": {},

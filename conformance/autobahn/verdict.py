@@ -1,6 +1,6 @@
-"""Counts how the cases of a run ended, by section. Python 2.7, inside the suite's environment.
+"""Counts the results of the cases of a run by section. Runs with Python 2.7 in the suite's environment.
 
-The fuzzing client ends with 0 whatever happens, also when nobody listens: so this counts the cases, too.
+The fuzzing client always exits with 0, even if no server listens. Therefore this script also counts missing cases.
 """
 
 import collections

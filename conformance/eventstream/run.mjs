@@ -1,6 +1,8 @@
-// Event streams from outside: node run.mjs BINARY. Three parts:
-// the vectors, told by Chromium's EventSource and by eventsource-parser (so that our own parsers are not judged by our own reading);
-// what the server sends for payloads that are hard to carry, heard by both; and how an EventSource reconnects, stops and is kept out.
+// Tests event streams with third-party parsers: node run.mjs BINARY. The test has three parts:
+// 1. Chromium's EventSource and eventsource-parser parse the vectors, to verify the vectors that our own parsers are
+//    tested with.
+// 2. Both parse the server's output for payloads that are difficult to encode.
+// 3. An EventSource reconnects, stops, and is refused for other origins.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -16,7 +18,7 @@ const vectors = JSON.parse(readFileSync(new URL('vectors.json', import.meta.url)
 const bytesOf = ({ stream, hex }) => (stream === undefined ? Buffer.from(hex, 'hex') : Buffer.from(stream));
 const PATIENCE_MS = 15_000;
 
-// --- what is at hand -------------------------------------------------------------------------------------------------------------------
+// --- set-up --------------------------------------------------------------------------------------------------------
 
 /** Serves an empty page, and the vectors as event streams. */
 const pages = http.createServer((request, response) => {
@@ -26,7 +28,7 @@ const pages = http.createServer((request, response) => {
 });
 pages.listen(0, '127.0.0.1');
 await once(pages, 'listening');
-// One server, two origins: the second is not allowed to read.
+// Two origins of one page server. The configuration allows only the first to read.
 const [origin, stranger] = ['127.0.0.1', 'localhost'].map((host) => `http://${host}:${pages.address().port}`);
 
 const child = spawn(process.argv[2], ['serve', '--listen', '127.0.0.1:0', '--set', `limits.allowed_origins=["${origin}"]`, '--set', 'log.level=error'], { stdio: ['ignore', 'pipe', 'inherit'] });
@@ -47,8 +49,9 @@ const page = await browser.newPage();
 await page.goto(origin);
 
 /**
- * Events of an EventSource in the page as [type, data, lastEventId]: as many as `count`, or all until it fails for the first time.
- * `types`: what to listen for. It has failed for good when `closed` is true.
+ * Returns the events of an EventSource in the page as [type, data, lastEventId]: the first `count` events, or all
+ * events until the first error. `types`: event types to listen for. `closed`: the EventSource does not reconnect after
+ * the error.
  */
 const hear = (url, count, types, where = page) =>
   where.evaluate(
@@ -69,7 +72,7 @@ const hear = (url, count, types, where = page) =>
     [url, count, types, PATIENCE_MS],
   );
 
-/** The same by eventsource-parser, from text in pieces. */
+/** Returns the events that eventsource-parser reads from text in pieces. */
 function parse(pieces) {
   const heard = { events: [], retry: undefined };
   let lastId = '';
@@ -81,7 +84,7 @@ function parse(pieces) {
   return heard;
 }
 
-/** The text of a response, until `enough` says so or it ends. */
+/** Returns the text of a response, read until `enough` returns true or the response ends. */
 async function read(url, enough) {
   const abort = new AbortController();
   const timer = setTimeout(() => abort.abort(new Error(`nothing came from ${url}`)), PATIENCE_MS);
@@ -113,9 +116,9 @@ async function check(name, judge) {
   }
 }
 
-// --- the vectors -----------------------------------------------------------------------------------------------------------------------
+// --- the vectors ---------------------------------------------------------------------------------------------------
 
-/** What a judge reads otherwise than the standard says; `differs` names it, so that our own parsers are still held to the standard. */
+/** Returns whether a parser reads the vector as the standard requires. `differs` lists those that do not. */
 const judges = (judge, { differs }) => !differs?.includes(judge);
 for (const [number, vector] of vectors.entries()) {
   if (!judges('Chromium', vector)) continue;
@@ -133,7 +136,7 @@ for (const vector of vectors.filter((vector) => judges('eventsource-parser', vec
   });
 }
 
-// --- what the server sends -------------------------------------------------------------------------------------------------------------
+// --- output of the server ------------------------------------------------------------------------------------------
 
 const TEXT = 'text/plain; charset=utf-8';
 const payloads = [
@@ -146,7 +149,10 @@ const json = '{\r\n\t"a": "line\\nbreak\\r\\u0000",\r "b": [1,\n2]\n}';
 payloads.push({ body: json, type: 'application/json', text: json });
 const binary = Buffer.from([0, 10, 13, 239, 187, 191, 255, 254]);
 payloads.push({ body: binary, type: 'application/octet-stream', text: binary.toString('base64') });
-/** The one thing that this format has no words for: which line break it was. Source: docs/protocol.md, "How one publication looks". */
+/**
+ * Returns the text with all line breaks as LF: the format cannot carry their kind. Source: docs/protocol.md, "How one
+ * publication looks".
+ */
 const carried = (text) => text.replace(/\r\n?/g, '\n');
 
 const positions = [];
@@ -163,7 +169,7 @@ for (const [i, { text }] of payloads.entries()) {
 }
 await check('the server asks to wait 2 s', () => assert.equal(parsed.retry, 2000));
 
-// In envelopes nothing is lost, line breaks included.
+// Envelopes preserve the payload exactly, line breaks included.
 const many = `${server}/v1/stream?channel=hard&since=earliest`;
 const envelopes = (await hear(many, payloads.length, types)).events;
 for (const [i, { body, type, text }] of payloads.entries()) {
@@ -175,9 +181,9 @@ for (const [i, { body, type, text }] of payloads.entries()) {
   });
 }
 
-// --- reconnecting, stopping, other origins ---------------------------------------------------------------------------------------------
+// --- reconnecting, stopping, other origins -------------------------------------------------------------------------
 
-/** A proxy that counts requests, keeps their heads, and cuts whoever is connected. */
+/** A proxy that records the heads of requests and can cut all connections. */
 const requests = [];
 const open = new Set();
 const proxy = net.createServer((client) => {
@@ -202,7 +208,7 @@ async function until(what, condition) {
   }
 }
 
-/** As `hear`, but goes on over cuts; what was heard so far is in `heardAcross`. */
+/** Like `hear`, but continues after a connection is cut. `heardAcross` has the events received so far. */
 let heardAcross = [];
 async function hearAcross(url, count) {
   heardAcross = [];

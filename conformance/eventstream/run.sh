@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Event streams: the vectors in a real Chromium, and what the real binary sends in Chromium and in another parser (see ../README.md).
+# Tests event streams: the vectors in a real Chromium, and the output of the real binary in Chromium and in another
+# parser (see ../README.md).
 source "$(dirname "$0")/../common.sh"
 command -v node >/dev/null || skip "Node.js is not here"
 [ -e "$root/sdk/node_modules/eventsource-parser" ] || skip "sdk/node_modules is not there: \`make sdk\` first"

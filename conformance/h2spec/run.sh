@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# h2spec against the real binary: run.sh [--tls] [SECTIONS...], such as "http2/6.5" or "hpack" (see ../README.md).
+# Runs h2spec against the real binary: run.sh [--tls] [SECTIONS...], for example "http2/6.5" or "hpack" (see
+# ../README.md).
 source "$(dirname "$0")/../common.sh"
 version=v2.2.1+incompatible
 tool=$cache_root/millrace-h2spec/h2spec-$version
@@ -22,7 +23,8 @@ else
     scheme=http tls=()
 fi
 
-# Reports one run to FILE: h2spec FILE PATH [SECTIONS...]. It ends with 1 if a case failed; which ones may, says verdict.py.
+# Writes the report of one run to FILE: h2spec FILE PATH [SECTIONS...]. The tool exits with 1 if a case failed;
+# verdict.py decides which failures are allowed.
 h2spec() {
     local report=$1 path=$2
     shift 2
@@ -31,11 +33,12 @@ h2spec() {
     [ -s "$report" ] || { cat "${report%.xml}.txt" >&2; echo "h2spec made no report" >&2; exit 1; }
 }
 
-# GET and POST are answered with 200 and a body there, which most cases begin with.
+# This path answers GET and POST with 200 and a body, which most cases require.
 path=/v1/channels/h2spec
 curl -fsSk -o "$work/answer" -d '"h2spec"' "$scheme://$authority$path"
 h2spec "$work/report.xml" "$path" "$@"
-# Some break a request that is open, and take no frame of its answer for an error: when the answer was faster, they are run again where it waits.
+# Some cases violate the protocol within an open request and fail if the answer arrives before the error. The failed
+# cases run again on a path that delays the answer.
 failed=$(python3 "$conformance/h2spec/verdict.py" --failed "$work/report.xml")
 reports=("$work/report.xml")
 if [ -n "$failed" ]; then

@@ -1,7 +1,9 @@
-"""Counts how h2spec's cases ended: verdict.py REPORT [AGAIN], two JUnit reports; what failed in the first may have been run again.
+"""Counts the results of h2spec's cases: verdict.py REPORT [AGAIN], two JUnit reports.
 
-`explained.txt` beside this names the failures that the standard allows, one a line: CASE, then the citation.
-With `--failed REPORT` it only lists what failed there.
+AGAIN is the report of the second run of the cases that failed in the first run.
+
+`explained.txt` in this folder names the failures that the standard allows, one per line: CASE, then the citation.
+With `--failed REPORT` the script only lists the failed cases of that report.
 """
 
 import os
@@ -10,8 +12,8 @@ import xml.etree.ElementTree as xml
 
 
 def results(path):
-    """{(section, title): (number in its section, what happened instead or None)}. A report of some cases numbers them anew."""
-    # Frames are quoted as they came, control bytes included.
+    """Returns {(section, title): (number in its section, failure or None)}. A partial report numbers cases from 1."""
+    # The report quotes frames verbatim, control bytes included.
     with open(path, errors="replace") as report:
         text = "".join(char if char.isprintable() or char == "\n" else "?" for char in report.read())
     found = {}

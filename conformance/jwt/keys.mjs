@@ -1,4 +1,4 @@
-// Keys of every kind and a configuration that knows them: node keys.mjs FOLDER.
+// Creates keys of every type and a configuration that trusts them: node keys.mjs FOLDER.
 import { generateKeyPairSync, randomBytes } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 
@@ -7,7 +7,7 @@ const pairs = {
   rsa: generateKeyPairSync('rsa', { modulusLength: 2048 }),
   ec: generateKeyPairSync('ec', { namedCurve: 'P-256' }),
   ed: generateKeyPairSync('ed25519'),
-  // Whose tokens nobody takes.
+  // Keys that the server does not trust.
   strangerRsa: generateKeyPairSync('rsa', { modulusLength: 2048 }),
   strangerEc: generateKeyPairSync('ec', { namedCurve: 'P-256' }),
   strangerEd: generateKeyPairSync('ed25519'),

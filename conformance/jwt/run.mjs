@@ -1,5 +1,7 @@
-// Tokens that must not be taken, and some that must, on every way in: node run.mjs FOLDER HOST:PORT, with what keys.mjs has made.
-// Sources: RFC 8725 (best current practices), RFC 7515, section 10 and RFC 7519, section 11 (security considerations), RFC 8032, section 5.1.7.
+// Sends tokens that the server must refuse, and some that it must accept, to every endpoint: node run.mjs FOLDER
+// HOST:PORT. FOLDER has the files that keys.mjs created.
+// Sources: RFC 8725 (best current practices), RFC 7515, section 10 and RFC 7519, section 11 (security considerations),
+// RFC 8032, section 5.1.7.
 import { createHash, createHmac, createPrivateKey, createPublicKey, createSign, sign as signRaw } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import http from 'node:http';
@@ -14,7 +16,7 @@ const key = (name) => createPrivateKey(keys[name].private);
 const hmacKey = Buffer.from(secret);
 const PATIENCE_MS = 10_000;
 
-/** Nobody may come here, whatever a token says. */
+/** Number of requests to the trap server. The server must never fetch keys from a URL in a token. */
 let visits = 0;
 const trap = http.createServer((_, response) => {
   visits++;
@@ -24,18 +26,20 @@ const trap = http.createServer((_, response) => {
 await new Promise((resolve) => trap.listen(0, '127.0.0.1', resolve));
 const trapUrl = `http://127.0.0.1:${trap.address().port}/keys.json`;
 
-// --- making tokens ---------------------------------------------------------------------------------------------------------------------
+// --- tokens --------------------------------------------------------------------------------------------------------
 
 const now = Math.floor(Date.now() / 1000);
 const everything = { subscribe: ['#'], publish: ['#'], presence: ['#'], history: ['#'] };
-/** What the server takes, if it is signed. */
+/** Claims that the server accepts if the token is signed correctly. */
 const good = { sub: 'somebody', iss: 'https://issuer.example', aud: 'millrace', iat: now, exp: now + 600, millrace: everything };
 const without = (name) => Object.fromEntries(Object.entries(good).filter(([each]) => each !== name));
 
 const b64 = (value) => Buffer.from(typeof value === 'string' || Buffer.isBuffer(value) ? value : JSON.stringify(value)).toString('base64url');
-/** A token as `jose` makes it. */
+/** Signs a token with `jose`. */
 const signed = (claims, alg = 'HS256', by = hmacKey, header = {}) => new SignJWT(claims).setProtectedHeader({ alg, ...header }).sign(by);
-/** A token as no library would make it: header and claims as they are, text included. */
+/**
+ * Builds a token that a library would refuse to build: uses header and claims unchanged, even if they are plain text.
+ */
 const raw = (header, claims, sign) => {
   const message = `${b64(header)}.${b64(claims)}`;
   return `${message}.${b64(sign(message))}`;
@@ -46,11 +50,11 @@ const rs256 = (name) => (message) => createSign('sha256').update(message).sign(k
 const nothing = () => '';
 const bytes = (...parts) => () => Buffer.concat(parts.map((part) => Buffer.from(part)));
 
-/** Order of P-256, and of Ed25519's base point. */
+/** Orders of the base points of P-256 and Ed25519. */
 const P256_ORDER = Buffer.from('ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551', 'hex');
 const ED25519_ORDER = 2n ** 252n + 27742317777372353535851937790883648493n;
 const littleEndian = (buffer) => BigInt(`0x${Buffer.from(buffer).reverse().toString('hex')}`);
-/** The same signature with S + L instead of S, which a checker must not take. */
+/** Returns the signature with S + L instead of S, which a verifier must refuse. */
 const malleated = (message) => {
   const signature = signRaw(null, Buffer.from(message), key('ed'));
   const s = littleEndian(signature.subarray(32)) + ED25519_ORDER;
@@ -92,7 +96,7 @@ refuse('no alg at all', raw({ typ: 'JWT' }, good, honest));
 refuse('alg twice, none first', raw('{"alg":"none","alg":"HS256"}', good, honest));
 refuse('alg twice, none last', raw('{"alg":"HS256","alg":"none"}', good, honest));
 for (const alg of ['HS256', 'RS256', 'ES256', 'EdDSA']) refuse(`${alg} with an empty signature`, raw({ alg }, good, nothing));
-// A public key as a secret. RFC 8725, section 3.1.
+// A public key used as an HMAC secret. RFC 8725, section 3.1.
 for (const name of ['rsa', 'ec', 'ed']) {
   const pem = keys[name].public;
   const forms = { PEM: pem, 'PEM without its last line break': pem.trim(), 'PEM with CR LF': pem.replaceAll('\n', '\r\n'), DER: publicDer(name), JWK: JSON.stringify(publicJwk(name)) };
@@ -103,7 +107,7 @@ for (const name of ['rsa', 'ec', 'ed']) {
   refuse(`HS256 with the ${name} key's raw bytes`, raw({ alg: 'HS256', kid: name }, good, hmac(Buffer.from(publicJwk(name).n ?? publicJwk(name).x, 'base64url'))));
 }
 refuse('HS256 with the key set', raw({ alg: 'HS256' }, good, hmac(readFileSync(`${folder}/set.json`))));
-// Other algorithms, and those of other keys.
+// Other algorithms, and algorithms that do not match the key.
 for (const [alg, hash] of [['HS384', 'sha384'], ['HS512', 'sha512']]) refuse(`${alg} with the secret`, raw({ alg }, good, hmac(hmacKey, hash)));
 for (const alg of ['RS384', 'RS512', 'PS256', 'PS512']) refuse(`${alg} with the RSA key`, await signed(good, alg, key('rsa')));
 refuse('RS256 that names the EC key', await signed(good, 'RS256', key('rsa'), { kid: 'ec' }));
@@ -115,11 +119,11 @@ refuse('RS256 of a stranger', await signed(good, 'RS256', key('strangerRsa')));
 refuse('RS256 of a stranger that names ours', await signed(good, 'RS256', key('strangerRsa'), { kid: 'rsa' }));
 refuse('ES256 of a stranger', await signed(good, 'ES256', key('strangerEc')));
 refuse('EdDSA of a stranger', await signed(good, 'EdDSA', key('strangerEd')));
-// Secrets that are guessed.
+// Guessed secrets.
 for (const guess of ['', 'secret', 'your-256-bit-secret', '\0'.repeat(32), secret.slice(0, -1), `${secret} `, secret.toLowerCase()]) {
   refuse(`HS256 with the secret ${JSON.stringify(guess === secret.slice(0, -1) ? 'cut short' : guess.length > 34 ? 'in other words' : guess)} ${guess.length}`, raw({ alg: 'HS256' }, good, hmac(guess)));
 }
-// Signatures.
+// Changed and malformed signatures.
 refuse('a bit of the signature', `${head}.${body}.${b64(flipped)}`);
 refuse('a signature that is too short', `${head}.${body}.${b64(Buffer.from(signature, 'base64url').subarray(0, 31))}`);
 refuse('a signature that is too long', `${head}.${body}.${b64(Buffer.concat([Buffer.from(signature, 'base64url'), Buffer.from([0])]))}`);
@@ -138,7 +142,7 @@ refuse('EdDSA of zeros', raw({ alg: 'EdDSA' }, good, bytes(Buffer.alloc(64))));
 refuse('EdDSA with S + L', raw({ alg: 'EdDSA' }, good, malleated));
 for (const value of [0, 1]) refuse(`RS256 of ${value}`, raw({ alg: 'RS256' }, good, bytes(Buffer.alloc(255), [value])));
 refuse('RS256 with a byte more', raw({ alg: 'RS256' }, good, (message) => Buffer.concat([Buffer.from([0]), rs256('rsa')(message)])));
-// Keys that a token brings along. RFC 8725, section 3.10.
+// Keys inside or referenced by the token. RFC 8725, section 3.10.
 const asStranger = (header) => raw({ alg: 'RS256', ...header }, good, rs256('strangerRsa'));
 refuse('jwk', asStranger({ jwk: stranger }));
 refuse('jwk that is named like ours', asStranger({ kid: 'rsa', jwk: { ...stranger, kid: 'rsa' } }));
@@ -153,13 +157,13 @@ for (const kid of ['../../../../../../dev/null', '/dev/null', `${folder}/set.jso
   refuse(`kid ${what}, signed with nothing`, raw({ alg: 'HS256', kid }, good, hmac('')));
   refuse(`kid ${what}, signed by a stranger`, raw({ alg: 'RS256', kid }, good, rs256('strangerRsa')));
 }
-// Extensions that must be understood, and are not. RFC 7515, section 4.1.11.
+// Critical extensions that the server does not support. RFC 7515, section 4.1.11.
 refuse('crit', raw({ alg: 'HS256', crit: ['x'], x: 1 }, good, honest));
 refuse('crit of nothing', raw({ alg: 'HS256', crit: [] }, good, honest));
 refuse('claims that are not encoded (b64)', `${b64({ alg: 'HS256', b64: false, crit: ['b64'] })}.${JSON.stringify(good)}.${b64(honest(`${b64({ alg: 'HS256', b64: false, crit: ['b64'] })}.${JSON.stringify(good)}`))}`);
 refuse('another kind of token', raw({ alg: 'HS256', typ: 'dpop+jwt' }, good, honest));
 refuse('typ of an id token for others', raw({ alg: 'HS256', typ: 'secevent+jwt' }, good, honest));
-// Times.
+// Expiry and validity times.
 refuse('expired an hour ago', await signed({ ...good, exp: now - 3600 }));
 refuse('expired a minute ago', await signed({ ...good, exp: now - 60 }));
 refuse('never expires', await signed(without('exp')));
@@ -171,13 +175,13 @@ for (const time of ['0', '-1', '-1e300', '1e400', '1e300', `"${now + 600}"`, 'tr
 for (const time of ['1e300', `"${now}"`, 'true', '[]']) refuse(`nbf ${time}`, raw({ alg: 'HS256' }, JSON.stringify({ ...good, nbf: '#' }).replace('"#"', time), honest));
 refuse('exp twice, the first is over', raw({ alg: 'HS256' }, JSON.stringify(good).replace('{', '{"exp":1,'), honest));
 refuse('exp twice, the last is over', raw({ alg: 'HS256' }, JSON.stringify(good).replace(/\}$/, ',"exp":1}'), honest));
-// Whose and for whom.
+// Issuer, audience and subject.
 for (const [name, values] of [['iss', ['https://other.example', 'https://issuer.example/', 'HTTPS://issuer.example', '', ['https://issuer.example'], 1]], ['aud', ['other', 'Millrace', 'millrace ', '', [], ['other'], { millrace: 1 }, 1]]]) {
   refuse(`no ${name}`, await signed(without(name)));
   for (const value of values) refuse(`${name} ${JSON.stringify(value)}`, raw({ alg: 'HS256' }, { ...good, [name]: value }, honest));
 }
 for (const sub of ['', 'x'.repeat(300), 1, ['somebody'], { a: 1 }]) refuse(`sub ${JSON.stringify(sub).slice(0, 20)}`, raw({ alg: 'HS256' }, { ...good, sub }, honest));
-// Not tokens.
+// Malformed tokens.
 for (const claims of ['', '[]', 'null', '"text"', '1', '{', `${JSON.stringify(good)}x`, `[${JSON.stringify(good)}]`]) refuse(`claims ${claims.slice(0, 12)}`, raw({ alg: 'HS256' }, claims, honest));
 refuse('claims that are not UTF-8', raw({ alg: 'HS256' }, Buffer.from([0x7b, 0xff, 0x7d]), honest));
 refuse('claims of another encoding', raw({ alg: 'HS256' }, Buffer.from(JSON.stringify(good), 'utf16le'), honest));
@@ -193,20 +197,20 @@ refuse('the claims alone', body);
 refuse('another alphabet', whole.replace(/\.([^.]*)\./, (_, claims) => `.${claims}+/.`));
 refuse('padding', `${head}.${body}=.${signature}`);
 refuse('JSON instead of parts', JSON.stringify({ payload: body, protected: head, signature }));
-// Sizes.
+// Tokens that are too large.
 for (const bytes of [9_000, 40_000, 200_000]) refuse(`${bytes} bytes`, await signed({ ...good, filling: 'x'.repeat(bytes * 0.75) }));
 for (const bytes of [9_000, 40_000]) refuse(`${bytes} bytes of signature`, `${head}.${body}.${'A'.repeat(bytes)}`);
 
-// --- ways in ---------------------------------------------------------------------------------------------------------------------------
+// --- endpoints -----------------------------------------------------------------------------------------------------
 
-/** The status of an answer; 101 for a WebSocket, which is closed again. */
+/** Returns the status of the answer: 101 for a WebSocket, which is then closed. */
 function status(method, path, headers, text) {
   return new Promise((resolve, reject) => {
     const request = http.request(`http://${authority}${path}`, { method, headers, agent: false, timeout: PATIENCE_MS });
     request.on('upgrade', (_, socket) => (socket.destroy(), resolve(101)));
     request.on('response', (response) => (response.destroy(), resolve(response.statusCode)));
     request.on('timeout', () => request.destroy(new Error('no answer')));
-    // A head that is too large may be refused while it is still sent.
+    // The server may refuse a request head that is too large before the client has sent all of it.
     request.on('error', (error) => (error.code === 'ECONNRESET' || error.code === 'EPIPE' ? resolve(431) : reject(error)));
     request.end(text);
   });
@@ -226,7 +230,7 @@ const ways = {
   'a channel by its subprotocols': (token) => status('GET', '/v1/channels/jwt/a', subprotocols(token)),
 };
 
-/** A live session, which is given another token: the error's code, or `ok`. */
+/** A live session, to which the tests send refresh commands. `say` returns the error code or `ok`. */
 class Session {
   #id = 0;
   #waiting = new Map();
@@ -254,7 +258,7 @@ class Session {
   }
 }
 
-// --- the verdict -----------------------------------------------------------------------------------------------------------------------
+// --- results -------------------------------------------------------------------------------------------------------
 
 let passed = 0;
 let failed = 0;
@@ -264,7 +268,7 @@ function judge(what, is, good) {
   console.log(`FAILED: ${what}: ${is}`);
 }
 
-/** Judges all tokens, a few at a time; every worker has a live session that is offered each of them. */
+/** Checks all tokens, four at a time. Each worker also sends its tokens as refresh commands to a live session. */
 async function judgeAll(tokens, isRight) {
   const left = Object.entries(tokens);
   const worker = async () => {
@@ -272,7 +276,7 @@ async function judgeAll(tokens, isRight) {
     for (let next; (next = left.pop()); ) {
       const [name, token] = next;
       const answers = Object.entries(ways).map(async ([way, go]) => {
-        // What can stand in no header was not sent by anybody.
+        // Skips a token that an HTTP header cannot carry.
         if (!(way.includes('subprotocols') ? /^[A-Za-z0-9._-]+$/ : /^[\x21-\x7e]+$/).test(token)) return;
         const is = await go(token);
         judge(`${name}, ${way}`, is, isRight(is, token));
@@ -290,7 +294,7 @@ async function judgeAll(tokens, isRight) {
 }
 
 await judgeAll(accepted, (is) => [101, 200, 204, 'ok'].includes(is));
-/** What is too large may be refused before anybody sees that it is a token; a live session may be ended for it, too. */
+/** Results allowed for tokens that are too large: refused before the token is parsed, or the live session closed. */
 const TOO_LARGE = [431, 'too_large', 'closed with 1009'];
 await judgeAll(refused, (is, token) => [401, 'unauthorized'].includes(is) || (token.length > 8192 && TOO_LARGE.includes(is)));
 judge('keys fetched because a token said so', visits, visits === 0);

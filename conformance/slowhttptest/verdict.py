@@ -1,12 +1,14 @@
-"""Judges the statistics of slowhttptest: verdict.py FOLDER ATTACK=TIMEOUT_S.., the seconds after which the server ends such a connection, or
-nothing where it has only to answer. A row of statistics is a second: closed, pending, connected, and above 0 if the probe was answered.
+"""Checks the statistics of slowhttptest: verdict.py FOLDER ATTACK=TIMEOUT_S..
+
+TIMEOUT_S is the time after which the server closes such a connection, or empty if the server only has to answer.
+A row of the statistics is one second: closed, pending, connected, and a value above 0 if the probe was answered.
 """
 
 import csv
 import os
 import sys
 
-# Rows are whole seconds, and a machine may be busy with other things.
+# Tolerance: rows are whole seconds, and the machine may be busy.
 SLACK_S = 3
 
 
@@ -19,20 +21,20 @@ def judge(folder, attack, timeout_s):
     if available < len(rows):
         wrong.append("the probe was not always answered")
     if attack == "read":
-        # The other attacks are over by then: what the server holds at the end are slow readers.
+        # The other attacks have ended by then, so the remaining connections are slow readers.
         with open(os.path.join(folder, "held")) as seconds:
             held = [int(line) for line in seconds][: len(rows) - 1]
         late = held[-1] - (opened[-1] - opened[len(rows) - 1 - int(timeout_s) - SLACK_S])
         rows[-1]["Closed"] = opened[-1] - held[-1]
         if late > 0:
             wrong.append("at the end %d slow readers were held that had taken nothing for %s s" % (late, timeout_s))
-    # Nothing stays open much longer than its timeout.
+    # No connection may stay open much longer than its timeout.
     for second, row in enumerate(rows if attack != "read" else []):
         due = second - int(timeout_s) - SLACK_S if timeout_s else -1
         if due >= 0 and row["Closed"] < opened[due]:
             wrong.append("in second %d only %d of %d connections were closed that had been there for %s s" % (second, row["Closed"], opened[due], timeout_s))
             break
-    # It ends early when nothing is open any more.
+    # slowhttptest ends early when no connection is open.
     with open(os.path.join(folder, attack + ".txt")) as said:
         is_done = "No open connections left" in said.read()
     if not opened[-1] or (timeout_s and not is_done and len(rows) <= int(timeout_s) + SLACK_S):

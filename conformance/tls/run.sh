@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What the real binary says to TLS clients of all kinds, old and wrong ones included, asked by OpenSSL and curl (see ../README.md).
+# Tests the real binary with TLS clients of all kinds, outdated and invalid ones included, with OpenSSL and curl
+# (see ../README.md).
 source "$(dirname "$0")/../common.sh"
 command -v openssl >/dev/null || skip "openssl is not here"
 
@@ -7,7 +8,7 @@ command -v openssl >/dev/null || skip "openssl is not here"
 serve --set "tls.cert=$work/tls/cert.pem" --set "tls.key=$work/tls/key.pem"
 passed=0 failed=0
 
-judge() { # name, whether it is so (0 or 1), what was heard
+judge() { # name, result (0 passed, 1 failed), output
     if [ "$2" -eq 0 ]; then
         passed=$((passed + 1))
     else
@@ -15,16 +16,16 @@ judge() { # name, whether it is so (0 or 1), what was heard
         printf 'FAILED: %s\n%s\n' "$1" "$(tail -n 12 <<<"$3" | sed 's/^/    /')"
     fi
 }
-# What `openssl s_client` hears, with these arguments; what is to be sent comes on standard input.
+# Prints the output of `openssl s_client` with these arguments. Standard input is sent to the server.
 client() { timeout 10 openssl s_client -connect "$authority" -CAfile "$work/tls/ca.pem" -verify_return_error "$@" 2>&1 || true; }
-# NAME PATTERN ARGUMENTS..: the handshake succeeds, and the pattern is in what it says.
+# NAME PATTERN ARGUMENTS..: the handshake succeeds, and the output matches the pattern.
 takes() {
     local name=$1 pattern=$2 heard
     shift 2
     heard=$(client "$@" </dev/null)
     if grep -q 'Verify return code: 0 (ok)' <<<"$heard" && grep -qE "$pattern" <<<"$heard"; then judge "$name" 0; else judge "$name" 1 "$heard"; fi
 }
-# NAME PATTERN ARGUMENTS..: no handshake, and the server says why.
+# NAME PATTERN ARGUMENTS..: the handshake fails, and the output matches the pattern, such as the server's alert.
 refuses() {
     local name=$1 pattern=$2 heard
     shift 2
@@ -32,7 +33,7 @@ refuses() {
     if grep -qE 'Cipher is \(NONE\)|Cipher    : 0000' <<<"$heard" && grep -qE "$pattern" <<<"$heard"; then judge "$name" 0; else judge "$name" 1 "$heard"; fi
 }
 
-# Versions. Source: RFC 8996 (1.0 and 1.1 are not to be used).
+# Versions. Source: RFC 8996 (TLS 1.0 and 1.1 must not be used).
 old='DEFAULT:@SECLEVEL=0'
 refuses 'TLS 1.0' 'alert (protocol version|handshake failure)' -tls1 -cipher "$old"
 refuses 'TLS 1.1' 'alert (protocol version|handshake failure)' -tls1_1 -cipher "$old"
@@ -50,17 +51,17 @@ for weak in ECDHE-ECDSA-AES128-SHA ECDHE-ECDSA-AES256-SHA384 AES128-SHA AES128-G
     ECDHE-ECDSA-NULL-SHA aNULL ECDHE-ECDSA-AES128-CCM; do
     refuses "TLS 1.2, $weak" 'alert handshake failure' -tls1_2 -cipher "$weak:@SECLEVEL=0"
 done
-# A signature or a curve that is too weak.
+# Weak signatures and curves.
 refuses 'signatures with SHA-1 only' 'alert (handshake failure|decrypt error|illegal parameter)' -tls1_2 -sigalgs ECDSA+SHA1 -cipher "$old"
 refuses 'a small curve only' 'alert (handshake failure|illegal parameter)' -tls1_2 -curves secp224r1
 
-# Source: RFC 7301, section 3.2: what is not spoken is refused with an alert, not passed over.
+# Source: RFC 7301, section 3.2: the server refuses an unsupported protocol with an alert and does not ignore it.
 takes 'ALPN h2' 'ALPN protocol: h2' -alpn h2,http/1.1
 takes 'ALPN http/1.1' 'ALPN protocol: http/1.1' -alpn http/1.1
 takes 'no ALPN' 'No ALPN negotiated' -servername localhost
 refuses 'ALPN of something else' 'alert no application protocol' -tls1_2 -alpn smtp
 
-# What has been turned against TLS before: compression (RFC 7457, section 2.6), renegotiation (2.10), early data (RFC 8446, section 8).
+# Known attacks on TLS: compression (RFC 7457, section 2.6), renegotiation (2.10), early data (RFC 8446, section 8).
 takes 'no compression' 'Compression: NONE' -tls1_2 -comp
 takes 'secure renegotiation is known' 'Secure Renegotiation IS supported' -tls1_2
 heard=$( (echo R; sleep 1) | client -tls1_2)
@@ -75,12 +76,12 @@ takes 'TLS 1.3 resumes' 'Reused, TLSv1.3' -tls1_3 -sess_in "$work/session"
 client -tls1_2 -sess_out "$work/session12" </dev/null >"$work/heard"
 takes 'TLS 1.2 resumes' 'Reused, TLSv1.2' -tls1_2 -sess_in "$work/session12"
 
-# HTTP on top, its certificate checked.
+# HTTP over TLS, with certificate verification.
 for version in 1.1 2; do
     heard=$(curl -sS --max-time 10 --http$version --cacert "$work/tls/ca.pem" -w '%{http_version} %{http_code}' -o "$work/answer" "https://localhost:$port/healthz" 2>&1) || true
     if [ "$heard" = "$version 200" ]; then judge "HTTP/$version" 0; else judge "HTTP/$version" 1 "$heard"; fi
 done
-# What is not TLS at all is ended, and harms nobody.
+# The server closes connections that do not use TLS, and continues to serve other clients.
 for what in 'GET / HTTP/1.1\r\nHost: x\r\n\r\n' '\x16\x03\x01\xff\xff' '\x80\x2e\x01\x00\x02' '\x16\x03\x01\x00\x05\x01\xff\xff\xff\xff'; do
     exec 3<>"/dev/tcp/$host/$port"
     # shellcheck disable=SC2059

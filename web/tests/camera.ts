@@ -1,4 +1,4 @@
-// The camera of every page: a file with a moving picture.
+// The camera of every page: a file with moving video.
 import { closeSync, openSync, renameSync, writeSync } from 'node:fs';
 import { tmpdir, userInfo } from 'node:os';
 import { join } from 'node:path';
@@ -6,9 +6,12 @@ import { join } from 'node:path';
 const [WIDTH, HEIGHT, FPS, SECONDS] = [320, 240, 30, 2];
 const FILM = join(tmpdir(), `millrace-camera-${userInfo().uid}.y4m`);
 
-/** Writes the video of the camera: noise and a bar that moves, so that each frame differs from the one before. Loops without a jump. */
+/**
+ * Writes the camera's video: noise and a moving bar, so that each frame differs from the previous one. The video loops
+ * without a jump.
+ */
 export function film(): void {
-  // Under another name first: a second run of the tests may read the file.
+  // Written under another name first, because a concurrent run of the tests may read the file.
   const path = `${FILM}.${process.pid}`;
   const file = openSync(path, 'w');
   writeSync(file, `YUV4MPEG2 W${WIDTH} H${HEIGHT} F${FPS}:1 Ip A1:1 C420jpeg\n`);
@@ -33,7 +36,10 @@ export function film(): void {
   renameSync(path, FILM);
 }
 
-/** Flags of Chromium: the file is its camera, and pages find each other by loopback addresses. Always the same, so that tests share a browser. */
+/**
+ * Returns the flags of Chromium: the file is its camera, and pages connect over loopback addresses.
+ * The flags never change, so that tests share a browser.
+ */
 export const camera = (): string[] => [
   '--use-fake-ui-for-media-stream',
   '--use-fake-device-for-media-stream',

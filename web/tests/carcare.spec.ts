@@ -22,7 +22,7 @@ async function switchTo(page: Page, name: Name): Promise<void> {
   await page.keyboard.press('Escape');
 }
 
-/** Waits until `count` records more have come over `name`. */
+/** Waits until `count` more records have arrived over transport `name`. */
 async function heardOver(page: Page, name: Name, count = 5): Promise<void> {
   const before = (await received(page)).filter((r) => r.transport === name).length;
   await expect.poll(async () => (await received(page)).filter((r) => r.transport === name).length, { timeout: 20_000 }).toBeGreaterThanOrEqual(before + count);
@@ -100,7 +100,7 @@ test('a car is chosen on the map', async ({ page, clean }) => {
   await page.emulateMedia({ colorScheme: 'light' });
   await openCar(page, '/carcare');
   await expect(page.getByText('6 of 6 live')).toBeVisible();
-  // Where the page has drawn a car: the middle of a patch in the colour of cars (map/palette.ts).
+  // Position of a drawn car: the center of a patch in the color of cars (map/palette.ts).
   const spot = () =>
     page.locator('.map > canvas').last().evaluate((canvas: HTMLCanvasElement) => {
       const { width, height } = canvas;
@@ -165,7 +165,7 @@ test('the page starts without a network once it was here', async ({ page, contex
   await openCar(page);
   const keeps = (asset: RegExp) =>
     expect.poll(async () => (await page.evaluate(async () => (await (await caches.open('carcare-1')).keys()).map((r) => r.url))).filter((u) => asset.test(u)).length);
-  // A second visit must not lose what the first has kept.
+  // A second visit must not lose the files that the first visit cached.
   for (const visit of ['first', 'second']) {
     await keeps(/assets\/fleet-map.*js$/).toBe(1);
     await keeps(/maplibre-gl-worker/).toBe(1);

@@ -1,6 +1,6 @@
 import type { FullResult, Reporter, Suite } from '@playwright/test/reporter';
 
-/** Prints "FLAKY: name" for each test that failed and then passed; scripts/test.sh repeats these lines at its end. */
+/** Prints "FLAKY: name" for each test that failed and then passed. scripts/test.sh repeats these lines at its end. */
 export default class Flaky implements Reporter {
   private root: Suite | undefined;
 

@@ -1,4 +1,5 @@
-// A gateway in a tab: what it does with messages without a browser, then real tabs with real data channels, and a page that everyone can use.
+// A gateway in a tab: message handling without a browser, real tabs with real data channels, and accessibility of the
+// page.
 import { expect, test, type Browser, type BrowserContext, type Page, type TestInfo } from '@playwright/test';
 import { Bundle, read } from '../src/pages/gateway/bundle.ts';
 import { Forwarder, MESSAGE_BYTES_MAX, Refused, type Config } from '../src/pages/gateway/forwarder.ts';
@@ -12,7 +13,7 @@ test.describe.configure({ timeout: 120_000 });
 
 const PATIENCE = { timeout: 40_000 };
 
-/** A forwarder on a clock that stands until it is moved. */
+/** A forwarder with a manual clock. */
 class Bench {
   readonly forwarder: Forwarder;
   nowMs = 1_000;
@@ -40,13 +41,13 @@ class Bench {
     return heard;
   }
 
-  /** Bundles that have come, as `sender text` each. */
+  /** Returns the received bundles; each part is formatted as `sender text`. */
   bundles(id: number): string[][] {
     return this.heard(id).map((text) => read(text as string)!.parts.map(({ peer, data }) => `${peer} ${data as string}`));
   }
 }
 
-/** What `join` refuses with. */
+/** Returns the error code with which `join` fails, if it fails. */
 function refusal(join: () => unknown): string | undefined {
   try {
     join();
@@ -117,7 +118,7 @@ test.describe('without a browser', () => {
     const sizes = bench.heard(up).map((text) => new TextEncoder().encode(text as string).length);
     expect(sizes.length).toBeGreaterThanOrEqual(3);
     expect(Math.max(...sizes)).toBeLessThanOrEqual(limit);
-    // What alone is larger goes alone, at once, behind what was there.
+    // A message larger than the limit is sent alone and at once, after the pending bundle.
     bench.send(a, 'x'.repeat(2 * limit));
     const last = bench.bundles(up);
     expect([last.length, last[1]!.length, last[1]![0]!.length]).toEqual([2, 1, 2 * limit + 2]);
@@ -130,7 +131,7 @@ test.describe('without a browser', () => {
     bench.send(b, '1');
     bench.send(a, '!2');
     expect(bench.bundles(up)).toEqual([['b 1', 'a !2']]);
-    // The window that has gone does not shorten the next.
+    // The window that the urgent message ended does not shorten the next window.
     bench.wait(249);
     bench.send(b, '3');
     bench.wait(249);
@@ -262,7 +263,7 @@ test.describe('without a browser', () => {
 let gateways = 0;
 const fresh = (): string => `gateway-${process.pid}-${++gateways}`;
 
-/** A tab that is a gateway. */
+/** Opens a tab that is a gateway. */
 async function open(context: BrowserContext, mode: string): Promise<{ name: string; page: Page }> {
   const name = fresh();
   const page = await context.newPage();
@@ -271,7 +272,7 @@ async function open(context: BrowserContext, mode: string): Promise<{ name: stri
   return { name, page };
 }
 
-/** A tab with devices, started and joined. */
+/** Opens a tab with devices, starts them, and waits until all have joined. */
 async function wear(context: BrowserContext, gateway: string, plan: Partial<Plan>): Promise<Page> {
   const page = await context.newPage();
   await page.goto(url(`/gateway/${gateway}?device`));
@@ -290,7 +291,9 @@ const seen = (page: Page) => page.evaluate(() => ({ ...window.wearers!.look(), r
 const stats = (page: Page) => page.evaluate(() => window.gateway!.look().stats);
 const ARMS = Array.from({ length: 10 }, (_, i) => `arm-${i + 1}`);
 
-/** Of each sender, to each device here: every number once, in order, from the first that came. */
+/**
+ * Checks that each device received every number of each sender once and in order, from the first received number on.
+ */
 function checkOrder({ received }: Awaited<ReturnType<typeof seen>>): void {
   const next = new Map<string, number>();
   for (const { device, from, number } of received) {
@@ -327,7 +330,7 @@ test('forward: ten at 4 Hz through a tab, each message once and in order', async
     expect(came).toMatchObject({ missing: 0, again: 0, bundles: 0 });
     expect(came.p50).toBeLessThan(150);
     expect(await stats(gateway)).toMatchObject({ received: sent, sent, lost: 0, nowhere: 0, refused: 0 });
-    // Who has gone is gone at once, and its name is free.
+    // A device that leaves is removed at once, and its name is free.
     await expect(gateway.getByRole('rowheader')).toHaveText(['hub'], PATIENCE);
   });
 });
@@ -391,7 +394,7 @@ test('both: gathered on the way up, split on the way down, and another mode whil
     expect(above).toMatchObject({ missing: 0, again: 0, lost: 0 });
     expect(below).toMatchObject({ missing: 0, again: 0, bundles: 0 });
     expect(gateway.url()).toContain('mode=demultiplex');
-    // Whoever loads the page again has the same gateway, and the devices come back by themselves.
+    // After a reload the page is the same gateway, and the devices reconnect automatically.
     await gateway.reload();
     await expect(gateway.getByLabel('Mode')).toHaveValue('demultiplex');
     await expect(gateway.getByRole('rowheader')).toHaveCount(11, { timeout: 60_000 });
@@ -460,7 +463,7 @@ test('a name that is taken is refused until it is free, and what is no offer is 
   });
 });
 
-/** Nothing that axe or a finger would miss, and nothing that is too wide. */
+/** Checks accessibility (axe), the size of touch targets, and that the page does not scroll sideways. */
 async function check(page: Page, what: string, info: TestInfo): Promise<void> {
   expect(await violations(page, BEST), what).toEqual([]);
   const { sideways, small } = await page.evaluate(() => ({

@@ -29,7 +29,7 @@ for (const { name, ...look } of LOOKS) {
 
     test('the live page follows a run from its beginning', async ({ page, clean }, info) => {
       await tell({ is: 'announced', command: 'millrace lab run thorsen-broadcast' }, { is: 'planned', runs: 3, done: 0, estimate_s: 90 }, { is: 'begun', index: 0, of: 3, label: 'millrace sse, 50 clients', left_s: 90 }, second(9_000));
-      // Opened late, it knows what has been.
+      // A page that is opened during a run shows the earlier events.
       await page.goto(url('/lab'));
       const status = page.getByRole('heading', { level: 1 });
       await expect(status).toHaveText('Run 1 of 3');
@@ -58,7 +58,7 @@ test('a run fills the page of the server that its command names', async ({ page 
     await expect(page.getByRole('heading', { level: 1 })).toHaveText('No run yet');
     expect(await violations(page, BEST)).toEqual([]);
     await page.screenshot({ path: info.outputPath('none.png'), fullPage: true });
-    // The command of the page, only shorter.
+    // The command that the page shows, with shorter settings.
     const [program, ...words] = (await page.locator('code', { hasText: 'millrace lab run' }).innerText()).split(' ');
     expect([program, words.at(-1)]).toEqual(['millrace', `--live=${server.url}`]);
     const shorter = ['--set', 'test=1s', '--set', 'clients=5', '--transports', 'sse', '--out', join(out, 'run')];
@@ -67,7 +67,7 @@ test('a run fills the page of the server that its command names', async ({ page 
     expect((await run).stderr).toContain(`live: ${server.url}/lab`);
     await expect(page.getByRole('row', { name: /SSE/ })).toContainText('5 clients');
     await expect(page.getByText('--set clients=5')).toBeVisible();
-    // A page that is opened later shows the run, too.
+    // A page that is opened after the run also shows it.
     await page.reload();
     await expect(page.getByRole('row', { name: /SSE/ })).toBeVisible();
   } finally {

@@ -1,4 +1,4 @@
-// What every page must hold, and the way to it.
+// Fixtures and checks that the tests of all pages share.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { expect, test as base, type Page } from '@playwright/test';
@@ -12,7 +12,7 @@ export const LOOKS = (['light', 'dark'] as const).flatMap((colorScheme) => [
   { name: `desktop ${colorScheme}`, colorScheme, viewport: { width: 1280, height: 800 }, hasTouch: false },
 ]);
 
-/** `clean`: fails the test when the page complains or talks to anyone but its own server. */
+/** `clean`: fails the test when the page logs an error or sends a request to another host than its own server. */
 export const test = base.extend<{ clean: void }>({
   clean: [
     async ({ page, context }, use) => {
@@ -34,11 +34,11 @@ export const test = base.extend<{ clean: void }>({
   ],
 });
 
-/** What axe checks: `best-practice` has the order of headings and the landmarks. */
+/** Tags of the axe rules to check. `best-practice` adds the order of headings and the landmarks. */
 export const WCAG = ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa'];
 export const BEST = [...WCAG, 'best-practice'];
 
-/** `rules`: rules of axe besides those of `tags`. */
+/** Returns the axe violations of the page. `rules`: axe rules to check in addition to those of `tags`. */
 export async function violations(page: Page, tags: readonly string[] = WCAG, rules: readonly string[] = []): Promise<string[]> {
   await page.evaluate(axe);
   return page.evaluate(async ([tags, rules]) => {
@@ -48,7 +48,7 @@ export async function violations(page: Page, tags: readonly string[] = WCAG, rul
   }, [tags, rules]);
 }
 
-/** CarCare with its map drawn and the selected car reporting. */
+/** Opens CarCare and waits until its map is drawn and the selected car reports. */
 export async function openCar(page: Page, path = '/carcare?car=1'): Promise<void> {
   await page.goto(url(path));
   await page.locator('[data-loaded=true]').waitFor({ timeout: 30_000 });

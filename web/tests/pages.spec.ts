@@ -1,4 +1,4 @@
-// Both pages, light and dark, on a phone and on a desktop: they load, say nothing to others, and everyone can use them.
+// Both pages, light and dark, on a phone and on a desktop: loading, requests to other hosts, and accessibility.
 import { expect } from '@playwright/test';
 import { BEST, LOOKS, openCar, test, url, violations } from './page.ts';
 
@@ -76,7 +76,9 @@ test.describe('targets', () => {
   test('without motion the page stands still and stays right', async ({ page }) => {
     await page.emulateMedia({ reducedMotion: 'reduce' });
     await openCar(page);
-    /** When the trace moved on, ms; frames would be 16 ms apart, and figures 250 ms. */
+    /**
+     * Times at which the trace changed, ms. Animation frames would be 16 ms apart, and updates of the figures 250 ms.
+     */
     const changes = await page.evaluate(
       () =>
         new Promise<number[]>((resolve) => {

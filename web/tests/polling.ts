@@ -1,4 +1,5 @@
-// `expect.poll` looks again after at most 200 ms. By default it waits for up to a second between two looks, and no setting changes that.
+// Makes `expect.poll` check again after at most 200 ms. By default it waits up to 1 s between two checks, and no
+// setting changes that.
 import { expect } from '@playwright/test';
 
 const INTERVALS_MS = [20, 50, 100, 200];

@@ -1,9 +1,9 @@
-// CarCare's replay: a drive that was published here is found, played by mouse and keyboard, and saved as what it was.
+// Replay in CarCare: a drive that the test published is found, played by mouse and keyboard, and saved unchanged.
 import { readFileSync } from 'node:fs';
 import { expect, type Download, type Page } from '@playwright/test';
 import { LOOKS, openCar, test, url, violations } from './page.ts';
 
-/** A car of its own, so that its history is exactly this. */
+/** Each test uses a car of its own, so that the history contains only the records of that test. */
 let car = 900;
 const STEP_MS = 1_000;
 const COUNT = 2_500;
@@ -21,7 +21,9 @@ interface Sent {
   readonly code?: string;
 }
 
-/** Publishes a drive around the town's middle: more than two pages of history, with one pause and one event in it. */
+/**
+ * Publishes a drive around the town center: by default more than two pages of history, with one pause and one event.
+ */
 async function drive(page: Page, count = COUNT): Promise<{ id: number; sent: Sent[] }> {
   const id = ++car;
   const start = Date.now() - (count + 300) * STEP_MS;
@@ -40,7 +42,7 @@ async function drive(page: Page, count = COUNT): Promise<{ id: number; sent: Sen
     };
   });
   for (let i = 0; i < sent.length; i += 1000) {
-    // Not through `/rest/input`: what is in `fleet` is seen by all other tests.
+    // Not through `/rest/input`: all other tests would see these records in `fleet`.
     const lines = sent.slice(i, i + 1000).map((record) => JSON.stringify({ channel: `cars/${id}/telemetry`, data: { carId: id, ...record } }));
     const answer = await page.request.post(url('/v1/publish'), { data: lines.join('\n') });
     expect(answer.status()).toBe(200);
@@ -79,7 +81,7 @@ test('a drive is played with the keyboard', async ({ page, clean }) => {
   asked.length = 0;
   await page.keyboard.press('Enter');
   await expect(page.getByText(`${COUNT.toLocaleString('en')} records`)).toBeVisible();
-  // Page by page, never all of it in one answer.
+  // The client reads the history page by page, not in one response.
   expect(asked).toEqual([1000, 1000, 500]);
   await expect(slider(page)).toBeFocused();
   expect(await clock(page)).toBe(sent[0]!.timestamp);
@@ -129,7 +131,7 @@ test('a drive is dragged with the mouse, and the map follows', async ({ page, cl
   const at = await clock(page);
   const shown = sent.findLast((record) => record.timestamp <= at)!;
   await expect(page.locator('dl').filter({ hasText: 'Engine' }).locator('dd').nth(1)).toHaveText(`${shown.rpm.toLocaleString('en')} rpm`);
-  // The route is on the map, in the colour of what was driven (map/palette.ts).
+  // The map shows the route in the color of the driven part (map/palette.ts).
   const driven = () =>
     page.locator('.map > canvas').last().evaluate((canvas: HTMLCanvasElement) => {
       const { data } = canvas.getContext('2d')!.getImageData(0, 0, canvas.width, canvas.height);
@@ -171,7 +173,8 @@ test('what is saved is what was published', async ({ page, clean }) => {
   }, file.text);
   expect(parsed.broken).toBe(0);
   expect(parsed.root).toEqual(['gpx', 'http://www.topografix.com/GPX/1/1', '1.1', true]);
-  // The sequences of the schema: gpx has metadata before trk, trk has name before trkseg, trkpt has time before name before extensions.
+  // Element order of the schema: metadata before trk in gpx; name before trkseg in trk; time, name, extensions in
+  // trkpt.
   expect(parsed.order).toEqual(['metadata', 'trk']);
   expect(parsed.track).toEqual(['name', 'trkseg', 'trkseg']);
   expect(new Set(parsed.inPoint)).toEqual(new Set(['time,extensions', 'time,name,extensions']));
@@ -189,7 +192,7 @@ test('what is saved is what was published', async ({ page, clean }) => {
   expect(rows.slice(1).map((row) => row.at(-1)!.split(':')[1])).toEqual(sent.map((_, i) => String(i + 1)));
 });
 
-/** RFC 4180, strictly: fields in quotes may hold anything, lines end with CRLF. */
+/** Parses CSV strictly by RFC 4180: quoted fields may contain any character, and lines end with CRLF. */
 function parseCsv(text: string): string[][] {
   const rows: string[][] = [[]];
   const field = /(?:"((?:[^"]|"")*)"|([^",\r\n]*))(,|\r\n)/y;
@@ -226,7 +229,7 @@ for (const { name, ...look } of LOOKS) {
       await openReplay(page, id);
       expect(await violations(page)).toEqual([]);
       if (name === 'phone light') {
-        // All of the route, driven to its end, lies on what the panel leaves free of the map.
+        // The whole route, driven to its end, lies in the part of the map that the panel does not cover.
         await page.keyboard.press('End');
         const overlap = () =>
           page.locator('.map > canvas').last().evaluate((canvas: HTMLCanvasElement) => {

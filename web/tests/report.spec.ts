@@ -1,4 +1,4 @@
-// The report as a customer gets it: a file, opened from the disk, with a real run in it.
+// The report as a user receives it: a file opened from disk, with the data of a real run.
 import { readFileSync, statSync, writeFileSync } from 'node:fs';
 import { pathToFileURL } from 'node:url';
 import { expect, test as base, type Page } from '@playwright/test';
@@ -8,19 +8,19 @@ const PLACE = '<script type="application/json" id="analysis"></script>';
 const built = () => readFileSync(new URL('../single/report.html', import.meta.url), 'utf8');
 const recorded = (name: string) => readFileSync(new URL(`./fixtures/${name}.json`, import.meta.url), 'utf8').trim();
 
-/** As `crates/lab/src/report` puts data into the page. */
+/** Inserts the data into the page in the same way as `crates/lab/src/report`. */
 function filled(json: string): string {
   const [before, after, ...more] = built().split(PLACE);
   if (before === undefined || after === undefined || more.length > 0) throw new Error('single/report.html has no one place for data: npm run build');
   return before + PLACE.replace('><', `>${json.replaceAll('<', '\\u003c')}<`) + after;
 }
 
-/** What is changed here of an analysis. */
+/** Fields of an analysis that the tests change. */
 interface Told {
   analysis: { points: { target: string }[]; curves: { target: string; points: number[] }[] };
 }
 
-/** Fails when the page complains, or asks anyone for anything but itself. */
+/** Fails the test when the page logs an error or requests anything except itself. */
 const test = base.extend<{ report: (name: string, change?: (analysis: Told) => void) => Promise<string> }>({
   report: async ({ page, context }, use, info) => {
     const complaints: string[] = [];
@@ -57,7 +57,7 @@ for (const { name, ...look } of LOOKS) {
       expect(await sideways(page), 'no sideways scrolling').toBeLessThanOrEqual(0);
       await page.screenshot({ path: info.outputPath('report.png'), fullPage: true });
 
-      // With every table open.
+      // Checks again with every table open.
       await page.locator('details').evaluateAll((all) => all.forEach((one) => ((one as HTMLDetailsElement).open = true)));
       expect(await violations(page)).toEqual([]);
       expect(await sideways(page)).toBeLessThanOrEqual(0);

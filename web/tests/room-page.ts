@@ -1,4 +1,4 @@
-// Pages that are in a room: real tabs of one Chromium with a moving picture for a camera.
+// Pages that join a room: real tabs of one Chromium whose camera is a file with moving video.
 import { createSocket, type RemoteInfo, type Socket as Datagrams } from 'node:dgram';
 import { createRequire } from 'node:module';
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
@@ -10,13 +10,13 @@ export { camera } from './camera.ts';
 
 const sdk = new URL('../../sdk/', import.meta.url);
 
-/** What a page keeps of its room. */
+/** State that a page records about its room. */
 export interface Kept {
   room: Room;
-  /** What it sends, and what it was given of others. */
+  /** Stream that the page sends; `streams` has those of the remote participants. */
   stream: MediaStream | undefined;
   streams: Record<string, MediaStream>;
-  /** Of every remote participant: from the call of `joinRoom` to its first frame, ms. */
+  /** Time from the call of `joinRoom` to the first frame of each remote participant, ms. */
   first: Record<string, number>;
   data: { from: string; data: unknown; at: number }[];
   chat: string[];
@@ -25,7 +25,7 @@ export interface Kept {
   gaps: number;
   ended: string | undefined;
   rejoined: { id: string; was: string }[];
-  /** Of every remote participant: when its picture moved last, and the longest time that it stood still, ms. */
+  /** Time of the last video frame of each remote participant, and its longest interval without a new frame, ms. */
   moved: Record<string, { last: number; longest: number }>;
 }
 
@@ -33,18 +33,20 @@ declare global {
   interface Window {
     joinRoom: typeof joinRoom;
     kept: Kept;
-    /** How loud the tone of this page is, 0 to 1. */
+    /** Sets the volume of this page's tone, 0 to 1. */
     voice: (level: number) => void;
-    /** What it hears. */
+    /** Analyzer of the received audio. */
     ear?: AnalyserNode;
-    /** Of a tree: when orphans had another parent. */
+    /**
+     * Tree only: the time at which the orphans had another parent, and whether the old parent was still listed then.
+     */
     replaced?: { at: number; isThere: boolean };
   }
 }
 
 let script: Promise<string> | undefined;
 
-/** The room's module as a page loads it, from its sources. */
+/** Bundles the room module from its sources for a page to load. */
 function bundle(): Promise<string> {
   script ??= (async () => {
     const { build } = createRequire(fileURLToPath(new URL('package.json', sdk)))('esbuild') as {
@@ -63,7 +65,7 @@ function bundle(): Promise<string> {
   return script;
 }
 
-/** A page of the server's own origin that can join. */
+/** Opens a page of the server's origin with `joinRoom` loaded. */
 export async function blank(context: BrowserContext, server: string): Promise<Page> {
   const page = await context.newPage();
   await page.goto(`${server}/healthz`);
@@ -73,15 +75,18 @@ export async function blank(context: BrowserContext, server: string): Promise<Pa
 
 export interface Joining extends Pick<JoinOptions, 'topology' | 'role' | 'transports' | 'rtc'> {
   readonly name?: string;
-  /** With a picture. Default: yes, the camera's. */
+  /** Sends the camera's video. Default: true. */
   readonly video?: boolean;
-  /** A picture of this size that always changes, instead of the camera's. */
+  /** Sends video of a canvas of this size, which changes all the time, instead of the camera's video. */
   readonly canvas?: readonly [width: number, height: number];
-  /** With a tone besides, of so many hertz, silent until `voice` says otherwise. */
+  /**
+   * Also sends a tone of this frequency in Hz (`true`: the default frequency). The tone is silent until `voice` is
+   * called.
+   */
   readonly tone?: boolean | number;
 }
 
-/** Joins; the participant's id. */
+/** Joins the room and returns the participant's id. */
 export const enter = (page: Page, room: string, joining: Joining): Promise<string> =>
   page.evaluate(
     async ([room, { video = true, canvas, tone, ...options }]) => {
@@ -111,7 +116,7 @@ export const enter = (page: Page, room: string, joining: Joining): Promise<strin
       const began = performance.now();
       const joined = await window.joinRoom(location.origin, room, { ...options, ...(stream && { stream }) });
       const kept: Kept = (window.kept = { room: joined, stream, streams: {}, first: {}, data: [], chat: [], links: [], speaker: undefined, gaps: 0, ended: undefined, rejoined: [], moved: {} });
-      // One element for each of the others, as an application has it.
+      // One video element per remote participant, as in an application.
       const videos = new Map<string, HTMLVideoElement>();
       joined.on('track', ({ participant, stream }) => {
         kept.streams[participant] = stream;
@@ -122,7 +127,7 @@ export const enter = (page: Page, room: string, joining: Joining): Promise<strin
           videos.set(participant, made);
           document.body.append(made);
           made.requestVideoFrameCallback((now) => (kept.first[participant] ??= now - began));
-          // A tab that another one covers is told of a frame once a second only; how many its element was given it can ask at any time.
+          // In a hidden tab the frame callback runs only once a second. The element's frame count is always current.
           let given = 0;
           setInterval(() => {
             const { totalVideoFrames } = made.getVideoPlaybackQuality();
@@ -153,7 +158,7 @@ export const enter = (page: Page, room: string, joining: Joining): Promise<strin
     [room, joining] as const,
   );
 
-/** Numbered messages from each page, `count` of each, beginning with `from`. */
+/** Sends `count` numbered messages from each page, starting with number `from`. */
 export const sendAll = (pages: readonly Page[], count: number, from = 0): Promise<void[]> =>
   Promise.all(
     pages.map((page) =>
@@ -166,7 +171,7 @@ export const sendAll = (pages: readonly Page[], count: number, from = 0): Promis
     ),
   );
 
-/** Of each sender the numbers that have come, in the order in which they came. */
+/** Returns the received numbers of each sender, in the order of arrival. */
 export const heard = (page: Page): Promise<Record<string, number[]>> =>
   page.evaluate(() => {
     const heard: Record<string, number[]> = {};
@@ -174,7 +179,7 @@ export const heard = (page: Page): Promise<Record<string, number[]>> =>
     return heard;
   });
 
-/** Of each of these pages the longest time that the picture of another one of them stood still since this was asked last, ms. */
+/** Returns for each page the longest interval without a new video frame from any of `ids` since the last call, ms. */
 export async function stills(pages: readonly Page[], ids: readonly string[]): Promise<number[]> {
   const still = (ids: readonly string[]): number => {
     const of = Object.entries(window.kept.moved).flatMap(([id, moved]) => (ids.includes(id) ? [moved] : []));
@@ -185,10 +190,10 @@ export async function stills(pages: readonly Page[], ids: readonly string[]): Pr
   return Promise.all(pages.map((page) => page.evaluate(still, ids)));
 }
 
-/** Of sound that comes: what a browser counts. Source: W3C "Identifiers for WebRTC's Statistics API". */
+/** Statistics of received audio that a browser counts. Source: W3C "Identifiers for WebRTC's Statistics API". */
 export type Sound = Required<Pick<RTCInboundRtpStreamStats, 'packetsReceived' | 'jitterBufferDelay' | 'jitterBufferEmittedCount'>>;
 
-/** Of a page that has not joined yet: what its browser counts from then on of each stream of sound that comes. */
+/** Returns a reader of the statistics of each received audio stream. Call before the page joins. */
 export async function listener(page: Page): Promise<() => Promise<Sound[]>> {
   const made = await page.evaluateHandle(() => {
     const made: RTCPeerConnection[] = [];
@@ -207,7 +212,9 @@ export async function listener(page: Page): Promise<() => Promise<Sound[]>> {
     });
 }
 
-/** How loud each of these tones is in what a page is sent of somebody, dB below the loudest. */
+/**
+ * Returns the level of each tone in the stream that the page receives from participant `of`, dB relative to full scale.
+ */
 export const tones = (page: Page, of: string, hz: readonly number[]): Promise<number[]> =>
   page.evaluate(
     ([of, hz]) => {
@@ -227,7 +234,10 @@ export const tones = (page: Page, of: string, hz: readonly number[]): Promise<nu
 
 export const quality = (page: Page): Promise<Quality> => page.evaluate(() => window.kept.room.quality());
 
-/** A way from the server to a page that can be narrowed: datagrams wait for their turn, and what would wait for too long is dropped. */
+/**
+ * Puts a UDP path of adjustable bandwidth between the server and a page. Datagrams to the page are queued; a datagram
+ * that would wait longer than 200 ms is dropped.
+ */
 export async function narrowable(page: Page): Promise<{ carry(kbps: number): void; stop(): void }> {
   const WAIT_MAX = 200;
   const sockets: Datagrams[] = [];
@@ -279,7 +289,7 @@ export async function narrowable(page: Page): Promise<{ carry(kbps: number): voi
   return { carry: (kbps) => void (carried = kbps), stop };
 }
 
-/** A way to the server that can be cut: every connection through it, at once. */
+/** Starts a TCP proxy to the server that can cut all its connections at once. */
 export async function cuttable(server: string): Promise<{ url: string; cut(): void; heal(): void; stop(): void }> {
   const open = new Set<Socket>();
   let isCut = false;
@@ -306,8 +316,9 @@ export async function cuttable(server: string): Promise<{ url: string; cut(): vo
 }
 
 /**
- * A middle box before a page: others are told its ports instead of the page's own, so that every packet between them passes by, and none
- * while it is cut. Each stranger gets a port of its own towards the page, as with a NAT.
+ * Puts a middlebox in front of a page. Its ports replace the page's own in the candidates that other peers receive, so
+ * that all packets pass through the middlebox; it drops packets while it is cut. Each remote address has its own port
+ * towards the page, as with a NAT.
  */
 export async function middleBox(page: Page): Promise<{ cut(): void; heal(): void; stop(): void; passed: () => number }> {
   const sockets: Datagrams[] = [];
@@ -340,7 +351,7 @@ export async function middleBox(page: Page): Promise<{ cut(): void; heal(): void
     for (const [, , address, port] of said.matchAll(CANDIDATE)) ports.set(`${address} ${port}`, await front(address!, Number(port)));
     const nowhere = (_: string, head: string, tail: string): string => `${head}9${tail}`;
     const postData = said.replace(CANDIDATE, (_, head: string, address: string, port: string, tail: string) => `${head}${address} ${ports.get(`${address} ${port}`)}${tail}`)
-      // IPv6, TCP, names and the server's relay would go round it.
+      // Disables candidates that would bypass the middlebox: IPv6, TCP, host names and the server's relay.
       .replace(/(candidate:\S+ \d (?:udp \d+ (?:\S*:\S*|\S+\.local)|tcp \d+ \S+) )\d+( typ)/gi, nowhere)
       .replace(/(candidate:\S+ \d udp \d+ \S+ )\d+( typ (?:srflx|relay))/gi, nowhere);
     await route.continue({ postData });

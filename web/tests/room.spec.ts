@@ -1,4 +1,4 @@
-// The page of a room: people with and without devices, the graph and its figures, the words for what is bad, and everyone can use it.
+// The room page: participants with and without devices, the topology graph, the quality diagnosis, and accessibility.
 import { readFile } from 'node:fs/promises';
 import { expect, test, type Browser, type BrowserContext, type Page, type TestInfo } from '@playwright/test';
 import type { Quality, RoomState } from '../../sdk/src/room/index.ts';
@@ -14,7 +14,7 @@ const PATIENCE = { timeout: 40_000 };
 let rooms = 0;
 const fresh = (): string => `page-${process.pid}-${++rooms}`;
 
-/** Past the door, under a name. */
+/** Opens the room page and joins under a name. */
 async function enter(page: Page, room: string, name: string, topology?: string): Promise<void> {
   await page.goto(url(`/rooms/${room}`));
   await page.getByLabel('Your name').fill(name, PATIENCE);
@@ -33,11 +33,13 @@ async function meet(browser: Browser, topology: string, look: object = {}): Prom
   return { room, context, ann, bob };
 }
 
-/** Frames of somebody's picture that are on the page. */
+/** Returns the number of video frames of participant `name` that the page has shown. */
 const frames = (page: Page, name: string): Promise<number> =>
   page.getByLabel(`Picture of ${name}`).evaluate((video: HTMLVideoElement) => video.getVideoPlaybackQuality().totalVideoFrames);
 
-/** Nothing that axe or a finger would miss, and nothing that is too wide, light and dark. */
+/**
+ * Checks accessibility (axe) in light and dark, the size of touch targets, and that the page does not scroll sideways.
+ */
 async function check(page: Page, what: string, info: TestInfo): Promise<void> {
   for (const colorScheme of ['light', 'dark'] as const) {
     await page.emulateMedia({ colorScheme });
@@ -115,11 +117,11 @@ test('two meet: pictures, chat, figures on the edges, a file to take along', asy
   console.log(JSON.stringify({ page: 'mesh', row: run.rows.findLast((row) => row.from_name === 'Bob' && row.kind === 'video') }));
   expect(run.rows.some((row) => row.from_name === 'Bob' && row.rate_kbps > 0)).toBe(true);
 
-  // The server keeps what everybody reports, as a channel.
+  // The server keeps the reports of all participants in a channel.
   const record = async () => (await (await fetch(url(`/v1/channels/rooms/${room}/reports?since=earliest`))).json()) as { messages?: { data: { report: Quality } }[] };
   await expect.poll(async () => (await record()).messages?.some(({ data }) => data.report.links.some((link) => link.rate_kbps > 0 && link.streams.length > 0)), PATIENCE).toBe(true);
 
-  // By keyboard alone: mute, and leave.
+  // Mute and leave by keyboard only.
   await ann.getByRole('button', { name: 'Mic', exact: true }).focus();
   await ann.keyboard.press('Space');
   await expect(ann.getByRole('button', { name: 'Mic', exact: true })).toHaveAttribute('aria-pressed', 'false');
@@ -183,7 +185,8 @@ test('the host mutes somebody: both pages say so until it is lifted, and nobody 
   expect(await heard()).toEqual([false]);
   await expect(bob.getByRole('status').filter({ hasText: 'The host has muted you.' })).toBeVisible(PATIENCE);
   await expect(bob.getByRole('group', { name: 'Bob' })).toContainText('Muted by the host');
-  // The own button says what holds; what one wants afterwards is said beside it, and a click changes that.
+  // The button shows the current state. Its description states the state after the host unmutes; a click toggles that
+  // state.
   await expect(mic).toHaveAttribute('aria-pressed', 'false');
   await expect(mic).toHaveAccessibleDescription('The host has muted you. Your microphone is on again when they lift it.');
   await check(ann, 'host-mutes', info);
@@ -203,7 +206,7 @@ test('the host mutes somebody: both pages say so until it is lifted, and nobody 
   await expect(ann.getByRole('alert')).toHaveText('Only the host or a moderator may mute others.');
   await check(ann, 'host-refused', info);
 
-  // The room has a host as long as there is somebody.
+  // When the host leaves, another participant becomes the host.
   await ann.getByRole('button', { name: 'Leave' }).click();
   await expect(bob.getByRole('group', { name: 'Bob (you)' })).toContainText('Bob (you), host', PATIENCE);
   await context.close();
@@ -275,7 +278,7 @@ test('a name that is none is no room', async ({ page }) => {
   await expect(page.getByRole('alert')).toContainText('“a b” is no name of a room.');
 });
 
-// What decides, without a browser.
+// The page's decisions, tested without a browser.
 const people = (...ids: string[]): RoomState['participants'] => ids.map((id) => ({ id, name: id, role: 'member', since_ms: 0 }));
 const state = (topology: RoomState['topology'], rest: Partial<RoomState> = {}): RoomState => ({ version: 1, topology, participants: people('1', '2', '3'), ...rest });
 const stream = { from: '2', direction: 'in', kind: 'video', rate_kbps: 300, rtt_ms: 5, loss: 0, residual_loss: 0, fps: 30, width: 320, height: 240, freezes: 0, frozen_ms: 0, codec: 'VP8' } as const;

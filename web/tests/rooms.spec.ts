@@ -1,4 +1,4 @@
-// Rooms in a real Chromium: pictures and data between tabs, by topology, and what becomes of them when something is cut.
+// Rooms in a real Chromium: video and data between tabs for each topology, and recovery after failures.
 import { expect, test, type Browser, type Page } from '@playwright/test';
 import type { Topology } from '../../sdk/src/room/index.ts';
 import { blank, cuttable, enter, heard, listener, middleBox, quality, sendAll, stills, tones, type Sound } from './room-page.ts';
@@ -16,7 +16,7 @@ interface Call {
   readonly ids: string[];
 }
 
-/** So many tabs in one room, one after the other. */
+/** Opens `count` tabs and lets them join one room, one after the other. */
 async function meet(browser: Browser, count: number, topology: Topology, video = true, tone = false): Promise<Call> {
   const context = await browser.newContext();
   const room = fresh();
@@ -26,7 +26,7 @@ async function meet(browser: Browser, count: number, topology: Topology, video =
   return { room, pages, ids };
 }
 
-/** What the tabs of a call that failed know: it says where to look. */
+/** Logs the state and statistics of all tabs of a failed call, for diagnosis. */
 async function account({ pages }: Call): Promise<void> {
   for (const page of pages.filter((page) => !page.isClosed())) {
     const { state, links, gaps, ended } = await page.evaluate(() => ({ ...window.kept, state: window.kept.room.state, room: undefined, stream: undefined, streams: undefined, data: undefined }));
@@ -34,7 +34,7 @@ async function account({ pages }: Call): Promise<void> {
   }
 }
 
-/** Each sees each other's picture move. */
+/** Waits until every page has received a video frame from every other participant. */
 async function seeEachOther(call: Call): Promise<void> {
   const { pages, ids } = call;
   for (const [i, page] of pages.entries()) {
@@ -47,7 +47,7 @@ async function seeEachOther(call: Call): Promise<void> {
   }
 }
 
-/** Numbers of every other sender, each once and in order; of none anything else. */
+/** Checks that every page received the numbers of every other sender once and in order, and nothing else. */
 async function hearEachOther({ pages, ids }: Call, count: number): Promise<void> {
   const all = Array.from({ length: count }, (_, i) => i);
   for (const [i, page] of pages.entries()) {
@@ -57,7 +57,7 @@ async function hearEachOther({ pages, ids }: Call, count: number): Promise<void>
   }
 }
 
-/** What was measured over some seconds, as a line of JSON and as a table. */
+/** Measures all links for 3 s and logs the result as a line of JSON and as a table. */
 async function measure(topology: string, { pages }: Call): Promise<{ fps: number; rate_kbps: number; kind: string }[]> {
   await Promise.all(pages.map(quality));
   const from = Date.now();
@@ -86,7 +86,7 @@ for (const [topology, count] of [['p2p', 2], ['mesh', 3], ['star', 3], ['relay',
       expect(fps, 'pictures that move').toBeGreaterThan(5);
       expect(rate_kbps).toBeGreaterThan(50);
     }
-    // Who leaves is gone for the others at once.
+    // A participant that leaves disappears from the state of the others at once.
     await call.pages[0]!.evaluate(() => window.kept.room.leave());
     await expect.poll(() => call.pages[1]!.evaluate(() => window.kept.room.state.participants.length)).toBe(count - 1);
     await call.pages[0]!.context().close();
@@ -109,7 +109,8 @@ for (const topology of ['mesh', 'switch'] as const) {
     await say(0, 0.3);
     await expect.poll(speakers, PATIENCE).toEqual([undefined, ids[0], ids[0]]);
     if (topology === 'switch') await expect.poll(floor, PATIENCE).toEqual([ids[0]]);
-    // The louder one, while the first goes on; nobody is told of oneself.
+    // The louder participant becomes the active speaker while the first still speaks. No page reports its own
+    // participant.
     await say(1, 1);
     await expect.poll(speakers, PATIENCE).toEqual([ids[1], ids[0], ids[1]]);
     if (topology === 'switch') await expect.poll(floor, PATIENCE).toEqual([ids[1]]);
@@ -119,7 +120,7 @@ for (const topology of ['mesh', 'switch'] as const) {
   });
 }
 
-/** Frames that have been decoded of somebody. */
+/** Returns the number of decoded frames on the link to `of`. */
 const frames = async (page: Page, of: string): Promise<number> => (await quality(page)).links.find(({ to }) => to === of)?.frames ?? 0;
 const links = (page: Page): Promise<string[]> => page.evaluate(() => window.kept.links);
 const ended = (page: Page): Promise<string | undefined> => page.evaluate(() => window.kept.ended);
@@ -134,10 +135,10 @@ for (const topology of ['mesh', 'switch'] as const) {
     const mute = (what: { audio?: boolean; video?: boolean }): Promise<void> => host.evaluate(([id, what]) => window.kept.room.mute(id, what), [id, what] as const);
     const told = (page: Page) => page.evaluate((id) => window.kept.room.state.participants.find((one) => one.id === id)?.muted_by_host, id);
     const speaker = () => host.evaluate(() => window.kept.speaker);
-    /** The guest's tracks: as they are sent, and as a page has them. */
+    /** The guest's tracks as the guest sends them; `seen` has the tracks as a page receives them. */
     const sent = () => guest.evaluate(() => window.kept.stream!.getTracks().map(({ kind, enabled }) => `${kind} ${enabled ? 'on' : 'off'}`).sort());
     const seen = (page: Page) => page.evaluate((id) => window.kept.streams[id]?.getTracks().map(({ kind, enabled }) => `${kind} ${enabled ? 'on' : 'off'}`).sort(), id);
-    /** What comes of them to the host over a second, kbit/s. */
+    /** Measures for 1 s the rates at which the host receives the guest's audio and video, kbit/s. */
     const rates = async (): Promise<{ audio: number; video: number }> => {
       await quality(host);
       const from = Date.now();
@@ -156,14 +157,15 @@ for (const topology of ['mesh', 'switch'] as const) {
     await expect.poll(speaker, PATIENCE).toBeUndefined();
     expect([await told(host), await told(guest)]).toEqual([['audio'], ['audio']]);
 
-    // Who does not obey is not heard either: by the switching unit it does not come, in a mesh it is not played.
+    // The mute also holds for a client that ignores it: the SFU does not forward its audio; in a mesh receivers do not
+    // play it.
     await guest.evaluate(() => window.kept.stream!.getAudioTracks().forEach((track) => (track.enabled = true)));
     const { audio, video } = await rates();
     expect(audio > 0).toBe(topology === 'mesh');
     expect(video).toBeGreaterThan(0);
     expect([await seen(host), await speaker()]).toEqual([['audio off', 'video on'], undefined]);
 
-    // Other tracks obey, too; those that are sent no more are the page's own again.
+    // A replaced track is muted, too. The tracks that the page no longer sends are enabled again.
     const old = await guest.evaluate(async () => {
       const { room, stream } = window.kept;
       const next = stream!.clone();
@@ -181,7 +183,7 @@ for (const topology of ['mesh', 'switch'] as const) {
     await enter(late, call.room, { video: false });
     await expect.poll(() => seen(late), { ...PATIENCE, message: 'who comes later neither' }).toEqual(['audio off', 'video off']);
 
-    // What the guest wants meanwhile holds afterwards.
+    // The guest's own mute setting, changed while muted by the host, applies after the host unmutes.
     await guest.evaluate(() => window.kept.room.setMuted(true));
     await mute({ audio: false, video: false });
     await expect.poll(sent, PATIENCE).toEqual(['audio off', 'video on']);
@@ -204,7 +206,7 @@ test('mixer: each is sent the sound of all others as one, and nothing of its own
   const [one, two, three] = pages;
   const ears = await Promise.all(pages.map(listener));
   const ids: string[] = [];
-  // Tones that differ: two of the same may leave nothing of each other.
+  // The tones differ, because two equal tones can cancel each other.
   for (const page of pages) ids.push(await enter(page, room, { topology: 'mixer', tone: 330 + 110 * ids.length, name: `peer ${ids.length}` }));
   await seeEachOther({ room, pages: [...pages], ids });
   const PATIENCE = { timeout: 30_000 };
@@ -216,9 +218,9 @@ test('mixer: each is sent the sound of all others as one, and nothing of its own
   }
   const say = (page: Page, level: number): Promise<void> => page.evaluate((level) => window.voice(level), level);
   const HZ = [330, 440, 550];
-  /** Whose tones each hears. */
+  /** Returns for each page which tones it receives. */
   const heard = () => Promise.all(pages.map(async (page) => (await tones(page, 'mix', HZ)).map((level) => level > -50)));
-  /** What each is sent over a second: packets, and how long they wait before they are played. */
+  /** Measures for 1 s the audio packets that each page receives, and their delay in the jitter buffer. */
   const sent = async () => {
     const count = () => Promise.all(ears.map(async (ear) => (await ear())[0]));
     const before = await count();
@@ -241,7 +243,7 @@ test('mixer: each is sent the sound of all others as one, and nothing of its own
   const { switch: members } = (await (await fetch(`${server()}/v1/rooms/${room}`)).json()) as { switch: { receives: { from: string; kind: string }[] }[] };
   for (const { receives } of members) expect(receives.filter(({ kind }) => kind === 'audio').map(({ from }) => from)).toEqual(['mix']);
 
-  // Only the first is to be heard: the third mutes itself, and a host mutes the second, which does not obey.
+  // Only the first is audible: the third mutes itself, and the host mutes the second, whose client ignores the mute.
   const enabled = () => two.evaluate(() => window.kept.stream!.getAudioTracks().map(({ enabled }) => enabled));
   const muted = () => two.evaluate(() => window.kept.room.state.participants.map(({ muted, muted_by_host }) => [muted ?? false, muted_by_host ?? []]));
   await three.evaluate(() => window.kept.room.setMuted(true));
@@ -253,7 +255,7 @@ test('mixer: each is sent the sound of all others as one, and nothing of its own
   await expect.poll(heard, PATIENCE).toEqual([[NO, NO, NO], [YES, NO, NO], [YES, NO, NO]]);
   expect(await enabled()).toEqual([true]);
 
-  // Only the second.
+  // Now only the second is audible.
   await one.evaluate((id) => window.kept.room.mute(id, { audio: false }), ids[1]!);
   await say(one, 0);
   await expect.poll(heard, PATIENCE).toEqual([[NO, YES, NO], [NO, NO, NO], [NO, YES, NO]]);
@@ -270,7 +272,7 @@ test('somebody on long polling chats in a room with pictures', async ({ browser 
   await page.evaluate(() => window.kept.room.say('hello from afar'));
   await call.pages[0]!.evaluate(() => window.kept.room.say('hello'));
   for (const one of [page, ...call.pages]) await expect.poll(() => one.evaluate(() => [...window.kept.chat].sort())).toEqual(['hello', 'hello from afar']);
-  // Without any page at all: what was said is a channel as any other.
+  // The chat is an ordinary channel, so it can be read without a page.
   const said = (await (await fetch(`${server()}/v1/channels/rooms/${call.room}/chat?since=earliest`)).json()) as { messages: { data: { from: string } }[] };
   expect(said.messages.map(({ data }) => data.from)).toContain(id);
   await page.context().close();
@@ -300,14 +302,14 @@ test('switch: data go beside the media, and another way where that has gone', as
   await expect.poll(sessions, { message: 'one each, besides media' }).toBe(before + 2);
   await sendAll(pages, 50);
   await hearEachOther(call, 50);
-  // All other ways of the second are cut; and more is sent than is taken at once.
+  // All other connections of the second page are cut, and more messages are sent than the channel accepts at once.
   way.cut();
   const began = Date.now();
   await sendAll(pages, 3_000, 50);
   await hearEachOther(call, 3_050);
   console.log(JSON.stringify({ rooms: 'data beside media', messages: 6_000, all_came_ms: Date.now() - began }));
   way.heal();
-  // Its session ends while more is on its way.
+  // The data channel session of the second page ends while messages are in transit.
   await sendAll(pages, 500, 3_050);
   await pages[1].evaluate(() => (window as unknown as { closeSession(): void }).closeSession());
   await sendAll(pages, 500, 3_550);
@@ -386,7 +388,7 @@ test('tree: data goes down to seven, and parents that are killed are replaced, t
   const victim = ids.findIndex((id, i) => i > 0 && Object.values(parents).includes(id));
   const orphans = ids.filter((id) => parents[id] === ids[victim]);
   expect(orphans.length).toBeGreaterThan(0);
-  // When all of them have another parent, and whether the old one was still taken for there.
+  // Records when all orphans have another parent, and whether the old parent was still a participant then.
   await pages[0]!.evaluate(
     ([orphans, victim]) => {
       const { room } = window.kept;
@@ -402,7 +404,7 @@ test('tree: data goes down to seven, and parents that are killed are replaced, t
     return Date.now();
   };
   const killed = await crash(pages[victim]!);
-  // The root goes on talking while nobody has noticed yet.
+  // The root keeps sending before the failure is detected.
   await pages[0]!.evaluate(
     () =>
       new Promise<void>((done) => {
@@ -429,7 +431,7 @@ test('tree: data goes down to seven, and parents that are killed are replaced, t
   console.log(JSON.stringify({ rooms: 'tree', peers: 7, orphans: orphans.length, orphan_longest_delay_ms: of(true), others_longest_delay_ms: of(false), parent_replaced_ms: replaced - killed, links_again_ms: Date.now() - killed }));
   for (const ms of of(true)) expect(ms, 'the gap is repaired from history').toBeLessThan(10_000);
 
-  // Without its root: another one reads the channel, and data goes down again.
+  // After the root is killed, another root reads the channel, and data flows down the tree again.
   const last = left.filter(({ id }) => id !== ids[0]).map(({ page }) => page);
   const beheaded = await crash(pages[0]!);
   const parentsOf = (page: Page) => page.evaluate(() => window.kept.room.state.parents ?? {});
@@ -478,7 +480,7 @@ test('auto: two in a mesh, three by the switch, two in a mesh again, and nothing
   const linked = async (page: Page) => (await quality(page)).links.map(({ to }) => to).sort();
   expect(await topology(one)).toBe('mesh');
   await sendAll([one, two], 20);
-  // What this machine does to pictures that nobody moves.
+  // Baseline: the longest interval without a new frame on this machine while the topology does not change.
   await stills([one, two], call.ids);
   const calmFrom = await frames(one, call.ids[1]!);
   await expect.poll(() => frames(one, call.ids[1]!)).toBeGreaterThan(calmFrom + 60);

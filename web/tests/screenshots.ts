@@ -1,4 +1,4 @@
-// Pictures for the documentation, taken from the real server with a fleet under way: `npm run screenshots`.
+// Takes the screenshots of the documentation from the real server with a simulated fleet: `npm run screenshots`.
 import { mkdirSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, test, type Page } from '@playwright/test';
@@ -7,7 +7,7 @@ import { openCar, url } from './page.ts';
 const images = fileURLToPath(new URL('../../docs/images/', import.meta.url));
 mkdirSync(images, { recursive: true });
 
-/** A trace worth a picture: 75 s at five records per second. */
+/** Waits for a trace of 75 s at five records per second, long enough for a screenshot. */
 async function driven(page: Page): Promise<void> {
   await expect.poll(() => page.evaluate(() => window.carcare?.received.length), { timeout: 110_000 }).toBeGreaterThan(375);
 }

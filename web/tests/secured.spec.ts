@@ -1,4 +1,4 @@
-// A phone in the network of a server that speaks TLS and wants tokens, as the README sets one up.
+// A phone connects over the network to a server with TLS and tokens, set up as the README describes.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { networkInterfaces, tmpdir } from 'node:os';
@@ -11,7 +11,7 @@ import { binary, serve, simulate, type Server } from './server.ts';
 const phone = LOOKS.find((look) => look.name === 'phone light')!;
 test.use({ viewport: phone.viewport, hasTouch: phone.hasTouch, colorScheme: phone.colorScheme, ignoreHTTPSErrors: true });
 
-// The address that a phone would use, where there is a network.
+// The address that a phone would use; loopback if this machine has no network.
 const host = Object.values(networkInterfaces()).flat().find((a) => a && !a.internal && a.family === 'IPv4')?.address ?? '127.0.0.1';
 
 let home: string, env: NodeJS.ProcessEnv, server: Server, fleet: { stop(): Promise<void> };
@@ -65,7 +65,7 @@ test('without a token CarCare shows no car, says why, and takes a token', async 
   await field.fill('mistyped');
   await page.getByRole('button', { name: 'Continue' }).click();
   await expect(page.getByText('The server refused this token')).toBeVisible({ timeout: 20_000 });
-  // A whole link does as well as its token.
+  // The field also accepts a whole link that contains the token.
   const token = create('--sub', 'phone', '--subscribe', '#', '--history', '#', '--expires', '1day');
   await field.fill(`https://example.org/carcare#token=${token}`);
   await page.getByRole('button', { name: 'Continue' }).click();

@@ -1,4 +1,4 @@
-// Starts the real server and the real simulator, and stops them by their own handles.
+// Starts the real server and the real simulator, and stops them by their process handles.
 import { spawn, type ChildProcess } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -18,11 +18,13 @@ export function binary(): string {
 export interface Server {
   readonly url: string;
   stop(): Promise<void>;
-  /** It has no time to say good-bye. */
+  /** Kills the server with SIGKILL, so that it cannot close its connections in order. */
   kill(): Promise<void>;
 }
 
-/** `listen`: HOST:PORT; port 0 takes a free one. `env`: beside this process' own. */
+/**
+ * Starts a server. `listen`: HOST:PORT; port 0 selects a free port. `env`: added to the environment of this process.
+ */
 export async function serve(listen = '127.0.0.1:0', args: string[] = [], env: NodeJS.ProcessEnv = {}): Promise<Server> {
   const child = spawn(binary(), ['serve', '--listen', listen, ...args], { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } });
   let complaint = '';
@@ -56,7 +58,7 @@ export function simulate(url: string, cars = 6, env: NodeJS.ProcessEnv = {}): { 
   return { stop: () => end(child) };
 }
 
-/** Asks first, insists after 3 s. */
+/** Sends SIGTERM, and SIGKILL after 3 s. */
 async function end(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return;
   const gone = new Promise<void>((resolve) => child.once('exit', () => resolve()));

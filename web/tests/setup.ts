@@ -3,7 +3,10 @@ import type { FullConfig } from '@playwright/test';
 import { film } from './camera.ts';
 import { serve, simulate } from './server.ts';
 
-/** One server and one fleet for each worker; playwright.config.ts chooses. A test that needs a server of its own starts it itself. */
+/**
+ * Starts one server and one simulated fleet for each worker; playwright.config.ts assigns them to the workers.
+ * A test that needs a server of its own starts that server.
+ */
 export default async function setup({ workers }: FullConfig): Promise<() => Promise<void>> {
   film();
   const started: { stop(): Promise<void> }[] = [];
@@ -23,7 +26,10 @@ export default async function setup({ workers }: FullConfig): Promise<() => Prom
   return stop;
 }
 
-/** The pages are embedded when the server is built: an older binary would be tested with older pages. */
+/**
+ * Checks that the server embeds the pages of web/pack. The pages are embedded at build time, so an older binary serves
+ * older pages.
+ */
 async function samePages(url: string): Promise<void> {
   const manifest = JSON.parse(readFileSync(new URL('../pack/manifest.json', import.meta.url), 'utf8')) as { path: string; etag: string }[];
   for (const { path, etag } of manifest) {

@@ -1,4 +1,4 @@
-// A picture in several sizes at once, sent by a real Chromium: each receiver gets what its way carries, and sees it move all the time.
+// Simulcast from a real Chromium: each receiver gets the layer that its path can carry, and its video keeps moving.
 import { expect, test, type Page } from '@playwright/test';
 import { blank, enter, narrowable, quality, stills } from './room-page.ts';
 
@@ -21,7 +21,7 @@ test('three layers come from one browser, and a narrow way is sent another one t
   const from = await enter(sender, room, { topology: 'switch', canvas: [960, 540] });
   const [wideId, nearId] = [await enter(wide, room, { video: false }), await enter(near, room, { video: false })];
 
-  /** What the switching unit sees: the rates of the layers, and what is sent to whom. */
+  /** Returns the SFU's view: the rates of the layers, the layer sent to each receiver, and the bandwidth estimates. */
   const seen = async () => {
     const { switch: reports } = (await (await fetch(`${server}/v1/rooms/${room}`)).json()) as { switch: Report[] };
     const of = (id: string) => reports.find(({ name }) => name === id);

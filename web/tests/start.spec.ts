@@ -25,7 +25,7 @@ test('every curl line works as it stands', async ({ page }) => {
 
   const held = shell(longPoll!);
   const heard = run('sh', ['-c', `${events!.replace(/^curl /, 'curl -sS --max-time 3 ')} || true`]);
-  // Both readers are there before anything is published.
+  // Both readers must be connected before the first message is published.
   const channel = /channels\/(\S+?)'?$/.exec(poll!)![1]!;
   await expect.poll(async () => ((await (await page.request.get(url(`/v1/presence/${channel}`))).json()) as { count: number }).count).toBeGreaterThanOrEqual(3);
 
@@ -62,7 +62,7 @@ test('a server on loopback shows how to serve the network, secured; one on the n
   await expect(phone).toContainText(`:${port}/carcare#token=$(millrace token create`);
   await expect(page.getByText('--insecure')).toHaveCount(0);
   await expect(page.getByRole('img', { name: /^QR code/ })).toHaveCount(0);
-  // The same page, with the addresses of other servers.
+  // The same page, with the listen addresses of other servers.
   let listen: string[] = [];
   await page.route('**/v1/info', async (route) => {
     const info = (await (await route.fetch()).json()) as object;

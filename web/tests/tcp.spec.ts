@@ -1,4 +1,4 @@
-// Clients that no datagram reaches: of where the server says that it is found, they are left what is TCP.
+// Clients on networks that block UDP: they can use only the TCP candidates that the server offers.
 import { expect, test, type BrowserContext, type Page } from '@playwright/test';
 import { blank, enter, heard, quality, sendAll } from './room-page.ts';
 import { serve, type Server } from './server.ts';
@@ -19,7 +19,7 @@ test.afterAll(async () => {
   await server?.stop();
 });
 
-/** Pages of this context send their datagrams over streams, or not at all. */
+/** Removes the server's UDP candidates in all pages of this context, so that only TCP connections remain. */
 const onlyTcp = (context: BrowserContext): Promise<unknown> =>
   context.addInitScript(() => {
     window.connections = new Set();
@@ -31,7 +31,7 @@ const onlyTcp = (context: BrowserContext): Promise<unknown> =>
     } as Set as typeof RTCPeerConnection.prototype.setRemoteDescription;
   });
 
-/** By which protocol each connection of a page goes. */
+/** Returns the protocol of the selected candidate pair of each connection of the page. */
 const ways = (page: Page): Promise<unknown[]> =>
   page.evaluate(async () => {
     const way = async (connection: RTCPeerConnection): Promise<unknown> => {

@@ -1,4 +1,4 @@
-// Two browsers' worth of connections that see each other by the server's relay alone.
+// Two peer connections in one page exchange data through the server's TURN relay only.
 import { expect, test } from '@playwright/test';
 import { serve, type Server } from './server.ts';
 

@@ -1,4 +1,4 @@
-// A publisher and viewers that speak WHIP and WHEP, with nothing of ours in the page: what RFC 9725 says, and real pictures.
+// A publisher and viewers that use WHIP and WHEP without the project's client: the rules of RFC 9725, and real video.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { expect, test, type Page } from '@playwright/test';
@@ -8,7 +8,7 @@ let server: Server;
 test.beforeAll(async () => (server = await serve()));
 test.afterAll(() => server?.stop());
 
-/** In the page: a picture that moves and a sound, sent to `room`; gives what the server answered. */
+/** Runs in the page: publishes moving video and audio to `room` and returns the server's answer. */
 async function publish(room: string): Promise<{ status: number; location: string; etag: string; type: string }> {
   const canvas = document.createElement('canvas');
   [canvas.width, canvas.height] = [320, 240];
@@ -37,7 +37,10 @@ async function publish(room: string): Promise<{ status: number; location: string
   return { status: response.status, location: header('location'), etag: header('etag'), type: header('content-type') };
 }
 
-/** In the page: what `room` shows, until 30 pictures were decoded; gives how long the first took. */
+/**
+ * Runs in the page: views `room` until 30 frames are decoded. Returns the time to the first frame and stream
+ * statistics.
+ */
 async function view(room: string): Promise<{ location: string; firstMs: number; frames: number; fps: number; sound: number; width: number }> {
   const started = performance.now();
   const pc = new RTCPeerConnection();
@@ -106,14 +109,14 @@ test('what one page publishes another sees and hears, and the session ends by DE
   expect((await viewer.request.delete(server.url + seen.location)).status()).toBe(200);
 });
 
-/** A client that others have written: of an author of RFC 9725. */
+/** Loads a third-party client, written by an author of RFC 9725. */
 async function load(page: Page): Promise<void> {
   await page.goto(server.url);
   for (const name of ['whip', 'whep']) {
     const source = readFileSync(createRequire(import.meta.url).resolve(`whip-whep/${name}.js`), 'utf8');
     await page.addScriptTag({ type: 'module', content: `${source}\nwindow.${name} = new ${name.toUpperCase()}Client();` });
   }
-  // A module runs after it was added, and of two pages one is not seen: it has no frames to wait for.
+  // A module runs some time after it is added. Polls by time, because a hidden page has no animation frames.
   await page.waitForFunction(() => 'whip' in window && 'whep' in window, undefined, { polling: 20 });
 }
 
@@ -156,7 +159,7 @@ test.describe('clients of others', () => {
     await expect.poll(decoded, { timeout: 15_000 }).toBeGreaterThan(30);
     await camera.evaluate(() => (window as unknown as Foreign).whip.restart());
     const before = await decoded();
-    // Longer than the old way would be believed to be good.
+    // 200 more frames take longer than the old ICE connection would remain valid.
     await expect.poll(decoded, { timeout: 20_000 }).toBeGreaterThan(before + 200);
     await viewer.evaluate(() => (window as unknown as Foreign).whep.stop());
     await camera.evaluate(() => (window as unknown as Foreign).whip.stop());

@@ -5,8 +5,8 @@
 //! cargo run --release -p millrace-lab --example requests -- 127.0.0.1:8080 '/v1/channels/a?since=earliest' PID 64 4
 //! ```
 //!
-//! Prints requests per second, CPU time of process PID per request in us, the median request time in ms, and the CPU share
-//! of PID.
+//! Prints requests per second, CPU time of process PID per request in us, the median request time in ms, and the CPU
+//! share of PID.
 
 use std::{env, net::SocketAddr, time::Duration};
 
