@@ -1,6 +1,6 @@
 use std::{
     cell::{Cell, RefCell},
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     future::poll_fn,
     io,
     num::NonZeroU16,
@@ -106,6 +106,7 @@ impl EventLoop {
         // `source` lives.
         let source = unsafe { AsyncFd::register(Source(self.epoll.clone())) }?;
         let mut events = Vec::with_capacity(EVENTS);
+        let mut queue = VecDeque::with_capacity(EVENTS);
         let mailbox = self.context.shard.mailbox();
         loop {
             let mut ready = poll_fn(|cx| source.poll_read_ready(cx)).await?;
@@ -125,9 +126,11 @@ impl EventLoop {
                 }
                 self.expect(&events);
                 mailbox.attend();
-                for event in &events {
-                    let token = event.data.u64();
-                    self.handle(ConnId { slot: token as u32, generation: (token >> 32) as u32 }, event.flags);
+                queue.extend(events.drain(..));
+                let mut handled = 0;
+                while let Some(event) = queue.pop_front() {
+                    handled += 1;
+                    self.handle(id_of(&event), event.flags);
                     if self.read_bytes.get() > TURN_BYTES {
                         // Connections that send much must not delay the others.
                         self.read_bytes.set(0);
@@ -135,6 +138,9 @@ impl EventLoop {
                         mailbox.leave();
                         tokio::task::yield_now().await;
                         mailbox.attend();
+                        if handled < EVENTS {
+                            emptied &= self.queue_new_events(&mut queue, &mut events)?;
+                        }
                     }
                 }
                 self.read_bytes.set(0);
@@ -143,7 +149,7 @@ impl EventLoop {
                 mailbox.leave();
                 // After several events, more have probably arrived. Calling epoll again is cheaper than a round
                 // through the runtime.
-                if emptied && events.len() == 1 {
+                if emptied && handled == 1 {
                     break;
                 }
             }
@@ -155,6 +161,27 @@ impl EventLoop {
                 tokio::task::yield_now().await;
             }
         }
+    }
+
+    /// Queues the events that arrived while others were handled. HTTP/1.1 requests are answered at once, because a
+    /// poll must not wait behind sessions that send many commands. Returns false if more events may be ready.
+    ///
+    /// Errors: epoll fails.
+    fn queue_new_events(self: &Rc<Self>, queue: &mut VecDeque<Event>, events: &mut Vec<Event>) -> io::Result<bool> {
+        events.clear();
+        match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(events), Some(&Default::default())) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let emptied = events.len() < EVENTS;
+        for event in events.drain(..) {
+            let is_http = self.context.shard.sockets().http(id_of(&event)).is_some();
+            match is_http {
+                true => self.handle(id_of(&event), event.flags),
+                false => queue.push_back(event),
+            }
+        }
+        Ok(emptied)
     }
 
     /// Takes over a connection after its WebSocket upgrade. `rest` are the bytes received after the handshake, and
@@ -561,4 +588,10 @@ impl EventLoop {
             hub.close(id, &last, sockets);
         });
     }
+}
+
+/// Returns the connection of an event.
+fn id_of(event: &Event) -> ConnId {
+    let token = event.data.u64();
+    ConnId { slot: token as u32, generation: (token >> 32) as u32 }
 }
