@@ -114,13 +114,7 @@ impl EventLoop {
             // is a new edge.
             let mut emptied = false;
             for _ in 0..TURNS {
-                events.clear();
-                match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&Default::default()))
-                {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                emptied = events.len() < EVENTS;
+                emptied = self.take_events(&mut events)?;
                 if events.is_empty() {
                     break;
                 }
@@ -163,17 +157,23 @@ impl EventLoop {
         }
     }
 
+    /// Takes the ready events, at most [`EVENTS`], without waiting. Returns false if more events may be ready.
+    ///
+    /// Errors: epoll fails.
+    fn take_events(&self, events: &mut Vec<Event>) -> io::Result<bool> {
+        events.clear();
+        match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(events), Some(&Default::default())) {
+            Ok(_) | Err(Errno::INTR) => Ok(events.len() < EVENTS),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Queues the events that arrived while others were handled. HTTP/1.1 requests are answered at once, because a
     /// poll must not wait behind sessions that send many commands. Returns false if more events may be ready.
     ///
     /// Errors: epoll fails.
     fn queue_new_events(self: &Rc<Self>, queue: &mut VecDeque<Event>, events: &mut Vec<Event>) -> io::Result<bool> {
-        events.clear();
-        match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(events), Some(&Default::default())) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let emptied = events.len() < EVENTS;
+        let emptied = self.take_events(events)?;
         for event in events.drain(..) {
             let is_http = self.context.shard.sockets().http(id_of(&event)).is_some();
             match is_http {
