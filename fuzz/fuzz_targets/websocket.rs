@@ -14,7 +14,9 @@ use tungstenite::protocol::{Role, WebSocket, WebSocketConfig};
 
 const LIMITS: [usize; 4] = [10, 200, 4096, 1 << 18];
 /// Longest frame header, plus a whole control frame between the fragments of a message.
-const HEADS_BYTES: usize = 14 + 125 + 6;
+const HEADS_BYTES: usize = 14 + CONTROL_BYTES_MAX + 6;
+/// Maximum payload of a control frame. Source: RFC 6455, section 5.5.
+const CONTROL_BYTES_MAX: usize = 125;
 /// Size that a compressed message may always inflate to. Source: docs/limits.md, "Messages of a WebSocket".
 const INFLATED_BYTES_FREE: usize = 4096;
 
@@ -110,8 +112,10 @@ impl Write for Sent<'_> {
 /// Decodes with tungstenite. The flag is true if tungstenite found an error.
 fn tungstenite(bytes: &[u8], max: usize) -> (Vec<Heard>, bool) {
     use tungstenite::{Error, Message, error::ProtocolError};
+    // The limit on frames covers control frames, too. Those may have 125 bytes, whatever the limit on messages.
+    let frame_max = Some(max.max(CONTROL_BYTES_MAX));
     let config =
-        WebSocketConfig::default().read_buffer_size(4096).max_message_size(Some(max)).max_frame_size(Some(max));
+        WebSocketConfig::default().read_buffer_size(4096).max_message_size(Some(max)).max_frame_size(frame_max);
     let mut socket = WebSocket::from_raw_socket(Sent(bytes), Role::Server, Some(config));
     let mut heard = Vec::new();
     loop {
