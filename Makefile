@@ -6,7 +6,7 @@ SEED ?= 7
 BINDIR ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 BIN := $(CARGO_TARGET_DIR)/debug/millrace
-WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json web/*.ts web/*.js sdk/src sdk/*.json -type f 2>/dev/null)
+WEB_SOURCES := $(shell find web/src web/public web/scripts web/*.html web/*.json web/*.ts web/*.js sdk/typescript/src sdk/typescript/*.json -type f 2>/dev/null)
 
 .PHONY: help run install test quick check fmt bench lab instructions sbom teeth build web sdk setup clean screenshots
 
@@ -23,15 +23,15 @@ install: build ## copy the millrace binary to BINDIR (~/.cargo/bin)
 test: setup ## run all tests: Rust, client in Node and Chromium, pages in Chromium, lints
 	@scripts/test.sh
 
-quick: sdk/dist/.built web/node_modules/.installed ## test the parts changed since main, in about three minutes; list the skipped steps
+quick: sdk/typescript/dist/.built web/node_modules/.installed ## test the parts changed since main, in about three minutes; list the skipped steps
 	@node scripts/quick.mjs
 
-check: sdk/dist/.built web/node_modules/.installed ## check formatting and lints of every language
+check: sdk/typescript/dist/.built web/node_modules/.installed ## check formatting and lints of every language
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	node scripts/prose/prose.mjs
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	npm --prefix sdk run check
+	npm --prefix sdk/typescript run check
 	npm --prefix web run check
 
 fmt: ## format the Rust code
@@ -58,7 +58,7 @@ build: web ## build the binary with its pages
 
 web: web/pack/manifest.json ## build the pages for the binary
 
-sdk: sdk/dist/.built ## build the TypeScript client
+sdk: sdk/typescript/dist/.built ## build the TypeScript client
 
 screenshots: build ## take the screenshots of the README
 	MILLRACE_BIN=$(BIN) npm --prefix web run screenshots
@@ -67,22 +67,22 @@ setup: ## install missing Debian packages that the tests need, such as Chromium
 	@scripts/setup.sh
 
 clean: ## remove build results
-	rm -rf target sdk/dist sdk/node_modules web/dist web/pack web/single web/node_modules
+	rm -rf target sdk/typescript/dist sdk/typescript/node_modules web/dist web/pack web/single web/node_modules
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
 NPM_CI := npm ci --no-audit --no-fund --loglevel=error
 
-sdk/node_modules/.installed: sdk/package-lock.json
-	$(NPM_CI) --prefix sdk
+sdk/typescript/node_modules/.installed: sdk/typescript/package-lock.json
+	$(NPM_CI) --prefix sdk/typescript
 	@touch $@
 
-sdk/dist/.built: sdk/node_modules/.installed $(shell find sdk/src -type f 2>/dev/null) sdk/tsconfig.json sdk/tsconfig.build.json
-	npm --prefix sdk run --silent build
+sdk/typescript/dist/.built: sdk/typescript/node_modules/.installed $(shell find sdk/typescript/src -type f 2>/dev/null) sdk/typescript/tsconfig.json sdk/typescript/tsconfig.build.json
+	npm --prefix sdk/typescript run --silent build
 	@touch $@
 
-web/node_modules/.installed: web/package-lock.json sdk/dist/.built
+web/node_modules/.installed: web/package-lock.json sdk/typescript/dist/.built
 	$(NPM_CI) --prefix web
 	@touch $@
 

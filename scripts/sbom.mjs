@@ -11,7 +11,7 @@ const run = (program, ...args) => JSON.parse(execFileSync(program, args, { encod
 
 mkdirSync(folder, { recursive: true });
 write('millrace', crates('millrace-cli'));
-for (const [name, part] of [['client', 'sdk'], ['web', 'web']]) {
+for (const [name, part] of [['client', 'sdk/typescript'], ['web', 'web']]) {
   write(name, run('npm', '--prefix', part, 'sbom', '--sbom-format', 'cyclonedx', '--omit', 'dev'));
 }
 

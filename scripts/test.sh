@@ -24,7 +24,7 @@ beside "quick scenarios of the lab" scripts/lab-quick.sh "$logs/millrace"
 beside "conformance, quick" env MILLRACE_BIN="$logs/millrace" conformance/quick.sh
 step "build the tests" cargo test --workspace --locked --quiet --no-run
 beside "nodes of a cluster" cargo_tests --test cluster
-beside "client tests in Node, Chromium and a worker" npm --prefix sdk test --silent
+beside "client tests in Node, Chromium and a worker" npm --prefix sdk/typescript test --silent
 step "Rust tests" cargo_tests --lib --bins --test it --test abuse --test memory
 step "Rust examples in the documentation" cargo_tests --doc
 # From here on, only this step needs cargo's lock on the folder of debug builds.

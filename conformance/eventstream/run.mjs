@@ -11,7 +11,7 @@ import http from 'node:http';
 import { createRequire } from 'node:module';
 import net from 'node:net';
 
-const require = createRequire(new URL('../../sdk/package.json', import.meta.url));
+const require = createRequire(new URL('../../sdk/typescript/package.json', import.meta.url));
 const { chromium } = require('playwright');
 const { createParser } = require('eventsource-parser');
 const vectors = JSON.parse(readFileSync(new URL('vectors.json', import.meta.url), 'utf8'));

@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import http from 'node:http';
 import { createRequire } from 'node:module';
 
-const require = createRequire(new URL('../../sdk/package.json', import.meta.url));
+const require = createRequire(new URL('../../sdk/typescript/package.json', import.meta.url));
 const { SignJWT, UnsecuredJWT } = require('jose');
 const { WebSocket } = require('ws');
 const [folder, authority] = process.argv.slice(2);

@@ -4,11 +4,11 @@ import { createRequire } from 'node:module';
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import type { BrowserContext, Page } from '@playwright/test';
-import type { joinRoom, JoinOptions, Quality, Room } from '../../sdk/src/room/index.ts';
+import type { joinRoom, JoinOptions, Quality, Room } from '../../sdk/typescript/src/room/index.ts';
 
 export { camera } from './camera.ts';
 
-const sdk = new URL('../../sdk/', import.meta.url);
+const sdk = new URL('../../sdk/typescript/', import.meta.url);
 
 /** State that a page records about its room. */
 export interface Kept {

@@ -1,7 +1,7 @@
 // The room page: participants with and without devices, the topology graph, the quality diagnosis, and accessibility.
 import { readFile } from 'node:fs/promises';
 import { expect, test, type Browser, type BrowserContext, type Page, type TestInfo } from '@playwright/test';
-import type { Quality, RoomState } from '../../sdk/src/room/index.ts';
+import type { Quality, RoomState } from '../../sdk/typescript/src/room/index.ts';
 import { arcOf, edgesOf, placesOf } from '../src/pages/rooms/graph.ts';
 import { Run } from '../src/pages/rooms/run.ts';
 import type { SwitchView } from '../src/pages/rooms/view.ts';

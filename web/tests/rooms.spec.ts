@@ -1,6 +1,6 @@
 // Rooms in a real Chromium: video and data between tabs for each topology, and recovery after failures.
 import { expect, test, type Browser, type Page } from '@playwright/test';
-import type { Topology } from '../../sdk/src/room/index.ts';
+import type { Topology } from '../../sdk/typescript/src/room/index.ts';
 import { blank, cuttable, enter, heard, listener, middleBox, quality, sendAll, stills, tones, type Sound } from './room-page.ts';
 import { serve } from './server.ts';
 

@@ -8,7 +8,7 @@ import { parsePositions } from '../src/transports/http.js';
 
 /** Event streams and their expected events: type, data, and the id at that time. */
 const vectors: { name: string; stream?: string; hex?: string; events: [string, string, string][] }[] =
-  JSON.parse(readFileSync(new URL('../../conformance/eventstream/vectors.json', import.meta.url), 'utf8'));
+  JSON.parse(readFileSync(new URL('../../../conformance/eventstream/vectors.json', import.meta.url), 'utf8'));
 
 describe('server-sent events', () => {
   const parse = (...pieces: string[]): SseEvent[] => {

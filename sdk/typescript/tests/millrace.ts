@@ -14,7 +14,7 @@ export interface RunningServer {
  * Returns MILLRACE_BIN, or the binary built by `cargo build`. Throws if it does not exist, because these tests need it.
  */
 export function binary(): string {
-  const target = process.env['CARGO_TARGET_DIR'] ?? fileURLToPath(new URL('../../target', import.meta.url));
+  const target = process.env['CARGO_TARGET_DIR'] ?? fileURLToPath(new URL('../../../target', import.meta.url));
   const path = process.env['MILLRACE_BIN'] ?? `${target}/debug/millrace`;
   if (!existsSync(path)) throw new Error(`no server at ${path}: run \`cargo build\`, or set MILLRACE_BIN`);
   return path;
