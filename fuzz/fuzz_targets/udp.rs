@@ -18,7 +18,7 @@ const DATAGRAM_BYTES_MAX: usize = 1472;
 
 fuzz_target!(|datagram: &[u8]| {
     world::with(&mut |world| {
-        let grant = world.context.access.authority.anonymous();
+        let grant = world.context.admission.access.authority.anonymous();
         if world.send(datagram) {
             assert!(is_good(datagram, &grant), "taken: {}", String::from_utf8_lossy(datagram));
         } else {

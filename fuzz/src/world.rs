@@ -18,10 +18,10 @@ use millrace_protocol::{
     ChannelName, Code, Epoch, Error, Grant, Kind, NewPublication, Pattern, Right, ticket::TicketKey,
 };
 use millrace_transport::{
-    Config, Limits, Listener, Shard, Sockets,
+    Admission, Config, Context, Limits, Listener, Pages, Shard, Sockets,
     access::{Access, Authority, Verdict},
     bind_udp,
-    http::{Context, Pages, Response, text},
+    http::{Response, text},
     limits::{ForwardedHeader, Proxies},
     serve,
 };
@@ -196,15 +196,9 @@ impl World {
             let proxies = Proxies { trusted: Config::default().exempt, header: ForwardedHeader::XForwardedFor };
             let (authority, cookie) = (Arc::new(Guard::new()), "token".into());
             let access = Access { authority, cookie, query: true, hosts: None, is_https: false, behind_proxy: false };
-            let context = Context::new(
-                shard,
-                limits(),
-                Arc::new(Health),
-                draining,
-                tickets,
-                Arc::new(access),
-                Limits::behind(proxies, &limits(), 1024),
-            );
+            let counted = Limits::behind(proxies, &limits(), 1024);
+            let admission = Admission::new(limits(), draining, tickets, Arc::new(access), counted);
+            let context = Context::new(shard, admission, Arc::new(Health));
             let secret = NewPublication::new(Kind::Text, SECRET);
             let channel = ChannelName::parse(SECRET_CHANNEL).expect("a good name");
             context.shard.engine.append(&channel, secret).await.expect("the memory takes it");
@@ -266,7 +260,7 @@ impl World {
 
     /// Checks that no state of a disconnected client is left.
     fn assert_left(&self) {
-        let (metrics, limits) = (&self.context.shard.metrics, &self.context.limits);
+        let (metrics, limits) = (&self.context.shard.metrics, &self.context.admission.limits);
         let left = || (metrics.open_readers(), limits.connections(), limits.pending_bytes());
         self.until("nobody is left", || left() == (0, 0, 0));
     }

@@ -147,31 +147,17 @@ impl<S: Sockets> Shard<S> {
         self.sockets.borrow_mut()
     }
 
-    /// Publishes and returns the position.
+    /// Appends a publication to its channel and returns its position. Whether the publication may enter is decided
+    /// before; while [`Shard::is_congested`] is true, the caller refuses it or reads more slowly from its publisher.
     ///
-    /// Errors: [`Code::Congested`], and those of the engine.
-    pub fn publish(
-        self: &Rc<Self>,
-        channel: &ChannelName,
-        publication: NewPublication,
-    ) -> Answer<Result<Position, Error>> {
-        if self.is_congested(channel) {
-            Metrics::add(&self.metrics.publications_refused, 1);
-            let detail = "the readers of this channel are served later than publications come; try again";
-            return Answer::now(Err(Error::new(Code::Congested, detail)));
-        }
-        self.accept(channel, publication)
-    }
-
-    /// Publishes like [`Shard::publish`], but never refuses because of congestion. The caller reads more slowly from
-    /// the publisher while [`Shard::is_congested`] is true.
-    pub fn accept(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
+    /// Errors: those of the engine.
+    pub fn append(&self, channel: &ChannelName, publication: NewPublication) -> Answer<Result<Position, Error>> {
         self.counted(publication, |publication| self.engine.append(channel, publication))
     }
 
-    /// Publishes like [`Shard::accept`], for a caller that publishes into one channel repeatedly: see
+    /// Appends like [`Shard::append`], for a caller that publishes into one channel repeatedly: see
     /// [`Engine::append_at`].
-    pub fn accept_at(
+    pub fn append_at(
         &self,
         place: &mut Place,
         channel: &mut ChannelName,

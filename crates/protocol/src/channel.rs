@@ -149,6 +149,14 @@ impl Borrow<str> for ChannelName {
     }
 }
 
+/// Returns true if only the server may publish to this channel: the state, the reports and the inboxes of a room.
+///
+/// Source: docs/protocol.md, "Rooms".
+pub fn is_reserved(channel: &str) -> bool {
+    let Some((_, rest)) = channel.strip_prefix("rooms/").and_then(|rest| rest.split_once('/')) else { return false };
+    matches!(rest, "state" | "reports" | "inbox") || rest.starts_with("inbox/")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,6 +228,23 @@ mod tests {
                     asked = asked.as_str()
                 );
             }
+        }
+    }
+
+    #[test]
+    fn state_reports_and_inboxes_of_rooms_are_reserved() {
+        for (channel, reserved) in [
+            ("rooms/a/state", true),
+            ("rooms/a/reports", true),
+            ("rooms/a/inbox/1", true),
+            ("rooms/a/inbox", true),
+            ("rooms/a/chat", false),
+            ("rooms/a/data", false),
+            ("rooms/a/state/x", false),
+            ("rooms/state", false),
+            ("room/a/state", false),
+        ] {
+            assert_eq!(is_reserved(channel), reserved, "{channel}");
         }
     }
 }

@@ -15,7 +15,7 @@ pub mod session;
 pub mod ticket;
 pub mod websocket;
 
-pub use channel::{ChannelName, NAME_BYTES_MAX, Pattern};
+pub use channel::{ChannelName, NAME_BYTES_MAX, Pattern, is_reserved};
 pub use error::{CODES, Code, Error};
 pub use form::Form;
 pub use grant::{Grant, Right};

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use http::{Method, StatusCode, header, request::Parts};
 use millrace_protocol::{Code, Error};
 use millrace_transport::{
+    Context,
     admin::{Connection, ConnectionFilter, Place},
-    http::{Context, Response, problem, text},
+    http::{Response, problem, text},
     rooms::Question,
 };
 use serde::Deserialize;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use millrace_node::Router;
-use millrace_transport::admin::cannot_accept;
+use millrace_transport::cannot_accept;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

@@ -15,8 +15,8 @@ use http::{HeaderValue, Method, StatusCode, header, request::Parts};
 use millrace_engine::Engine;
 use millrace_node::Metrics;
 use millrace_transport::{
-    Limits,
-    http::{Body, Pages, Response, text},
+    Limits, Pages,
+    http::{Body, Response, text},
     turn::Figures,
 };
 use serde::Deserialize;

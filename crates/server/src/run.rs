@@ -18,9 +18,9 @@ use millrace_engine::Engine;
 use millrace_node::{Metrics, Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
-    Drain, Limits, Listener, RECONNECT_GRACE, RtcPort, Sockets,
+    Admission, Context, Drain, Limits, Listener, RECONNECT_GRACE, RtcPort, Sockets,
     access::Access,
-    bind_udp, http,
+    bind_udp,
     rooms::{self, Question},
     serve,
 };
@@ -204,7 +204,8 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
                     spawn_local(agent::serve(TcpListener::from_std(listener)?, ready, router.clone()));
                 }
                 let shard = Shard::new(id, router, engine, hub, sockets, metrics);
-                let context = http::Context::new(shard, limits, pages, draining, tickets, access, counts);
+                let admission = Admission::new(limits, draining, tickets, access, counts);
+                let context = Context::new(shard, admission, pages);
                 context.rooms.open(rooms);
                 if let Some(offer) = relays {
                     context.set_turn(offer);

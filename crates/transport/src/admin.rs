@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    fmt, io,
+    fmt,
     net::{IpAddr, SocketAddr},
     rc::Rc,
     str::FromStr,
@@ -16,14 +16,15 @@ use http_body_util::{BodyExt, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use millrace_delivery::ConnId;
-use millrace_engine::LogRateLimit;
 use millrace_protocol::{Code, Error, websocket};
 use serde::Serialize;
 use tokio::{net::TcpListener, sync::Semaphore, task::spawn_local};
 
 use crate::{
-    access::end,
-    http::{Context, Response, problem},
+    accept::cannot_accept,
+    connection::end,
+    http::{Response, problem},
+    route::Context,
 };
 
 /// Maximum size of the body of an admin request, in bytes.
@@ -101,7 +102,7 @@ impl Context {
     pub fn disconnect(&self, which: &ConnectionFilter) -> usize {
         let error = Error::new(Code::Unauthorized, "an operator has closed this connection");
         let ids: Vec<ConnId> = self.matching(which).map(|(id, _)| id).collect();
-        ids.iter().for_each(|id| end(self, *id, websocket::CLOSE_REVOKED, &error));
+        ids.iter().for_each(|id| end(&self.shard, *id, websocket::CLOSE_REVOKED, &error));
         ids.len()
     }
 
@@ -134,17 +135,6 @@ impl Context {
             client: sockets.member(id).and_then(|member| member.client()),
             expires_s: grant.expires_s,
         })
-    }
-}
-
-/// Logs that a listener cannot accept a connection, at most once per minute. The cause is then a lack of file
-/// descriptors or memory. An error of a single connection is caused by its peer and is logged at debug level only.
-pub fn cannot_accept(error: &io::Error, what: &'static str) {
-    static SAID: LogRateLimit = LogRateLimit::new();
-    let is_of_peer = matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset);
-    match !is_of_peer && SAID.is_due() {
-        true => tracing::warn!(%error, what, "cannot accept a connection; check file descriptors and memory"),
-        false => tracing::debug!(%error, what, "cannot be accepted"),
     }
 }
 

@@ -17,13 +17,13 @@ use serde_json::Value;
 use tokio::task::coop::consume_budget;
 
 use crate::{
-    access::Caller,
-    http::{
-        Ask, Context, Query, Response, ResponseFormat, json, no_cache, no_content, position_header, read_body, text,
+    admission::{Congestion, Publisher, access::Caller, read_body},
+    http::{Query, ReadRequest, Response, ResponseFormat, json, no_cache, no_content, position_header, text},
+    polling::{self, PollStart, Read},
+    route::{
+        Context,
+        publish::{self, RequestPublisher},
     },
-    long_polling::{self, PollStart},
-    polling::Read,
-    publish,
 };
 
 /// Maximum duration of a long poll, as specified in the thesis.
@@ -40,29 +40,29 @@ pub fn channel(car: &str) -> Result<ChannelName, Error> {
 /// Handles `POST /rest/input`: publishes one record as JSON, or several as NDJSON lines. An `Idempotency-Key` covers
 /// the whole request.
 pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
-    let caller = context.caller(parts).await?;
+    let caller = context.admission.caller(parts).await?;
     caller.may_anything()?;
     Query::parse(parts, &[])?;
     let key = parts.headers.get("idempotency-key").map(|value| value.to_str()).transpose();
     let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
+    let publisher = RequestPublisher { admission: &context.admission, parts, caller: &caller };
     let content_type =
         parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if content_type.starts_with("application/x-ndjson") {
-        let data = read_body(context, &parts.headers, body, context.config().batch_bytes_max).await?;
+        let data =
+            read_body(&context.admission, &parts.headers, body, context.admission.config().batch_bytes_max).await?;
         let mut results = Vec::new();
         for (i, line) in publish::lines(context, &data)?.into_iter().enumerate() {
             consume_budget().await;
             let key = key.map(|key| format!("{key}/{}", i + 1));
-            results.push(match context.check_publish(parts, &caller, line.len()) {
-                Ok(()) => record(context, &caller, Bytes::copy_from_slice(line), key).await,
-                Err(error) => Err(error),
-            });
+            let result = record(context, &publisher, &caller, Bytes::copy_from_slice(line), key).await;
+            results.push(publish::counted(context, result));
         }
         return Ok(publish::results_answer(results));
     }
-    let data = read_body(context, &parts.headers, body, context.config().message_bytes_max).await?;
-    context.check_publish(parts, &caller, data.len())?;
-    Ok(publish::answer_position(record(context, &caller, data, key.map(str::to_owned)).await?))
+    let data =
+        read_body(&context.admission, &parts.headers, body, context.admission.config().message_bytes_max).await?;
+    Ok(publish::answer_position(record(context, &publisher, &caller, data, key.map(str::to_owned)).await?))
 }
 
 /// Publishes one record to the channel of its car, and to `fleet`. The caller needs the permission to publish to the
@@ -70,7 +70,13 @@ pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
 ///
 /// Errors: `unauthorized` or `forbidden`; `bad_json` unless the record is a JSON object with a `carId` that is a
 /// number or a string; those of the engine.
-pub async fn record(context: &Context, caller: &Caller, data: Bytes, key: Option<String>) -> Result<Position, Error> {
+pub async fn record(
+    context: &Context,
+    publisher: &impl Publisher,
+    caller: &Caller,
+    data: Bytes,
+    key: Option<String>,
+) -> Result<Position, Error> {
     let bad = |detail: &str| Error::new(Code::BadJson, detail);
     let fields: Value = serde_json::from_slice(&data).map_err(|error| bad(&error.to_string()))?;
     let car = match fields.get("carId") {
@@ -78,24 +84,36 @@ pub async fn record(context: &Context, caller: &Caller, data: Bytes, key: Option
         Some(Value::String(id)) => id.clone(),
         _ => return Err(bad("a record has a `carId`")),
     };
-    let channel = channel(&car)?;
-    caller.may(Right::Publish, &channel)?;
-    let mut publication = NewPublication::new(Kind::Json, data).held_by(caller.holder);
+    let mut target = caller.may_publish(channel(&car)?)?;
+    let mut publication = NewPublication::new(Kind::Json, data);
     publication.idempotency_key = key.map(Into::into);
-    let mut newest = publication.clone().check()?;
-    publish::check_size(context, &publication)?;
+    let publication = publication.check()?;
+    let mut newest = publication.clone();
     newest.key = Some(car.into());
-    let position = context.shard.publish(&channel, publication).await?;
-    let fleet = ChannelName::parse("fleet").expect("a good name");
-    context.shard.publish(&fleet, newest).await?;
+    let mut fleet = target.copy_to(ChannelName::parse("fleet").expect("a valid name"));
+    let position = publish::publish(context, publisher, &mut target, publication).await?;
+    publish::publish(context, &CopyPublisher, &mut fleet, newest).await?;
     Ok(position)
+}
+
+/// Publisher of the copy in `fleet`. The client has paid for the record already.
+struct CopyPublisher;
+
+impl Publisher for CopyPublisher {
+    fn take_quota(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn meet_congestion(&self) -> Congestion {
+        Congestion::Refuse
+    }
 }
 
 /// Handles `GET /rest/clientpolling/{id}/sensordata?since={ms}`: returns the newest record if it is newer than
 /// `since`.
 pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
     let channel = channel(car)?;
-    context.caller(parts).await?.may(Right::Subscribe, &channel)?;
+    context.admission.caller(parts).await?.may(Right::Subscribe, &channel)?;
     let query = Query::parse(parts, &["since"])?;
     let since_ms = query.get("since").unwrap_or("0").parse::<u64>();
     let since_ms = since_ms.map_err(|_| Error::new(Code::BadRequest, "`since` is in milliseconds since 1970"))?;
@@ -110,13 +128,13 @@ pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Resu
 /// Handles `GET /rest/longpolling/{id}/sensordata`: returns the next record, or the first record after the position
 /// `since`. The thesis had no `since` here.
 pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<PollStart, Error> {
-    let caller = context.caller(parts).await?;
+    let caller = context.admission.caller(parts).await?;
     let query = Query::parse(parts, &["since"])?;
     let since: Option<Since> = query.get("since").map(str::parse).transpose()?;
     let wanted = wanted(parts)?;
     let channels = vec![(channel(car)?, since)];
     let policy = Default::default();
-    let ask = Ask {
+    let ask = ReadRequest {
         channels,
         many: false,
         until: None,
@@ -127,14 +145,14 @@ pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result
         subscribe: true,
     };
     caller.may_read(&ask)?;
-    let answer = |read: Read, _: &Ask, wanted| {
+    let answer = |read: Read, _: &ReadRequest, wanted| {
         let mut response = read.newest().map_or_else(no_content, |record| sensor_data(record, wanted));
         if let Some((_, Some(Since::Position(end)))) = read.ends().first() {
             position_header(&mut response, &end.to_string());
         }
         response
     };
-    long_polling::begin(context, parts, caller, ask, wanted, HOLD, answer).await
+    polling::begin(&context.shard, &context.admission, parts, caller, ask, wanted, HOLD, answer).await
 }
 
 fn wanted(parts: &Parts) -> Result<ResponseFormat, Error> {

@@ -18,9 +18,8 @@ use tokio::{
 };
 
 use crate::{
-    admin::cannot_accept,
-    limits::{ConnectionSlot, Limits},
-    listener::set_options,
+    accept::{cannot_accept, set_options},
+    admission::limits::{ConnectionSlot, Limits},
 };
 
 /// Maximum bytes queued for one client. When the queue is full, further datagrams are dropped, as on any congested

@@ -1,51 +1,53 @@
-//! Transports: client sockets and the protocols on them. A channel has one URL and can be read in six ways; each way
-//! is a file or folder.
+//! Transports: client sockets and the protocols on them. A channel has one URL and can be read in six ways.
 //!
 //! A transport makes no delivery decisions. It reads bytes, calls the [`millrace_node::Shard`], and gives the hub a
-//! connection to write to. hyper handles HTTP. After an upgrade the file descriptor leaves hyper for this crate's
-//! own event loop ([`websocket`]), in the same thread.
+//! connection to write to.
 //!
-//! Read first: [`http::Context`] (everything that a request handler can use), [`sockets`] (the only place that
-//! writes), [`TRANSPORTS`].
+//! The modules are layers: each may use those below it, and none above it. `tests/it/layers.rs` checks this.
+//!
+//! ```text
+//!   admin, serve                       listeners, HTTP/1.1 and HTTP/2, drain
+//!   route                              maps URLs to handlers
+//!   transports, data_channel           WebSocket, SSE, streaming, replay, data channels, datagrams of devices
+//!   session                            commands and replies
+//!   connection                         event loop and sockets: the only code that reads and writes stream sockets
+//!   polling                            requests that are answered once, from history
+//!   admission                          who may do what, and how much of it; one decision for every publication
+//!   http                               parsing and encoding of messages
+//!   accept, config, ticks, tls
+//! ```
+//!
+//! Read first: [`admission`], [`connection`], [`route`], [`TRANSPORTS`].
 
-pub mod access;
+mod accept;
 pub mod admin;
+pub mod admission;
 mod carcare;
 mod config;
+mod connection;
 mod data_channel;
-mod drain;
 mod framed;
 pub mod http;
-mod keep_alive;
-pub mod limits;
-mod listener;
-mod long_polling;
 pub mod media;
-mod memory_meter;
 mod polling;
-mod publish;
-mod range;
-mod replay;
 pub mod rooms;
+pub mod route;
+mod serve;
 mod session;
-mod sockets;
-mod sse;
-mod stream;
 mod ticks;
 pub mod tls;
+mod transports;
 pub mod turn;
-mod udp;
-mod websocket;
 
-pub use config::Config;
+pub use accept::cannot_accept;
+pub use admission::{Admission, Drain, access, limits, limits::Limits};
+pub use config::{BadNetwork, Config, Network};
+pub use connection::Sockets;
 pub use data_channel::{Config as RtcConfig, Port as RtcPort};
-pub use drain::{Drain, RECONNECT_GRACE};
-pub use limits::Limits;
-pub use listener::{Listener, serve};
 pub use millrace_rtc::is_contained;
 pub use rooms::Config as RoomsConfig;
-pub use sockets::Sockets;
-pub use udp::bind as bind_udp;
+pub use route::{Context, Pages};
+pub use serve::{Listener, RECONNECT_GRACE, bind_udp, serve};
 
 /// A shard whose connections are real sockets.
 pub type Shard = millrace_node::Shard<Sockets>;

@@ -13,7 +13,10 @@ pub use secret::Secret;
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use millrace_protocol::ChannelName;
-use millrace_transport::limits::{ForwardedHeader, Network, Proxies};
+use millrace_transport::{
+    Network,
+    limits::{ForwardedHeader, Proxies},
+};
 use serde::{Deserialize, Serialize};
 
 /// Minimum length of a secret, in bytes: a shorter one can be guessed.

@@ -40,11 +40,16 @@ pub use config::{Config, Port};
 pub use peers::{Datagram, PeerId, Peers};
 
 use crate::{
-    access::Caller,
-    http::{Context, Query, Response, read_body, text},
-    limits::{ConnectionQuotas, ConnectionSlot, Direction, ReaderSlot, RequestConnection},
-    media, session,
-    websocket::EventLoop,
+    admission::{
+        access::Caller,
+        limits::{ConnectionQuotas, ConnectionSlot, Direction, ReaderSlot, RequestConnection},
+        read_body,
+    },
+    connection::EventLoop,
+    http::{Query, Response, text},
+    media,
+    route::Context,
+    session,
 };
 use datagrams::BATCH;
 
@@ -89,10 +94,10 @@ pub async fn answer(context: &Context, parts: &Parts, body: &mut Incoming, calle
     let Some(address) = guest.map(|guest| guest.address) else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
-    let permit = context.limits.connect(address)?;
-    let seat = context.admit(parts, &caller)?;
+    let permit = context.admission.limits.connect(address)?;
+    let seat = context.admission.admit(parts, &caller)?;
     let ticket = parts.headers.get("millrace-resume").and_then(|ticket| ticket.to_str().ok()).map(str::to_owned);
-    let offer = read_body(context, &parts.headers, body, OFFER_BYTES_MAX).await?;
+    let offer = read_body(&context.admission, &parts.headers, body, OFFER_BYTES_MAX).await?;
     let offer = std::str::from_utf8(&offer).map_err(|_| Error::new(Code::BadRequest, "the offer is not UTF-8"))?;
     let guests = Guests { caller, ticket, permit, seat };
     let mut sockets = context.shard.sockets();
@@ -106,10 +111,10 @@ pub async fn answer(context: &Context, parts: &Parts, body: &mut Incoming, calle
 /// Opens a shard's port. The returned future serves the port until it is dropped.
 ///
 /// Errors: the runtime cannot watch the socket.
-pub fn serve(event_loop: Rc<EventLoop>, port: Port) -> io::Result<impl Future<Output = ()>> {
+pub fn serve(context: Rc<Context>, event_loop: Rc<EventLoop>, port: Port) -> io::Result<impl Future<Output = ()>> {
     let socket = Rc::new(UdpSocket::from_std(port.socket)?);
     let streams = port.streams.map(TcpListener::from_std).transpose()?;
-    let context = event_loop.context().clone();
+
     let peers = Peers::new(socket.clone(), port.candidates, port.peers_max, context.shard.metrics.clone());
     let awake = peers.awake();
     context.shard.sockets().peers = Some(Box::new(peers));
@@ -162,7 +167,7 @@ impl Driver {
         mailbox.attend();
         let mut taken = 0;
         loop {
-            let received = self.with_peers(|peers| peers.receive(&self.context.limits));
+            let received = self.with_peers(|peers| peers.receive(&self.context.admission.limits));
             self.handle_events();
             taken += received;
             if received < BATCH || taken >= TURN_DATAGRAMS {
@@ -173,7 +178,7 @@ impl Driver {
         self.handle_events();
         shard.turn();
         mailbox.leave();
-        self.with_peers(|peers| peers.flush(&self.context.limits));
+        self.with_peers(|peers| peers.flush(&self.context.admission.limits));
         // A failed write may have removed peers.
         self.handle_events();
         media::handle_events(&self.context);
@@ -190,8 +195,8 @@ impl Driver {
                     if let Some(id) = self.with_peers(|peers| peers.conn(peer, lane)) {
                         self.context.shard.with(|hub, sockets| hub.writable(id, sockets));
                         if lane == Lane::Session {
-                            self.event_loop.weigh(id, Direction::Out);
-                            session::go_on(&self.event_loop, id);
+                            self.event_loop.update_pending_bytes(id, Direction::Out);
+                            session::resume_commands(&self.event_loop, id);
                             self.event_loop.watch(id);
                         }
                     }
@@ -225,7 +230,7 @@ impl Driver {
         let event_loop = self.event_loop.clone();
         tokio::task::spawn_local(async move {
             // Received data stays unread until the session has begun.
-            event_loop.begin_session(id, &caller, ticket.as_deref(), None).await;
+            session::begin(&event_loop, id, &caller, ticket.as_deref(), None).await;
             event_loop.watch(id);
             event_loop.shard().turn();
         });
@@ -247,7 +252,7 @@ impl Driver {
     fn read(&self, peer: PeerId, data: Vec<u8>) {
         Metrics::add(&self.context.shard.metrics.received_bytes, data.len() as u64);
         // A session's envelope needs room around the largest payload, which may be base64.
-        let max = self.context.config().message_bytes_max.max(1).saturating_mul(2);
+        let max = self.context.admission.config().message_bytes_max.max(1).saturating_mul(2);
         let (id, lines) = match self.with_peers(|peers| peers.take_lines(peer, data, max)) {
             Ok(Some(lines)) => lines,
             Ok(None) => return,
@@ -264,14 +269,14 @@ impl Driver {
                 Err(_) => return self.refuse(id, websocket::CLOSE_NOT_UTF8, "a line is not UTF-8"),
             }
         }
-        self.event_loop.weigh(id, Direction::In);
-        self.event_loop.weigh(id, Direction::Out);
+        self.event_loop.update_pending_bytes(id, Direction::In);
+        self.event_loop.update_pending_bytes(id, Direction::Out);
         self.event_loop.pace(id, messages);
     }
 
     fn refuse(&self, id: ConnId, code: u16, reason: &'static str) {
         let broken = Broken { code, reason };
-        self.context.limits.count_broken(broken);
+        self.context.admission.limits.count_broken(broken);
         self.event_loop.close(id, broken);
     }
 }

@@ -19,14 +19,14 @@ use super::{
     datagrams::DATAGRAM_BYTES_MAX,
     peers::{OPEN_TIMEOUT, SILENCE_MAX},
 };
-use crate::{framed, http::Context, limits::ConnectionSlot};
+use crate::{admission::limits::ConnectionSlot, framed, route::Context};
 
 const READ_BYTES: usize = 16 << 10;
 const LENGTH_BYTES: usize = 2;
 
 pub async fn accept(context: Rc<Context>, listener: TcpListener) {
     let begin = |stream, from, permit| drop(spawn_local(connection(context.clone(), stream, from, permit)));
-    framed::accept(listener, &context.limits, begin).await;
+    framed::accept(listener, &context.admission.limits, begin).await;
 }
 
 async fn connection(context: Rc<Context>, stream: TcpStream, from: SocketAddr, _permit: ConnectionSlot) {
@@ -37,7 +37,7 @@ async fn connection(context: Rc<Context>, stream: TcpStream, from: SocketAddr, _
     let (reading, writing) = stream.into_split();
     let ended = tokio::select! {
         ended = read(&context, reading, from) => ended,
-        ended = outgoing.write(writing, context.config().write_timeout) => ended,
+        ended = outgoing.write(writing, context.admission.config().write_timeout) => ended,
     };
     with_peers(&mut |peers| peers.disconnect_stream(from));
     if let Err(error) = ended {
@@ -64,7 +64,7 @@ async fn read(context: &Rc<Context>, mut stream: OwnedReadHalf, from: SocketAddr
             let Some(datagram) = received.get(LENGTH_BYTES..LENGTH_BYTES + length) else { break };
             let mut sockets = context.shard.sockets();
             let peers = sockets.peers.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-            if peers.take(from, datagram, &context.limits) {
+            if peers.take(from, datagram, &context.admission.limits) {
                 ends = Instant::now() + SILENCE_MAX;
             }
             drop(sockets);

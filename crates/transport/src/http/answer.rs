@@ -9,8 +9,6 @@ use http::{HeaderValue, StatusCode, header};
 use http_body::Frame;
 use millrace_protocol::Error;
 
-use crate::{replay::Pages, sockets::PipeBody};
-
 pub type Response = http::Response<Body>;
 
 /// Header with the granted heartbeat interval in seconds, if the client has requested one.
@@ -18,11 +16,10 @@ pub const HEARTBEAT: header::HeaderName = header::HeaderName::from_static("millr
 /// Header with the position from which the client continues.
 pub const POSITION: header::HeaderName = header::HeaderName::from_static("millrace-position");
 
-/// Response body: complete, a stream without an end, or pages read from history while they are sent.
+/// Response body: complete, or a stream that produces its bytes while they are sent.
 pub enum Body {
     Whole(Option<Bytes>),
-    Pipe(PipeBody),
-    Pages(Pages),
+    Stream(Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible>>>),
 }
 
 impl http_body::Body for Body {
@@ -32,8 +29,7 @@ impl http_body::Body for Body {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
             Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Body::Pipe(pipe) => Pin::new(pipe).poll_frame(cx),
-            Body::Pages(pages) => pages.as_mut().poll_next(cx),
+            Body::Stream(stream) => stream.as_mut().poll_frame(cx),
         }
     }
 
@@ -44,7 +40,7 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> http_body::SizeHint {
         match self {
             Body::Whole(bytes) => http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Body::Pipe(_) | Body::Pages(_) => http_body::SizeHint::default(),
+            Body::Stream(_) => http_body::SizeHint::default(),
         }
     }
 }
@@ -54,7 +50,7 @@ impl Body {
     pub fn into_whole(self) -> Bytes {
         match self {
             Body::Whole(bytes) => bytes.unwrap_or_default(),
-            Body::Pipe(_) | Body::Pages(_) => Bytes::new(),
+            Body::Stream(_) => Bytes::new(),
         }
     }
 }

@@ -19,8 +19,8 @@ use tokio::{
 
 use super::with_unit;
 use crate::{
-    http::Context,
     rooms::{MixerSeat, RoomName},
+    route::Context,
 };
 
 /// Maximum number of queued inputs of a mixer: one second of audio of a hundred speakers.

@@ -23,8 +23,8 @@ pub(crate) use whip::{Path, answer};
 
 use crate::{
     data_channel::{Datagram, Guests},
-    http::Context,
     rooms::{RoomName, Switch, signal_from_switch},
+    route::Context,
 };
 
 /// Maximum length of a participant's name for its connection.

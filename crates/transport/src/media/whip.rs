@@ -12,10 +12,14 @@ use millrace_rtc::switch::{MIX, MemberId, Role};
 
 use super::{Who, refused, with_unit};
 use crate::{
-    access::Caller,
-    http::{Body, Context, Query, Response, read_body, text},
-    limits::{ConnectionSlot, ReaderSlot, RequestConnection},
+    admission::{
+        access::Caller,
+        limits::{ConnectionSlot, ReaderSlot, RequestConnection},
+        read_body,
+    },
+    http::{Body, Query, Response, text},
     rooms::RoomName,
+    route::Context,
     turn,
 };
 
@@ -91,7 +95,7 @@ async fn begin(
     room: RoomName,
     role: Role,
 ) -> Result<Response, Error> {
-    let caller = context.caller(parts).await?;
+    let caller = context.admission.caller(parts).await?;
     let right = if role == Role::Publisher { Right::Publish } else { Right::Subscribe };
     caller.check(right, &Target::Channel(media_channel(&room)?))?;
     let query = Query::parse(parts, &["name"])?;
@@ -112,7 +116,7 @@ async fn begin(
     let Some(address) = parts.extensions.get::<std::sync::Arc<RequestConnection>>().map(|guest| guest.address) else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
-    let (permit, seat) = (context.limits.connect(address)?, context.admit(parts, &caller)?);
+    let (permit, seat) = (context.admission.limits.connect(address)?, context.admission.admit(parts, &caller)?);
     let offer = read_text(context, parts, body, OFFER_BYTES_MAX).await?;
     let subject = subject_of(&caller);
     let secret = random_name();
@@ -162,7 +166,7 @@ async fn patch(
     room: RoomName,
     secret: String,
 ) -> Result<Response, Error> {
-    let caller = context.caller(parts).await?;
+    let caller = context.admission.caller(parts).await?;
     check_type(&parts.headers, FRAGMENT)?;
     let fragment = read_text(context, parts, body, FRAGMENT_BYTES_MAX).await?;
     let wanted = parts.headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -209,7 +213,7 @@ enum Patched {
 }
 
 async fn end(context: &Rc<Context>, parts: &Parts, room: RoomName, secret: String) -> Result<Response, Error> {
-    let subject = subject_of(&context.caller(parts).await?);
+    let subject = subject_of(&context.admission.caller(parts).await?);
     let of = room.clone();
     let shared = context.rooms.shared()?;
     let ended = shared.ask(context, &of, move |context| async move {
@@ -251,7 +255,7 @@ fn check_type(headers: &HeaderMap, wanted: &str) -> Result<(), Error> {
 }
 
 async fn read_text(context: &Context, parts: &Parts, body: &mut Incoming, max: usize) -> Result<String, Error> {
-    let bytes = read_body(context, &parts.headers, body, max).await?;
+    let bytes = read_body(&context.admission, &parts.headers, body, max).await?;
     String::from_utf8(bytes.to_vec()).map_err(|_| Error::new(Code::BadRequest, "the body is not UTF-8"))
 }
 

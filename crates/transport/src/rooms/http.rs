@@ -11,11 +11,12 @@ use serde_json::{Map, Value, json};
 
 use super::{RoomName, publish, report, see_to, signal, welcome};
 use crate::{
-    access::Caller,
+    admission::{access::Caller, limits::RequestConnection, read_body},
     data_channel::Guests,
-    http::{Context, Query, Response, json as json_answer, no_content, read_body},
-    limits::RequestConnection,
-    media, turn,
+    http::{Query, Response, json as json_answer, no_content},
+    media,
+    route::Context,
+    turn,
 };
 
 /// Header with the participant's secret, which proves its identity.
@@ -93,7 +94,7 @@ pub(crate) async fn answer(
 ) -> Result<Response, Error> {
     debug_assert_eq!(parts.method.as_str(), path.allowed());
     Query::parse(parts, &[])?;
-    let caller = context.caller(parts).await?;
+    let caller = context.admission.caller(parts).await?;
     let room = RoomName::parse(path.room)?;
     match path.rest {
         Rest::Room => {
@@ -279,8 +280,8 @@ async fn signals(
 /// connection. Returns `None` if a limit is reached; the participant's data then uses another transport.
 fn guests(context: &Context, parts: &Parts, caller: &Caller) -> Option<Guests> {
     let address = parts.extensions.get::<std::sync::Arc<RequestConnection>>()?.address;
-    let permit = context.limits.connect(address).ok()?;
-    let seat = context.admit(parts, caller).ok()?;
+    let permit = context.admission.limits.connect(address).ok()?;
+    let seat = context.admission.admit(parts, caller).ok()?;
     Some(Guests { caller: caller.clone(), ticket: None, permit, seat })
 }
 
@@ -360,7 +361,7 @@ async fn read_object(
     body: &mut Incoming,
     bytes_max: usize,
 ) -> Result<Map<String, Value>, Error> {
-    let body = read_body(context, &parts.headers, body, bytes_max).await?;
+    let body = read_body(&context.admission, &parts.headers, body, bytes_max).await?;
     if body.is_empty() {
         return Ok(Map::new());
     }

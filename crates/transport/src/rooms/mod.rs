@@ -41,10 +41,9 @@ use tokio::{
 pub use config::Config;
 pub(crate) use http::{Path, answer};
 pub use names::RoomName;
-pub(crate) use names::is_reserved;
 pub use switch::{Switch, signal_from_switch};
 
-use crate::http::Context;
+use crate::route::Context;
 
 /// Function that a shard runs on its own thread.
 pub type Question = Box<dyn FnOnce(&Rc<Context>) + Send>;
@@ -296,7 +295,7 @@ fn publish(
     let mut publication = NewPublication::new(Kind::Json, data.to_string()).held_by(holder);
     publication.ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
     publication.idempotency_key = idempotency_key;
-    context.shard.accept(channel, publication)
+    context.shard.append(channel, publication)
 }
 
 /// Publishes a signal to a participant's inbox. The signal expires after twice the silent peer timeout, because a

@@ -61,32 +61,9 @@ impl RoomName {
     }
 }
 
-/// Returns true if only the server may publish to this channel.
-pub(crate) fn is_reserved(channel: &str) -> bool {
-    let Some((_, rest)) = channel.strip_prefix("rooms/").and_then(|rest| rest.split_once('/')) else { return false };
-    matches!(rest, "state" | "reports" | "inbox") || rest.starts_with("inbox/")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_state_reports_and_inboxes_are_the_servers() {
-        for (channel, reserved) in [
-            ("rooms/a/state", true),
-            ("rooms/a/reports", true),
-            ("rooms/a/inbox/1", true),
-            ("rooms/a/inbox", true),
-            ("rooms/a/chat", false),
-            ("rooms/a/data", false),
-            ("rooms/a/state/x", false),
-            ("rooms/state", false),
-            ("room/a/state", false),
-        ] {
-            assert_eq!(is_reserved(channel), reserved, "{channel}");
-        }
-    }
 
     #[test]
     fn a_room_has_a_name_of_one_level() {

@@ -6,7 +6,7 @@ use millrace_rtc::room::{Muted, SWITCH};
 use serde_json::{Map, Value};
 
 use super::{RoomName, see_to, signal};
-use crate::{data_channel::Guests, http::Context};
+use crate::{data_channel::Guests, route::Context};
 
 /// SFU of a shard, as seen by the rooms of the same shard. Set by [`super::Rooms::set_switch`] before the first room.
 /// Its methods are called while the room state is not borrowed. The SFU answers by [`signal_from_switch`].

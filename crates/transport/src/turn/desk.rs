@@ -18,8 +18,8 @@ use tokio::{
 
 use super::{Settings, TURN_DATAGRAMS, relays::Ports};
 use crate::{
+    admission::limits::Limits,
     framed::{Outgoing, OverflowPolicy},
-    limits::Limits,
     tls,
 };
 

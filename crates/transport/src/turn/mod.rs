@@ -35,7 +35,7 @@ pub use offer::{IceServer, IceServers, Offer};
 pub(crate) use offer::{answer, for_caller};
 pub use peers::{BadPeers, Peers};
 
-use crate::{framed, limits::Limits, tls};
+use crate::{admission::limits::Limits, framed, tls};
 use desk::TurnDriver;
 
 /// Send and receive buffer of the port, in bytes.

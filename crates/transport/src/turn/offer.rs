@@ -12,8 +12,9 @@ use millrace_rtc::turn::Credentials;
 use serde::Serialize;
 
 use crate::{
-    access::{Caller, unix_s},
-    http::{Context, Query, Response, json},
+    admission::access::{Caller, unix_s},
+    http::{Query, Response, json},
+    route::Context,
 };
 
 /// TURN URLs and short-lived credentials, if a relay is configured. All shards share one offer.

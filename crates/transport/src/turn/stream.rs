@@ -11,8 +11,8 @@ use tokio::{
 
 use super::desk::TurnDriver;
 use crate::{
+    admission::limits::ConnectionSlot,
     framed,
-    limits::ConnectionSlot,
     tls::{self, Accepted, Stream},
 };
 

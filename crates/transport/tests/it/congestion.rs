@@ -15,9 +15,10 @@ use millrace_engine::MemoryEngine;
 use millrace_node::{ChannelEvent, Delivery, Metrics, Router, Shard};
 use millrace_protocol::{ChannelName, Epoch, ticket::TicketKey};
 use millrace_transport::{
-    Config, Listener, Sockets,
+    Admission, Config, Context, Listener, Pages, Sockets,
     access::{Access, AllowAll},
-    http::{Context, Pages, Response},
+    bind_udp,
+    http::Response,
     serve,
 };
 use serde_json::{Value, json};
@@ -35,6 +36,7 @@ const HIGH_WATER: usize = 8192;
 /// The first of two shards. The second shard has a reader of `busy`, and only the test reads its mailbox.
 struct Half {
     server: Server,
+    datagrams: SocketAddr,
     router: Arc<Router>,
     metrics: Arc<Metrics>,
     stop: watch::Sender<bool>,
@@ -53,6 +55,8 @@ impl Half {
     fn start() -> Self {
         let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1).unwrap().remove(0);
         let address = listener.address().unwrap();
+        let socket = bind_udp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let datagrams = socket.local_addr().unwrap();
         let (router, metrics) = (Arc::new(Router::new(2)), Arc::<Metrics>::default());
         let key = ChannelKey::from_bits(1 << 32).unwrap();
         router.set_readers(1, &ChannelName::parse("busy").unwrap(), key, 1, |_| {});
@@ -68,12 +72,13 @@ impl Half {
                 let tickets = Arc::new(TicketKey::new(b"secret"));
                 let access = Arc::new(Access::from(AllowAll::default()));
                 let limits = millrace_transport::Limits::new(&config, 1024);
-                let context = Context::new(shard, config, Arc::new(NoPages), draining, tickets, access, limits);
+                let admission = Admission::new(config, draining, tickets, access, limits);
+                let context = Context::new(shard, admission, Arc::new(NoPages));
                 let stop = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
-                serve(context, listener, None, None, stop).await.unwrap();
+                serve(context, listener, Some(socket), None, stop).await.unwrap();
             });
         });
-        Self { server: Server::at(address), router, metrics, stop, thread: Some(thread) }
+        Self { server: Server::at(address), datagrams, router, metrics, stop, thread: Some(thread) }
     }
 
     /// Returns the offsets that were sent to the second shard since the last call.
@@ -129,6 +134,12 @@ async fn over_http_a_publisher_is_told_to_come_back() {
     assert_eq!(answer.header("retry-after"), "1");
     assert_eq!(half.metrics.publications_refused.load(Relaxed) as usize, refused + 1);
     assert_eq!(half.server.publish("quiet", "1").await, "00000001:1", "other channels do not mind");
+    let large = "x".repeat(Config::default().message_bytes_max + 1);
+    half.server.post("/v1/channels/busy", &[], large).await.assert_problem(413, "too_large");
+    let device = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    device.send_to(br#"{"channel":"busy","data":1}"#, half.datagrams).unwrap();
+    until("the datagram is refused, too", async || half.metrics.udp_dropped.load(Relaxed) == 1).await;
+    assert_eq!(half.metrics.publications_refused.load(Relaxed) as usize, refused + 2, "the size comes first");
 
     assert!(half.take().into_iter().eq(1..=HIGH_WATER as u64));
     let next = HIGH_WATER + 1;

@@ -2,6 +2,7 @@
 //! to bad input.
 
 mod access;
+mod admission;
 mod amplification;
 mod bad_frames;
 mod bad_input;

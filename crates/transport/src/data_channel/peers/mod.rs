@@ -35,7 +35,7 @@ use super::{
     datagrams::{Arrivals, BATCH, Datagrams},
     lane::Out,
 };
-use crate::{framed::Outgoing, limits::Limits, session::Waiting};
+use crate::{admission::limits::Limits, framed::Outgoing, session::Waiting};
 
 /// Maximum time from the answer until the channel opens.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(15);

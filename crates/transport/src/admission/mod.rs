@@ -1,0 +1,115 @@
+//! Admission: decides who may do what, and how much of it. Every transport asks this module before it allocates
+//! anything for a client.
+//!
+//! - [`access`]: authentication and permissions
+//! - [`limits`]: connections, quotas, queued bytes and memory
+//! - [`publish`]: the one decision whether a publication may enter
+
+pub mod access;
+mod body;
+pub mod limits;
+mod publish;
+
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+
+use http::request::Parts;
+use millrace_protocol::{Error, ticket::TicketKey};
+use tokio::sync::watch;
+
+pub(crate) use body::{discard, read_body};
+pub(crate) use publish::{Congestion, PublishTarget, Publisher, publish};
+
+use crate::{
+    Config,
+    http::{Body, Response},
+};
+use access::{Access, Caller};
+use limits::{ForwardedFor, Limits, ReaderSlot, RequestConnection};
+
+/// Parameters of a drain, set when the server shuts down.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    /// Period over which the reconnect times are spread.
+    pub window: Duration,
+    /// Validity of a resume ticket, counted from the reconnect time of its reader.
+    pub ticket: Duration,
+}
+
+/// Rules that apply to every request and connection of a shard: authentication, limits and settings.
+pub struct Admission {
+    pub access: Arc<Access>,
+    pub limits: Arc<Limits>,
+    /// Key of the resume tickets.
+    pub tickets: Arc<TicketKey>,
+    config: RefCell<Rc<Config>>,
+    /// Set when the server drains.
+    draining: watch::Receiver<Option<Drain>>,
+}
+
+impl Admission {
+    pub fn new(
+        config: Config,
+        draining: watch::Receiver<Option<Drain>>,
+        tickets: Arc<TicketKey>,
+        access: Arc<Access>,
+        limits: Arc<Limits>,
+    ) -> Rc<Self> {
+        Rc::new(Self { access, limits, tickets, config: RefCell::new(Rc::new(config)), draining })
+    }
+
+    /// Returns the current settings. A caller that keeps the `Rc` continues with these settings.
+    pub fn config(&self) -> Rc<Config> {
+        self.config.borrow().clone()
+    }
+
+    /// Replaces the settings. They apply to new connections and requests, and to the limits that all connections share.
+    pub(crate) fn set_config(&self, config: Config) {
+        self.limits.configure(&config);
+        *self.config.borrow_mut() = Rc::new(config);
+    }
+
+    /// Authenticates the request and returns its caller.
+    ///
+    /// Errors: those of [`Access::caller`].
+    pub async fn caller(&self, parts: &Parts) -> Result<Caller, Error> {
+        let config = self.config();
+        let caller = self.access.caller(parts, &config.allowed_origins).await?;
+        let forwarded = parts.extensions.get().map(|ForwardedFor(address)| *address);
+        let address = forwarded.or_else(|| Some(parts.extensions.get::<Arc<RequestConnection>>()?.address));
+        Ok(Caller { holder: self.limits.holder(caller.grant.subject.as_ref(), address), ..caller })
+    }
+
+    /// Reserves a connection slot for a new long-lived reader.
+    ///
+    /// Errors: those of [`Limits::admit`].
+    pub fn admit(&self, parts: &Parts, caller: &Caller) -> Result<Option<ReaderSlot>, Error> {
+        let forwarded = parts.extensions.get().map(|ForwardedFor(address)| *address);
+        self.limits.admit(caller.grant.subject.as_ref(), forwarded)
+    }
+
+    /// Counts the body of a response as queued bytes until it has been sent.
+    ///
+    /// Errors: those of [`Limits::pend`].
+    pub fn charge(&self, response: Response) -> Result<Response, Error> {
+        let (head, body) = response.into_parts();
+        let body = match body {
+            Body::Whole(Some(bytes)) => Body::Whole(Some(self.limits.charge(bytes)?)),
+            body => body,
+        };
+        Ok(Response::from_parts(head, body))
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.borrow().is_some()
+    }
+
+    /// Waits until the server drains.
+    pub async fn drains(&self) -> Drain {
+        let mut draining = self.draining.clone();
+        match draining.wait_for(Option::is_some).await.ok().and_then(|drain| *drain) {
+            Some(drain) => drain,
+            // The sender was dropped, so no drain will be reported.
+            None => std::future::pending().await,
+        }
+    }
+}

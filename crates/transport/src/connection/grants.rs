@@ -1,0 +1,83 @@
+use std::collections::BTreeSet;
+
+use millrace_delivery::ConnId;
+use millrace_protocol::{ChannelName, Code, Error, Right};
+
+use crate::admission::access::Caller;
+
+/// Callers of a shard's connections. They are stored apart from the connections because most callers share one grant
+/// that never expires.
+#[derive(Default)]
+pub(crate) struct Grants {
+    held: Vec<Option<Held>>,
+    /// Expiry time (seconds since 1970) of each connection whose token expires, earliest first.
+    ends: BTreeSet<(u64, ConnId)>,
+}
+
+struct Held {
+    generation: u32,
+    caller: Caller,
+}
+
+impl Grants {
+    /// Sets the caller of a connection. From now on, the caller's grant applies to the connection.
+    pub fn put(&mut self, id: ConnId, caller: Caller) {
+        self.remove(id);
+        let slot = id.slot as usize;
+        if self.held.len() <= slot {
+            self.held.resize_with(slot + 1, || None);
+        }
+        if let Some(expires_s) = caller.grant.expires_s {
+            self.ends.insert((expires_s, id));
+        }
+        self.held[slot] = Some(Held { generation: id.generation, caller });
+    }
+
+    pub fn get(&self, id: ConnId) -> Option<&Caller> {
+        let held = self.held.get(id.slot as usize)?.as_ref()?;
+        (held.generation == id.generation).then_some(&held.caller)
+    }
+
+    /// Returns the caller of an open connection.
+    ///
+    /// Errors: [`Code::Unavailable`] if the connection is already closed.
+    pub fn caller(&self, id: ConnId) -> Result<&Caller, Error> {
+        self.get(id).ok_or_else(|| Error::new(Code::Unavailable, "the connection is closed"))
+    }
+
+    /// Checks a permission of a connection.
+    ///
+    /// Errors: those of [`Grants::caller`] and [`Caller::may`].
+    pub fn may(&self, id: ConnId, right: Right, channel: &ChannelName) -> Result<(), Error> {
+        self.caller(id)?.may(right, channel)
+    }
+
+    /// Removes and returns a connection whose token has expired, if there is one. `now_s`: since 1970.
+    pub fn take_expired(&mut self, now_s: u64) -> Option<ConnId> {
+        let first = self.ends.first().filter(|(expires_s, _)| *expires_s <= now_s).copied()?;
+        // The entry is removed even if the connection is already closed, so that it is handled only once.
+        self.ends.remove(&first);
+        Some(first.1)
+    }
+
+    pub fn remove(&mut self, id: ConnId) {
+        let Some(expires_s) = self.get(id).map(|caller| caller.grant.expires_s) else { return };
+        if let Some(expires_s) = expires_s {
+            self.ends.remove(&(expires_s, id));
+        }
+        self.held[id.slot as usize] = None;
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Caller)> {
+        let id = |slot, held: &Held| ConnId { slot, generation: held.generation };
+        self.held
+            .iter()
+            .zip(0..)
+            .filter_map(move |(held, slot)| held.as_ref().map(|held| (id(slot, held), &held.caller)))
+    }
+
+    /// Returns the memory held here, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.held.capacity() * size_of::<Option<Held>>() + self.ends.len() * size_of::<(u64, ConnId)>()
+    }
+}

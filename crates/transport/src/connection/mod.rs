@@ -1,0 +1,49 @@
+//! Connections of a shard: the only code that reads and writes stream sockets.
+//!
+//! - [`event_loop`]: waits for sockets, reads them in turns, and passes what arrives to a [`Handler`]
+//! - [`sockets`]: the endpoint behind each connection id; the only place that writes
+//! - [`pace`]: quotas of one connection; a client that sends too fast is not read for a while
+//! - [`protocol`]: what a connection on the event loop speaks
+//! - [`http1`]: state of an HTTP/1.1 connection between two requests; [`timers`] has its timeouts
+//! - [`grants`]: the permissions of each connection; [`expiry`] closes connections whose token has ended
+
+mod event_loop;
+mod expiry;
+mod grants;
+mod http1;
+mod pace;
+mod protocol;
+mod sockets;
+mod timers;
+
+use std::rc::Rc;
+
+use millrace_delivery::ConnId;
+
+pub(crate) use event_loop::{EventLoop, Handler, OUT_BYTES_MAX};
+pub(crate) use expiry::{end, end_expired, end_revoked};
+pub(crate) use grants::Grants;
+pub(crate) use http1::{Http1Connection, Http1State, HttpClient, UNREAD_BYTES_MAX, boxed};
+pub(crate) use pace::{BarePublisher, SessionPublisher};
+pub(crate) use protocol::ConnectionProtocol;
+pub use sockets::Sockets;
+pub(crate) use sockets::{PipeBody, linger};
+pub(crate) use timers::ConnectionTimers;
+
+use crate::Shard;
+
+/// Sends a text message in the encoding of its connection.
+pub(crate) fn send_text(shard: &Rc<Shard>, id: ConnId, text: &str) {
+    let bytes = encode_text(shard, id, text);
+    shard.with(|hub, sockets| hub.send(id, &bytes, sockets));
+}
+
+/// Encodes a text message in the encoding of its connection. Returns nothing if the connection is closed.
+pub(crate) fn encode_text(shard: &Rc<Shard>, id: ConnId, text: &str) -> Vec<u8> {
+    let form = shard.with(|hub, _| hub.form(id));
+    let mut out = Vec::with_capacity(text.len() + 10);
+    if let Some(form) = form {
+        form.encode_text(&mut out, text);
+    }
+    out
+}

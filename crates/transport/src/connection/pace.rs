@@ -1,0 +1,144 @@
+//! Limits of one connection: a client that sends too fast is not read for a while; a connection that uses too much
+//! memory is closed.
+
+use std::{rc::Rc, time::Duration};
+
+use millrace_delivery::ConnId;
+use millrace_protocol::{
+    Error,
+    websocket::{self, Broken},
+};
+use tokio::time::Instant;
+
+use super::event_loop::{EventLoop, OUT_BYTES_MAX};
+use crate::admission::{Congestion, Publisher, limits::Direction};
+
+/// Publisher with a session, over a WebSocket or a data channel. It receives an error for a refused publication.
+pub(crate) struct SessionPublisher<'a> {
+    pub event_loop: &'a Rc<EventLoop>,
+    pub id: ConnId,
+}
+
+/// Publisher with a bare WebSocket. The protocol has no errors, so a publisher above its quota is not read for a while.
+pub(crate) struct BarePublisher<'a> {
+    pub event_loop: &'a Rc<EventLoop>,
+    pub id: ConnId,
+}
+
+impl Publisher for SessionPublisher<'_> {
+    fn take_quota(&self, bytes: usize) -> Result<(), Error> {
+        self.event_loop.check_publish(self.id, bytes)
+    }
+
+    fn meet_congestion(&self) -> Congestion {
+        self.event_loop.slow_down(self.id);
+        Congestion::SlowDown
+    }
+}
+
+impl Publisher for BarePublisher<'_> {
+    fn take_quota(&self, bytes: usize) -> Result<(), Error> {
+        self.event_loop.owe(self.id, bytes)
+    }
+
+    fn meet_congestion(&self) -> Congestion {
+        self.event_loop.slow_down(self.id);
+        Congestion::SlowDown
+    }
+}
+
+impl EventLoop {
+    /// Sends the pongs for all pings of one read with one write, so that thousands of pings stay cheap.
+    pub(crate) fn send_pongs(self: &Rc<Self>, id: ConnId) {
+        let mut pongs = self.pongs.borrow_mut();
+        if !pongs.is_empty() {
+            self.shard().with(|hub, sockets| hub.send(id, &pongs, sockets));
+            pongs.clear();
+            drop(pongs);
+            self.update_pending_bytes(id, Direction::Out);
+        }
+    }
+
+    /// Counts the bytes queued for this client ([`Direction::Out`]) or the incomplete input from it ([`Direction::In`]). Closes
+    /// the connection if the node has no room for them. Stops reading from a client that does not read its replies.
+    pub(crate) fn update_pending_bytes(self: &Rc<Self>, id: ConnId, way: Direction) {
+        let weighed = self.shard().with(|hub, sockets| {
+            let bytes = match way {
+                Direction::In => sockets.incoming_bytes(id),
+                Direction::Out => hub.out_bytes(id),
+            };
+            let member = match bytes > OUT_BYTES_MAX || matches!(way, Direction::In) {
+                true => sockets.member(id),
+                false => sockets.member(id).filter(|member| member.counts(way)),
+            };
+            (bytes, member.map_or(Ok(()), |member| member.set_pending(way, bytes)))
+        });
+        match weighed {
+            (_, Err(error)) => self.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() }),
+            (OUT_BYTES_MAX.., Ok(())) if matches!(way, Direction::Out) => self.watch(id),
+            _ => {}
+        }
+    }
+
+    fn check_publish(&self, id: ConnId, bytes: usize) -> Result<(), Error> {
+        let limits = &self.admission().limits;
+        if !limits.counts_incoming() {
+            return limits.check_publish(None, None, bytes);
+        }
+        let mut sockets = self.shard().sockets();
+        let subject = sockets.grants.get(id).and_then(|caller| caller.grant.subject.clone());
+        sockets.member(id).map_or(Ok(()), |member| member.check_publish(subject.as_ref(), bytes))
+    }
+
+    fn owe(self: &Rc<Self>, id: ConnId, bytes: usize) -> Result<(), Error> {
+        let limits = &self.admission().limits;
+        limits.check_publish(None, None, bytes)?;
+        if !limits.counts_incoming() {
+            return Ok(());
+        }
+        let mut sockets = self.shard().sockets();
+        let subject = sockets.grants.get(id).and_then(|caller| caller.grant.subject.clone());
+        let wait = sockets.member(id).map_or(Duration::ZERO, |member| member.owe_publish(subject.as_ref(), bytes));
+        drop(sockets);
+        self.pause(id, wait);
+        Ok(())
+    }
+
+    /// Counts messages that have been read. If the client sends too fast, the connection is not read for a while.
+    pub(crate) fn pace(self: &Rc<Self>, id: ConnId, messages: u64) {
+        if messages > 0 && self.admission().limits.counts_incoming() {
+            let mut sockets = self.shard().sockets();
+            let wait = sockets.member(id).map_or(Duration::ZERO, |member| member.owe_messages(messages));
+            drop(sockets);
+            self.pause(id, wait);
+        }
+    }
+
+    /// Stops reading from this connection for `wait`, but at most for half the grace period, so that its pongs are
+    /// still read in time.
+    fn pause(self: &Rc<Self>, id: ConnId, wait: Duration) {
+        if wait.is_zero() {
+            return;
+        }
+        let until = Instant::now() + wait.min(self.admission().config().grace / 2);
+        if let Some(end) = self.slowed.borrow_mut().get_mut(&id) {
+            *end = until.max(*end);
+            return;
+        }
+        self.slowed.borrow_mut().insert(id, until);
+        self.watch(id);
+        let this = self.clone();
+        tokio::task::spawn_local(async move {
+            // Other messages of the same read may extend the pause.
+            loop {
+                let end = this.slowed.borrow().get(&id).copied();
+                match end.filter(|end| *end > Instant::now()) {
+                    Some(end) => tokio::time::sleep_until(end).await,
+                    None => break,
+                }
+            }
+            this.slowed.borrow_mut().remove(&id);
+            this.watch(id);
+        });
+    }
+}

@@ -1,0 +1,281 @@
+//! Parses and validates read requests.
+
+use std::{borrow::Cow, time::Duration};
+
+use http::{HeaderMap, header, request::Parts};
+use millrace_protocol::{ChannelName, Code, Error, Since, session::Policy};
+
+/// Maximum number of channels of one `/v1/stream` request.
+const CHANNELS_MAX: usize = 100;
+
+/// Response format, from content negotiation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseFormat {
+    Json,
+    Xml,
+    Sse,
+    Ndjson,
+}
+
+/// A validated read request.
+#[derive(Debug)]
+pub struct ReadRequest {
+    /// Channels with their starts. `None` selects the default of the transport.
+    pub channels: Vec<(ChannelName, Option<Since>)>,
+    /// True for `/v1/stream`: responses then name the channel of each publication.
+    pub many: bool,
+    /// End of the range. A request with an end never waits for new publications.
+    pub until: Option<Since>,
+    pub policy: Policy,
+    /// Maximum number of publications. `None`: the server's default for a response, no limit for a range.
+    pub limit: Option<usize>,
+    pub wait: Option<Duration>,
+    /// Requested heartbeat interval; `None`: the server's default.
+    pub heartbeat: Option<Duration>,
+    /// False for `subscribe=no`: this WebSocket only publishes.
+    pub subscribe: bool,
+}
+
+/// Parameters of a query. Each is known and occurs at most once, except `channel`.
+pub struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Query<'a> {
+    /// Parses the query of a request. Errors: [`Code::BadRequest`] for a parameter that is not in `known`, or occurs
+    /// twice.
+    pub fn parse(parts: &'a Parts, known: &[&str]) -> Result<Self, Error> {
+        let pairs: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
+        for (i, (name, _)) in pairs.iter().enumerate() {
+            // `token` is handled elsewhere. `_` is ignored: it only bypasses caches.
+            if !["_", "token"].contains(&name.as_ref()) && !known.contains(&name.as_ref()) {
+                let detail = format!("unknown parameter; this URL knows {}", known.join(", "));
+                return Err(Error::new(Code::BadRequest, detail));
+            }
+            if name != "channel" && pairs[..i].iter().any(|(other, _)| other == name) {
+                return Err(Error::new(Code::BadRequest, format!("`{name}` is there twice")));
+            }
+        }
+        Ok(Self(pairs))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_ref())
+    }
+
+    /// Returns a parameter in seconds, or as a duration such as `30s` or `500ms`.
+    ///
+    /// Errors: [`Code::BadRequest`].
+    pub fn duration(&self, name: &str) -> Result<Option<Duration>, Error> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let seconds = text.parse::<f64>().ok().filter(|s| s.is_finite() && (0.0..=86_400.0).contains(s));
+        let duration = seconds.map(Duration::from_secs_f64).or_else(|| humantime::parse_duration(text).ok());
+        let detail = || format!("`{name}` is a number of seconds, or a duration such as `30s`");
+        duration.map(Some).ok_or_else(|| Error::new(Code::BadRequest, detail()))
+    }
+
+    fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s str> {
+        self.0.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_ref())
+    }
+}
+
+impl ReadRequest {
+    /// Parses a request for `/v1/channels/{channel}`.
+    ///
+    /// Errors: `bad_request`, `bad_position`.
+    pub fn one(parts: &Parts, channel: ChannelName) -> Result<Self, Error> {
+        let query = Query::parse(parts, &["since", "until", "limit", "policy", "wait", "heartbeat", "subscribe"])?;
+        let since = last_event_id(&parts.headers)?.or(query.get("since")).map(str::parse).transpose()?;
+        Self::with(&query, vec![(channel, since)], false)
+    }
+
+    /// Parses a request for `/v1/stream?channel=..&channel=..`.
+    ///
+    /// Errors: `bad_request`, `bad_channel`, `bad_position`, `too_many`.
+    pub fn many(parts: &Parts) -> Result<Self, Error> {
+        let query = Query::parse(parts, &["channel", "since", "until", "limit", "policy", "wait", "heartbeat"])?;
+        let default: Option<Since> = query.get("since").map(str::parse).transpose()?;
+        let named = query.all("channel").count();
+        // Check the number first, because each channel is compared with all others.
+        if named == 0 || named > CHANNELS_MAX {
+            let detail = format!("give 1 to {CHANNELS_MAX} channels, as `channel=a/b` or `channel=a/b@5f0c12ab:57`");
+            return Err(Error::new(if named == 0 { Code::BadRequest } else { Code::TooMany }, detail));
+        }
+        let mut channels: Vec<(ChannelName, Option<Since>)> = Vec::with_capacity(named);
+        for text in query.all("channel") {
+            let (name, since) = split_position(text, default)?;
+            if channels.iter().any(|(other, _)| *other == name) {
+                return Err(Error::new(Code::BadRequest, format!("channel {name} is there twice")));
+            }
+            channels.push((name, since));
+        }
+        for text in last_event_id(&parts.headers)?.into_iter().flat_map(|list| list.split(',')) {
+            let (name, since) = split_position(text, None)?;
+            if let Some((_, start)) = channels.iter_mut().find(|(other, _)| *other == name) {
+                *start = since;
+            }
+        }
+        Self::with(&query, channels, true)
+    }
+
+    fn with(query: &Query<'_>, mut channels: Vec<(ChannelName, Option<Since>)>, many: bool) -> Result<Self, Error> {
+        let bad = |detail: &str| Error::new(Code::BadRequest, detail);
+        let limit = query.get("limit").map(|text| {
+            let limit = text.parse().ok().filter(|limit| (1..=1000).contains(limit));
+            limit.ok_or_else(|| bad("`limit` is 1 to 1000"))
+        });
+        let limit = limit.transpose()?;
+        let subscribe = match query.get("subscribe") {
+            None | Some("yes") => true,
+            Some("no") => false,
+            Some(_) => return Err(bad("`subscribe` is `yes` or `no`")),
+        };
+        let policy = query.get("policy").map_or(Ok(Policy::Every), Policy::parse)?;
+        let wait = query.duration("wait")?;
+        let heartbeat = query.duration("heartbeat")?;
+        let until: Option<Since> = query.get("until").map(str::parse).transpose()?;
+        if let Some(until) = until {
+            if wait.is_some() {
+                return Err(bad("`until` ends what there is, and `wait` waits for more: leave one out"));
+            }
+            if policy == Policy::Latest {
+                return Err(bad("`until` belongs to `policy=every`: what is the newest of a key changes behind it"));
+            }
+            if many && matches!(until, Since::Position(_)) {
+                return Err(bad("of several channels `until` is a time or `now`: a position is one channel's"));
+            }
+            for (_, since) in &mut channels {
+                since.get_or_insert(Since::Earliest).check_until(until)?;
+            }
+        }
+        Ok(Self { channels, many, until, policy, limit, wait, heartbeat, subscribe })
+    }
+
+    /// Returns the start of each channel; the default is `now`.
+    pub fn starts(&self) -> Vec<(ChannelName, Since)> {
+        self.channels.iter().map(|(name, since)| (name.clone(), since.unwrap_or(Since::Now))).collect()
+    }
+}
+
+fn split_position(text: &str, default: Option<Since>) -> Result<(ChannelName, Option<Since>), Error> {
+    match text.split_once('@') {
+        None => Ok((ChannelName::parse(text)?, default)),
+        Some((name, position)) => Ok((ChannelName::parse(name)?, Some(Since::Position(position.parse()?)))),
+    }
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Error> {
+    let text = headers.get("last-event-id").map(|value| value.to_str()).transpose();
+    text.map(|text| text.filter(|text| !text.is_empty()))
+        .map_err(|_| Error::new(Code::BadPosition, "`Last-Event-ID` is a position such as `5f0c12ab:57`"))
+}
+
+impl ResponseFormat {
+    /// Returns the best supported format of the `Accept` header; JSON if the header is missing or empty. Source: RFC
+    /// 9110, section 12.5.1.
+    ///
+    /// Errors: [`Code::NotAcceptable`].
+    pub fn negotiate(headers: &HeaderMap) -> Result<Self, Error> {
+        let mut best: Option<(f32, ResponseFormat)> = None;
+        let mut named = false;
+        for value in headers.get_all(header::ACCEPT) {
+            for range in value.to_str().unwrap_or_default().split(',').filter(|range| !range.trim().is_empty()) {
+                named = true;
+                let mut parameters = range.split(';').map(str::trim);
+                let wanted = match parameters.next().unwrap_or_default().to_ascii_lowercase().as_str() {
+                    "application/json" | "application/*" | "*/*" => ResponseFormat::Json,
+                    "application/x-ndjson" => ResponseFormat::Ndjson,
+                    "text/event-stream" | "text/*" => ResponseFormat::Sse,
+                    "application/xml" | "text/xml" => ResponseFormat::Xml,
+                    _ => continue,
+                };
+                let quality = parameters.find_map(|p| p.strip_prefix("q=")).map_or(1.0, |q| q.parse().unwrap_or(0.0));
+                if quality > 0.0 && best.is_none_or(|(other, _)| quality > other) {
+                    best = Some((quality, wanted));
+                }
+            }
+        }
+        match best {
+            Some((_, wanted)) => Ok(wanted),
+            None if !named => Ok(ResponseFormat::Json),
+            None => {
+                let spoken = "application/json, application/xml, text/event-stream and application/x-ndjson";
+                Err(Error::new(Code::NotAcceptable, format!("this channel speaks {spoken}, and WebSocket")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accept(value: &str) -> Result<ResponseFormat, Code> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, value.parse().unwrap());
+        ResponseFormat::negotiate(&headers).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn accept_is_negotiated() {
+        assert_eq!(ResponseFormat::negotiate(&HeaderMap::new()).unwrap(), ResponseFormat::Json);
+        assert_eq!(accept("*/*"), Ok(ResponseFormat::Json));
+        assert_eq!(accept("text/event-stream"), Ok(ResponseFormat::Sse));
+        assert_eq!(accept("text/html, application/xml;q=0.8, application/x-ndjson;q=0.9"), Ok(ResponseFormat::Ndjson));
+        assert_eq!(accept("text/html"), Err(Code::NotAcceptable));
+        assert_eq!(accept("application/json;q=0"), Err(Code::NotAcceptable));
+    }
+
+    fn parts(uri: &str) -> Parts {
+        http::Request::builder().uri(uri).body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn asks_are_checked() {
+        let channel = || ChannelName::parse("a").unwrap();
+        let ask = ReadRequest::one(&parts("/x?since=earliest&wait=1.5&limit=7&policy=latest&_=9"), channel()).unwrap();
+        assert_eq!((ask.limit, ask.wait, ask.policy), (Some(7), Some(Duration::from_millis(1500)), Policy::Latest));
+        for (uri, code) in [
+            ("/x?sinze=now", Code::BadRequest),
+            ("/x?since=now&since=now", Code::BadRequest),
+            ("/x?since=yesterday", Code::BadPosition),
+            ("/x?limit=0", Code::BadRequest),
+            ("/x?limit=1001", Code::BadRequest),
+            ("/x?until=later", Code::BadPosition),
+            ("/x?until=earliest", Code::BadRequest),
+            ("/x?since=now&until=now", Code::BadRequest),
+            ("/x?since=1:5&until=1:4", Code::BadRequest),
+            ("/x?since=2026-11-20T10:00:01Z&until=2026-11-20T11:00:00%2B01:00", Code::BadRequest),
+            ("/x?until=now&wait=5", Code::BadRequest),
+            ("/x?until=now&policy=latest", Code::BadRequest),
+            ("/x?wait=-1", Code::BadRequest),
+            ("/x?policy=some", Code::BadRequest),
+        ] {
+            assert_eq!(ReadRequest::one(&parts(uri), channel()).unwrap_err().code, code, "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_range_begins_with_history_unless_it_says_where() {
+        let start = |uri: &str| ReadRequest::one(&parts(uri), ChannelName::parse("a").unwrap()).unwrap().channels[0].1;
+        assert_eq!(start("/x?until=now"), Some(Since::Earliest));
+        assert_eq!(start("/x?since=5&until=9"), Some(Since::Time(5)));
+        assert_eq!(start("/x"), None);
+        let many = ReadRequest::many(&parts("/v1/stream?channel=a&channel=b@1:5&until=2026-11-20T10:00:00Z")).unwrap();
+        assert_eq!(many.channels[0].1, Some(Since::Earliest));
+        assert!(ReadRequest::many(&parts("/v1/stream?channel=a&until=1:5")).is_err());
+    }
+
+    #[test]
+    fn several_channels_have_their_own_positions() {
+        let ask = ReadRequest::many(&parts("/v1/stream?channel=a/b@1:5&channel=c&since=earliest")).unwrap();
+        assert!(matches!(ask.channels[0].1, Some(Since::Position(at)) if at.offset == 5));
+        assert_eq!(ask.channels[1].1, Some(Since::Earliest));
+        for (uri, code) in [
+            ("/v1/stream", Code::BadRequest),
+            ("/v1/stream?channel=a&channel=a", Code::BadRequest),
+            ("/v1/stream?channel=a%2B", Code::BadChannel),
+            ("/v1/stream?channel=a@x", Code::BadPosition),
+        ] {
+            assert_eq!(ReadRequest::many(&parts(uri)).unwrap_err().code, code, "{uri}");
+        }
+    }
+}

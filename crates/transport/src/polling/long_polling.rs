@@ -1,0 +1,160 @@
+//! Long polling: the response is held until there is a publication, or until a deadline.
+//!
+//! A poll that finds nothing becomes a [`Poll`]. Over HTTP/1.1 the event loop stores it beside the connection
+//! (`Http1Connection`). Over HTTP/2 and HTTP/1.0 a task holds it ([`Poll::hold`]).
+
+use std::{rc::Rc, sync::Arc, time::Duration};
+
+use http::request::Parts;
+use millrace_node::{Metrics, Shard, Sockets, Transport};
+use millrace_protocol::{ChannelName, Error};
+use tokio::time::Instant;
+
+use super::{Read, read};
+use crate::{
+    admission::{
+        Admission,
+        access::{Caller, unix_s},
+        limits::ReaderSlot,
+    },
+    http::{ReadRequest, Response, ResponseFormat},
+};
+
+/// Encodes the response from the publications that were read.
+pub type Answer = fn(Read, &ReadRequest, ResponseFormat) -> Response;
+
+/// A long poll that has found nothing yet.
+pub struct Poll {
+    caller: Caller,
+    /// The read request. Each channel starts at the position up to which the poll has found nothing.
+    ask: ReadRequest,
+    wanted: ResponseFormat,
+    answer: Answer,
+    /// Time at which the poll is answered with `204`: after the requested wait, but not later than the server's
+    /// limit or the expiry of the token.
+    pub deadline: Instant,
+    _seat: Option<Box<ReaderSlot>>,
+    _open: Open,
+}
+
+/// Result of the first read of a long poll.
+pub enum PollStart {
+    Answered(Response),
+    Waits(Box<Poll>),
+}
+
+/// Reserves a reader's slot and reads once. Returns the response, or the poll that waits.
+///
+/// Errors: those of [`Admission::admit`] and of the engine.
+#[expect(clippy::too_many_arguments, reason = "a request and its format; every argument is used once")]
+pub async fn begin<S: Sockets>(
+    shard: &Shard<S>,
+    admission: &Admission,
+    parts: &Parts,
+    caller: Caller,
+    ask: ReadRequest,
+    wanted: ResponseFormat,
+    wait: Duration,
+    answer: Answer,
+) -> Result<PollStart, Error> {
+    let seat = admission.admit(parts, &caller)?.map(Box::new);
+    let expires = caller.grant.expires_s.map(|end_s| Duration::from_secs(end_s.saturating_sub(unix_s())));
+    let wait = wait.min(admission.config().hold_max).min(expires.unwrap_or(Duration::MAX));
+    let ask =
+        ReadRequest { channels: ask.starts().into_iter().map(|(name, since)| (name, Some(since))).collect(), ..ask };
+    let deadline = Instant::now() + wait;
+    let open = Open::new(shard.metrics.clone());
+    let mut poll = Box::new(Poll { caller, ask, wanted, answer, deadline, _seat: seat, _open: open });
+    Ok(match poll.look(shard, admission).await? {
+        Some(response) => PollStart::Answered(response),
+        None => PollStart::Waits(poll),
+    })
+}
+
+impl Poll {
+    pub fn channels(&self) -> Vec<ChannelName> {
+        self.ask.channels.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Reads once. Returns the response. Returns `None` if there is nothing yet, unless the server drains.
+    ///
+    /// Errors: those of the engine.
+    pub async fn look<S: Sockets>(
+        &mut self,
+        shard: &Shard<S>,
+        admission: &Admission,
+    ) -> Result<Option<Response>, Error> {
+        let read = read(shard, &self.ask, &self.ask.channels).await?;
+        if !read.is_empty() || admission.is_draining() {
+            return Ok(Some((self.answer)(read, &self.ask, self.wanted)));
+        }
+        // Start values such as `now` or a time have become positions. With policy `latest`, a position can also
+        // advance without a publication for this reader.
+        self.ask.channels = read.ends();
+        Ok(None)
+    }
+
+    /// Reads again after a wake-up.
+    ///
+    /// Errors: [`millrace_protocol::Code::Unauthorized`] if the token has expired or was revoked; those of the
+    /// engine.
+    pub async fn look_again<S: Sockets>(
+        &mut self,
+        shard: &Shard<S>,
+        admission: &Admission,
+    ) -> Result<Option<Response>, Error> {
+        admission.access.check_lasts(&self.caller)?;
+        self.look(shard, admission).await
+    }
+
+    /// Returns the response to a poll whose deadline has passed.
+    pub fn nothing(&self) -> Response {
+        (self.answer)(Read::nothing(&self.ask.channels), &self.ask, self.wanted)
+    }
+
+    /// Waits for the result inside a task, until the deadline.
+    ///
+    /// Errors: those of [`Poll::look_again`].
+    pub async fn hold<S: Sockets>(
+        mut self: Box<Self>,
+        shard: &Rc<Shard<S>>,
+        admission: &Admission,
+    ) -> Result<Response, Error> {
+        loop {
+            // Start the wait before reading history, so that no publication in between is missed.
+            let waiting = shard.wait(&self.channels());
+            if let Some(response) = self.look(shard, admission).await? {
+                return Ok(response);
+            }
+            if tokio::time::timeout_at(self.deadline, waiting.woken()).await.is_err() {
+                return Ok(self.nothing());
+            }
+            drop(waiting);
+            if let Some(response) = self.look_again(shard, admission).await? {
+                return Ok(response);
+            }
+        }
+    }
+
+    /// Returns the memory that the poll uses in addition to its own size, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.ask.channels.capacity() * size_of::<(ChannelName, Option<millrace_protocol::Since>)>()
+            + self._seat.as_ref().map_or(0, |_| size_of::<ReaderSlot>())
+    }
+}
+
+/// Counts a poll as an open connection of its transport, until it is dropped.
+struct Open(Arc<Metrics>);
+
+impl Open {
+    fn new(metrics: Arc<Metrics>) -> Self {
+        metrics.opened(Transport::LongPolling, 1);
+        Self(metrics)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.opened(Transport::LongPolling, -1);
+    }
+}

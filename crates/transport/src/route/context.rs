@@ -1,0 +1,82 @@
+use std::{
+    cell::{Cell, OnceCell},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use http::request::Parts;
+use tokio::{task::spawn_local, time::sleep};
+
+use crate::{Config, Shard, admission::Admission, http::Response, media::Media, rooms::Rooms, turn};
+
+/// Serves paths other than channels: health, metrics and web pages. `None`: the path does not exist.
+pub trait Pages: Send + Sync {
+    fn answer(&self, request: &Parts) -> Option<Response>;
+}
+
+/// Duration of the timer of [`Context::keep_timer`]. It must not exceed any timer that a request sets.
+const TIMER: Duration = Duration::from_secs(1);
+
+/// Everything that the routes of a shard use.
+pub struct Context {
+    pub shard: Rc<Shard>,
+    pub admission: Rc<Admission>,
+    pub pages: Arc<dyn Pages>,
+    /// Rooms of the server; disabled until they are opened.
+    pub rooms: Rooms,
+    /// Owners of the members of the shard's SFU.
+    pub media: Media,
+    turn: OnceCell<Arc<turn::Offer>>,
+    /// State of the timer of `keep_timer`. `Some(true)`: a request has arrived since it was set. `None`: it is not
+    /// set.
+    timer: Cell<Option<bool>>,
+}
+
+impl Context {
+    pub fn new(shard: Rc<Shard>, admission: Rc<Admission>, pages: Arc<dyn Pages>) -> Rc<Self> {
+        shard.set_patterns_max(admission.config().patterns_max);
+        let (rooms, media) = (Rooms::default(), Media::default());
+        Rc::new(Self { shard, admission, pages, rooms, media, turn: OnceCell::new(), timer: Cell::new(None) })
+    }
+
+    /// Replaces the settings. They apply to new connections and requests, and to everything that all connections of
+    /// the shard share.
+    pub fn set_config(&self, config: Config) {
+        self.shard.configure(config.hub());
+        self.shard.set_patterns_max(config.patterns_max);
+        self.admission.set_config(config);
+    }
+
+    /// Sets the TURN offer. Call it once, before the first request.
+    pub fn set_turn(&self, offer: Arc<turn::Offer>) {
+        let _ = self.turn.set(offer);
+    }
+
+    /// Returns TURN URLs and short-lived credentials, if a relay is configured. Peers without a direct path need
+    /// them.
+    pub fn turn(&self) -> Option<&turn::Offer> {
+        self.turn.get().map(|offer| &**offer)
+    }
+
+    /// Keeps a timer of the runtime set while requests arrive.
+    ///
+    /// If no timer is set when the thread goes to sleep, the runtime wakes itself with a system call for each timer
+    /// that is set before the next sleep. hyper sets one for each request head that it waits for. While all requests
+    /// wait for an engine, no other timer is set.
+    pub(crate) fn keep_timer(self: &Rc<Self>) {
+        if self.timer.replace(Some(true)).is_some() {
+            return;
+        }
+        let context = Rc::downgrade(self);
+        spawn_local(async move {
+            loop {
+                sleep(TIMER).await;
+                let Some(context) = context.upgrade() else { return };
+                if context.timer.replace(Some(false)) == Some(false) {
+                    return context.timer.set(None);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,408 @@
+//! Routing: maps URLs to handlers.
+
+mod context;
+pub mod publish;
+
+use std::{borrow::Cow, rc::Rc, time::Duration};
+
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
+use hyper::body::Incoming;
+use millrace_node::Metrics;
+use millrace_protocol::{ChannelName, Code, Error, Right};
+use percent_encoding::percent_decode_str;
+
+use crate::{
+    admission::{
+        access::{Caller, CorsAccess},
+        discard,
+    },
+    carcare, data_channel,
+    http::{Body, HEARTBEAT, Query, ReadRequest, Response, ResponseFormat, is_upgrade, json, problem},
+    media,
+    polling::{self, Poll, PollStart, Read},
+    rooms,
+    transports::{
+        replay, sse,
+        stream::{self, Stream},
+        websocket::{self, Upgrade},
+    },
+    turn,
+};
+
+pub use context::{Context, Pages};
+
+/// Result of a request: a complete response, or the head of a response and the handover that continues it.
+pub type Routed = (Response, Option<Handover>);
+
+/// How a connection continues after the head of the response.
+pub enum Handover {
+    WebSocket(Upgrade),
+    Stream(Stream),
+    /// The head contains only headers that the response to the poll gets in addition to its own.
+    LongPoll(Box<Poll>),
+}
+
+/// Handles a request. Errors become problem details. No input causes a panic.
+pub async fn route(context: Rc<Context>, request: http::Request<Incoming>) -> Routed {
+    let metrics = context.shard.metrics.clone();
+    Metrics::add(&metrics.http_requests, 1);
+    context.keep_timer();
+    let (parts, mut body) = request.into_parts();
+    let (mut response, handover) = match answer(&context, &parts, &mut body).await {
+        Ok(routed) => routed,
+        Err(error) => {
+            context.admission.limits.count_error(&error);
+            (problem(&error), None)
+        }
+    };
+    if is_error(&response) {
+        Metrics::add(&metrics.http_errors, 1);
+        if response.status() != StatusCode::REQUEST_TIMEOUT {
+            discard(&parts.headers, &mut body).await;
+        }
+    }
+    allow_origin(&context, &parts, &mut response);
+    (response, handover)
+}
+
+/// Handles a request for which [`is_read`](crate::http::is_read) is true, like [`route`].
+pub async fn route_read(context: Rc<Context>, parts: Parts) -> Routed {
+    let metrics = &context.shard.metrics;
+    Metrics::add(&metrics.http_requests, 1);
+    let answered = async {
+        context.admission.access.check_origin(&parts, &context.admission.config().allowed_origins)?;
+        read_channels(&context, &parts).await.unwrap_or_else(|| Err(not_found()))
+    };
+    let (mut response, handover) = answered.await.unwrap_or_else(|error| {
+        context.admission.limits.count_error(&error);
+        (problem(&error), None)
+    });
+    if is_error(&response) {
+        Metrics::add(&metrics.http_errors, 1);
+    }
+    allow_origin(&context, &parts, &mut response);
+    (response, handover)
+}
+
+fn is_error(response: &Response) -> bool {
+    response.status().is_client_error() || response.status().is_server_error()
+}
+
+fn not_found() -> Error {
+    Error::new(Code::NotFound, "there is nothing at this path; docs/protocol.md lists what there is")
+}
+
+/// Handles a GET of channels; returns `None` for other requests.
+async fn read_channels(context: &Context, parts: &Parts) -> Option<Result<Routed, Error>> {
+    if parts.method != Method::GET {
+        return None;
+    }
+    let path = parts.uri.path();
+    let car = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("/sensordata");
+    if let Some(channel) = path.strip_prefix("/v1/channels/").filter(|_| !is_upgrade(parts)) {
+        Some(read_one(context, parts, channel).await)
+    } else if path == "/v1/stream" {
+        Some(read_many(context, parts).await)
+    } else if let Some(car) = car("/rest/clientpolling/") {
+        Some(async { carcare::client_polling(context, parts, &decode(car)?).await.map(plain) }.await)
+    } else if let Some(car) = car("/rest/longpolling/") {
+        let begun = async { carcare::long_polling(context, parts, &decode(car)?).await };
+        Some(wait_for(context, parts, begun).await)
+    } else {
+        None
+    }
+}
+
+async fn read_one(context: &Context, parts: &Parts, channel: &str) -> Result<Routed, Error> {
+    let caller = context.admission.caller(parts).await?;
+    let channel = ChannelName::parse(&decode(channel)?)?;
+    read(context, parts, caller, ReadRequest::one(parts, channel)?).await
+}
+
+async fn read_many(context: &Context, parts: &Parts) -> Result<Routed, Error> {
+    let caller = context.admission.caller(parts).await?;
+    read(context, parts, caller, ReadRequest::many(parts)?).await
+}
+
+async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
+    check_coding(parts)?;
+    let path = parts.uri.path();
+    if parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
+        return Ok((preflight(), None));
+    }
+    // Load balancers check the health under host names of their own. The responses reveal nothing.
+    if !matches!(path, "/healthz" | "/readyz") {
+        context.admission.access.check_origin(parts, &context.admission.config().allowed_origins)?;
+    }
+    if let Some(routed) = read_channels(context, parts).await {
+        return routed;
+    }
+    if let Some(rest) = path.strip_prefix("/v1/channels/") {
+        let caller = context.admission.caller(parts).await?;
+        let channel = ChannelName::parse(&decode(rest)?)?;
+        return match parts.method {
+            Method::GET => upgrade(context, parts, caller, channel),
+            Method::POST => publish::one(context, parts, body, &caller, channel).await.map(plain),
+            _ => Ok(plain(method_not_allowed("GET, POST"))),
+        };
+    }
+    if let Some(path) = media::Path::parse(path) {
+        return media::answer(context, parts, body, path).await.map(plain);
+    }
+    if let Some(path) = rooms::Path::parse(path) {
+        let allowed = path.allowed();
+        return match parts.method.as_str() == allowed {
+            true => rooms::answer(context, parts, body, path).await.map(plain),
+            false => Ok(plain(method_not_allowed(allowed))),
+        };
+    }
+    let rest_car = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("/sensordata");
+    if rest_car("/rest/clientpolling/").or_else(|| rest_car("/rest/longpolling/")).is_some() {
+        return Ok(plain(method_not_allowed("GET")));
+    }
+    if let Some(car) = rest_car("/websocket/") {
+        if parts.method != Method::GET {
+            return Ok(plain(method_not_allowed("GET")));
+        }
+        let caller = context.admission.caller(parts).await?;
+        return upgrade(context, parts, caller, carcare::channel(&decode(car)?)?);
+    }
+    if let Some(channel) = path.strip_prefix("/v1/presence/") {
+        let channel = ChannelName::parse(&decode(channel)?)?;
+        return only(parts, Method::GET, presence(context, parts, channel)).await;
+    }
+    match path {
+        "/v1/stream" => Ok(plain(method_not_allowed("GET"))),
+        "/v1/connect" if parts.method == Method::GET => {
+            let caller = context.admission.caller(parts).await?;
+            caller.may_anything()?;
+            check_stays(context)?;
+            with_upgrade(
+                context,
+                parts,
+                websocket::accept_session(parts, caller, context.admission.config().compression)?,
+            )
+        }
+        "/v1/connect" if parts.method == Method::POST => {
+            let caller = context.admission.caller(parts).await?;
+            caller.may_anything()?;
+            check_stays(context)?;
+            data_channel::answer(context, parts, body, caller).await.map(plain)
+        }
+        "/v1/connect" => Ok(plain(method_not_allowed("GET, POST"))),
+        "/v1/turn" if parts.method == Method::POST => {
+            let caller = context.admission.caller(parts).await?;
+            caller.may_anything()?;
+            turn::answer(context, parts, &caller).map(plain)
+        }
+        "/v1/turn" => Ok(plain(method_not_allowed("POST"))),
+        "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
+        "/rest/input" => only(parts, Method::POST, carcare::input(context, parts, body)).await,
+        _ => match context.pages.answer(parts) {
+            Some(_) if !matches!(parts.method, Method::GET | Method::HEAD) => {
+                Ok(plain(method_not_allowed("GET, HEAD")))
+            }
+            Some(page) => Ok(plain(page)),
+            None => Err(not_found()),
+        },
+    }
+}
+
+/// Refuses a compressed transfer coding, because the body would be published in compressed form.
+///
+/// Source: RFC 9112, section 6.1.
+///
+/// Errors: [`Code::NotImplemented`] for any transfer coding but a single `chunked`.
+fn check_coding(parts: &Parts) -> Result<(), Error> {
+    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).into_iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => {
+            Err(Error::new(Code::NotImplemented, "the only transfer coding understood is `Transfer-Encoding: chunked`"))
+        }
+    }
+}
+
+/// Handles a read request with the transport that content negotiation selects.
+async fn read(context: &Context, parts: &Parts, caller: Caller, ask: ReadRequest) -> Result<Routed, Error> {
+    caller.may_read(&ask)?;
+    let wanted = ResponseFormat::negotiate(&parts.headers)?;
+    let ends = ask.until.is_some() || matches!(wanted, ResponseFormat::Json | ResponseFormat::Xml);
+    if ends && ask.heartbeat.is_some() {
+        return Err(Error::new(Code::BadRequest, "`heartbeat` belongs to what goes on: streams and WebSockets"));
+    }
+    match (wanted, ask.wait) {
+        (ResponseFormat::Sse | ResponseFormat::Ndjson, Some(_)) => {
+            Err(Error::new(Code::BadRequest, "`wait` belongs to JSON and XML answers"))
+        }
+        (ResponseFormat::Sse | ResponseFormat::Ndjson, None) => {
+            check_stays(context)?;
+            let until = ask.until;
+            let stream =
+                if wanted == ResponseFormat::Sse { sse::stream(caller, ask) } else { stream::stream(caller, ask) };
+            match until {
+                Some(until) => replay::answer(&context.shard, &context.admission, stream, until).await.map(plain),
+                None => with_stream(context, parts, stream),
+            }
+        }
+        (ResponseFormat::Xml, _) if ask.many => {
+            Err(Error::new(Code::NotAcceptable, "several channels are not spoken in XML"))
+        }
+        (ResponseFormat::Json | ResponseFormat::Xml, Some(wait)) => {
+            let begun = polling::begin(
+                &context.shard,
+                &context.admission,
+                parts,
+                caller,
+                ask,
+                wanted,
+                wait,
+                Read::into_response,
+            );
+            wait_for(context, parts, begun).await
+        }
+        (ResponseFormat::Json | ResponseFormat::Xml, None) => {
+            context.admission.charge(polling::answer(&context.shard, &ask, wanted).await?).map(plain)
+        }
+    }
+}
+
+/// Returns the response to a long poll, or hands the waiting poll over. Only an HTTP/1.1 connection serves a single
+/// poll at a time, so only there the poll can wait beside its connection.
+async fn wait_for(
+    context: &Context,
+    parts: &Parts,
+    begun: impl Future<Output = Result<PollStart, Error>>,
+) -> Result<Routed, Error> {
+    match begun.await? {
+        PollStart::Answered(response) => context.admission.charge(response).map(plain),
+        // The bytes of a request body would be parsed as the next request.
+        PollStart::Waits(poll) if parts.version == Version::HTTP_11 && !has_body(&parts.headers) => {
+            Ok((http::Response::new(Body::Whole(None)), Some(Handover::LongPoll(poll))))
+        }
+        PollStart::Waits(poll) => {
+            context.admission.charge(poll.hold(&context.shard, &context.admission).await?).map(plain)
+        }
+    }
+}
+
+/// Returns true if the request has a body. Source: RFC 9112, section 6.
+fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING)
+}
+
+/// Handles a WebSocket upgrade on the URL of a channel.
+fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
+    let ask = ReadRequest::one(parts, channel)?;
+    match ask.subscribe {
+        true => caller.may_read(&ask)?,
+        false => caller.may(Right::Publish, &ask.channels[0].0)?,
+    }
+    check_stays(context)?;
+    with_upgrade(context, parts, websocket::accept_channel(parts, caller, ask, context.admission.config().compression)?)
+}
+
+/// Refuses new long-lived connections while the server drains.
+fn check_stays(context: &Context) -> Result<(), Error> {
+    match context.admission.is_draining() {
+        true => Err(Error::new(Code::Unavailable, "this server drains; another one will answer")),
+        false => Ok(()),
+    }
+}
+
+async fn presence(context: &Context, parts: &Parts, channel: ChannelName) -> Result<Response, Error> {
+    context.admission.caller(parts).await?.may(Right::Presence, &channel)?;
+    Query::parse(parts, &[])?;
+    let count = context.shard.engine.presence(&channel).await?;
+    Ok(json(serde_json::json!({ "channel": channel.as_str(), "count": count }).to_string()))
+}
+
+async fn only(
+    parts: &Parts,
+    method: Method,
+    answer: impl Future<Output = Result<Response, Error>>,
+) -> Result<Routed, Error> {
+    if parts.method == method {
+        return answer.await.map(plain);
+    }
+    Ok(plain(method_not_allowed(if method == Method::GET { "GET" } else { "POST" })))
+}
+
+fn plain(response: Response) -> Routed {
+    (response, None)
+}
+
+fn with_upgrade(
+    context: &Context,
+    parts: &Parts,
+    (mut response, mut upgrade): (Response, Upgrade),
+) -> Result<Routed, Error> {
+    upgrade.seat = context.admission.admit(parts, &upgrade.caller)?;
+    tell_heartbeat(context, upgrade.heartbeat, &mut response);
+    Ok((response, Some(Handover::WebSocket(upgrade))))
+}
+
+fn with_stream(context: &Context, parts: &Parts, mut stream: Stream) -> Result<Routed, Error> {
+    stream.seat = context.admission.admit(parts, &stream.caller)?;
+    let mut head = stream.head();
+    tell_heartbeat(context, stream.ask.heartbeat, &mut head);
+    Ok((head, Some(Handover::Stream(stream))))
+}
+
+/// Adds the granted heartbeat interval, in seconds, to the head if the client has requested one.
+fn tell_heartbeat(context: &Context, asked: Option<Duration>, head: &mut Response) {
+    if let Some(heartbeat_s) = context.admission.config().heartbeat_s(asked) {
+        head.headers_mut().insert(HEARTBEAT, heartbeat_s.get().into());
+    }
+}
+
+fn method_not_allowed(allow: &'static str) -> Response {
+    let mut response = problem(&Error::new(Code::MethodNotAllowed, format!("allowed here: {allow}")));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
+    response
+}
+
+fn decode(segment: &str) -> Result<Cow<'_, str>, Error> {
+    let text = percent_decode_str(segment).decode_utf8();
+    text.map_err(|_| Error::new(Code::BadChannel, "the name is not UTF-8"))
+}
+
+fn preflight() -> Response {
+    let mut response = http::Response::new(Body::Whole(None));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, PATCH, DELETE"));
+    let allowed = "authorization, content-type, idempotency-key, if-match, last-event-id, millrace-key, \
+         millrace-participant, millrace-resume, millrace-ttl";
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    response
+}
+
+/// Response headers that scripts of other origins may read, in addition to the headers that CORS always permits.
+const EXPOSED: &str = "etag, link, location, millrace-heartbeat, millrace-position, retry-after";
+
+/// Adds the CORS headers. A page of a refused origin can read its refusal, which depends only on the origin. Its
+/// preflight succeeds, because otherwise the browser would not send the request that is refused.
+///
+/// Source: Fetch Standard, "CORS protocol".
+fn allow_origin(context: &Context, parts: &Parts, response: &mut Response) {
+    let Some(origin) = parts.headers.get(header::ORIGIN) else { return };
+    let is_refusal = response.status() == StatusCode::FORBIDDEN || parts.method == Method::OPTIONS;
+    let headers = response.headers_mut();
+    headers.append(header::VARY, HeaderValue::from_static("origin"));
+    match context.admission.access.shown_to(parts, &context.admission.config().allowed_origins) {
+        CorsAccess::Answer { with_cookies } => {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
+            if with_cookies && !context.admission.access.cookie.is_empty() {
+                headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+            }
+        }
+        CorsAccess::Refusal if is_refusal => {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+        }
+        CorsAccess::Refusal | CorsAccess::Unsaid => {}
+    }
+}

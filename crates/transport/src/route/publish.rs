@@ -1,0 +1,184 @@
+//! Publishing over HTTP: one publication, or a batch of NDJSON lines.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, header, request::Parts};
+use hyper::body::Incoming;
+use millrace_engine::Answer;
+use millrace_protocol::{ChannelName, Code, Error, JSON_DEPTH_MAX, Kind, NewPublication, Position, session};
+use serde_json::{Value, json};
+use tokio::task::coop::consume_budget;
+
+use super::Context;
+use crate::{
+    admission::{
+        self, Admission, Congestion, PublishTarget, Publisher,
+        access::Caller,
+        limits::{ForwardedFor, RequestConnection},
+        read_body,
+    },
+    http::{Query, Response, json as json_answer, position_header},
+};
+
+// Header names, parsed once instead of once per request.
+static KEY: HeaderName = HeaderName::from_static("millrace-key");
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+static TTL: HeaderName = HeaderName::from_static("millrace-ttl");
+
+/// Handles `POST /v1/channels/{channel}`: publishes the body.
+///
+/// Errors: `too_large`, `timeout`, `bad_json`, `bad_request`, and those of the engine.
+pub async fn one(
+    context: &Context,
+    parts: &Parts,
+    body: &mut Incoming,
+    caller: &Caller,
+    channel: ChannelName,
+) -> Result<Response, Error> {
+    let mut target = caller.may_publish(channel)?;
+    Query::parse(parts, &[])?;
+    let data =
+        read_body(&context.admission, &parts.headers, body, context.admission.config().message_bytes_max).await?;
+    let publication = with_headers(&parts.headers, NewPublication::new(kind(&parts.headers, &data)?, data))?;
+    let publisher = RequestPublisher { admission: &context.admission, parts, caller };
+    Ok(answer_position(publish(context, &publisher, &mut target, publication).await?))
+}
+
+/// Handles `POST /v1/publish`: publishes one publication per line. Each line has its own result.
+///
+/// Errors: `too_large`, `timeout`, `too_many` lines. A bad line is an error only in its own result.
+pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
+    let caller = context.admission.caller(parts).await?;
+    caller.may_anything()?;
+    Query::parse(parts, &[])?;
+    let data = read_body(&context.admission, &parts.headers, body, context.admission.config().batch_bytes_max).await?;
+    let publisher = RequestPublisher { admission: &context.admission, parts, caller: &caller };
+    let mut results = Vec::new();
+    for line in lines(context, &data)? {
+        // Let other tasks run between the lines of a large batch.
+        consume_budget().await;
+        results.push(counted(context, publish_line(context, &publisher, &caller, line).await));
+    }
+    Ok(results_answer(results))
+}
+
+/// Parses and publishes one line `{"channel", "data", ..}`.
+pub async fn publish_line(
+    context: &Context,
+    publisher: &impl Publisher,
+    caller: &Caller,
+    line: &[u8],
+) -> Result<Position, Error> {
+    let text = std::str::from_utf8(line).map_err(|_| Error::new(Code::BadJson, "a line is UTF-8"))?;
+    let (channel, publication) = session::decode_publish(text)?;
+    let mut target = caller.may_publish(channel)?;
+    publish(context, publisher, &mut target, publication).await
+}
+
+/// Publishes with the current settings; see [`admission::publish`].
+pub fn publish(
+    context: &Context,
+    publisher: &impl Publisher,
+    target: &mut PublishTarget,
+    publication: NewPublication,
+) -> Answer<Result<Position, Error>> {
+    admission::publish(&context.shard, publisher, context.admission.config().message_bytes_max, target, publication)
+}
+
+/// Counts the error of one line or datagram if a limit has caused it. The errors of whole requests are counted by
+/// [`route`](super::route).
+pub fn counted<T>(context: &Context, result: Result<T, Error>) -> Result<T, Error> {
+    result.inspect_err(|error| context.admission.limits.count_error(error))
+}
+
+/// Publisher of one request. Its connection, its subject, or the address that a proxy has reported pays.
+pub struct RequestPublisher<'a> {
+    pub admission: &'a Admission,
+    pub parts: &'a Parts,
+    pub caller: &'a Caller,
+}
+
+impl Publisher for RequestPublisher<'_> {
+    fn take_quota(&self, bytes: usize) -> Result<(), Error> {
+        let (limits, subject) = (&self.admission.limits, self.caller.grant.subject.as_ref());
+        let extensions = &self.parts.extensions;
+        if let Some(ForwardedFor(address)) = extensions.get() {
+            return limits.check_forwarded_publish(*address, subject, bytes);
+        }
+        match extensions.get::<Arc<RequestConnection>>() {
+            Some(connection) => connection.check_publish(limits, subject, bytes),
+            None => limits.check_publish(None, subject, bytes),
+        }
+    }
+
+    fn meet_congestion(&self) -> Congestion {
+        Congestion::Refuse
+    }
+}
+
+/// Returns the lines of a batch that are not blank. Errors: [`Code::TooMany`].
+pub fn lines<'a>(context: &Context, data: &'a Bytes) -> Result<Vec<&'a [u8]>, Error> {
+    let max = context.admission.config().batch_lines_max;
+    let lines: Vec<_> =
+        data.split(|b| *b == b'\n').filter(|line| !line.trim_ascii().is_empty()).take(max + 1).collect();
+    if lines.len() > max {
+        return Err(Error::new(Code::TooMany, format!("a batch has at most {max} lines")));
+    }
+    Ok(lines)
+}
+
+pub fn results_answer(results: Vec<Result<Position, Error>>) -> Response {
+    let result = |result: Result<Position, Error>| match result {
+        Ok(position) => json!({ "position": position.to_string() }),
+        Err(error) => json!({ "error": error.to_json() }),
+    };
+    let results: Vec<Value> = results.into_iter().map(result).collect();
+    json_answer(json!({ "results": results }).to_string())
+}
+
+/// Encodes the response to a publish request. It is written by hand because every `POST` uses it, and building a
+/// JSON value for one use costs many times as much.
+pub fn answer_position(position: Position) -> Response {
+    let mut text = Vec::with_capacity(32);
+    position.write(&mut text);
+    let mut response = json_answer([b"{\"position\":\"", &text[..], b"\"}"].concat());
+    position_header(&mut response, &text);
+    response
+}
+
+/// Sets key, time to live and idempotency key from the headers. Errors: `bad_request`, `too_large`.
+pub fn with_headers(headers: &HeaderMap, mut publication: NewPublication) -> Result<NewPublication, Error> {
+    let text = |name: &HeaderName| -> Result<Option<&str>, Error> {
+        let value = headers.get(name).map(|value| std::str::from_utf8(value.as_bytes())).transpose();
+        value.map_err(|_| Error::new(Code::BadRequest, format!("`{name}` is UTF-8")))
+    };
+    publication.key = text(&KEY)?.map(Into::into);
+    publication.idempotency_key = text(&IDEMPOTENCY_KEY)?.map(Into::into);
+    if let Some(ttl) = text(&TTL)? {
+        let seconds = ttl.parse().map_err(|_| Error::new(Code::BadRequest, "`Millrace-TTL` is a number of seconds"))?;
+        publication.ttl_ms = Some(session::ttl_ms(seconds)?);
+    }
+    publication.check()
+}
+
+/// Returns the kind of a payload. The content type decides; if it does not determine the kind, the payload does.
+/// Errors: `bad_json`, `bad_request`.
+fn kind(headers: &HeaderMap, data: &[u8]) -> Result<Kind, Error> {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let is = |name: &str| essence.eq_ignore_ascii_case(name);
+    let is_text = essence.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("text/"));
+    if is("application/octet-stream") {
+        return Ok(Kind::Binary);
+    }
+    match Kind::detect(data) {
+        detected if is("application/json") && detected != Kind::Json => {
+            let detail = format!("the body is not JSON, or is nested deeper than {JSON_DEPTH_MAX} levels");
+            Err(Error::new(Code::BadJson, detail))
+        }
+        Kind::Binary if is_text => Err(Error::new(Code::BadRequest, "a text body is UTF-8")),
+        _ if is_text => Ok(Kind::Text),
+        detected => Ok(detected),
+    }
+}

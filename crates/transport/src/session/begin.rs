@@ -1,0 +1,56 @@
+//! The beginning of a session: its first push, and the subscriptions of its resume ticket.
+
+use std::{num::NonZeroU16, rc::Rc, time::Duration};
+
+use millrace_delivery::ConnId;
+use millrace_protocol::{
+    Error, Right,
+    session::{Subscription, encode_connected, encode_reply},
+    websocket::{self, Broken},
+};
+
+use crate::{admission::access::Caller, connection::EventLoop};
+
+/// Sends the first push of a session, and restores the subscriptions of its resume ticket.
+pub async fn begin(
+    event_loop: &Rc<EventLoop>,
+    id: ConnId,
+    caller: &Caller,
+    ticket: Option<&str>,
+    heartbeat_s: Option<NonZeroU16>,
+) {
+    let config = event_loop.admission().config();
+    let heartbeat = heartbeat_s.map_or(config.heartbeat, |own| Duration::from_secs(own.get().into()));
+    let (ping_ms, now_ms) = (heartbeat.as_millis() as u64, event_loop.shard().engine.now_ms());
+    let verified = ticket.map(|ticket| verify_ticket(event_loop, ticket, caller));
+    let resumed = verified.as_ref().map(|verified| verified.as_deref().unwrap_or_default());
+    event_loop.say(id, &encode_connected(ping_ms, config.message_bytes_max, now_ms, caller.expires_ms(), resumed));
+    match verified {
+        Some(Ok(subscriptions)) => resume(event_loop, id, subscriptions).await,
+        Some(Err(error)) => event_loop.say(id, &encode_reply(0, &Err(error))),
+        None => {}
+    }
+}
+
+/// Verifies a resume ticket and returns its subscriptions. A ticket grants no permissions; the caller needs the
+/// permission for each subscription.
+///
+/// Errors: those of [`TicketKey::verify`](millrace_protocol::ticket::TicketKey::verify); [`Code::Forbidden`].
+fn verify_ticket(event_loop: &EventLoop, ticket: &str, caller: &Caller) -> Result<Vec<Subscription>, Error> {
+    let now_ms = event_loop.shard().engine.now_ms();
+    let subscriptions = event_loop.admission().tickets.verify(ticket, caller.grant.subject.as_deref(), now_ms)?;
+    subscriptions.iter().try_for_each(|asked| caller.check(Right::Subscribe, &asked.target))?;
+    Ok(subscriptions)
+}
+
+/// Restores all subscriptions of a resume ticket. If one fails, the session is closed, and its client must
+/// subscribe by itself the next time.
+async fn resume(event_loop: &Rc<EventLoop>, id: ConnId, subscriptions: Vec<Subscription>) {
+    for subscription in subscriptions {
+        if let Err(error) = super::subscribe(event_loop.shard(), id, 0, subscription).await {
+            let reason = error.code.name();
+            event_loop.say(id, &encode_reply(0, &Err(error)));
+            return event_loop.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason });
+        }
+    }
+}

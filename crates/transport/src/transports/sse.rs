@@ -1,0 +1,20 @@
+//! Server-sent events (SSE): the transport that browsers support with `EventSource`.
+//!
+//! Source: HTML Living Standard, "Server-sent events".
+
+use millrace_node::Transport;
+use millrace_protocol::Form;
+
+use super::stream::Stream;
+use crate::{admission::access::Caller, http::ReadRequest};
+
+/// Delay before an `EventSource` reconnects, in milliseconds. A drain sets another delay.
+const RETRY_MS: u32 = 2000;
+
+pub fn stream(caller: Caller, ask: ReadRequest) -> Stream {
+    let form = if ask.many { Form::SseMany } else { Form::Sse };
+    // An `id:` without data sets the client's position without an event. So even a stream that breaks off before its
+    // first message can be resumed.
+    let preamble = |_: &_, list: &str| format!("retry: {RETRY_MS}\nid: {list}\n\n").into_bytes();
+    Stream { caller, seat: None, ask, form, transport: Transport::Sse, content_type: "text/event-stream", preamble }
+}

@@ -1,0 +1,203 @@
+//! WebSocket connections on the event loop: decodes frames and handles messages.
+
+use std::{os::fd::OwnedFd, rc::Rc};
+
+use bytes::Bytes;
+use millrace_delivery::ConnId;
+use millrace_engine::Answer;
+use millrace_protocol::{
+    Code, Error, Kind, NewPublication,
+    session::encode_reply,
+    websocket::{self, Accept, Broken, Message},
+};
+
+use super::Upgrade;
+use crate::{
+    admission::{
+        self, PublishTarget,
+        limits::{ConnectionQuotas, ConnectionSlot, Direction},
+    },
+    connection::{BarePublisher, ConnectionProtocol, EventLoop, encode_text},
+    http::{Response, encode_head},
+    session,
+    tls::Session,
+};
+
+/// Returns the reason to close the connection of a client that sends a payload without the permission to publish.
+fn forbidden() -> Broken {
+    Broken { code: websocket::CLOSE_FORBIDDEN, reason: Code::Forbidden.name() }
+}
+
+/// Takes over a connection after its WebSocket upgrade. `rest` are the bytes received after the handshake, and
+/// `head` is the response to it. A bare WebSocket that reads a channel gets the head only when it is a reader.
+/// So the client receives every publication after the handshake.
+pub async fn adopt(
+    event_loop: &Rc<EventLoop>,
+    fd: OwnedFd,
+    tls: Option<Box<Session>>,
+    rest: Bytes,
+    upgrade: Upgrade,
+    head: &Response,
+    permit: ConnectionSlot,
+) {
+    let shard = event_loop.shard();
+    let form = upgrade.form();
+    let Upgrade { caller, seat, ask, session, ticket, heartbeat, deflate } = upgrade;
+    let heartbeat_s = event_loop.admission().config().heartbeat_s(heartbeat);
+    let talk = match (&ask, session) {
+        (Some(ask), false) => {
+            let target = caller.may_publish(ask.channels[0].0.clone()).ok();
+            ConnectionProtocol::Bare { target: target.map(PublishTarget::repeated) }
+        }
+        _ => ConnectionProtocol::Session,
+    };
+    let id = shard.with(|hub, sockets| {
+        let id = hub.connect_with(form, heartbeat_s);
+        sockets.add_socket(id, fd, tls, talk, deflate.is_some(), ConnectionQuotas::new(permit, seat));
+        sockets.grants.put(id, caller.clone());
+        id
+    });
+    let ask = ask.filter(|ask| ask.subscribe);
+    let mut head = encode_head(head);
+    if session || ask.is_none() {
+        shard.with(|hub, sockets| hub.send(id, &std::mem::take(&mut head), sockets));
+    }
+    if session {
+        session::begin(event_loop, id, &caller, ticket.as_deref(), heartbeat_s).await;
+    }
+    if let Some(ask) = ask {
+        let now_ms = shard.engine.now_ms();
+        let preamble = |starts: &[millrace_node::Start]| match session {
+            true => encode_text(shard, id, &session::subscribed(0, &starts[0], now_ms)),
+            false => std::mem::take(&mut head),
+        };
+        if let Err(error) = shard.subscribe(id, &ask.starts(), ask.policy, preamble).await {
+            if session {
+                event_loop.say(id, &encode_reply(0, &Err(error)));
+            } else {
+                shard.with(|hub, sockets| hub.send(id, &head, sockets));
+                event_loop.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
+            }
+        }
+    }
+    if !rest.is_empty() {
+        received(event_loop, id, &mut rest.to_vec());
+    }
+    event_loop.watch(id);
+    shard.turn();
+}
+
+/// Decodes received bytes and handles the messages. Returns false if the connection is not a WebSocket.
+pub fn received(event_loop: &Rc<EventLoop>, id: ConnId, bytes: &mut [u8]) -> bool {
+    let shard = event_loop.shard();
+    let Some((mut decoder, mut talk, deflate)) = shard.with(|hub, sockets| {
+        let socket = sockets.socket(id)?;
+        // Notify the hub only once per second: the hub's entry of this connection is usually not in the cache.
+        if socket.is_news(hub.now_s()) {
+            hub.heard(id);
+        }
+        if let ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_) = socket.talk {
+            return None;
+        }
+        // Moved, not copied, because the channel name is usually not in the cache either.
+        let talk = std::mem::replace(&mut socket.talk, ConnectionProtocol::Session);
+        Some((std::mem::take(&mut socket.decoder), talk, socket.deflate))
+    }) else {
+        return false;
+    };
+    let max = event_loop.admission().config().message_bytes_max.max(1);
+    // The envelope of a session message needs room beside the largest payload, which may be base64.
+    let message_bytes_max = if matches!(talk, ConnectionProtocol::Session) { max.saturating_mul(2) } else { max };
+    let config = event_loop.admission().config();
+    let (fragments_max, inflate_ratio_max) = (config.fragments_max, config.inflate_ratio_max);
+    let accept = Accept { message_bytes_max, fragments_max, inflate_ratio_max, deflate };
+    let held = decoder.buffered_bytes();
+    let mut messages = 0;
+    let decoded = decoder.decode(bytes, accept, |message| {
+        messages += 1;
+        handle_message(event_loop, id, &mut talk, message)
+    });
+    event_loop.send_pongs(id);
+    let holds = decoder.buffered_bytes();
+    let is_session = matches!(talk, ConnectionProtocol::Session);
+    let may_send = !matches!(talk, ConnectionProtocol::Bare { target: None });
+    if let Some(socket) = shard.sockets().socket(id) {
+        (socket.decoder, socket.talk) = (decoder, talk);
+    }
+    if held != holds {
+        event_loop.update_pending_bytes(id, Direction::In);
+    }
+    // Only a session has replies. For other connections this skips the hub entry, which is usually not in the
+    // cache.
+    if is_session {
+        event_loop.update_pending_bytes(id, Direction::Out);
+    }
+    event_loop.pace(id, messages);
+    if let Err(broken) = decoded {
+        // The permission comes before the size, as on every other path.
+        let broken = if may_send { broken } else { forbidden() };
+        event_loop.admission().limits.count_broken(broken);
+        // Deliver the publications before the broken frame, also to this reader.
+        shard.turn();
+        event_loop.close(id, broken);
+    }
+    true
+}
+
+/// Handles a message. Returns false if no further messages may be decoded.
+fn handle_message(event_loop: &Rc<EventLoop>, id: ConnId, talk: &mut ConnectionProtocol, message: Message<'_>) -> bool {
+    if !matches!(message, Message::Ping(_)) {
+        event_loop.send_pongs(id);
+    }
+    match (message, talk) {
+        (Message::Text(text), ConnectionProtocol::Session) => session::handle(event_loop, id, text),
+        (Message::Binary(_), ConnectionProtocol::Session) => {
+            event_loop.close(id, Broken { code: websocket::CLOSE_UNSUPPORTED, reason: "a session speaks text" });
+            return false;
+        }
+        (Message::Text(_) | Message::Binary(_), ConnectionProtocol::Bare { target: None }) => {
+            event_loop.close(id, forbidden());
+            return false;
+        }
+        (Message::Text(text), ConnectionProtocol::Bare { target: Some(target) }) => {
+            publish(event_loop, id, target, NewPublication::new(Kind::Utf8, text));
+        }
+        (Message::Binary(data), ConnectionProtocol::Bare { target: Some(target) }) => {
+            publish(event_loop, id, target, NewPublication::new(Kind::Binary, data));
+        }
+        (Message::Text(_) | Message::Binary(_), ConnectionProtocol::Stream(_) | ConnectionProtocol::Http(_)) => {
+            return false;
+        }
+        (Message::Ping(payload), _) => {
+            websocket::encode(&mut event_loop.pongs.borrow_mut(), websocket::PONG, payload);
+        }
+        (Message::Pong, _) => {}
+        (Message::Close(code), _) => {
+            event_loop.close(id, Broken { code: code.unwrap_or(websocket::CLOSE_NORMAL), reason: "" });
+            return false;
+        }
+    }
+    true
+}
+
+/// Publishes a message of a bare WebSocket. The protocol cannot report a refused publication, so the connection is
+/// closed instead.
+fn publish(event_loop: &Rc<EventLoop>, id: ConnId, target: &mut PublishTarget, publication: NewPublication) {
+    let close = move |event_loop: &EventLoop, error: &Error| {
+        event_loop.close(id, Broken { code: websocket::CLOSE_TRY_LATER, reason: error.code.name() });
+    };
+    let bytes_max = event_loop.admission().config().message_bytes_max.max(1);
+    let publisher = BarePublisher { event_loop, id };
+    match admission::publish(event_loop.shard(), &publisher, bytes_max, target, publication) {
+        Answer::Now(Some(Ok(_))) => {}
+        Answer::Now(Some(Err(error))) => close(event_loop, &error),
+        answer => {
+            let event_loop = event_loop.clone();
+            tokio::task::spawn_local(async move {
+                if let Err(error) = answer.await {
+                    close(&event_loop, &error);
+                }
+            });
+        }
+    }
+}
