@@ -6,7 +6,7 @@
 use std::io::Read;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_edge::{
+use millrace_simulate::{
     record::Record,
     replay::{Replay, ReplayError, to_csv},
 };

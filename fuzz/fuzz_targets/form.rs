@@ -5,7 +5,7 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
-use millrace_edge::subscription::lines::{Event, Events, Lines};
+use millrace_client::subscription::lines::{Event, Events, Lines};
 use millrace_protocol::{
     ChannelName, Epoch, Form, Gap, Kind, Position, Publication, PublicationHead, form::xml, websocket,
 };

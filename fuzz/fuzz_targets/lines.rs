@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_edge::subscription::{
+use millrace_client::subscription::{
     Gap, Message,
     lines::{Event, Events, Lines},
 };

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use millrace_edge::gateway::{Config, Gateway};
+use millrace_gateway::{Config, Gateway};
 use millrace_rtc::forward;
 use millrace_server::config::address;
 

@@ -1,6 +1,6 @@
 //! The credential of commands that connect to a server.
 
-use millrace_edge::wire::Token;
+use millrace_client::wire::Token;
 
 /// The environment is safer than a flag: other users of this machine can see the command line.
 const ENV: &str = "MILLRACE_TOKEN";

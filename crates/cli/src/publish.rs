@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use millrace_edge::post::{Failure, Poster};
-use millrace_edge::wire::{Server, query_value};
+use millrace_client::publish::{AttemptError, HttpPublisher};
+use millrace_client::wire::{Server, query_value};
 use serde::Deserialize;
 
 use crate::{login::Login, retry::Retry, trust::Trust};
@@ -52,19 +52,19 @@ struct Answer {
 pub async fn run(mut args: Args) -> anyhow::Result<()> {
     args.trust.decide()?;
     args.to = args.to.with_token(args.login.clone().token()?);
-    let mut poster = Poster::new(args.retry.retry_for, |lost| eprintln!("{lost}"))?;
+    let mut publisher = HttpPublisher::new(args.retry.retry_for, |lost| eprintln!("{lost}"))?;
     if let Some(data) = &args.data {
-        return publish(&args, &mut poster, data.clone().into_bytes()).await;
+        return publish(&args, &mut publisher, data.clone().into_bytes()).await;
     }
     // Blocking reads are fine here: nothing else has to run until the next line.
     let mut input = std::io::stdin().lock();
     while let Some(line) = next_line(&mut input)? {
-        publish(&args, &mut poster, line).await?;
+        publish(&args, &mut publisher, line).await?;
     }
     Ok(())
 }
 
-async fn publish(args: &Args, poster: &mut Poster, data: Vec<u8>) -> anyhow::Result<()> {
+async fn publish(args: &Args, publisher: &mut HttpPublisher, data: Vec<u8>) -> anyhow::Result<()> {
     let path = format!("/v1/channels/{}", query_value(&args.channel));
     let ttl = args.ttl.map(|ttl| ttl.as_secs().to_string());
     let mut headers: Vec<(&str, &str)> = Vec::new();
@@ -73,9 +73,9 @@ async fn publish(args: &Args, poster: &mut Poster, data: Vec<u8>) -> anyhow::Res
     headers.extend(ttl.as_deref().map(|ttl| ("Millrace-TTL", ttl)));
     let check = |answer: &[u8]| match serde_json::from_slice::<Answer>(answer) {
         Ok(_) => Ok(()),
-        Err(error) => Err(Failure::Again(format!("unexpected response: {error}"))),
+        Err(error) => Err(AttemptError::Retryable(format!("unexpected response: {error}"))),
     };
-    let answer = poster.post(&args.to, &path, &headers, data, check).await?;
+    let answer = publisher.post(&args.to, &path, &headers, data, check).await?;
     let answer: Answer = serde_json::from_slice(&answer)?;
     println!("{}", answer.position);
     Ok(())

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args as ClapArgs, Subcommand};
-use millrace_edge::fleet::Fleet;
-use millrace_edge::post::Publisher;
-use millrace_edge::record::Record;
-use millrace_edge::replay::{Replay, to_csv};
-use millrace_edge::rule::{Rule, Sender};
-use millrace_edge::town::Town;
-use millrace_edge::wire::{Server, now_ms};
+use millrace_client::wire::{Server, now_ms};
+use millrace_simulate::fleet::Fleet;
+use millrace_simulate::publisher::Publisher;
+use millrace_simulate::record::Record;
+use millrace_simulate::replay::{Replay, to_csv};
+use millrace_simulate::rule::{Rule, Sender};
+use millrace_simulate::town::Town;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
@@ -43,7 +43,7 @@ enum What {
     )]
     Town {
         /// Seed of the town
-        #[arg(long, default_value_t = millrace_edge::town::DEFAULT_SEED, value_parser = number::<u64, _>(..))]
+        #[arg(long, default_value_t = millrace_simulate::town::DEFAULT_SEED, value_parser = number::<u64, _>(..))]
         seed: u64,
     },
 }
@@ -53,9 +53,9 @@ enum What {
     after_help = "The file has the header time,lat,lon,elevation,accuracy,bearing,speed (RFC 3339, degrees, degrees, \
     metres, metres, degrees, m/s).\nOne row is published per interval, with the current time as its timestamp.\n\n\
     Example: one row every 5 s, forever\n  \
-    millrace simulate car --csv crates/edge/fixtures/drive.csv --car 1 --interval 5s --loop\n\
+    millrace simulate car --csv crates/simulate/fixtures/drive.csv --car 1 --interval 5s --loop\n\
     Example: over UDP, to a server with --udp 127.0.0.1:8081\n  \
-    millrace simulate car --csv crates/edge/fixtures/drive.csv --car 1 --to udp://127.0.0.1:8081"
+    millrace simulate car --csv crates/simulate/fixtures/drive.csv --car 1 --to udp://127.0.0.1:8081"
 )]
 struct Car {
     /// CSV file of a recorded drive
@@ -108,7 +108,7 @@ struct FleetArgs {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example: create the drive that is shipped with Millrace\n  \
-    millrace simulate drive --seed 3 --rows 120 --interval 5s > crates/edge/fixtures/drive.csv")]
+    millrace simulate drive --seed 3 --rows 120 --interval 5s > crates/simulate/fixtures/drive.csv")]
 struct Drive {
     #[arg(long, default_value_t = 3, value_parser = number::<u64, _>(..))]
     seed: u64,
@@ -299,6 +299,6 @@ mod tests {
     #[test]
     fn the_drive_that_is_shipped_is_the_drive_that_is_printed() {
         let args = Drive { seed: 3, rows: 120, interval: Duration::from_secs(5) };
-        assert_eq!(drive(&args), include_str!("../../edge/fixtures/drive.csv"));
+        assert_eq!(drive(&args), include_str!("../../simulate/fixtures/drive.csv"));
     }
 }

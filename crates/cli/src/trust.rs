@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use millrace_edge::tls;
+use millrace_client::tls;
 use millrace_server::tls::dev::{self, Files};
 
 /// Flags of commands that connect to a server.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use millrace_edge::{
+use millrace_client::{
     tls,
     wire::{Problem, Server, body, cause},
 };

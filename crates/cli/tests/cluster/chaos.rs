@@ -5,7 +5,7 @@
 
 use std::{fmt, time::Duration};
 
-use millrace_edge::chance::Chance;
+use millrace_client::chance::Chance;
 use rustix::process::Signal;
 use tokio::{task::LocalSet, time::Instant};
 

@@ -1,4 +1,4 @@
-//! Clients on every transport, as an application uses them: the reader of `millrace_edge`, and a bare WebSocket.
+//! Clients on every transport, as an application uses them: the reader of `millrace_client`, and a bare WebSocket.
 
 use std::{
     cell::RefCell,
@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use millrace_edge::{
+use millrace_client::{
     chance::Chance,
     subscription::{self, Message, Options, Transport, Update},
     wire::{Server, now_ms},
@@ -50,7 +50,7 @@ impl Way {
         }
     }
 
-    /// Returns the transport of the `millrace_edge` reader, or `None` for a bare WebSocket, which does not use that
+    /// Returns the transport of the `millrace_client` reader, or `None` for a bare WebSocket, which does not use that
     /// reader.
     fn transport(self) -> Option<Transport> {
         match self {

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
-use millrace_edge::wire::Server;
+use millrace_client::wire::Server;
 use rustix::process::Signal;
 
 use crate::{
@@ -49,7 +49,7 @@ impl Cluster {
         let nodes: Vec<Node> = (0..count).map(|i| Node::new(i, &broker.url(), settings, &folder)).collect();
         let balancer =
             Balancer::start(&folder, &nodes.iter().map(|node| (node.port, node.agent)).collect::<Vec<_>>()).await;
-        let http = millrace_edge::tls::http().timeout(Duration::from_secs(5)).build().expect("a client");
+        let http = millrace_client::tls::http().timeout(Duration::from_secs(5)).build().expect("a client");
         let mut cluster = Self { balancer, nodes, broker, http, _folder: folder };
         for i in 0..up {
             cluster.begin(i);

@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-use millrace_edge::{
-    post::Poster,
+use millrace_client::{
+    publish::HttpPublisher,
     wire::{Server, now_ms},
 };
 use serde::Deserialize;
@@ -90,7 +90,7 @@ async fn publish(server: Server, path: String, publisher: usize, start: Instant,
     struct Answer {
         position: String,
     }
-    let mut poster = Poster::new(RETRY_FOR, |_| {}).expect("a client");
+    let mut http = HttpPublisher::new(RETRY_FOR, |_| {}).expect("a client");
     for number in 1.. {
         let due = start + interval * (number - 1);
         tokio::time::sleep_until(due).await;
@@ -101,9 +101,9 @@ async fn publish(server: Server, path: String, publisher: usize, start: Instant,
         let due_ms = now_ms().saturating_sub(due.elapsed().as_millis() as u64);
         let body = format!(r#"{{"publisher":{publisher},"number":{number},"due":{due_ms}}}"#);
         let headers = [("Content-Type", "application/json")];
-        let before = poster.stats.retries;
-        let answer = poster.post(&server, &path, &headers, body.into_bytes(), |_| Ok(())).await;
-        state.retries.set(state.retries.get() + poster.stats.retries - before);
+        let before = http.stats.retries;
+        let answer = http.post(&server, &path, &headers, body.into_bytes(), |_| Ok(())).await;
+        state.retries.set(state.retries.get() + http.stats.retries - before);
         match answer.map(|answer| serde_json::from_slice::<Answer>(&answer)) {
             Ok(Ok(answer)) => {
                 let position = Position::parse(&answer.position);

@@ -32,7 +32,7 @@ fn a_websocket_opens_once_it_reads() {
         assert!(early.is_err(), "nobody knows yet where the channel is, and yet: {early:?}");
         cluster.broker.resume();
         let (mut socket, _) = timeout(BOUND, opening).await.expect("in time").expect("an open WebSocket");
-        let publish = millrace_edge::tls::http()
+        let publish = millrace_client::tls::http()
             .build()
             .expect("a client")
             .post(node.http(path))

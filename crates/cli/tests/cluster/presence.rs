@@ -29,7 +29,7 @@ fn readers_of_a_killed_node_are_counted_no_longer() {
         }
         block_on(async {
             let mut cluster = Cluster::start("presence", kind, 2, 2, &[]).await;
-            let http = millrace_edge::tls::http().build().expect("a client");
+            let http = millrace_client::tls::http().build().expect("a client");
             let count = async |cluster: &Cluster, node: usize| {
                 let url = cluster.node(node).http(&CHANNEL.replace("channels", "presence"));
                 let text = http.get(url).send().await.expect("an answer").text().await.expect("a body");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_edge::data_channel::{OpenError, PeerSocket};
+use millrace_client::data_channel::{OpenError, PeerSocket};
 use millrace_rtc::{Event, Lane};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ impl Device {
 }
 
 fn client() -> reqwest::Client {
-    millrace_edge::tls::http().build().expect("a client")
+    millrace_client::tls::http().build().expect("a client")
 }
 
 fn gateway(args: &[&str]) -> Server {

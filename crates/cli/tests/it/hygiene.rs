@@ -151,7 +151,7 @@ fn request(method: &str, path: &str, headers: &str, body: &str) -> String {
 fn say_by_http2(url: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let client = millrace_edge::tls::http().http2_prior_knowledge().build().expect("a client");
+        let client = millrace_client::tls::http().http2_prior_knowledge().build().expect("a client");
         let path = |path: &str| format!("{url}{path}");
         let requests = [
             client.post(path("/v1/channels/a")).bearer_auth(secret("HTTP/2")).body(secret("HTTP/2 payload")),

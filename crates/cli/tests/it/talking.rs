@@ -190,7 +190,7 @@ fn datagrams_become_publications_and_rubbish_is_counted() {
     let server = Server::start(&["--udp", "127.0.0.1:0"]);
     let info: Value = serde_json::from_str(&server.get("/v1/info").body).expect("JSON");
     let udp = info["udp"].as_str().expect("an address");
-    let csv = repository("crates/edge/fixtures/drive.csv").display().to_string();
+    let csv = repository("crates/simulate/fixtures/drive.csv").display().to_string();
     let args = ["simulate", "car", "--csv", &csv, "--car", "9", "--count", "3", "--interval", "10ms"];
     let ended = run(&[&args[..], &["--to", &format!("udp://{udp}")]].concat());
     assert!(ended.code == Some(0) && ended.err.contains("3 records sent by UDP"), "{ended:?}");

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_edge::data_channel::{Connection, Heard, OpenError};
+use millrace_client::data_channel::{Connection, Heard, OpenError};
 use millrace_rtc::{Event, Lane, Outputs, Peer};
 use millrace_server::config::Secret;
 use serde_json::{Value, json};

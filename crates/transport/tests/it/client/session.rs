@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_edge::data_channel::Connection;
+use millrace_client::data_channel::Connection;
 use serde_json::{Value, json};
 
 use super::{

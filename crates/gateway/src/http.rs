@@ -10,13 +10,13 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use millrace_client::data_channel::{AnswerError, SDP};
 use millrace_rtc::forward::{PeerOptions, Refused};
 use serde_json::json;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpStream;
 
-use super::{JoinError, SharedState};
-use crate::data_channel::{AnswerError, SDP};
+use crate::gateway::{JoinError, SharedState};
 
 /// Maximum number of connections served at the same time; further connections wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 256;
@@ -34,11 +34,11 @@ type Answer = Response<Full<Bytes>>;
 /// Error response: status, code and what to do, as in the server (docs/protocol.md, "Errors").
 struct Problem(StatusCode, &'static str, String);
 
-pub async fn serve(hall: Rc<SharedState>, stream: TcpStream) {
+pub async fn serve(state: Rc<SharedState>, stream: TcpStream) {
     let Ok(local) = stream.local_addr() else { return };
     let service = service_fn(|request| {
-        let hall = hall.clone();
-        async move { Ok::<_, Infallible>(answer(&hall, request, local.ip().to_canonical()).await) }
+        let state = state.clone();
+        async move { Ok::<_, Infallible>(answer(&state, request, local.ip().to_canonical()).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -48,11 +48,11 @@ pub async fn serve(hall: Rc<SharedState>, stream: TcpStream) {
     let _ = tokio::time::timeout(CONNECTION_MAX, connection).await;
 }
 
-async fn answer(hall: &Rc<SharedState>, request: Request<Incoming>, local: IpAddr) -> Answer {
+async fn answer(state: &Rc<SharedState>, request: Request<Incoming>, local: IpAddr) -> Answer {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let origin =
-        origin.filter(|origin| hall.config.origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()));
-    let mut answer = route(hall, request, local, origin.is_some()).await.unwrap_or_else(Problem::answer);
+        origin.filter(|origin| state.config.origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()));
+    let mut answer = route(state, request, local, origin.is_some()).await.unwrap_or_else(Problem::answer);
     let headers = answer.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Source: Fetch Standard, "CORS protocol".
@@ -64,7 +64,7 @@ async fn answer(hall: &Rc<SharedState>, request: Request<Incoming>, local: IpAdd
 }
 
 async fn route(
-    hall: &Rc<SharedState>,
+    state: &Rc<SharedState>,
     request: Request<Incoming>,
     local: IpAddr,
     is_allowed: bool,
@@ -81,15 +81,15 @@ async fn route(
             Ok(answer)
         }
         (&Method::POST, "/v1/connect") => {
-            authorize(hall, request.headers())?;
-            connect(hall, request, local).await
+            authorize(state, request.headers())?;
+            connect(state, request, local).await
         }
         (&Method::GET, "/v1/stats") => {
-            authorize(hall, request.headers())?;
-            let (peers, stats) = hall.stats();
-            let mut told = json!(stats);
-            told["peers"] = json!(peers);
-            Ok(whole(StatusCode::OK, "application/json", told.to_string()))
+            authorize(state, request.headers())?;
+            let (peers, stats) = state.stats();
+            let mut body = json!(stats);
+            body["peers"] = json!(peers);
+            Ok(whole(StatusCode::OK, "application/json", body.to_string()))
         }
         (_, path @ ("/v1/connect" | "/v1/stats")) => {
             let allowed = if path == "/v1/stats" { "GET" } else { "POST" };
@@ -102,8 +102,8 @@ async fn route(
     }
 }
 
-fn authorize(hall: &SharedState, headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(secret) = &hall.config.secret else { return Ok(()) };
+fn authorize(state: &SharedState, headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(secret) = &state.config.secret else { return Ok(()) };
     let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let shown = shown.strip_prefix(b"Bearer ").unwrap_or_default();
     match bool::from(shown.ct_eq(secret.as_bytes())) {
@@ -115,18 +115,18 @@ fn authorize(hall: &SharedState, headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-async fn connect(hall: &Rc<SharedState>, request: Request<Incoming>, local: IpAddr) -> Result<Answer, Problem> {
+async fn connect(state: &Rc<SharedState>, request: Request<Incoming>, local: IpAddr) -> Result<Answer, Problem> {
     let bad = |detail: String| Problem(StatusCode::BAD_REQUEST, "bad_request", detail);
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(SDP) {
         return Err(bad("a POST brings an offer for data channels, as `Content-Type: application/sdp`".into()));
     }
-    let ticket = ticket(request.uri().query().unwrap_or_default()).map_err(bad)?;
+    let options = options(request.uri().query().unwrap_or_default()).map_err(bad)?;
     let offer = Limited::new(request.into_body(), OFFER_BYTES_MAX).collect().await;
     let offer =
         offer.map_err(|_| bad(format!("the offer has not come whole, or has more than {OFFER_BYTES_MAX} bytes")))?;
     let offer = String::from_utf8(offer.to_bytes().into()).map_err(|_| bad("the offer is not UTF-8".into()))?;
-    match hall.join(ticket, &offer, local).await {
+    match state.join(options, &offer, local).await {
         Ok(answer) => Ok(whole(StatusCode::CREATED, SDP, answer)),
         Err(error) => {
             let (status, code) = match &error {
@@ -146,20 +146,20 @@ async fn connect(hall: &Rc<SharedState>, request: Request<Incoming>, local: IpAd
 /// Parses the query into the name and options of a peer.
 ///
 /// Errors: describes what is wrong with the query.
-fn ticket(query: &str) -> Result<PeerOptions, String> {
-    let mut ticket = PeerOptions::default();
+fn options(query: &str) -> Result<PeerOptions, String> {
+    let mut options = PeerOptions::default();
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*key {
-            "name" => ticket.name = value.into_owned(),
-            "to" => ticket.to = Some(value.into_owned()),
-            "urgent" if value.len() <= URGENT_BYTES_MAX => ticket.urgent = Some(value.into_owned().into_bytes()),
+            "name" => options.name = value.into_owned(),
+            "to" => options.to = Some(value.into_owned()),
+            "urgent" if value.len() <= URGENT_BYTES_MAX => options.urgent = Some(value.into_owned().into_bytes()),
             "urgent" => return Err(format!("`urgent` has {URGENT_BYTES_MAX} bytes at most")),
             _ => return Err(format!("no parameter `{key}`; there are name, to and urgent")),
         }
     }
-    match ticket.name.is_empty() {
+    match options.name.is_empty() {
         true => Err("say who comes: `/v1/connect?name=NAME`".into()),
-        false => Ok(ticket),
+        false => Ok(options),
     }
 }
 
@@ -195,12 +195,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_says_who_comes_and_whom_for() {
-        let read = ticket("name=arm%201&to=up&urgent=%21").expect("a ticket");
-        assert_eq!(read, PeerOptions { name: "arm 1".into(), to: Some("up".into()), urgent: Some(b"!".to_vec()) });
-        assert_eq!(ticket("name=a&urgent=").expect("a ticket").urgent.as_deref(), Some(&b""[..]));
+    fn query_names_the_peer_and_its_receiver() {
+        let parsed = options("name=arm%201&to=up&urgent=%21").expect("options");
+        assert_eq!(parsed, PeerOptions { name: "arm 1".into(), to: Some("up".into()), urgent: Some(b"!".to_vec()) });
+        assert_eq!(options("name=a&urgent=").expect("options").urgent.as_deref(), Some(&b""[..]));
         for bad in ["", "to=up", "name=", "name=a&fro=b", &format!("name=a&urgent={}", "x".repeat(257))] {
-            assert!(ticket(bad).is_err(), "{bad}");
+            assert!(options(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,9 +1,10 @@
 use std::time::Duration;
 
-use millrace_edge::fleet::Fleet;
-use millrace_edge::post::{PostError, Publisher};
-use millrace_edge::record::Record;
-use millrace_edge::town::Town;
+use millrace_client::publish::PublishError;
+use millrace_simulate::fleet::Fleet;
+use millrace_simulate::publisher::{Publisher, SendError};
+use millrace_simulate::record::Record;
+use millrace_simulate::town::Town;
 use tokio::net::UdpSocket;
 
 use crate::script::{Step, header, serve};
@@ -63,9 +64,9 @@ async fn what_cannot_succeed_is_not_tried_again() {
         r#"{"type":"","title":"","status":400,"detail":"a record has a `carId`","code":"bad_json","retry":false}"#;
     let (url, server) = serve(vec![Step::json("400 Bad Request", wrong)]).await;
     let error = publisher(&url).await.send(&records(1)).await.expect_err("refused");
-    assert!(matches!(&error, PostError::Refused(problem) if problem.code == "bad_json"), "{error}");
+    assert!(matches!(&error, SendError::Http(PublishError::Refused(problem)) if problem.code == "bad_json"), "{error}");
     assert_eq!(server.await.expect("one request").len(), 1);
-    assert!(matches!(Publisher::new("example", None, PATIENCE, |_| ()).await, Err(PostError::Address(_))));
+    assert!(matches!(Publisher::new("example", None, PATIENCE, |_| ()).await, Err(SendError::Http(PublishError::Address(_)))));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use super::geo::{Point, angle_between, area, centroid, perimeter};
 use super::names::Names;
 use super::plane::{End, FaceId, Ground, Node, Plane};
 use super::{Class, Square};
-use crate::chance::Chance;
+use millrace_client::chance::Chance;
 
 /// Length of a step in which streets are drawn, in meters, so that they can bend.
 const STEP_M: f64 = 28.0;

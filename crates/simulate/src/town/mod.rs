@@ -14,7 +14,7 @@ pub use graph::{Graph, Road, RoadId};
 use plane::Ground;
 pub use plane::Node;
 
-use crate::chance::Chance;
+use millrace_client::chance::Chance;
 
 /// Seed of the town that the demos and the web map show.
 pub const DEFAULT_SEED: u64 = 1;

@@ -4,10 +4,10 @@
 
 use std::collections::VecDeque;
 
-use crate::chance::Chance;
 use crate::record::{Event, Record};
 use crate::town::geo::{Point, round_to};
 use crate::town::{Class, Graph, RoadId};
+use millrace_client::chance::Chance;
 
 use super::path::Path;
 use super::{Drivetrain, TICK};

@@ -10,9 +10,9 @@ use std::time::Duration;
 pub use car::{ACCELERATION_MAX, BRAKING_MAX, Car, HARSH_BRAKING, JERK_MAX};
 pub use drivetrain::Drivetrain;
 
-use crate::chance::Chance;
 use crate::record::Record;
 use crate::town::Town;
+use millrace_client::chance::Chance;
 
 /// Length of a simulation step, independent of the caller's steps.
 pub const TICK: Duration = Duration::from_millis(100);

@@ -1,8 +1,8 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use millrace_edge::subscription::{Options, Range, Transport, Update, read, read_range};
-use millrace_edge::wire::Server;
+use millrace_client::subscription::{Options, Range, Transport, Update, read, read_range};
+use millrace_client::wire::Server;
 
 use crate::script::{Step, header, serve};
 

@@ -1,8 +1,8 @@
 //! Line that a car drives along its route, with the maximum speed at each place.
 
-use crate::chance::Chance;
 use crate::town::geo::{Point, angle_between};
 use crate::town::{Class, Graph, RoadId};
+use millrace_client::chance::Chance;
 
 use super::car::BRAKING_MAX;
 

@@ -1,7 +1,7 @@
 //! Houses along the sides of a block: rows near the old town, villas with gardens further out.
 
 use super::geo::{Point, contains, distance_to_ring, distance_to_segment, sides};
-use crate::chance::Chance;
+use millrace_client::chance::Chance;
 
 /// Returns the footprints of one block as rings. `outwards` is 0 at the old town and 1 at the edge.
 pub fn build(block: &[Point], outwards: f64, chance: &mut Chance) -> Vec<Vec<Point>> {

@@ -1,30 +1,25 @@
-//! Sends records to a server: over HTTP, retried until the server has each record exactly once and in order, or
-//! over UDP, without retries.
-
-mod poster;
+//! Publisher of the records of cars: over HTTP, retried until the server has each record exactly once and in order,
+//! or over UDP, without retries.
 
 use std::time::Duration;
 
+use millrace_client::backoff::Lost;
+use millrace_client::publish::{AttemptError, HttpPublisher, PublishError, Stats};
+use millrace_client::wire::{Problem, Server, Token};
 use serde::Deserialize;
 use tokio::net::UdpSocket;
 
-use crate::backoff::{GaveUp, Lost};
 use crate::record::Record;
-use crate::wire::{Problem, Server, Token};
-pub use poster::{Failure, Poster, Stats};
 
 /// Maximum records of one request; the server accepts 1,000 lines.
 const BATCH_MAX: usize = 500;
 
+/// Reason why records were not sent.
 #[derive(Debug, thiserror::Error)]
-pub enum PostError {
-    #[error("{0}")]
-    Address(String),
-    /// The server rejects the request permanently.
-    #[error("the server refuses: {0}")]
-    Refused(Problem),
+pub enum SendError {
+    /// The server rejects the request, or did not accept it in time.
     #[error(transparent)]
-    GaveUp(#[from] GaveUp),
+    Http(#[from] PublishError),
     #[error("udp: {0}")]
     Udp(#[from] std::io::Error),
 }
@@ -36,7 +31,7 @@ pub struct Publisher {
 }
 
 enum Target {
-    Http(Server, Poster),
+    Http(Server, HttpPublisher),
     Udp(UdpSocket),
 }
 
@@ -49,12 +44,12 @@ impl Publisher {
         token: Option<Token>,
         retry_for: Duration,
         on_retry: fn(&Lost),
-    ) -> Result<Self, PostError> {
+    ) -> Result<Self, SendError> {
         let to = match to.strip_prefix("udp://") {
             Some(address) => Target::Udp(udp(address).await?),
             None => {
-                let server = Server::parse(to).map_err(PostError::Address)?.with_token(token);
-                Target::Http(server, Poster::new(retry_for, on_retry)?)
+                let server = Server::parse(to).map_err(PublishError::Address)?.with_token(token);
+                Target::Http(server, HttpPublisher::new(retry_for, on_retry)?)
             }
         };
         Ok(Self { to, sent: 0 })
@@ -62,8 +57,8 @@ impl Publisher {
 
     /// Sends records and returns when the server has all of them (UDP: when each is on its way).
     ///
-    /// Errors: [`PostError::Refused`] and [`PostError::GaveUp`]; earlier records may have arrived.
-    pub async fn send(&mut self, records: &[Record]) -> Result<(), PostError> {
+    /// Errors: [`PublishError::Refused`] and [`PublishError::GaveUp`]; earlier records may have arrived.
+    pub async fn send(&mut self, records: &[Record]) -> Result<(), SendError> {
         for batch in batches(records) {
             match &mut self.to {
                 Target::Udp(socket) => {
@@ -71,12 +66,12 @@ impl Publisher {
                         datagram(socket, json(record).as_bytes()).await?;
                     }
                 }
-                Target::Http(server, poster) => {
+                Target::Http(server, http) => {
                     let (content_type, text) = encode(batch);
                     let headers = [("Content-Type", content_type)];
                     let count = batch.len();
                     let check = |answer: &[u8]| if count == 1 { Ok(()) } else { decode(answer, count) };
-                    poster.post(server, "/rest/input", &headers, text.into_bytes(), check).await?;
+                    http.post(server, "/rest/input", &headers, text.into_bytes(), check).await?;
                 }
             }
             self.sent += batch.len() as u64;
@@ -92,7 +87,7 @@ impl Publisher {
     /// Returns the statistics; `None` over UDP, which has no responses.
     pub fn stats(&self) -> Option<Stats> {
         match &self.to {
-            Target::Http(_, poster) => Some(poster.stats),
+            Target::Http(_, http) => Some(http.stats),
             Target::Udp(_) => None,
         }
     }
@@ -100,17 +95,17 @@ impl Publisher {
 
 /// Sends a datagram. A refused connection is not an error: datagrams may always get lost, and the receiver may
 /// return.
-async fn datagram(socket: &UdpSocket, bytes: &[u8]) -> Result<(), PostError> {
+async fn datagram(socket: &UdpSocket, bytes: &[u8]) -> Result<(), SendError> {
     match socket.send(bytes).await {
         Err(error) if error.kind() != std::io::ErrorKind::ConnectionRefused => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-async fn udp(address: &str) -> Result<UdpSocket, PostError> {
-    let wrong = |error: std::io::Error| PostError::Address(format!("udp://{address}: {error}"));
-    let to = tokio::net::lookup_host(address).await.map_err(wrong)?.next();
-    let to = to.ok_or_else(|| PostError::Address(format!("udp://{address}: no such host")))?;
+async fn udp(address: &str) -> Result<UdpSocket, SendError> {
+    let invalid = |error: std::io::Error| PublishError::Address(format!("udp://{address}: {error}"));
+    let to = tokio::net::lookup_host(address).await.map_err(invalid)?.next();
+    let to = to.ok_or_else(|| PublishError::Address(format!("udp://{address}: no such host")))?;
     let from = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(from).await?;
     socket.connect(to).await?;
@@ -150,7 +145,7 @@ fn encode(batch: &[Record]) -> (&'static str, String) {
 
 /// Decodes `{"results": [{"position"} | {"error": {..}}]}`, one result per record. One retryable line makes the
 /// whole batch retryable, unless another line was refused permanently.
-fn decode(answer: &[u8], count: usize) -> Result<(), Failure> {
+fn decode(answer: &[u8], count: usize) -> Result<(), AttemptError> {
     #[derive(Deserialize)]
     struct Answer {
         results: Vec<Line>,
@@ -159,10 +154,10 @@ fn decode(answer: &[u8], count: usize) -> Result<(), Failure> {
     struct Line {
         error: Option<Problem>,
     }
-    let answer: Answer =
-        serde_json::from_slice(answer).map_err(|error| Failure::Again(format!("unexpected response: {error}")))?;
+    let answer: Answer = serde_json::from_slice(answer)
+        .map_err(|error| AttemptError::Retryable(format!("unexpected response: {error}")))?;
     if answer.results.len() != count {
-        return Err(Failure::Again(format!("{} results for {count} records", answer.results.len())));
+        return Err(AttemptError::Retryable(format!("{} results for {count} records", answer.results.len())));
     }
     let mut errors: Vec<Problem> = answer.results.into_iter().filter_map(|line| line.error).collect();
     errors.sort_by_key(|problem| problem.retry);
@@ -214,12 +209,12 @@ mod tests {
     #[test]
     fn an_answer_is_read_line_by_line() {
         assert!(decode(br#"{"results":[{"position":"a:1"},{"position":"a:2"}]}"#, 2).is_ok());
-        assert!(matches!(decode(br#"{"results":[{"position":"a:1"}]}"#, 2), Err(Failure::Again(_))));
-        assert!(matches!(decode(b"<html>", 1), Err(Failure::Again(_))));
+        assert!(matches!(decode(br#"{"results":[{"position":"a:1"}]}"#, 2), Err(AttemptError::Retryable(_))));
+        assert!(matches!(decode(b"<html>", 1), Err(AttemptError::Retryable(_))));
         let busy = r#"{"error":{"code":"unavailable","detail":"","retry":true}}"#;
         let wrong = r#"{"error":{"code":"bad_json","detail":"no","retry":false}}"#;
         let answer = |lines: &[&str]| decode(format!(r#"{{"results":[{}]}}"#, lines.join(",")).as_bytes(), lines.len());
-        assert!(matches!(answer(&[busy, r#"{"position":"a:1"}"#]), Err(Failure::Again(_))));
-        assert!(matches!(answer(&[busy, wrong]), Err(Failure::Refused(p)) if p.code == "bad_json"));
+        assert!(matches!(answer(&[busy, r#"{"position":"a:1"}"#]), Err(AttemptError::Retryable(_))));
+        assert!(matches!(answer(&[busy, wrong]), Err(AttemptError::Refused(p)) if p.code == "bad_json"));
     }
 }

@@ -1,9 +1,9 @@
-//! HTTP request that is retried with the same `Idempotency-Key` until it is answered, so that it counts once.
+//! Publishing over HTTP: a request is retried with the same `Idempotency-Key` until it is answered, so that it counts
+//! once.
 
 use std::time::{Duration, Instant};
 
-use super::PostError;
-use crate::backoff::{Backoff, Lost};
+use crate::backoff::{Backoff, GaveUp, Lost};
 use crate::chance::Chance;
 use crate::tls::permanent_reason;
 use crate::wire::{Problem, Server, body, cause};
@@ -12,6 +12,19 @@ const RETRY_BASE: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
+/// Reason why a request was given up.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The address of the server is invalid, or no HTTP client can be created for it.
+    #[error("{0}")]
+    Address(String),
+    /// The server rejects the request permanently.
+    #[error("the server refuses: {0}")]
+    Refused(Problem),
+    #[error(transparent)]
+    GaveUp(#[from] GaveUp),
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     pub retries: u64,
@@ -19,7 +32,8 @@ pub struct Stats {
     pub round_trip: Option<Duration>,
 }
 
-pub struct Poster {
+/// Publisher that sends one request at a time.
+pub struct HttpPublisher {
     client: reqwest::Client,
     backoff: Backoff,
     /// Random number of this run, so that keys differ between runs.
@@ -31,22 +45,24 @@ pub struct Poster {
 
 /// Reason why an attempt failed.
 #[derive(Debug)]
-pub enum Failure {
-    Again(String),
+pub enum AttemptError {
+    /// A retry may succeed.
+    Retryable(String),
+    /// The server rejects the request permanently.
     Refused(Problem),
 }
 
-impl From<Problem> for Failure {
+impl From<Problem> for AttemptError {
     fn from(problem: Problem) -> Self {
-        if problem.retry { Self::Again(problem.to_string()) } else { Self::Refused(problem) }
+        if problem.retry { Self::Retryable(problem.to_string()) } else { Self::Refused(problem) }
     }
 }
 
-impl Poster {
-    /// Creates a poster. A request fails once the server has not accepted it for `retry_for`.
-    pub fn new(retry_for: Duration, on_retry: fn(&Lost)) -> Result<Self, PostError> {
+impl HttpPublisher {
+    /// Creates a publisher. A request fails once the server has not accepted it for `retry_for`.
+    pub fn new(retry_for: Duration, on_retry: fn(&Lost)) -> Result<Self, PublishError> {
         let client = crate::tls::http().timeout(ANSWER_TIME).build();
-        let client = client.map_err(|error| PostError::Address(cause(&error)))?;
+        let client = client.map_err(|error| PublishError::Address(cause(&error)))?;
         let mut chance = Chance::from_system();
         let run = chance.bits();
         let backoff = Backoff::new(RETRY_BASE, RETRY_MAX, chance).for_at_most(Some(retry_for));
@@ -57,15 +73,17 @@ impl Poster {
     /// accepts the answer. Returns the answer.
     ///
     /// The idempotency key makes the server repeat its first answer to a repeated request, or to any line of it. So
-    /// a retry after a lost answer publishes nothing twice. Errors: [`PostError::Refused`], [`PostError::GaveUp`].
+    /// a retry after a lost answer publishes nothing twice.
+    ///
+    /// Errors: [`PublishError::Refused`], [`PublishError::GaveUp`].
     pub async fn post(
         &mut self,
         server: &Server,
         path: &str,
         headers: &[(&str, &str)],
         bytes: Vec<u8>,
-        check: impl Fn(&[u8]) -> Result<(), Failure>,
-    ) -> Result<Vec<u8>, PostError> {
+        check: impl Fn(&[u8]) -> Result<(), AttemptError>,
+    ) -> Result<Vec<u8>, PublishError> {
         self.requests += 1;
         let key = format!("{:016x}-{}", self.run, self.requests);
         self.backoff.succeeded();
@@ -81,8 +99,8 @@ impl Poster {
                     self.stats.round_trip = Some(started.elapsed());
                     return Ok(answer);
                 }
-                Err(Failure::Refused(problem)) => return Err(PostError::Refused(problem)),
-                Err(Failure::Again(why)) => why,
+                Err(AttemptError::Refused(problem)) => return Err(PublishError::Refused(problem)),
+                Err(AttemptError::Retryable(why)) => why,
             };
             let lost = self.backoff.failed(server, why)?;
             self.stats.retries += 1;
@@ -92,17 +110,17 @@ impl Poster {
     }
 }
 
-async fn attempt(request: reqwest::RequestBuilder, server: &Server) -> Result<Vec<u8>, Failure> {
+async fn attempt(request: reqwest::RequestBuilder, server: &Server) -> Result<Vec<u8>, AttemptError> {
     let response = request.send().await.map_err(|error| match error.is_builder() {
         // An invalid address or header is a permanent error.
-        true => Failure::Refused(Problem { code: "bad_request".into(), detail: cause(&error), retry: false }),
+        true => AttemptError::Refused(Problem { code: "bad_request".into(), detail: cause(&error), retry: false }),
         false => match permanent_reason(&error, server) {
-            Some(detail) => Failure::Refused(Problem { code: "tls".into(), detail, retry: false }),
-            None => Failure::Again(cause(&error)),
+            Some(detail) => AttemptError::Refused(Problem { code: "tls".into(), detail, retry: false }),
+            None => AttemptError::Retryable(cause(&error)),
         },
     })?;
     let status = response.status();
-    let answer = body(response).await.map_err(Failure::Again)?;
+    let answer = body(response).await.map_err(AttemptError::Retryable)?;
     match status.is_success() {
         true => Ok(answer),
         false => Err(Problem::of(status.as_u16(), &answer).into()),

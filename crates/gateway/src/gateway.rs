@@ -1,12 +1,4 @@
-//! Native peer that forwards between the data channels of its peers. A peer joins with an offer and names the
-//! receiver of its messages. [`millrace_rtc::forward`] decides how each message is forwarded.
-//!
-//! - this file: one task per peer, each with its own socket, and one task for the windows of the bundles
-//! - [`http`]: offers, answers and statistics
-//!
-//! Source: docs/gateway.md.
-
-mod http;
+//! Tasks of the gateway: one per peer, each with its own socket, and one for the windows of the bundles.
 
 use std::{
     cell::RefCell,
@@ -18,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millrace_client::data_channel::{AnswerError, OPEN_TIMEOUT, PeerSocket};
 use millrace_rtc::{
     Event, Lane,
     forward::{Config as Forward, Forwarder, PeerId, PeerOptions, Refused, Stats},
@@ -29,7 +22,7 @@ use tokio::{
     time::{sleep, sleep_until},
 };
 
-use crate::data_channel::{AnswerError, OPEN_TIMEOUT, PeerSocket};
+use crate::http;
 
 /// Silent peer timeout: a live peer checks the path at least every few seconds.
 /// Source: RFC 7675, section 5.1: 30 s.
@@ -55,12 +48,12 @@ pub struct Config {
 /// Gateway with a bound listener.
 pub struct Gateway {
     listener: TcpListener,
-    hall: Rc<SharedState>,
+    state: Rc<SharedState>,
 }
 
 /// State shared by all tasks.
-struct SharedState {
-    config: Config,
+pub(crate) struct SharedState {
+    pub(crate) config: Config,
     forwarder: RefCell<Forwarder>,
     /// Wakes the task of a peer when messages are queued for it.
     wakes: RefCell<HashMap<PeerId, Rc<Notify>>>,
@@ -70,7 +63,7 @@ struct SharedState {
 
 /// Reason why a peer cannot join.
 #[derive(Debug, thiserror::Error)]
-enum JoinError {
+pub(crate) enum JoinError {
     #[error("{0}")]
     Refused(#[from] Refused),
     #[error("{0}")]
@@ -84,8 +77,8 @@ impl Gateway {
     pub async fn bind(config: Config) -> io::Result<Self> {
         let listener = TcpListener::bind(config.listen).await?;
         let forwarder = RefCell::new(Forwarder::new(config.forward.clone()));
-        let hall = SharedState { config, forwarder, wakes: RefCell::default(), begun: Notify::new() };
-        Ok(Self { listener, hall: Rc::new(hall) })
+        let state = SharedState { config, forwarder, wakes: RefCell::default(), begun: Notify::new() };
+        Ok(Self { listener, state: Rc::new(state) })
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
@@ -94,9 +87,9 @@ impl Gateway {
 
     /// Accepts and serves peers until the future is dropped, which also drops all peers.
     pub async fn run(self) {
-        let Self { listener, hall } = self;
+        let Self { listener, state } = self;
         let tasks = LocalSet::new();
-        let windows = hall.clone();
+        let windows = state.clone();
         tasks.spawn_local(async move { windows.keep_windows().await });
         tasks
             .run_until(async move {
@@ -105,9 +98,9 @@ impl Gateway {
                     let Ok(permit) = room.clone().acquire_owned().await else { return };
                     match listener.accept().await {
                         Ok((stream, _)) => {
-                            let hall = hall.clone();
+                            let state = state.clone();
                             tokio::task::spawn_local(async move {
-                                http::serve(hall, stream).await;
+                                http::serve(state, stream).await;
                                 drop(permit);
                             });
                         }
@@ -121,8 +114,13 @@ impl Gateway {
 
 impl SharedState {
     /// Adds a peer and returns the answer to its offer. `local` is the address at which the request arrived.
-    async fn join(self: &Rc<Self>, ticket: PeerOptions, offer: &str, local: IpAddr) -> Result<String, JoinError> {
-        let id = self.forwarder.borrow_mut().join(ticket)?;
+    pub(crate) async fn join(
+        self: &Rc<Self>,
+        options: PeerOptions,
+        offer: &str,
+        local: IpAddr,
+    ) -> Result<String, JoinError> {
+        let id = self.forwarder.borrow_mut().join(options)?;
         let public = self.config.public.unwrap_or(local);
         let (socket, answer) = match PeerSocket::answer(offer, local, public).await {
             Ok(answered) => answered,
@@ -133,11 +131,11 @@ impl SharedState {
         };
         let wake = Rc::<Notify>::default();
         self.wakes.borrow_mut().insert(id, wake.clone());
-        let hall = self.clone();
+        let state = self.clone();
         tokio::task::spawn_local(async move {
-            hall.serve(id, socket, &wake).await;
-            hall.wakes.borrow_mut().remove(&id);
-            hall.forwarder.borrow_mut().leave(id);
+            state.serve(id, socket, &wake).await;
+            state.wakes.borrow_mut().remove(&id);
+            state.forwarder.borrow_mut().leave(id);
         });
         Ok(answer)
     }
@@ -204,7 +202,7 @@ impl SharedState {
         }
     }
 
-    fn stats(&self) -> (usize, Stats) {
+    pub(crate) fn stats(&self) -> (usize, Stats) {
         let forwarder = self.forwarder.borrow();
         (forwarder.peers(), forwarder.stats())
     }

@@ -1,6 +1,6 @@
 //! Names of streets and parks: trees, trades and landmarks.
 
-use crate::chance::Chance;
+use millrace_client::chance::Chance;
 
 pub const PARKS: [&str; 8] = [
     "Botanic Garden",

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use millrace_edge::replay::Replay;
-use millrace_edge::town::Town;
-use millrace_edge::town::geo::LatLon;
+use millrace_simulate::replay::Replay;
+use millrace_simulate::town::Town;
+use millrace_simulate::town::geo::LatLon;
 
 #[test]
 fn the_map_of_the_web_pages_is_the_town() {

@@ -1,0 +1,13 @@
+//! Rust client of Millrace: publishes with retries, subscribes over every transport, and resumes after a failure.
+//!
+//! This crate never links the server: it uses the wire protocol (`docs/protocol.md`) like any other client. It never
+//! knows the meaning of a publication.
+//! Read first: [`publish::HttpPublisher`], [`subscription::read`], [`data_channel::Connection`].
+
+pub mod backoff;
+pub mod chance;
+pub mod data_channel;
+pub mod publish;
+pub mod subscription;
+pub mod tls;
+pub mod wire;

@@ -1,0 +1,13 @@
+//! Simulated devices: cars that drive through a town, recorded drives that are replayed, and a publisher that sends
+//! their records to a server.
+//!
+//! This crate never links the server: it publishes like any other client. Except for [`publisher`], it does no I/O
+//! and reads no clock: time is an input, and every choice comes from a seed.
+//! Read first: [`fleet::Fleet`], [`town::Town`], [`record::Record`], [`publisher::Publisher`].
+
+pub mod fleet;
+pub mod publisher;
+pub mod record;
+pub mod replay;
+pub mod rule;
+pub mod town;
