@@ -4,8 +4,8 @@ use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
 
 use clap::Args as ClapArgs;
+use millrace_client::server::Server;
 use millrace_client::subscription::{Range, Update, read_range};
-use millrace_client::wire::Server;
 
 use crate::{login::Login, number::number, retry::Retry, since::since, trust::Trust};
 

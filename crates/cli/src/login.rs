@@ -1,6 +1,7 @@
 //! The credential of commands that connect to a server.
 
-use millrace_client::wire::Token;
+use anyhow::Context;
+use millrace_client::server::Token;
 
 /// The environment is safer than a flag: other users of this machine can see the command line.
 const ENV: &str = "MILLRACE_TOKEN";
@@ -29,9 +30,7 @@ impl Login {
 /// Errors: the value of `MILLRACE_TOKEN` is malformed.
 pub fn from_environment() -> anyhow::Result<Option<Token>> {
     match std::env::var(ENV) {
-        Ok(text) if !text.trim().is_empty() => {
-            Token::parse(&text).map(Some).map_err(|what| anyhow::anyhow!("{ENV}: {what}"))
-        }
+        Ok(text) if !text.trim().is_empty() => Ok(Some(Token::parse(&text).context(ENV)?)),
         _ => Ok(None),
     }
 }

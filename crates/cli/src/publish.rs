@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
+use millrace_client::http::query_value;
 use millrace_client::publish::{AttemptError, HttpPublisher};
-use millrace_client::wire::{Server, query_value};
+use millrace_client::server::Server;
 use serde::Deserialize;
 
 use crate::{login::Login, retry::Retry, trust::Trust};

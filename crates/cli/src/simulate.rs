@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args as ClapArgs, Subcommand};
-use millrace_client::wire::{Server, now_ms};
+use millrace_client::clock::now_ms;
+use millrace_client::server::Server;
 use millrace_simulate::fleet::Fleet;
 use millrace_simulate::publisher::Publisher;
 use millrace_simulate::record::Record;

@@ -1,6 +1,6 @@
 //! Parses `--since` and `--until`: where a reader starts or ends.
 
-use millrace_client::wire::now_ms;
+use millrace_client::clock::now_ms;
 
 /// A clap parser. Converts a duration such as `10m` to a time before now, by this machine's clock; the server parses all
 /// other values.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use millrace_client::server::Server;
 use millrace_client::subscription::{Message, Options, Transport, Update, read};
-use millrace_client::wire::Server;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{login::Login, number::number, retry::duration, since::since, trust::Trust};

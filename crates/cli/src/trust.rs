@@ -22,7 +22,7 @@ impl Trust {
     /// Errors: the file of `--ca` has no certificate authority.
     pub fn decide(&self) -> anyhow::Result<()> {
         let dev_ca = Some(Files::at(&dev::default_dir()).ca);
-        let trust = tls::Trust { ca: self.ca.clone(), dev_ca, anybody: self.insecure_accept_any_certificate };
-        trust.decide().map_err(anyhow::Error::msg)
+        let trust = tls::Trust { ca: self.ca.clone(), dev_ca, accept_any: self.insecure_accept_any_certificate };
+        Ok(trust.apply()?)
     }
 }

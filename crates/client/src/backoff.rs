@@ -5,15 +5,15 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::chance::Chance;
-use crate::wire::Server;
+use crate::random::Random;
+use crate::server::Server;
 
 #[derive(Clone, Debug)]
 pub struct Backoff {
     base: Duration,
     max: Duration,
     attempts: u32,
-    chance: Chance,
+    random: Random,
     /// Maximum time without success; `None`: unlimited.
     retry_for: Option<Duration>,
     failing_since: Option<Instant>,
@@ -21,7 +21,7 @@ pub struct Backoff {
 
 /// Failed attempt that will be followed by another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct FailedAttempt {
     /// Server address without user and password.
     pub server: String,
     pub why: String,
@@ -41,7 +41,7 @@ pub struct GaveUp {
     pub after: Duration,
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for FailedAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, why, attempt, wait } = self;
         match attempt {
@@ -52,8 +52,8 @@ impl fmt::Display for Lost {
 }
 
 impl Backoff {
-    pub fn new(base: Duration, max: Duration, chance: Chance) -> Self {
-        Self { base, max, attempts: 0, chance, retry_for: None, failing_since: None }
+    pub fn new(base: Duration, max: Duration, random: Random) -> Self {
+        Self { base, max, attempts: 0, random, retry_for: None, failing_since: None }
     }
 
     /// Limits the time without success; `None` removes the limit.
@@ -63,12 +63,12 @@ impl Backoff {
 
     /// Records a failed attempt. Returns the wait before the next attempt, or [`GaveUp`] if that wait would exceed
     /// the limit.
-    pub fn failed(&mut self, server: &Server, why: String) -> Result<Lost, GaveUp> {
+    pub fn failed(&mut self, server: &Server, why: String) -> Result<FailedAttempt, GaveUp> {
         let after = self.failing_since.get_or_insert_with(Instant::now).elapsed();
         let (server, wait) = (server.shown(), self.next_wait());
         match self.retry_for.is_some_and(|longest| after + wait > longest) {
             true => Err(GaveUp { server, why, attempts: self.attempts, after }),
-            false => Ok(Lost { server, why, attempt: self.attempts, wait }),
+            false => Ok(FailedAttempt { server, why, attempt: self.attempts, wait }),
         }
     }
 
@@ -76,7 +76,7 @@ impl Backoff {
     pub fn next_wait(&mut self) -> Duration {
         let ceiling = self.base.saturating_mul(1 << self.attempts.min(20)).min(self.max);
         self.attempts += 1;
-        ceiling.mul_f64(self.chance.unit())
+        ceiling.mul_f64(self.random.unit())
     }
 
     pub fn succeeded(&mut self) {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn waits_grow_spread_out_and_stay_bounded() {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2), Chance::from_seed(1));
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2), Random::from_seed(1));
         let mut longest = Duration::ZERO;
         for attempt in 0..200 {
             let wait = backoff.next_wait();
@@ -105,9 +105,9 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_is_named_with_its_server_and_the_last_one_ends_it() {
+    fn failed_attempt_names_its_server_and_number() {
         let server = Server::parse("http://ann:s3cret@127.0.0.1:1/").expect("an address");
-        let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(1), Chance::from_seed(1));
+        let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(1), Random::from_seed(1));
         let mut forever = backoff.clone();
         for attempt in 1..100 {
             let lost = forever.failed(&server, "refused".into()).expect("it never gives up");

@@ -5,9 +5,12 @@
 //! Read first: [`publish::HttpPublisher`], [`subscription::read`], [`data_channel::Connection`].
 
 pub mod backoff;
-pub mod chance;
+pub mod clock;
 pub mod data_channel;
+pub mod http;
+pub mod problem;
 pub mod publish;
+pub mod random;
+pub mod server;
 pub mod subscription;
 pub mod tls;
-pub mod wire;

@@ -3,10 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::backoff::{Backoff, GaveUp, Lost};
-use crate::chance::Chance;
+use crate::backoff::{Backoff, FailedAttempt, GaveUp};
+use crate::http::{body, cause};
+use crate::problem::Problem;
+use crate::random::Random;
+use crate::server::{InvalidAddress, Server};
 use crate::tls::permanent_reason;
-use crate::wire::{Problem, Server, body, cause};
 
 const RETRY_BASE: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -15,9 +17,11 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Reason why a request was given up.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The address of the server is invalid, or no HTTP client can be created for it.
-    #[error("{0}")]
-    Address(String),
+    #[error(transparent)]
+    Address(#[from] InvalidAddress),
+    /// No HTTP client can be created.
+    #[error("no HTTP client: {0}")]
+    Client(String),
     /// The server rejects the request permanently.
     #[error("the server refuses: {0}")]
     Refused(Problem),
@@ -39,7 +43,7 @@ pub struct HttpPublisher {
     /// Random number of this run, so that keys differ between runs.
     run: u64,
     requests: u64,
-    on_retry: fn(&Lost),
+    on_retry: fn(&FailedAttempt),
     pub stats: Stats,
 }
 
@@ -60,12 +64,12 @@ impl From<Problem> for AttemptError {
 
 impl HttpPublisher {
     /// Creates a publisher. A request fails once the server has not accepted it for `retry_for`.
-    pub fn new(retry_for: Duration, on_retry: fn(&Lost)) -> Result<Self, PublishError> {
+    pub fn new(retry_for: Duration, on_retry: fn(&FailedAttempt)) -> Result<Self, PublishError> {
         let client = crate::tls::http().timeout(ANSWER_TIME).build();
-        let client = client.map_err(|error| PublishError::Address(cause(&error)))?;
-        let mut chance = Chance::from_system();
-        let run = chance.bits();
-        let backoff = Backoff::new(RETRY_BASE, RETRY_MAX, chance).for_at_most(Some(retry_for));
+        let client = client.map_err(|error| PublishError::Client(cause(&error)))?;
+        let mut random = Random::from_system();
+        let run = random.bits();
+        let backoff = Backoff::new(RETRY_BASE, RETRY_MAX, random).for_at_most(Some(retry_for));
         Ok(Self { client, backoff, run, requests: 0, on_retry, stats: Stats::default() })
     }
 
@@ -120,7 +124,7 @@ async fn attempt(request: reqwest::RequestBuilder, server: &Server) -> Result<Ve
         },
     })?;
     let status = response.status();
-    let answer = body(response).await.map_err(AttemptError::Retryable)?;
+    let answer = body(response).await.map_err(|error| AttemptError::Retryable(error.to_string()))?;
     match status.is_success() {
         true => Ok(answer),
         false => Err(Problem::of(status.as_u16(), &answer).into()),

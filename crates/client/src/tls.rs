@@ -9,10 +9,21 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use crate::wire::Server;
+use crate::server::Server;
 
 /// TLS configuration set at program start; the whole process trusts the same authorities.
 static TRUST: OnceLock<ClientConfig> = OnceLock::new();
+
+/// Reason why trust settings cannot be applied.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// The file cannot be read or is not a certificate authority; the text is the reason.
+    #[error("{} is not a certificate authority in PEM: {}", .0.display(), .1)]
+    Authority(PathBuf, String),
+    /// The cryptographic provider supports no protocol version.
+    #[error(transparent)]
+    Protocols(rustls::Error),
+}
 
 /// Trust settings in addition to the authorities of the system.
 #[derive(Clone, Debug, Default)]
@@ -22,37 +33,37 @@ pub struct Trust {
     /// PEM file of an authority that is trusted if the file exists.
     pub dev_ca: Option<PathBuf>,
     /// Skip certificate verification (insecure): an attacker on the path can read and change everything.
-    pub anybody: bool,
+    pub accept_any: bool,
 }
 
 impl Trust {
     /// Applies the settings to the whole process. Only the first call has an effect.
     ///
     /// Errors: a file cannot be read, or has no certificate.
-    pub fn decide(&self) -> Result<(), String> {
+    pub fn apply(&self) -> Result<(), TrustError> {
         let config = self.config()?;
         let _ = TRUST.set(config);
         Ok(())
     }
 
-    fn config(&self) -> Result<ClientConfig, String> {
+    fn config(&self) -> Result<ClientConfig, TrustError> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
-        if self.anybody {
-            let anybody = Arc::new(AcceptAnyCertificate(provider));
-            return Ok(builder.dangerous().with_custom_certificate_verifier(anybody).with_no_client_auth());
+            .map_err(TrustError::Protocols)?;
+        if self.accept_any {
+            let verifier = Arc::new(AcceptAnyCertificate(provider));
+            return Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth());
         }
         let mut roots = RootCertStore::empty();
         // Some certificates of the system are too old to be parsed; they are not needed.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         let own = self.dev_ca.iter().filter(|path| path.is_file()).chain(&self.ca);
         for path in own {
-            let bad = |error: &dyn std::fmt::Display| format!("{} is no authority in PEM: {error}", path.display());
-            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| bad(&error))? {
-                let certificate = certificate.map_err(|error| bad(&error))?;
-                roots.add(certificate).map_err(|error| bad(&error))?;
+            let invalid = |error: &dyn std::fmt::Display| TrustError::Authority(path.clone(), error.to_string());
+            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| invalid(&error))? {
+                let certificate = certificate.map_err(|error| invalid(&error))?;
+                roots.add(certificate).map_err(|error| invalid(&error))?;
             }
         }
         Ok(builder.with_root_certificates(roots).with_no_client_auth())

@@ -160,7 +160,7 @@ impl SharedState {
                 socket.write(message.lane, message.is_text, &message.bytes);
             }
             socket.flush().await;
-            let ends = if is_open { socket.heard() + SILENCE_MAX } else { opens_by };
+            let ends = if is_open { socket.last_received() + SILENCE_MAX } else { opens_by };
             tokio::select! {
                 () = socket.wait() => {}
                 () = wake.notified(), if is_open => {}

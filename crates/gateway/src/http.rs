@@ -121,7 +121,7 @@ async fn connect(state: &Rc<SharedState>, request: Request<Incoming>, local: IpA
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(SDP) {
         return Err(bad("a POST brings an offer for data channels, as `Content-Type: application/sdp`".into()));
     }
-    let options = options(request.uri().query().unwrap_or_default()).map_err(bad)?;
+    let options = options(request.uri().query().unwrap_or_default()).map_err(|error| bad(error.to_string()))?;
     let offer = Limited::new(request.into_body(), OFFER_BYTES_MAX).collect().await;
     let offer =
         offer.map_err(|_| bad(format!("the offer has not come whole, or has more than {OFFER_BYTES_MAX} bytes")))?;
@@ -143,22 +143,31 @@ async fn connect(state: &Rc<SharedState>, request: Request<Incoming>, local: IpA
     }
 }
 
+/// Reason why a query does not describe a peer.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum QueryError {
+    #[error("the peer has no name: use `/v1/connect?name=NAME`")]
+    NoName,
+    #[error("`urgent` has {URGENT_BYTES_MAX} bytes at most")]
+    UrgentTooLong,
+    #[error("no parameter `{0}`; there are name, to and urgent")]
+    UnknownParameter(String),
+}
+
 /// Parses the query into the name and options of a peer.
-///
-/// Errors: describes what is wrong with the query.
-fn options(query: &str) -> Result<PeerOptions, String> {
+fn options(query: &str) -> Result<PeerOptions, QueryError> {
     let mut options = PeerOptions::default();
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*key {
             "name" => options.name = value.into_owned(),
             "to" => options.to = Some(value.into_owned()),
             "urgent" if value.len() <= URGENT_BYTES_MAX => options.urgent = Some(value.into_owned().into_bytes()),
-            "urgent" => return Err(format!("`urgent` has {URGENT_BYTES_MAX} bytes at most")),
-            _ => return Err(format!("no parameter `{key}`; there are name, to and urgent")),
+            "urgent" => return Err(QueryError::UrgentTooLong),
+            _ => return Err(QueryError::UnknownParameter(key.into_owned())),
         }
     }
     match options.name.is_empty() {
-        true => Err("say who comes: `/v1/connect?name=NAME`".into()),
+        true => Err(QueryError::NoName),
         false => Ok(options),
     }
 }

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use millrace_client::backoff::Lost;
+use millrace_client::backoff::FailedAttempt;
+use millrace_client::problem::Problem;
 use millrace_client::publish::{AttemptError, HttpPublisher, PublishError, Stats};
-use millrace_client::wire::{Problem, Server, Token};
+use millrace_client::server::{Server, Token};
 use serde::Deserialize;
 use tokio::net::UdpSocket;
 
@@ -20,6 +21,9 @@ pub enum SendError {
     /// The server rejects the request, or did not accept it in time.
     #[error(transparent)]
     Http(#[from] PublishError),
+    /// The host of `udp://HOST:PORT` has no address; the second text is the reason.
+    #[error("udp://{0}: {1}")]
+    NoHost(String, String),
     #[error("udp: {0}")]
     Udp(#[from] std::io::Error),
 }
@@ -43,12 +47,12 @@ impl Publisher {
         to: &str,
         token: Option<Token>,
         retry_for: Duration,
-        on_retry: fn(&Lost),
+        on_retry: fn(&FailedAttempt),
     ) -> Result<Self, SendError> {
         let to = match to.strip_prefix("udp://") {
             Some(address) => Target::Udp(udp(address).await?),
             None => {
-                let server = Server::parse(to).map_err(PublishError::Address)?.with_token(token);
+                let server = Server::parse(to).map_err(PublishError::from)?.with_token(token);
                 Target::Http(server, HttpPublisher::new(retry_for, on_retry)?)
             }
         };
@@ -103,9 +107,9 @@ async fn datagram(socket: &UdpSocket, bytes: &[u8]) -> Result<(), SendError> {
 }
 
 async fn udp(address: &str) -> Result<UdpSocket, SendError> {
-    let invalid = |error: std::io::Error| PublishError::Address(format!("udp://{address}: {error}"));
-    let to = tokio::net::lookup_host(address).await.map_err(invalid)?.next();
-    let to = to.ok_or_else(|| PublishError::Address(format!("udp://{address}: no such host")))?;
+    let no_host = |reason: String| SendError::NoHost(address.to_owned(), reason);
+    let to = tokio::net::lookup_host(address).await.map_err(|error| no_host(error.to_string()))?.next();
+    let to = to.ok_or_else(|| no_host("no such host".into()))?;
     let from = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(from).await?;
     socket.connect(to).await?;
@@ -186,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn no_batch_has_a_car_twice_and_order_is_kept() {
+    fn batches_keep_order_and_have_each_car_once() {
         let records: Vec<Record> = (0..1300).map(|i| record(i % 600 + 1, u64::from(i))).collect();
         let batches = batches(&records);
         assert_eq!(batches.iter().map(|b| b.len()).collect::<Vec<_>>(), [500, 100 + 400, 200 + 100]);

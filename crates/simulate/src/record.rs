@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_spelled_as_in_the_protocol() {
+    fn record_matches_the_protocol() {
         let mut record = Record {
             car_id: 1,
             timestamp: 1_397_000_000_000,

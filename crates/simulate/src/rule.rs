@@ -47,7 +47,7 @@ mod tests {
     use crate::{fleet::Fleet, town::Town};
 
     #[test]
-    fn by_event_only_what_happened_is_sent_and_numbered() {
+    fn event_rule_sends_and_numbers_only_events() {
         let mut fleet = Fleet::new(Town::default(), 6, 7);
         let (mut continuous, mut by_event) = (Sender::new(Rule::Continuous), Sender::new(Rule::Event));
         let (mut all, mut events) = (Vec::new(), Vec::new());

@@ -8,8 +8,10 @@ use std::{
 
 use anyhow::Context;
 use millrace_client::{
+    http::{body, cause},
+    problem::Problem,
+    server::Server,
     tls,
-    wire::{Problem, Server, body, cause},
 };
 use millrace_lab::{
     report::live,
@@ -42,7 +44,7 @@ impl Live {
             Some(server) => (server, None),
             None => {
                 let own = targets::find("millrace")?.start(&Options::default()).context("--live starts a server")?;
-                let server = Server::parse(&format!("http://{}", own.address)).map_err(anyhow::Error::msg)?;
+                let server = Server::parse(&format!("http://{}", own.address))?;
                 (server, Some(own))
             }
         };
@@ -90,7 +92,9 @@ fn publish_all(server: &Server, mut events: Receiver<Value>, accepted: &mpsc::Sy
             }
             let outcome = match request.send().await {
                 Err(error) => Err(tls::permanent_reason(&error, server).unwrap_or_else(|| cause(&error))),
-                Ok(response) if response.status().is_success() => body(response).await.map(drop),
+                Ok(response) if response.status().is_success() => {
+                    body(response).await.map(drop).map_err(|error| error.to_string())
+                }
                 Ok(response) => {
                     let status = response.status().as_u16();
                     Err(Problem::of(status, &body(response).await.unwrap_or_default()).to_string())

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duratio
 
 use anyhow::{Context, ensure};
 use clap::Args as ClapArgs;
-use millrace_client::wire::Server;
+use millrace_client::server::Server;
 use millrace_lab::{
     analysis::{analyse, table},
     recording::Form,

@@ -5,7 +5,7 @@
 
 use std::{fmt, time::Duration};
 
-use millrace_client::chance::Chance;
+use millrace_client::random::Random;
 use rustix::process::Signal;
 use tokio::{task::LocalSet, time::Instant};
 
@@ -59,27 +59,27 @@ impl Plan {
     /// Kills one node and drains another. Independently, pauses and restarts the engine. The seed determines order,
     /// times and durations.
     fn new(seed: u64, length: Duration, data: Data) -> Self {
-        let mut chance = Chance::from_seed(seed);
+        let mut random = Random::from_seed(seed);
         let mut nodes: Vec<usize> = (0..NODES).collect();
-        chance.shuffle(&mut nodes);
-        let between = |chance: &mut Chance, low: f64, high: f64| Duration::from_secs_f64(chance.between(low, high));
+        random.shuffle(&mut nodes);
+        let between = |random: &mut Random, low: f64, high: f64| Duration::from_secs_f64(random.between(low, high));
         let mut on_nodes = [
-            (Step::Kill(nodes[0]), between(&mut chance, 0.2, 3.0), Step::Begin(nodes[0])),
-            (Step::Drain(nodes[1]), between(&mut chance, 0.2, 2.0), Step::Begin(nodes[1])),
+            (Step::Kill(nodes[0]), between(&mut random, 0.2, 3.0), Step::Begin(nodes[0])),
+            (Step::Drain(nodes[1]), between(&mut random, 0.2, 2.0), Step::Begin(nodes[1])),
         ];
-        let signal = if chance.happens(0.5) { Signal::KILL } else { Signal::TERM };
+        let signal = if random.happens(0.5) { Signal::KILL } else { Signal::TERM };
         let mut on_engine = [
             (Step::Pause, PAUSE, Step::Resume),
-            (Step::Stop(signal), between(&mut chance, 0.2, 2.0), Step::Restart(data)),
+            (Step::Stop(signal), between(&mut random, 0.2, 2.0), Step::Restart(data)),
         ];
-        chance.shuffle(&mut on_nodes);
-        chance.shuffle(&mut on_engine);
+        random.shuffle(&mut on_nodes);
+        random.shuffle(&mut on_engine);
         let (start, slot) = (length.mul_f64(0.1), length.mul_f64(0.4));
         let mut steps = Vec::new();
         for faults in [on_nodes, on_engine] {
             for (i, (fault, long, repair)) in faults.into_iter().enumerate() {
                 let latest = slot.saturating_sub(long).mul_f64(0.9);
-                let at = start + slot * i as u32 + latest.mul_f64(chance.unit());
+                let at = start + slot * i as u32 + latest.mul_f64(random.unit());
                 steps.extend([(at, fault), (at + long, repair)]);
             }
         }
@@ -90,23 +90,23 @@ impl Plan {
     /// Returns a plan in which the network between the nodes and the engine fails every few seconds. The connections
     /// are cut, or traffic stops in one or both directions for a while. Some cuts happen while data is in flight.
     fn of_wire(seed: u64, length: Duration) -> Self {
-        let mut chance = Chance::from_seed(seed);
+        let mut random = Random::from_seed(seed);
         let (mut at, end) = (length.mul_f64(0.1), length.mul_f64(0.9));
         let mut steps = Vec::new();
         while at < end {
-            let long = Duration::from_secs_f64(chance.between(0.05, 3.0));
-            let ways: &[Towards] = match chance.bits() % 4 {
+            let long = Duration::from_secs_f64(random.between(0.05, 3.0));
+            let ways: &[Towards] = match random.bits() % 4 {
                 0 => &[],
                 1 => &[Towards::Broker],
                 2 => &[Towards::Nodes],
                 _ => &[Towards::Broker, Towards::Nodes],
             };
             steps.extend(ways.iter().map(|way| (at, Step::Hold(*way))));
-            if ways.is_empty() || chance.happens(0.5) {
+            if ways.is_empty() || random.happens(0.5) {
                 steps.push((at + long.mul_f64(0.9), Step::Cut));
             }
             steps.extend(ways.iter().map(|way| (at + long, Step::Release(*way))));
-            at += long + Duration::from_secs_f64(chance.between(0.3, 1.5));
+            at += long + Duration::from_secs_f64(random.between(0.3, 1.5));
         }
         Self(steps)
     }
@@ -176,7 +176,7 @@ fn chaos(name: &str, kind: Kind, data: Data, seconds: u64) {
         return;
     }
     let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(seconds);
-    let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Chance::from_system().bits() % 1_000_000);
+    let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Random::from_system().bits() % 1_000_000);
     let plan = Plan::new(seed, Duration::from_secs(seconds), data);
     say(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
     block_on(run(name, kind, NODES, seconds, data == Data::Lost, &plan));
@@ -210,7 +210,7 @@ fn faulty_wire(name: &str, kind: Kind) {
     // The last hold may continue until the load ends and take 2.4 s of it. This is less than the tenth that may be
     // missing.
     let seconds = setting("MILLRACE_CHAOS_SECONDS").unwrap_or(SECONDS / 2);
-    let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Chance::from_system().bits() % 1_000_000);
+    let seed = setting("MILLRACE_CHAOS_SEED").unwrap_or_else(|| Random::from_system().bits() % 1_000_000);
     let plan = Plan::of_wire(seed, Duration::from_secs(seconds));
     say(&format!("\n{name}: MILLRACE_CHAOS_SEED={seed} for {seconds} s: {plan}"));
     block_on(run(name, kind, NODES, seconds, false, &plan));

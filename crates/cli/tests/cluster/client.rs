@@ -10,9 +10,10 @@ use std::{
 
 use futures_util::StreamExt;
 use millrace_client::{
-    chance::Chance,
+    clock::now_ms,
+    random::Random,
+    server::Server,
     subscription::{self, Message, Options, Transport, Update},
-    wire::{Server, now_ms},
 };
 use serde::Deserialize;
 use tokio::task::JoinHandle;
@@ -159,7 +160,7 @@ async fn read(server: Server, channels: Vec<String>, transport: Transport, seen:
 
 /// Reads payloads only, like a minimal browser client. The client knows only the position that a gap reports.
 async fn read_bare(server: Server, channel: String, seen: Rc<RefCell<Seen>>) {
-    let mut chance = Chance::from_system();
+    let mut random = Random::from_system();
     let mut after = None;
     loop {
         let since = after.as_ref().map_or("now".to_owned(), Position::to_string);
@@ -183,7 +184,7 @@ async fn read_bare(server: Server, channel: String, seen: Rc<RefCell<Seen>>) {
             },
         };
         seen.borrow_mut().lost(why);
-        tokio::time::sleep(BARE_RETRY.mul_f64(chance.unit())).await;
+        tokio::time::sleep(BARE_RETRY.mul_f64(random.unit())).await;
     }
 }
 

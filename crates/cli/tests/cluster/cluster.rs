@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
-use millrace_client::wire::Server;
+use millrace_client::server::Server;
 use rustix::process::Signal;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use millrace_client::wire::Server;
+use millrace_client::server::Server;
 
 use crate::{
     client::{Client, Way},

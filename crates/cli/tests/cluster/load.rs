@@ -7,10 +7,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{
-    publish::HttpPublisher,
-    wire::{Server, now_ms},
-};
+use millrace_client::{clock::now_ms, publish::HttpPublisher, server::Server};
 use serde::Deserialize;
 use tokio::{task::JoinHandle, time::Instant};
 

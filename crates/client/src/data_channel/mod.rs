@@ -10,7 +10,7 @@ use millrace_rtc::{Event, Lane};
 
 pub use socket::{AnswerError, OPEN_TIMEOUT, PeerSocket, SDP};
 
-use crate::wire::Problem;
+use crate::problem::Problem;
 
 /// Maximum size of one message, in bytes. A longer command is split, which the stream of lines allows.
 const MESSAGE_BYTES_MAX: usize = 16 * 1024;

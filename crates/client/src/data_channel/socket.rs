@@ -9,7 +9,8 @@ use millrace_rtc::{BadOffer, Event, Lane, Outputs, Peer};
 use tokio::net::UdpSocket;
 
 use super::OpenError;
-use crate::wire::{Problem, body, cause};
+use crate::http::{body, cause};
+use crate::problem::Problem;
 
 pub const SDP: &str = "application/sdp";
 /// Maximum time from the answer until all channels are open.
@@ -23,8 +24,8 @@ pub struct PeerSocket {
     socket: UdpSocket,
     local: SocketAddr,
     peer: Peer,
-    mouth: Outputs,
-    heard: Instant,
+    outputs: Outputs,
+    last_received: Instant,
     is_over: bool,
 }
 
@@ -57,15 +58,15 @@ impl PeerSocket {
         *request.body_mut() = Some(offer.sdp.clone().into());
         let response = client.execute(request).await.map_err(|error| lost(&error))?;
         let status = response.status().as_u16();
-        let answer = body(response).await.map_err(OpenError::Lost)?;
+        let answer = body(response).await.map_err(|error| OpenError::Lost(error.to_string()))?;
         if status != 201 {
             return Err(OpenError::Refused(Problem::of(status, &answer)));
         }
         let peer = offer.accept(&String::from_utf8_lossy(&answer)).map_err(|error| lost(&error))?;
         let mut opening = Self::new(socket, local, peer);
-        opening.handle(|peer, mouth| peer.handle_timeout(Instant::now(), mouth));
+        opening.handle(|peer, outputs| peer.handle_timeout(Instant::now(), outputs));
         let opened = tokio::time::timeout(OPEN_TIMEOUT, async {
-            let has = |socket: &Self, event: &Event| socket.mouth.events.contains(event);
+            let has = |socket: &Self, event: &Event| socket.outputs.events.contains(event);
             while !Lane::ALL.iter().all(|lane| has(&opening, &Event::Open(*lane))) && !opening.is_over {
                 opening.is_over |= has(&opening, &Event::Closed);
                 opening.wait().await;
@@ -86,17 +87,17 @@ impl PeerSocket {
         let local = SocketAddr::new(public, socket.local_addr()?.port());
         let (peer, answer) = Peer::answer(offer, &local.into(), Instant::now())?;
         let mut socket = Self::new(socket, local, peer);
-        socket.handle(|peer, mouth| peer.handle_timeout(Instant::now(), mouth));
+        socket.handle(|peer, outputs| peer.handle_timeout(Instant::now(), outputs));
         Ok((socket, answer))
     }
 
     fn new(socket: UdpSocket, local: SocketAddr, peer: Peer) -> Self {
-        Self { socket, local, peer, mouth: Outputs::default(), heard: Instant::now(), is_over: false }
+        Self { socket, local, peer, outputs: Outputs::default(), last_received: Instant::now(), is_over: false }
     }
 
     /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.mouth.events.pop_front()
+        self.outputs.events.pop_front()
     }
 
     /// Returns true if the connection is over.
@@ -105,8 +106,8 @@ impl PeerSocket {
     }
 
     /// Returns the time of the last datagram from the peer, including ICE.
-    pub fn heard(&self) -> Instant {
-        self.heard
+    pub fn last_received(&self) -> Instant {
+        self.last_received
     }
 
     /// Returns the bytes written but not yet acknowledged.
@@ -117,8 +118,8 @@ impl PeerSocket {
     /// Queues one message; [`PeerSocket::flush`] sends it. Returns false if there is no room or no such channel.
     pub fn write(&mut self, lane: Lane, is_text: bool, message: &[u8]) -> bool {
         let mut has_room = false;
-        self.handle(|peer, mouth| {
-            has_room = peer.write(Instant::now(), lane, is_text, message, mouth)?;
+        self.handle(|peer, outputs| {
+            has_room = peer.write(Instant::now(), lane, is_text, message, outputs)?;
             Ok(())
         });
         has_room
@@ -135,37 +136,37 @@ impl PeerSocket {
                 let Ok((length, from)) = received else { return };
                 let (local, now) = (self.local, Instant::now());
                 let mut is_its_own = false;
-                self.handle(|peer, mouth| {
-                    is_its_own = peer.handle_datagram(now, from, local, &buffer[..length], mouth)?;
+                self.handle(|peer, outputs| {
+                    is_its_own = peer.handle_datagram(now, from, local, &buffer[..length], outputs)?;
                     Ok(())
                 });
                 if is_its_own {
-                    self.heard = now;
+                    self.last_received = now;
                 }
             }
             () = tokio::time::sleep_until(timeout.into()) => {
-                self.handle(|peer, mouth| peer.handle_timeout(Instant::now(), mouth));
+                self.handle(|peer, outputs| peer.handle_timeout(Instant::now(), outputs));
             }
         }
         self.flush().await;
     }
 
     pub async fn flush(&mut self) {
-        while let Some((to, datagram)) = self.mouth.datagrams.front() {
+        while let Some((to, datagram)) = self.outputs.datagrams.front() {
             let _ = self.socket.send_to(datagram, to).await;
-            self.mouth.datagrams.pop_front();
+            self.outputs.datagrams.pop_front();
         }
     }
 
     fn handle(&mut self, work: impl FnOnce(&mut Peer, &mut Outputs) -> Result<(), millrace_rtc::Broken>) {
-        self.is_over |= work(&mut self.peer, &mut self.mouth).is_err();
+        self.is_over |= work(&mut self.peer, &mut self.outputs).is_err();
     }
 }
 
 impl Drop for PeerSocket {
     fn drop(&mut self) {
-        self.peer.close(&mut self.mouth);
-        for (to, datagram) in &self.mouth.datagrams {
+        self.peer.close(&mut self.outputs);
+        for (to, datagram) in &self.outputs.datagrams {
             let _ = self.socket.try_send_to(datagram, *to);
         }
     }

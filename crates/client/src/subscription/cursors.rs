@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_only_goes_on_within_an_epoch() {
+    fn cursor_advances_only_within_an_epoch() {
         let mut cursors = Cursors::default();
         assert!(cursors.advance("a", "e1:9"));
         assert!(!cursors.advance("a", "e1:9"));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_set_every_channel_and_starts_never_move_one_that_was_heard() {
+    fn start_position_never_moves_a_cursor_that_read() {
         let mut cursors = Cursors::default();
         cursors.set_list("cars/1/telemetry@e:58,b@e:7");
         assert_eq!((cursors.position("cars/1/telemetry"), cursors.position("b")), (Some("e:58"), Some("e:7")));

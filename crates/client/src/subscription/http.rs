@@ -8,8 +8,10 @@ use serde::Deserialize;
 
 use super::lines::{Events, Lines};
 use super::{EMPTY_PAUSE, End, Gap, Message, Reader, SILENCE_MAX, SubscriptionError, Transport, parse};
+use crate::http::{body, cause, query_value};
+use crate::problem::Problem;
+use crate::server::Server;
 use crate::tls::permanent_reason;
-use crate::wire::{Problem, Server, body, cause, query_value};
 
 /// Time for which a long poll is held.
 const HOLD_S: u64 = 30;
@@ -74,7 +76,7 @@ async fn poll_once(reader: &mut Reader<'_, '_>, client: &reqwest::Client) -> Res
         }
         return Ok(());
     }
-    let answer = body(response).await.map_err(End::Lost)?;
+    let answer = body(response).await.map_err(|error| End::Lost(error.to_string()))?;
     let answer: Answer = parse(&answer)?;
     for gap in answer.gaps {
         reader.gap(gap)?;
@@ -155,8 +157,8 @@ async fn read_lines(
             Ok(Ok(None)) => return End::Lost("the stream ended".into()),
             Ok(Ok(Some(chunk))) => chunk,
         };
-        if let Err(why) = lines.push(&chunk) {
-            return End::Lost(why);
+        if let Err(error) = lines.push(&chunk) {
+            return End::Lost(error.to_string());
         }
         while let Some(line) = lines.next_line() {
             if let Err(end) = each(reader, line) {
@@ -194,7 +196,7 @@ pub(super) async fn ok(
     if status.is_success() {
         return Ok(response);
     }
-    let answer = body(response).await.map_err(End::Lost)?;
+    let answer = body(response).await.map_err(|error| End::Lost(error.to_string()))?;
     Err(Problem::of(status.as_u16(), &answer).into())
 }
 
@@ -207,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_line_is_told_apart() {
+    fn every_kind_of_line_is_distinguished() {
         let line = |text: &str| parse::<Line>(text.as_bytes()).expect("a line");
         assert_eq!(line(r#"{"positions":{"a":"e:1"}}"#).positions.expect("positions")["a"], "e:1");
         assert_eq!(line(r#"{"gap":{"channel":"a","from":"e:1","to":"e:5"}}"#).gap.expect("a gap").to, "e:5");

@@ -2,6 +2,11 @@
 
 use super::MESSAGE_BYTES_MAX;
 
+/// A line of the server exceeds the maximum message size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a line is longer than {MESSAGE_BYTES_MAX} bytes")]
+pub struct LineTooLong;
+
 /// Buffer that splits bytes into lines; `\n`, `\r\n` and `\r` end a line.
 #[derive(Debug, Default)]
 pub struct Lines {
@@ -15,13 +20,13 @@ impl Lines {
     /// Appends bytes.
     ///
     /// Errors: an incomplete line is longer than `MESSAGE_BYTES_MAX`.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), LineTooLong> {
         self.bytes.drain(..self.taken);
         self.taken = 0;
         self.bytes.extend_from_slice(bytes);
         let open = self.bytes.iter().rev().position(|&byte| is_end(byte)).unwrap_or(self.bytes.len());
         match open > MESSAGE_BYTES_MAX {
-            true => Err(format!("a line is longer than {MESSAGE_BYTES_MAX} bytes")),
+            true => Err(LineTooLong),
             false => Ok(()),
         }
     }
@@ -95,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_whole_however_the_bytes_are_cut() {
+    fn lines_survive_any_split_of_the_bytes() {
         let text = b"first\r\n\nthird line\nrest";
         for cut in 1..text.len() {
             let (mut lines, mut seen) = (Lines::default(), Vec::new());
@@ -118,7 +123,7 @@ mod tests {
 
     /// Test vectors of `conformance/eventstream`: type, data, and the last event id at that point.
     #[test]
-    fn events_are_read_as_the_standard_says_however_the_bytes_are_cut() {
+    fn events_match_the_standard_for_any_split() {
         let vectors = include_str!("../../../../conformance/eventstream/vectors.json");
         let vectors: Vec<serde_json::Value> = serde_json::from_str(vectors).expect("JSON");
         for vector in &vectors {
@@ -153,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_without_data_is_told() {
+    fn id_without_data_is_reported() {
         let mut events = Events::default();
         let seen: Vec<Event> =
             ["id: e:1", "", "data: a", ""].iter().filter_map(|line| events.take(line.as_bytes())).collect();

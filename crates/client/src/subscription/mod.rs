@@ -18,9 +18,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use crate::backoff::{Backoff, GaveUp, Lost};
-use crate::chance::Chance;
-use crate::wire::{Problem, Server};
+use crate::backoff::{Backoff, FailedAttempt, GaveUp};
+use crate::problem::Problem;
+use crate::random::Random;
+use crate::server::Server;
 use cursors::Cursors;
 
 /// Upper bound of the random wait before the first reconnection; doubled with every failure up to [`RETRY_MAX`].
@@ -121,7 +122,7 @@ pub enum Update {
     Message(Message),
     Gap(Gap),
     /// The connection was lost; the reader will reconnect.
-    Lost(Lost),
+    Lost(FailedAttempt),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -167,7 +168,7 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
     }
     let client = client()?;
     let mut cursors = Cursors::default();
-    let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system()).for_at_most(options.retry_for);
+    let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Random::from_system()).for_at_most(options.retry_for);
     let mut ticket = None;
     loop {
         let began = Instant::now();
@@ -197,15 +198,15 @@ pub async fn read(options: &Options, sink: &mut Sink<'_>) -> Result<(), Subscrip
     }
 }
 
-fn moved(server: &Server, began: Instant) -> Lost {
+fn moved(server: &Server, began: Instant) -> FailedAttempt {
     let wait = MOVE_MIN.saturating_sub(began.elapsed());
-    Lost { server: server.shown(), why: "the server asks to connect again".into(), attempt: 0, wait }
+    FailedAttempt { server: server.shown(), why: "the server asks to connect again".into(), attempt: 0, wait }
 }
 
 /// Waits until the next attempt. Returns false if the sink ended the subscription.
-async fn pause(lost: Lost, sink: &mut Sink<'_>) -> bool {
-    let wait = lost.wait;
-    if sink(Update::Lost(lost)).is_break() {
+async fn pause(attempt: FailedAttempt, sink: &mut Sink<'_>) -> bool {
+    let wait = attempt.wait;
+    if sink(Update::Lost(attempt)).is_break() {
         return false;
     }
     tokio::time::sleep(wait).await;
@@ -294,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_one_line_and_its_envelope_keeps_the_payload() {
+    fn message_is_one_line_and_keeps_its_payload() {
         let line = |data: &str| {
             let text = format!(r#"{{"channel":"a","position":"e:1","time":1,"data":{data}}}"#);
             let message: Message = serde_json::from_str(&text).expect("a message");

@@ -8,9 +8,10 @@ use tokio::time::Instant;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Backoff, Chance, End, Gap, Message, RETRY_BASE, RETRY_MAX, SILENCE_MAX, Sink, SubscriptionError, Update};
+use super::{Backoff, End, Gap, Message, RETRY_BASE, RETRY_MAX, Random, SILENCE_MAX, Sink, SubscriptionError, Update};
 use super::{client, http, moved, parse, pause};
-use crate::wire::{Server, body, query_value};
+use crate::http::{body, query_value};
+use crate::server::Server;
 
 /// Maximum publications of one response.
 const PAGE: u64 = 1000;
@@ -57,7 +58,7 @@ struct Publication {
 /// exceeded `retry_for` are errors.
 pub async fn read_range(range: &Range, sink: &mut Sink<'_>) -> Result<(), SubscriptionError> {
     let client = client()?;
-    let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Chance::from_system()).for_at_most(Some(range.retry_for));
+    let mut backoff = Backoff::new(RETRY_BASE, RETRY_MAX, Random::from_system()).for_at_most(Some(range.retry_for));
     let mut rest = range.clone();
     loop {
         let lost = match read_page(&mut rest, &client, sink).await {
@@ -89,7 +90,7 @@ async fn read_page(rest: &mut Range, client: &reqwest::Client, sink: &mut Sink<'
     if response.status() == 204 {
         return Ok(false);
     }
-    let answer = body(response).await.map_err(End::Lost)?;
+    let answer = body(response).await.map_err(|error| End::Lost(error.to_string()))?;
     let Answer { position, more, gap, messages } = parse(&answer)?;
     let mut hand = |update| if sink(update).is_break() { Err(End::Enough) } else { Ok(()) };
     if let Some(Place { from, to }) = gap {

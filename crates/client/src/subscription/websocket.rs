@@ -9,10 +9,7 @@ use tokio_tungstenite::tungstenite::{Error, Message as Frame};
 use tokio_tungstenite::{Connector, connect_async_tls_with_config};
 
 use super::{End, Gap, MESSAGE_BYTES_MAX, Message, Reader, SILENCE_MAX, SubscriptionError, is_pattern, parse};
-use crate::{
-    tls,
-    wire::{Problem, Server, cause},
-};
+use crate::{http::cause, problem::Problem, server::Server, tls};
 
 const SUBPROTOCOL: &str = "millrace.v1+json";
 
@@ -202,7 +199,7 @@ mod tests {
     use super::super::{Options, Transport, Update};
     use super::*;
     use crate::backoff::Backoff;
-    use crate::chance::Chance;
+    use crate::random::Random;
     use std::time::Duration;
 
     /// Feeds server messages to a reader of `channel`. Returns its output and the next `subscribe` command, or the
@@ -218,7 +215,7 @@ mod tests {
             retry_for: None,
         };
         let mut cursors = Cursors::default();
-        let mut backoff = Backoff::new(Duration::ZERO, Duration::ZERO, Chance::from_seed(1));
+        let mut backoff = Backoff::new(Duration::ZERO, Duration::ZERO, Random::from_seed(1));
         let (mut out, mut ticket) = (Vec::new(), None);
         let mut sink = |update: Update| {
             out.push(match update {
@@ -248,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_resumes_after_what_it_heard_and_drops_what_it_saw() {
+    fn session_resumes_after_last_message_and_drops_duplicates() {
         let (out, next) = session(
             "a",
             None,
@@ -265,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_shall_move_reads_on_and_keeps_its_ticket() {
+    fn draining_reader_reads_on_and_keeps_its_ticket() {
         let (out, ticket) = session(
             "a",
             Some("e:4"),
@@ -288,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_before_the_first_message_resumes_from_the_start() {
+    fn reader_without_messages_resumes_at_its_start() {
         let reply = r#"{"id":1,"ok":{"channel":"a","position":"e:4","recovered":true,"time":1}}"#;
         assert_eq!(session("a", Some("now"), &[reply]).1["since"], "e:4");
         assert_eq!(session("a", Some("earliest"), &[]).1["since"], "earliest");
     }
 
     #[test]
-    fn a_pattern_resumes_with_positions_and_the_time_it_began() {
+    fn pattern_resumes_with_positions_and_start_time() {
         let said = [
             r#"{"id":1,"ok":{"channel":"cars/+/telemetry","time":77}}"#,
             r#"{"push":"message","channel":"cars/1/telemetry","position":"e:5","time":80,"data":1}"#,
@@ -320,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn close_codes_say_whether_to_come_back() {
+    fn close_codes_decide_whether_to_reconnect() {
         let end = |code: u16| closed(Some((CloseCode::from(code), String::new())));
         assert!([1001, 1012].into_iter().all(|code| matches!(end(code), End::Lost(_))));
         assert!(matches!(end(1000), End::Enough));

@@ -1,8 +1,8 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use millrace_client::server::Server;
 use millrace_client::subscription::{Options, Range, Transport, Update, read, read_range};
-use millrace_client::wire::Server;
 
 use crate::script::{Step, header, serve};
 
@@ -41,7 +41,7 @@ fn target(request: &str) -> &str {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_after_a_cut_without_doubles() {
+async fn stream_resumes_after_a_cut_without_duplicates() {
     let first = concat!(
         "{\"positions\":{\"a\":\"e:1\",\"b\":\"e:7\"}}\n\n",
         "{\"channel\":\"a\",\"position\":\"e:2\",\"time\":1,\"data\":\"two\"}\n",
@@ -65,7 +65,7 @@ async fn a_stream_goes_on_after_a_cut_without_doubles() {
 }
 
 #[tokio::test]
-async fn server_sent_events_go_on_after_a_cut_before_the_first_one() {
+async fn event_stream_resumes_after_an_early_cut() {
     let first = "retry: 2000\nid: a@e:1,b@e:7\n\n";
     let second = concat!(
         ":\n\nid: a@e:2,b@e:7\ndata: {\"channel\":\"a\",\"position\":\"e:2\",\"time\":1,\"data\":\"two\"}\n\n",
@@ -79,7 +79,7 @@ async fn server_sent_events_go_on_after_a_cut_before_the_first_one() {
 }
 
 #[tokio::test]
-async fn polls_go_on_from_the_positions_of_the_last_answer() {
+async fn polls_continue_at_positions_of_last_answer() {
     let none = "204 No Content\r\nMillrace-Position: a@e:1,b@e:7\r\nConnection: close\r\n\r\n";
     let some = r#"{"positions":{"a":"e:2","b":"e:7"},"gaps":[],"messages":[{"channel":"a","position":"e:2","time":1,"data":"two"}]}"#;
     let last = r#"{"positions":{"a":"e:2","b":"e:9"},"gaps":[{"channel":"b","from":"e:7","to":"e:8"}],"messages":[{"channel":"b","position":"e:9","time":1,"data":9}]}"#;
@@ -128,7 +128,7 @@ async fn reader_pauses_between_requests() {
 }
 
 #[tokio::test]
-async fn no_server_makes_a_reader_ask_without_a_pause() {
+async fn reader_never_requests_in_a_busy_loop() {
     let started = Instant::now();
     let away = "{\"positions\":{\"a\":\"e:1\",\"b\":\"e:7\"}}\n{\"drain\":{\"after_ms\":0}}\n";
     let last = "{\"channel\":\"b\",\"position\":\"e:10\",\"time\":1,\"data\":1}\n";
@@ -165,7 +165,7 @@ async fn a_range_that_never_ends_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_refusal_ends_it_with_the_reason() {
+async fn refusal_ends_the_subscription_with_its_reason() {
     let wrong = r#"{"type":"","title":"","status":400,"detail":"not a position","code":"bad_position","retry":false}"#;
     let (url, _server) = serve(vec![Step::json("400 Bad Request", wrong)]).await;
     let options = Options {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::record::{Event, Record};
 use crate::town::geo::{Point, round_to};
 use crate::town::{Class, Graph, RoadId};
-use millrace_client::chance::Chance;
+use millrace_client::random::Random;
 
 use super::path::Path;
 use super::{Drivetrain, TICK};
@@ -32,7 +32,7 @@ const CREEP_MPS: f64 = ACCELERATION_MAX * DT;
 
 pub struct Car {
     id: u32,
-    chance: Chance,
+    random: Random,
     road: RoadId,
     path: Path,
     leader: Leader,
@@ -68,17 +68,17 @@ enum Incident {
 }
 
 impl Car {
-    pub(super) fn new(id: u32, graph: &Graph, mut chance: Chance) -> Self {
-        let road = pick_road(graph, &mut chance);
-        let (path, road) = plan(graph, road, &mut chance);
-        let ambient_c = chance.between(8.0, 22.0);
-        let coolant_c = if chance.happens(0.5) { ambient_c } else { chance.between(ambient_c, 90.0) };
-        let quiet_s = chance.between(20.0, 150.0);
+    pub(super) fn new(id: u32, graph: &Graph, mut random: Random) -> Self {
+        let road = pick_road(graph, &mut random);
+        let (path, road) = plan(graph, road, &mut random);
+        let ambient_c = random.between(8.0, 22.0);
+        let coolant_c = if random.happens(0.5) { ambient_c } else { random.between(ambient_c, 90.0) };
+        let quiet_s = random.between(20.0, 150.0);
         Self {
             id,
             road,
             path,
-            leader: Leader { metres: 0.0, speed: 0.0, next_stop: 0, waits_s: chance.between(0.0, 3.0) },
+            leader: Leader { metres: 0.0, speed: 0.0, next_stop: 0, waits_s: random.between(0.0, 3.0) },
             metres: 0.0,
             speeds: VecDeque::from([0.0; SMOOTH_TICKS]),
             speed: 0.0,
@@ -87,7 +87,7 @@ impl Car {
             quiet_s,
             event: None,
             seq: 0,
-            chance,
+            random,
         }
     }
 
@@ -127,7 +127,7 @@ impl Car {
         }
         let arrived = self.leader.next_stop == self.path.stops.len() && self.leader.waits_s <= 0.0;
         if arrived && self.speed == 0.0 {
-            (self.path, self.road) = plan(graph, self.road, &mut self.chance);
+            (self.path, self.road) = plan(graph, self.road, &mut self.random);
             self.leader = Leader { metres: 0.0, speed: 0.0, next_stop: 0, waits_s: 0.0 };
             self.metres = 0.0;
         }
@@ -165,14 +165,14 @@ impl Car {
         if self.quiet_s > 0.0 || self.incident != Incident::None {
             return;
         }
-        self.quiet_s = self.chance.between(60.0, 200.0);
-        let kind = self.chance.unit();
+        self.quiet_s = self.random.between(60.0, 200.0);
+        let kind = self.random.unit();
         if kind < 0.45 {
             self.incident = Incident::WillBrake;
         } else if kind < 0.8 {
             self.incident = Incident::Hastes;
         } else {
-            let code = TROUBLE_CODES[self.chance.index(TROUBLE_CODES.len())];
+            let code = TROUBLE_CODES[self.random.index(TROUBLE_CODES.len())];
             self.event = Some((Event::TroubleCode, Some(code)));
         }
     }
@@ -212,9 +212,9 @@ impl Car {
     }
 }
 
-fn pick_road(graph: &Graph, chance: &mut Chance) -> RoadId {
+fn pick_road(graph: &Graph, random: &mut Random) -> RoadId {
     loop {
-        let road = chance.index(graph.roads.len());
+        let road = random.index(graph.roads.len());
         if !matches!(graph.roads[road].class, Class::Roundabout | Class::Bridge) {
             return road;
         }
@@ -223,16 +223,16 @@ fn pick_road(graph: &Graph, chance: &mut Chance) -> RoadId {
 
 /// Plans a path from the middle of `from` to a place at least 600 m away. Returns the path and the road on which it
 /// ends.
-fn plan(graph: &Graph, from: RoadId, chance: &mut Chance) -> (Path, RoadId) {
+fn plan(graph: &Graph, from: RoadId, random: &mut Random) -> (Path, RoadId) {
     let here = graph.points[graph.roads[from].to];
     loop {
-        let to = pick_road(graph, chance);
+        let to = pick_road(graph, random);
         if graph.points[graph.roads[to].to].distance(here) < 600.0 {
             continue;
         }
         let route = graph.route(from, to);
         if route.len() > 2 {
-            return (Path::new(graph, &route, chance), to);
+            return (Path::new(graph, &route, random), to);
         }
     }
 }

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn coolant_warms_from_ambient_to_about_ninety_and_lags() {
+    fn coolant_warms_to_ninety_with_delay() {
         let mut car = Drivetrain::new(12.0, 12.0);
         let minute = |car: &mut Drivetrain| {
             (0..600).for_each(|_| car.advance(0.1, 11.0, false));

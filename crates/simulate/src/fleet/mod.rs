@@ -12,7 +12,7 @@ pub use drivetrain::Drivetrain;
 
 use crate::record::Record;
 use crate::town::Town;
-use millrace_client::chance::Chance;
+use millrace_client::random::Random;
 
 /// Length of a simulation step, independent of the caller's steps.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -29,8 +29,8 @@ impl Fleet {
     pub fn new(town: Town, cars: u32, seed: u64) -> Self {
         let cars = (1..=cars)
             .map(|id| {
-                let chance = Chance::from_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(u64::from(id)));
-                Car::new(id, &town.graph, chance)
+                let random = Random::from_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(u64::from(id)));
+                Car::new(id, &town.graph, random)
             })
             .collect();
         Self { town, cars, rest: Duration::ZERO }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_car_does_not_depend_on_how_many_others_drive_or_how_time_is_cut() {
+    fn car_is_independent_of_others_and_step_size() {
         let first_of = |records: Vec<Record>| records.into_iter().filter(|r| r.car_id == 1).collect::<Vec<_>>();
         assert_eq!(first_of(drive(1, 7, 60)), first_of(drive(4, 7, 60)));
         let mut coarse = Fleet::new(Town::default(), 1, 7);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ride_is_smooth_and_keeps_to_the_streets() {
+    fn cars_drive_smoothly_on_the_streets() {
         let mut fleet = Fleet::new(Town::default(), 8, 7);
         let mut before = vec![(0.0, 0.0); 8];
         let (mut top, mut stood) = (0.0f64, 0);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_numbered_warm_up_and_tell_what_happened() {
+    fn records_have_numbers_temperature_and_events() {
         let records = drive(12, 7, 900);
         for id in 1..=12 {
             let of_car: Vec<&Record> = records.iter().filter(|r| r.car_id == id).collect();

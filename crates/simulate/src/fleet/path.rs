@@ -2,7 +2,7 @@
 
 use crate::town::geo::{Point, angle_between};
 use crate::town::{Class, Graph, RoadId};
-use millrace_client::chance::Chance;
+use millrace_client::random::Random;
 
 use super::car::BRAKING_MAX;
 
@@ -41,7 +41,7 @@ struct Corner {
 
 impl Path {
     /// Creates the path from the middle of the first road to the middle of the last.
-    pub fn new(graph: &Graph, route: &[RoadId], chance: &mut Chance) -> Self {
+    pub fn new(graph: &Graph, route: &[RoadId], random: &mut Random) -> Self {
         let roads: Vec<_> = route.iter().map(|&road| graph.roads[road]).collect();
         let ends = |i: usize| (graph.points[roads[i].from], graph.points[roads[i].to]);
         let way = |i: usize| (ends(i).1 - ends(i).0).unit();
@@ -53,7 +53,7 @@ impl Path {
         for i in 0..last {
             let (before, after) = (way(i).left(), way(i + 1).left());
             let shift = lane(i).min(lane(i + 1)) / (1.0 + before.dot(after)).max(0.4);
-            let (pass_mps, wait_s) = junction(graph, roads[i], roads[i + 1], chance);
+            let (pass_mps, wait_s) = junction(graph, roads[i], roads[i + 1], random);
             corners.push(Corner { at: ends(i).1 - (before + after) * shift, pass_mps, wait_s });
         }
         corners.push(Corner { at: beside(last), pass_mps: f64::INFINITY, wait_s: None });
@@ -78,7 +78,7 @@ impl Path {
         path.push(corners[corners.len() - 1].at, roads[last].limit_mps, f64::INFINITY);
         let end = path.length();
         path.stops.retain(|stop| stop.0 < end - 5.0);
-        path.stops.push((end, chance.between(4.0, 18.0)));
+        path.stops.push((end, random.between(4.0, 18.0)));
         path.plan(&passes);
         path
     }
@@ -171,7 +171,7 @@ fn junction(
     graph: &Graph,
     here: crate::town::Road,
     next: crate::town::Road,
-    chance: &mut Chance,
+    random: &mut Random,
 ) -> (f64, Option<f64>) {
     let wide = |class: Class| class != Class::Street;
     if graph.degree(here.to) < 3 || here.class == Class::Roundabout {
@@ -180,11 +180,11 @@ fn junction(
     let others = graph.leaving(here.to).filter(|road| road.to != here.from && road.to != next.to);
     let crosses_wide = others.filter(|road| wide(road.class)).count() > 0;
     match (wide(here.class), next.class, crosses_wide) {
-        (_, Class::Roundabout, _) => (GIVE_WAY_MPS, chance.happens(0.2).then(|| chance.between(1.5, 4.0))),
+        (_, Class::Roundabout, _) => (GIVE_WAY_MPS, random.happens(0.2).then(|| random.between(1.5, 4.0))),
         // Two avenues cross: a traffic light that is red one time in three.
-        (true, _, true) => (f64::INFINITY, chance.happens(0.33).then(|| chance.between(5.0, 20.0))),
+        (true, _, true) => (f64::INFINITY, random.happens(0.33).then(|| random.between(5.0, 20.0))),
         (true, _, false) => (f64::INFINITY, None),
-        (false, _, true) => (GIVE_WAY_MPS, chance.happens(0.3).then(|| chance.between(1.5, 5.0))),
+        (false, _, true) => (GIVE_WAY_MPS, random.happens(0.3).then(|| random.between(1.5, 5.0))),
         (false, _, false) => (CROSS_MPS, None),
     }
 }
@@ -197,7 +197,7 @@ mod tests {
     fn path() -> Path {
         let graph = Town::default().graph;
         let route = graph.route(10, graph.roads.len() / 2);
-        Path::new(&graph, &route, &mut Chance::from_seed(4))
+        Path::new(&graph, &route, &mut Random::from_seed(4))
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn corners_are_slow_and_braking_for_them_is_normal() {
+    fn corners_need_only_normal_braking() {
         let path = path();
         let caps: Vec<f64> = (0..path.length() as usize).map(|m| path.cap(m as f64)).collect();
         assert!(caps.iter().copied().fold(f64::INFINITY, f64::min) < 5.0, "no corner on the way");

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_map_is_small_valid_and_has_every_kind() {
+    fn map_is_small_valid_and_complete() {
         let text = Town::default().to_geojson();
         assert!(text.len() < 400_000, "{} bytes", text.len());
         let map: serde_json::Value = serde_json::from_str(&text).expect("GeoJSON is JSON");

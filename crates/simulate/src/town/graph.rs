@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_connected_and_never_turns_on_the_spot() {
+    fn route_is_connected_without_turning_back() {
         let graph = Town::default().graph;
         let route = graph.route(0, graph.roads.len() / 2);
         assert!(route.len() > 5);

@@ -7,7 +7,7 @@ use super::geo::{Point, angle_between, area, centroid, perimeter};
 use super::names::Names;
 use super::plane::{End, FaceId, Ground, Node, Plane};
 use super::{Class, Square};
-use millrace_client::chance::Chance;
+use millrace_client::random::Random;
 
 /// Length of a step in which streets are drawn, in meters, so that they can bend.
 const STEP_M: f64 = 28.0;
@@ -28,10 +28,10 @@ pub struct Layout {
     pub parks: Vec<Square>,
 }
 
-pub fn lay_out(chance: &mut Chance) -> Layout {
-    let roundabout = Point::new(150.0 + chance.between(-30.0, 30.0), 30.0 + chance.between(-30.0, 30.0));
-    let mut planner = Planner { plane: Plane::new(&outline(chance)), chance, names: Names::default(), roundabout };
-    planner.names.shuffle(planner.chance);
+pub fn lay_out(random: &mut Random) -> Layout {
+    let roundabout = Point::new(150.0 + random.between(-30.0, 30.0), 30.0 + random.between(-30.0, 30.0));
+    let mut planner = Planner { plane: Plane::new(&outline(random)), random, names: Names::default(), roundabout };
+    planner.names.shuffle(planner.random);
     let (river, east) = planner.dig_river();
     let arms = planner.build_roundabout(east);
     planner.build_avenues(&arms);
@@ -42,7 +42,7 @@ pub fn lay_out(chance: &mut Chance) -> Layout {
 
 struct Planner<'a> {
     plane: Plane,
-    chance: &'a mut Chance,
+    random: &'a mut Random,
     names: Names,
     roundabout: Point,
 }
@@ -60,7 +60,7 @@ struct Draft {
 impl Planner<'_> {
     /// Cuts the river out of the plane and adds quays along it. Returns the river's ring and the land to its east.
     fn dig_river(&mut self) -> (Vec<Point>, FaceId) {
-        let (phase, swell) = (self.chance.between(0.0, TAU), self.chance.between(0.0, TAU));
+        let (phase, swell) = (self.random.between(0.0, TAU), self.random.between(0.0, TAU));
         let middle = |y: f64| -440.0 + 135.0 * (y / 470.0 + phase).sin() + 40.0 * (y / 190.0 + swell).sin();
         let half_width = |y: f64| 47.0 + 9.0 * (y / 260.0 + swell).sin();
         let reach: Vec<f64> = (0..=80).map(|i| 1600.0 - 40.0 * f64::from(i)).collect();
@@ -112,7 +112,7 @@ impl Planner<'_> {
         let at =
             |k: usize| self.roundabout + Point::towards(TAU * k as f64 / ROUNDABOUT_NODES as f64) * ROUNDABOUT_RADIUS_M;
         let half = ROUNDABOUT_NODES / 2;
-        let bend = self.chance.between(0.0001, 0.0003);
+        let bend = self.random.between(0.0001, 0.0003);
         let westward = self.draft(east, at(half), None, PI, |_| bend).expect("the roundabout has a river to its west");
         let eastward = self.draft(east, at(0), None, 0.0, |_| bend).expect("the roundabout has land to its east");
         let west_count = westward.via.len();
@@ -137,14 +137,14 @@ impl Planner<'_> {
     fn build_avenues(&mut self, ring: &[Node]) {
         for (arm, name) in [(3, "Garden Avenue"), (6, "Castle Avenue"), (11, "Harbour Avenue"), (14, "Mill Avenue")] {
             let heading = TAU * arm as f64 / ROUNDABOUT_NODES as f64;
-            let bend = self.chance.between(-0.00035, 0.00035);
+            let bend = self.random.between(-0.00035, 0.00035);
             self.run(ring[arm], heading, |_| bend, name, "");
         }
     }
 
     /// Builds the boulevard from the east quay around the old town, back to the river and over the second bridge.
     fn build_boulevard(&mut self) {
-        let radius = 540.0 + self.chance.between(-20.0, 20.0);
+        let radius = 540.0 + self.random.between(-20.0, 20.0);
         let middle = self.roundabout.x;
         let north = self.roundabout + Point::new(-60.0, radius);
         let Some(face) = (0..self.plane.faces.len()).find(|&f| super::geo::contains(&self.plane.ring(f), north)) else {
@@ -241,14 +241,14 @@ impl Planner<'_> {
             let ring = self.plane.ring(face);
             let size = area(&ring);
             let outwards = (centroid(&ring).distance(self.roundabout) / 1250.0).min(1.0);
-            let enough = (15_000.0 + 24_000.0 * outwards * outwards) * self.chance.between(0.75, 1.3);
+            let enough = (15_000.0 + 24_000.0 * outwards * outwards) * self.random.between(0.75, 1.3);
             let compact = 4.0 * PI * size / perimeter(&ring).powi(2);
             let far = |other: &FaceId| centroid(&self.plane.ring(*other)).distance(centroid(&ring)) > 480.0;
             if (26_000.0..95_000.0).contains(&size)
                 && compact > 0.45
                 && parks.len() < PARKS_MAX
                 && parks.iter().all(far)
-                && self.chance.happens(0.3)
+                && self.random.happens(0.3)
             {
                 self.plane.faces[face].ground = Ground::Park;
                 parks.push(face);
@@ -278,9 +278,9 @@ impl Planner<'_> {
         let (middle, axis, length) = long_axis(&ring);
         for attempt in 0..14 {
             let slack = 0.12 + 0.02 * f64::from(attempt);
-            let through = middle + axis * (length * self.chance.between(-slack, slack));
-            let mut heading = axis.left().angle() + self.chance.between(-slack, slack);
-            if self.chance.happens(0.5) {
+            let through = middle + axis * (length * self.random.between(-slack, slack));
+            let mut heading = axis.left().angle() + self.random.between(-slack, slack);
+            if self.random.happens(0.5) {
                 heading += PI;
             }
             let behind = through - Point::towards(heading) * 2000.0;
@@ -290,7 +290,7 @@ impl Planner<'_> {
             if let End::At(_) = start {
                 heading = (through - from).angle();
             }
-            let bend = self.chance.between(-0.0011, 0.0011);
+            let bend = self.random.between(-0.0011, 0.0011);
             let except = if let End::At(node) = start { Some(node) } else { None };
             // A street that starts on a side begins slightly inside the block, or it would meet that side at once.
             let inside = if except.is_none() { from + Point::towards(heading) * 0.01 } else { from };
@@ -370,8 +370,8 @@ impl Planner<'_> {
 }
 
 /// Returns an oval with a few soft bays, about 2.9 by 2.4 km.
-fn outline(chance: &mut Chance) -> Vec<Point> {
-    let phases = [chance.between(0.0, TAU), chance.between(0.0, TAU), chance.between(0.0, TAU)];
+fn outline(random: &mut Random) -> Vec<Point> {
+    let phases = [random.between(0.0, TAU), random.between(0.0, TAU), random.between(0.0, TAU)];
     (0..84)
         .map(|i| {
             let angle = TAU * f64::from(i) / 84.0;

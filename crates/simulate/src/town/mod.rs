@@ -14,7 +14,7 @@ pub use graph::{Graph, Road, RoadId};
 use plane::Ground;
 pub use plane::Node;
 
-use millrace_client::chance::Chance;
+use millrace_client::random::Random;
 
 /// Seed of the town that the demos and the web map show.
 pub const DEFAULT_SEED: u64 = 1;
@@ -74,8 +74,8 @@ pub struct Town {
 
 impl Town {
     pub fn new(seed: u64) -> Self {
-        let mut chance = Chance::from_seed(seed);
-        let layout = layout::lay_out(&mut chance);
+        let mut random = Random::from_seed(seed);
+        let layout = layout::lay_out(&mut random);
         let plane = &layout.plane;
         let graph = Graph::new(&plane.points, &plane.streets);
         let blocks: Vec<_> = (0..plane.faces.len())
@@ -83,12 +83,12 @@ impl Town {
             .map(|face| {
                 let ring = plane.ring(face);
                 let outwards = (geo::centroid(&ring).distance(layout.roundabout) / 1250.0).min(1.0);
-                buildings::build(&ring, outwards, &mut chance)
+                buildings::build(&ring, outwards, &mut random)
             })
             .collect();
         let mut waters = vec![Square { name: "Mill River".into(), ring: layout.river.clone() }];
         if let Some(park) = layout.parks.first() {
-            waters.push(Square { name: "Swan Pond".into(), ring: pond(&park.ring, &mut chance) });
+            waters.push(Square { name: "Swan Pond".into(), ring: pond(&park.ring, &mut random) });
         }
         let places = places(&layout, &graph);
         let layout::Layout { plane, parks, .. } = layout;
@@ -112,10 +112,10 @@ impl Default for Town {
 }
 
 /// Creates a smooth pond in the middle of a park.
-fn pond(park: &[Point], chance: &mut Chance) -> Vec<Point> {
+fn pond(park: &[Point], random: &mut Random) -> Vec<Point> {
     let middle = geo::centroid(park);
     let radius = 0.42 * geo::distance_to_ring(middle, park);
-    let (turn, lobe) = (chance.between(0.0, std::f64::consts::TAU), chance.between(0.15, 0.3));
+    let (turn, lobe) = (random.between(0.0, std::f64::consts::TAU), random.between(0.15, 0.3));
     (0..28)
         .map(|i| {
             let angle = std::f64::consts::TAU * f64::from(i) / 28.0;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_seed_grows_a_town_with_two_bridges_a_roundabout_and_parks() {
+    fn every_seed_has_bridges_roundabout_and_parks() {
         for seed in 1..=12 {
             let town = Town::new(seed);
             let bridges = town.streets.iter().filter(|s| s.class == Class::Bridge).count();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn houses_stand_clear_of_streets_and_of_each_other() {
+    fn houses_overlap_no_street_or_house() {
         let town = Town::default();
         let sides: Vec<(Point, Point)> = town
             .streets

@@ -1,6 +1,6 @@
 //! Names of streets and parks: trees, trades and landmarks.
 
-use millrace_client::chance::Chance;
+use millrace_client::random::Random;
 
 pub const PARKS: [&str; 8] = [
     "Botanic Garden",
@@ -31,9 +31,9 @@ pub struct Names {
 }
 
 impl Names {
-    pub fn shuffle(&mut self, chance: &mut Chance) {
+    pub fn shuffle(&mut self, random: &mut Random) {
         self.left = FIRST.iter().flat_map(|first| SECOND.map(|second| format!("{first} {second}"))).collect();
-        chance.shuffle(&mut self.left);
+        random.shuffle(&mut self.left);
     }
 
     pub fn next_street(&mut self) -> String {

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ray_meets_the_nearest_border_and_snaps_to_a_corner() {
+    fn ray_meets_nearest_border_and_snaps_to_corners() {
         let plane = square();
         let hit = plane.cast(0, Point::new(50.0, 50.0), Point::new(250.0, 140.0), None).expect("a hit");
         assert_eq!(hit, End::Within(1, 2, Point::new(100.0, 72.5)));

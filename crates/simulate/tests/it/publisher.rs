@@ -20,7 +20,7 @@ async fn publisher(url: &str) -> Publisher {
 }
 
 #[tokio::test]
-async fn a_batch_is_sent_again_with_its_key_until_every_line_is_taken() {
+async fn batch_is_retried_with_its_key_until_accepted() {
     let busy = r#"{"type":"urn:millrace:error:unavailable","title":"","status":503,"detail":"drains","code":"unavailable","retry":true}"#;
     let half = r#"{"results":[{"position":"e:1"},{"error":{"code":"unavailable","detail":"","retry":true}}]}"#;
     let done = r#"{"results":[{"position":"e:1"},{"position":"e:2"}]}"#;
@@ -46,7 +46,7 @@ async fn a_batch_is_sent_again_with_its_key_until_every_line_is_taken() {
 }
 
 #[tokio::test]
-async fn requests_have_different_keys_and_one_record_is_plain_json() {
+async fn requests_have_distinct_keys_and_plain_json() {
     let ok = || Step::json("200 OK", r#"{"position":"e:1"}"#);
     let (url, server) = serve(vec![ok(), ok()]).await;
     let mut publisher = publisher(&url).await;
@@ -59,14 +59,17 @@ async fn requests_have_different_keys_and_one_record_is_plain_json() {
 }
 
 #[tokio::test]
-async fn what_cannot_succeed_is_not_tried_again() {
+async fn permanent_error_is_not_retried() {
     let wrong =
         r#"{"type":"","title":"","status":400,"detail":"a record has a `carId`","code":"bad_json","retry":false}"#;
     let (url, server) = serve(vec![Step::json("400 Bad Request", wrong)]).await;
     let error = publisher(&url).await.send(&records(1)).await.expect_err("refused");
     assert!(matches!(&error, SendError::Http(PublishError::Refused(problem)) if problem.code == "bad_json"), "{error}");
     assert_eq!(server.await.expect("one request").len(), 1);
-    assert!(matches!(Publisher::new("example", None, PATIENCE, |_| ()).await, Err(SendError::Http(PublishError::Address(_)))));
+    assert!(matches!(
+        Publisher::new("example", None, PATIENCE, |_| ()).await,
+        Err(SendError::Http(PublishError::Address(_)))
+    ));
 }
 
 #[tokio::test]

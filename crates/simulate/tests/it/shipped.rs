@@ -7,7 +7,7 @@ use millrace_simulate::town::Town;
 use millrace_simulate::town::geo::LatLon;
 
 #[test]
-fn the_map_of_the_web_pages_is_the_town() {
+fn shipped_map_is_the_town() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web/public/town.json");
     let shipped = std::fs::read_to_string(path).expect("web/public/town.json is there");
     // `assert_eq` would print 400 KB.

@@ -4,11 +4,11 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-/// Random number generator that is passed as an input, never global.
+/// Generator of random numbers that is passed as an input, never global.
 #[derive(Clone, Debug)]
-pub struct Chance(Pcg64Mcg);
+pub struct Random(Pcg64Mcg);
 
-impl Chance {
+impl Random {
     pub fn from_seed(seed: u64) -> Self {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
@@ -56,20 +56,20 @@ mod tests {
 
     #[test]
     fn same_seed_same_numbers_and_ranges_hold() {
-        let (mut a, mut b) = (Chance::from_seed(5), Chance::from_seed(5));
+        let (mut a, mut b) = (Random::from_seed(5), Random::from_seed(5));
         for _ in 0..1000 {
             let x = a.between(-2.0, 3.0);
             assert_eq!(x, b.between(-2.0, 3.0));
             assert!((-2.0..3.0).contains(&x));
         }
-        assert_ne!(Chance::from_seed(5).bits(), Chance::from_seed(6).bits());
-        assert_ne!(Chance::from_system().bits(), Chance::from_system().bits());
+        assert_ne!(Random::from_seed(5).bits(), Random::from_seed(6).bits());
+        assert_ne!(Random::from_system().bits(), Random::from_system().bits());
     }
 
     #[test]
     fn shuffle_keeps_every_item() {
         let mut items: Vec<u32> = (0..50).collect();
-        Chance::from_seed(1).shuffle(&mut items);
+        Random::from_seed(1).shuffle(&mut items);
         assert_ne!(items, (0..50).collect::<Vec<_>>());
         items.sort_unstable();
         assert_eq!(items, (0..50).collect::<Vec<_>>());
