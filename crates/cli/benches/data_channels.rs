@@ -1,28 +1,30 @@
 //! Cost of data channels on one core: joins, memory, and a delivery, with native peers on the other core. Figures of
 //! different machines cannot be compared; docs/performance.md has the figures of one machine.
 //!
-//! The server is pinned to CPU 0. All peers run in one thread on CPU 1, each with its own socket.
+//! The server is pinned to CPU 0. All peers run in one thread on CPU 1, each with its own socket. They are peers of the
+//! lab.
 
-#[path = "common/offer.rs"]
-mod offer;
 #[path = "common/server.rs"]
 mod server;
-#[path = "common/wire.rs"]
-#[expect(dead_code, reason = "shared with others that use more of it")]
-mod wire;
 
 use std::{
     io::Write,
-    net::{SocketAddr, TcpStream, UdpSocket},
-    process::Command,
+    net::TcpStream,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Parser;
-use millrace_rtc::{Event, Lane, Outputs, Peer};
-use rustix::event::epoll::{self, EventData, EventFlags};
-use server::Server;
+use millrace_lab::{
+    host::scheduling::pin,
+    load::{
+        payload::{Stamp, payloads},
+        peers::{NativePeer, PeerGroup},
+        websocket::{TEXT, connect, frame_into},
+    },
+    targets::Server,
+};
+use millrace_rtc::Lane;
 
 /// Maximum time for all handshakes, and for late messages.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -47,27 +49,6 @@ struct Args {
     bench: bool,
 }
 
-struct Client {
-    socket: UdpSocket,
-    local: SocketAddr,
-    peer: Peer,
-    mouth: Outputs,
-    rest: Vec<u8>,
-    is_open: bool,
-    /// Time at which the peer's timer is due.
-    due: Instant,
-}
-
-struct Crowd {
-    clients: Vec<Client>,
-    epoll: std::os::fd::OwnedFd,
-    began: Instant,
-    delays_us: Vec<u64>,
-    open: usize,
-    loss: u32,
-    chance: u64,
-}
-
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     println!(
@@ -83,45 +64,44 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn run(peers: usize, rate: u64, policy: &str, args: &Args) -> anyhow::Result<()> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--shards", "1", "--set", "limits.connects_per_s=0"]);
-    let server = Server::start(command, &[0])?;
-    let idle_kb = server.pss_kb()?;
+    pin(&[1])?;
+    let server = server::start(1, &[0], &["--set", "limits.connects_per_s=0"])?;
+    let cpu_ns = || anyhow::Ok(server.scheduling_time()?.cpu_ns);
+    let idle_bytes = server.pss_bytes()?;
 
-    let before = server.cpu_ns()?;
-    let mut crowd = Crowd::join(&server, peers, args.loss)?;
-    let sdp_ns = server.cpu_ns()? - before;
-    let opened_ms = crowd.open()?;
-    let join_ns = server.cpu_ns()? - before;
-    let peer_kb = (server.pss_kb()?.saturating_sub(idle_kb)) as f64 / peers as f64;
+    let before = cpu_ns()?;
+    let joined = join(&server, peers)?;
+    let sdp_ns = cpu_ns()? - before;
+    let mut readers = Readers::new(args.loss)?;
+    let opened_ms = readers.open(joined)?;
+    let join_ns = cpu_ns()? - before;
+    let peer_kb = server.pss_bytes()?.saturating_sub(idle_bytes) as f64 / 1024.0 / peers as f64;
 
     let command = format!("{{\"id\":1,\"subscribe\":{{\"channel\":\"bench\",\"policy\":\"{policy}\"}}}}\n");
-    for client in &mut crowd.clients {
-        client.peer.write(Instant::now(), Lane::Session, true, command.as_bytes(), &mut client.mouth)?;
-        client.flush();
-    }
-    crowd.serve(Instant::now() + Duration::from_millis(500), |_| false)?;
-    let mut publisher = wire::connect(server.address, &wire::upgrade("/v1/channels/bench?subscribe=no", ""))?;
-    crowd.delays_us.clear();
-    let (before, start) = (server.cpu_ns()?, Instant::now());
+    (0..peers).try_for_each(|peer| readers.group.write(peer, command.as_bytes()))?;
+    readers.serve(Instant::now() + Duration::from_millis(500), |_| false)?;
+    let mut publisher = connect(server.address, "/v1/channels/bench?subscribe=no", None)?;
+    readers.delays_us.clear();
+    let (before, start) = (cpu_ns()?, Instant::now());
     let count = (rate as f64 * args.seconds) as u64;
-    let mut frame = Vec::new();
+    let (mut payload, mut frame) = (Vec::new(), Vec::new());
     for n in 0..count {
         let at = start + Duration::from_nanos(n * 1_000_000_000 / rate);
-        crowd.serve(at, |_| false)?;
-        frame.clear();
-        let at_us = crowd.began.elapsed().as_micros() as u64;
-        wire::client_frame(&mut frame, 1, &wire::payload(n, at_us, PAYLOAD_BYTES));
+        readers.serve(at, |_| false)?;
+        (payload.clear(), frame.clear());
+        let due_ns = readers.began.elapsed().as_nanos() as u64;
+        Stamp { stream: 0, sequence: n, due_ns }.write(PAYLOAD_BYTES, &mut payload);
+        frame_into(TEXT, &payload, &mut frame);
         publisher.write_all(&frame)?;
     }
     let sending = start.elapsed();
     let expected = count as usize * peers;
     let late = if policy == "every" { PATIENCE } else { Duration::from_millis(500) };
-    crowd.serve(Instant::now() + late, |crowd| crowd.delays_us.len() >= expected)?;
-    let cpu_ns = server.cpu_ns()? - before;
-    let came = crowd.delays_us.len();
-    crowd.delays_us.sort_unstable();
-    let at = |part: f64| crowd.delays_us.get((came as f64 * part) as usize).map_or(0.0, |us| *us as f64 / 1000.0);
+    readers.serve(Instant::now() + late, |readers| readers.delays_us.len() >= expected)?;
+    let used_ns = cpu_ns()? - before;
+    let came = readers.delays_us.len();
+    readers.delays_us.sort_unstable();
+    let at = |part: f64| readers.delays_us.get((came as f64 * part) as usize).map_or(0.0, |us| *us as f64 / 1000.0);
     println!(
         "{:>13}  {policy:<6}  {:.3}, {:.3} ms   {:>3.0} / {:>3.0} ms  {:>3.0} kB  {:>10.0}    {:>5.2}  {:>6.2} %  {:.1} / {:.1} (max {:.0})",
         format!("{peers} x {rate}"),
@@ -131,7 +111,7 @@ fn run(peers: usize, rate: u64, policy: &str, args: &Args) -> anyhow::Result<()>
         opened_ms[peers - 1],
         peer_kb,
         came as f64 / sending.as_secs_f64(),
-        cpu_ns as f64 / 1000.0 / came.max(1) as f64,
+        used_ns as f64 / 1000.0 / came.max(1) as f64,
         100.0 * came as f64 / expected as f64,
         at(0.5),
         at(0.99),
@@ -140,73 +120,64 @@ fn run(peers: usize, rate: u64, policy: &str, args: &Args) -> anyhow::Result<()>
     Ok(())
 }
 
-impl Crowd {
-    /// Exchanges the offers and answers of all peers, one after the other. Sends nothing over UDP yet.
-    fn join(server: &Server, peers: usize, loss: u32) -> anyhow::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let mut http = TcpStream::connect(server.address)?;
-        http.set_nodelay(true)?;
-        let now = Instant::now();
-        let mut clients = Vec::with_capacity(peers);
-        for i in 0..peers {
-            let socket = UdpSocket::bind("127.0.0.1:0")?;
-            socket.set_nonblocking(true)?;
-            let local = socket.local_addr()?;
-            epoll::add(&epoll, &socket, EventData::new_u64(i as u64), EventFlags::IN)?;
-            let offer = Peer::offer(local, now);
-            let answer = offer::post(&mut http, "/v1/connect", &offer.sdp)?;
-            let peer = offer.accept(&answer)?;
-            let (mouth, rest) = Default::default();
-            clients.push(Client { socket, local, peer, mouth, rest, is_open: false, due: now });
-        }
-        Ok(Self { clients, epoll, began: now, delays_us: Vec::new(), open: 0, loss, chance: 1 })
+/// Exchanges the offers and answers of all peers, one after the other. Sends nothing over UDP yet.
+fn join(server: &Server, peers: usize) -> anyhow::Result<Vec<NativePeer>> {
+    let mut http = TcpStream::connect(server.address)?;
+    http.set_nodelay(true)?;
+    (0..peers).map(|_| NativePeer::join_over(&mut http, "/v1/connect")).collect()
+}
+
+/// Peers that read the channel, and the delays of the messages that they received.
+struct Readers {
+    group: PeerGroup,
+    began: Instant,
+    /// Incomplete line of each peer.
+    partial: Vec<Vec<u8>>,
+    delays_us: Vec<u64>,
+}
+
+impl Readers {
+    fn new(loss_percent: u32) -> anyhow::Result<Self> {
+        let (partial, delays_us) = Default::default();
+        Ok(Self { group: PeerGroup::with_loss(loss_percent)?, began: Instant::now(), partial, delays_us })
     }
 
     /// Opens all peers at once. Returns the time until each peer was open in milliseconds, in increasing order.
-    fn open(&mut self) -> anyhow::Result<Vec<f64>> {
-        let start = Instant::now();
-        for client in &mut self.clients {
-            client.peer.handle_timeout(start, &mut client.mouth)?;
-            client.flush();
-        }
-        let mut opened = Vec::with_capacity(self.clients.len());
-        while opened.len() < self.clients.len() {
-            let before = self.open;
-            self.serve(Instant::now() + Duration::from_millis(20), |crowd| crowd.open > before)?;
-            opened.resize(self.open, start.elapsed().as_secs_f64() * 1000.0);
-            ensure!(start.elapsed() < PATIENCE, "{} of {} have opened", self.open, self.clients.len());
+    fn open(&mut self, joined: Vec<NativePeer>) -> anyhow::Result<Vec<f64>> {
+        let (start, all) = (Instant::now(), joined.len());
+        self.partial.resize(all, Vec::new());
+        joined.into_iter().try_for_each(|peer| self.group.add(peer))?;
+        let mut opened = Vec::with_capacity(all);
+        while opened.len() < all {
+            let before = self.count_open();
+            self.serve(Instant::now() + Duration::from_millis(20), |readers| readers.count_open() > before)?;
+            let open = self.count_open();
+            opened.resize(open, start.elapsed().as_secs_f64() * 1000.0);
+            ensure!(start.elapsed() < PATIENCE, "{open} of {all} have opened");
         }
         Ok(opened)
     }
 
+    fn count_open(&self) -> usize {
+        self.group.peers.iter().filter(|peer| peer.is_open).count()
+    }
+
     /// Handles datagrams and timers until `until`, or until `enough` returns true.
     fn serve(&mut self, until: Instant, enough: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
-        let mut events = Vec::with_capacity(256);
-        let mut buffer = [0; 2048];
         while !enough(self) {
-            let now = Instant::now();
-            for client in self.clients.iter_mut().filter(|client| client.due <= now) {
-                client.peer.handle_timeout(now, &mut client.mouth)?;
-                client.flush();
-            }
-            let left = until.saturating_duration_since(now).min(Duration::from_millis(5));
-            events.clear();
-            let wait = left.try_into().context("a short time")?;
-            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait))?;
-            for event in &events {
-                let client = &mut self.clients[event.data.u64() as usize];
-                while let Ok((length, from)) = client.socket.recv_from(&mut buffer) {
-                    self.chance =
-                        self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    if ((self.chance >> 33) % 100) < u64::from(self.loss) {
-                        continue;
-                    }
-                    let now = Instant::now();
-                    client.peer.handle_datagram(now, from, client.local, &buffer[..length], &mut client.mouth)?;
+            let Self { group, began, partial, delays_us } = self;
+            group.serve(until, |peer, now, lane, message| {
+                let now_us = now.saturating_duration_since(*began).as_micros() as u64;
+                if lane == Lane::Latest {
+                    return count(message, now_us, delays_us);
                 }
-                client.flush();
-                self.open += usize::from(client.hear(self.began, &mut self.delays_us)?);
-            }
+                let partial = &mut partial[peer];
+                partial.extend_from_slice(message);
+                let end = partial.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                count(&partial[..end], now_us, delays_us)?;
+                partial.drain(..end);
+                Ok(())
+            })?;
             if Instant::now() >= until {
                 break;
             }
@@ -215,42 +186,12 @@ impl Crowd {
     }
 }
 
-impl Client {
-    fn flush(&mut self) {
-        for (to, datagram) in self.mouth.datagrams.drain(..) {
-            // A full socket drops the datagram, as any path may.
-            let _ = self.socket.send_to(&datagram, to);
-        }
-        self.due = self.peer.timeout();
-    }
-
-    /// Handles the events of the peer. Returns true if the peer has just opened.
-    fn hear(&mut self, began: Instant, delays_us: &mut Vec<u64>) -> anyhow::Result<bool> {
-        let was_open = self.is_open;
-        let now_us = began.elapsed().as_micros() as u64;
-        for event in self.mouth.events.drain(..) {
-            match event {
-                Event::Open(Lane::Session) => self.is_open = true,
-                Event::Data(Lane::Session, data) => {
-                    self.rest.extend_from_slice(&data);
-                    let end = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-                    count(&self.rest[..end], now_us, delays_us)?;
-                    self.rest.drain(..end);
-                }
-                Event::Data(Lane::Latest, data) => count(&data, now_us, delays_us)?,
-                Event::Closed => bail!("the server has closed a peer"),
-                Event::Open(_) | Event::Low(_) => {}
-            }
-        }
-        Ok(self.is_open && !was_open)
-    }
-}
-
 fn count(lines: &[u8], now_us: u64, delays_us: &mut Vec<u64>) -> anyhow::Result<()> {
     for line in lines.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{\"push\":\"message\"")) {
-        let at = line.windows(8).position(|part| part == b"\"data\":[").context("no data")?;
-        let (_, at_us) = wire::read_payload(&line[at + 7..])?;
-        delays_us.push(now_us.saturating_sub(at_us));
+        let mut stamp = None;
+        payloads(line, |payload| stamp = Stamp::read(payload, PAYLOAD_BYTES));
+        let stamp = stamp.context("not a message of this generator")?;
+        delays_us.push(now_us.saturating_sub(stamp.due_ns / 1000));
     }
     Ok(())
 }

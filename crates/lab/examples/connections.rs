@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use millrace_lab::{
     host::{Root, Sampler, Settings, limits},
     load::{
-        Arrivals, Outcome, Plan, Rate, Sample, Shape, Wire,
+        Arrivals, LoadTarget, Outcome, Plan, Rate, Sample, Shape,
         null::{Behaviour, Null},
         run,
     },
@@ -86,6 +86,10 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn go(plan: &Plan, wire: &dyn Wire, usage: &mut dyn FnMut() -> anyhow::Result<Usage>) -> anyhow::Result<Outcome> {
-    run(plan, wire, &mut || Ok(Sample { server: usage()?, steal_s: 0.0 }))
+fn go(
+    plan: &Plan,
+    target: &dyn LoadTarget,
+    usage: &mut dyn FnMut() -> anyhow::Result<Usage>,
+) -> anyhow::Result<Outcome> {
+    run(plan, target, &mut || Ok(Sample { server: usage()?, steal_s: 0.0 }))
 }

@@ -13,7 +13,7 @@ use std::{env, net::SocketAddr, time::Duration};
 use anyhow::{Context, ensure};
 use millrace_lab::{
     load::{
-        Dialect, Event, Plan, Rate, Role, Shape, Wire,
+        Dialect, Event, LoadTarget, Plan, Rate, Role, Shape,
         http::{Answer, get},
         run,
     },
@@ -28,7 +28,7 @@ struct Asking {
     path: String,
 }
 
-impl Wire for Asking {
+impl LoadTarget for Asking {
     fn address(&self) -> SocketAddr {
         self.address
     }
@@ -60,11 +60,11 @@ impl Dialect for Asker {
         bytes: &[u8],
         _: u64,
         _: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let Some(answer) = Answer::read(bytes)? else { return Ok(0) };
         answer.check()?;
-        hear(Event::Message(&self.asked.take().context("an answer that nobody asked for")?));
+        emit(Event::Message(&self.asked.take().context("an answer that nobody asked for")?));
         Ok(answer.used)
     }
 
@@ -94,8 +94,8 @@ fn main() -> anyhow::Result<()> {
         ..Plan::default()
     };
     let mut watch = Watch::start(&[pid.parse()?], None)?;
-    let wire = Asking { address: address.parse()?, path: path.clone() };
-    let outcome = run(&plan, &wire, &mut || watch.look())?;
+    let target = Asking { address: address.parse()?, path: path.clone() };
+    let outcome = run(&plan, &target, &mut || watch.look())?;
     let phase = outcome.phase(PhaseName::Test).context("no test")?;
     // Findings show that the machine was busy or that the generator was the limit.
     outcome.validity.iter().for_each(|finding| eprintln!("lab: {}: {}", finding.code, finding.detail));

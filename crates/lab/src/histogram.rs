@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_long_is_counted_apart_and_moves_quantiles() {
+    fn overflow_is_counted_apart_and_moves_quantiles() {
         let mut histogram = Histogram::default();
         for us in [0, 1, 10, MAX_US] {
             histogram.record_us(us);

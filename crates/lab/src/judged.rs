@@ -1,12 +1,12 @@
-//! Pass or fail checks for results that are not series of runs: the wire-byte model of a bill, and promised checks in
-//! tables.
+//! Pass or fail checks for results that are not series of runs: the byte model of a wire cost report, and promised
+//! checks in tables.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{recording::Table, wire::Bill};
+use crate::{recording::Table, wire_cost::WireCostReport};
 
-/// Maximum difference between measured bytes and the model of a bill, in percent.
+/// Maximum difference between measured bytes and the model of a wire cost report, in percent.
 pub const MODEL_PERCENT_MAX: f64 = 1.0;
 /// A table with both columns is checked: each row with `yes` in the column `promised` must have `yes` in the column
 /// `passed`.
@@ -23,16 +23,17 @@ pub struct Judged {
     pub failed: Vec<String>,
 }
 
-/// Evaluates the bill and the tables of a recording. Returns an empty list for a scenario that has only runs.
-pub fn judged(bill: Option<&Bill>, tables: &[Table]) -> Vec<Judged> {
-    bill.map(model).into_iter().chain(tables.iter().filter_map(promises)).collect()
+/// Evaluates the wire cost report and the tables of a recording. Returns an empty list for a scenario that has only
+/// runs.
+pub fn judged(wire_cost: Option<&WireCostReport>, tables: &[Table]) -> Vec<Judged> {
+    wire_cost.map(model).into_iter().chain(tables.iter().filter_map(promises)).collect()
 }
 
-fn model(bill: &Bill) -> Judged {
-    let off = bill.lines.iter().filter(|line| line.difference_percent.abs() >= MODEL_PERCENT_MAX);
+fn model(wire_cost: &WireCostReport) -> Judged {
+    let off = wire_cost.lines.iter().filter(|line| line.difference_percent.abs() >= MODEL_PERCENT_MAX);
     Judged {
         what: format!("figures are less than {MODEL_PERCENT_MAX} % off the model"),
-        total: bill.lines.len() as u32,
+        total: wire_cost.lines.len() as u32,
         failed: off.map(|line| format!("{line}: {:+.2} %", line.difference_percent)).collect(),
     }
 }

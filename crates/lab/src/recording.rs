@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{histogram::Histogram, wire::Bill};
+use crate::{histogram::Histogram, wire_cost::WireCostReport};
 
 /// Format version, raised when a field changes its meaning. A reader refuses an unknown version.
 pub const FORMAT: u32 = 1;
@@ -44,7 +44,8 @@ pub struct Recording<R = Run> {
     pub tables: Vec<Table>,
     /// Bytes and energy, if the scenario measures them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bill: Option<Bill>,
+    #[serde(rename = "bill")]
+    pub wire_cost: Option<WireCostReport>,
 }
 
 impl Recording {
@@ -439,7 +440,7 @@ mod tests {
             command: "millrace lab run thorsen-broadcast --quick".into(),
             slo: Some("p99<100ms".into()),
             planned: 1,
-            bill: None,
+            wire_cost: None,
             tables: vec![Table {
                 name: "bytes".into(),
                 columns: vec![Column { name: "measured".into(), unit: "bytes".into() }],
@@ -466,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_of_counts_forgets_none() {
+    fn sum_includes_every_count() {
         let ones: Counts = serde_json::from_value(
             serde_json::to_value(Counts::default())
                 .unwrap()

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_came_is_the_longest() {
+    fn lost_message_counts_as_longest_latency() {
         let run = |lost| run(1..=100, lost);
         let p90: Slo = "p90<1s".parse().unwrap();
         assert!(p90.missed(&run(10)).is_empty());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_as_it_is_read() {
+    fn service_level_round_trips() {
         for text in ["p99<100ms", "p99.9<1s,lost<=1%"] {
             assert_eq!(text.parse::<Slo>().unwrap().to_string(), text);
         }

@@ -8,7 +8,8 @@
 //! no other program used much CPU.
 
 use std::{
-    fs,
+    fs, io,
+    net::TcpStream,
     path::PathBuf,
     sync::{
         Arc, Barrier,
@@ -20,17 +21,20 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use millrace_lab::{
+    host::scheduling::{SchedulingTime, pin},
+    load::http::{exchange, get},
+    targets::Server,
+};
 
 use crate::{
     BYTES, Transport,
     crowd::Crowd,
-    http, median,
+    median,
     quota::{Capped, Used},
     reader::Wish,
-    server::Server,
     start,
     upstream::Upstream,
-    wire,
 };
 
 const CPUS: [usize; 2] = [0, 1];
@@ -103,7 +107,7 @@ struct Lane {
 pub fn run(work: Work, shards: usize, cores: f64, seconds: f64) -> anyhow::Result<Seen> {
     let idlers = Idlers::start()?;
     let server = start(shards, &CPUS)?;
-    wire::pin(&CPUS)?;
+    pin(&CPUS)?;
     let capped = Arc::new(Barrier::new(work.channels + 1));
     let stop = Arc::new(AtomicBool::new(false));
     let mut lanes = Vec::with_capacity(work.channels);
@@ -200,7 +204,7 @@ impl Lane {
         let thread = std::thread::spawn(move || {
             // The CPU of a shard has the same number of readers with one shard as with several, which is cheaper for
             // both.
-            wire::pin(&[CPUS[channel % CPUS.len()]])?;
+            pin(&[CPUS[channel % CPUS.len()]])?;
             capped.wait();
             crowd.bursts(&mut upstream, work.burst, NAP, |delivered| {
                 count.store(delivered, Relaxed);
@@ -227,11 +231,9 @@ fn cap(server: &Server, shards: usize, cores: f64) -> anyhow::Result<Vec<Capped>
 
 impl Moment {
     fn now(lanes: &[Lane], caps: &[Capped], idlers: &[Capped]) -> anyhow::Result<Self> {
-        let mut generator_ns = 0;
-        for task in fs::read_dir("/proc/self/task")? {
-            let stat = fs::read_to_string(task?.path().join("schedstat"))?;
-            generator_ns += stat.split(' ').next().context("no schedstat")?.parse::<u64>()?;
-        }
+        let own: Vec<PathBuf> =
+            fs::read_dir("/proc/self/task")?.map(|task| Ok(task?.path())).collect::<io::Result<_>>()?;
+        let generator_ns = SchedulingTime::of_threads(&own).cpu_ns;
         Ok(Self {
             at: Instant::now(),
             delivered: lanes.iter().map(|lane| lane.delivered.load(Relaxed)).sum(),
@@ -244,8 +246,10 @@ impl Moment {
 
 /// Returns the number of writes to readers so far, and their bytes.
 fn writes(server: &Server) -> anyhow::Result<[u64; 2]> {
-    let page = http::call(server.address, b"GET /metrics HTTP/1.1\r\nHost: bench\r\n\r\n")?;
-    let page = String::from_utf8(page)?;
+    let mut request = Vec::new();
+    get("/metrics", "", &mut request);
+    let mut stream = TcpStream::connect(server.address)?;
+    let page = exchange(&mut stream, &request, |answer| Ok(String::from_utf8(answer.body.to_vec())?))?;
     let figure = |name: &str| {
         let line = page.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
         anyhow::Ok(line.trim().parse()?)

@@ -7,15 +7,15 @@ use std::{
 };
 
 use anyhow::ensure;
+use millrace_lab::{histogram::Histogram, host::scheduling::SchedulingTime, targets::Server};
 use rustix::{
     event::{Timespec, epoll},
     net::RecvFlags,
 };
 
 use crate::{
-    figures::{Ages, Histogram, own_ns},
+    figures::{Ages, quantile_ms},
     reader::{Next, Reader, Tally, Wish},
-    server::Server,
     upstream::Upstream,
 };
 
@@ -64,7 +64,7 @@ pub struct Outcome {
     pub own_share: f64,
     pub own_waited: f64,
     pub late: Histogram,
-    pub pss_kb: [u64; 2],
+    pub pss_bytes: [u64; 2],
 }
 
 impl Crowd {
@@ -146,7 +146,7 @@ impl Crowd {
     /// sensor's next value is newer.
     pub fn open_loop(mut self, server: &Server, upstream: &mut Upstream, load: &Load) -> anyhow::Result<Outcome> {
         self.begin(load.slice);
-        let (cpu_before, waited_before, own_before) = (server.cpu_ns()?, waited_ns(server)?, own_ns());
+        let (server_before, own_before) = (server.scheduling_time()?, SchedulingTime::of_this_thread()?);
         let end = Duration::from_secs_f64(load.seconds);
         let interval = Duration::from_secs_f64(1.0 / load.per_s);
         let stall = load.stall.map(|(at, long)| (Duration::from_secs_f64(at), Duration::from_secs_f64(at + long)));
@@ -160,10 +160,10 @@ impl Crowd {
                 break;
             }
             if pss_first.is_none() && now >= SETTLED.min(end / 2) {
-                pss_first = Some(server.pss_kb()?);
+                pss_first = Some(server.pss_bytes()?);
             }
             if due <= now {
-                late.record((now - due).as_micros() as u64);
+                late.record_us((now - due).as_micros() as u64);
             }
             while due <= now && upstream.has_room() {
                 upstream.send(sent, due.as_micros() as u64, self.wish.bytes, &mut self.readers)?;
@@ -183,10 +183,10 @@ impl Crowd {
             }
         }
         let took = self.started.elapsed();
-        let cpu_ns = server.cpu_ns()? - cpu_before;
-        let waited_ns = waited_ns(server)? - waited_before;
-        let own = own_ns();
-        let pss_kb = [pss_first.unwrap_or_default(), server.pss_kb()?];
+        let used = server.scheduling_time()?.since(&server_before);
+        let own = SchedulingTime::of_this_thread()?.since(&own_before);
+        let share = |ns: u64| ns as f64 / took.as_nanos() as f64;
+        let pss_bytes = [pss_first.unwrap_or_default(), server.pss_bytes()?];
         let delivered = self.tally.delivered;
         self.finish(upstream, sent)?;
         Ok(Outcome {
@@ -195,13 +195,13 @@ impl Crowd {
             sent: sent - self.wish.first,
             held_back,
             deliveries_per_s: delivered as f64 / took.as_secs_f64(),
-            cpu_us: cpu_ns as f64 / 1000.0 / delivered.max(1) as f64,
-            server_share: cpu_ns as f64 / took.as_nanos() as f64,
-            server_waited: waited_ns as f64 / took.as_nanos() as f64,
-            own_share: (own.0 - own_before.0) as f64 / took.as_nanos() as f64,
-            own_waited: (own.1 - own_before.1) as f64 / took.as_nanos() as f64,
+            cpu_us: used.cpu_ns as f64 / 1000.0 / delivered.max(1) as f64,
+            server_share: share(used.cpu_ns),
+            server_waited: share(used.waited_ns),
+            own_share: share(own.cpu_ns),
+            own_waited: share(own.waited_ns),
             late,
-            pss_kb,
+            pss_bytes,
         })
     }
 
@@ -256,10 +256,6 @@ impl Crowd {
     }
 }
 
-fn waited_ns(server: &Server) -> anyhow::Result<u64> {
-    Ok(server.threads_ns()?.iter().map(|(_, waited)| waited).sum())
-}
-
 fn watch(epoll: &OwnedFd, reader: &Reader, index: usize) -> anyhow::Result<()> {
     let data = epoll::EventData::new_u64(index as u64);
     Ok(epoll::add(epoll, &reader.stream, data, epoll::EventFlags::IN)?)
@@ -275,13 +271,13 @@ impl Outcome {
              {:.1} ms{bound}",
             self.deliveries_per_s / 1000.0,
             self.cpu_us,
-            self.pss_kb[0] as f64 / 1024.0,
-            self.pss_kb[1] as f64 / 1024.0,
+            self.pss_bytes[0] as f64 / 1024.0 / 1024.0,
+            self.pss_bytes[1] as f64 / 1024.0 / 1024.0,
             percent(self.server_share),
             percent(self.server_waited),
             percent(self.own_share),
             percent(self.own_waited),
-            self.late.quantile_ms(0.99),
+            quantile_ms(&self.late, 0.99),
         )
     }
 

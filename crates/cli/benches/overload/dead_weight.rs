@@ -2,11 +2,13 @@
 
 use std::{io::Write, net::TcpStream, time::Duration};
 
+use millrace_lab::load::websocket::WebSocket;
+
 use crate::{
     Args, Transport,
     crowd::{Crowd, Load, Outcome},
+    figures::quantile_ms,
     median, prime, publisher, start,
-    wire::upgrade,
 };
 
 const READERS: usize = 1000;
@@ -20,17 +22,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         "\ndead-weight: {READERS} WebSockets at {PER_S} messages/s, without and with {DEAD} that never read, in turns; ages from second {FILLED_S} on"
     );
     let mut p99_ms = [Vec::new(), Vec::new()];
-    let mut pss_kb = [Vec::new(), Vec::new()];
+    let mut pss_bytes = [Vec::new(), Vec::new()];
     for pass in 1..=args.passes {
         for (index, dead) in [0, DEAD].into_iter().enumerate() {
             let outcome = once(args.seconds, dead)?;
             let all = outcome.ages.after(FILLED_S);
-            p99_ms[index].push(all.quantile_ms(0.99));
-            pss_kb[index].push(outcome.pss_kb[1] as f64);
+            p99_ms[index].push(quantile_ms(&all, 0.99));
+            pss_bytes[index].push(outcome.pss_bytes[1] as f64);
             println!(
                 "  pass {pass}, {dead:3} dead: age p50 {:.2} p99 {:.2} ms; {}; {}",
-                all.quantile_ms(0.5),
-                all.quantile_ms(0.99),
+                quantile_ms(&all, 0.5),
+                quantile_ms(&all, 0.99),
                 outcome.costs(),
                 outcome.losses()?
             );
@@ -38,11 +40,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     let [without, with] = p99_ms.map(median);
-    let [without_kb, with_kb] = pss_kb.map(median);
+    let [without_bytes, with_bytes] = pss_bytes.map(median);
     println!(
         "  medians: p99 {without:.2} -> {with:.2} ms ({:+.1} %), PSS {:+.2} MB",
         (with / without - 1.0) * 100.0,
-        (with_kb - without_kb) / 1024.0
+        (with_bytes - without_bytes) / 1024.0 / 1024.0
     );
     Ok(())
 }
@@ -56,7 +58,9 @@ fn once(seconds: f64, dead: usize) -> anyhow::Result<Outcome> {
         let mut stream = TcpStream::connect(server.address)?;
         // A small buffer, so that these readers fall behind after a second and not after a minute.
         rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 4096)?;
-        stream.write_all(upgrade(&path, "").as_bytes())?;
+        let mut request = Vec::new();
+        WebSocket::new(path.clone(), None).open(&mut request);
+        stream.write_all(&request)?;
         never_read.push(stream);
     }
     let crowd = Crowd::new(&server, READERS, &wish)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::{
     Args, Transport,
     crowd::{Crowd, Load},
+    figures::{max_ms, quantile_ms},
     prime,
     probe::Probe,
     publisher, start,
@@ -27,7 +28,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let most = capacity(transport, latest, args.readers)?;
             let policy = if latest { "latest" } else { "every" };
             println!("\n{transport:?} {policy}: most {:.0} k deliveries/s", most / 1000.0);
-            let mut half_kb = None;
+            let mut half_bytes = None;
             for level in LEVELS {
                 let server = start(1, &[0])?;
                 let mut wish = prime(&server, transport)?;
@@ -42,16 +43,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 let outcome = crowd.open_loop(&server, &mut upstream, &load)?;
                 let pings = probe.finish()?;
                 let all = outcome.ages.all();
-                let kb = outcome.pss_kb[1] as f64;
-                let ratio = kb / *half_kb.get_or_insert(kb);
+                let bytes = outcome.pss_bytes[1] as f64;
+                let ratio = bytes / *half_bytes.get_or_insert(bytes);
                 println!(
                     "  {:3.0} %: age p50 {:.1} p99 {:.1} max {:.1} ms, ping p50 {:.1} p99 {:.1} ms, PSS x{ratio:.2}; {}",
                     level * 100.0,
-                    all.quantile_ms(0.5),
-                    all.quantile_ms(0.99),
-                    all.max_us as f64 / 1000.0,
-                    pings.quantile_ms(0.5),
-                    pings.quantile_ms(0.99),
+                    quantile_ms(&all, 0.5),
+                    quantile_ms(&all, 0.99),
+                    max_ms(&all),
+                    quantile_ms(&pings, 0.5),
+                    quantile_ms(&pings, 0.99),
                     outcome.costs(),
                 );
                 println!("         {}", outcome.losses()?);

@@ -16,7 +16,6 @@ mod capped;
 mod crowd;
 mod dead_weight;
 mod figures;
-mod http;
 mod levels;
 mod probe;
 mod quota;
@@ -28,16 +27,21 @@ mod shards;
 mod stall;
 mod thorsen;
 mod upstream;
-#[path = "../common/wire.rs"]
-mod wire;
 
-use std::process::Command;
+use std::net::TcpStream;
 
 use anyhow::Context;
 use clap::Parser;
+use millrace_lab::{
+    host::scheduling::pin,
+    load::{
+        http::{exchange, post},
+        payload::Stamp,
+    },
+    targets::Server,
+};
 
 use reader::{Transport, Wish};
-use server::Server;
 use upstream::Upstream;
 
 /// Bytes of a message, as in the theses' ticker.
@@ -95,7 +99,7 @@ impl Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    wire::pin(&[1])?;
+    pin(&[1])?;
     let wanted = |scenario| args.scenarios.is_empty() || args.scenarios.contains(&scenario);
     if wanted(Scenario::Levels) {
         levels::run(&args)?;
@@ -119,9 +123,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn start(shards: usize, cpus: &[usize]) -> anyhow::Result<Server> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--shards", &shards.to_string()]);
-    Server::start(command, cpus)
+    server::start(shards, cpus, &[])
 }
 
 /// Fills the channel's history and returns the wish of a reader that reads everything after it.
@@ -133,17 +135,26 @@ fn prime(server: &Server, transport: Transport) -> anyhow::Result<Wish> {
             lines.extend_from_slice(
                 format!(r#"{{"channel":"{CHANNEL}","key":"k{}","data":"#, n % levels::KEYS).as_bytes(),
             );
-            lines.extend_from_slice(&wire::payload(n, 0, BYTES));
+            lines.extend_from_slice(&payload(n, 0, BYTES));
             lines.extend_from_slice(b"}\n");
         }
-        let answer = http::call(server.address, &http::post("/v1/publish", "application/x-ndjson", &lines))?;
-        let answer = String::from_utf8(answer)?;
+        let mut request = Vec::new();
+        post("/v1/publish", "Content-Type: application/x-ndjson\r\n", &lines, &mut request);
+        let mut stream = TcpStream::connect(server.address)?;
+        let answer = exchange(&mut stream, &request, |answer| Ok(String::from_utf8(answer.body.to_vec())?))?;
         let last = answer.rsplit('"').nth(1).context("no result")?;
         anyhow::ensure!(reader::offset(last)? == first + 1000, "a publication was refused: {last}");
         since = last.to_owned();
     }
     let channel = CHANNEL.to_owned();
     Ok(Wish { transport, channel, latest: false, since, first: PAST, sources: 1, bytes: BYTES })
+}
+
+/// Returns message `n`, which is due at `at_us`, in the form of the lab.
+fn payload(n: u64, at_us: u64, bytes: usize) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(bytes);
+    Stamp { stream: 0, sequence: n, due_ns: at_us * 1000 }.write(bytes, &mut payload);
+    payload
 }
 
 /// Returns a publisher: a bare WebSocket, or a session that publishes with keys.

@@ -12,12 +12,13 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-
-use crate::{
-    figures::Histogram,
-    wire::{client_frame, connect, frame, upgrade},
+use millrace_lab::{
+    histogram::Histogram,
+    load::websocket::{RawFrame, TEXT, connect, frame_into},
 };
 
+/// Subprotocol of sessions (docs/protocol.md, "Session").
+pub const SESSION: &str = "millrace.v1+json";
 const EVERY: Duration = Duration::from_millis(10);
 
 /// Sends pings until it is stopped.
@@ -44,8 +45,7 @@ fn ping(address: SocketAddr, stop: &AtomicBool) -> anyhow::Result<Histogram> {
     // Run before the generator on their common CPU, where permitted. Otherwise the probe's own wait would count as the
     // server's.
     let _ = rustix::process::nice(-15);
-    let request = upgrade("/v1/connect", "Sec-WebSocket-Protocol: millrace.v1+json\r\n");
-    let mut stream = connect(address, &request)?;
+    let mut stream = connect(address, "/v1/connect", Some(SESSION))?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     let mut seen = Histogram::default();
     let (mut bytes, mut buffer, mut command) = (Vec::new(), [0; 4096], Vec::new());
@@ -56,7 +56,7 @@ fn ping(address: SocketAddr, stop: &AtomicBool) -> anyhow::Result<Histogram> {
         }
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         command.clear();
-        client_frame(&mut command, 1, format!("{{\"id\":{id},\"ping\":{{}}}}").as_bytes());
+        frame_into(TEXT, format!("{{\"id\":{id},\"ping\":{{}}}}").as_bytes(), &mut command);
         let sent = Instant::now();
         stream.write_all(&command)?;
         let reply = format!("{{\"id\":{id},");
@@ -65,16 +65,16 @@ fn ping(address: SocketAddr, stop: &AtomicBool) -> anyhow::Result<Histogram> {
             ensure!(length > 0, "the server has closed the probe");
             bytes.extend_from_slice(&buffer[..length]);
             let mut at = 0;
-            while let Some((_, start, end)) = frame(&bytes, at) {
-                at = end;
-                if bytes[start..end].starts_with(reply.as_bytes()) {
+            while let Some(frame) = RawFrame::read(&bytes, at)? {
+                at = frame.end;
+                if bytes[frame.start..frame.end].starts_with(reply.as_bytes()) {
                     bytes.drain(..at);
                     break 'reply;
                 }
             }
             bytes.drain(..at);
         }
-        seen.record(sent.elapsed().as_micros() as u64);
+        seen.record_us(sent.elapsed().as_micros() as u64);
         due = (due + EVERY).max(Instant::now());
     }
     Ok(seen)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use millrace_lab::host::scheduling::{SchedulingTime, pin_thread};
 
 /// Path of the cpu controller of control groups, version 1. Only version 1 allows the threads of one process in
 /// different groups.
@@ -64,9 +64,7 @@ impl Capped {
 
     fn with(thread: PathBuf, cpu: usize, rules: &[(&str, f64)]) -> anyhow::Result<Self> {
         let id = thread.file_name().and_then(|id| id.to_str()?.parse().ok()).context("not a thread")?;
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        sched_setaffinity(Pid::from_raw(id), &set).context("cannot pin a thread")?;
+        pin_thread(id, &[cpu])?;
         let group = Path::new(CONTROLLER).join(format!("millrace-bench-{}-{id}", std::process::id()));
         fs::create_dir(&group)?;
         let capped = Self { thread, group };
@@ -78,8 +76,7 @@ impl Capped {
     }
 
     pub fn used(&self) -> anyhow::Result<Used> {
-        let stat = fs::read_to_string(self.thread.join("schedstat"))?;
-        let cpu_ns = stat.split(' ').next().context("no schedstat")?.parse()?;
+        let cpu_ns = SchedulingTime::read(&self.thread)?.cpu_ns;
         let stat = fs::read_to_string(self.group.join("cpu.stat"))?;
         let throttled = stat.lines().find_map(|line| line.strip_prefix("throttled_time "));
         let throttled_ns = throttled.context("no throttled_time")?.parse()?;

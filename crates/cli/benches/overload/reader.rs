@@ -6,11 +6,14 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-
-use crate::{
-    figures::Histogram,
-    http::Answers,
-    wire::{client_frame, frame, read_payload, upgrade},
+use millrace_lab::{
+    histogram::Histogram,
+    load::{
+        http::{Answer, Part, Stream, get, join},
+        payload::{Stamp, payloads},
+        sse,
+        websocket::{Frame, WebSocket, between},
+    },
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -60,14 +63,26 @@ impl Tally {
 
 pub struct Reader {
     pub stream: TcpStream,
+    parser: Parser,
+    account: Account,
+    /// Received bytes that the parser has not consumed yet.
+    partial: Vec<u8>,
+    connected: bool,
+}
+
+/// Parser of the transport.
+enum Parser {
+    WebSocket(WebSocket),
+    Sse { body: Stream, has_begun: bool },
+    Lines(Stream),
+    Answers,
+}
+
+/// Messages that a reader expects.
+struct Account {
     wish: Wish,
     /// Number of the next expected message, per source.
     next: Vec<u64>,
-    in_body: bool,
-    /// Bytes of an incomplete head, frame, event or line.
-    partial: Vec<u8>,
-    answers: Answers,
-    connected: bool,
 }
 
 /// Action that a reader requires after a read.
@@ -81,11 +96,10 @@ pub enum Next {
 
 impl Reader {
     pub fn new(address: SocketAddr, wish: Wish) -> anyhow::Result<Self> {
-        let stream = ask(address, &wish, &wish.since)?;
+        let (stream, parser) = open(address, &wish, &wish.since)?;
         let next = (0..wish.sources).map(|source| wish.first + source).collect();
         let connected = wish.transport == Transport::LongPolling;
-        let answers = Answers::default();
-        Ok(Self { stream, wish, next, in_body: false, partial: Vec::new(), answers, connected })
+        Ok(Self { stream, parser, account: Account { wish, next }, partial: Vec::new(), connected })
     }
 
     /// Returns true once the server has accepted the stream. A long poll gets no answer until a message exists.
@@ -94,173 +108,101 @@ impl Reader {
     }
 
     pub fn connect_again(&mut self, address: SocketAddr, since: &str) -> anyhow::Result<()> {
-        self.stream = ask(address, &self.wish, since)?;
-        (self.in_body, self.partial) = (false, Vec::new());
+        (self.stream, self.parser) = open(address, &self.account.wish, since)?;
+        self.partial.clear();
         Ok(())
     }
 
     /// Returns the number of messages before `end` that this reader neither received nor got a gap for.
     pub fn missing(&self, end: u64) -> u64 {
-        let missing = |next: &u64| end.saturating_sub(*next).div_ceil(self.wish.sources);
-        match self.wish.latest {
-            true => self.next.iter().filter(|next| missing(next) > 0).count() as u64,
-            false => self.next.iter().map(missing).sum(),
+        let Account { wish, next } = &self.account;
+        let missing = |next: &u64| end.saturating_sub(*next).div_ceil(wish.sources);
+        match wish.latest {
+            true => next.iter().filter(|next| missing(next) > 0).count() as u64,
+            false => next.iter().map(missing).sum(),
         }
     }
 
     /// Handles received bytes. Errors: the server violates the protocol.
     pub fn take(&mut self, bytes: &[u8], now_us: u64, ages: &mut Histogram, tally: &mut Tally) -> anyhow::Result<Next> {
-        if self.wish.transport == Transport::LongPolling {
-            return self.take_answers(bytes, now_us, ages, tally);
+        let Self { stream, parser, account, partial, connected } = self;
+        let (mut out, mut next, mut outcome) = (Vec::new(), Next::Read, Ok(()));
+        let mut saw = |account: &mut Account, payload: &[u8], tally: &mut Tally| {
+            if outcome.is_ok() {
+                outcome = account.message(payload, now_us, ages, tally);
+            }
+        };
+        join(partial, bytes, |bytes| match parser {
+            Parser::WebSocket(socket) => socket.feed(bytes, &mut out, &mut |frame, _| {
+                match frame {
+                    Frame::Open => *connected = true,
+                    Frame::Message(payload) => saw(account, payload, tally),
+                    Frame::Close(4000, since) => {
+                        let since = std::str::from_utf8(since)?.to_owned();
+                        account.gap(offset(&since)?, tally);
+                        next = Next::Connect { since };
+                    }
+                    Frame::Close(code, reason) => bail!("closed: {code} {:?}", String::from_utf8_lossy(reason)),
+                }
+                Ok(())
+            }),
+            Parser::Sse { body, has_begun } => body.feed(bytes, &mut |part| {
+                let mut gap = Ok(());
+                let used = match part {
+                    Part::Head(_) => {
+                        *connected = true;
+                        0
+                    }
+                    Part::Body(body) => sse::events(body, has_begun, |event| match event.data {
+                        Some(data) if event.name == Some(b"gap") => {
+                            let reported = gap_end(&data).map(|to| account.gap(to, tally));
+                            gap = std::mem::replace(&mut gap, Ok(())).and(reported);
+                        }
+                        Some(data) => saw(account, &data, tally),
+                        None => {}
+                    }),
+                };
+                gap.map(|()| used)
+            }),
+            Parser::Lines(body) => body.feed(bytes, &mut |part| {
+                let Part::Body(body) = part else {
+                    *connected = true;
+                    return Ok(0);
+                };
+                let mut used = 0;
+                while let Some(length) = body[used..].iter().position(|byte| *byte == b'\n') {
+                    let line = &body[used..used + length];
+                    account.gap_of(line, tally)?;
+                    payloads(line, |payload| saw(account, payload, tally));
+                    used += length + 1;
+                }
+                Ok(used)
+            }),
+            Parser::Answers => {
+                let mut used = 0;
+                while let Some(answer) = Answer::read(&bytes[used..])? {
+                    answer.check()?;
+                    used += answer.used;
+                    account.gap_of(&answer.body, tally)?;
+                    payloads(&answer.body, |payload| saw(account, payload, tally));
+                    let position = answer.head.header("millrace-position").context("an answer without a position")?;
+                    request(&account.wish, position, &mut out);
+                }
+                Ok(used)
+            }
+        })?;
+        outcome?;
+        if !out.is_empty() {
+            stream.write_all(&out)?;
         }
-        let joined;
-        let mut bytes = bytes;
-        if !self.in_body {
-            self.partial.extend_from_slice(bytes);
-            let Some(end) = self.partial.windows(4).position(|end| end == b"\r\n\r\n") else { return Ok(Next::Read) };
-            let wanted: &[u8] =
-                if self.wish.transport == Transport::WebSocket { b"HTTP/1.1 101" } else { b"HTTP/1.1 200" };
-            ensure!(self.partial.starts_with(wanted), "refused: {}", String::from_utf8_lossy(&self.partial));
-            joined = self.partial.split_off(end + 4);
-            self.partial.clear();
-            (self.in_body, self.connected) = (true, true);
-            bytes = &joined;
-        }
-        if self.wish.transport != Transport::WebSocket {
-            let mut body = std::mem::take(&mut self.partial);
-            body.extend_from_slice(bytes);
-            let used = match self.wish.transport {
-                Transport::Sse => self.take_events(&body, now_us, ages, tally)?,
-                _ => self.take_lines(&body, now_us, ages, tally)?,
-            };
-            body.drain(..used);
-            self.partial = body;
-            return Ok(Next::Read);
-        }
-        if self.partial.is_empty() {
-            let (used, next) = self.take_frames(bytes, now_us, ages, tally)?;
-            self.partial.extend_from_slice(&bytes[used..]);
-            return Ok(next);
-        }
-        let mut all = std::mem::take(&mut self.partial);
-        all.extend_from_slice(bytes);
-        let (used, next) = self.take_frames(&all, now_us, ages, tally)?;
-        all.drain(..used);
-        self.partial = all;
         Ok(next)
     }
+}
 
-    fn take_frames(
-        &mut self,
-        bytes: &[u8],
-        now_us: u64,
-        ages: &mut Histogram,
-        tally: &mut Tally,
-    ) -> anyhow::Result<(usize, Next)> {
-        let mut at = 0;
-        while let Some((opcode, payload, end)) = frame(bytes, at) {
-            at = end;
-            let payload = &bytes[payload..end];
-            match opcode {
-                1 => self.saw(payload, now_us, ages, tally)?,
-                8 if payload.starts_with(&4000u16.to_be_bytes()) => {
-                    let since = std::str::from_utf8(&payload[2..])?.to_owned();
-                    self.gap(offset(&since)?, tally);
-                    return Ok((at, Next::Connect { since }));
-                }
-                8 => bail!("closed: {:?}", String::from_utf8_lossy(payload)),
-                9 => {
-                    let mut pong = Vec::new();
-                    client_frame(&mut pong, 10, payload);
-                    self.stream.write_all(&pong)?;
-                }
-                _ => {}
-            }
-        }
-        Ok((at, Next::Read))
-    }
-
-    fn take_events(
-        &mut self,
-        body: &[u8],
-        now_us: u64,
-        ages: &mut Histogram,
-        tally: &mut Tally,
-    ) -> anyhow::Result<usize> {
-        let mut at = 0;
-        loop {
-            let rest = &body[at..];
-            // Try the common event first, without a search for its end.
-            let line = rest.iter().take(64).position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-            let payload = line + 6..line + 6 + self.wish.bytes;
-            if rest.starts_with(b"id: ") && rest[line..].starts_with(b"data: ") && rest.len() >= payload.end + 2 {
-                self.saw(&rest[payload.clone()], now_us, ages, tally)?;
-                ensure!(rest[payload.end..].starts_with(b"\n\n"), "an event does not end");
-                at += payload.end + 2;
-                continue;
-            }
-            let Some(end) = rest.windows(2).position(|end| end == b"\n\n") else { return Ok(at) };
-            let event = &rest[..end];
-            if event.starts_with(b"event: gap") {
-                self.gap(quoted(event, b"\"to\":\"").and_then(offset)?, tally);
-            }
-            at += end + 2;
-        }
-    }
-
-    fn take_lines(
-        &mut self,
-        body: &[u8],
-        now_us: u64,
-        ages: &mut Histogram,
-        tally: &mut Tally,
-    ) -> anyhow::Result<usize> {
-        let mut at = 0;
-        while let Some(end) = body[at..].iter().position(|byte| *byte == b'\n') {
-            self.take_json(&body[at..at + end], now_us, ages, tally)?;
-            at += end + 1;
-        }
-        Ok(at)
-    }
-
-    fn take_answers(
-        &mut self,
-        bytes: &[u8],
-        now_us: u64,
-        ages: &mut Histogram,
-        tally: &mut Tally,
-    ) -> anyhow::Result<Next> {
-        let mut answers = std::mem::take(&mut self.answers);
-        answers.push(bytes);
-        while let Some(answer) = answers.whole()? {
-            self.take_json(answer.body, now_us, ages, tally)?;
-            let position = answer.header("millrace-position").context("an answer without a position")?;
-            self.stream.write_all(request(&self.wish, position).as_bytes())?;
-        }
-        self.answers = answers;
-        Ok(Next::Read)
-    }
-
-    /// Handles all messages of a JSON text. A gap precedes the messages.
-    fn take_json(&mut self, json: &[u8], now_us: u64, ages: &mut Histogram, tally: &mut Tally) -> anyhow::Result<()> {
-        const DATA: &[u8] = b"\"data\":";
-        let mut at = 0;
-        let head = &json[..json.len().min(200)];
-        if let Some(gap) = head.windows(6).position(|bytes| bytes == b"\"gap\":") {
-            self.gap(quoted(&json[gap..], b"\"to\":\"").and_then(offset)?, tally);
-        }
-        while let Some(data) = json[at..].windows(DATA.len()).position(|bytes| bytes == DATA) {
-            let start = at + data + DATA.len();
-            at = start + self.wish.bytes;
-            self.saw(json.get(start..at).context("a message is cut")?, now_us, ages, tally)?;
-        }
-        Ok(())
-    }
-
-    fn saw(&mut self, payload: &[u8], now_us: u64, ages: &mut Histogram, tally: &mut Tally) -> anyhow::Result<()> {
-        ensure!(payload.len() == self.wish.bytes, "a message of {} bytes", payload.len());
-        let (n, sent_us) = read_payload(payload)?;
-        let sources = self.wish.sources;
+impl Account {
+    fn message(&mut self, payload: &[u8], now_us: u64, ages: &mut Histogram, tally: &mut Tally) -> anyhow::Result<()> {
+        let stamp = Stamp::read(payload, self.wish.bytes).context("not a message of this generator")?;
+        let (n, sources) = (stamp.sequence, self.wish.sources);
         let next = &mut self.next[(n % sources) as usize];
         if n < *next {
             tally.twice += 1;
@@ -271,8 +213,20 @@ impl Reader {
             *next = n + sources;
         }
         tally.delivered += 1;
-        ages.record(now_us.saturating_sub(sent_us));
+        ages.record_us(now_us.saturating_sub(stamp.due_ns / 1000));
         Ok(())
+    }
+
+    /// Counts the gap of a JSON text, if the text reports one. A gap precedes the messages.
+    fn gap_of(&mut self, json: &[u8], tally: &mut Tally) -> anyhow::Result<()> {
+        let head = &json[..json.len().min(200)];
+        match head.windows(6).position(|bytes| bytes == b"\"gap\":") {
+            Some(gap) => {
+                self.gap(gap_end(&json[gap..])?, tally);
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Counts a gap: everything up to the publication with offset `to` is missing. Only a single source has consecutive
@@ -286,34 +240,50 @@ impl Reader {
     }
 }
 
-fn ask(address: SocketAddr, wish: &Wish, since: &str) -> anyhow::Result<TcpStream> {
+/// Connects, sends the request, and returns the connection with its parser.
+fn open(address: SocketAddr, wish: &Wish, since: &str) -> anyhow::Result<(TcpStream, Parser)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    stream.write_all(request(wish, since).as_bytes())?;
-    Ok(stream)
+    let mut out = Vec::new();
+    let parser = match wish.transport {
+        Transport::WebSocket => {
+            let mut socket = WebSocket::new(path(wish, since), None);
+            socket.open(&mut out);
+            Parser::WebSocket(socket)
+        }
+        Transport::Sse => Parser::Sse { body: Stream::default(), has_begun: false },
+        Transport::Stream => Parser::Lines(Stream::default()),
+        Transport::LongPolling => Parser::Answers,
+    };
+    request(wish, since, &mut out);
+    stream.write_all(&out)?;
+    Ok((stream, parser))
 }
 
-fn request(wish: &Wish, since: &str) -> String {
+fn path(wish: &Wish, since: &str) -> String {
     let policy = if wish.latest { "latest" } else { "every" };
-    let path = format!("/v1/channels/{}?since={since}&policy={policy}", wish.channel);
-    let get = |path: &str, accept: &str| format!("GET {path} HTTP/1.1\r\nHost: bench\r\nAccept: {accept}\r\n\r\n");
+    format!("/v1/channels/{}?since={since}&policy={policy}", wish.channel)
+}
+
+/// Appends the request of a transport over HTTP. A WebSocket appends its own.
+fn request(wish: &Wish, since: &str, out: &mut Vec<u8>) {
+    let path = path(wish, since);
     match wish.transport {
-        Transport::WebSocket => upgrade(&path, ""),
-        Transport::Sse => get(&path, "text/event-stream"),
-        Transport::Stream => get(&path, "application/x-ndjson"),
-        Transport::LongPolling => get(&format!("{path}&wait=30&limit=1000"), "application/json"),
+        Transport::WebSocket => {}
+        Transport::Sse => get(&path, "Accept: text/event-stream\r\n", out),
+        Transport::Stream => get(&path, "Accept: application/x-ndjson\r\n", out),
+        Transport::LongPolling => get(&format!("{path}&wait=30&limit=1000"), "Accept: application/json\r\n", out),
     }
+}
+
+/// Returns the offset of the last missing publication of a gap.
+fn gap_end(json: &[u8]) -> anyhow::Result<u64> {
+    let to = between(json, b"\"to\":\"", b"\"").context("a gap without an end")?;
+    offset(std::str::from_utf8(to)?)
 }
 
 /// Returns the offset of a position. Errors: the text is not a position.
 pub fn offset(position: &str) -> anyhow::Result<u64> {
     let (_, offset) = position.split_once(':').context("not a position")?;
     Ok(offset.parse()?)
-}
-
-/// Returns the text between `before` and the next quote.
-fn quoted<'a>(text: &'a [u8], before: &[u8]) -> anyhow::Result<&'a str> {
-    let start = text.windows(before.len()).position(|bytes| bytes == before).context("not there")? + before.len();
-    let length = text[start..].iter().position(|byte| *byte == b'"').context("not closed")?;
-    Ok(std::str::from_utf8(&text[start..start + length])?)
 }

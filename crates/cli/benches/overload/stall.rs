@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     Args, Transport,
     crowd::{Crowd, Load},
+    figures::quantile_ms,
     levels, prime, publisher, start,
 };
 
@@ -34,7 +35,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let over = ((STALL.0 + STALL.1) / SLICE.as_secs_f64()) as usize;
             let fresh_after = |q: f64| {
                 let mut slices = outcome.ages.slices.iter().enumerate().skip(over);
-                let fresh = slices.find(|(_, slice)| slice.total > 0 && slice.quantile_ms(q) < FRESH_MS);
+                let fresh = slices.find(|(_, slice)| slice.count() > 0 && quantile_ms(slice, q) < FRESH_MS);
                 let end_s = |(index, _)| (index + 1) as f64 * SLICE.as_secs_f64() - STALL.0 - STALL.1;
                 fresh.map(end_s).map_or("never".into(), |after_s| format!("after {after_s:.2} s"))
             };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::{
     Args, CHANNEL, Transport,
     crowd::{Crowd, Load},
+    figures::{max_ms, quantile_ms},
     prime, publisher,
     reader::Wish,
     start,
@@ -41,9 +42,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             println!(
                 "  {transport:?} {}: age p50 {:.1} p99 {:.1} max {:.1} ms; {}; {}",
                 if chat { "chat" } else { "ticker" },
-                all.quantile_ms(0.5),
-                all.quantile_ms(0.99),
-                all.max_us as f64 / 1000.0,
+                quantile_ms(&all, 0.5),
+                quantile_ms(&all, 0.99),
+                max_ms(&all),
                 outcome.costs(),
                 outcome.losses()?
             );

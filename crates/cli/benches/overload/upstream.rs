@@ -8,13 +8,13 @@ use std::{
 };
 
 use anyhow::{bail, ensure};
+use millrace_lab::load::{
+    http::{Answer, post},
+    websocket::{RawFrame, TEXT, connect, frame_into},
+};
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::{
-    http::{Answers, post},
-    reader::Reader,
-    wire::{client_frame, connect, frame, payload, upgrade},
-};
+use crate::{payload, probe::SESSION, reader::Reader};
 
 /// Bytes queued for a socket at which a publisher counts as held back.
 const WAITING_BYTES_MAX: usize = 64 * 1024;
@@ -37,19 +37,18 @@ pub struct Link {
     stream: TcpStream,
     waiting: Vec<u8>,
     partial: Vec<u8>,
-    answers: Answers,
     unanswered: u64,
 }
 
 impl Upstream {
     pub fn bare(address: SocketAddr, channel: &str) -> anyhow::Result<Self> {
         let path = format!("/v1/channels/{channel}?subscribe=no");
-        Ok(Upstream::Bare(Link::new(connect(address, &upgrade(&path, ""))?)?))
+        Ok(Upstream::Bare(Link::new(connect(address, &path, None)?)?))
     }
 
     pub fn session(address: SocketAddr, channel: &str, keys: u64) -> anyhow::Result<Self> {
-        let request = upgrade("/v1/connect", "Sec-WebSocket-Protocol: millrace.v1+json\r\n");
-        Ok(Upstream::Session { link: Link::new(connect(address, &request)?)?, channel: channel.into(), keys })
+        let stream = connect(address, "/v1/connect", Some(SESSION))?;
+        Ok(Upstream::Session { link: Link::new(stream)?, channel: channel.into(), keys })
     }
 
     pub fn posts(address: SocketAddr, channel: &str, clients: usize) -> anyhow::Result<Self> {
@@ -70,27 +69,28 @@ impl Upstream {
     pub fn send(&mut self, n: u64, at_us: u64, bytes: usize, readers: &mut [Reader]) -> anyhow::Result<()> {
         let data = payload(n, at_us, bytes);
         match self {
-            Upstream::Bare(link) => client_frame(&mut link.waiting, 1, &data),
+            Upstream::Bare(link) => frame_into(TEXT, &data, &mut link.waiting),
             Upstream::Session { link, channel, keys } => {
                 let key = n % *keys;
                 let mut command = Vec::with_capacity(bytes + 100);
                 write!(command, r#"{{"id":{},"publish":{{"channel":"{channel}","key":"k{key}","data":"#, n + 1)?;
                 command.extend_from_slice(&data);
                 command.extend_from_slice(b"}}");
-                client_frame(&mut link.waiting, 1, &command);
+                frame_into(TEXT, &command, &mut link.waiting);
                 link.unanswered += 1;
             }
             Upstream::Readers => {
                 let mut out = Vec::with_capacity(bytes + 8);
-                client_frame(&mut out, 1, &data);
+                frame_into(TEXT, &data, &mut out);
                 let reader = (n % readers.len() as u64) as usize;
                 readers[reader].stream.write_all(&out)?;
             }
             Upstream::Posts { clients, channel } => {
                 let client = (n % clients.len() as u64) as usize;
                 let link = &mut clients[client];
-                link.hear_answers()?;
-                link.waiting.extend_from_slice(&post(&format!("/v1/channels/{channel}"), "application/json", &data));
+                link.read_answers()?;
+                let path = format!("/v1/channels/{channel}");
+                post(&path, "Content-Type: application/json\r\n", &data, &mut link.waiting);
                 link.unanswered += 1;
                 link.flush()?;
             }
@@ -106,13 +106,13 @@ impl Upstream {
             Upstream::Bare(link) => link.flush(),
             Upstream::Session { link, .. } => {
                 link.flush()?;
-                link.hear_replies()
+                link.read_replies()
             }
             Upstream::Readers => Ok(()),
             Upstream::Posts { clients, .. } => {
                 clients.iter_mut().filter(|link| link.unanswered > 0).try_for_each(|link| {
                     link.flush()?;
-                    link.hear_answers()
+                    link.read_answers()
                 })
             }
         }
@@ -133,7 +133,7 @@ impl Link {
     fn new(stream: TcpStream) -> anyhow::Result<Self> {
         stream.set_nodelay(true)?;
         rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES)?;
-        Ok(Self { stream, waiting: Vec::new(), partial: Vec::new(), answers: Answers::default(), unanswered: 0 })
+        Ok(Self { stream, waiting: Vec::new(), partial: Vec::new(), unanswered: 0 })
     }
 
     fn flush(&mut self) -> anyhow::Result<()> {
@@ -149,7 +149,7 @@ impl Link {
     }
 
     /// Reads the bytes that have arrived, at most 64 KiB.
-    fn hear(&self, buffer: &mut [u8]) -> anyhow::Result<usize> {
+    fn receive(&self, buffer: &mut [u8]) -> anyhow::Result<usize> {
         match rustix::net::recv(self.stream.as_fd(), buffer, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => bail!("the server has closed a publisher"),
             Ok((_, length)) => Ok(length),
@@ -158,14 +158,14 @@ impl Link {
         }
     }
 
-    fn hear_replies(&mut self) -> anyhow::Result<()> {
+    fn read_replies(&mut self) -> anyhow::Result<()> {
         let mut buffer = [0; 64 * 1024];
-        let length = self.hear(&mut buffer)?;
+        let length = self.receive(&mut buffer)?;
         self.partial.extend_from_slice(&buffer[..length]);
         let mut at = 0;
-        while let Some((_, start, end)) = frame(&self.partial, at) {
-            let reply = &self.partial[start..end];
-            at = end;
+        while let Some(frame) = RawFrame::read(&self.partial, at)? {
+            let reply = &self.partial[frame.start..frame.end];
+            at = frame.end;
             if reply.starts_with(b"{\"id\"") {
                 let is_ok = reply.windows(4).any(|bytes| bytes == b"\"ok\"");
                 ensure!(is_ok, "refused: {}", String::from_utf8_lossy(reply));
@@ -176,13 +176,17 @@ impl Link {
         Ok(())
     }
 
-    fn hear_answers(&mut self) -> anyhow::Result<()> {
+    fn read_answers(&mut self) -> anyhow::Result<()> {
         let mut buffer = [0; 4096];
-        let length = self.hear(&mut buffer)?;
-        self.answers.push(&buffer[..length]);
-        while self.answers.whole()?.is_some() {
+        let length = self.receive(&mut buffer)?;
+        self.partial.extend_from_slice(&buffer[..length]);
+        let mut at = 0;
+        while let Some(answer) = Answer::read(&self.partial[at..])? {
+            answer.check()?;
+            at += answer.used;
             self.unanswered -= 1;
         }
+        self.partial.drain(..at);
         Ok(())
     }
 }

@@ -9,14 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
+use millrace_lab::{load::payload::Stamp, targets::Server};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
-    client::{Client, News},
+    client::{Client, ClientEvent},
     load::{BYTES, Figures},
-    server::Server,
-    wire::{payload, read_payload},
 };
 
 /// Maximum wait for messages in flight.
@@ -40,9 +39,10 @@ struct Reader {
 }
 
 impl Crowd {
-    pub fn new(readers: Vec<Client>, publishers: Vec<Client>) -> anyhow::Result<Self> {
+    /// `are_answered`: the server answers publications, so that publishers read, too.
+    pub fn new(readers: Vec<Client>, publishers: Vec<Client>, are_answered: bool) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let answered = publishers.iter().filter(|client| client.is_answered());
+        let answered = publishers.iter().filter(|_| are_answered);
         for (i, client) in readers.iter().chain(answered).enumerate() {
             epoll::add(&epoll, &client.stream, EventData::new_u64(i as u64), EventFlags::IN)?;
         }
@@ -61,7 +61,7 @@ impl Crowd {
         copies: u64,
     ) -> anyhow::Result<Figures> {
         settle(server)?;
-        let cpu_before = server.cpu_ns()?;
+        let cpu_before = cpu_ns(server)?;
         let started = Instant::now();
         let (mut sent, mut delivered) = (0, 0);
         let rounds = self.publishers.len() as u64;
@@ -71,9 +71,8 @@ impl Crowd {
         while delivered < messages * copies {
             ensure!(started.elapsed() < due(messages) + PATIENCE, "{delivered} of {} delivered", messages * copies);
             while sent < messages && started.elapsed() >= due(sent) {
-                let at_us = due(sent).as_micros() as u64;
                 let publisher = &mut self.publishers[(sent % rounds) as usize];
-                publisher.publish(&payload(sent / rounds, at_us, BYTES));
+                publisher.publish(&payload(sent / rounds, due(sent)));
                 publisher.flush()?;
                 sent += 1;
             }
@@ -91,14 +90,14 @@ impl Crowd {
         copies: u64,
     ) -> anyhow::Result<Figures> {
         settle(server)?;
-        let cpu_before = server.cpu_ns()?;
+        let cpu_before = cpu_ns(server)?;
         let started = Instant::now();
         let end = Duration::from_secs_f64(seconds);
         let (mut sent, mut delivered) = (0, 0);
         while started.elapsed() < end || delivered < sent * copies {
             ensure!(started.elapsed() < end + PATIENCE, "{delivered} of {} delivered", sent * copies);
             while started.elapsed() < end && sent < delivered / copies + in_flight {
-                self.publishers[0].publish(&payload(sent, started.elapsed().as_micros() as u64, BYTES));
+                self.publishers[0].publish(&payload(sent, started.elapsed()));
                 sent += 1;
             }
             self.publishers[0].flush()?;
@@ -111,12 +110,12 @@ impl Crowd {
     /// per publication.
     pub fn post(&mut self, server: &Server, seconds: f64) -> anyhow::Result<Figures> {
         settle(server)?;
-        let cpu_before = server.cpu_ns()?;
+        let cpu_before = cpu_ns(server)?;
         let started = Instant::now();
         let end = Duration::from_secs_f64(seconds);
         let mut due_us = vec![0; self.publishers.len()];
         for publisher in &mut self.publishers {
-            publisher.publish(&payload(0, 0, BYTES));
+            publisher.publish(&payload(0, Duration::ZERO));
             publisher.flush()?;
         }
         let mut under_way = self.publishers.len();
@@ -125,8 +124,8 @@ impl Crowd {
             self.look()?;
             for event in &self.events {
                 let (i, mut accepted) = (event.data.u64() as usize, 0);
-                self.publishers[i].receive(&mut self.scratch, |news| {
-                    accepted += usize::from(matches!(news, News::Accepted));
+                self.publishers[i].receive(&mut self.scratch, |event| {
+                    accepted += usize::from(matches!(event, ClientEvent::Accepted));
                     Ok(())
                 })?;
                 under_way -= accepted;
@@ -136,7 +135,7 @@ impl Crowd {
                     self.latencies_us.push((now_us - due_us[i]) as u32);
                     if now < end {
                         due_us[i] = now_us;
-                        self.publishers[i].publish(&payload(0, now_us, BYTES));
+                        self.publishers[i].publish(&payload(0, now));
                         under_way += 1;
                     }
                 }
@@ -157,13 +156,12 @@ impl Crowd {
                 continue;
             };
             let (now_us, latencies_us) = (started.elapsed().as_micros() as u64, &mut self.latencies_us);
-            client.receive(&mut self.scratch, |news| {
-                let News::Message(payload) = news else { return Ok(()) };
-                ensure!(payload.len() == BYTES, "a message of {} bytes", payload.len());
-                let (n, sent_us) = read_payload(payload)?;
-                ensure!(n == *next, "message {n} where {next} was expected");
+            client.receive(&mut self.scratch, |event| {
+                let ClientEvent::Message(payload) = event else { return Ok(()) };
+                let stamp = Stamp::read(payload, BYTES).context("not a message of this generator")?;
+                ensure!(stamp.sequence == *next, "message {} where {next} was expected", stamp.sequence);
                 *next += 1;
-                latencies_us.push(now_us.saturating_sub(sent_us) as u32);
+                latencies_us.push(now_us.saturating_sub(stamp.due_ns / 1000) as u32);
                 Ok(())
             })?;
         }
@@ -180,7 +178,7 @@ impl Crowd {
     }
 
     fn figures(&mut self, server: &Server, cpu_before: u64, count: u64, took: Duration) -> anyhow::Result<Figures> {
-        let cpu_ns = server.cpu_ns()? - cpu_before;
+        let cpu_ns = cpu_ns(server)? - cpu_before;
         self.latencies_us.sort_unstable();
         let quantile =
             |q: f64| f64::from(self.latencies_us[((self.latencies_us.len() - 1) as f64 * q) as usize]) / 1000.0;
@@ -189,7 +187,7 @@ impl Crowd {
             per_s: Some(count as f64 / took.as_secs_f64()),
             p50_ms: Some(quantile(0.5)),
             p99_ms: Some(quantile(0.99)),
-            pss_kb: Some(server.pss_kb()? as f64),
+            pss_kb: Some(server.pss_bytes()? as f64 / 1024.0),
             ..Figures::default()
         })
     }
@@ -199,10 +197,10 @@ impl Crowd {
 /// is the sign.
 pub fn settle(server: &Server) -> anyhow::Result<()> {
     let began = Instant::now();
-    let mut before = server.cpu_ns()?;
+    let mut before = cpu_ns(server)?;
     loop {
         sleep(STILL);
-        let now = server.cpu_ns()?;
+        let now = cpu_ns(server)?;
         // The tick of a timer does not count as work.
         if Duration::from_nanos(now - before) < STILL / 100 {
             return Ok(());
@@ -210,6 +208,18 @@ pub fn settle(server: &Server) -> anyhow::Result<()> {
         ensure!(began.elapsed() < PATIENCE, "the server does not come to rest");
         before = now;
     }
+}
+
+/// Returns a message with its sequence number and its due time.
+fn payload(sequence: u64, due: Duration) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(BYTES);
+    Stamp { stream: 0, sequence, due_ns: due.as_nanos() as u64 }.write(BYTES, &mut payload);
+    payload
+}
+
+/// Returns the CPU time of the server so far.
+pub fn cpu_ns(server: &Server) -> anyhow::Result<u64> {
+    Ok(server.scheduling_time()?.cpu_ns)
 }
 
 /// Returns the moments within a period at which independent publishers send: random, the same in each run, and sorted.

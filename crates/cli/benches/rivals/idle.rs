@@ -6,16 +6,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::ensure;
-use millrace_lab::load::Dialect;
+use anyhow::{Context, ensure};
+use millrace_lab::{
+    load::{
+        Dialect,
+        websocket::{self, PING, PONG, RawFrame, frame_into},
+    },
+    stats::line::Line,
+    targets::Server,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
     client::Client,
-    crowd::settle,
+    crowd::{cpu_ns, settle},
     load::Figures,
-    server::Server,
-    wire::{self, client_frame},
 };
 
 /// Number of points on the line that gives the memory of one connection. With two points the result would depend on the
@@ -27,12 +32,12 @@ pub fn waiting(server: &Server, readers: usize, dialect: impl Fn() -> Box<dyn Di
     let mut open = Vec::with_capacity(readers);
     let bytes_per_connection = bytes_each(readers / 10, readers, |count| {
         while open.len() < count {
-            open.push(Client::speaking(server.address, dialect())?);
+            open.push(Client::connect(server.address, dialect())?);
         }
         settle(server)?;
-        server.pss_kb()
+        server.pss_bytes()
     })?;
-    let pss_kb = Some(server.pss_kb()? as f64);
+    let pss_kb = Some(server.pss_bytes()? as f64 / 1024.0);
     Ok(Figures { pss_kb, bytes_per_connection: Some(bytes_per_connection), ..Figures::default() })
 }
 
@@ -44,31 +49,26 @@ pub fn websockets(server: &Server, from: usize, to: usize, heartbeat_s: Option<u
     let path = path.as_deref().unwrap_or("/v1/channels/idle");
     let bytes_per_connection = bytes_each(from, to, |count| {
         while open.len() < count {
-            open.push(wire::connect(server.address, &wire::upgrade(path, ""))?);
+            open.push(websocket::connect(server.address, path, None)?);
         }
-        server.pss_kb()
+        server.pss_bytes()
     })?;
-    let (cpu_before, started) = (server.cpu_ns()?, Instant::now());
+    let (cpu_before, started) = (cpu_ns(server)?, Instant::now());
     let pings = answer_pings(&open, heartbeat_s.map_or(Duration::from_secs(5), |s| Duration::from_secs(s + 10)))?;
     ensure!(pings > 0 || heartbeat_s.is_none(), "not one ping within a whole heartbeat");
-    let idle_cpu_percent = (server.cpu_ns()? - cpu_before) as f64 / started.elapsed().as_nanos() as f64 * 100.0;
-    let pss_kb = Some(server.pss_kb()? as f64);
+    let idle_cpu_percent = (cpu_ns(server)? - cpu_before) as f64 / started.elapsed().as_nanos() as f64 * 100.0;
+    let pss_kb = Some(server.pss_bytes()? as f64 / 1024.0);
     let (bytes_per_connection, idle_cpu_percent) = (Some(bytes_per_connection), Some(idle_cpu_percent));
     Ok(Figures { pss_kb, bytes_per_connection, idle_cpu_percent, ..Figures::default() })
 }
 
 /// Returns the slope of the least-squares line through the memory at several counts of connections, in bytes.
 ///
-/// `fill` opens connections until their number is `count`, and returns the server's memory in KiB.
+/// `fill` opens connections until their number is `count`, and returns the server's memory in bytes.
 fn bytes_each(from: usize, to: usize, mut fill: impl FnMut(usize) -> anyhow::Result<u64>) -> anyhow::Result<f64> {
     let counts = (0..POINTS).map(|i| from + (to - from) * i / (POINTS - 1));
-    let points =
-        counts.map(|count| Ok((count as f64, fill(count)? as f64 * 1024.0))).collect::<anyhow::Result<Vec<_>>>()?;
-    let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / points.len() as f64;
-    let (mean_x, mean_y) = (mean(|p| p.0), mean(|p| p.1));
-    let slope = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum::<f64>()
-        / points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum::<f64>();
-    Ok(slope)
+    let points = counts.map(|count| Ok((count as f64, fill(count)? as f64))).collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(Line::fit(&points).context("too few connections for a line")?.slope)
 }
 
 /// Answers pings for `time`. Returns the number of pings.
@@ -79,7 +79,7 @@ fn answer_pings(open: &[TcpStream], time: Duration) -> anyhow::Result<usize> {
     }
     let (mut events, mut scratch, mut pings) = (Vec::with_capacity(1024), [0; 4096], 0);
     let mut pong = Vec::new();
-    client_frame(&mut pong, 10, b"");
+    frame_into(PONG, b"", &mut pong);
     let until = Instant::now() + time;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
         events.clear();
@@ -87,7 +87,8 @@ fn answer_pings(open: &[TcpStream], time: Duration) -> anyhow::Result<usize> {
         for event in &events {
             let mut stream = &open[event.data.u64() as usize];
             let length = stream.read(&mut scratch)?;
-            ensure!(length > 0 && scratch[0] & 15 == 9, "an idle connection has heard something else than a ping");
+            let is_ping = RawFrame::read(&scratch[..length], 0)?.is_some_and(|frame| frame.opcode == PING);
+            ensure!(is_ping, "an idle connection has received something else than a ping");
             stream.write_all(&pong)?;
             pings += 1;
         }

@@ -2,14 +2,16 @@
 
 use std::{fmt, time::Duration};
 
-use millrace_lab::{load::Role, targets::Transport};
+use millrace_lab::{
+    load::{Role, websocket::Bare},
+    targets::{Server, Transport},
+};
 
 use crate::{
     client::Client,
     crowd::Crowd,
     idle,
-    server::Server,
-    target::{ByHttp, Target, Variant},
+    target::{Configured, Target, Variant},
 };
 
 /// Bytes of a message, as in the theses' ticker.
@@ -149,76 +151,79 @@ impl Workload {
     pub fn run(&self, target: Target) -> anyhow::Result<Figures> {
         match *self {
             Workload::Broadcast { subscribers, interval, seconds } => {
-                let server = target.start()?;
+                let server = target.configured(Variant::Plain)?.start()?;
                 let readers = websockets(&server, subscribers, |_| format!("/v1/channels/{CHANNEL}"))?;
-                let mut crowd = Crowd::new(readers, vec![publisher(&server)?])?;
+                let mut crowd = Crowd::new(readers, vec![publisher(&server)?], false)?;
                 let messages = (seconds / interval.as_secs_f64()) as u64;
                 crowd.open_loop(&server, messages, interval, subscribers as u64)
             }
             Workload::Saturate { subscribers, seconds } => {
-                let server = target.start()?;
+                let server = target.configured(Variant::Plain)?.start()?;
                 let readers = websockets(&server, subscribers, |_| format!("/v1/channels/{CHANNEL}"))?;
-                let mut crowd = Crowd::new(readers, vec![publisher(&server)?])?;
+                let mut crowd = Crowd::new(readers, vec![publisher(&server)?], false)?;
                 crowd.closed_loop(&server, seconds, IN_FLIGHT, subscribers as u64)
             }
             Workload::Pairs { pairs, per_s, seconds } => {
-                let server = target.start()?;
+                let server = target.configured(Variant::Plain)?.start()?;
                 let readers = websockets(&server, pairs, |i| format!("/v1/channels/pairs/{i}"))?;
                 let publishers = websockets(&server, pairs, |i| format!("/v1/channels/pairs/{i}?subscribe=no"))?;
-                let mut crowd = Crowd::new(readers, publishers)?;
+                let mut crowd = Crowd::new(readers, publishers, false)?;
                 let interval = Duration::from_secs_f64(1.0 / (per_s * pairs as f64));
                 crowd.open_loop(&server, (seconds * per_s) as u64 * pairs as u64, interval, 1)
             }
             Workload::Echo { seconds } => {
-                let server = target.start()?;
-                let readers = websockets(&server, 1, |_| "/v1/channels/echo".into())?;
-                let publisher = readers[0].sender()?;
-                Crowd::new(readers, vec![publisher])?.closed_loop(&server, seconds, 1, 1)
+                let server = target.configured(Variant::Plain)?.start()?;
+                let path = "/v1/channels/echo";
+                let readers = websockets(&server, 1, |_| path.into())?;
+                let publisher = readers[0].publisher(Box::new(Bare::new(path)))?;
+                Crowd::new(readers, vec![publisher], false)?.closed_loop(&server, seconds, 1, 1)
             }
-            Workload::Idle { from, to, heartbeat_s } => idle::websockets(&target.start()?, from, to, heartbeat_s),
+            Workload::Idle { from, to, heartbeat_s } => {
+                idle::websockets(&target.configured(Variant::Plain)?.start()?, from, to, heartbeat_s)
+            }
             Workload::HttpBroadcast { transport, is_tls, readers, interval, seconds } => {
-                let target = target.by_http(if is_tls { Variant::Tls } else { Variant::Plain })?;
+                let target = target.configured(if is_tls { Variant::Tls } else { Variant::Plain })?;
                 let server = target.start()?;
                 let messages = (seconds / interval.as_secs_f64()) as u64;
                 http_crowd(&target, &server, transport, readers)?.open_loop(&server, messages, interval, readers as u64)
             }
             Workload::HttpSaturate { transport, readers, seconds } => {
-                let target = target.by_http(Variant::Plain)?;
+                let target = target.configured(Variant::Plain)?;
                 let server = target.start()?;
                 let mut crowd = http_crowd(&target, &server, transport, readers)?;
                 crowd.closed_loop(&server, seconds, IN_FLIGHT, readers as u64)
             }
             Workload::HttpIdle { transport, readers } => {
-                let target = target.by_http(Variant::Plain)?;
+                let target = target.configured(Variant::Plain)?;
                 idle::waiting(&target.start()?, readers, || target.dialect(transport, Role::Subscriber, CHANNEL))
             }
             Workload::Post { publishers, is_durable, seconds } => {
-                let target = target.by_http(if is_durable { Variant::Durable } else { Variant::Plain })?;
+                let target = target.configured(if is_durable { Variant::Durable } else { Variant::Plain })?;
                 let server = target.start()?;
                 let publisher = |i| {
                     let channel = format!("{CHANNEL}/{i}");
-                    Client::speaking(server.address, target.dialect(Transport::Sse, Role::Publisher, &channel))
+                    Client::connect(server.address, target.dialect(Transport::Sse, Role::Publisher, &channel))
                 };
                 let publishers = (0..publishers).map(publisher).collect::<anyhow::Result<Vec<_>>>()?;
-                Crowd::new(Vec::new(), publishers)?.post(&server, seconds)
+                Crowd::new(Vec::new(), publishers, true)?.post(&server, seconds)
             }
         }
     }
 }
 
 fn websockets(server: &Server, count: usize, path: impl Fn(usize) -> String) -> anyhow::Result<Vec<Client>> {
-    (0..count).map(|i| Client::websocket(server.address, &path(i))).collect()
+    (0..count).map(|i| Client::connect(server.address, Box::new(Bare::new(path(i))))).collect()
 }
 
 fn publisher(server: &Server) -> anyhow::Result<Client> {
-    Client::websocket(server.address, &format!("/v1/channels/{CHANNEL}?subscribe=no"))
+    Client::connect(server.address, Box::new(Bare::new(format!("/v1/channels/{CHANNEL}?subscribe=no"))))
 }
 
 /// Connects `readers` readers of one channel, and a publisher.
-fn http_crowd(target: &ByHttp, server: &Server, transport: Transport, readers: usize) -> anyhow::Result<Crowd> {
-    let client = |role| Client::speaking(server.address, target.dialect(transport, role, CHANNEL));
+fn http_crowd(target: &Configured, server: &Server, transport: Transport, readers: usize) -> anyhow::Result<Crowd> {
+    let client = |role| Client::connect(server.address, target.dialect(transport, role, CHANNEL));
     let readers = (0..readers).map(|_| client(Role::Subscriber)).collect::<anyhow::Result<Vec<_>>>()?;
-    Crowd::new(readers, vec![client(Role::Publisher)?])
+    Crowd::new(readers, vec![client(Role::Publisher)?], true)
 }
 
 impl Figures {

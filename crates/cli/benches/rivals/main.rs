@@ -10,14 +10,11 @@ mod client;
 mod crowd;
 mod idle;
 mod load;
-#[path = "../common/server.rs"]
-mod server;
 mod target;
-#[path = "../common/wire.rs"]
-mod wire;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
+use millrace_lab::host::scheduling::pin;
 
 use load::{Figures, Workload};
 use target::Target;
@@ -64,7 +61,7 @@ fn main() -> anyhow::Result<()> {
             Err(error) => eprintln!("SKIPPED: {}: {error:#}", target.name()),
         }
     }
-    wire::pin(&[1])?;
+    pin(&[1])?;
     let mut figures: Vec<Vec<Vec<Figures>>> = vec![vec![Vec::new(); targets.len()]; workloads.len()];
     for pass in 1..=args.passes {
         for (workload, by_target) in workloads.iter().zip(&mut figures) {

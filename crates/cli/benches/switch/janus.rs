@@ -5,16 +5,18 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::{offer, server::Server};
+use millrace_lab::{
+    load::http::{exchange, get, post},
+    targets::{Options, Ready, Server, free_address},
+};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -25,13 +27,12 @@ pub struct Janus {
     session: String,
     /// Janus id of the publisher, by room. Viewers subscribe by this id.
     feeds: Vec<u64>,
-    _config: TempDir,
 }
 
 impl Janus {
     /// Starts Janus on CPU 0 with `event_loops` threads for connections; 0 starts one thread per connection.
     pub fn start(rooms: usize, event_loops: usize) -> anyhow::Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let address = free_address()?;
         let config = tempfile::tempdir()?;
         let folder = config.path().display();
         let libraries = "/usr/lib/x86_64-linux-gnu/janus";
@@ -41,24 +42,21 @@ impl Janus {
              nat: {{ ice_enforce_list = \"lo\"; ice_lite = true }}\n\
              events: {{ broadcast = false }}\n"
         );
-        let http =
-            format!("general: {{ http = true; port = {}; ip = \"127.0.0.1\"; base_path = \"/janus\" }}\n", port.port());
+        let http = format!(
+            "general: {{ http = true; port = {}; ip = \"127.0.0.1\"; base_path = \"/janus\" }}\n",
+            address.port()
+        );
         for (name, text) in [("janus", main), ("janus.transport.http", http), ("janus.plugin.videoroom", String::new())]
         {
             fs::write(config.path().join(format!("{name}.jcfg")), text)?;
         }
         let mut command = Command::new("janus");
         command.arg("--configs-folder").arg(config.path());
-        let server = Server::start_at(command, &[0], port)?;
-        let connect = || TcpStream::connect(port).and_then(|http| http.set_nodelay(true).map(|()| http));
-        let mut janus = Self {
-            http: connect()?,
-            events: connect()?,
-            server,
-            session: String::new(),
-            feeds: Vec::new(),
-            _config: config,
-        };
+        let options = Options { cpus: vec![0], ..Options::default() };
+        let server = Server::start(command, Ready::Accepts(address), config, &options)?;
+        let connect = || TcpStream::connect(address).and_then(|http| http.set_nodelay(true).map(|()| http));
+        let mut janus =
+            Self { http: connect()?, events: connect()?, server, session: String::new(), feeds: Vec::new() };
         let session = janus.ask("/janus", json!({ "janus": "create" }))?;
         janus.session = format!("/janus/{}", session["data"]["id"]);
         let handle = janus.attach()?;
@@ -104,8 +102,9 @@ impl Janus {
 
     fn ask(&mut self, path: &str, mut body: Value) -> anyhow::Result<Value> {
         body["transaction"] = json!("t");
-        let answer = offer::request(&mut self.http, ("POST", path), "application/json", &body.to_string())?;
-        let answer: Value = serde_json::from_str(&answer)?;
+        let mut request = Vec::new();
+        post(path, "Content-Type: application/json\r\n", body.to_string().as_bytes(), &mut request);
+        let answer: Value = exchange(&mut self.http, &request, |answer| Ok(serde_json::from_slice(&answer.body)?))?;
         ensure!(
             answer["janus"] != "error" && answer["plugindata"]["data"]["error"].is_null(),
             "{body} was answered {answer}"
@@ -118,9 +117,10 @@ impl Janus {
         self.ask(handle, body)?;
         let (session, began) = (self.session.clone(), Instant::now());
         while began.elapsed() < PATIENCE {
-            let event =
-                offer::request(&mut self.events, ("GET", &format!("{session}?maxev=1")), "application/json", "")?;
-            let event: Value = serde_json::from_str(&event)?;
+            let mut request = Vec::new();
+            get(&format!("{session}?maxev=1"), "", &mut request);
+            let event: Value =
+                exchange(&mut self.events, &request, |answer| Ok(serde_json::from_slice(&answer.body)?))?;
             let is_ours = handle.ends_with(&format!("/{}", event["sender"]));
             if is_ours && event["janus"] == "event" {
                 ensure!(event["plugindata"]["data"]["error"].is_null(), "{event}");

@@ -10,18 +10,11 @@
 //! `--janus` runs [`janus`] under the same loads, alternating with Millrace.
 
 mod janus;
-#[path = "../common/offer.rs"]
-mod offer;
 #[path = "../common/server.rs"]
-#[expect(dead_code, reason = "shared with others that use more of it")]
 mod server;
-#[path = "../common/wire.rs"]
-#[expect(dead_code, reason = "shared with others that use more of it")]
-mod wire;
 
 use std::{
     net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
-    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -29,9 +22,9 @@ use std::{
 use anyhow::{Context, ensure};
 use clap::Parser;
 use janus::Janus;
+use millrace_lab::{host::scheduling::pin, load::http::post_offer, targets::Server};
 use millrace_rtc::{MediaClient, MediaEvent, MediaKind, MediaOutput, Sink, egress::is_media};
 use rustix::event::epoll::{self, EventData, EventFlags};
-use server::Server;
 
 /// Maximum time for all handshakes, and for late packets.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -108,6 +101,7 @@ struct Crowd {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    pin(&[1])?;
     println!("            rooms x viewers x packets/s   forwards/s  us each  core   came      delay p50 / p99 ms");
     for load in &args.loads {
         let numbers: Vec<u64> = load.split('x').map(str::parse).collect::<Result<_, _>>()?;
@@ -131,9 +125,7 @@ enum Unit {
 
 impl Unit {
     fn millrace() -> anyhow::Result<Self> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--shards", "1", "--set", "limits.connects_per_s=0"]);
-        let server = Server::start(command, &[0])?;
+        let server = server::start(1, &[0], &["--set", "limits.connects_per_s=0"])?;
         let http = TcpStream::connect(server.address)?;
         http.set_nodelay(true)?;
         Ok(Self::Millrace(server, http))
@@ -155,7 +147,7 @@ impl Unit {
     fn publish(&mut self, room: usize, local: SocketAddr) -> anyhow::Result<MediaClient> {
         let (mut end, sdp) = MediaClient::offer(local, &[MediaKind::Video], &[], Instant::now());
         let answer = match self {
-            Self::Millrace(_, http) => offer::post(http, &format!("/v1/rooms/r{room}/whip"), &sdp)?,
+            Self::Millrace(_, http) => post_offer(http, &format!("/v1/rooms/r{room}/whip"), &sdp)?,
             Self::Janus(janus) => janus.publish(room, &sdp)?,
         };
         end.accept(&answer)?;
@@ -166,7 +158,7 @@ impl Unit {
         match self {
             Self::Millrace(_, http) => {
                 let (mut end, sdp) = MediaClient::offer(local, &[], &[MediaKind::Video], Instant::now());
-                end.accept(&offer::post(http, &format!("/v1/rooms/r{room}/whep"), &sdp)?)?;
+                end.accept(&post_offer(http, &format!("/v1/rooms/r{room}/whep"), &sdp)?)?;
                 Ok(end)
             }
             Self::Janus(janus) => {
@@ -193,7 +185,8 @@ fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), args: &Args)
     crowd.open_no_more(rooms)?;
     crowd.delays_us.clear();
 
-    let (before, start) = (unit.server().cpu_ns()?, Instant::now());
+    let cpu_ns = || anyhow::Ok(unit.server().scheduling_time()?.cpu_ns);
+    let (before, start) = (cpu_ns()?, Instant::now());
     let count = (rate as f64 * args.seconds) as u64 * rooms as u64;
     for n in 0..count {
         // The rooms in turn.
@@ -211,7 +204,7 @@ fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), args: &Args)
             break;
         }
     }
-    let cpu_ns = (unit.server().cpu_ns()? - before) as f64;
+    let used_ns = (cpu_ns()? - before) as f64;
     let came = crowd.delays_us.len();
     crowd.delays_us.sort_unstable();
     let at = |part: f64| crowd.delays_us.get((came as f64 * part) as usize).map_or(0.0, |us| *us as f64 / 1000.0);
@@ -220,8 +213,8 @@ fn run(mut unit: Unit, (rooms, viewers, rate): (usize, usize, u64), args: &Args)
         unit.name(),
         format!("{rooms} x {viewers} x {rate}"),
         came as f64 / sending.as_secs_f64(),
-        cpu_ns / 1000.0 / came.max(1) as f64,
-        cpu_ns / 1e7 / sending.as_secs_f64(),
+        used_ns / 1000.0 / came.max(1) as f64,
+        used_ns / 1e7 / sending.as_secs_f64(),
         100.0 * came as f64 / expected as f64,
         at(0.5),
         at(0.99),

@@ -8,10 +8,9 @@ use millrace_client::server::Server;
 use millrace_lab::{
     analysis::{analyse, table},
     recording::Form,
-    report,
-    scenarios::{self, Scenario, Settings},
+    report, scenarios,
     slo::Slo,
-    sweep::{Request, Store},
+    sweep::{Request, Scenario, Settings, Store},
     targets::{self, Transport},
 };
 

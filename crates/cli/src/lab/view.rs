@@ -201,7 +201,7 @@ mod tests {
             planned: 1,
             runs: vec![run],
             tables: Vec::new(),
-            bill: None,
+            wire_cost: None,
         };
         let table = table::summary(&analyse(&[recording]).expect("a recording"));
         assert!(line.contains(" 2500 deliveries/s"), "{line}");

@@ -9,9 +9,9 @@ use std::{
 
 use millrace_lab::{
     histogram::Histogram,
-    load::{self, Dialect, Outcome, Plan, Role, Sample, Wire},
+    load::{self, Dialect, LoadTarget, Outcome, Plan, Role, Sample},
     recording::{Counts, PhaseName},
-    targets::{Ask, Transport},
+    targets::{ClientOptions, Transport},
 };
 
 use crate::server::millrace;
@@ -41,8 +41,8 @@ pub fn listen(server: SocketAddr, cpu: usize, lasts: Duration) -> anyhow::Result
         channel: "honest".into(),
         ..Plan::default()
     };
-    let wire = Everywhere { server, next: AtomicUsize::new(0) };
-    let outcome = load::run(&plan, &wire, &mut || Ok(Sample::default()))?;
+    let target = Everywhere { server, next: AtomicUsize::new(0) };
+    let outcome = load::run(&plan, &target, &mut || Ok(Sample::default()))?;
     Ok(Heard { outcome })
 }
 
@@ -52,7 +52,7 @@ struct Everywhere {
     next: AtomicUsize,
 }
 
-impl Wire for Everywhere {
+impl LoadTarget for Everywhere {
     fn address(&self) -> SocketAddr {
         self.server
     }
@@ -66,7 +66,7 @@ impl Wire for Everywhere {
             Role::Publisher => Transport::Polling,
             _ => Transport::ALL[self.next.fetch_add(1, Relaxed) % Transport::ALL.len()],
         };
-        millrace().dialect(transport, &Ask { role, channel, poll_every: POLL_EVERY })
+        millrace().dialect(transport, &ClientOptions { role, channel, poll_every: POLL_EVERY })
     }
 }
 

@@ -8,9 +8,10 @@ use crate::{
     host::provenance::Provenance,
     judged::judged,
     recording::{self, Factors, Load, LoadUnit, Placement, Recording, Run},
-    scenarios::{self, Scenario},
+    scenarios,
     slo::Slo,
     stats::compare::{Terms, compare},
+    sweep::Scenario,
 };
 
 use super::{Analysis, FORMAT, Head, Machine, Metric, Point, Rival, RunNote, SloVerdict, curve, gates, point, series};
@@ -60,7 +61,7 @@ pub fn analyse(recordings: &[Recording]) -> anyhow::Result<Analysis> {
         rivals: rivals(&points),
         curves,
         tables: recordings.iter().flat_map(|recording| recording.tables.clone()).collect(),
-        bill: recordings.iter().find_map(|recording| recording.bill.clone()),
+        wire_cost: recordings.iter().find_map(|recording| recording.wire_cost.clone()),
         runs: notes,
         heat_edges_us: series::heat_edges_us(),
         points,
@@ -195,7 +196,7 @@ fn head(recordings: &[Recording], runs: &[&Run], slo: Option<SloVerdict>) -> Hea
         runs_total: runs.len() as u32,
         runs_valid,
         slo,
-        judged: recordings.iter().flat_map(|one| judged(one.bill.as_ref(), &one.tables)).collect(),
+        judged: recordings.iter().flat_map(|one| judged(one.wire_cost.as_ref(), &one.tables)).collect(),
     }
 }
 

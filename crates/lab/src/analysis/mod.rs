@@ -21,7 +21,7 @@ use crate::{
     judged::Judged,
     recording::{Factors, Form, Load, PhaseName, Table},
     stats::{bootstrap::Interval, compare::Comparison, knee::Knee, little::Little},
-    wire::Bill,
+    wire_cost::WireCostReport,
 };
 
 pub use {
@@ -49,7 +49,8 @@ pub struct Analysis {
     pub tables: Vec<Table>,
     /// Bytes and energy, from the first recording that has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bill: Option<Bill>,
+    #[serde(rename = "bill")]
+    pub wire_cost: Option<WireCostReport>,
     pub runs: Vec<RunNote>,
     /// Lower ends of the buckets of [`Series::heat`], in microseconds. Each bucket ends where the next one begins,
     /// the last one at 60 s.

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_of_a_partly_covered_second_is_over_that_part() {
+    fn rate_of_partial_second_uses_covered_time() {
         let test = Some((1.5, 4.1));
         assert_eq!(rate(0.0, (0.0, 1.0), test), Some(0.0));
         assert_eq!(rate(100.0, (1.0, 2.0), test), Some(200.0));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heat_map_loses_nobody() {
+    fn heat_map_counts_every_sample() {
         let mut latency = Histogram::default();
         [1, 1, 999, 100_000, 59_000_000, 61_000_000].into_iter().for_each(|us| latency.record_us(us));
         let edges = heat_edges_us();

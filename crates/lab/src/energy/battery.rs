@@ -1,6 +1,6 @@
 //! Computes battery life, and compares it with Karadogan's results.
 
-use crate::wire::Battery;
+use crate::wire_cost::Battery;
 
 /// Karadogan, tables 3.9 and 3.12: mean power of a phone that relays for a number of peers, and the resulting hours
 /// of its 8 Wh battery.

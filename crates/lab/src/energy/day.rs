@@ -13,7 +13,7 @@ pub struct Cost {
 
 /// Method by which messages reach a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Way {
+pub enum DeliveryMethod {
     /// Messages are pushed. The server sends a heartbeat after each `heartbeat_s` of silence.
     Push { heartbeat_s: f64 },
     /// Messages are pushed, but only traffic from the client counts as a sign of life. Heartbeats therefore also
@@ -35,12 +35,12 @@ pub struct Drive {
 /// Returns the events of a day in time order, each with its cost: the connection, messages and silent periods.
 ///
 /// In reality, polls that are rarer than messages return several messages at once. This model returns one message per
-/// poll, so the interval of [`Way::Poll`] must not exceed [`Drive::every_s`] unless there are no messages.
-pub fn day(way: Way, drive: Drive, connection: Cost, message: Cost, silence: Cost) -> Vec<(f64, Cost)> {
+/// poll, so the interval of [`DeliveryMethod::Poll`] must not exceed [`Drive::every_s`] unless there are no messages.
+pub fn day(method: DeliveryMethod, drive: Drive, connection: Cost, message: Cost, silence: Cost) -> Vec<(f64, Cost)> {
     let mut events = vec![(0.0, connection)];
     let messages = (1..=drive.messages).map(|n| f64::from(n) * drive.every_s);
-    match way {
-        Way::Poll { every_s } => {
+    match method {
+        DeliveryMethod::Poll { every_s } => {
             let mut seen = 0;
             for n in 1.. {
                 let at_s = f64::from(n) * every_s;
@@ -52,13 +52,13 @@ pub fn day(way: Way, drive: Drive, connection: Cost, message: Cost, silence: Cos
                 seen = seen.max(there);
             }
         }
-        Way::PushAndAsk { heartbeat_s } => {
+        DeliveryMethod::PushAndAsk { heartbeat_s } => {
             events.extend(messages.map(|at_s| (at_s, message)));
             let beats = (1..).map(|n| f64::from(n) * heartbeat_s).take_while(|at_s| *at_s < DAY_S);
             events.extend(beats.map(|at_s| (at_s, silence)));
             events.sort_by(|a, b| a.0.total_cmp(&b.0));
         }
-        Way::Push { heartbeat_s: quiet_s } | Way::Hold { hold_s: quiet_s } => {
+        DeliveryMethod::Push { heartbeat_s: quiet_s } | DeliveryMethod::Hold { hold_s: quiet_s } => {
             let mut last_s = 0.0;
             for next_s in messages.map(|at_s| (at_s, true)).chain([(DAY_S, false)]) {
                 let (next_s, is_message) = next_s;
@@ -100,8 +100,8 @@ mod tests {
     const SILENCE: Cost = Cost { up_bytes: 1.0, down_bytes: 0.0 };
     const DRIVE: Drive = Drive { messages: 700, every_s: 5.0 };
 
-    fn count(way: Way, drive: Drive) -> (usize, usize) {
-        let events = day(way, drive, CONNECTION, MESSAGE, SILENCE);
+    fn count(method: DeliveryMethod, drive: Drive) -> (usize, usize) {
+        let events = day(method, drive, CONNECTION, MESSAGE, SILENCE);
         assert!(events.is_sorted_by(|a, b| a.0 <= b.0) && events.iter().all(|(at_s, _)| *at_s < DAY_S));
         let of = |cost| events.iter().filter(|(_, one)| *one == cost).count();
         (of(MESSAGE), of(SILENCE))
@@ -111,16 +111,16 @@ mod tests {
     /// model stops before it.
     #[test]
     fn days_have_as_many_events_as_arithmetic_says() {
-        assert_eq!(count(Way::Poll { every_s: 4.0 }, DRIVE), (700, 20_899));
-        assert_eq!(count(Way::Hold { hold_s: 30.0 }, DRIVE), (700, 2_763));
-        assert_eq!(count(Way::PushAndAsk { heartbeat_s: 300.0 }, DRIVE), (700, 287));
-        assert_eq!(count(Way::Push { heartbeat_s: 300.0 }, DRIVE), (700, 276));
-        assert_eq!(count(Way::Push { heartbeat_s: 300.0 }, Drive { messages: 0, every_s: 5.0 }), (0, 287));
+        assert_eq!(count(DeliveryMethod::Poll { every_s: 4.0 }, DRIVE), (700, 20_899));
+        assert_eq!(count(DeliveryMethod::Hold { hold_s: 30.0 }, DRIVE), (700, 2_763));
+        assert_eq!(count(DeliveryMethod::PushAndAsk { heartbeat_s: 300.0 }, DRIVE), (700, 287));
+        assert_eq!(count(DeliveryMethod::Push { heartbeat_s: 300.0 }, DRIVE), (700, 276));
+        assert_eq!(count(DeliveryMethod::Push { heartbeat_s: 300.0 }, Drive { messages: 0, every_s: 5.0 }), (0, 287));
     }
 
     #[test]
     fn packets_carry_what_events_cost() {
-        let events = day(Way::Push { heartbeat_s: 3600.0 }, DRIVE, CONNECTION, MESSAGE, SILENCE);
+        let events = day(DeliveryMethod::Push { heartbeat_s: 3600.0 }, DRIVE, CONNECTION, MESSAGE, SILENCE);
         let sum: u64 = packets(&events).map(|packet| packet.bytes).sum();
         assert_eq!((sum as f64, total_bytes(&events)), (7123.0, 7123.0));
     }

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn lte_is_promoted_falls_by_both_drx_and_sleeps() {
+    fn lte_is_promoted_and_falls_through_drx() {
         let (lte, paging_w) = (radio("lte"), 0.594 * 0.043 / 1.28);
         is(lte.spend([], 100.0).total_j(), 100.0 * paging_w);
         let spent = lte.spend([up(5.0, 1000)], 100.0);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn umts_carries_little_in_fach_and_is_promoted_for_more() {
+    fn umts_is_promoted_when_fach_is_too_small() {
         // At 8 s the radio is in FACH (2 s promotion, 4 s DCH, then 10 s FACH).
         let small = radio("3g").spend([up(0.0, 100), up(8.0, 543)], 60.0);
         is(small.total_j(), 2.0 * 0.65 + 4.0 * 1.3 + (2.0 + 10.0) * 0.3);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_during_a_promotion_waits_for_its_end() {
+    fn packet_during_promotion_waits_for_its_end() {
         let spent = radio("3g").spend([up(0.0, 100), up(1.0, 1000)], 60.0);
         assert_eq!(spent.promotions, 1);
         is(spent.total_j(), 9.5);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_describe_no_radio_say_why() {
+    fn invalid_radio_files_are_explained() {
         let with = |from: &str, to: &str| Radios::parse(&OURS.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(with("lasts_s = 10.0 ", "#").contains("all states but the last"));
         assert!(with("on_s = 0.043", "on_s = 2.0").contains("a ping"));

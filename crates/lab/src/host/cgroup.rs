@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_on_the_way_up_holds() {
+    fn lowest_quota_of_all_parents_applies() {
         let root = tempfile::tempdir().unwrap();
         let inner = root.path().join("outer/inner");
         fs::create_dir_all(&inner).unwrap();

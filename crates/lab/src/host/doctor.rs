@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn enough_for_a_thousand_but_not_for_fifty_thousand() {
+    fn descriptors_suffice_for_thousand_not_fifty_thousand() {
         assert!(small().examine(1000).is_good(), "{}", small().examine(1000));
         assert_eq!(short(&small(), 50_000), ["descriptors per process", "net.ipv4.tcp_max_syn_backlog"]);
         assert_eq!(
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_told_as_connections_per_source_address() {
+    fn ports_are_reported_as_connections_per_address() {
         let ports = check(&small(), 50_000, "local ports");
         assert_eq!(ports.now, "28,232");
         assert!(ports.why.contains("2 source addresses"), "{}", ports.why);
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_does_not_tell_is_unknown_and_not_good() {
+    fn missing_values_are_unknown_not_good() {
         let silent = Machine { tools: vec![None; TOOLS.len()], ..Machine::default() };
         let checks = silent.examine(10).checks;
         assert!(
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_fixes_only_where_they_are_needed() {
+    fn table_shows_only_needed_fixes() {
         let table = small().examine(50_000).to_string();
         assert!(table.contains("\nSHORT   descriptors per process"), "{table}");
         assert!(table.contains("\n        $ sudo prlimit --pid $$ --nofile=51024:51024\n"), "{table}");
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_tells_what_it_is() {
+    fn this_machine_is_described() {
         let here = Machine::read();
         let soft = here.descriptors_soft.unwrap();
         assert!(soft > 0 && soft <= here.descriptors_hard.unwrap());
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_found_in_the_path_and_by_whole_paths() {
+    fn tools_are_found_by_name_and_by_path() {
         assert!(find("sh").unwrap().ends_with("/sh"));
         assert_eq!(find("/bin/sh").as_deref(), Some("/bin/sh"));
         assert_eq!((find("no-such-tool"), find("/bin"), find("/no/such")), (None, None, None));

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_raised_to_what_is_wanted_and_no_further_than_the_system_allows() {
+    fn descriptor_limit_is_raised_within_the_system_limit() {
         let now = getrlimit(Resource::Nofile).current.expect("a limit");
         raise_descriptors(now).unwrap();
         assert_eq!(getrlimit(Resource::Nofile).current, Some(now), "enough is left alone");
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_comes_back() {
+    fn priority_is_restored() {
         std::thread::spawn(|| {
             let before = getpriority_process(None).unwrap();
             restore_priority(raise_priority());

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_neither_ours_nor_the_kernel() {
+    fn other_processes_exclude_ours_and_the_kernel() {
         let mut others = Others::default();
         let is_ours = |pid: u32| pid == 1;
         let first = [(1, stat(0, false)), (2, stat(0, true)), (3, stat(50, false)), (4, stat(70, false))];

@@ -11,6 +11,7 @@ pub mod proc;
 pub mod process;
 pub mod provenance;
 pub mod sampler;
+pub mod scheduling;
 pub mod series;
 pub mod validity;
 

@@ -9,7 +9,10 @@ use std::{
 use nix::{time::clock_getcpuclockid, unistd::Pid};
 use serde::{Deserialize, Serialize};
 
-use super::proc::{self, Stat};
+use super::{
+    proc::{self, Stat},
+    scheduling::SchedulingTime,
+};
 
 /// Maximum number of processes listed per tree, and of thread names listed per process. Others count only in the
 /// sums.
@@ -250,9 +253,7 @@ impl Member {
         for task in tasks.flatten() {
             let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
-            let ran_ns = proc::line(task.path().join("schedstat"))
-                .and_then(|line| line.split(' ').next()?.parse().ok())
-                .unwrap_or_default();
+            let ran_ns = SchedulingTime::read(&task.path()).unwrap_or_default().cpu_ns;
             let before = was.remove(&tid).unwrap_or_default();
             let name = proc::field(&status, "Name").unwrap_or_default();
             if self.by_name.contains_key(name) || self.by_name.len() < PARTS_MAX {
@@ -292,7 +293,8 @@ fn clock_ns(pid: u32) -> Option<u64> {
     Some(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-fn read_pss(pid: u32) -> Option<u64> {
+/// Returns the proportional set size of one process in bytes, or `None` if the process has ended.
+pub fn read_pss(pid: u32) -> Option<u64> {
     proc::number(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss")
 }
 
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_stays_and_a_stranger_stays_out() {
+    fn orphans_stay_and_reused_pids_do_not_count() {
         let mut tree = Tree::new(NONE + 1);
         let at = |pid: u32, parent: u32, started: u64| (NONE + pid, stat(NONE + parent, started));
         let first = [at(1, 0, 5), at(2, 1, 6), at(3, 2, 7), at(4, 0, 5)];
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_is_counted_once() {
+    fn ended_process_is_counted_once() {
         let mut tree = Tree::new(NONE + 1);
         let with = |parent: u32, started: u64, user: u64, reaped_user: u64| Stat {
             user,

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_of_one_sample_tells_nothing() {
+    fn phase_with_one_sample_has_no_usage() {
         assert_eq!(series(20).usage(104.5, 105.5), None);
         assert_eq!(series(20).machine(200.0, 300.0), None);
     }

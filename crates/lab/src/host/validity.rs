@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_says_who_it_was() {
+    fn finding_names_the_process() {
         let findings = Limits::default().during(&machine(0.02, 0.43), &GOOD);
         assert_eq!(findings[0].to_string(), "FAILED  CPU taken by the hypervisor: 2.00 %, at most 1.00");
         let others = "FAILED  CPU of other processes: 0.43 cores, at most 0.10: busiest was cargo (4711) with 0.98";

@@ -18,7 +18,7 @@ pub trait Dialect: Send {
         bytes: &[u8],
         now_ns: u64,
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize>;
 
     /// Appends a publication. Call it only for a role that publishes, when the connection is ready and
@@ -59,12 +59,12 @@ pub enum Event<'a> {
     /// The server ended this connection. The client must connect again.
     Closed,
     /// The connection ends, and the client continues with UDP datagrams to and from this address. Each datagram is
-    /// passed whole to `feed`, and sent with [`say_datagram`].
+    /// passed whole to `feed`, and sent with [`append_datagram`].
     Datagrams(SocketAddr),
 }
 
 /// Appends a datagram to the output, after its length as 16 bits.
-pub fn say_datagram(datagram: &[u8], out: &mut Vec<u8>) {
+pub fn append_datagram(datagram: &[u8], out: &mut Vec<u8>) {
     let length = u16::try_from(datagram.len()).expect("a datagram is no longer");
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(datagram);
@@ -89,7 +89,7 @@ impl Role {
 }
 
 /// Target of the load: a server with one of its transports.
-pub trait Wire: Sync {
+pub trait LoadTarget: Sync {
     fn address(&self) -> SocketAddr;
 
     /// Returns the address for connections that only publish.
@@ -112,13 +112,13 @@ pub mod script {
 
     /// Received events as text, and all bytes that the dialect sent.
     #[derive(Debug, PartialEq, Eq, Default)]
-    pub struct Heard {
+    pub struct Transcript {
         pub events: Vec<String>,
-        pub said: String,
+        pub sent: String,
     }
 
     /// Opens the dialect and feeds it the script in pieces of `size` bytes.
-    pub fn hear(dialect: &mut dyn Dialect, script: &[u8], size: usize) -> anyhow::Result<Heard> {
+    pub fn run_script(dialect: &mut dyn Dialect, script: &[u8], size: usize) -> anyhow::Result<Transcript> {
         let (mut out, mut events, mut rest) = (Vec::new(), Vec::new(), Vec::new());
         dialect.open(&mut out);
         for piece in script.chunks(size) {
@@ -131,7 +131,7 @@ pub mod script {
             })?;
             rest.drain(..used);
         }
-        Ok(Heard { events, said: String::from_utf8_lossy(&out).into_owned() })
+        Ok(Transcript { events, sent: String::from_utf8_lossy(&out).into_owned() })
     }
 
     /// Builds the bytes that a server sends on a WebSocket: the handshake response, then frames. Each frame is given
@@ -155,10 +155,10 @@ pub mod script {
 
     /// Checks that a dialect produces the same events and output for a whole script and for pieces of 1 to 199 bytes.
     /// Returns them.
-    pub fn in_pieces(dialect: impl Fn() -> Box<dyn Dialect>, script: &[u8]) -> Heard {
-        let whole = hear(&mut *dialect(), script, script.len().max(1)).expect("a good script");
+    pub fn in_pieces(dialect: impl Fn() -> Box<dyn Dialect>, script: &[u8]) -> Transcript {
+        let whole = run_script(&mut *dialect(), script, script.len().max(1)).expect("a good script");
         for size in 1..script.len().min(200) {
-            let heard = hear(&mut *dialect(), script, size).expect("a good script in pieces");
+            let heard = run_script(&mut *dialect(), script, size).expect("a good script in pieces");
             assert_eq!(heard, whole, "in pieces of {size} bytes");
         }
         whole

@@ -1,10 +1,14 @@
 //! HTTP/1.1 client: requests, complete responses, and endless bodies. Contains the usual dialects to read
 //! (server-sent events) and to publish (`POST`).
 
-use std::io::Write;
+use std::{
+    fmt,
+    io::{Read, Write},
+    net::TcpStream,
+};
 
 use anyhow::{Context, bail, ensure};
-use memchr::{memchr, memmem};
+use memchr::memchr;
 
 use super::{
     dialect::{Dialect, Event},
@@ -18,12 +22,15 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// instead of here.
 const PIPELINED_MAX: usize = 32;
 
+/// Maximum number of headers of a response.
+const HEADERS_MAX: usize = 64;
+
 /// Head of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head<'a> {
     pub status: u16,
-    /// Status line and headers.
-    text: &'a str,
+    reason: &'a str,
+    headers: [httparse::Header<'a>; HEADERS_MAX],
     pub body_at: usize,
     pub framing: Framing,
 }
@@ -37,15 +44,19 @@ pub enum Framing {
 
 impl<'a> Head<'a> {
     /// Returns the head at the start of these bytes, or `None` if it is incomplete.
+    ///
+    /// Errors: the bytes are not the head of an HTTP/1.1 response, or the head is too long.
     pub fn read(bytes: &'a [u8]) -> anyhow::Result<Option<Head<'a>>> {
-        let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut headers);
+        let parsed = response.parse(bytes).with_context(|| format!("not HTTP/1.1: {:?}", first_line(bytes)))?;
+        let httparse::Status::Complete(body_at) = parsed else {
             ensure!(bytes.len() <= HEAD_BYTES_MAX, "a head of more than {HEAD_BYTES_MAX} bytes");
             return Ok(None);
         };
-        let text = std::str::from_utf8(&bytes[..end])?;
-        let status = text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-        let status = status.with_context(|| format!("not HTTP/1.1: {:?}", text.lines().next().unwrap_or_default()))?;
-        let mut head = Head { status, text, body_at: end + 4, framing: Framing::UntilClose };
+        ensure!(response.version == Some(1), "not HTTP/1.1: {:?}", first_line(bytes));
+        let (status, reason) = (response.code.context("no status")?, response.reason.unwrap_or_default());
+        let mut head = Head { status, reason, headers, body_at, framing: Framing::UntilClose };
         head.framing = match (head.header("content-length"), head.header("transfer-encoding")) {
             _ if status == 204 || status == 304 || status < 200 => Framing::Length(0),
             (Some(length), _) => Framing::Length(length.parse()?),
@@ -55,16 +66,27 @@ impl<'a> Head<'a> {
         Ok(Some(head))
     }
 
+    /// Returns the value of a header, or `None` if there is no such header or its value is not UTF-8.
     pub fn header(&self, name: &str) -> Option<&'a str> {
-        self.text.lines().skip(1).find_map(|line| {
-            let (field, value) = line.split_once(':')?;
-            field.eq_ignore_ascii_case(name).then(|| value.trim())
-        })
+        let header = self.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(header.value).ok().map(str::trim)
     }
 
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
+}
+
+/// Prints status and reason: `503 Service Unavailable`.
+impl fmt::Display for Head<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.status, self.reason)
+    }
+}
+
+fn first_line(bytes: &[u8]) -> String {
+    let line = bytes[..bytes.len().min(200)].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    String::from_utf8_lossy(line).trim_end().to_owned()
 }
 
 /// A complete response.
@@ -94,7 +116,7 @@ impl<'a> Answer<'a> {
                 let used = head.body_at + used;
                 Ok(chunks.is_over().then(|| Answer { head, body: body.into(), used }))
             }
-            Framing::UntilClose => bail!("an answer of unknown length: {}", head.text),
+            Framing::UntilClose => bail!("an answer of unknown length: {head}"),
         }
     }
 
@@ -102,7 +124,7 @@ impl<'a> Answer<'a> {
     ///
     /// Errors: the status reports a failure; the error contains the response body.
     pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(self.head.is_success(), "refused: {} {}", self.head.text, String::from_utf8_lossy(&self.body));
+        ensure!(self.head.is_success(), "refused: {} {}", self.head, String::from_utf8_lossy(&self.body));
         Ok(())
     }
 }
@@ -202,7 +224,7 @@ impl Stream {
         let mut at = 0;
         if !self.is_open {
             let Some(head) = Head::read(bytes)? else { return Ok(0) };
-            ensure!(head.is_success(), "refused: {} {}", head.text, String::from_utf8_lossy(&bytes[head.body_at..]));
+            ensure!(head.is_success(), "refused: {head} {}", String::from_utf8_lossy(&bytes[head.body_at..]));
             at = head.body_at;
             self.chunks = (head.framing == Framing::Chunked).then(Chunks::default);
             self.is_open = true;
@@ -250,6 +272,27 @@ pub fn join(
     Ok(())
 }
 
+/// Sends a request on a blocking connection, waits for the response, and returns what `read` takes from it.
+///
+/// Errors: the connection fails or ends; the status reports a failure.
+pub fn exchange<T>(
+    stream: &mut TcpStream,
+    request: &[u8],
+    read: impl FnOnce(&Answer<'_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    stream.write_all(request)?;
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        if let Some(answer) = Answer::read(&bytes)? {
+            answer.check()?;
+            return read(&answer);
+        }
+        let length = stream.read(&mut piece)?;
+        ensure!(length > 0, "the connection ended within a response");
+        bytes.extend_from_slice(&piece[..length]);
+    }
+}
+
 /// Appends a `GET` request. `headers`: complete lines with their line ends.
 pub fn get(path: &str, headers: &str, out: &mut Vec<u8>) {
     write!(out, "GET {path} HTTP/1.1\r\nHost: lab\r\n{headers}\r\n").expect("memory takes it");
@@ -265,6 +308,15 @@ pub fn post(path: &str, headers: &str, body: &[u8], out: &mut Vec<u8>) {
     write!(out, "POST {path} HTTP/1.1\r\nHost: lab\r\n{headers}Content-Length: {}\r\n\r\n", body.len())
         .expect("memory takes it");
     out.extend_from_slice(body);
+}
+
+/// Posts an offer on a blocking connection and returns the answer (docs/protocol.md, "Data channels").
+///
+/// Errors: like [`exchange`]; the answer is not text.
+pub fn post_offer(stream: &mut TcpStream, path: &str, sdp: &str) -> anyhow::Result<String> {
+    let mut request = Vec::new();
+    post(path, "Content-Type: application/sdp\r\n", sdp.as_bytes(), &mut request);
+    exchange(stream, &request, |answer| Ok(String::from_utf8(answer.body.to_vec())?))
 }
 
 /// Publishes each message with its own `POST` request on a persistent connection.
@@ -302,15 +354,15 @@ impl Dialect for Poster {
         bytes: &[u8],
         _: u64,
         _: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let mut at = 0;
         while let Some(answer) = Answer::read(&bytes[at..])? {
             at += answer.used;
             self.unanswered = self.unanswered.saturating_sub(1);
-            hear(if answer.head.is_success() { Event::Accepted } else { Event::Refused });
+            emit(if answer.head.is_success() { Event::Accepted } else { Event::Refused });
             if answer.head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
-                hear(Event::Closed);
+                emit(Event::Closed);
             }
         }
         Ok(at)
@@ -366,12 +418,12 @@ impl Dialect for EventSource {
         bytes: &[u8],
         _: u64,
         _: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let (last_id, has_begun, is_json) = (&mut self.last_id, &mut self.has_begun, self.is_json);
         let used = self.stream.feed(bytes, &mut |part| match part {
             Part::Head(_) => {
-                hear(Event::Ready);
+                emit(Event::Ready);
                 Ok(0)
             }
             Part::Body(body) => Ok(sse::events(body, has_begun, |event| {
@@ -380,15 +432,15 @@ impl Dialect for EventSource {
                     last_id.extend_from_slice(id);
                 }
                 match event.data {
-                    Some(_) if event.name == Some(b"gap") => hear(Event::Gap),
-                    Some(data) if is_json => payloads(&data, |payload| hear(Event::Message(payload))),
-                    Some(data) => hear(Event::Message(&data)),
+                    Some(_) if event.name == Some(b"gap") => emit(Event::Gap),
+                    Some(data) if is_json => payloads(&data, |payload| emit(Event::Message(payload))),
+                    Some(data) => emit(Event::Message(&data)),
                     None => {}
                 }
             })),
         })?;
         if self.stream.is_over() {
-            hear(Event::Closed);
+            emit(Event::Closed);
         }
         Ok(used)
     }
@@ -401,10 +453,10 @@ impl Dialect for EventSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::{hear, in_pieces};
+    use crate::load::dialect::script::{in_pieces, run_script};
 
     #[test]
-    fn an_event_stream_is_heard_however_it_is_cut() {
+    fn event_stream_survives_any_split() {
         let chunk = |text: &str| format!("{:x};x=y\r\n{text}\r\n", text.len());
         let mut script =
             String::from("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -415,14 +467,14 @@ mod tests {
         let heard = in_pieces(|| Box::new(EventSource::new("/c")), script.as_bytes());
         assert_eq!(heard.events, ["Ready", "[\"one\"]", "Gap", "two\nlines", "Closed"]);
         let mut source = EventSource::new("/c");
-        hear(&mut source, script.as_bytes(), 7).unwrap();
+        run_script(&mut source, script.as_bytes(), 7).unwrap();
         let mut again = Vec::new();
         source.open(&mut again);
         assert!(String::from_utf8(again).unwrap().contains("\r\nLast-Event-ID: e:6\r\n"));
     }
 
     #[test]
-    fn a_body_without_chunks_and_length_is_a_stream_too() {
+    fn body_until_close_is_a_stream() {
         let script = b"HTTP/1.1 200 OK\r\n\r\ndata: a\n\ndata: b\n\n";
         assert_eq!(in_pieces(|| Box::new(EventSource::new("/c")), script).events, ["Ready", "a", "b"]);
     }
@@ -453,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_http_is_an_error_and_no_panic() {
+    fn malformed_http_is_an_error() {
         let refused = [
             &b"SMTP ready\r\n\r\n"[..],
             b"HTTP/1.1 503 Busy\r\n\r\nlater",
@@ -461,8 +513,12 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc",
         ];
         for script in refused {
-            assert!(hear(&mut EventSource::new("/c"), script, 1000).is_err(), "{}", String::from_utf8_lossy(script));
+            assert!(
+                run_script(&mut EventSource::new("/c"), script, 1000).is_err(),
+                "{}",
+                String::from_utf8_lossy(script)
+            );
         }
-        assert!(hear(&mut Poster::new("/c", ""), b"HTTP/1.1 200 OK\r\n\r\nabc", 1000).is_err(), "no length");
+        assert!(run_script(&mut Poster::new("/c", ""), b"HTTP/1.1 200 OK\r\n\r\nabc", 1000).is_err(), "no length");
     }
 }

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_spread_is_known_when_the_last_one_has_it() {
+    fn spread_is_known_at_the_last_delivery() {
         for threads in [1, 2] {
             let ledger = PublicationTable::new(Some(10), 2, 3, threads);
             ledger.begin(1, 4, 100);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_past_is_unknown_and_not_mistaken() {
+    fn old_publications_are_unknown() {
         let ledger = PublicationTable::new(Some(16), 1, 1, 1);
         ledger.begin(0, 0, 1);
         ledger.begin(0, 16, 2);

@@ -10,7 +10,7 @@ use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{books::Receiver, dialect::Dialect};
+use super::{dialect::Dialect, thread_stats::Receiver};
 
 /// Maximum number of connections from one source address, well below the 28,232 ports that Linux offers for one.
 const PER_SOURCE: usize = 4000;

@@ -5,13 +5,13 @@
 //! how long the server worked. The generator measures its own lateness too and reports when it was the bottleneck.
 //! Read first: [`Plan`], [`run`], [`Dialect`].
 
-mod books;
 pub mod dialect;
 pub mod http;
 mod ledger;
 mod link;
 pub mod null;
 pub mod payload;
+pub mod peers;
 mod plan;
 mod run;
 mod schedule;
@@ -19,12 +19,13 @@ mod secured;
 mod shared;
 pub mod sse;
 mod tally;
+mod thread_stats;
 mod usage;
 mod verdict;
 pub mod websocket;
 mod worker;
 
-pub use dialect::{Dialect, Event, Role, Wire};
+pub use dialect::{Dialect, Event, LoadTarget, Role};
 pub use plan::{Plan, Rate, Shape};
 pub use run::{Outcome, Sample, run, run_seen};
 pub use schedule::Arrivals;

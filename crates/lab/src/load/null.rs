@@ -26,7 +26,7 @@ use rustix::{
 use socket2::{Domain, Socket, Type};
 
 use super::{
-    dialect::{Dialect, Role, Wire},
+    dialect::{Dialect, LoadTarget, Role},
     websocket::{ACCEPT, Bare},
 };
 
@@ -88,7 +88,7 @@ impl Null {
     }
 }
 
-impl Wire for Null {
+impl LoadTarget for Null {
     fn address(&self) -> SocketAddr {
         self.address
     }

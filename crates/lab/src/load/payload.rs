@@ -57,15 +57,15 @@ impl Stamp {
     }
 }
 
-/// Calls `hear` with each payload in a JSON text whose messages have the key `data`. A payload contains `]` only as
+/// Calls `emit` with each payload in a JSON text whose messages have the key `data`. A payload contains `]` only as
 /// its last byte.
-pub fn payloads(json: &[u8], mut hear: impl FnMut(&[u8])) {
+pub fn payloads(json: &[u8], mut emit: impl FnMut(&[u8])) {
     const DATA: &[u8] = b"\"data\":[";
     let mut rest = json;
     while let Some(at) = memchr::memmem::find(rest, DATA) {
         let data = &rest[at + DATA.len() - 1..];
         let Some(end) = memchr::memchr(b']', data) else { return };
-        hear(&data[..=end]);
+        emit(&data[..=end]);
         rest = &data[end + 1..];
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_says_the_same() {
+    fn every_size_round_trips() {
         let stamp = Stamp { stream: 12_345_678, sequence: 9_876_543_210_123_456, due_ns: 1_020_304_050_607_080 };
         for bytes in [BYTES_MIN, BYTES_MIN + 1, 71, 173, 1000, 5000] {
             let mut out = Vec::new();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn any_changed_byte_is_seen() {
+    fn any_changed_byte_is_detected() {
         let stamp = Stamp { stream: 1, sequence: 2, due_ns: 3 };
         let mut out = Vec::new();
         stamp.write(173, &mut out);

@@ -11,25 +11,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
-use rustix::thread::{CpuSet, sched_setaffinity};
-
 use super::{
-    books::{PROBE, Page, Receiver},
-    dialect::{Role, Wire},
+    dialect::{LoadTarget, Role},
     ledger::PublicationTable,
     link::Link,
     plan::Plan,
     shared::{Clock, Report, Shared, Stage},
-    usage::{self, ThreadTime},
-    verdict,
+    thread_stats::{PROBE, PhaseStats, Receiver},
+    usage, verdict,
     worker::{Assigned, Worker},
 };
 use crate::{
     histogram::Histogram,
-    host::limits,
+    host::{
+        limits,
+        scheduling::{self, SchedulingTime},
+    },
     recording::{Counts, Finding, Phase, PhaseName, Second, TEST_LEAD, Usage},
 };
+use anyhow::bail;
 
 /// Sample of server and machine that an observer outside the generator takes once a second.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,16 +62,16 @@ impl Outcome {
 /// Errors: the plan cannot run on this machine, or not all connections could be opened.
 pub fn run(
     plan: &Plan,
-    wire: &dyn Wire,
+    target: &dyn LoadTarget,
     observe: &mut dyn FnMut() -> anyhow::Result<Sample>,
 ) -> anyhow::Result<Outcome> {
-    run_seen(plan, wire, observe, &mut |_| {})
+    run_seen(plan, target, observe, &mut |_| {})
 }
 
 /// Runs the plan like [`run`]. Calls `see` with each second when the second is complete, which is one second later.
 pub fn run_seen(
     plan: &Plan,
-    wire: &dyn Wire,
+    target: &dyn LoadTarget,
     observe: &mut dyn FnMut() -> anyhow::Result<Sample>,
     see: &mut dyn FnMut(&Second),
 ) -> anyhow::Result<Outcome> {
@@ -86,7 +86,7 @@ pub fn run_seen(
         published_all: AtomicU32::new(0),
         reports: sender,
     };
-    let assigned = assign(plan, wire);
+    let assigned = assign(plan, target);
     let links: usize = assigned.iter().map(Vec::len).sum();
     limits::raise_descriptors(links as u64 + 64)?;
     thread::scope(|scope| {
@@ -97,7 +97,7 @@ pub fn run_seen(
                     settle(plan, index)?;
                     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
                     let _ = shared.reports.send(Report::Begun(thread));
-                    Worker::new(plan, wire, shared, index, assigned)?.run()
+                    Worker::new(plan, target, shared, index, assigned)?.run()
                 };
                 if let Err(error) = run() {
                     let _ = shared.reports.send(Report::Failed(error));
@@ -105,8 +105,8 @@ pub fn run_seen(
             };
             thread::Builder::new().name(format!("lab-load-{index}")).spawn_scoped(scope, body)?;
         }
-        let mut desk = RunController::new(plan, &shared, inbox, observe, see);
-        let outcome = desk.conduct();
+        let mut controller = RunController::new(plan, &shared, inbox, observe, see);
+        let outcome = controller.conduct();
         shared.stage.store(Stage::Stop as u32, Release);
         outcome
     })
@@ -114,12 +114,12 @@ pub fn run_seen(
 
 /// Assigns the connections to the threads: subscribers first, then publishers, then the probe, in the order of
 /// opening.
-fn assign(plan: &Plan, wire: &dyn Wire) -> Vec<Vec<Assigned>> {
+fn assign(plan: &Plan, target: &dyn LoadTarget) -> Vec<Vec<Assigned>> {
     let mut threads: Vec<Vec<Assigned>> = (0..plan.threads).map(|_| Vec::new()).collect();
-    let both = plan.shares_connections() && wire.is_duplex();
+    let both = plan.shares_connections() && target.is_duplex();
     let mut ordinal = 0;
     let mut add = |thread: usize, role, channel: &str, receiver, stream| {
-        let link = Link::new(wire.dialect(role, channel), receiver, stream);
+        let link = Link::new(target.dialect(role, channel), receiver, stream);
         threads[thread % plan.threads].push(Assigned { link, ordinal });
         ordinal += 1;
     };
@@ -135,7 +135,7 @@ fn assign(plan: &Plan, wire: &dyn Wire) -> Vec<Vec<Assigned>> {
     if !plan.probe.is_zero() {
         let channel = format!("{}/probe", plan.channel);
         let receiver = Some(Receiver { first_stream: PROBE, streams: 1, tallies_at: 0 });
-        if wire.is_duplex() {
+        if target.is_duplex() {
             add(0, Role::Both, &channel, receiver, Some(PROBE));
         } else {
             add(0, Role::Subscriber, &channel, receiver, None);
@@ -149,9 +149,7 @@ fn assign(plan: &Plan, wire: &dyn Wire) -> Vec<Vec<Assigned>> {
 /// late.
 fn settle(plan: &Plan, index: usize) -> anyhow::Result<()> {
     if !plan.cpus.is_empty() {
-        let mut set = CpuSet::new();
-        set.set(plan.cpus[index % plan.cpus.len()]);
-        sched_setaffinity(None, &set).context("no such CPU")?;
+        scheduling::pin(&[plan.cpus[index % plan.cpus.len()]])?;
     }
     limits::raise_priority();
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
@@ -167,7 +165,7 @@ struct RunController<'a> {
     threads: Vec<u32>,
     connected: usize,
     drained: usize,
-    pages: BTreeMap<Stage, (usize, Page)>,
+    pages: BTreeMap<Stage, (usize, PhaseStats)>,
     seconds: BTreeMap<u64, Second>,
     /// Number of the full second at which the usage is read next.
     next_second: u64,
@@ -219,12 +217,12 @@ impl<'a> RunController<'a> {
     fn conduct(&mut self) -> anyhow::Result<Outcome> {
         let plan = self.plan;
         let all = plan.threads;
-        self.until(plan.patience, |desk| desk.threads.len() == all)?;
+        self.until(plan.patience, |controller| controller.threads.len() == all)?;
         self.last = self.read();
         let begun = self.last;
         let links = plan.clients + plan.streams() + 2;
         let ramp = Duration::from_secs_f64(links as f64 / plan.ramp_per_s) + plan.patience;
-        self.until(ramp, |desk| desk.connected == all)?;
+        self.until(ramp, |controller| controller.connected == all)?;
         if self.connected < all {
             let why = self.trouble.as_deref().unwrap_or("the server did not answer in time");
             bail!("not all connections could be opened within {ramp:?}: {why}");
@@ -242,7 +240,7 @@ impl<'a> RunController<'a> {
         self.until(plan.test + TEST_LEAD, |_| false)?;
         let end = self.now_ns();
         let is_quiet = plan.streams() == 0;
-        self.until(if is_quiet { Duration::ZERO } else { plan.patience }, |desk| desk.drained == all)?;
+        self.until(if is_quiet { Duration::ZERO } else { plan.patience }, |controller| controller.drained == all)?;
         marks.push((PhaseName::Test, test, end, self.read()));
         let took_ns = (self.now_ns() - test.at_ns).max(1);
         self.waited_share = (self.waited_ns() - waited) as f64 / (took_ns as f64 * all as f64);
@@ -251,7 +249,9 @@ impl<'a> RunController<'a> {
         let end = self.now_ns();
         marks.push((PhaseName::After, after, end, self.read()));
         self.shared.stage.store(Stage::Stop as u32, Release);
-        self.wait(Duration::from_secs(5), |desk| desk.pages.get(&Stage::After).is_some_and(|(of, _)| *of == all))?;
+        self.wait(Duration::from_secs(5), |controller| {
+            controller.pages.get(&Stage::After).is_some_and(|(of, _)| *of == all)
+        })?;
         self.show(self.next_second.checked_sub(2));
         Ok(self.conclude(&marks))
     }
@@ -261,7 +261,8 @@ impl<'a> RunController<'a> {
     }
 
     fn waited_ns(&self) -> u64 {
-        self.threads.iter().filter_map(|thread| ThreadTime::read(*thread).ok()).map(|time| time.waited_ns).sum()
+        let threads: Vec<_> = self.threads.iter().map(|thread| usage::folder(*thread)).collect();
+        SchedulingTime::of_threads(&threads).waited_ns
     }
 
     fn enter(&mut self, stage: Stage) -> Reading {
@@ -293,7 +294,7 @@ impl<'a> RunController<'a> {
 
     /// Waits for the given duration, until `done`, or until the server is gone.
     fn until(&mut self, lasts: Duration, done: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
-        self.wait(lasts, |desk| desk.server_is_gone || done(desk))
+        self.wait(lasts, |controller| controller.server_is_gone || done(controller))
     }
 
     /// Processes reports for the given duration, or until `done`. Reads the usage of server and generator once a
@@ -362,7 +363,7 @@ impl<'a> RunController<'a> {
                 second.counts += counts;
                 second.latency_us.add(&latency);
             }
-            Report::Page(stage, page) => {
+            Report::PhaseStats(stage, page) => {
                 let (pages, sum) = self.pages.entry(stage).or_default();
                 *pages += 1;
                 sum.add(&page);

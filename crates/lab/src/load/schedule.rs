@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_arrivals_have_the_rate_the_spread_and_the_seed() {
+    fn poisson_arrivals_match_rate_spread_and_seed() {
         let gaps = |seed| {
             let due: Vec<u64> =
                 Schedule::new(Arrivals::Poisson, 1000.0, Duration::from_secs(100), seed).map(|(_, due)| due).collect();

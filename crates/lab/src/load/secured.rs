@@ -19,23 +19,23 @@ pub struct Secured {
     /// True if the inner dialect is ready as soon as the TLS handshake is complete.
     ready_at_once: bool,
     /// Received plaintext that the inner dialect has not consumed yet.
-    heard: Vec<u8>,
+    plain_in: Vec<u8>,
     /// Plaintext that the inner dialect wants to send.
-    said: Vec<u8>,
+    plain_out: Vec<u8>,
 }
 
 impl Secured {
     /// `name`: server name as in its certificate.
     pub fn new(inner: Box<dyn Dialect>, config: Arc<ClientConfig>, name: ServerName<'static>) -> Self {
-        Self { inner, config, name, tls: None, ready_at_once: false, heard: Vec::new(), said: Vec::new() }
+        Self { inner, config, name, tls: None, ready_at_once: false, plain_in: Vec::new(), plain_out: Vec::new() }
     }
 
     /// Encrypts the pending plaintext and appends all output of the TLS session.
     fn encrypt(&mut self, out: &mut Vec<u8>) {
         let Some(tls) = &mut self.tls else { return };
         // Without a buffer limit, rustls accepts all bytes. It buffers them until the handshake is complete.
-        tls.writer().write_all(&self.said).expect("memory takes it");
-        self.said.clear();
+        tls.writer().write_all(&self.plain_out).expect("memory takes it");
+        self.plain_out.clear();
         while tls.wants_write() {
             tls.write_tls(out).expect("memory takes it");
         }
@@ -46,8 +46,8 @@ impl Dialect for Secured {
     fn open(&mut self, out: &mut Vec<u8>) -> bool {
         let mut tls = ClientConnection::new(self.config.clone(), self.name.clone()).expect("what rustls supports");
         tls.set_buffer_limit(None);
-        (self.tls, self.heard, self.said) = (Some(Box::new(tls)), Vec::new(), Vec::new());
-        self.ready_at_once = self.inner.open(&mut self.said);
+        (self.tls, self.plain_in, self.plain_out) = (Some(Box::new(tls)), Vec::new(), Vec::new());
+        self.ready_at_once = self.inner.open(&mut self.plain_out);
         self.encrypt(out);
         false
     }
@@ -57,7 +57,7 @@ impl Dialect for Secured {
         mut bytes: &[u8],
         now_ns: u64,
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let all = bytes.len();
         let Some(tls) = &mut self.tls else { return Ok(all) };
@@ -65,9 +65,9 @@ impl Dialect for Secured {
         while !bytes.is_empty() {
             tls.read_tls(&mut bytes)?;
             let state = tls.process_new_packets()?;
-            let at = self.heard.len();
-            self.heard.resize(at + state.plaintext_bytes_to_read(), 0);
-            tls.reader().read_exact(&mut self.heard[at..])?;
+            let at = self.plain_in.len();
+            self.plain_in.resize(at + state.plaintext_bytes_to_read(), 0);
+            tls.reader().read_exact(&mut self.plain_in[at..])?;
             if state.peer_has_closed() {
                 ended = true;
                 break;
@@ -75,21 +75,21 @@ impl Dialect for Secured {
         }
         if self.ready_at_once && !tls.is_handshaking() {
             self.ready_at_once = false;
-            hear(Event::Ready);
+            emit(Event::Ready);
         }
-        if !self.heard.is_empty() {
-            let used = self.inner.feed(&self.heard, now_ns, &mut self.said, hear)?;
-            self.heard.drain(..used);
+        if !self.plain_in.is_empty() {
+            let used = self.inner.feed(&self.plain_in, now_ns, &mut self.plain_out, emit)?;
+            self.plain_in.drain(..used);
         }
         if ended {
-            hear(Event::Closed);
+            emit(Event::Closed);
         }
         self.encrypt(out);
         Ok(all)
     }
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
-        self.inner.publish(payload, &mut self.said);
+        self.inner.publish(payload, &mut self.plain_out);
         self.encrypt(out);
     }
 
@@ -102,12 +102,12 @@ impl Dialect for Secured {
     }
 
     fn wake(&mut self, now_ns: u64, out: &mut Vec<u8>) {
-        self.inner.wake(now_ns, &mut self.said);
+        self.inner.wake(now_ns, &mut self.plain_out);
         self.encrypt(out);
     }
 
     fn wrap(&mut self, plain: &[u8], out: &mut Vec<u8>) {
-        self.said.extend_from_slice(plain);
+        self.plain_out.extend_from_slice(plain);
         self.encrypt(out);
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use super::{books::Page, ledger::PublicationTable};
+use super::{ledger::PublicationTable, thread_stats::PhaseStats};
 use crate::{histogram::Histogram, recording::Counts};
 
 /// State of the run that all threads see.
@@ -58,7 +58,7 @@ pub enum Report {
     Drained,
     Second(u64, Counts, Histogram),
     /// A thread has finished a stage.
-    Page(Stage, Box<Page>),
+    PhaseStats(Stage, Box<PhaseStats>),
     /// First failure of a connection of a thread.
     Trouble(String),
     /// A thread cannot continue.

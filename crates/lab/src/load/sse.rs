@@ -18,7 +18,7 @@ pub struct Event<'a> {
 ///
 /// A line ends with `\n`, `\r\n` or `\r`. A `\r` at the end of `body` counts as a line end. If `\n` follows it later,
 /// that is an empty event, which has no effect.
-pub fn events(body: &[u8], has_begun: &mut bool, mut hear: impl FnMut(Event<'_>)) -> usize {
+pub fn events(body: &[u8], has_begun: &mut bool, mut emit: impl FnMut(Event<'_>)) -> usize {
     let mut used = 0;
     if !*has_begun {
         if body.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(body) {
@@ -33,7 +33,7 @@ pub fn events(body: &[u8], has_begun: &mut bool, mut hear: impl FnMut(Event<'_>)
         let line = &body[at..at + length];
         at += length + if body[at + length..].starts_with(b"\r\n") { 2 } else { 1 };
         if line.is_empty() {
-            hear(std::mem::replace(&mut event, Event { name: None, id: None, data: None }));
+            emit(std::mem::replace(&mut event, Event { name: None, id: None, data: None }));
             used = at;
             continue;
         }
@@ -63,7 +63,7 @@ mod tests {
 
     /// Checks the vectors of `conformance/eventstream`: name, data, and last event id of each event.
     #[test]
-    fn events_are_read_as_the_standard_says_however_the_bytes_are_cut() {
+    fn events_match_the_standard_for_any_split() {
         let vectors = include_str!("../../../../conformance/eventstream/vectors.json");
         let vectors: Vec<serde_json::Value> = serde_json::from_str(vectors).expect("JSON");
         for vector in &vectors {

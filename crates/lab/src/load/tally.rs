@@ -54,7 +54,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn a_hole_that_is_filled_later_is_a_reordering_and_no_loss() {
+    fn late_arrival_is_reordering_not_loss() {
         let mut tally = Tally::default();
         let arrivals = [0, 1, 3, 2, 3, 2, 5].map(|n| tally.arrived(n));
         use Arrival::*;
@@ -65,7 +65,7 @@ mod tests {
     /// Shuffles numbers within windows of 20, with losses and duplicates. The tally must agree with a set of all
     /// numbers seen.
     #[test]
-    fn the_books_agree_with_a_perfect_memory() {
+    fn tally_agrees_with_a_full_record() {
         for seed in 0..200 {
             let mut rng = rand_pcg::Pcg64::seed_from_u64(seed);
             let mut sequence: Vec<u32> = (0..500).filter(|_| !rng.random_bool(0.1)).collect();

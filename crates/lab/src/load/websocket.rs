@@ -1,5 +1,10 @@
 //! WebSocket client (RFC 6455). Written by hand, because a library would use more CPU than the servers under test.
 
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+};
+
 use anyhow::{Context, bail, ensure};
 use memchr::memmem;
 
@@ -11,8 +16,8 @@ use super::{
 pub const TEXT: u8 = 1;
 pub const BINARY: u8 = 2;
 pub const CLOSE: u8 = 8;
-const PING: u8 = 9;
-const PONG: u8 = 10;
+pub const PING: u8 = 9;
+pub const PONG: u8 = 10;
 
 /// The fixed key of every client, from RFC 6455, section 1.3, and the matching `Sec-WebSocket-Accept` value.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
@@ -55,41 +60,39 @@ impl WebSocket {
         super::http::get(&self.path, &format!("{upgrade}Sec-WebSocket-Key: {KEY}\r\n{protocol}"), out);
     }
 
-    /// Decodes received bytes and returns how many were consumed. `hear` may append bytes to send on the same
+    /// Decodes received bytes and returns how many were consumed. `emit` may append bytes to send on the same
     /// connection.
     pub fn feed(
         &mut self,
         bytes: &[u8],
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Frame<'_>, &mut Vec<u8>) -> anyhow::Result<()>,
+        emit: &mut dyn FnMut(Frame<'_>, &mut Vec<u8>) -> anyhow::Result<()>,
     ) -> anyhow::Result<usize> {
         let mut at = 0;
         if !self.is_open {
-            let Some(head) = Head::read(bytes)? else { return Ok(0) };
-            let accepted = head.status == 101 && head.header("sec-websocket-accept") == Some(ACCEPT);
-            ensure!(accepted, "no WebSocket: {}", String::from_utf8_lossy(&bytes[..bytes.len().min(400)]));
-            at = head.body_at;
+            let Some(length) = accepted(bytes)? else { return Ok(0) };
+            at = length;
             self.is_open = true;
-            hear(Frame::Open, out)?;
+            emit(Frame::Open, out)?;
         }
-        while let Some(frame) = Raw::read(bytes, at)? {
+        while let Some(frame) = RawFrame::read(bytes, at)? {
             at = frame.end;
             let payload = &bytes[frame.start..frame.end];
             match (frame.opcode, frame.is_final) {
-                (TEXT | BINARY, true) => hear(Frame::Message(payload), out)?,
+                (TEXT | BINARY, true) => emit(Frame::Message(payload), out)?,
                 (TEXT | BINARY | 0, is_final) => {
                     ensure!(self.fragments.len() + payload.len() <= MESSAGE_BYTES_MAX, "a message without an end");
                     self.fragments.extend_from_slice(payload);
                     if is_final {
                         let message = std::mem::take(&mut self.fragments);
-                        hear(Frame::Message(&message), out)?;
+                        emit(Frame::Message(&message), out)?;
                     }
                 }
                 (PING, _) => frame_into(PONG, payload, out),
                 (PONG, _) => {}
                 (CLOSE, _) => {
                     let code = payload.first_chunk().map_or(1005, |code| u16::from_be_bytes(*code));
-                    hear(Frame::Close(code, payload.get(2..).unwrap_or_default()), out)?;
+                    emit(Frame::Close(code, payload.get(2..).unwrap_or_default()), out)?;
                 }
                 (opcode, _) => bail!("a frame with opcode {opcode}"),
             }
@@ -98,17 +101,50 @@ impl WebSocket {
     }
 }
 
-struct Raw {
-    opcode: u8,
-    is_final: bool,
-    start: usize,
-    end: usize,
+/// Opens a WebSocket on a blocking connection. Reads no byte after the response head.
+///
+/// Errors: the connection fails, or the server does not accept the WebSocket.
+pub fn connect(address: SocketAddr, path: &str, protocol: Option<&'static str>) -> anyhow::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    let mut request = Vec::new();
+    WebSocket::new(path, protocol).open(&mut request);
+    stream.write_all(&request)?;
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while accepted(&head)?.is_none() {
+        ensure!(stream.read(&mut byte)? > 0, "closed during the handshake");
+        head.push(byte[0]);
+    }
+    Ok(stream)
 }
 
-impl Raw {
+/// Returns the length of the response head with which the server accepts a WebSocket, or `None` if the head is
+/// incomplete.
+///
+/// Errors: the server does not accept the WebSocket.
+fn accepted(bytes: &[u8]) -> anyhow::Result<Option<usize>> {
+    let Some(head) = Head::read(bytes)? else { return Ok(None) };
+    let is_accepted = head.status == 101 && head.header("sec-websocket-accept") == Some(ACCEPT);
+    ensure!(is_accepted, "no WebSocket: {}", String::from_utf8_lossy(&bytes[..bytes.len().min(400)]));
+    Ok(Some(head.body_at))
+}
+
+/// Frame of a server within received bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawFrame {
+    pub opcode: u8,
+    pub is_final: bool,
+    /// Offsets of the payload.
+    pub start: usize,
+    pub end: usize,
+}
+
+impl RawFrame {
     /// Returns the frame at offset `at`, or `None` if it is incomplete.
     #[inline]
-    fn read(bytes: &[u8], at: usize) -> anyhow::Result<Option<Raw>> {
+    ///
+    /// Errors: the frame violates RFC 6455, or is too long.
+    pub fn read(bytes: &[u8], at: usize) -> anyhow::Result<Option<RawFrame>> {
         let Some(&[first, second]) = bytes.get(at..at + 2) else { return Ok(None) };
         ensure!(first & 0x70 == 0 && second & 0x80 == 0, "a frame with bits that nobody agreed upon");
         let (start, length) = match second {
@@ -124,7 +160,7 @@ impl Raw {
         };
         ensure!(length <= MESSAGE_BYTES_MAX as u64, "a frame of {length} bytes");
         let end = start + length as usize;
-        Ok((bytes.len() >= end).then_some(Raw { opcode: first & 0x0f, is_final: first & 0x80 != 0, start, end }))
+        Ok((bytes.len() >= end).then_some(RawFrame { opcode: first & 0x0f, is_final: first & 0x80 != 0, start, end }))
     }
 }
 
@@ -155,12 +191,12 @@ pub fn frame_of(opcode: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
 /// Protocol on top of a WebSocket: messages in, messages out.
 pub trait Subprotocol: Send {
     /// Handles the opened WebSocket. Called again after each reconnect.
-    fn opened(&mut self, out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>));
+    fn opened(&mut self, out: &mut Vec<u8>, emit: &mut dyn FnMut(Event<'_>));
 
     /// Handles a received message.
     ///
     /// Errors: the server refused the client or violated the protocol.
-    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()>;
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, emit: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()>;
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>);
 }
@@ -188,14 +224,14 @@ impl<S: Subprotocol> Dialect for OverWebSocket<S> {
         bytes: &[u8],
         _: u64,
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let Self { socket, subprotocol } = self;
         socket.feed(bytes, out, &mut |frame, out| {
             match frame {
-                Frame::Open => subprotocol.opened(out, hear),
-                Frame::Message(message) => subprotocol.message(message, out, hear)?,
-                Frame::Close(..) => hear(Event::Closed),
+                Frame::Open => subprotocol.opened(out, emit),
+                Frame::Message(message) => subprotocol.message(message, out, emit)?,
+                Frame::Close(..) => emit(Event::Closed),
             }
             Ok(())
         })
@@ -231,20 +267,20 @@ impl Dialect for Bare {
         bytes: &[u8],
         _: u64,
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let (mut resume, path) = (None, &self.path);
         let used = self.socket.feed(bytes, out, &mut |frame, _| {
             match frame {
-                Frame::Open => hear(Event::Ready),
-                Frame::Message(payload) => hear(Event::Message(payload)),
+                Frame::Open => emit(Event::Ready),
+                Frame::Message(payload) => emit(Event::Message(payload)),
                 Frame::Close(code, reason) => {
                     if code == 4000 {
                         let position = std::str::from_utf8(reason)?;
                         resume = Some(format!("{path}{}since={position}", if path.contains('?') { '&' } else { '?' }));
-                        hear(Event::Gap);
+                        emit(Event::Gap);
                     }
-                    hear(Event::Closed);
+                    emit(Event::Closed);
                 }
             }
             Ok(())
@@ -270,10 +306,10 @@ pub fn between<'a>(text: &'a [u8], before: &[u8], after: &[u8]) -> Option<&'a [u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::{hear, in_pieces, websocket};
+    use crate::load::dialect::script::{in_pieces, run_script, websocket};
 
     #[test]
-    fn messages_pings_and_fragments_are_heard_however_they_are_cut() {
+    fn messages_pings_and_fragments_survive_any_split() {
         let long = "x".repeat(300);
         let script = websocket(&[
             (0x81, b"one"),
@@ -287,15 +323,15 @@ mod tests {
         ]);
         let heard = in_pieces(|| Box::new(Bare::new("/c")), &script);
         assert_eq!(heard.events, ["Ready", "one", "two and a half", &long, "Gap", "Closed"]);
-        assert!(heard.said.ends_with("\0\0\0\0are you there"), "a ping is answered with its own words");
+        assert!(heard.sent.ends_with("\0\0\0\0are you there"), "a ping is answered with its own words");
         let (mut bare, mut again) = (Bare::new("/c?x=y"), Vec::new());
-        hear(&mut bare, &script, 1000).unwrap();
+        run_script(&mut bare, &script, 1000).unwrap();
         bare.open(&mut again);
         assert!(again.starts_with(b"GET /c?x=y&since=e:57 HTTP/1.1\r\n"));
     }
 
     #[test]
-    fn lengths_are_spelled_in_three_ways() {
+    fn frame_lengths_have_three_encodings() {
         for (length, head) in [(125, 2), (126, 4), (65_535, 4), (65_536, 10)] {
             let mut out = Vec::new();
             frame_into(TEXT, &vec![b'x'; length], &mut out);
@@ -303,13 +339,13 @@ mod tests {
             // Removes the mask, as in a frame of a server.
             out[1] &= 0x7f;
             out.drain(head..head + 4);
-            let frame = Raw::read(&out, 0).unwrap().unwrap();
+            let frame = RawFrame::read(&out, 0).unwrap().unwrap();
             assert_eq!((frame.start, frame.end, frame.is_final), (head, head + length, true));
         }
     }
 
     #[test]
-    fn a_server_that_breaks_the_rules_is_refused() {
+    fn protocol_violations_are_errors() {
         let with = |frame: &[u8]| [websocket(&[]), frame.to_vec()].concat();
         for script in [
             b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(),
@@ -319,7 +355,7 @@ mod tests {
             with(&[0x83, 0]),
             with(&[0x82, 127, 255, 255, 255, 255, 255, 255, 255, 255]),
         ] {
-            assert!(hear(&mut Bare::new("/c"), &script, 1000).is_err(), "{}", String::from_utf8_lossy(&script));
+            assert!(run_script(&mut Bare::new("/c"), &script, 1000).is_err(), "{}", String::from_utf8_lossy(&script));
         }
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_counted_from_the_last_packet_of_either_side() {
+    fn idle_time_counts_from_last_packet() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let end = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let start = Instant::now();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nat_passes_what_is_not_silent_too_long_and_ends_too() {
+    fn nat_forwards_active_flows_and_their_end() {
         let (_middlebox, mut client, mut server) = ends(Behaviour::Nat { idle: Duration::from_secs(60) });
         client.write_all(b"there").unwrap();
         assert_eq!(hears(&mut server).unwrap(), b"there");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_is_silent_at_both_ends_and_does_not_end() {
+    fn expired_flow_is_silent_at_both_ends() {
         let (middlebox, mut client, mut server) = ends(Behaviour::Nat { idle: Duration::from_secs(60) });
         client.write_all(b"there").unwrap();
         hears(&mut server).unwrap();
@@ -199,7 +199,7 @@ mod tests {
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nCache-Control: no-store\r\n\r\n";
 
     #[test]
-    fn a_cache_answers_the_same_url_for_ever() {
+    fn cache_repeats_answer_of_the_same_url() {
         let (middlebox, mut client, mut server) = ends(Behaviour::Cache);
         for (path, answer) in [("/a", "1"), ("/b", "2")] {
             client.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_holds_a_stream_back_and_passes_answers() {
+    fn buffer_delays_streams_but_not_answers() {
         let (_middlebox, mut client, mut server) = ends(Behaviour::Buffer { bytes: 100 });
         client.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         hears(&mut server).unwrap();

@@ -66,7 +66,7 @@ mod tests {
     };
 
     #[test]
-    fn a_second_is_a_small_message_with_the_fields_of_the_page() {
+    fn second_is_a_small_message_for_the_page() {
         let mut latency_us = Histogram::default();
         (1..=100).for_each(|us| latency_us.record_us(us * 10));
         let counts = Counts { sent: 200, delivered: 100, ..Counts::default() };

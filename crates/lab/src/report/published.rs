@@ -89,7 +89,7 @@ pub fn of(scenario: &str) -> Published {
         "thorsen-broadcast" => thorsen_broadcast(),
         "thorsen-chat" => thorsen_chat(),
         "karadogan-pairs" => karadogan_pairs(),
-        // carcare-wire is absent here: its bill already shows the published values beside its own figures.
+        // carcare-wire is absent here: its wire cost report already shows the published values beside its own figures.
         "carcare-latency" => carcare_latency(),
         "carcare-reliability" => carcare_reliability(),
         "muller-pingpong" | "connections" => muller(),
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scenario_of_a_thesis_has_sources_and_full_rows() {
+    fn thesis_scenarios_have_sources_and_full_rows() {
         for scenario in SCENARIOS {
             let published = of(scenario);
             assert!(!published.thesis.is_empty() && !published.conditions.is_empty(), "{scenario}");

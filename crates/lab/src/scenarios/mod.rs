@@ -8,7 +8,7 @@
 //! source = "Thorsen 2015, scenario 1"
 //! rows = ["T-06"]                                # rows of docs/theses.md
 //!
-//! [parameters]                                   # values for every part and form; the keys: `Parameters`
+//! [parameters]                                   # values for every part and form; the keys: `sweep::Parameters`
 //! clients = [1, 50, 100]                         # a list is a factor: all combinations of all lists are run
 //!
 //! [parts.cores]                                  # only if it has several parts: the values that differ in this part
@@ -24,29 +24,18 @@
 //! `[FORM.parts.P]`, `--set key=value`, `--set P.key=value`. An unknown key is an error.
 //!
 //! To add a scenario, add a folder with `scenario.toml`, and a line in [`SCENARIOS`]. A sweep can add tables that are
-//! computed from all its runs. If a sweep is not enough, implement [`Experiment`]. All its parameters are then in
-//! `[parameters]`, and it reads them into its own type. `targets`, if present, are looked up before. An experiment
-//! records [tables](Table), runs, or both.
+//! computed from all its runs. If a sweep is not enough, implement [`Experiment`](crate::sweep::Experiment). All its
+//! parameters are then in `[parameters]`, and it reads them into its own type. `targets`, if present, are looked up
+//! before. An experiment records [tables](crate::recording::Table), runs, or both.
 
 mod carcare_latency;
 mod carcare_reliability;
 pub mod carcare_wire;
-mod crowd;
 mod karadogan_gateway;
 mod karadogan_topologies;
-mod parameters;
-mod settings;
 mod somogyi_tls;
 
-pub use parameters::{Axis, Parameters};
-pub use settings::{Settings, nearest};
-
-use serde::Deserialize;
-
-use crate::{
-    recording::{Recording, Table},
-    sweep::Bench,
-};
+use crate::{nearest::nearest, sweep::Scenario};
 
 /// All scenarios, in the order in which they are listed.
 pub static SCENARIOS: &[Scenario] = &[
@@ -77,65 +66,6 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario::sweep("storm", include_str!("storm/scenario.toml")),
 ];
 
-pub struct Scenario {
-    pub name: &'static str,
-    toml: &'static str,
-    pub kind: Kind,
-}
-
-pub enum Kind {
-    /// Runs all combinations of its factors; each run is one load on one server. Then adds tables that are computed
-    /// from all runs, if any.
-    Sweep(fn(&Recording) -> Vec<Table>),
-    /// Runs its own code.
-    Experiment(&'static dyn Experiment),
-}
-
-/// A scenario with its own code.
-pub trait Experiment: Sync {
-    /// Errors: a parameter is invalid.
-    fn check(&self, parameters: &toml::Table) -> anyhow::Result<()>;
-
-    /// Returns the estimated duration in seconds, including the start of servers.
-    fn estimate_s(&self, parameters: &toml::Table) -> f64;
-
-    /// Runs the experiment. Whatever it has recorded is kept if it is interrupted; [`Bench::has_table`] and
-    /// [`Bench::has_run`] report what is already recorded.
-    ///
-    /// Errors: the experiment cannot run on this machine, or was stopped.
-    fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()>;
-}
-
-/// Description of a scenario.
-#[derive(Clone, Debug, Deserialize)]
-pub struct About {
-    pub title: String,
-    pub summary: String,
-    /// Thesis, and section in it.
-    pub source: String,
-    pub rows: Vec<String>,
-}
-
-impl Scenario {
-    const fn sweep(name: &'static str, toml: &'static str) -> Self {
-        Self { name, toml, kind: Kind::Sweep(|_| Vec::new()) }
-    }
-
-    /// Adds tables that are computed from all runs of a sweep.
-    const fn with(self, tables: fn(&Recording) -> Vec<Table>) -> Self {
-        Self { kind: Kind::Sweep(tables), name: self.name, toml: self.toml }
-    }
-
-    /// Creates a scenario with its own code.
-    const fn experiment(name: &'static str, toml: &'static str, experiment: &'static dyn Experiment) -> Self {
-        Self { name, toml, kind: Kind::Experiment(experiment) }
-    }
-
-    pub fn about(&self) -> About {
-        toml::from_str(self.toml).expect("each scenario is read by a test")
-    }
-}
-
 /// Returns the scenario with this name.
 ///
 /// Errors: no scenario has this name. The error names the most similar one.
@@ -151,7 +81,7 @@ mod tests {
     use super::*;
     use crate::{
         recording::Form,
-        sweep::{Design, Machine},
+        sweep::{Design, Machine, Settings},
     };
 
     const FORMS: [Form; 3] = [Form::Quick, Form::Full, Form::Thesis];
@@ -178,7 +108,7 @@ mod tests {
         for scenario in SCENARIOS {
             let file = format!("src/scenarios/{}/scenario.toml", scenario.name.replace('-', "_"));
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-            assert_eq!(std::fs::read_to_string(&path).ok().as_deref(), Some(scenario.toml), "{}", path.display());
+            assert_eq!(std::fs::read_to_string(&path).ok().as_deref(), Some(scenario.toml()), "{}", path.display());
             for row in scenario.about().rows {
                 assert!(rows.contains(&format!("| {row} |")), "{}: no row {row}", scenario.name);
             }
@@ -186,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_scenario_is_told_its_nearest() {
+    fn unknown_scenario_suggests_the_nearest() {
         let error = find("thorsen-brodcast").err().unwrap().to_string();
         assert!(error.contains("did you mean thorsen-broadcast?"), "{error}");
         let error = find("x").err().unwrap().to_string();

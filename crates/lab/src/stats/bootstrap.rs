@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn five_runs_say_no_more_than_their_range() {
+    fn interval_of_five_runs_is_their_range() {
         let interval = median(&[5.0, 1.0, 4.0, 2.0, 3.0], 1).unwrap();
         assert_eq!(interval, Interval { low: 1.0, estimate: 3.0, high: 5.0 });
     }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_ratio_to_nothing() {
+    fn ratio_to_zero_is_undefined() {
         assert_eq!(ratio_of_medians(&[0.0, 1.0], &[1.0, 1.0], 1), None);
         assert_eq!(ratio_of_medians(&[1.0], &[f64::NAN], 1), None);
         assert_eq!(ratio_of_medians(&[], &[1.0], 1), None);

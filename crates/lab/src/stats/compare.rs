@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_it_saw() {
+    fn comparison_reports_its_values() {
         let said = compare(&FAST, &SLOW, &Terms::new(Better::Lower)).to_string();
         assert_eq!(said, "regressed: +10.0 % [+6.9 %, +13.1 %], p = 0.008, 5 and 5 runs");
     }

@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_everything_is_as_unfair_as_can_be() {
+    fn single_receiver_is_least_fair() {
         assert_eq!(jain(&[0.0, 0.0, 3.0, 0.0]), Some(0.25));
         assert_eq!(imbalance(&[0.0, 0.0, 3.0, 0.0]), Some(4.0));
     }
@@ -37,7 +37,7 @@ mod tests {
     /// The report's interpretation of the index (section 4): if 20 % of the users share equally and the others get
     /// nothing, the index is 0.2.
     #[test]
-    fn the_index_is_the_share_of_those_who_are_served() {
+    fn index_is_the_share_of_served_clients() {
         assert_eq!(jain(&[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), Some(0.2));
     }
 
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_neither_fair_nor_unfair() {
+    fn no_shares_have_no_index() {
         assert_eq!((jain(&[]), jain(&[0.0])), (None, None));
         assert_eq!((imbalance(&[]), imbalance(&[0.0, 0.0])), (None, None));
     }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_load_that_is_not_delivered_is_too_much() {
+    fn first_undelivered_load_is_the_knee() {
         let points =
             [point(400.0, 0.70, 9.0), point(100.0, 1.0, 0.01), point(200.0, 0.999, 0.02), point(300.0, 0.97, 0.5)];
         let knee = Knee { carried: Some(200.0), saturated: 300.0, why: Why::Undelivered };
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_is_too_much() {
+    fn late_delivery_is_overload() {
         let points = [point(100.0, 1.0, 0.01), point(200.0, 1.0, 0.11), point(300.0, 1.0, 0.09)];
         let knee = Knee { carried: Some(100.0), saturated: 200.0, why: Why::Late };
         assert_eq!(saturation(&points, 0.1), Some(knee));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_carries_all_has_no_knee() {
+    fn no_knee_without_overload() {
         assert_eq!(saturation(&[point(1.0, 1.0, 0.01), point(2.0, 0.981, 0.02)], 0.1), None);
         assert_eq!(saturation(&[], 0.1), None);
     }

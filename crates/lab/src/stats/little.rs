@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_nothing_out() {
+    fn no_arrivals_have_no_law() {
         assert!(check(0.0, 0.0, 0.0).holds);
         assert!(!check(3.0, 0.0, 0.0).holds, "some are inside that nobody saw pass");
     }

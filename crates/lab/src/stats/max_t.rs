@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn twenty_questions_raise_one_alarm_in_twenty() {
+    fn twenty_tests_keep_five_percent_false_alarms() {
         let mut chance = Chance(Pcg64Mcg::seed_from_u64(5));
         let mut alarms = 0;
         for seed in 0..400 {

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn drift_is_in_both_sides_and_hides_nothing() {
+    fn pairs_cancel_common_drift() {
         let terms = Terms::new(Better::Lower);
         let (a, b) = drifting(1.1);
         let seen = compare(&a, &b, &terms);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn five_pairs_get_no_verdict_and_neither_do_zeros() {
+    fn five_pairs_or_zeros_get_no_verdict() {
         let terms = Terms::new(Better::Lower);
         let (a, b) = drifting(2.0);
         assert_eq!(compare(&a[..5], &b[..5], &terms).verdict, Verdict::TooFewRuns);

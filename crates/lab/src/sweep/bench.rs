@@ -12,16 +12,15 @@ use std::{
 
 use anyhow::Context;
 
-use super::{Design, Event, Interrupted, Machine, Store, Verdict, View, check};
+use super::{Design, Event, Interrupted, Machine, Parameters, Store, Verdict, View, check};
 use crate::{
     judged::judged,
     load::{self, Plan},
     observe::Watch,
     recording::{Factors, Finding, Form, Run, Table},
-    scenarios::Parameters,
     slo::Slo,
     targets::{Endpoint, Options, Server, Target, Transport},
-    wire::Bill,
+    wire_cost::WireCostReport,
 };
 
 /// Findings that the machine may have caused. In the quick form they do not invalidate a run: that form checks
@@ -96,18 +95,18 @@ impl Bench<'_> {
         self.store.tables().iter().any(|table| table.name == name)
     }
 
-    /// Records the bill, replacing an older one.
-    pub fn bill(&mut self, bill: Bill) -> anyhow::Result<()> {
-        self.store.set_bill(bill)
+    /// Records the wire cost report, replacing an older one.
+    pub fn set_wire_cost(&mut self, wire_cost: WireCostReport) -> anyhow::Result<()> {
+        self.store.set_wire_cost(wire_cost)
     }
 
-    pub fn has_bill(&self) -> bool {
-        self.store.bill().is_some()
+    pub fn has_wire_cost(&self) -> bool {
+        self.store.wire_cost().is_some()
     }
 
-    /// Returns the number of failed checks in the tables and the bill.
+    /// Returns the number of failed checks in the tables and the wire cost report.
     pub(super) fn failed(&self) -> u32 {
-        judged(self.store.bill(), self.store.tables()).iter().map(|judged| judged.failed.len() as u32).sum()
+        judged(self.store.wire_cost(), self.store.tables()).iter().map(|judged| judged.failed.len() as u32).sum()
     }
 
     /// Returns true if a run with this part, target, transport, factors and repeat is recorded.

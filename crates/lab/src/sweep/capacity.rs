@@ -6,11 +6,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use anyhow::ensure;
 use serde_json::json;
 
-use super::{Bench, Design, Job};
-use crate::{
-    recording::{Column, LoadUnit, Run, Table},
-    scenarios::{Axis, Parameters},
-};
+use super::{Axis, Bench, Design, Job, Parameters};
+use crate::recording::{Column, LoadUnit, Run, Table};
 
 /// Relative precision of the load. Loads closer together count as the same.
 const PRECISION: f64 = 0.05;
@@ -206,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_to_five_percent_in_few_steps() {
+    fn capacity_is_found_within_five_percent() {
         for limit in [1.0, 3.0, 57.0, 999.0, 12_345.0, 900_000.0] {
             let mut asked = 0;
             let found = search(1.0, 1e6, |load| {
@@ -222,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn its_ends_are_told_apart() {
+    fn bounds_of_capacity_are_distinguished() {
         let at = |from, most, limit| search(from, most, ask(limit)).unwrap();
         assert_eq!(at(10.0, 1e6, 5.0), Capacity { kept: None, missed: Some(10.0), unknown: None });
         assert_eq!(at(10.0, 35.0, 1e9), Capacity { kept: Some(35.0), missed: None, unknown: None });

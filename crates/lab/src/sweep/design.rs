@@ -10,13 +10,8 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity},
 };
 
-use super::bench::Job;
-use crate::{
-    load::Plan,
-    recording::Placement,
-    scenarios::{Axis, Kind, Parameters, Scenario, Settings},
-    targets,
-};
+use super::{Axis, Kind, Parameters, Scenario, Settings, bench::Job};
+use crate::{load::Plan, recording::Placement, targets};
 
 /// Estimated seconds to start and end a server, and to wait for the last deliveries.
 const AROUND_S: f64 = 1.0;
@@ -225,7 +220,10 @@ const FACTORS: [&str; 4] = ["clients", "each_per_s", "bytes", "server_cpus"];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{recording::Form, scenarios};
+    use crate::recording::Form;
+
+    static BROADCAST: Scenario =
+        Scenario::sweep("thorsen-broadcast", include_str!("../scenarios/thorsen_broadcast/scenario.toml"));
 
     fn machine() -> Machine {
         Machine { cpus: vec![0, 1], descriptors: 20_000 }
@@ -233,12 +231,11 @@ mod tests {
 
     fn read(sets: &[(&str, &str)]) -> Settings {
         let sets: Vec<_> = sets.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        Settings::read(scenarios::find("thorsen-broadcast").unwrap(), Form::Full, &sets).unwrap()
+        Settings::read(&BROADCAST, Form::Full, &sets).unwrap()
     }
 
     fn design(sets: &[(&str, &str)], seed: u64) -> anyhow::Result<Design> {
-        let scenario = scenarios::find("thorsen-broadcast").unwrap();
-        Design::of(scenario, &read(sets), &machine(), seed)
+        Design::of(&BROADCAST, &read(sets), &machine(), seed)
     }
 
     fn order(design: &Design) -> Vec<(u64, &'static str, u32)> {
@@ -275,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_left_out_and_said() {
+    fn impossible_combinations_are_left_out_and_reported() {
         let left = design(&[("targets", "millrace,ws"), ("transports", "websocket,sse"), ("server_cpus", "1,2,8")], 1)
             .unwrap();
         let many = design(&[("clients", "10,30000")], 1).unwrap();
@@ -292,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn server_and_generator_have_cpus_of_their_own_if_there_are_enough() {
+    fn server_and_generator_get_separate_cpus() {
         let place =
             |cpus: &[usize], server, threads| Machine { cpus: cpus.to_vec(), descriptors: 0 }.place(server, threads);
         let of = |server: &[usize], generator: &[usize], is_shared| Placement {
@@ -309,17 +306,16 @@ mod tests {
 
     #[test]
     fn a_budget_takes_levels_and_leaves_repeats() {
-        let scenario = scenarios::find("thorsen-broadcast").unwrap();
         let (mut settings, machine) = (read(&[]), machine());
         let before = settings.sweep().unwrap()[""].clone();
         let budget = Duration::from_secs_f64(design(&[], 1).unwrap().estimate_s() / 3.0);
-        let said = thin(scenario, &mut settings, &machine, budget).unwrap();
+        let said = thin(&BROADCAST, &mut settings, &machine, budget).unwrap();
         let after = settings.sweep().unwrap()[""].clone();
-        assert!(Design::of(scenario, &settings, &machine, 1).unwrap().estimate_s() <= budget.as_secs_f64());
+        assert!(Design::of(&BROADCAST, &settings, &machine, 1).unwrap().estimate_s() <= budget.as_secs_f64());
         assert!(after.clients.len() < before.clients.len() / 2 && after.clients.len() >= 2, "{:?}", after.clients);
         assert_eq!((after.clients.first(), after.clients.last()), (before.clients.first(), before.clients.last()));
         assert_eq!((after.repeats, after.transports), (before.repeats, before.transports));
         assert!(said.len() == 1 && said[0].contains("clients"), "{said:?}");
-        assert!(thin(scenario, &mut settings, &machine, Duration::from_secs(9)).is_err());
+        assert!(thin(&BROADCAST, &mut settings, &machine, Duration::from_secs(9)).is_err());
     }
 }

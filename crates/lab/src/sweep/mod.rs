@@ -9,6 +9,9 @@
 mod bench;
 mod capacity;
 mod design;
+mod parameters;
+mod scenario;
+mod settings;
 mod store;
 mod view;
 
@@ -28,7 +31,6 @@ use crate::{
         validity::{Before, Limits},
     },
     recording::{FORMAT, Form, Recording},
-    scenarios::{Kind, Scenario, Settings},
     slo::Slo,
     targets::{self, Options},
 };
@@ -36,6 +38,9 @@ use crate::{
 pub use bench::{Bench, Job};
 pub use capacity::Capacity;
 pub use design::{Design, Machine};
+pub use parameters::{Axis, Parameters};
+pub use scenario::{About, Experiment, Kind, Scenario};
+pub use settings::Settings;
 pub use store::{FILE, Store};
 pub use view::{Event, View};
 
@@ -64,7 +69,7 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub runs: u32,
-    /// Number of runs that missed the service level, plus the number of failed checks in tables and bill.
+    /// Number of runs that missed the service level, plus the number of failed checks in tables and wire cost report.
     pub missed: u32,
     pub invalid: u32,
 }
@@ -165,7 +170,7 @@ impl Request {
             planned,
             runs: Vec::new(),
             tables: Vec::new(),
-            bill: None,
+            wire_cost: None,
         })
     }
 

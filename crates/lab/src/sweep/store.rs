@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::{
     host::provenance::{Provenance, differs},
     recording::{FORMAT, Recording, Run, Table},
-    wire::Bill,
+    wire_cost::WireCostReport,
 };
 
 pub const FILE: &str = "recording.json";
@@ -124,12 +124,12 @@ impl Store {
         self.save()
     }
 
-    pub fn bill(&self) -> Option<&Bill> {
-        self.recording.bill.as_ref()
+    pub fn wire_cost(&self) -> Option<&WireCostReport> {
+        self.recording.wire_cost.as_ref()
     }
 
-    pub fn set_bill(&mut self, bill: Bill) -> anyhow::Result<()> {
-        self.recording.bill = Some(bill);
+    pub fn set_wire_cost(&mut self, wire_cost: WireCostReport) -> anyhow::Result<()> {
+        self.recording.wire_cost = Some(wire_cost);
         self.save()
     }
 
@@ -156,7 +156,7 @@ fn with_runs<A, B>(old: Recording<A>, runs: Vec<B>) -> Recording<B> {
         slo,
         planned,
         tables,
-        bill,
+        wire_cost,
         ..
     } = old;
     Recording {
@@ -171,7 +171,7 @@ fn with_runs<A, B>(old: Recording<A>, runs: Vec<B>) -> Recording<B> {
         slo,
         planned,
         tables,
-        bill,
+        wire_cost,
         runs,
     }
 }

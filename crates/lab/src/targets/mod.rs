@@ -27,12 +27,12 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    load::{Dialect, Role, Wire},
-    scenarios::nearest,
+    load::{Dialect, LoadTarget, Role},
+    nearest::nearest,
 };
 
 pub use millrace::start_gateway;
-pub use process::Server;
+pub use process::{Ready, Server, free_address};
 
 /// All targets, in the order in which they are listed.
 pub static TARGETS: &[&dyn Target] = &[
@@ -83,12 +83,12 @@ pub trait Target: Sync {
     }
 
     /// Creates a client for a transport of [`Target::transports`].
-    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect>;
+    fn dialect(&self, transport: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect>;
 }
 
 /// Task of a client.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct ClientOptions<'a> {
     pub role: Role,
     pub channel: &'a str,
     /// Poll interval; only used for polling.
@@ -217,7 +217,7 @@ pub struct Endpoint<'a> {
     pub poll_every: Duration,
 }
 
-impl Wire for Endpoint<'_> {
+impl LoadTarget for Endpoint<'_> {
     fn address(&self) -> SocketAddr {
         self.server.address
     }
@@ -231,6 +231,6 @@ impl Wire for Endpoint<'_> {
     }
 
     fn dialect(&self, role: Role, channel: &str) -> Box<dyn Dialect> {
-        self.target.dialect(self.transport, &Ask { role, channel, poll_every: self.poll_every })
+        self.target.dialect(self.transport, &ClientOptions { role, channel, poll_every: self.poll_every })
     }
 }

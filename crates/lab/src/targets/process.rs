@@ -12,11 +12,14 @@ use std::{
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
 use super::Options;
-use crate::host::limits;
+use crate::host::{
+    limits, process,
+    scheduling::{self, SchedulingTime},
+};
 
 /// Maximum time from the start of a server until it listens.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -54,12 +57,9 @@ pub struct Server {
 
 impl Server {
     /// Starts the server and waits until it is ready. `folder`: folder of this run; it is deleted with the server.
-    pub(super) fn start(
-        mut command: Command,
-        ready: Ready,
-        folder: TempDir,
-        options: &Options,
-    ) -> anyhow::Result<Server> {
+    ///
+    /// Errors: the program does not start, or is not ready in time; the error contains the end of its log.
+    pub fn start(mut command: Command, ready: Ready, folder: TempDir, options: &Options) -> anyhow::Result<Server> {
         let log = folder.path().join("log");
         let file = File::create(&log)?;
         command.args(&options.arguments).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
@@ -128,6 +128,28 @@ impl Server {
         vec![self.process.id()]
     }
 
+    /// Returns the folder of each thread of the server and of its child processes: `/proc/PID/task/TID`.
+    ///
+    /// Errors: the server has ended.
+    pub fn threads(&self) -> anyhow::Result<Vec<PathBuf>> {
+        scheduling::threads(&self.root_pids())
+    }
+
+    /// Returns the CPU time of all threads, and the time for which they waited for a CPU.
+    ///
+    /// Errors: the server has ended.
+    pub fn scheduling_time(&self) -> anyhow::Result<SchedulingTime> {
+        Ok(SchedulingTime::of_threads(&self.threads()?))
+    }
+
+    /// Returns the proportional set size of all processes of the server, in bytes.
+    ///
+    /// Errors: the server has ended.
+    pub fn pss_bytes(&self) -> anyhow::Result<u64> {
+        let pids = scheduling::with_descendants(&self.root_pids());
+        pids.into_iter().map(|pid| process::read_pss(pid).context("a process of the server has ended")).sum()
+    }
+
     /// Returns false once the server has ended by itself.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
@@ -186,9 +208,7 @@ fn on_cpus<T>(cpus: &[usize], act: impl FnOnce() -> T) -> anyhow::Result<T> {
         return Ok(act());
     }
     let before = sched_getaffinity(None)?;
-    let mut set = CpuSet::new();
-    cpus.iter().for_each(|cpu| set.set(*cpu));
-    sched_setaffinity(None, &set).with_context(|| format!("no such CPUs: {cpus:?}"))?;
+    scheduling::pin(cpus)?;
     let done = act();
     sched_setaffinity(None, &before)?;
     Ok(done)

@@ -18,7 +18,7 @@ use rustls::{
 };
 
 use super::{
-    Ask, Options, Server, Target, Transport, install,
+    ClientOptions, Options, Server, Target, Transport, install,
     millrace::{self, Millrace},
     nchan::Nchan,
 };
@@ -78,7 +78,7 @@ impl Target for Secured {
         self.plain.start_with_certificate(&folder, options)
     }
 
-    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, transport: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         let config = self.client.get().expect("it was started before it is spoken to").clone();
         let name = NAME.try_into().expect("a name");
         Box::new(Session::new(self.plain.dialect(transport, ask), config, name))

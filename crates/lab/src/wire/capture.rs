@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_says_whose_it_is_and_how_long() {
+    fn packet_is_attributed_and_measured() {
         let mut packet = [0; 44];
         packet[..4].copy_from_slice(&[0x46, 0, 0x05, 0xdc]);
         packet[9] = TCP;

@@ -8,17 +8,17 @@ use std::{
 use anyhow::{Context, anyhow};
 
 use super::{
-    Both, Bytes, Side, Unit,
     tap::{Tap, settle},
     tcp_info::TcpInfo,
 };
 use crate::{
     load::{
-        Role, Wire,
+        LoadTarget, Role,
         payload::Stamp,
         websocket::{CLOSE, TEXT, frame_into},
     },
-    targets::{Ask, Endpoint, Server, Target, Transport},
+    targets::{ClientOptions, Endpoint, Server, Target, Transport},
+    wire_cost::{Bytes, DirectionalBytes, Side, Unit},
 };
 
 /// Maximum time of an exchange that counts as in time. Linux delays an ACK by at least 40 ms. If a busy machine
@@ -73,7 +73,7 @@ pub struct Counted {
     pub side: Side,
     pub unit: Unit,
     pub count: u64,
-    pub bytes: Both,
+    pub bytes: DirectionalBytes,
     pub again: u64,
 }
 
@@ -108,7 +108,7 @@ pub fn each(
 /// second per message.
 ///
 /// Errors: the server does not behave as the transport requires.
-pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Result<Measured> {
+pub fn measure(transport: Transport, target: &dyn LoadTarget, plan: &Plan) -> anyhow::Result<Measured> {
     let patience = plan.patience;
     let channel = plan.channel_of(transport);
     let mut counted = Vec::new();
@@ -122,10 +122,10 @@ pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Re
         });
     };
 
-    let mut subscriber = Tap::open(wire.address(), wire.dialect(Role::Subscriber, &channel), patience)?;
-    subscriber.until(patience, "ready to read", |heard| heard.is_ready)?;
-    let mut publisher = Tap::open(wire.address(), wire.dialect(Role::Publisher, &channel), patience)?;
-    publisher.until(patience, "ready to publish", |heard| heard.is_ready)?;
+    let mut subscriber = Tap::open(target.address(), target.dialect(Role::Subscriber, &channel), patience)?;
+    subscriber.until(patience, "ready to read", |received| received.is_ready)?;
+    let mut publisher = Tap::open(target.address(), target.dialect(Role::Publisher, &channel), patience)?;
+    publisher.until(patience, "ready to publish", |received| received.is_ready)?;
     let [read, published] = settle([&mut subscriber, &mut publisher], patience)?;
     count(Side::Deliver, Unit::Connection, 1, read, 0, 0);
     count(Side::Publish, Unit::Connection, 1, published, 0, 0);
@@ -135,15 +135,15 @@ pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Re
         let began = Instant::now();
         let mut payload = Vec::new();
         Stamp { stream: 0, sequence, due_ns: 0 }.write(plan.payload_bytes, &mut payload);
-        let messages = subscriber.heard.messages + 1;
+        let messages = subscriber.received.messages + 1;
         publisher.publish(&payload)?;
         if transport != Transport::WebSocket {
-            publisher.until(patience, "accepted", |heard| heard.accepted > sequence)?;
+            publisher.until(patience, "accepted", |received| received.accepted > sequence)?;
         }
         if transport == Transport::Polling {
             subscriber.poll()?;
         }
-        subscriber.until(patience, "delivered", |heard| heard.messages >= messages)?;
+        subscriber.until(patience, "delivered", |received| received.messages >= messages)?;
         let in_time = began.elapsed() < ANSWERED_WITHIN;
         anyhow::Ok((settle([subscriber, publisher], patience)?, in_time))
     };
@@ -173,16 +173,16 @@ pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Re
     }
 
     let silence = |subscriber: &mut Tap, times: u64| {
-        let before = subscriber.heard.reads;
+        let before = subscriber.received.reads;
         for n in 1..=times {
             if transport == Transport::Polling {
                 settle([subscriber], patience)?;
                 subscriber.poll()?;
             }
-            subscriber.until(patience, "a heartbeat or an empty answer", |heard| heard.reads >= before + n)?;
+            subscriber.until(patience, "a heartbeat or an empty answer", |received| received.reads >= before + n)?;
         }
         let [info] = settle([subscriber], patience)?;
-        anyhow::Ok((info, subscriber.heard.reads - before))
+        anyhow::Ok((info, subscriber.received.reads - before))
     };
     if plan.silences > 0 {
         // The first heartbeat shows the kernel that this end answers. After it, pongs carry the ACKs of pings.
@@ -195,8 +195,8 @@ pub fn measure(transport: Transport, wire: &dyn Wire, plan: &Plan) -> anyhow::Re
     if matches!(transport, Transport::WebSocket | Transport::Session) {
         let mut close = Vec::new();
         frame_into(CLOSE, &1000_u16.to_be_bytes(), &mut close);
-        subscriber.say_plain(&close)?;
-        subscriber.until(patience, "closed", |heard| heard.is_closed)?;
+        subscriber.send_plain(&close)?;
+        subscriber.until(patience, "closed", |received| received.is_closed)?;
         subscriber.shut()?;
         let [closed] = settle([&mut subscriber], patience)?;
         count(Side::Deliver, Unit::Close, 1, closed.since(&before), 0, 0);
@@ -220,9 +220,9 @@ pub struct Batch {
 pub fn batch(target: &dyn Target, server: &Server, messages: u64, payload_bytes: usize) -> anyhow::Result<Batch> {
     let patience = Plan::default().patience;
     let open = |role| -> anyhow::Result<Tap> {
-        let ask = Ask { role, channel: "batch", poll_every: Duration::ZERO };
+        let ask = ClientOptions { role, channel: "batch", poll_every: Duration::ZERO };
         let mut tap = Tap::open(server.address, target.dialect(Transport::WebSocket, &ask), patience)?;
-        tap.until(patience, "ready", |heard| heard.is_ready)?;
+        tap.until(patience, "ready", |received| received.is_ready)?;
         Ok(tap)
     };
     let (mut subscriber, mut publisher) = (open(Role::Subscriber)?, open(Role::Publisher)?);
@@ -231,13 +231,13 @@ pub fn batch(target: &dyn Target, server: &Server, messages: u64, payload_bytes:
     let [_, before] = settle([&mut subscriber, &mut publisher], patience)?;
     for n in 1..=messages {
         publisher.publish(&payload)?;
-        subscriber.until(patience, "delivered", |heard| heard.messages == n)?;
+        subscriber.until(patience, "delivered", |received| received.messages == n)?;
     }
     let [read, said] = settle([&mut subscriber, &mut publisher], patience)?;
     let mut frames = Vec::new();
     (0..messages).for_each(|_| frame_into(TEXT, &payload, &mut frames));
-    publisher.say_plain(&frames)?;
-    subscriber.until(patience, "delivered together", |heard| heard.messages == 2 * messages)?;
+    publisher.send_plain(&frames)?;
+    subscriber.until(patience, "delivered together", |received| received.messages == 2 * messages)?;
     let [together] = settle([&mut subscriber], patience)?;
     Ok(Batch { single: said.since(&before).bytes(bytes, 0).up, together: together.since(&read).bytes(0, bytes).down })
 }

@@ -9,7 +9,6 @@ use anyhow::{Context, ensure};
 use memchr::memmem;
 
 use super::{
-    Both, Bytes, Line, Side, Unit, difference_percent,
     measure::{Counted, Measured, Plan},
     tap::Tap,
     tcp_info::SYN_OPTION_BYTES,
@@ -17,6 +16,7 @@ use super::{
 use crate::{
     load::http::{Answer, Head},
     targets::Transport,
+    wire_cost::{Bytes, DirectionalBytes, Line, Side, Unit, difference_percent},
 };
 
 /// Digits of a time in milliseconds since 1970, until 2286.
@@ -63,7 +63,7 @@ fn plain(bytes: u64) -> Write {
 }
 
 impl Exchange {
-    fn bytes(&self, segment: &Segment) -> Both {
+    fn bytes(&self, segment: &Segment) -> DirectionalBytes {
         let one = |writes: &[Write], acks: u64, syns: u64| {
             let payload: u64 = writes.iter().map(|write| write.payload).sum();
             let bytes: u64 = writes.iter().map(|write| write.bytes).sum();
@@ -79,7 +79,10 @@ impl Exchange {
         };
         // Opening a connection sends SYN and the ACK of the other SYN up, and one SYN down.
         let opens = u64::from(self.opens);
-        Both { up: one(&self.up, self.acks_up + opens, opens), down: one(&self.down, self.acks_down, opens) }
+        DirectionalBytes {
+            up: one(&self.up, self.acks_up + opens, opens),
+            down: one(&self.down, self.acks_down, opens),
+        }
     }
 }
 
@@ -119,7 +122,7 @@ fn lines(
     let line = |counted: &Counted| {
         let model = (0..counted.count)
             .map(|n| terms.exchange(counted.side, counted.unit, n).bytes(&segment))
-            .fold(Both::default(), |sum, one| sum + one)
+            .fold(DirectionalBytes::default(), |sum, one| sum + one)
             .per(counted.count);
         let measured_each = counted.bytes.per(counted.count);
         Line {
@@ -170,7 +173,7 @@ impl Terms {
         let channel = plan.channel_of(transport).len() as u64;
         let Measured { subscriber, publisher, .. } = measured;
         let mut heads = Heads::default();
-        let asked = requests(&subscriber.said);
+        let asked = requests(&subscriber.sent);
         let opening = asked.first().context("nobody asked anything")?;
         heads.opening = opening.len() as u64;
         let opened = Head::read(&subscriber.answered)?.context("no answer")?;
@@ -187,10 +190,10 @@ impl Terms {
             heads.answer = of(200).context("no answer with a message")?;
         }
         if matches!(transport, Transport::WebSocket | Transport::Session) {
-            heads.publisher = requests(&publisher.said).first().context("no publisher")?.len() as u64;
+            heads.publisher = requests(&publisher.sent).first().context("no publisher")?.len() as u64;
             heads.accepted = Head::read(&publisher.answered)?.context("no answer")?.body_at as u64;
         } else {
-            heads.publisher = fixed(requests(&publisher.said).first().context("no publisher")?, &[b"Content-Length: "]);
+            heads.publisher = fixed(requests(&publisher.sent).first().context("no publisher")?, &[b"Content-Length: "]);
             heads.accepted = head_bytes(answers(publisher)?.first().context("no publication was answered")?.1);
         }
         if transport == Transport::Session {
@@ -438,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_counted_without_what_changes() {
+    fn heads_are_counted_without_variable_parts() {
         let head = b"GET /c?limit=9&since=e:12 HTTP/1.1\r\nHost: lab\r\n\r\n";
         assert_eq!(fixed(head, &[b"since="]), head.len() as u64 - 4);
         let said = b"POST /c HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcGET / HTTP/1.1\r\n\r\n";

@@ -28,15 +28,15 @@ pub struct Tap {
     dialect: Box<dyn Dialect>,
     partial: Vec<u8>,
     began: Instant,
-    pub heard: Heard,
+    pub received: Received,
     /// Bytes sent and received, up to `KEPT_BYTES_MAX` each.
-    pub said: Vec<u8>,
+    pub sent: Vec<u8>,
     pub answered: Vec<u8>,
 }
 
 /// Events that the dialect decoded from the received bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct Received {
     pub is_ready: bool,
     pub messages: u64,
     pub payload_bytes: u64,
@@ -55,11 +55,11 @@ impl Tap {
         socket.set_write_timeout(Some(patience))?;
         let mut out = Vec::new();
         let is_ready = dialect.open(&mut out);
-        let heard = Heard { is_ready, ..Heard::default() };
-        let (partial, said, answered) = Default::default();
+        let received = Received { is_ready, ..Received::default() };
+        let (partial, sent, answered) = Default::default();
         let (local, remote, began) = (socket.local_addr()?, address, Instant::now());
-        let mut tap = Tap { socket, local, remote, dialect, partial, began, heard, said, answered };
-        tap.say(&out)?;
+        let mut tap = Tap { socket, local, remote, dialect, partial, began, received, sent, answered };
+        tap.send(&out)?;
         Ok(tap)
     }
 
@@ -67,32 +67,32 @@ impl Tap {
         TcpInfo::of(&self.socket, self.remote.is_ipv6())
     }
 
-    pub fn say(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+    pub fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         if !bytes.is_empty() {
             self.socket.write_all(bytes)?;
-            keep(&mut self.said, bytes);
+            keep(&mut self.sent, bytes);
         }
         Ok(())
     }
 
     /// Sends bytes that the dialect did not create, but wrapped in its framing.
-    pub fn say_plain(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+    pub fn send_plain(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let mut out = Vec::new();
         self.dialect.wrap(bytes, &mut out);
-        self.say(&out)
+        self.send(&out)
     }
 
     pub fn publish(&mut self, payload: &[u8]) -> anyhow::Result<()> {
         let mut out = Vec::new();
         self.dialect.publish(payload, &mut out);
-        self.say(&out)
+        self.send(&out)
     }
 
     /// Sends the next poll now, instead of at its scheduled time.
     pub fn poll(&mut self) -> anyhow::Result<()> {
         let mut out = Vec::new();
         self.dialect.wake(self.now_ns(), &mut out);
-        self.say(&out)
+        self.send(&out)
     }
 
     fn now_ns(&self) -> u64 {
@@ -101,14 +101,14 @@ impl Tap {
 
     /// Reads and processes received data, and waits for [`STEP`] at most. Returns false if no data arrived.
     fn step(&mut self) -> anyhow::Result<bool> {
-        if self.heard.is_closed {
+        if self.received.is_closed {
             std::thread::sleep(STEP);
             return Ok(false);
         }
         let mut buffer = [0; 16 * 1024];
         let came = match self.socket.read(&mut buffer) {
             Ok(0) => {
-                self.heard.is_closed = true;
+                self.received.is_closed = true;
                 return Ok(true);
             }
             Ok(came) => came,
@@ -121,32 +121,32 @@ impl Tap {
         };
         keep(&mut self.answered, &buffer[..came]);
         self.partial.extend_from_slice(&buffer[..came]);
-        self.heard.reads += 1;
+        self.received.reads += 1;
         let (now, mut out) = (self.now_ns(), Vec::new());
-        let (heard, mut refused) = (&mut self.heard, false);
+        let (received, mut refused) = (&mut self.received, false);
         let used = self.dialect.feed(&self.partial, now, &mut out, &mut |event| match event {
-            Event::Ready => heard.is_ready = true,
+            Event::Ready => received.is_ready = true,
             Event::Message(payload) => {
-                heard.messages += 1;
-                heard.payload_bytes += payload.len() as u64;
+                received.messages += 1;
+                received.payload_bytes += payload.len() as u64;
             }
-            Event::Accepted => heard.accepted += 1,
+            Event::Accepted => received.accepted += 1,
             Event::Closed => {}
             Event::Refused | Event::Gap | Event::Datagrams(_) => refused = true,
         })?;
         ensure!(!refused, "refused, or a gap: {}", String::from_utf8_lossy(&self.partial));
         self.partial.drain(..used);
-        self.say(&out)?;
+        self.send(&out)?;
         Ok(true)
     }
 
     /// Processes data until `is_so` is true.
     ///
     /// Errors: `is_so` is still false after `patience`.
-    pub fn until(&mut self, patience: Duration, what: &str, is_so: impl Fn(&Heard) -> bool) -> anyhow::Result<()> {
+    pub fn until(&mut self, patience: Duration, what: &str, is_so: impl Fn(&Received) -> bool) -> anyhow::Result<()> {
         let began = Instant::now();
-        while !is_so(&self.heard) {
-            ensure!(began.elapsed() < patience, "{what}: not within {patience:?}; {:?}", self.heard);
+        while !is_so(&self.received) {
+            ensure!(began.elapsed() < patience, "{what}: not within {patience:?}; {:?}", self.received);
             self.step()?;
         }
         Ok(())

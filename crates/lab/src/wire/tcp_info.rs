@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 
 use nix::sys::socket::getsockopt;
 
-use super::{Both, Bytes};
+use crate::wire_cost::{Bytes, DirectionalBytes};
 
 /// Bytes of options that Linux adds to a SYN beyond timestamps: segment size, selective ACKs, window scale. 8 bytes
 /// with padding.
@@ -100,7 +100,7 @@ impl TcpInfo {
 
     /// Returns the bytes of IP packets, split by purpose, from the view of the end that opened the connection.
     /// `payload_out` and `payload_in` are the payload bytes among them.
-    pub fn bytes(&self, payload_out: u64, payload_in: u64) -> Both {
+    pub fn bytes(&self, payload_out: u64, payload_in: u64) -> DirectionalBytes {
         let split = |payload: u64, bytes: u64, data_segments: u64, segments: u64| Bytes {
             payload: payload as f64,
             framing: (bytes - payload) as f64,
@@ -108,7 +108,7 @@ impl TcpInfo {
             headers: (data_segments * self.header_bytes) as f64,
             acks: ((segments - data_segments) * self.header_bytes + self.syns * SYN_OPTION_BYTES) as f64,
         };
-        Both {
+        DirectionalBytes {
             up: split(payload_out, self.bytes_out, self.data_segments_out, self.segments_out),
             down: split(payload_in, self.bytes_in, self.data_segments_in, self.segments_in),
         }
@@ -184,7 +184,7 @@ mod tests {
         let closed = TcpInfo::of(&near_socket, false).unwrap();
         assert_eq!(closed.bytes_in, 10, "a FIN is no byte");
         let again = near.since(&near);
-        assert_eq!((again.bytes(0, 0), again.syns), (Both::default(), 0));
+        assert_eq!((again.bytes(0, 0), again.syns), (DirectionalBytes::default(), 0));
         let mut sum = TcpInfo::default();
         sum.add(&near);
         sum.add(&again);

@@ -69,7 +69,7 @@ fn every_shape_delivers_all_that_is_due() {
 }
 
 #[test]
-fn what_a_server_does_wrong_is_found() {
+fn server_faults_are_found() {
     let all = 2000;
     let ask = |behaviour| test(&measure(&plan(Shape::Broadcast, 20, 100.0), behaviour)).counts;
     let quick = Behaviour::default();
@@ -98,7 +98,7 @@ fn a_loss_is_waited_for_and_counted() {
 }
 
 #[test]
-fn a_run_in_which_nothing_arrives_is_worth_nothing() {
+fn run_without_deliveries_is_invalid() {
     let plan = Plan { patience: Duration::from_millis(300), ..plan(Shape::Broadcast, 2, 50.0) };
     let outcome = measure(&plan, Behaviour { discards: true, ..Behaviour::default() });
     assert_eq!((test(&outcome).counts.sent, test(&outcome).counts.lost), (50, 100));
@@ -107,7 +107,7 @@ fn a_run_in_which_nothing_arrives_is_worth_nothing() {
 
 /// One stall of 400 ms at 100 publications per second delays 40 publications, not one.
 #[test]
-fn a_stall_is_felt_by_all_who_waited() {
+fn stall_delays_every_waiting_message() {
     let stall = Some((500, Duration::from_millis(400)));
     let plan = Plan { probe: Duration::ZERO, ..plan(Shape::Broadcast, 10, 100.0) };
     let outcome = measure(&plan, Behaviour { stall, ..Behaviour::default() });
@@ -119,7 +119,7 @@ fn a_stall_is_felt_by_all_who_waited() {
 }
 
 #[test]
-fn a_closed_loop_delivers_as_much_as_it_can() {
+fn closed_loop_reaches_maximum_rate() {
     let plan = Plan { rate: Rate::Closed { in_flight: 8 }, ..plan(Shape::Broadcast, 20, 0.0) };
     let outcome = measure(&plan, Behaviour { batches: true, ..Behaviour::default() });
     let counts = test(&outcome).counts;
@@ -127,7 +127,7 @@ fn a_closed_loop_delivers_as_much_as_it_can() {
 }
 
 #[test]
-fn after_a_storm_everybody_is_back() {
+fn all_clients_reconnect_after_a_storm() {
     let outcome =
         measure(&Plan { patience: Duration::from_secs(2), ..plan(Shape::Storm, 200, 20.0) }, Behaviour::default());
     let phase = test(&outcome);
@@ -139,10 +139,10 @@ fn after_a_storm_everybody_is_back() {
 }
 
 #[test]
-fn who_cannot_connect_says_why() {
+fn failed_connection_is_explained() {
     let null = Null::start(Behaviour::default(), None).unwrap();
     struct Nobody(std::net::SocketAddr);
-    impl millrace_lab::load::Wire for Nobody {
+    impl millrace_lab::load::LoadTarget for Nobody {
         fn address(&self) -> std::net::SocketAddr {
             self.0
         }
@@ -153,7 +153,7 @@ fn who_cannot_connect_says_why() {
             Box::new(millrace_lab::load::websocket::Bare::new("/"))
         }
     }
-    let address = millrace_lab::load::Wire::address(&null);
+    let address = millrace_lab::load::LoadTarget::address(&null);
     drop(null);
     let plan = Plan { patience: Duration::from_secs(1), ..plan(Shape::Broadcast, 3, 10.0) };
     let error = run(&plan, &Nobody(address), &mut || Ok(Sample::default())).unwrap_err();
@@ -161,7 +161,7 @@ fn who_cannot_connect_says_why() {
 }
 
 #[test]
-fn a_server_that_dies_ends_the_run_and_keeps_what_there_was() {
+fn server_death_ends_run_and_keeps_results() {
     let null = Null::start(Behaviour::default(), None).unwrap();
     let mut left = 4;
     let outcome = run(&Plan { test: Duration::from_secs(30), ..plan(Shape::Broadcast, 5, 50.0) }, &null, &mut || {

@@ -1,4 +1,5 @@
 mod analysis;
+mod layers;
 mod load;
 mod sampler;
 mod targets;

@@ -135,7 +135,7 @@ fn burner() {
 }
 
 #[test]
-fn cpu_is_what_the_process_says_it_used() {
+fn cpu_matches_the_process_own_count() {
     let mut subject = Subject::myself("sampler::burner");
     let sampler = start(&subject, 20, 4096);
     let user_s = subject.line("user ").parse::<f64>().unwrap() / 100.0;
@@ -164,7 +164,7 @@ fn cpu_is_what_the_process_says_it_used() {
 }
 
 #[test]
-fn children_that_came_and_went_between_samples_count() {
+fn short_lived_children_are_counted() {
     let mut subject = Subject::shell(
         "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do head -c 8000000 /dev/urandom > /dev/null; done; times; echo end; read line",
     );
@@ -264,7 +264,7 @@ fn a_long_series_is_thinned() {
 }
 
 #[test]
-fn the_machine_is_seen_too() {
+fn machine_is_sampled() {
     let mut subject = Subject::myself("sampler::burner");
     let sampler = start(&subject, 50, 4096);
     let used_ns: u64 = subject.line("used ").parse().unwrap();
@@ -282,7 +282,7 @@ fn the_machine_is_seen_too() {
 }
 
 #[test]
-fn others_are_noticed_before_a_run() {
+fn other_processes_are_noticed_before_a_run() {
     let mut subject = Subject::shell("echo ready; while :; do :; done");
     subject.line("ready");
     let watch = Duration::from_millis(400);

@@ -4,7 +4,7 @@ use std::{process::Command, time::Duration};
 
 use millrace_lab::{
     load::{
-        Arrivals, Outcome, Plan, Rate, Sample, Shape, Wire,
+        Arrivals, LoadTarget, Outcome, Plan, Rate, Sample, Shape,
         null::{Behaviour, Null},
         run,
     },
@@ -22,7 +22,13 @@ fn start(target: &dyn Target) -> Option<Server> {
 }
 
 /// Runs the plan of these tests: 100 publications within one second.
-fn measure(name: &str, wire: &dyn Wire, shape: Shape, clients: usize, log: impl Fn() -> String) -> (Plan, Outcome) {
+fn measure(
+    name: &str,
+    target: &dyn LoadTarget,
+    shape: Shape,
+    clients: usize,
+    log: impl Fn() -> String,
+) -> (Plan, Outcome) {
     let plan = Plan {
         shape,
         clients,
@@ -33,7 +39,7 @@ fn measure(name: &str, wire: &dyn Wire, shape: Shape, clients: usize, log: impl 
         channel: format!("lab-{name}-{shape:?}"),
         ..Plan::default()
     };
-    let outcome = run(&plan, wire, &mut || Ok(Sample::default()));
+    let outcome = run(&plan, target, &mut || Ok(Sample::default()));
     let outcome = outcome.unwrap_or_else(|error| panic!("{name} {shape:?}: {error:#}\n{}", log()));
     (plan, outcome)
 }
@@ -235,7 +241,7 @@ fn every_target_has_a_test() {
 }
 
 #[test]
-fn a_target_that_does_not_start_shows_its_log() {
+fn failed_start_shows_the_log() {
     let options = Options { arguments: vec!["--no-such-flag".into()], ..Options::default() };
     let Err(error) = find("millrace").expect("a target").start(&options) else { panic!("it has started") };
     let error = format!("{error:#}");
@@ -243,7 +249,7 @@ fn a_target_that_does_not_start_shows_its_log() {
 }
 
 #[test]
-fn an_unknown_target_is_told_who_there_is() {
+fn unknown_target_lists_all_targets() {
     let Err(error) = find("millrce") else { panic!("found") };
     assert!(error.to_string().contains("millrace, ws, bun"), "{error}");
 }

@@ -28,7 +28,7 @@ fn noise_of_one_percent_moves_the_curve_little() {
 }
 
 #[test]
-fn what_only_grows_has_no_peak() {
+fn growing_curve_has_no_peak() {
     let points: Vec<_> = (1..=4).map(|n| (f64::from(n), 5.0 * f64::from(n))).collect();
     let fitted = Usl::fit(&points).unwrap();
     assert!(near(fitted.lambda, 5.0) && near(fitted.sigma, 0.0) && near(fitted.kappa, 0.0), "{fitted:?}");
@@ -50,7 +50,7 @@ fn noisy(known: Usl, seed: u64) -> Vec<(f64, f64)> {
 }
 
 #[test]
-fn the_intervals_hold_the_true_values_as_often_as_they_say() {
+fn intervals_cover_true_values_at_stated_rate() {
     let known = Usl { lambda: 1000.0, sigma: 0.05, kappa: 0.01 };
     let tries = 40;
     let held: Vec<[bool; 4]> = (0..tries)
@@ -80,13 +80,13 @@ fn the_residuals_are_what_the_curve_leaves() {
 }
 
 #[test]
-fn a_curve_that_may_not_bend_may_have_its_peak_anywhere() {
+fn peak_of_a_nearly_linear_curve_is_unbounded() {
     let straight = Usl { lambda: 100.0, sigma: 0.02, kappa: 0.0 };
     let fit = Usl::fit_with_intervals(&noisy(straight, 2), 2).unwrap();
     assert_eq!(fit.peak.high, f64::INFINITY);
 }
 
 #[test]
-fn three_points_tell_no_noise() {
+fn three_points_show_no_noise() {
     assert!(Usl::fit_with_intervals(&[(1.0, 10.0), (2.0, 19.0), (3.0, 26.0)], 1).is_none());
 }

@@ -7,10 +7,10 @@ use rustix::event::epoll;
 
 use super::Worker;
 use crate::load::{
-    books::PROBE,
     dialect::Event,
     link::{Link, State},
     shared::Report,
+    thread_stats::PROBE,
 };
 
 /// Maximum number of connections that one thread opens at the same time. A listen queue holds 4,096.
@@ -33,8 +33,8 @@ impl Worker<'_> {
             self.opening += 1;
             let ordinal = self.ordinals[index as usize];
             let address = match link.receiver {
-                Some(_) => self.wire.address(),
-                None => self.wire.publish_address(),
+                Some(_) => self.target.address(),
+                None => self.target.publish_address(),
             };
             if let Err(error) = link.connect(address, ordinal) {
                 link.state = State::Connecting;
@@ -146,8 +146,8 @@ impl Worker<'_> {
         link.failures = 0;
         self.opening -= 1;
         self.live += 1;
-        self.books.counts.connected += 1;
-        self.books.page.connect.record_ns(now.saturating_sub(link.due_ns));
+        self.stats.counts.connected += 1;
+        self.stats.page.connect.record_ns(now.saturating_sub(link.due_ns));
         self.speak(index, now);
         self.arm(index);
     }
@@ -172,29 +172,29 @@ impl Worker<'_> {
             }
         };
         let Link { dialect, partial, out, receiver, .. } = link;
-        let (books, receiver) = (&mut self.books, *receiver);
+        let (stats, receiver) = (&mut self.stats, *receiver);
         let (mut is_ready, mut is_closed, mut answered, mut turn_to) = (false, false, false, None);
-        let mut hear = |event: Event<'_>| match event {
-            Event::Message(payload) => books.message(receiver, payload, now),
+        let mut emit = |event: Event<'_>| match event {
+            Event::Message(payload) => stats.message(receiver, payload, now),
             Event::Ready => is_ready = true,
             Event::Closed => is_closed = true,
             Event::Datagrams(to) => turn_to = Some(to),
-            Event::Gap => books.counts.gaps += 1,
+            Event::Gap => stats.counts.gaps += 1,
             Event::Accepted => answered = true,
             Event::Refused => {
-                books.counts.refused += 1;
+                stats.counts.refused += 1;
                 answered = true;
             }
         };
         let fed = if partial.is_empty() {
-            let fed = dialect.feed(&scratch[..length], now, out, &mut hear);
+            let fed = dialect.feed(&scratch[..length], now, out, &mut emit);
             if let Ok(used) = fed {
                 partial.extend_from_slice(&scratch[used..length]);
             }
             fed
         } else {
             partial.extend_from_slice(&scratch[..length]);
-            let fed = dialect.feed(partial, now, out, &mut hear);
+            let fed = dialect.feed(partial, now, out, &mut emit);
             if let Ok(used) = fed {
                 partial.drain(..used);
             }
@@ -247,7 +247,7 @@ impl Worker<'_> {
         }
         link.close();
         link.failures += 1;
-        self.books.counts.broken += 1;
+        self.stats.counts.broken += 1;
         if link.failures <= FAILURES_MAX {
             link.armed_ns = now + RECONNECT_DELAY_NS * u64::from(link.failures);
             self.timers.push(Reverse((link.armed_ns, index as u32)));

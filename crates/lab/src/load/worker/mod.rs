@@ -15,12 +15,12 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::{
-    books::{PROBE, Receiver, ThreadStats},
-    dialect::Wire,
+    dialect::LoadTarget,
     link::Link,
     plan::{Plan, Shape},
     schedule::Schedule,
     shared::{Report, Shared, Stage},
+    thread_stats::{PROBE, Receiver, ThreadStats},
 };
 
 /// Number of events handled before the due work is checked again. Publications are then not late while many
@@ -40,7 +40,7 @@ pub struct Assigned {
 
 pub struct Worker<'a> {
     plan: &'a Plan,
-    wire: &'a dyn Wire,
+    target: &'a dyn LoadTarget,
     shared: &'a Shared,
     threads: u64,
     index: u64,
@@ -50,7 +50,7 @@ pub struct Worker<'a> {
     /// Index of the publishing link for each local stream (`stream / threads`).
     publishers: Vec<u32>,
     probe: Option<u32>,
-    books: ThreadStats<'a>,
+    stats: ThreadStats<'a>,
     schedule: Peekable<Schedule>,
     to_connect: VecDeque<u32>,
     timers: BinaryHeap<Reverse<(u64, u32)>>,
@@ -77,7 +77,7 @@ pub struct Worker<'a> {
 impl<'a> Worker<'a> {
     pub fn new(
         plan: &'a Plan,
-        wire: &'a dyn Wire,
+        target: &'a dyn LoadTarget,
         shared: &'a Shared,
         index: usize,
         assigned: Vec<Assigned>,
@@ -101,7 +101,7 @@ impl<'a> Worker<'a> {
         publishers.sort_by_key(|i| links[*i as usize].publisher.map(|publisher| publisher.stream));
         Ok(Self {
             plan,
-            wire,
+            target,
             shared,
             threads: plan.threads as u64,
             index: index as u64,
@@ -111,7 +111,7 @@ impl<'a> Worker<'a> {
             ordinals,
             publishers,
             probe,
-            books: ThreadStats::new(&shared.ledger, plan.bytes, tallies),
+            stats: ThreadStats::new(&shared.ledger, plan.bytes, tallies),
             schedule: plan.schedule().peekable(),
             timers: BinaryHeap::new(),
             stage: Stage::Connect,
@@ -156,7 +156,7 @@ impl<'a> Worker<'a> {
                     self.do_what_is_due(now)?;
                 }
             }
-            self.books.page.lag.record_ns(now - woken);
+            self.stats.page.lag.record_ns(now - woken);
         }
         Ok(())
     }
@@ -199,7 +199,7 @@ impl<'a> Worker<'a> {
         if stage == self.stage && second == self.second {
             return;
         }
-        let (counts, latency) = self.books.turn_second();
+        let (counts, latency) = self.stats.turn_second();
         let _ = self.shared.reports.send(Report::Second(self.second, counts, latency));
         self.second = second;
         if stage == self.stage {
@@ -208,10 +208,10 @@ impl<'a> Worker<'a> {
         // Several stages can end at once if they are short.
         while self.stage < stage {
             if self.stage == Stage::Test {
-                self.books.page.counts.lost = self.lost();
+                self.stats.page.counts.lost = self.lost();
             }
-            let page = Box::new(std::mem::take(&mut self.books.page));
-            let _ = self.shared.reports.send(Report::Page(self.stage, page));
+            let page = Box::new(std::mem::take(&mut self.stats.page));
+            let _ = self.shared.reports.send(Report::PhaseStats(self.stage, page));
             self.stage = Stage::ALL[self.stage as usize + 1];
             if self.stage == Stage::Idle {
                 self.probe_from_ns = now;
@@ -222,7 +222,7 @@ impl<'a> Worker<'a> {
     fn lost(&self) -> u64 {
         let published = |stream: u32| self.shared.published[stream as usize].load(Relaxed);
         let of = |receiver: &Receiver| -> u64 {
-            let tallies = &self.books.tallies[receiver.tallies_at..][..receiver.streams as usize];
+            let tallies = &self.stats.tallies[receiver.tallies_at..][..receiver.streams as usize];
             (receiver.first_stream..).zip(tallies).map(|(stream, tally)| tally.lost(published(stream))).sum()
         };
         let receivers = self.links.iter().filter_map(|link| link.receiver.as_ref());
@@ -292,9 +292,9 @@ impl<'a> Worker<'a> {
         }
         let expected = match self.expected {
             Some(expected) => expected,
-            None => *self.expected.insert(self.books.delivered + self.lost()),
+            None => *self.expected.insert(self.stats.delivered + self.lost()),
         };
-        if self.books.delivered >= expected {
+        if self.stats.delivered >= expected {
             self.drained_told = true;
             let _ = self.shared.reports.send(Report::Drained);
         }

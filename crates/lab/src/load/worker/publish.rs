@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::*;
 
 use super::Worker;
-use crate::load::{books::PROBE, link::State, payload::Stamp, plan::Rate};
+use crate::load::{link::State, payload::Stamp, plan::Rate, thread_stats::PROBE};
 
 /// Maximum number of bytes queued for one socket. Above it, further publications are not encoded yet.
 const OUT_BYTES_MAX: usize = 256 * 1024;
@@ -22,7 +22,7 @@ impl Worker<'_> {
             self.schedule.next();
             let stream = k % streams;
             if stream % self.threads == self.index {
-                self.books.page.lateness.record_ns(now - (start + at));
+                self.stats.page.lateness.record_ns(now - (start + at));
                 self.publish(stream, start + at, now);
             }
         }
@@ -53,7 +53,7 @@ impl Worker<'_> {
     fn publish(&mut self, stream: u64, due: u64, now: u64) {
         let index = self.publishers[(stream / self.threads) as usize] as usize;
         let publisher = self.links[index].publisher.as_mut().expect("a publisher publishes");
-        self.books.counts.scheduled += 1;
+        self.stats.counts.scheduled += 1;
         // The publisher is too far behind for the ledger, so the publication is skipped. It counts in `scheduled` but
         // not in `sent`.
         if publisher.scheduled - publisher.sent >= self.shared.ledger.backlog_max() {
@@ -100,7 +100,7 @@ impl Worker<'_> {
         };
         if is_done && let Some(publisher) = &mut link.publisher {
             if publisher.stream != PROBE && publisher.sent != publisher.spoken {
-                self.books.counts.sent += u64::from(publisher.spoken - publisher.sent);
+                self.stats.counts.sent += u64::from(publisher.spoken - publisher.sent);
                 self.shared.published[publisher.stream as usize].store(publisher.spoken, Relaxed);
             }
             publisher.sent = publisher.spoken;

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn evenly_spread_ages_agree_with_chance_and_others_do_not() {
+    fn only_evenly_spread_ages_agree_with_chance() {
         let even = run("polling", (0..4000).map(|n| n * 1000 + 500));
         let [latency, polling] = &tables(&recording(vec![even.clone(), even]))[..] else { panic!("two tables") };
         assert_eq!(latency.rows[0][2], 8000);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_poll_is_not_compared_with_chance() {
+    fn push_transports_are_not_compared_with_chance() {
         let tables =
             tables(&recording(vec![run("websocket", [900, 100].into_iter()), run("sse", [1000, 1000].into_iter())]));
         assert_eq!(tables.len(), 1);

@@ -10,7 +10,7 @@ use super::client::{Client, ask, presence, publish};
 use crate::{
     load::{Role, http::get},
     middlebox::{Behaviour, Middlebox},
-    targets::{Ask, Target, Transport},
+    targets::{ClientOptions, Target, Transport},
 };
 
 const HOME: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
@@ -52,7 +52,7 @@ pub struct Path {
 impl Path {
     fn client(&self, channel: &str) -> Client {
         let poll_every = Duration::from_millis(100);
-        Client::new(self.target.dialect(self.transport, &Ask { role: Role::Subscriber, channel, poll_every }))
+        Client::new(self.target.dialect(self.transport, &ClientOptions { role: Role::Subscriber, channel, poll_every }))
     }
 }
 

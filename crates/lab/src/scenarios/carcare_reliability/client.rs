@@ -12,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::load::{
     Dialect, Event,
-    http::{Answer, get, post},
+    http::{exchange, get, post},
     payload::Stamp,
 };
 
@@ -135,16 +135,8 @@ pub fn presence(server: SocketAddr, channel: &str) -> anyhow::Result<u64> {
 /// Errors: the connection fails, or the status is not a success.
 pub fn ask(stream: &mut TcpStream, request: &[u8]) -> anyhow::Result<(String, Vec<u8>)> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(request)?;
-    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
-    loop {
-        if let Some(answer) = Answer::read(&bytes)? {
-            answer.check()?;
-            let position = answer.head.header("millrace-position").unwrap_or_default().to_owned();
-            return Ok((position, answer.body.into_owned()));
-        }
-        let length = stream.read(&mut piece)?;
-        ensure!(length > 0, "ended within an answer");
-        bytes.extend_from_slice(&piece[..length]);
-    }
+    exchange(stream, request, |answer| {
+        let position = answer.head.header("millrace-position").unwrap_or_default().to_owned();
+        Ok((position, answer.body.to_vec()))
+    })
 }

@@ -16,8 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     judged::{PASSED, PROMISED},
     recording::{Column, Table},
-    scenarios::Experiment,
-    sweep::Bench,
+    sweep::{Bench, Experiment},
     targets::{Options, Server, Transport, find},
 };
 
@@ -200,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_cannot_do_is_refused() {
+    fn invalid_parameters_are_refused() {
         let parameters = |text: &str| {
             let given: toml::Table = text.parse().expect("a table");
             let all: toml::Table = include_str!("scenario.toml").parse().expect("a table");
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_what_was_not_noticed_too() {
+    fn table_lists_what_was_not_noticed() {
         let row = Row { check: "x".into(), transport: "sse".into(), client_s: Some(2.0), lost: 1, ..Row::default() };
         let table = table(&[row], Duration::from_secs(4), Some(Duration::from_millis(3500)));
         assert_eq!(table.rows[0].len(), table.columns.len());

@@ -1,13 +1,14 @@
-//! Energy part of the bill: joules per day of one client on each radio, by transport and heartbeat interval.
+//! Energy part of the wire cost report: joules per day of one client on each radio, by transport and heartbeat
+//! interval.
 
 use crate::{
     energy::{
         EnergyUse, Radios,
-        day::{Cost, DAY_S, Drive, Way, day, packets, total_bytes},
+        day::{Cost, DAY_S, DeliveryMethod, Drive, day, packets, total_bytes},
         lasts,
     },
     targets::Transport,
-    wire::{Bill, EnergyLine, Side, Unit},
+    wire_cost::{EnergyLine, Side, Unit, WireCostReport},
 };
 
 /// Heartbeat intervals in seconds. 25 is Millrace's default and 300 is Somogyi's. 450 is below the shortest time
@@ -24,13 +25,13 @@ const DAYS: [(&str, Drive); 2] = [
     ("no message", Drive { messages: 0, every_s: 5.0 }),
 ];
 
-pub fn add(bill: &mut Bill, radios: &Radios, battery_wh: f64) {
+pub fn add(wire_cost: &mut WireCostReport, radios: &Radios, battery_wh: f64) {
     let mut energy = Vec::new();
     for radio in &radios.radio {
         for (what, drive) in DAYS {
-            for (transport, way, heartbeat_s) in ways(drive) {
+            for (transport, method, heartbeat_s) in delivery_methods(drive) {
                 let cost = |unit| {
-                    let line = bill.line(transport.name(), Side::Deliver, unit)?;
+                    let line = wire_cost.line(transport.name(), Side::Deliver, unit)?;
                     let (up_bytes, down_bytes) = (line.measured.up.total(), line.measured.down.total());
                     Some(Cost { up_bytes, down_bytes })
                 };
@@ -39,7 +40,7 @@ pub fn add(bill: &mut Bill, radios: &Radios, battery_wh: f64) {
                 else {
                     continue;
                 };
-                let events = day(way, drive, connection, message, silence);
+                let events = day(method, drive, connection, message, silence);
                 let spent = radio.spend(packets(&events), DAY_S);
                 let names = radio.state.iter().map(|state| state.name.as_str());
                 energy.push(EnergyLine {
@@ -62,27 +63,32 @@ pub fn add(bill: &mut Bill, radios: &Radios, battery_wh: f64) {
         .filter(|line| matches!(line.transport.as_str(), "websocket" | "long-polling" | "polling"))
         .map(|line| (format!("{first}, {}, every {:.0} s", line.transport, line.heartbeat_s), line.joules_per_day))
         .collect();
-    bill.batteries = lasts(battery_wh, REST_OF_THE_PHONE_W, &days);
-    bill.energy = energy;
-    bill.notes.push(format!("Percent of a battery of {battery_wh} Wh, by the radio alone."));
+    wire_cost.batteries = lasts(battery_wh, REST_OF_THE_PHONE_W, &days);
+    wire_cost.energy = energy;
+    wire_cost.notes.push(format!("Percent of a battery of {battery_wh} Wh, by the radio alone."));
 }
 
 /// Returns the intervals with which each transport is compared. The poll interval is at most the message interval, so
 /// that each response carries at most one message.
-fn ways(drive: Drive) -> Vec<(Transport, Way, f64)> {
+fn delivery_methods(drive: Drive) -> Vec<(Transport, DeliveryMethod, f64)> {
     let mut ways = Vec::new();
     for transport in Transport::OVER_TCP.iter().copied() {
         match transport {
             Transport::Polling => {
                 let polls = POLLS_S.into_iter().filter(|every_s| drive.messages == 0 || *every_s <= drive.every_s);
-                ways.extend(polls.map(|every_s| (transport, Way::Poll { every_s }, every_s)));
+                ways.extend(polls.map(|every_s| (transport, DeliveryMethod::Poll { every_s }, every_s)));
             }
-            Transport::LongPolling => ways.push((transport, Way::Hold { hold_s: HOLD_S }, HOLD_S)),
+            Transport::LongPolling => ways.push((transport, DeliveryMethod::Hold { hold_s: HOLD_S }, HOLD_S)),
             Transport::WebSocket | Transport::Session | Transport::DataChannel => {
-                ways.extend(HEARTBEATS_S.map(|heartbeat_s| (transport, Way::PushAndAsk { heartbeat_s }, heartbeat_s)));
+                ways.extend(
+                    HEARTBEATS_S
+                        .map(|heartbeat_s| (transport, DeliveryMethod::PushAndAsk { heartbeat_s }, heartbeat_s)),
+                );
             }
             Transport::Sse | Transport::Ndjson => {
-                ways.extend(HEARTBEATS_S.map(|heartbeat_s| (transport, Way::Push { heartbeat_s }, heartbeat_s)));
+                ways.extend(
+                    HEARTBEATS_S.map(|heartbeat_s| (transport, DeliveryMethod::Push { heartbeat_s }, heartbeat_s)),
+                );
             }
         }
     }

@@ -17,16 +17,15 @@ use crate::{
     energy::Radios,
     judged::{MODEL_PERCENT_MAX, judged},
     load::payload::BYTES_MIN,
-    scenarios::Experiment,
-    sweep::Bench,
+    sweep::{Bench, Experiment},
     targets::{Options, Server, Target, Transport, find},
     wire::{
-        Bill, Line, Path, Side, Unit,
         capture::{Capture, Flow, Seen},
         measure::{Batch, Counted, Measured, Plan, batch, each},
         model::{predict, predict_secured},
         namespace,
     },
+    wire_cost::{Line, Path, Side, Unit, WireCostReport},
 };
 
 /// Entry in the list of scenarios.
@@ -43,22 +42,22 @@ impl Experiment for CarcareWire {
     }
 
     fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()> {
-        if bench.has_bill() {
+        if bench.has_wire_cost() {
             return Ok(());
         }
         bench.go_on()?;
         let (choice, options) = (Choice::read(parameters)?, bench.options(TARGET, &[]));
-        let mut bill = run(&choice, &options)?;
+        let mut wire_cost = run(&choice, &options)?;
         for _ in 1..TRIES {
-            if judged(Some(&bill), &[]).iter().all(|judged| judged.failed.is_empty()) {
+            if judged(Some(&wire_cost), &[]).iter().all(|judged| judged.failed.is_empty()) {
                 break;
             }
             bench.say("a figure is off the model, as when the machine was too busy to answer before an ACK was due: once more");
             bench.go_on()?;
-            bill = run(&choice, &options)?;
+            wire_cost = run(&choice, &options)?;
         }
-        bench.say(&bill.to_string());
-        bench.bill(bill)
+        bench.say(&wire_cost.to_string());
+        bench.set_wire_cost(wire_cost)
     }
 }
 
@@ -106,18 +105,18 @@ impl Choice {
     }
 }
 
-/// Measures the traffic and calculates the bill. As root, the traffic goes over a virtual Ethernet pair of its own,
-/// and a packet capture checks it. Otherwise the traffic goes over loopback without a capture, which the bill notes.
-/// Takes 20 seconds, plus a third of a second per message.
+/// Measures the traffic and calculates the wire cost report. As root, the traffic goes over a virtual Ethernet pair of
+/// its own, and a packet capture checks it. Otherwise the traffic goes over loopback without a capture, as the report
+/// notes. Takes 20 seconds, plus a third of a second per message.
 ///
 /// Errors: Millrace does not start or violates its protocol; the radios file is invalid.
-pub fn run(choice: &Choice, options: &Options) -> anyhow::Result<Bill> {
+pub fn run(choice: &Choice, options: &Options) -> anyhow::Result<WireCostReport> {
     let radios = Radios::load(choice.radios())?;
-    let (mut bill, batch, handshakes) = bytes(choice, options)?;
-    bill.published = published::all(&bill, batch, handshakes);
-    energy::add(&mut bill, &radios, choice.battery_wh);
-    bill.notes.extend(NOTES.map(str::to_owned));
-    Ok(bill)
+    let (mut wire_cost, batch, handshakes) = bytes(choice, options)?;
+    wire_cost.published = published::all(&wire_cost, batch, handshakes);
+    energy::add(&mut wire_cost, &radios, choice.battery_wh);
+    wire_cost.notes.extend(NOTES.map(str::to_owned));
+    Ok(wire_cost)
 }
 
 const NOTES: [&str; 5] = [
@@ -128,12 +127,12 @@ const NOTES: [&str; 5] = [
     "Radios are handsets and networks of 2010 to 2013: what they say about intervals lasts longer than their joules. Your own: --set radios=FILE.",
 ];
 
-/// Returns the bill with all lines and their path, Muller's batch, and the bytes of a TLS handshake.
-fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch, Option<f64>)> {
+/// Returns the wire cost report with all lines and their path, Muller's batch, and the bytes of a TLS handshake.
+fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(WireCostReport, Batch, Option<f64>)> {
     let target = find(TARGET)?;
     let plan = Plan { messages: choice.messages, payload_bytes: choice.bytes, ..Plan::default() };
     let cable = namespace::check();
-    let mut bill = Bill { payload_bytes: choice.bytes as u64, ..Bill::default() };
+    let mut wire_cost = WireCostReport { payload_bytes: choice.bytes as u64, ..WireCostReport::default() };
     let (measured, batch, audit) = if cable.is_ok() {
         let start = || Servers::start(target, options, &namespace::FAR.to_string());
         namespace::across(start, |servers| {
@@ -145,7 +144,7 @@ fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch, Opt
     } else {
         let note =
             "Not root: measured on loopback, whose MTU of 65536 never splits a message, and not checked by a capture.";
-        bill.notes.push(note.into());
+        wire_cost.notes.push(note.into());
         let (measured, batch) = Servers::start(target, options, "127.0.0.1")?.measure(target, choice, &plan)?;
         (measured, batch, None)
     };
@@ -153,7 +152,8 @@ fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch, Opt
         Ok(()) => ("veth", namespace::MTU),
         Err(error) => {
             let why = format!("{error:#}");
-            bill.notes
+            wire_cost
+                .notes
                 .push(format!("On loopback, whose MTU of 65536 splits nothing, and not checked by a capture: {why}."));
             ("loopback", 65_536)
         }
@@ -162,21 +162,22 @@ fn bytes(choice: &Choice, options: &Options) -> anyhow::Result<(Bill, Batch, Opt
     let header_bytes =
         measured.first().map(|one| one.measured.subscriber.info()).transpose()?.map_or(0, |info| info.header_bytes);
     let ethernet_bytes = published::ETHERNET_BYTES;
-    bill.path = Path { link: link.into(), mtu, header_bytes, ethernet_bytes, captured_bytes, counted_bytes };
+    wire_cost.path = Path { link: link.into(), mtu, header_bytes, ethernet_bytes, captured_bytes, counted_bytes };
     let (secured, measured): (Vec<_>, Vec<_>) = measured.into_iter().partition(|one| one.is_secured);
-    bill.lines = lines(&measured, &secured)?;
+    wire_cost.lines = lines(&measured, &secured)?;
     let handshake = handshake_bytes(&measured, &secured, header_bytes + ethernet_bytes);
-    if bill.lines.iter().any(|line| line.retransmitted_bytes > 0.0) {
-        bill.notes
+    if wire_cost.lines.iter().any(|line| line.retransmitted_bytes > 0.0) {
+        wire_cost
+            .notes
             .push("Something was sent twice: the machine was busy, and figures are too large. Run it again.".into());
     }
-    let off = bill.lines.iter().filter(|line| line.difference_percent.abs() >= MODEL_PERCENT_MAX).count();
+    let off = wire_cost.lines.iter().filter(|line| line.difference_percent.abs() >= MODEL_PERCENT_MAX).count();
     if off > 0 {
-        let of = bill.lines.len();
+        let of = wire_cost.lines.len();
         let why = "a busy machine answers later than an ACK may be delayed (40 ms), and the ACK goes alone; or the model is wrong";
-        bill.notes.push(format!("{off} of {of} lines are more than {MODEL_PERCENT_MAX} % off the model: {why}."));
+        wire_cost.notes.push(format!("{off} of {of} lines are more than {MODEL_PERCENT_MAX} % off the model: {why}."));
     }
-    Ok((bill, batch, handshake))
+    Ok((wire_cost, batch, handshake))
 }
 
 /// Three servers: one without heartbeats while messages are counted, one with frequent heartbeats, and one with TLS.
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told() {
+    fn invalid_parameters_are_explained() {
         assert_eq!(with("messages", "5").unwrap().messages, 5);
         for (key, value, says) in [
             ("messages", "0", "1 to 10,000"),

@@ -1,10 +1,12 @@
 //! The figures of the theses beside ours: the printed one, the corrected one if the printed one does not follow from
 //! its own parts (ERRATA), and Millrace's.
 
-use crate::wire::{
-    Bill, Both, Bytes, Published, Side, Unit,
-    measure::Batch,
-    model::{MASK_BYTES, SECURED, frame_header},
+use crate::{
+    wire::{
+        measure::Batch,
+        model::{MASK_BYTES, SECURED, frame_header},
+    },
+    wire_cost::{Bytes, DirectionalBytes, Published, Side, Unit, WireCostReport},
 };
 
 /// Ethernet header: destination, source and type. The captures of the theses show these fields but not the checksum.
@@ -35,13 +37,13 @@ const WS_PING: f64 = 60.0;
 const WS_CLOSE: f64 = 184.0;
 
 /// Returns the rows of all theses. `handshake`: bytes of a TLS handshake, if one was measured.
-pub fn all(bill: &Bill, batch: Batch, handshake: Option<f64>) -> Vec<Published> {
-    let mut rows = sizes(bill);
-    rows.extend(ten_minutes(bill));
-    rows.extend(tls(bill, handshake));
-    rows.extend(day(bill));
-    rows.extend(thorsen(bill));
-    rows.extend(muller(batch, bill.path.header_bytes));
+pub fn all(wire_cost: &WireCostReport, batch: Batch, handshake: Option<f64>) -> Vec<Published> {
+    let mut rows = sizes(wire_cost);
+    rows.extend(ten_minutes(wire_cost));
+    rows.extend(tls(wire_cost, handshake));
+    rows.extend(day(wire_cost));
+    rows.extend(thorsen(wire_cost));
+    rows.extend(muller(batch, wire_cost.path.header_bytes));
     rows
 }
 
@@ -68,8 +70,8 @@ impl Published {
     }
 }
 
-fn unit<'a>(bill: &'a Bill, transport: &str, unit: Unit) -> Option<&'a Both> {
-    bill.line(transport, Side::Deliver, unit).map(|line| &line.measured)
+fn unit<'a>(wire_cost: &'a WireCostReport, transport: &str, unit: Unit) -> Option<&'a DirectionalBytes> {
+    wire_cost.line(transport, Side::Deliver, unit).map(|line| &line.measured)
 }
 
 /// Returns the bytes as Somogyi counted them: with Ethernet headers, without packets that carry no data.
@@ -78,11 +80,11 @@ fn captured(bytes: &Bytes, header_bytes: u64) -> f64 {
     bytes.payload + bytes.framing + bytes.tls + bytes.headers + segments * ETHERNET_BYTES as f64
 }
 
-fn sizes(bill: &Bill) -> Vec<Published> {
+fn sizes(wire_cost: &WireCostReport) -> Vec<Published> {
     let table = Table("somogyi", "Message sizes, bytes with Ethernet (Somogyi, section 4.1)");
-    let header = bill.path.header_bytes;
-    let up = |transport, of| Some(captured(&unit(bill, transport, of)?.up, header));
-    let down = |transport, of| Some(captured(&unit(bill, transport, of)?.down, header));
+    let header = wire_cost.path.header_bytes;
+    let up = |transport, of| Some(captured(&unit(wire_cost, transport, of)?.up, header));
+    let down = |transport, of| Some(captured(&unit(wire_cost, transport, of)?.down, header));
     let (message, silence, open) = (Unit::Message, Unit::Silence, Unit::Connection);
     let row = |item: &str, printed: f64, ours| table.row(item, "B", Some(printed), None, ours);
     vec![
@@ -107,12 +109,12 @@ fn sizes(bill: &Bill) -> Vec<Published> {
     ]
 }
 
-fn ten_minutes(bill: &Bill) -> Vec<Published> {
+fn ten_minutes(wire_cost: &WireCostReport) -> Vec<Published> {
     let table = Table("somogyi", "Ten minutes without data (Somogyi, table 5)");
     let ours = |transport: &str, times: f64, is_up: bool| {
-        let silence = unit(bill, transport, Unit::Silence)?;
+        let silence = unit(wire_cost, transport, Unit::Silence)?;
         let bytes = if is_up { &silence.up } else { &silence.down };
-        Some(times * captured(bytes, bill.path.header_bytes) / KIB)
+        Some(times * captured(bytes, wire_cost.path.header_bytes) / KIB)
     };
     let (polls, holds) = (600.0 / POLL_S, 600.0 / HOLD_S);
     let row = |item: &str, printed, ours| table.row(item, "KiB", Some(printed), None, ours);
@@ -124,12 +126,12 @@ fn ten_minutes(bill: &Bill) -> Vec<Published> {
     ]
 }
 
-fn tls(bill: &Bill, handshake: Option<f64>) -> Vec<Published> {
+fn tls(wire_cost: &WireCostReport, handshake: Option<f64>) -> Vec<Published> {
     let table = Table("somogyi", "Growth by TLS (Somogyi, table 10)");
     let ours = |transport: &str| {
         let bytes = |transport: &str| {
-            let Both { up, down } = unit(bill, transport, Unit::Message)?;
-            Some(captured(up, bill.path.header_bytes) + captured(down, bill.path.header_bytes))
+            let DirectionalBytes { up, down } = unit(wire_cost, transport, Unit::Message)?;
+            Some(captured(up, wire_cost.path.header_bytes) + captured(down, wire_cost.path.header_bytes))
         };
         Some((bytes(&format!("{transport}{SECURED}"))? / bytes(transport)? - 1.0) * 100.0)
     };
@@ -164,13 +166,13 @@ impl Polls {
     }
 }
 
-fn day(bill: &Bill) -> Vec<Published> {
+fn day(wire_cost: &WireCostReport) -> Vec<Published> {
     let table = Table("somogyi", "24 hours, 700 messages (Somogyi, tables 12 to 14)");
-    let header = bill.path.header_bytes;
+    let header = wire_cost.path.header_bytes;
     // Millrace's figures: counted like Somogyi's, and with all IP packets.
-    let as_he = |both: &Both| captured(&both.sum(), header);
-    let sum = |transport: &str, count: &dyn Fn(&Both) -> f64, silences: f64, opens: bool| {
-        let of = |kind| unit(bill, transport, kind).map(count);
+    let as_he = |both: &DirectionalBytes| captured(&both.sum(), header);
+    let sum = |transport: &str, count: &dyn Fn(&DirectionalBytes) -> f64, silences: f64, opens: bool| {
+        let of = |kind| unit(wire_cost, transport, kind).map(count);
         let opening = if opens { of(Unit::Connection)? + of(Unit::Close).unwrap_or(0.0) } else { 0.0 };
         Some((opening + MESSAGES * of(Unit::Message)? + silences * of(Unit::Silence)?) / KIB)
     };
@@ -216,7 +218,7 @@ fn day(bill: &Bill) -> Vec<Published> {
         row("server-sent events, heartbeat 5 min", None, None, sum("sse", &as_he, quiet(PING_S), true)),
         row("NDJSON, heartbeat 5 min", None, None, sum("ndjson", &as_he, quiet(PING_S), true)),
     ];
-    let all: &dyn Fn(&Both) -> f64 = &|both| both.total();
+    let all: &dyn Fn(&DirectionalBytes) -> f64 = &|both| both.total();
     let ip = Table("somogyi", "24 hours, 700 messages: all IP packets, ACKs too, our own heartbeat of 25 s");
     for (transport, silences, opens) in [
         ("polling", polling.empty, false),
@@ -234,13 +236,13 @@ fn day(bill: &Bill) -> Vec<Published> {
 /// Size of the update in Thorsen's comparison of bytes above TCP.
 const UPDATE: f64 = 58.0;
 
-fn thorsen(bill: &Bill) -> Vec<Published> {
+fn thorsen(wire_cost: &WireCostReport) -> Vec<Published> {
     let table = Table("thorsen", "An update of 58 bytes, above TCP (Thorsen, section 2.7.3)");
-    let ours = |transport: &str| Some(unit(bill, transport, Unit::Message)?.sum().framing + UPDATE);
+    let ours = |transport: &str| Some(unit(wire_cost, transport, Unit::Message)?.sum().framing + UPDATE);
     let frame = (frame_header(UPDATE as u64) + UPDATE as u64) as f64;
     // The measured message is longer, so its frame header may be longer too.
-    let websocket =
-        ours("websocket").map(|bytes| bytes - (frame_header(bill.payload_bytes) - frame_header(UPDATE as u64)) as f64);
+    let websocket = ours("websocket")
+        .map(|bytes| bytes - (frame_header(wire_cost.payload_bytes) - frame_header(UPDATE as u64)) as f64);
     let row = |item: &str, printed, corrected, ours| table.row(item, "B", Some(printed), Some(corrected), ours);
     vec![
         row("long polling", 542.0, 263.0 + 221.0 + UPDATE, ours("long-polling")).because("request, head and body"),
@@ -305,7 +307,7 @@ mod tests {
 
     #[test]
     fn somogyis_day_follows_from_his_own_parts() {
-        let rows = day(&Bill::default());
+        let rows = day(&WireCostReport::default());
         for (item, by_hand) in [
             ("polling every 4 s", 10_466.41),
             ("long polling, held 30 s", 1_695.46),
@@ -330,14 +332,14 @@ mod tests {
 
     #[test]
     fn growth_by_tls_is_what_his_sizes_say() {
-        for row in tls(&Bill::default(), None).iter().filter(|row| row.unit == "%") {
+        for row in tls(&WireCostReport::default(), None).iter().filter(|row| row.unit == "%") {
             assert!((row.printed.unwrap() - row.corrected.unwrap()).abs() < 0.5, "{row:?}");
         }
     }
 
     #[test]
     fn thorsens_update_takes_542_72_and_60_bytes() {
-        let rows = thorsen(&Bill::default());
+        let rows = thorsen(&WireCostReport::default());
         let all = ["long polling", "server-sent events", "WebSocket"].map(|item| corrected(&rows, "58 bytes", item));
         assert_eq!(all, [542.0, 72.0, 60.0]);
     }

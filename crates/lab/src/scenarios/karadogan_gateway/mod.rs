@@ -23,8 +23,7 @@ use serde::Deserialize;
 use crate::{
     host::{Root, Sampler, Series, Settings},
     recording::{Form, Placement},
-    scenarios::Experiment,
-    sweep::Bench,
+    sweep::{Bench, Experiment},
     targets,
 };
 
@@ -61,7 +60,8 @@ enum Mode {
     Forward,
     Multiplex,
     Demultiplex,
-    Both,
+    #[serde(rename = "both")]
+    Bidirectional,
 }
 
 impl Mode {
@@ -70,13 +70,13 @@ impl Mode {
             Mode::Forward => "forward",
             Mode::Multiplex => "multiplex",
             Mode::Demultiplex => "demultiplex",
-            Mode::Both => "both",
+            Mode::Bidirectional => "both",
         }
     }
 
     /// Returns true if messages wait for a window. In other modes, the gateway refuses a window.
     fn gathers(self) -> bool {
-        matches!(self, Mode::Multiplex | Mode::Both)
+        matches!(self, Mode::Multiplex | Mode::Bidirectional)
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_cannot_do_is_refused() {
+    fn invalid_parameters_are_refused() {
         let parameters = |text: &str| {
             let given: toml::Table = text.parse().expect("a table");
             let all: toml::Table = include_str!("scenario.toml").parse().expect("a table");

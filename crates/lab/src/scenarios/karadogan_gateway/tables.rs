@@ -38,7 +38,7 @@ pub fn delay_name(mode: Mode) -> &'static str {
         Mode::Forward => "forward-delay",
         Mode::Multiplex => "multiplex-delay",
         Mode::Demultiplex => "demultiplex-delay",
-        Mode::Both => "both-delay",
+        Mode::Bidirectional => "both-delay",
     }
 }
 
@@ -57,7 +57,7 @@ pub fn tables(mode: Mode, steps: &[Step], series: &Series, judges: bool) -> Vec<
             let his = (his!("t3_11_demux_cpu"), his!("t3_12_demux_power"));
             vec![demultiplex_delay(steps), cpu("CPU of the gateway, one to many (tables 3.11 and 3.12)", Some(his))]
         }
-        Mode::Both => vec![both_delay(steps), cpu("CPU of the gateway, both ways at once", None)],
+        Mode::Bidirectional => vec![both_delay(steps), cpu("CPU of the gateway, both ways at once", None)],
     };
     tables.push(promises(mode, steps, judges));
     tables
@@ -210,7 +210,7 @@ fn both_delay(steps: &[Step]) -> Table {
         [vec![json!(step.peers)], ours.to_vec(), counts(step)].concat()
     };
     table(
-        delay_name(Mode::Both),
+        delay_name(Mode::Bidirectional),
         "Both ways at once: devices to one uplink, and back",
         &[
             ("peers", ""),
@@ -276,7 +276,7 @@ fn promises(mode: Mode, steps: &[Step], judges: bool) -> Table {
         Mode::Forward => below("mean delay of every step", delay, 500.0),
         Mode::Multiplex => below("mean of gathering at every step; his at 45 peers is the limit", beyond, 4.66),
         Mode::Demultiplex => below("mean of splitting at every step; his at 40 peers is the limit", delay, 2.98),
-        Mode::Both => {
+        Mode::Bidirectional => {
             below("mean of gathering at every step", beyond, 4.66);
             below("mean of splitting at every step", delay, 2.98);
         }
@@ -301,7 +301,7 @@ pub fn say(mode: Mode, step: &Step, cpu: &[f64]) -> String {
     let delays = match mode {
         Mode::Forward | Mode::Demultiplex => format!("mean / p99 {}", of(&step.delay)),
         Mode::Multiplex => format!("beside the window {}", of(&step.beyond)),
-        Mode::Both => format!("up beside the window {}, down {}", of(&step.beyond), of(&step.delay)),
+        Mode::Bidirectional => format!("up beside the window {}, down {}", of(&step.beyond), of(&step.delay)),
     };
     let cpu = spread(cpu)[0].as_f64().unwrap_or(0.0);
     format!(
@@ -387,11 +387,11 @@ mod tests {
         assert_eq!(cell(Mode::Multiplex, 1, "his power", 1), json!(1490.85));
         assert_eq!(cell(Mode::Demultiplex, 0, "his sd", 1), json!(2.58));
         assert_eq!(cell(Mode::Demultiplex, 1, "his mean", 1), json!(34.72));
-        assert_eq!(cell(Mode::Both, 0, "down one-way, mean", 1), json!(2.0));
+        assert_eq!(cell(Mode::Bidirectional, 0, "down one-way, mean", 1), json!(2.0));
     }
 
     #[test]
-    fn what_falls_short_is_seen() {
+    fn failed_checks_are_shown() {
         let passed = |mode, steps: &[Step]| {
             let table = promises(mode, steps, true);
             table.rows.iter().map(|row| row[2] == "yes").collect::<Vec<_>>()

@@ -15,7 +15,7 @@ use millrace_rtc::forward::{Bundle, parts};
 use super::Mode;
 use crate::{
     histogram::Histogram,
-    scenarios::crowd::{Crowd, Native},
+    load::peers::{NativePeer, PeerGroup},
 };
 
 /// Maximum time for the handshakes of a step, and for outstanding messages.
@@ -82,7 +82,7 @@ enum Source {
 
 pub struct Traffic {
     plan: Plan,
-    crowd: Crowd,
+    group: PeerGroup,
     roles: Vec<Role>,
     began: Instant,
     sources: Vec<Source>,
@@ -119,7 +119,7 @@ impl Traffic {
             step: Step::default(),
         };
         let (roles, sources, schedule) = Default::default();
-        Ok(Traffic { plan, crowd: Crowd::new()?, roles, began, sources, schedule, books })
+        Ok(Traffic { plan, group: PeerGroup::new()?, roles, began, sources, schedule, books })
     }
 
     /// Grows to `peers` peers and sends for the duration `test`. The peers of earlier steps continue to send in the
@@ -160,8 +160,8 @@ impl Traffic {
 
     /// Returns the bytes from the sending peers to the gateway, and from the gateway to the receiving peers.
     fn bytes(&self) -> (u64, u64) {
-        let sum = |wanted: Role, of: fn(&Native) -> u64| {
-            let all = self.crowd.peers.iter().zip(&self.roles);
+        let sum = |wanted: Role, of: fn(&NativePeer) -> u64| {
+            let all = self.group.peers.iter().zip(&self.roles);
             all.filter(|(_, role)| **role == wanted || **role == Role::SendsAndReceives).map(|(peer, _)| of(peer)).sum()
         };
         (sum(Role::Sends, |peer| peer.sent_bytes), sum(Role::Receives, |peer| peer.received_bytes))
@@ -181,7 +181,7 @@ impl Traffic {
             let hubs = match mode {
                 Mode::Forward => Vec::new(),
                 Mode::Multiplex => vec![(Role::Receives, "name=up".to_owned())],
-                Mode::Both => vec![(Role::SendsAndReceives, "name=up".to_owned())],
+                Mode::Bidirectional => vec![(Role::SendsAndReceives, "name=up".to_owned())],
                 Mode::Demultiplex => (0..fan_out).map(|n| (Role::Receives, format!("name=to-{n}"))).collect(),
             };
             for (role, query) in hubs {
@@ -211,7 +211,7 @@ impl Traffic {
                     let flows = (0..fan_out).map(|k| (flow(false), format!("to-{k}"))).collect();
                     sources.push(Source::Bundle { peer, flows });
                 }
-                Mode::Both => {
+                Mode::Bidirectional => {
                     let peer = add(Role::SendsAndReceives, format!("name=arm-{n}&to=up"));
                     sources.push(Source::One { peer, flow: flow(true) });
                     arms.push((flow(false), format!("arm-{n}")));
@@ -235,7 +235,7 @@ impl Traffic {
     fn devices(&self) -> usize {
         self.sources
             .iter()
-            .filter(|source| self.plan.mode != Mode::Both || matches!(source, Source::One { .. }))
+            .filter(|source| self.plan.mode != Mode::Bidirectional || matches!(source, Source::One { .. }))
             .count()
     }
 
@@ -252,7 +252,7 @@ impl Traffic {
         thread::scope(|scope| {
             scope.spawn(move || {
                 for query in queries {
-                    let native = Native::join(gateway, &query);
+                    let native = NativePeer::join(gateway, &query);
                     let is_good = native.is_ok();
                     if sender.send(native).is_err() || !is_good {
                         return;
@@ -260,9 +260,9 @@ impl Traffic {
                 }
             });
             let joined = joined;
-            while self.crowd.peers.iter().filter(|peer| peer.is_open).count() < all {
+            while self.group.peers.iter().filter(|peer| peer.is_open).count() < all {
                 while let Ok(native) = joined.try_recv() {
-                    self.crowd.add(native?)?;
+                    self.group.add(native?)?;
                 }
                 self.turn(Instant::now() + Duration::from_millis(5))?;
                 go_on()?;
@@ -293,8 +293,8 @@ impl Traffic {
             self.schedule.push(Reverse((due + self.plan.period, index)));
             self.send(index, due, now)?;
         }
-        let Self { crowd, books, .. } = self;
-        crowd.serve(next, |_, now, message| books.hear(now, message))
+        let Self { group, books, .. } = self;
+        group.serve(next, |_, now, _, message| books.hear(now, message))
     }
 
     fn send(&mut self, index: usize, due: Instant, now: Instant) -> anyhow::Result<()> {
@@ -305,14 +305,14 @@ impl Traffic {
         match &self.sources[index] {
             Source::One { peer, flow } => {
                 let message = books.message(*flow, due, bytes);
-                self.crowd.write(*peer, message.as_bytes())
+                self.group.write(*peer, message.as_bytes())
             }
             Source::Bundle { peer, flows } => {
                 let mut bundle = Bundle::default();
                 for (flow, to) in flows {
                     bundle.push(to, books.message(*flow, due, bytes).as_bytes());
                 }
-                self.crowd.write(*peer, &bundle.take())
+                self.group.write(*peer, &bundle.take())
             }
         }
     }

@@ -7,15 +7,12 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{
-    Experiment,
-    crowd::{Crowd, Native},
-};
 use crate::{
     histogram::Histogram,
     judged::{PASSED, PROMISED},
+    load::peers::{NativePeer, PeerGroup},
     recording::{Column, Table},
-    sweep::Bench,
+    sweep::{Bench, Experiment},
 };
 
 /// Entry in the list of scenarios.
@@ -135,7 +132,7 @@ impl Experiment for KaradoganTopologies {
 /// All wearers, connected.
 struct Wearers {
     topology: Topology,
-    crowd: Crowd,
+    group: PeerGroup,
     /// Wearer that owns each end of a connection.
     owners: Vec<usize>,
     /// Connection ends of each wearer.
@@ -162,22 +159,22 @@ impl Wearers {
         let count = choice.clients;
         let mut made = Wearers {
             topology,
-            crowd: Crowd::new()?,
+            group: PeerGroup::new()?,
             owners: Vec::new(),
             ends: vec![Vec::new(); count],
             felt: MovementStats { next: vec![vec![0; count]; count], ..MovementStats::default() },
         };
         for first in 0..if topology == Topology::Mesh { count } else { 1 } {
             for second in first + 1..count {
-                for (owner, native) in [first, second].into_iter().zip(Native::pair()?) {
+                for (owner, native) in [first, second].into_iter().zip(NativePeer::pair()?) {
                     made.ends[owner].push(made.owners.len());
                     made.owners.push(owner);
-                    made.crowd.add(native)?;
+                    made.group.add(native)?;
                 }
             }
         }
         let began = Instant::now();
-        while made.crowd.peers.iter().any(|native| !native.is_open) {
+        while made.group.peers.iter().any(|native| !native.is_open) {
             bench.go_on()?;
             ensure!(began.elapsed() < PATIENCE, "not all connections have opened within {PATIENCE:?}");
             made.turn(began, Instant::now() + Duration::from_millis(5))?;
@@ -205,7 +202,7 @@ impl Wearers {
             let message = format!("{wearer:03} {number:08} {:012}", (due - began).as_micros());
             let message = format!("{message:x<bytes$}", bytes = choice.bytes);
             for end in self.ends[wearer as usize].clone() {
-                self.crowd.write(end, message.as_bytes())?;
+                self.group.write(end, message.as_bytes())?;
             }
             self.felt.due += u64::from(count - 1);
             moved += 1;
@@ -220,9 +217,9 @@ impl Wearers {
 
     /// Handles received messages. The hub of a star forwards them.
     fn turn(&mut self, began: Instant, until: Instant) -> anyhow::Result<()> {
-        let Self { topology, crowd, owners, ends, felt } = self;
+        let Self { topology, group, owners, ends, felt } = self;
         let mut passed_on = Vec::new();
-        crowd.serve(until, |end, now, message| {
+        group.serve(until, |end, now, _, message| {
             felt.hear(owners[end], now, began, message)?;
             if *topology == Topology::Star && owners[end] == 0 {
                 passed_on.push((end, message.to_vec()));
@@ -231,7 +228,7 @@ impl Wearers {
         })?;
         for (from, message) in passed_on {
             for end in ends[0].iter().filter(|end| **end != from) {
-                crowd.write(*end, &message)?;
+                group.write(*end, &message)?;
             }
         }
         Ok(())
@@ -260,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_cannot_do_is_refused() {
+    fn invalid_parameters_are_refused() {
         let parameters = |text: &str| {
             let given: toml::Table = text.parse().expect("a table");
             let all: toml::Table = include_str!("scenario.toml").parse().expect("a table");
@@ -277,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_felt_twice_or_out_of_order_is_no_result() {
+    fn duplicate_or_reordered_movement_is_an_error() {
         let (began, now) = (Instant::now(), Instant::now());
         let mut felt = MovementStats { next: vec![vec![0; 3]; 3], ..MovementStats::default() };
         let message = |wearer: u32, number: u32| format!("{wearer:03} {number:08} {:012}", 0);

@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use crate::{
     load::Dialect,
-    targets::{Ask, Options, Server, Target, Transport, install, process::Ready, ws::bare},
+    targets::{ClientOptions, Options, Server, Target, Transport, install, process::Ready, ws::bare},
 };
 
 /// The baseline build, which also runs on processors without AVX2. The server is the same.
@@ -35,7 +35,7 @@ impl Target for Bun {
         Server::start(bun, Ready::Says("listening on http://"), folder, options)
     }
 
-    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, _: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         Box::new(bare(ask))
     }
 }

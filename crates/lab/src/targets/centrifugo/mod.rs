@@ -13,7 +13,7 @@ use crate::{
         websocket::{OverWebSocket, Subprotocol, TEXT, WebSocket, frame_into, frame_of},
     },
     targets::{
-        Ask, Options, Server, Target, Transport, install,
+        ClientOptions, Options, Server, Target, Transport, install,
         process::{Ready, free_address},
     },
 };
@@ -52,7 +52,7 @@ impl Target for Centrifugo {
     }
 
     /// Creates a client. A publisher always uses WebSocket.
-    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, transport: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         if transport == Transport::Sse && ask.role.subscribes() {
             let connect = format!(r#"{{"subs":{{"{}":{{}}}}}}"#, ask.channel);
             let connect = connect.replace('{', "%7B").replace('}', "%7D").replace('"', "%22");
@@ -86,11 +86,11 @@ impl Subprotocol for Client {
         frame_into(TEXT, said.as_bytes(), out);
     }
 
-    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, emit: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
         let last: &[u8] = if self.role.subscribes() { b"{\"id\":2," } else { b"{\"id\":1," };
         for line in message.split(|byte| *byte == b'\n') {
             if line.starts_with(b"{\"push\":") {
-                payloads(line, |payload| hear(Event::Message(payload)));
+                payloads(line, |payload| emit(Event::Message(payload)));
             } else if line == b"{}" {
                 // A ping.
                 frame_into(TEXT, b"{}", out);
@@ -99,11 +99,11 @@ impl Subprotocol for Client {
                     bail!("refused: {}", String::from_utf8_lossy(line));
                 }
                 if line.starts_with(last) {
-                    hear(Event::Ready);
+                    emit(Event::Ready);
                 }
             } else if line.starts_with(b"{\"id\":") {
                 let is_error = memmem::find(line, b"\"error\":").is_some();
-                hear(if is_error { Event::Refused } else { Event::Accepted });
+                emit(if is_error { Event::Refused } else { Event::Accepted });
             }
         }
         Ok(())
@@ -126,7 +126,7 @@ mod tests {
     use crate::load::dialect::script::{in_pieces, websocket};
 
     #[test]
-    fn a_client_subscribes_answers_pings_and_hears_several_replies_at_once() {
+    fn client_subscribes_and_reads_batched_replies() {
         let script = websocket(
             &[
                 "{\"id\":1,\"connect\":{\"ping\":25,\"pong\":true}}\n{\"id\":2,\"subscribe\":{}}",
@@ -136,17 +136,17 @@ mod tests {
             ]
             .map(|message| (0x81, message.as_bytes())),
         );
-        let ask = Ask { role: Role::Both, channel: "c", poll_every: Duration::ZERO };
+        let ask = ClientOptions { role: Role::Both, channel: "c", poll_every: Duration::ZERO };
         let heard = in_pieces(|| Centrifugo.dialect(Transport::WebSocket, &ask), &script);
         assert_eq!(heard.events, ["Ready", "[\"a\"]", "Accepted", "[\"b\"]", "Refused"]);
-        assert!(heard.said.ends_with("\0\0\0\0{}"), "a ping is answered");
+        assert!(heard.sent.ends_with("\0\0\0\0{}"), "a ping is answered");
     }
 
     #[test]
     fn an_event_stream_brings_payloads_in_envelopes() {
         let script = b"HTTP/1.1 200 OK\r\n\r\n\r\ndata: {\"connect\":{\"subs\":{\"c\":{}}}}\n\n\
             data: {\"channel\":\"c\",\"pub\":{\"data\":[\"a\"],\"info\":{}}}\n\n";
-        let ask = Ask { role: Role::Subscriber, channel: "c", poll_every: Duration::ZERO };
+        let ask = ClientOptions { role: Role::Subscriber, channel: "c", poll_every: Duration::ZERO };
         let heard = in_pieces(|| Centrifugo.dialect(Transport::Sse, &ask), script);
         assert_eq!(heard.events, ["Ready", "[\"a\"]"]);
     }

@@ -14,7 +14,7 @@ use crate::{
         websocket::between,
     },
     targets::{
-        Ask, Options, Server, Target, Transport, install,
+        ClientOptions, Options, Server, Target, Transport, install,
         process::{Ready, free_address},
     },
 };
@@ -50,7 +50,7 @@ impl Target for DurableStreams {
         Server::start(command, Ready::Accepts(address), folder, options)
     }
 
-    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, transport: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         let path = format!("/{}", ask.channel);
         let inner: Box<dyn Dialect> = match transport {
             _ if ask.role.publishes() => Box::new(Poster::new(&path, TEXT)),
@@ -94,18 +94,18 @@ impl Dialect for Creating {
         bytes: &[u8],
         now_ns: u64,
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         if self.is_created {
-            return self.inner.feed(bytes, now_ns, out, hear);
+            return self.inner.feed(bytes, now_ns, out, emit);
         }
         let Some(answer) = Answer::read(bytes)? else { return Ok(0) };
         answer.check()?;
         self.is_created = true;
         if self.inner.open(out) {
-            hear(Event::Ready);
+            emit(Event::Ready);
         }
-        Ok(answer.used + self.inner.feed(&bytes[answer.used..], now_ns, out, hear)?)
+        Ok(answer.used + self.inner.feed(&bytes[answer.used..], now_ns, out, emit)?)
     }
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
@@ -118,9 +118,9 @@ impl Dialect for Creating {
 }
 
 /// Reports the messages in a piece of the log. A message contains `]` only as its last byte.
-fn messages(log: &[u8], hear: &mut dyn FnMut(Event<'_>)) {
+fn messages(log: &[u8], emit: &mut dyn FnMut(Event<'_>)) {
     for message in log.split_inclusive(|byte| *byte == b']') {
-        hear(Event::Message(message));
+        emit(Event::Message(message));
     }
 }
 
@@ -154,27 +154,27 @@ impl Dialect for Tail {
         bytes: &[u8],
         _: u64,
         _: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let (has_begun, is_ready, offset) = (&mut self.has_begun, &mut self.is_ready, &mut self.offset);
         let used = self.stream.feed(bytes, &mut |part| match part {
             Part::Head(_) => Ok(0),
             Part::Body(body) => Ok(sse::events(body, has_begun, |event| match (event.name, event.data) {
-                (Some(b"data"), Some(log)) => messages(&log, hear),
+                (Some(b"data"), Some(log)) => messages(&log, emit),
                 (Some(b"control"), Some(control)) => {
                     if let Some(next) = between(&control, b"\"streamNextOffset\":\"", b"\"") {
                         offset.clear();
                         offset.extend_from_slice(next);
                     }
                     if !std::mem::replace(is_ready, true) {
-                        hear(Event::Ready);
+                        emit(Event::Ready);
                     }
                 }
                 _ => {}
             })),
         })?;
         if self.stream.is_over() {
-            hear(Event::Closed);
+            emit(Event::Closed);
         }
         Ok(used)
     }
@@ -214,7 +214,7 @@ impl Dialect for LongPoll {
         bytes: &[u8],
         _: u64,
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let mut at = 0;
         while let Some(answer) = Answer::read(&bytes[at..])? {
@@ -224,9 +224,9 @@ impl Dialect for LongPoll {
             self.offset.clear();
             self.offset.push_str(answer.head.header("stream-next-offset").context("an answer without an offset")?);
             ensure!(!self.offset.is_empty(), "an answer with an empty offset");
-            messages(&answer.body, hear);
+            messages(&answer.body, emit);
             if is_first {
-                hear(Event::Ready);
+                emit(Event::Ready);
             }
             self.ask(out);
         }
@@ -248,7 +248,7 @@ mod tests {
     const CREATED: &str = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
 
     fn dialect(transport: Transport, role: Role) -> Box<dyn Dialect> {
-        DurableStreams.dialect(transport, &Ask { role, channel: "lab/all", poll_every: Duration::ZERO })
+        DurableStreams.dialect(transport, &ClientOptions { role, channel: "lab/all", poll_every: Duration::ZERO })
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
         );
         let heard = in_pieces(|| dialect(Transport::LongPolling, Role::Subscriber), script.as_bytes());
         assert_eq!(heard.events, ["Ready", "[\"a\"]", "[\"b\"]"]);
-        let asked: Vec<&str> = heard.said.lines().filter(|line| line.ends_with("HTTP/1.1")).collect();
+        let asked: Vec<&str> = heard.sent.lines().filter(|line| line.ends_with("HTTP/1.1")).collect();
         assert_eq!(
             asked,
             [

@@ -4,7 +4,7 @@ mod packets;
 
 use crate::{
     load::Dialect,
-    targets::{Ask, Options, Server, Target, Transport, install},
+    targets::{ClientOptions, Options, Server, Target, Transport, install},
 };
 
 pub use packets::{Flavour, dialect};
@@ -30,7 +30,7 @@ impl Target for EngineIo {
         install::start_node(self.name(), PACKAGES, include_str!("server.cjs"), options)
     }
 
-    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, transport: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         dialect(transport, "/engine.io/", Flavour::Engine, ask)
     }
 }

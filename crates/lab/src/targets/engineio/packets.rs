@@ -8,7 +8,7 @@ use crate::{
         http::{Answer, get, post},
         websocket::{OverWebSocket, Subprotocol, TEXT, WebSocket, between, frame_into, frame_of},
     },
-    targets::{Ask, Transport},
+    targets::{ClientOptions, Transport},
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,18 +27,18 @@ impl Flavour {
     }
 
     /// Handles one packet and returns the required reply.
-    fn hear(self, packet: &[u8], hear: &mut dyn FnMut(Event<'_>)) -> Option<&'static [u8]> {
+    fn handle_packet(self, packet: &[u8], emit: &mut dyn FnMut(Event<'_>)) -> Option<&'static [u8]> {
         let (before, after) = self.around();
         match packet.first() {
-            Some(b'0') if self == Flavour::Engine => hear(Event::Ready),
+            Some(b'0') if self == Flavour::Engine => emit(Event::Ready),
             Some(b'0') => return Some(b"40"),
-            Some(b'1') => hear(Event::Closed),
+            Some(b'1') => emit(Event::Closed),
             Some(b'2') => return Some(b"3"),
-            _ if self == Flavour::Socket && packet.starts_with(b"40") => hear(Event::Ready),
-            _ if self == Flavour::Socket && packet.starts_with(b"44") => hear(Event::Closed),
+            _ if self == Flavour::Socket && packet.starts_with(b"40") => emit(Event::Ready),
+            _ if self == Flavour::Socket && packet.starts_with(b"44") => emit(Event::Closed),
             _ => {
                 let payload = packet.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
-                payload.into_iter().for_each(|payload| hear(Event::Message(payload)));
+                payload.into_iter().for_each(|payload| emit(Event::Message(payload)));
             }
         }
         None
@@ -47,7 +47,7 @@ impl Flavour {
 
 /// Creates a client. A client that only publishes always uses WebSocket: a poll would block the connection that also
 /// carries its `POST` requests.
-pub fn dialect(transport: Transport, path: &str, flavour: Flavour, ask: &Ask<'_>) -> Box<dyn Dialect> {
+pub fn dialect(transport: Transport, path: &str, flavour: Flavour, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
     let subscribe = if ask.role.subscribes() { "" } else { "&subscribe=no" };
     let path = |transport| format!("{path}?EIO=4&transport={transport}&channel={}{subscribe}", ask.channel);
     match transport {
@@ -67,8 +67,8 @@ pub fn over_polling(path: String, flavour: Flavour) -> OverPolling {
 impl Subprotocol for Flavour {
     fn opened(&mut self, _: &mut Vec<u8>, _: &mut dyn FnMut(Event<'_>)) {}
 
-    fn message(&mut self, packet: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
-        if let Some(answer) = self.hear(packet, hear) {
+    fn message(&mut self, packet: &[u8], out: &mut Vec<u8>, emit: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+        if let Some(answer) = self.handle_packet(packet, emit) {
             frame_into(TEXT, answer, out);
         }
         Ok(())
@@ -103,7 +103,7 @@ impl Dialect for OverPolling {
         bytes: &[u8],
         _: u64,
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let mut at = 0;
         while let Some(answer) = Answer::read(&bytes[at..])? {
@@ -118,7 +118,7 @@ impl Dialect for OverPolling {
                 self.path.push_str(&format!("&sid={}", String::from_utf8_lossy(session)));
             }
             for packet in answer.body.split(|byte| *byte == 0x1e) {
-                if let Some(said) = self.flavour.hear(packet, hear) {
+                if let Some(said) = self.flavour.handle_packet(packet, emit) {
                     post(&self.path, "Content-Type: text/plain;charset=UTF-8\r\n", said, out);
                     self.expects_post = true;
                 }
@@ -139,16 +139,16 @@ mod tests {
     use crate::load::dialect::script::{in_pieces, websocket};
 
     #[test]
-    fn a_socket_connects_answers_pings_and_hears() {
+    fn socket_connects_answers_pings_and_reads() {
         let packets = ["0{\"sid\":\"x\"}", "40{\"sid\":\"y\"}", "2", "42[\"m\",[\"a\"]]"];
         let script = websocket(&packets.map(|packet| (0x81, packet.as_bytes())));
         let heard = in_pieces(|| Box::new(over_websocket("/socket.io/".into(), Flavour::Socket)), &script);
         assert_eq!(heard.events, ["Ready", "[\"a\"]"]);
-        assert!(heard.said.ends_with("\0\0\0\x0040\u{fffd}\u{fffd}\0\0\0\x003"), "{:?}", heard.said);
+        assert!(heard.sent.ends_with("\0\0\0\x0040\u{fffd}\u{fffd}\0\0\0\x003"), "{:?}", heard.sent);
     }
 
     #[test]
-    fn polling_says_what_it_must_before_it_asks_again() {
+    fn polling_sends_replies_before_next_poll() {
         let answer = |body: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         let script = [
             answer("0{\"sid\":\"s\"}"),
@@ -158,7 +158,7 @@ mod tests {
         ];
         let heard = in_pieces(|| Box::new(over_polling("/p?x".into(), Flavour::Socket)), script.concat().as_bytes());
         assert_eq!(heard.events, ["Ready", "[\"a\"]", "[\"b\"]"]);
-        let asked: Vec<&str> = heard.said.lines().filter(|line| line.contains("HTTP/1.1")).collect();
+        let asked: Vec<&str> = heard.sent.lines().filter(|line| line.contains("HTTP/1.1")).collect();
         let get = "GET /p?x&sid=s HTTP/1.1";
         assert_eq!(asked[..4], ["GET /p?x HTTP/1.1", "POST /p?x&sid=s HTTP/1.1", "40GET /p?x&sid=s HTTP/1.1", get]);
     }

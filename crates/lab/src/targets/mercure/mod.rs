@@ -8,7 +8,7 @@ use crate::{
         http::{EventSource, Poster},
     },
     targets::{
-        Ask, Options, Server, Target, Transport, install,
+        ClientOptions, Options, Server, Target, Transport, install,
         process::{Ready, free_address},
     },
 };
@@ -69,7 +69,7 @@ impl Target for Mercure {
         Server::start(hub, Ready::Accepts(address), folder, options)
     }
 
-    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, _: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         let topic = format!("topic={}", ask.channel.replace('/', "%2F"));
         if ask.role.subscribes() {
             return Box::new(EventSource::new(&format!("{HUB}?{topic}")));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_publication_is_a_form() {
-        let ask = Ask { role: Role::Publisher, channel: "lab/all", poll_every: Duration::ZERO };
+        let ask = ClientOptions { role: Role::Publisher, channel: "lab/all", poll_every: Duration::ZERO };
         let (mut publisher, mut out) = (Mercure.dialect(Transport::Sse, &ask), Vec::new());
         publisher.publish(b"[\"mr1 7 x\"]", &mut out);
         let said = String::from_utf8(out).unwrap();

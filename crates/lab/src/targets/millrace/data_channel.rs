@@ -14,11 +14,11 @@ use super::session::Session;
 use crate::{
     load::{
         Dialect, Event,
-        dialect::say_datagram,
+        dialect::append_datagram,
         http::{Answer, post},
         websocket::Subprotocol,
     },
-    targets::Ask,
+    targets::ClientOptions,
 };
 
 /// Maximum number of bytes that the server has not acknowledged. Above it, the next publication waits.
@@ -35,11 +35,11 @@ pub struct DataChannel {
     /// Address of the server's datagrams.
     server: SocketAddr,
     stage: Stage,
-    mouth: Outputs,
+    outputs: Outputs,
     /// Lines that the session wants to send.
-    said: Vec<u8>,
+    to_send: Vec<u8>,
     /// Received bytes that do not form a complete line yet.
-    heard: Vec<u8>,
+    received: Vec<u8>,
     has_room: bool,
 }
 
@@ -50,14 +50,24 @@ enum Stage {
 }
 
 impl DataChannel {
-    pub fn new(ask: &Ask<'_>) -> Self {
+    pub fn new(ask: &ClientOptions<'_>) -> Self {
         let session = Session::new(ask, |parts, out| {
             parts.iter().for_each(|part| out.extend_from_slice(part));
             out.push(b'\n');
         });
-        let (mouth, said, heard) = Default::default();
+        let (outputs, to_send, received) = Default::default();
         let begin = Instant::now();
-        Self { session, begin, now_ns: 0, server: SOMEWHERE, stage: Stage::New, mouth, said, heard, has_room: true }
+        Self {
+            session,
+            begin,
+            now_ns: 0,
+            server: SOMEWHERE,
+            stage: Stage::New,
+            outputs,
+            to_send,
+            received,
+            has_room: true,
+        }
     }
 
     fn at(&self, now_ns: u64) -> Instant {
@@ -65,33 +75,33 @@ impl DataChannel {
     }
 
     /// Applies the answer to the offer and continues with datagrams.
-    fn accept(&mut self, answer: &str, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+    fn accept(&mut self, answer: &str, emit: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
         let Stage::Offered(offer) = std::mem::replace(&mut self.stage, Stage::New) else {
             bail!("nothing was offered")
         };
         let mut peer = offer.accept(answer)?;
-        peer.handle_timeout(self.at(self.now_ns), &mut self.mouth)?;
+        peer.handle_timeout(self.at(self.now_ns), &mut self.outputs)?;
         self.stage = Stage::Open(Box::new(peer));
-        self.server = self.mouth.datagrams.front().context("the answer says no address")?.0;
-        hear(Event::Datagrams(self.server));
+        self.server = self.outputs.datagrams.front().context("the answer says no address")?.0;
+        emit(Event::Datagrams(self.server));
         Ok(())
     }
 
     /// Passes the peer's events to the session, and the session's lines to the peer.
-    fn work(&mut self, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
-        for event in std::mem::take(&mut self.mouth.events) {
+    fn work(&mut self, emit: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+        for event in std::mem::take(&mut self.outputs.events) {
             match event {
-                millrace_rtc::Event::Open(Lane::Session) => self.session.opened(&mut self.said, hear),
+                millrace_rtc::Event::Open(Lane::Session) => self.session.opened(&mut self.to_send, emit),
                 millrace_rtc::Event::Data(Lane::Session, data) => {
-                    self.heard.extend_from_slice(&data);
+                    self.received.extend_from_slice(&data);
                     let mut from = 0;
-                    for end in memchr_iter(b'\n', &self.heard) {
-                        self.session.message(&self.heard[from..end], &mut self.said, hear)?;
+                    for end in memchr_iter(b'\n', &self.received) {
+                        self.session.message(&self.received[from..end], &mut self.to_send, emit)?;
                         from = end + 1;
                     }
-                    self.heard.drain(..from);
+                    self.received.drain(..from);
                 }
-                millrace_rtc::Event::Closed => hear(Event::Closed),
+                millrace_rtc::Event::Closed => emit(Event::Closed),
                 _ => {}
             }
         }
@@ -100,24 +110,24 @@ impl DataChannel {
 
     fn write(&mut self) -> anyhow::Result<()> {
         let Stage::Open(peer) = &mut self.stage else { return Ok(()) };
-        if !self.said.is_empty() {
-            if !peer.write(Instant::now(), Lane::Session, true, &self.said, &mut self.mouth)? {
+        if !self.to_send.is_empty() {
+            if !peer.write(Instant::now(), Lane::Session, true, &self.to_send, &mut self.outputs)? {
                 bail!("the channel takes nothing");
             }
-            self.said.clear();
+            self.to_send.clear();
         }
         self.has_room = peer.buffered(Lane::Session) < BUFFERED_MAX;
         Ok(())
     }
 
     fn flush(&mut self, out: &mut Vec<u8>) {
-        self.mouth.datagrams.drain(..).for_each(|(_, datagram)| say_datagram(&datagram, out));
+        self.outputs.datagrams.drain(..).for_each(|(_, datagram)| append_datagram(&datagram, out));
     }
 }
 
 impl Dialect for DataChannel {
     fn open(&mut self, out: &mut Vec<u8>) -> bool {
-        (self.mouth, self.said, self.heard, self.has_room) = (Outputs::default(), Vec::new(), Vec::new(), true);
+        (self.outputs, self.to_send, self.received, self.has_room) = (Outputs::default(), Vec::new(), Vec::new(), true);
         let offer = Peer::offer(SOMEWHERE, self.at(self.now_ns));
         post("/v1/connect", "Content-Type: application/sdp\r\n", offer.sdp.as_bytes(), out);
         self.stage = Stage::Offered(Box::new(offer));
@@ -129,7 +139,7 @@ impl Dialect for DataChannel {
         bytes: &[u8],
         now_ns: u64,
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         self.now_ns = now_ns;
         let now = self.at(now_ns);
@@ -138,13 +148,13 @@ impl Dialect for DataChannel {
             Stage::Offered(_) => {
                 let Some(answer) = Answer::read(bytes)? else { return Ok(0) };
                 answer.check()?;
-                self.accept(std::str::from_utf8(&answer.body)?, hear)?;
+                self.accept(std::str::from_utf8(&answer.body)?, emit)?;
                 answer.used
             }
             Stage::Open(peer) => {
                 let server = self.server;
-                peer.handle_datagram(now, server, SOMEWHERE, bytes, &mut self.mouth)?;
-                self.work(hear)?;
+                peer.handle_datagram(now, server, SOMEWHERE, bytes, &mut self.outputs)?;
+                self.work(emit)?;
                 bytes.len()
             }
         };
@@ -153,7 +163,7 @@ impl Dialect for DataChannel {
     }
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
-        self.session.publish(payload, &mut self.said);
+        self.session.publish(payload, &mut self.to_send);
         // A failed write is ignored: missing replies and messages will show it.
         let _ = self.write();
         self.flush(out);
@@ -172,7 +182,7 @@ impl Dialect for DataChannel {
         self.now_ns = now_ns;
         let now = self.at(now_ns);
         if let Stage::Open(peer) = &mut self.stage {
-            let _ = peer.handle_timeout(now, &mut self.mouth);
+            let _ = peer.handle_timeout(now, &mut self.outputs);
         }
         self.flush(out);
     }

@@ -35,13 +35,13 @@ impl Dialect for Lines {
         bytes: &[u8],
         _: u64,
         _: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let position = &mut self.position;
         let used = self.stream.feed(bytes, &mut |part| {
             let body = match part {
                 Part::Head(_) => {
-                    hear(Event::Ready);
+                    emit(Event::Ready);
                     return Ok(0);
                 }
                 Part::Body(body) => body,
@@ -57,14 +57,14 @@ impl Dialect for Lines {
                     position.extend_from_slice(now);
                 }
                 if is_gap {
-                    hear(Event::Gap);
+                    emit(Event::Gap);
                 }
-                payloads(line, |payload| hear(Event::Message(payload)));
+                payloads(line, |payload| emit(Event::Message(payload)));
             }
             Ok(used)
         })?;
         if self.stream.is_over() {
-            hear(Event::Closed);
+            emit(Event::Closed);
         }
         Ok(used)
     }
@@ -77,17 +77,17 @@ impl Dialect for Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dialect::script::{hear, in_pieces};
+    use crate::load::dialect::script::{in_pieces, run_script};
 
     #[test]
-    fn lines_are_heard_however_they_are_cut_and_resume() {
+    fn lines_survive_any_split_and_resume() {
         let body = "{\"position\":\"e:0\"}\n\n{\"position\":\"e:1\",\"time\":1,\"data\":[\"a\"]}\n{\"gap\":{\"from\":\"e:1\",\"to\":\"e:5\"}}\n\
             {\"position\":\"e:6\",\"time\":1,\"key\":\"k\",\"data\":[\"b\"]}\n";
         let script = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n", body.len());
         let heard = in_pieces(|| Box::new(Lines::new("/c")), script.as_bytes());
         assert_eq!(heard.events, ["Ready", "[\"a\"]", "Gap", "[\"b\"]"]);
         let (mut lines, mut again) = (Lines::new("/c"), Vec::new());
-        hear(&mut lines, script.as_bytes(), 9).unwrap();
+        run_script(&mut lines, script.as_bytes(), 9).unwrap();
         lines.open(&mut again);
         assert!(again.starts_with(b"GET /c?since=e:6 HTTP/1.1"));
     }

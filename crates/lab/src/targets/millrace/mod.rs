@@ -19,7 +19,7 @@ use crate::{
         http::{EventSource, Poster},
         websocket::Bare,
     },
-    targets::{Ask, Options, Server, Target, Transport, install, process::Ready, tls::TlsTarget},
+    targets::{ClientOptions, Options, Server, Target, Transport, install, process::Ready, tls::TlsTarget},
 };
 
 pub struct Millrace;
@@ -38,7 +38,8 @@ impl Target for Millrace {
         &Transport::ALL
     }
 
-    /// Starts as many shards as there are CPUs in the options, or one if there are none.
+    /// Starts as many shards as there are CPUs in the options, or one if there are none, unless the arguments have
+    /// `--shards`.
     fn start(&self, options: &Options) -> anyhow::Result<Server> {
         Server::start(command(options)?, Ready::Says("listening on http://"), tempfile::tempdir()?, options)
     }
@@ -47,7 +48,7 @@ impl Target for Millrace {
         Some("/metrics")
     }
 
-    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, transport: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         let path = format!("/v1/channels/{}", ask.channel);
         match transport {
             Transport::WebSocket if ask.role.subscribes() => Box::new(Bare::new(path)),
@@ -79,8 +80,10 @@ impl TlsTarget for Millrace {
 
 fn command(options: &Options) -> anyhow::Result<Command> {
     let mut command = Command::new(binary(options)?);
-    let shards = options.cpus.len().max(1).to_string();
-    command.args(["serve", "--shards", &shards]);
+    command.arg("serve");
+    if !options.arguments.iter().any(|argument| argument == "--shards") {
+        command.args(["--shards", &options.cpus.len().max(1).to_string()]);
+    }
     // With two different addresses, the server would report an error.
     if !options.arguments.iter().any(|argument| argument.starts_with("server.listen=")) {
         command.args(["--listen", "127.0.0.1:0"]);

@@ -56,7 +56,7 @@ impl Dialect for Poll {
         bytes: &[u8],
         now_ns: u64,
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let mut at = 0;
         while let Some(answer) = Answer::read(&bytes[at..])? {
@@ -66,15 +66,15 @@ impl Dialect for Poll {
             self.position.clear();
             self.position.push_str(position);
             if answer.body[..answer.body.len().min(300)].windows(6).any(|bytes| bytes == b"\"gap\":") {
-                hear(Event::Gap);
+                emit(Event::Gap);
             }
             let mut messages = 0;
             payloads(&answer.body, |payload| {
                 messages += 1;
-                hear(Event::Message(payload));
+                emit(Event::Message(payload));
             });
             if !std::mem::replace(&mut self.is_ready, true) {
-                hear(Event::Ready);
+                emit(Event::Ready);
             }
             match self.every {
                 Some(every) if messages < LIMIT => self.next_ns = Some(now_ns + every.as_nanos() as u64),
@@ -114,7 +114,7 @@ mod tests {
         let script = script.replace("105", &body.to_string());
         let heard = in_pieces(|| Box::new(Poll::long("/c")), script.as_bytes());
         assert_eq!(heard.events, ["Ready", "[\"a\"]", "[\"b\"]"]);
-        let asked: Vec<&str> = heard.said.lines().filter(|line| line.starts_with("GET")).collect();
+        let asked: Vec<&str> = heard.sent.lines().filter(|line| line.starts_with("GET")).collect();
         assert_eq!(
             asked,
             [

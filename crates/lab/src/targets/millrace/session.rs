@@ -11,7 +11,7 @@ use crate::{
         payload::payloads,
         websocket::{OverWebSocket, Subprotocol, TEXT, WebSocket, between, frame_of},
     },
-    targets::Ask,
+    targets::ClientOptions,
 };
 
 pub struct Session {
@@ -28,12 +28,12 @@ pub struct Session {
 type Say = fn(parts: &[&[u8]], out: &mut Vec<u8>);
 
 impl Session {
-    pub fn new(ask: &Ask<'_>, say: Say) -> Self {
+    pub fn new(ask: &ClientOptions<'_>, say: Say) -> Self {
         let (position, command) = Default::default();
         Self { role: ask.role, channel: ask.channel.into(), position, id: 0, command, say }
     }
 
-    pub fn over_websocket(ask: &Ask<'_>) -> OverWebSocket<Session> {
+    pub fn over_websocket(ask: &ClientOptions<'_>) -> OverWebSocket<Session> {
         let socket = WebSocket::new("/v1/connect", Some("millrace.v1+json"));
         OverWebSocket::new(socket, Self::new(ask, |parts, out| frame_of(TEXT, parts, out)))
     }
@@ -44,7 +44,7 @@ impl Subprotocol for Session {
         self.id = 1;
     }
 
-    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, emit: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
         let Session { role, channel, position, .. } = self;
         let says = |what: &[u8]| memmem::find(message, what).is_some();
         if message.starts_with(b"{\"push\":\"message\"") {
@@ -52,7 +52,7 @@ impl Subprotocol for Session {
                 position.clear();
                 position.extend_from_slice(now);
             }
-            payloads(message, |payload| hear(Event::Message(payload)));
+            payloads(message, |payload| emit(Event::Message(payload)));
         } else if says(b"\"push\":\"connected\"") {
             if role.subscribes() {
                 let since = String::from_utf8_lossy(position);
@@ -60,17 +60,17 @@ impl Subprotocol for Session {
                 let subscribe = format!(r#"{{"id":1,"subscribe":{{"channel":"{channel}"{since}}}}}"#);
                 (self.say)(&[subscribe.as_bytes()], out);
             } else {
-                hear(Event::Ready);
+                emit(Event::Ready);
             }
         } else if says(b"\"push\":\"gap\"") {
-            hear(Event::Gap);
+            emit(Event::Gap);
         } else if message.starts_with(b"{\"id\":1,") {
             if !message.starts_with(b"{\"id\":1,\"ok\"") {
                 bail!("refused: {}", String::from_utf8_lossy(message));
             }
-            hear(Event::Ready);
+            emit(Event::Ready);
         } else if message.starts_with(b"{\"id\":") {
-            hear(if says(b",\"ok\":") { Event::Accepted } else { Event::Refused });
+            emit(if says(b",\"ok\":") { Event::Accepted } else { Event::Refused });
         }
         Ok(())
     }
@@ -89,10 +89,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::dialect::script::{hear, in_pieces, websocket};
+    use crate::load::dialect::script::{in_pieces, run_script, websocket};
 
     #[test]
-    fn a_session_subscribes_hears_and_resumes() {
+    fn session_subscribes_reads_and_resumes() {
         let script = websocket(
             &[
                 r#"{"ping_ms":25000,"push":"connected"}"#,
@@ -104,12 +104,12 @@ mod tests {
             ]
             .map(|message| (0x81, message.as_bytes())),
         );
-        let ask = Ask { role: Role::Both, channel: "c", poll_every: Duration::ZERO };
+        let ask = ClientOptions { role: Role::Both, channel: "c", poll_every: Duration::ZERO };
         let heard = in_pieces(|| Box::new(Session::over_websocket(&ask)), &script);
         assert_eq!(heard.events, ["Ready", "[\"a\"]", "Accepted", "Refused", "Gap"]);
         let mut session = Session::over_websocket(&ask);
-        hear(&mut session, &script, 50).unwrap();
-        let again = hear(&mut session, &script, 50).unwrap();
-        assert!(again.said.contains(r#"{"id":1,"subscribe":{"channel":"c","since":"e:1"}}"#), "{}", again.said);
+        run_script(&mut session, &script, 50).unwrap();
+        let again = run_script(&mut session, &script, 50).unwrap();
+        assert!(again.sent.contains(r#"{"id":1,"subscribe":{"channel":"c","since":"e:1"}}"#), "{}", again.sent);
     }
 }

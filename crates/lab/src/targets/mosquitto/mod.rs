@@ -11,7 +11,7 @@ use crate::{
         websocket::{BINARY, OverWebSocket, Subprotocol, WebSocket, frame_into, frame_of},
     },
     targets::{
-        Ask, Options, Server, Target, Transport, install,
+        ClientOptions, Options, Server, Target, Transport, install,
         process::{Ready, free_address},
     },
 };
@@ -54,7 +54,7 @@ impl Target for Mosquitto {
         Server::start(mosquitto, Ready::Accepts(address), folder, options)
     }
 
-    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, _: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         let socket = WebSocket::new("/mqtt", Some("mqtt"));
         Box::new(OverWebSocket::new(socket, Client { role: ask.role, topic: ask.channel.into(), rest: Vec::new() }))
     }
@@ -83,9 +83,9 @@ impl Subprotocol for Client {
         frame_into(BINARY, &packet(0x10, &[b"\0\x04MQTT\x04\x02\0\0\0\0"]), out);
     }
 
-    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, emit: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
         let Client { role, topic, rest } = self;
-        join(rest, message, |bytes| packets(bytes, *role, topic, out, hear))
+        join(rest, message, |bytes| packets(bytes, *role, topic, out, emit))
     }
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
@@ -101,7 +101,7 @@ fn packets(
     role: Role,
     topic: &str,
     out: &mut Vec<u8>,
-    hear: &mut dyn FnMut(Event<'_>),
+    emit: &mut dyn FnMut(Event<'_>),
 ) -> anyhow::Result<usize> {
     let mut at = 0;
     while let Some((kind, start, end)) = next(bytes, at)? {
@@ -113,14 +113,14 @@ fn packets(
                     let length = (topic.len() as u16).to_be_bytes();
                     frame_into(BINARY, &packet(0x82, &[&[0, 1], &length, topic.as_bytes(), &[0]]), out);
                 } else {
-                    hear(Event::Ready);
+                    emit(Event::Ready);
                 }
             }
-            9 if body.get(2) == Some(&0) => hear(Event::Ready),
+            9 if body.get(2) == Some(&0) => emit(Event::Ready),
             9 => bail!("refused: SUBACK {body:?}"),
             3 => {
                 let name = body.first_chunk().map_or(0, |length| usize::from(u16::from_be_bytes(*length)));
-                body.get(2 + name..).into_iter().for_each(|payload| hear(Event::Message(payload)));
+                body.get(2 + name..).into_iter().for_each(|payload| emit(Event::Message(payload)));
             }
             _ => {}
         }
@@ -171,11 +171,11 @@ mod tests {
     use crate::load::dialect::script::{in_pieces, websocket};
 
     #[test]
-    fn packets_are_heard_however_messages_cut_them() {
+    fn packets_survive_any_split_into_messages() {
         let long = [b"\0\x01t".as_slice(), &[b'x'; 200]].concat();
         let bytes = [packet(0x20, &[&[0, 0]]), packet(0x90, &[&[0, 1, 0]]), packet(0x30, &[&long])].concat();
         let script = websocket(&bytes.chunks(7).map(|part| (0x82, part)).collect::<Vec<_>>());
-        let ask = Ask { role: Role::Both, channel: "t", poll_every: Duration::ZERO };
+        let ask = ClientOptions { role: Role::Both, channel: "t", poll_every: Duration::ZERO };
         let heard = in_pieces(|| Mosquitto.dialect(Transport::WebSocket, &ask), &script);
         assert_eq!(heard.events, ["Ready".to_owned(), "x".repeat(200)]);
     }

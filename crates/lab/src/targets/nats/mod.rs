@@ -12,7 +12,7 @@ use crate::{
         websocket::{BINARY, OverWebSocket, Subprotocol, WebSocket, frame_into, frame_of},
     },
     targets::{
-        Ask, Options, Server, Target, Transport, install,
+        ClientOptions, Options, Server, Target, Transport, install,
         process::{Ready, free_address},
     },
 };
@@ -50,7 +50,7 @@ impl Target for Nats {
         Server::start(nats, Ready::Accepts(address), folder, options)
     }
 
-    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, _: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         let client = Client { role: ask.role, subject: ask.channel.replace('/', "."), rest: Vec::new() };
         Box::new(OverWebSocket::new(WebSocket::new("/", None), client))
     }
@@ -80,9 +80,9 @@ impl Subprotocol for Client {
         self.rest.clear();
     }
 
-    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, emit: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
         let Client { role, subject, rest } = self;
-        join(rest, message, |bytes| operations(bytes, *role, subject, out, hear))
+        join(rest, message, |bytes| operations(bytes, *role, subject, out, emit))
     }
 
     fn publish(&mut self, payload: &[u8], out: &mut Vec<u8>) {
@@ -97,7 +97,7 @@ fn operations(
     role: Role,
     subject: &str,
     out: &mut Vec<u8>,
-    hear: &mut dyn FnMut(Event<'_>),
+    emit: &mut dyn FnMut(Event<'_>),
 ) -> anyhow::Result<usize> {
     let mut at = 0;
     while let Some(length) = memmem::find(&bytes[at..], b"\r\n") {
@@ -107,7 +107,7 @@ fn operations(
             let size = line.rsplit(|byte| *byte == b' ').next().and_then(|text| std::str::from_utf8(text).ok());
             let size: usize = size.and_then(|size| size.parse().ok()).context("a message without a size")?;
             let Some(payload) = bytes.get(body..body + size).filter(|_| bytes.len() >= body + size + 2) else { break };
-            hear(Event::Message(payload));
+            emit(Event::Message(payload));
             at = body + size + 2;
             continue;
         }
@@ -123,7 +123,7 @@ fn operations(
                 frame_into(BINARY, (said + "PING\r\n").as_bytes(), out);
             }
             b"PING" => frame_into(BINARY, b"PONG\r\n", out),
-            b"PONG" => hear(Event::Ready),
+            b"PONG" => emit(Event::Ready),
             b"-ERR" => bail!("refused: {}", String::from_utf8_lossy(line)),
             _ => {}
         }
@@ -139,12 +139,12 @@ mod tests {
     use crate::load::dialect::script::{in_pieces, websocket};
 
     #[test]
-    fn operations_are_heard_however_messages_cut_them() {
+    fn operations_survive_any_split_into_messages() {
         let parts = ["INFO {}\r\n", "PO", "NG\r\nMSG a.b 1 5\r\n[\"a\"", "]\r\nMSG a.b 1 5\r\n[\"b\"]\r\nPING\r\n"];
         let script = websocket(&parts.map(|part| (0x82, part.as_bytes())));
-        let ask = Ask { role: Role::Both, channel: "a/b", poll_every: Duration::ZERO };
+        let ask = ClientOptions { role: Role::Both, channel: "a/b", poll_every: Duration::ZERO };
         let heard = in_pieces(|| Nats.dialect(Transport::WebSocket, &ask), &script);
         assert_eq!(heard.events, ["Ready", "[\"a\"]", "[\"b\"]"]);
-        assert!(heard.said.contains("SUB a.b 1\r\nPING\r\n") && heard.said.ends_with("PONG\r\n"));
+        assert!(heard.sent.contains("SUB a.b 1\r\nPING\r\n") && heard.sent.ends_with("PONG\r\n"));
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         websocket::Bare,
     },
     targets::{
-        Ask, Options, Server, Target, Transport, install,
+        ClientOptions, Options, Server, Target, Transport, install,
         process::{Ready, free_address},
         tls::TlsTarget,
     },
@@ -48,7 +48,7 @@ impl Target for Nchan {
     }
 
     /// Creates a client. A publisher of the other transports uses `POST`.
-    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, transport: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         match transport {
             Transport::WebSocket if ask.role.publishes() && ask.role.subscribes() => {
                 Box::new(Bare::new(format!("/both/{}", ask.channel)))
@@ -135,7 +135,7 @@ impl Dialect for LongPoll {
         bytes: &[u8],
         _: u64,
         out: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let mut at = 0;
         while let Some(answer) = Answer::read(&bytes[at..])? {
@@ -145,7 +145,7 @@ impl Dialect for LongPoll {
                 let time = answer.head.header("last-modified").context("an answer without a time")?;
                 let tag = answer.head.header("etag").context("an answer without a tag")?;
                 self.after = format!("If-Modified-Since: {time}\r\nIf-None-Match: {tag}\r\n");
-                hear(Event::Message(&answer.body));
+                emit(Event::Message(&answer.body));
             }
             get(&self.path, &self.after, out);
         }
@@ -168,6 +168,6 @@ mod tests {
             HTTP/1.1 304 Not Modified\r\n\r\n";
         let heard = in_pieces(|| Box::new(LongPoll::new("/sub/c")), script);
         assert_eq!(heard.events, ["[\"a\"]"]);
-        assert_eq!(heard.said.matches("If-Modified-Since: then\r\nIf-None-Match: 7\r\n").count(), 2);
+        assert_eq!(heard.sent.matches("If-Modified-Since: then\r\nIf-None-Match: 7\r\n").count(), 2);
     }
 }

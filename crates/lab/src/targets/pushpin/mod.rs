@@ -13,7 +13,7 @@ use std::{fs, path::PathBuf};
 use crate::{
     load::{Dialect, http::EventSource},
     targets::{
-        Ask, Options, Server, Target, Transport, install,
+        ClientOptions, Options, Server, Target, Transport, install,
         process::{Ready, free_address},
     },
 };
@@ -88,7 +88,7 @@ impl Target for Pushpin {
         Ok(server.with_children().with_back_end(back_end))
     }
 
-    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, _: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         match ask.role.publishes() {
             true => Box::new(zmtp::Push::new(ask.channel)),
             false => Box::new(EventSource::new(&format!("/{}", ask.channel))),

@@ -42,7 +42,7 @@ impl Dialect for Push {
         bytes: &[u8],
         _: u64,
         _: &mut Vec<u8>,
-        hear: &mut dyn FnMut(Event<'_>),
+        emit: &mut dyn FnMut(Event<'_>),
     ) -> anyhow::Result<usize> {
         let mut at = 0;
         if !self.is_greeted {
@@ -55,7 +55,7 @@ impl Dialect for Push {
             ensure!(flags & LONG == 0, "a long frame from one who only hears");
             let Some(body) = bytes.get(at + 2..at + 2 + usize::from(length)) else { break };
             if flags & COMMAND != 0 && body.starts_with(b"\x05READY") {
-                hear(Event::Ready);
+                emit(Event::Ready);
             }
             at += 2 + body.len();
         }
@@ -97,7 +97,7 @@ mod tests {
     use crate::load::dialect::script::in_pieces;
 
     #[test]
-    fn a_handshake_is_heard_however_it_is_cut_and_a_publication_is_an_event() {
+    fn handshake_survives_splits_and_publication_is_event() {
         let mut script = vec![0; GREETING_BYTES];
         (script[0], script[9], script[10]) = (0xff, 0x7f, 3);
         frame(COMMAND, &[b"\x05READY\x0bSocket-Type\0\0\0\x04PULL"], &mut script);

@@ -9,7 +9,7 @@ use crate::{
         Dialect, Event, Role,
         websocket::{OverWebSocket, Subprotocol, TEXT, WebSocket, frame_into, frame_of},
     },
-    targets::{Ask, Options, Server, Target, Transport, install},
+    targets::{ClientOptions, Options, Server, Target, Transport, install},
 };
 
 const PACKAGES: &[&str] = &["socketcluster-server@20.0.1"];
@@ -34,7 +34,7 @@ impl Target for SocketCluster {
         install::start_node(self.name(), PACKAGES, include_str!("server.cjs"), options)
     }
 
-    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, _: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         let socket = WebSocket::new("/socketcluster/", None);
         let client = Client { role: ask.role, channel: ask.channel.into(), id: 0, command: Vec::new() };
         Box::new(OverWebSocket::new(socket, client))
@@ -55,13 +55,13 @@ impl Subprotocol for Client {
         frame_into(TEXT, br##"{"event":"#handshake","data":{"authToken":null},"cid":1}"##, out);
     }
 
-    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, hear: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>, emit: &mut dyn FnMut(Event<'_>)) -> anyhow::Result<()> {
         let Client { role, channel, .. } = self;
         if let Some(rest) = message.strip_prefix(PUBLISH) {
             // A payload is an array of one string, and the last value in the object.
             let data = memchr::memmem::find(rest, b"\"data\":").map(|at| &rest[at + 7..]);
             let payload = data.and_then(|data| data.strip_suffix(b"}}"));
-            payload.into_iter().for_each(|payload| hear(Event::Message(payload)));
+            payload.into_iter().for_each(|payload| emit(Event::Message(payload)));
         } else if message.is_empty() || message == b"#1" {
             // A ping of the newer or of the older protocol.
             frame_into(TEXT, if message.is_empty() { b"" } else { b"#2" }, out);
@@ -73,11 +73,11 @@ impl Subprotocol for Client {
                 let subscribe = format!(r##"{{"event":"#subscribe","data":{{"channel":"{channel}"}},"cid":2}}"##);
                 frame_into(TEXT, subscribe.as_bytes(), out);
             } else {
-                hear(Event::Ready);
+                emit(Event::Ready);
             }
         } else if message.starts_with(b"{\"rid\":") {
             let is_error = memchr::memmem::find(message, b"\"error\":").is_some();
-            hear(if is_error { Event::Refused } else { Event::Accepted });
+            emit(if is_error { Event::Refused } else { Event::Accepted });
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use crate::{
     load::Dialect,
     targets::{
-        Ask, Options, Server, Target, Transport,
+        ClientOptions, Options, Server, Target, Transport,
         engineio::{Flavour, dialect},
         install,
     },
@@ -30,7 +30,7 @@ impl Target for SocketIo {
         install::start_node(self.name(), PACKAGES, include_str!("server.cjs"), options)
     }
 
-    fn dialect(&self, transport: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, transport: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         dialect(transport, "/socket.io/", Flavour::Socket, ask)
     }
 }

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use crate::{
     load::Dialect,
-    targets::{Ask, Options, Server, Target, Transport, install, process::Ready, ws::bare},
+    targets::{ClientOptions, Options, Server, Target, Transport, install, process::Ready, ws::bare},
 };
 
 pub struct Uws;
@@ -38,7 +38,7 @@ impl Target for Uws {
         )
     }
 
-    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, _: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         Box::new(bare(ask))
     }
 }

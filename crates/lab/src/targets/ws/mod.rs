@@ -2,7 +2,7 @@
 
 use crate::{
     load::{Dialect, websocket::Bare},
-    targets::{Ask, Options, Server, Target, Transport, install},
+    targets::{ClientOptions, Options, Server, Target, Transport, install},
 };
 
 /// Versions are pinned, so that later results stay comparable.
@@ -27,12 +27,12 @@ impl Target for Ws {
         install::start_node(self.name(), PACKAGES, include_str!("server.cjs"), options)
     }
 
-    fn dialect(&self, _: Transport, ask: &Ask<'_>) -> Box<dyn Dialect> {
+    fn dialect(&self, _: Transport, ask: &ClientOptions<'_>) -> Box<dyn Dialect> {
         Box::new(bare(ask))
     }
 }
 
 /// Creates a client for the small programs of `ws`, Bun and uWebSockets: the path is the topic.
-pub fn bare(ask: &Ask<'_>) -> Bare {
+pub fn bare(ask: &ClientOptions<'_>) -> Bare {
     Bare::new(format!("/{}{}", ask.channel, if ask.role.subscribes() { "" } else { "?subscribe=no" }))
 }

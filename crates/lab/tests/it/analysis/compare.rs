@@ -89,7 +89,7 @@ fn two_targets_of_one_recording_are_compared() {
 }
 
 #[test]
-fn it_says_where_and_how_much() {
+fn comparison_names_place_and_size() {
     let mut chance = Chance::new(1);
     let quiet = Noise { cpu: 0.01, latency: 0.02, memory: 0.005, disturbed: 0.0 };
     let a = recorded(&mut chance, quiet, 1.0, 5);
@@ -146,7 +146,7 @@ fn invalid_runs_do_not_count() {
 }
 
 #[test]
-fn what_should_be_equal_is_asked_for() {
+fn different_conditions_are_reported() {
     let mut chance = Chance::new(5);
     let a = recorded(&mut chance, ASSUMED, 1.0, 5);
     type Change = fn(&mut Recording);
@@ -188,7 +188,7 @@ fn what_should_be_equal_is_asked_for() {
 }
 
 #[test]
-fn what_the_generator_was_late_is_not_the_servers() {
+fn generator_lateness_is_not_server_latency() {
     let recorded = |median_us: f64, late_us: u64| {
         let runs = (0..5).map(|repeat| {
             let mut run = with(run("millrace", "sse", 50, repeat), 3.0, median_us * (1.0 + 0.01 * f64::from(repeat)));

@@ -124,7 +124,7 @@ pub fn recording(runs: Vec<Run>) -> Recording {
         planned: runs.len() as u32,
         runs,
         tables: Vec::new(),
-        bill: None,
+        wire_cost: None,
     }
 }
 

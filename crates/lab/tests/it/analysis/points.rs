@@ -2,7 +2,7 @@ use millrace_lab::{
     analysis::{Analysis, Figure, Metric, analyse, table},
     recording::{Finding, LoadUnit, PhaseName, Run},
     stats::{compare::Verdict, knee::Why},
-    wire::{Bill, Both, Line, Side, Unit},
+    wire_cost::{DirectionalBytes, Line, Side, Unit, WireCostReport},
 };
 
 use super::{phase, recording, run, second, test_of, with};
@@ -21,7 +21,7 @@ fn invalid(mut run: Run) -> Run {
 }
 
 #[test]
-fn a_point_is_the_median_of_its_valid_runs() {
+fn point_is_median_of_valid_runs() {
     let repeats = [3.0, 1.0, 2.0, 5.0].into_iter().enumerate();
     let mut runs: Vec<Run> =
         repeats.map(|(repeat, cpu_us)| with(run("millrace", "sse", 50, repeat as u32), cpu_us, 400.0)).collect();
@@ -44,7 +44,7 @@ fn a_point_is_the_median_of_its_valid_runs() {
 }
 
 #[test]
-fn without_valid_runs_the_invalid_ones_are_shown_as_such() {
+fn invalid_runs_are_shown_and_marked() {
     let analysis = analysis(vec![invalid(with(run("millrace", "sse", 50, 0), 3.0, 400.0))]);
     assert!(analysis.points[0].is_invalid && analysis.points[0].runs_valid == 0);
     assert!((figure(&analysis, 0, Metric::ServerCpuUsPerDelivery).median - 3.0).abs() < 1e-9);
@@ -63,7 +63,7 @@ fn a_run_that_never_began_is_listed() {
 /// All messages arrive in the end, half of them too late. The test lasts from 1.0 to 6.0, so it ends exactly at the end
 /// of a second.
 #[test]
-fn what_comes_late_was_not_delivered_in_time() {
+fn late_messages_are_not_delivered_in_time() {
     let mut slow = with(run("millrace", "sse", 10, 0), 3.0, 2_500_000.0);
     test_of(&mut slow).drained_s = 11.0;
     slow.seconds = (0..12).map(|at| second(f64::from(at), 0, if (1..11).contains(&at) { 1000 } else { 0 })).collect();
@@ -92,7 +92,7 @@ fn the_last_second_is_shared_by_time() {
 }
 
 #[test]
-fn losses_and_what_was_not_taken_count_as_offered() {
+fn lost_and_refused_messages_count_as_offered() {
     let mut lossy = with(run("millrace", "sse", 10, 0), 3.0, 400.0);
     let counts = &mut test_of(&mut lossy).counts;
     // 1,000 publications were due and 800 were sent. 100 of their 8,000 deliveries were lost.
@@ -253,7 +253,7 @@ fn an_analysis_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_gate_tells_its_worst_run_and_fails_by_findings() {
+fn gate_names_worst_run_and_fails_by_findings() {
     let mut runs: Vec<Run> = (0..4).map(|repeat| with(run("millrace", "sse", 50, repeat), 3.0, 400.0)).collect();
     for (run, late_us) in runs.iter_mut().zip([100, 200, 5000, 300]) {
         test_of(run).lateness_us.record_us(late_us);
@@ -273,19 +273,20 @@ fn a_gate_tells_its_worst_run_and_fails_by_findings() {
 }
 
 #[test]
-fn what_is_no_series_of_runs_is_judged_by_what_it_found() {
+fn experiments_are_judged_by_their_checks() {
     let line = |transport: &str, difference_percent| Line {
         transport: transport.into(),
         side: Side::Deliver,
         unit: Unit::Message,
         count: 8,
-        measured: Both::default(),
-        model: Both::default(),
+        measured: DirectionalBytes::default(),
+        model: DirectionalBytes::default(),
         difference_percent,
         retransmitted_bytes: 0.0,
     };
     let mut recording = recording(Vec::new());
-    recording.bill = Some(Bill { lines: vec![line("sse", -0.9), line("ndjson", -1.5)], ..Bill::default() });
+    recording.wire_cost =
+        Some(WireCostReport { lines: vec![line("sse", -0.9), line("ndjson", -1.5)], ..WireCostReport::default() });
     let text = table::summary(&analyse(&[recording]).unwrap());
     assert_eq!(text, "1 of 2 figures are less than 1 % off the model\n  failed: ndjson deliver message: -1.50 %\n");
 }

@@ -1,13 +1,14 @@
-//! The bill: the cost of each transport in bytes and energy. A recording stores it, and a report shows it.
+//! Wire cost report: the cost of each transport in bytes and energy. A recording stores the report, and a page shows
+//! it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Bill of one run. [`fmt::Display`] prints the table for a terminal.
+/// Wire cost of one run. [`fmt::Display`] prints the table for a terminal.
 ///
 /// - `lines`: bytes of IP packets by transport, side and unit. Show a stacked bar of [`Bytes::parts`] for
-///   [`Both::sum`], or for up and down separately, with the measured value beside the model.
+///   [`DirectionalBytes::sum`], or for up and down separately, with the measured value beside the model.
 /// - `published`: the figure printed in a thesis, the corrected figure, and ours. Show one table per `table`, in this
 ///   order.
 /// - `energy`: joules per day by radio, transport and heartbeat. Show a line chart over `heartbeat_s`, or stacked
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// - `batteries`: battery life.
 /// - `notes`: text that is needed to understand the figures. Show all notes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Bill {
+pub struct WireCostReport {
     pub path: Path,
     /// Payload bytes of one message.
     pub payload_bytes: u64,
@@ -48,8 +49,8 @@ pub struct Line {
     pub side: Side,
     pub unit: Unit,
     pub count: u64,
-    pub measured: Both,
-    pub model: Both,
+    pub measured: DirectionalBytes,
+    pub model: DirectionalBytes,
     /// Difference of the measured sum from the model sum, in percent.
     pub difference_percent: f64,
     /// Retransmitted bytes, also included in `measured`. If not 0, the path lost packets.
@@ -80,7 +81,7 @@ pub enum Unit {
 
 /// Bytes in both directions. `up` is to the server, `down` is from the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Both {
+pub struct DirectionalBytes {
     pub up: Bytes,
     pub down: Bytes,
 }
@@ -132,7 +133,7 @@ impl std::ops::Add for Bytes {
     }
 }
 
-impl Both {
+impl DirectionalBytes {
     pub fn sum(&self) -> Bytes {
         self.up + self.down
     }
@@ -142,17 +143,17 @@ impl Both {
     }
 
     /// Returns the mean per unit for a sum over `count` units.
-    pub fn per(&self, count: u64) -> Both {
+    pub fn per(&self, count: u64) -> DirectionalBytes {
         let share = |bytes: &Bytes| bytes.map(|bytes| bytes / count.max(1) as f64);
-        Both { up: share(&self.up), down: share(&self.down) }
+        DirectionalBytes { up: share(&self.up), down: share(&self.down) }
     }
 }
 
-impl std::ops::Add for Both {
-    type Output = Both;
+impl std::ops::Add for DirectionalBytes {
+    type Output = DirectionalBytes;
 
-    fn add(self, other: Both) -> Both {
-        Both { up: self.up + other.up, down: self.down + other.down }
+    fn add(self, other: DirectionalBytes) -> DirectionalBytes {
+        DirectionalBytes { up: self.up + other.up, down: self.down + other.down }
     }
 }
 
@@ -205,7 +206,7 @@ pub struct Battery {
     pub remark: String,
 }
 
-impl Bill {
+impl WireCostReport {
     pub fn line(&self, transport: &str, side: Side, unit: Unit) -> Option<&Line> {
         self.lines.iter().find(|line| line.transport == transport && line.side == side && line.unit == unit)
     }
@@ -218,7 +219,7 @@ impl fmt::Display for Line {
     }
 }
 
-impl fmt::Display for Bill {
+impl fmt::Display for WireCostReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Path { link, mtu, header_bytes, captured_bytes, counted_bytes, .. } = &self.path;
         writeln!(
@@ -313,10 +314,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bill_comes_back_as_it_was_and_is_a_table() {
+    fn report_survives_json_and_prints_as_table() {
         let down = Bytes { payload: 134.0, framing: 4.0, tls: 0.0, headers: 52.0, acks: 0.0 };
-        let measured = Both { up: Bytes { acks: 52.0, ..Bytes::default() }, down };
-        let bill = Bill {
+        let measured = DirectionalBytes { up: Bytes { acks: 52.0, ..Bytes::default() }, down };
+        let wire_cost = WireCostReport {
             payload_bytes: 134,
             lines: vec![Line {
                 transport: "websocket".into(),
@@ -328,13 +329,13 @@ mod tests {
                 difference_percent: 0.0,
                 retransmitted_bytes: 0.0,
             }],
-            ..Bill::default()
+            ..WireCostReport::default()
         };
         assert_eq!(measured.total(), 242.0);
-        let text = serde_json::to_string(&bill).unwrap();
+        let text = serde_json::to_string(&wire_cost).unwrap();
         assert!(text.contains(r#""side":"deliver","unit":"message""#), "{text}");
-        assert_eq!(serde_json::from_str::<Bill>(&text).unwrap(), bill);
-        let table = bill.to_string();
+        assert_eq!(serde_json::from_str::<WireCostReport>(&text).unwrap(), wire_cost);
+        let table = wire_cost.to_string();
         assert!(table.contains("websocket    deliver  message") && table.contains("242.0"), "{table}");
     }
 

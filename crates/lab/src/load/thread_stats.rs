@@ -21,7 +21,7 @@ pub struct Receiver {
 
 /// Figures of one phase. The latencies are recorded per second first and then added.
 #[derive(Default)]
-pub struct Page {
+pub struct PhaseStats {
     pub counts: Counts,
     pub latency: Histogram,
     pub service: Histogram,
@@ -32,8 +32,8 @@ pub struct Page {
     pub lag: Histogram,
 }
 
-impl Page {
-    pub fn add(&mut self, other: &Page) {
+impl PhaseStats {
+    pub fn add(&mut self, other: &PhaseStats) {
         self.counts += other.counts;
         for (sum, one) in [
             (&mut self.latency, &other.latency),
@@ -58,7 +58,7 @@ pub struct ThreadStats<'a> {
     /// Latencies of the current second.
     pub latency: Histogram,
     /// Figures of the current phase.
-    pub page: Page,
+    pub page: PhaseStats,
     /// Number of deliveries since the start, without duplicates.
     pub delivered: u64,
 }
@@ -71,7 +71,7 @@ impl<'a> ThreadStats<'a> {
             tallies: vec![Tally::default(); tallies],
             counts: Counts::default(),
             latency: Histogram::default(),
-            page: Page::default(),
+            page: PhaseStats::default(),
             delivered: 0,
         }
     }

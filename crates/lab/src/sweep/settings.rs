@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 use toml::{Table, Value};
 
 use super::{Kind, Parameters, Scenario};
-use crate::recording::Form;
+use crate::{nearest::nearest, recording::Form};
 
 /// All parameters of a scenario, by part. A scenario without parts has one part with an empty name.
 #[derive(Clone, Debug, PartialEq)]
@@ -146,15 +146,6 @@ fn typed(text: &str, like: &Value) -> anyhow::Result<Value> {
     })
 }
 
-/// Returns `: did you mean NAME?`, or an empty text if no name is similar.
-pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> String {
-    let near = names.into_iter().map(|other| (strsim::damerau_levenshtein(name, other), other)).min();
-    match near {
-        Some((distance, other)) if distance <= 1 + other.len() / 4 => format!(": did you mean {other}?"),
-        _ => String::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn later_wins() {
+    fn later_values_override_earlier_ones() {
         let full = read(Form::Full, &[]).unwrap();
         assert_eq!((&full["a"].clients, &full["a"].bytes, &full["b"].bytes), (&vec![1, 2], &vec![200], &vec![100]));
         let quick = read(Form::Quick, &[("each_per_s", "1,2.5"), ("b.clients", "7")]).unwrap();
@@ -191,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_told_its_nearest() {
+    fn unknown_key_suggests_the_nearest() {
         for (key, value, says) in [
             ("client", "1", "did you mean clients?"),
             ("c.clients", "1", "no part c"),

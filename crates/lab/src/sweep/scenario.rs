@@ -1,0 +1,72 @@
+//! Scenario: a TOML file and, if load alone does not suffice, code of its own. [`crate::scenarios`] has all scenarios.
+
+use serde::Deserialize;
+
+use super::Bench;
+use crate::recording::{Recording, Table};
+
+/// A scenario: its file, and whether a sweep or code of its own runs it.
+pub struct Scenario {
+    pub name: &'static str,
+    pub(super) toml: &'static str,
+    pub kind: Kind,
+}
+
+pub enum Kind {
+    /// Runs all combinations of its factors; each run is one load on one server. Then adds tables that are computed
+    /// from all runs, if any.
+    Sweep(fn(&Recording) -> Vec<Table>),
+    /// Runs its own code.
+    Experiment(&'static dyn Experiment),
+}
+
+/// A scenario with its own code.
+pub trait Experiment: Sync {
+    /// Errors: a parameter is invalid.
+    fn check(&self, parameters: &toml::Table) -> anyhow::Result<()>;
+
+    /// Returns the estimated duration in seconds, including the start of servers.
+    fn estimate_s(&self, parameters: &toml::Table) -> f64;
+
+    /// Runs the experiment. Whatever it has recorded is kept if it is interrupted; [`Bench::has_table`] and
+    /// [`Bench::has_run`] report what is already recorded.
+    ///
+    /// Errors: the experiment cannot run on this machine, or was stopped.
+    fn run(&self, parameters: &toml::Table, bench: &mut Bench<'_>) -> anyhow::Result<()>;
+}
+
+/// Description of a scenario.
+#[derive(Clone, Debug, Deserialize)]
+pub struct About {
+    pub title: String,
+    pub summary: String,
+    /// Thesis, and section in it.
+    pub source: String,
+    pub rows: Vec<String>,
+}
+
+impl Scenario {
+    /// Creates a scenario that runs all combinations of its factors. `toml`: the text of its `scenario.toml`.
+    pub const fn sweep(name: &'static str, toml: &'static str) -> Self {
+        Self { name, toml, kind: Kind::Sweep(|_| Vec::new()) }
+    }
+
+    /// Adds tables that are computed from all runs of a sweep.
+    pub const fn with(self, tables: fn(&Recording) -> Vec<Table>) -> Self {
+        Self { kind: Kind::Sweep(tables), name: self.name, toml: self.toml }
+    }
+
+    /// Creates a scenario with its own code.
+    pub const fn experiment(name: &'static str, toml: &'static str, experiment: &'static dyn Experiment) -> Self {
+        Self { name, toml, kind: Kind::Experiment(experiment) }
+    }
+
+    /// Returns the text of `scenario.toml`.
+    pub fn toml(&self) -> &'static str {
+        self.toml
+    }
+
+    pub fn about(&self) -> About {
+        toml::from_str(self.toml).expect("each scenario is read by a test")
+    }
+}
