@@ -9,7 +9,7 @@ use std::{
 };
 
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
-use millrace_rtc::{
+use millrace_sfu::{
     MediaClient, MediaKind,
     mixer::{FRAME_TIME, Input as Said, Mixer},
     switch::{MemberId, Role, Switch},

@@ -12,7 +12,8 @@ use std::{
 
 use dimpl::SrtpProfile;
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
-use millrace_rtc::egress::{Egress, Exported, Line, Packet, ReportIndex, ReportOutcome};
+use millrace_rtc::crypto::KeyingMaterial;
+use millrace_sfu::egress::{Egress, Keys, Line, Packet, ReportIndex, ReportOutcome};
 use str0m::rtp::{Extension, ExtensionMap};
 
 const PROFILES: [(SrtpProfile, usize); 3] = [
@@ -55,11 +56,11 @@ enum Step<'a> {
 
 fuzz_target!(|input: Input<'_>| {
     let (profile, bytes) = PROFILES[usize::from(input.profile) % PROFILES.len()];
-    let exported = |is_client| Exported { profile, material: (0..bytes as u8).collect(), is_client };
-    let (other, _) = exported(false).keys().expect("a known profile");
+    let material = |is_client| KeyingMaterial { profile, bytes: (0..bytes as u8).collect(), is_client };
+    let (other, _) = Keys::pair(&material(false)).expect("a known profile");
     let mut now = Instant::now();
     let to = SocketAddr::from(([127, 0, 0, 1], 9));
-    let mut egress = Egress::new(&exported(true), to, now).expect("a known profile");
+    let mut egress = Egress::new(&material(true), to, now).expect("a known profile");
     let mut extensions = ExtensionMap::empty();
     extensions.set(3, Extension::TransportSequenceNumber);
     egress.line("v".into(), || Line::new("v".into(), &extensions, SSRC, Some(RESENDS), now));

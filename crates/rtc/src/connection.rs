@@ -8,7 +8,10 @@ use str0m::{
     net::{Protocol, Receive, TcpType},
 };
 
-use crate::{contain::contain, crypto, egress::Exported};
+use crate::{
+    contain::contain,
+    crypto::{self, KeyingMaterial},
+};
 
 /// Addresses at which one end can be reached.
 #[derive(Clone, Debug)]
@@ -43,7 +46,7 @@ impl Candidates {
 
 /// The WebRTC library (str0m) with its rule of use: after each input, all of its output is processed before the next
 /// input. A panic of the library becomes an error, after which the library is not used any more.
-pub(crate) struct Connection {
+pub struct Connection {
     pub rtc: Rtc,
     /// Time at which the library's clock and the real clock are equal.
     born: Instant,
@@ -60,7 +63,7 @@ pub(crate) struct Connection {
     /// Destination of the library's last datagram that is not STUN: the address of the selected path.
     remote: Option<SocketAddr>,
     has_moved: bool,
-    exported: Option<Exported>,
+    exported: Option<KeyingMaterial>,
     /// Byte counts until the other end has shown, by the handshake, that it receives what is sent to it. `None`
     /// afterwards.
     unproven: Option<Unproven>,
@@ -109,7 +112,7 @@ const ROUNDS_MAX: u32 = 64;
 
 /// Output of the library.
 #[expect(clippy::large_enum_variant, reason = "a packet of media is an event, and is not to be allocated")]
-pub(crate) enum Said {
+pub enum Said {
     Datagram(SocketAddr, Vec<u8>),
     Event(str0m::Event),
 }
@@ -178,7 +181,7 @@ impl Connection {
     }
 
     /// Returns the SRTP keys, once after the handshake.
-    pub fn take_media_keys(&mut self) -> Option<Exported> {
+    pub fn take_keying_material(&mut self) -> Option<KeyingMaterial> {
         self.exported.take()
     }
 
@@ -257,7 +260,7 @@ impl Connection {
             Ok(done)
         });
         let done = done.unwrap_or(Err(Broken::Panicked));
-        self.exported = crypto::take_media_keys().or(self.exported.take());
+        self.exported = crypto::take_keying_material().or(self.exported.take());
         self.is_over |= done.is_err();
         done
     }
@@ -332,42 +335,6 @@ impl Connection {
     fn untold(&self, at: Instant) -> Instant {
         self.born + at.saturating_duration_since(self.born) / self.clock_factor + Duration::from_micros(1)
     }
-}
-
-/// Parses an SDP description with a parser of the library, without its candidates.
-///
-/// Errors: [`NO_DESCRIPTION`]. The library's own messages are not shown, because they quote the input and contain
-/// memory addresses.
-pub(crate) fn read<T, E>(description: &str, by: impl FnOnce(&str) -> Result<T, E>) -> Result<T, &'static str> {
-    parse(&without_candidates(description), by)
-}
-
-/// Parses an SDP description with its candidates, which the end that makes an offer needs.
-pub(crate) fn parse<T, E>(description: &str, by: impl FnOnce(&str) -> Result<T, E>) -> Result<T, &'static str> {
-    contain(|| by(description).ok()).flatten().ok_or(NO_DESCRIPTION)
-}
-
-const NO_DESCRIPTION: &str = "expected SDP as browsers write it, with `a=mid` in each `m=` section";
-
-/// Returns a fixed text for the reason why the library rejects a description that it could parse.
-pub(crate) fn reason(broken: &Broken) -> &'static str {
-    let Broken::Failed(RtcError::RemoteSdp(what)) = broken else { return "it does not fit this connection" };
-    match &**what {
-        "missing a=fingerprint" => "it has no `a=fingerprint`",
-        "missing a=ice-ufrag/pwd" => "it has no `a=ice-ufrag` or no `a=ice-pwd`",
-        "No m-lines in offer" => "it has no `m=` section",
-        "Both peers being ICE-Lite not supported" => {
-            "it has `a=ice-lite`, and so has this server: one end must be a full ICE agent"
-        }
-        _ => "its `m=` sections do not fit this connection",
-    }
-}
-
-/// Removes the candidates from a description. An ICE-lite end answers every sender that knows its password, so it does
-/// not need the candidates of the other end.
-fn without_candidates(description: &str) -> String {
-    let lines = description.lines().filter(|line| !line.starts_with("a=candidate:"));
-    lines.flat_map(|line| [line, "\r\n"]).collect()
 }
 
 /// Returns random bytes as hexadecimal digits, which are valid in ICE credentials.

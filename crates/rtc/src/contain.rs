@@ -9,7 +9,7 @@ thread_local! {
 
 /// Runs `work`, which calls a library that may panic on the input of a remote peer. `None`: it panicked. State that
 /// `work` has changed must not be used any more after a panic.
-pub(crate) fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
     let outer = IS_CONTAINED.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     IS_CONTAINED.set(outer);

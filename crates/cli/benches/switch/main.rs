@@ -29,7 +29,7 @@ use std::{
 use anyhow::{Context, ensure};
 use clap::Parser;
 use janus::Janus;
-use millrace_rtc::{MediaClient, MediaEvent, MediaKind, MediaOutput, Sink, egress::is_media};
+use millrace_sfu::{MediaClient, MediaEvent, MediaKind, MediaOutput, Sink, egress::is_media};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use server::Server;
 

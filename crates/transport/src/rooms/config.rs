@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use millrace_rtc::room;
+use millrace_room as room;
 use serde::{Deserialize, Serialize};
 
 /// Limits of rooms.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use millrace_rtc::{MediaClient, MediaKind};
+use millrace_sfu::{MediaClient, MediaKind};
 use millrace_server::config::Secret;
 use serde_json::json;
 

@@ -1,5 +1,6 @@
 use std::time::Instant;
 
+use millrace_room::Muted;
 use str0m::{
     IceConnectionState,
     format::PayloadParams,
@@ -14,7 +15,7 @@ use super::{
     member::Slot,
     track::{LAYERS_MAX, Layer, Track, is_key},
 };
-use crate::{mixer::Input, room::Muted};
+use crate::mixer::Input;
 
 /// Bandwidth reserved for audio, in bit/s per received audio track.
 const SOUND: u64 = 50_000;

@@ -2,17 +2,8 @@
 
 use aes::{Aes128, Aes256};
 use dimpl::SrtpProfile;
+use millrace_rtc::crypto::{AesCtr, KeyingMaterial, aes_block};
 use ring::{aead, hmac};
-
-use crate::crypto::{AesCtr, aes_block};
-
-/// SRTP profile and keying material that the handshake has negotiated.
-pub struct Exported {
-    pub profile: SrtpProfile,
-    pub material: Box<[u8]>,
-    /// This end began the handshake (DTLS client).
-    pub is_client: bool,
-}
 
 /// Keys of one direction.
 pub struct Keys {
@@ -39,24 +30,21 @@ pub const OVERHEAD_BYTES: usize = 16;
 const LABELS_RTP: [u8; 3] = [0, 1, 2];
 const LABELS_RTCP: [u8; 3] = [3, 4, 5];
 
-impl Exported {
+impl Keys {
     /// Returns the keys for sending and the keys for receiving. `None`: the profile is not supported.
-    pub fn keys(&self) -> Option<(Keys, Keys)> {
-        let (key, salt) = match self.profile {
+    pub fn pair(material: &KeyingMaterial) -> Option<(Keys, Keys)> {
+        let (key, salt) = match material.profile {
             SrtpProfile::AES128_CM_SHA1_80 => (16, 14),
             SrtpProfile::AEAD_AES_128_GCM => (16, 12),
             SrtpProfile::AEAD_AES_256_GCM => (32, 12),
             _ => return None,
         };
-        // Both keys, then both salts; those of the client first. Source: RFC 5764, section 4.2.
-        let part = |at: usize, length: usize| self.material.get(at..at + length);
-        let client = Keys::new(self.profile, part(0, key)?, part(2 * key, salt)?)?;
-        let server = Keys::new(self.profile, part(key, key)?, part(2 * key + salt, salt)?)?;
-        Some(if self.is_client { (client, server) } else { (server, client) })
+        let part = |at: usize, length: usize| material.bytes.get(at..at + length);
+        let client = Keys::new(material.profile, part(0, key)?, part(2 * key, salt)?)?;
+        let server = Keys::new(material.profile, part(key, key)?, part(2 * key + salt, salt)?)?;
+        Some(if material.is_client { (client, server) } else { (server, client) })
     }
-}
 
-impl Keys {
     fn new(profile: SrtpProfile, key: &[u8], salt: &[u8]) -> Option<Self> {
         Some(Self {
             rtp: Cipher::new(profile, key, salt, LABELS_RTP)?,
@@ -241,8 +229,8 @@ pub mod tests {
         (SrtpProfile::AEAD_AES_256_GCM, 2 * (32 + 12)),
     ];
 
-    pub fn exported(profile: SrtpProfile, bytes: usize, is_client: bool) -> Exported {
-        Exported { profile, material: (0..bytes as u8).collect(), is_client }
+    pub fn material(profile: SrtpProfile, bytes: usize, is_client: bool) -> KeyingMaterial {
+        KeyingMaterial { profile, bytes: (0..bytes as u8).collect(), is_client }
     }
 
     fn hex(text: &str) -> Vec<u8> {
@@ -283,8 +271,8 @@ pub mod tests {
     #[test]
     fn a_report_is_opened_by_the_other_end_alone_and_only_as_it_was() {
         for (profile, bytes) in PROFILES {
-            let (sends, _) = exported(profile, bytes, true).keys().unwrap();
-            let (back, receives) = exported(profile, bytes, false).keys().unwrap();
+            let (sends, _) = Keys::pair(&material(profile, bytes, true)).unwrap();
+            let (back, receives) = Keys::pair(&material(profile, bytes, false)).unwrap();
             let report: Vec<u8> = (0..52).collect();
             let mut sealed = report.clone();
             sends.seal_report(&mut sealed, ReportIndex(7)).unwrap();

@@ -4,6 +4,8 @@
 //! No connections and no clock: requests and the time are inputs, notifications are outputs.
 //!
 //! Source: docs/rooms.md.
+//!
+//! Read first: [`Room`], [`Topology`], [`Config`].
 
 mod rate_limiter;
 #[cfg(test)]

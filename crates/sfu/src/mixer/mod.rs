@@ -28,7 +28,7 @@ use std::{
 
 use opus_pure::{Application, OpusEncoder};
 
-use crate::switch::MemberId;
+use crate::member_id::MemberId;
 use jitter_buffer::JitterBuffer;
 
 /// Samples per second. A packet has [`FRAME`] samples, which last 20 ms.

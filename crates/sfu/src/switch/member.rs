@@ -4,6 +4,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millrace_room::Muted;
+use millrace_rtc::{
+    BadOffer, Broken, Candidates,
+    channels::{BUFFERED_MAX, Channels},
+    connection::{Connection, Said},
+    sdp,
+};
 use str0m::{
     change::{SdpAnswer, SdpOffer, SdpPendingOffer},
     format::{CodecSpec, PayloadParams},
@@ -16,13 +23,7 @@ use super::{
     feed::{Feed, Renumbered},
     track::Track,
 };
-use crate::{
-    BadOffer, Broken,
-    connection::{self, Candidates, Connection, Said},
-    egress::{Egress, Line as Way, Packet, ReportOutcome, is_report},
-    peer::{BUFFERED_MAX, Channels},
-    room::Muted,
-};
+use crate::egress::{Egress, Line as Way, Packet, ReportOutcome, is_report};
 
 /// The estimate counts as changed if it differs by more than one part in this number (2%).
 const ESTIMATE_STEP: u64 = 50;
@@ -191,12 +192,12 @@ impl Member {
     ///
     /// Errors: [`BadOffer`] if the offer is invalid or does not fit.
     pub fn accept_offer(&mut self, offer: &str, brought: &mut LibraryOutput) -> Result<String, BadOffer> {
-        let read = connection::read(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
+        let read = sdp::read(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
         self.connection.add_received(offer.len());
         let work = |rtc: &mut str0m::Rtc| Ok(rtc.sdp_api().accept_offer(read)?.to_sdp_string());
         // The client's offer rolls back a pending offer of the server, which is then made again.
         self.wants_offer |= self.pending.take().is_some();
-        let answer = self.run(brought, work).map_err(|broken| BadOffer::new(connection::reason(&broken)))?;
+        let answer = self.run(brought, work).map_err(|broken| BadOffer::new(sdp::reason(&broken)))?;
         self.ufrag = self.connection.rtc.direct_api().local_ice_credentials().ufrag.into();
         if self.role != Role::Member {
             self.offer = Some(offer.into());
@@ -244,8 +245,8 @@ impl Member {
     ///
     /// Errors: [`BadOffer`] if the answer is invalid or does not fit.
     pub fn accept_answer(&mut self, answer: &str, brought: &mut LibraryOutput) -> Result<Vec<Line>, BadOffer> {
-        let bad = |broken: Broken| BadOffer::answer(connection::reason(&broken));
-        let read = connection::read(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
+        let bad = |broken: Broken| BadOffer::answer(sdp::reason(&broken));
+        let read = sdp::read(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
         let Some(Pending { offer, lines }) = self.pending.take() else { return Ok(Vec::new()) };
         self.run(brought, |rtc| Ok(rtc.sdp_api().accept_answer(offer, read)?)).map_err(bad)?;
         self.slots.extend(lines.iter().map(|line| Slot::new(line.mid, line.kind)));
@@ -361,9 +362,9 @@ impl Member {
         if let (Some(to), Some(egress)) = (self.connection.take_moved(), &mut self.egress) {
             egress.set_to(to);
         }
-        let exported = self.connection.take_media_keys().filter(|_| self.role != Role::Publisher);
-        if let (Some(exported), Some(to)) = (exported, self.connection.remote()) {
-            self.egress = Egress::new(&exported, to, now).map(Box::new);
+        let material = self.connection.take_keying_material().filter(|_| self.role != Role::Publisher);
+        if let (Some(material), Some(to)) = (material, self.connection.remote()) {
+            self.egress = Egress::new(&material, to, now).map(Box::new);
         }
     }
 

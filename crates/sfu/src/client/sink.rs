@@ -1,11 +1,9 @@
 use std::{net::SocketAddr, time::Instant};
 
+use millrace_rtc::connection::Connection;
 use str0m::{media::Mid, rtp::Extension};
 
-use crate::{
-    connection::Connection,
-    egress::{Keys, ReportIndex, write_arrivals},
-};
+use crate::egress::{Keys, ReportIndex, write_arrivals};
 
 /// A viewer that decrypts nothing: it reads the headers of packets and reports their arrival times, as browsers do. A
 /// load generator uses it, so that its own work is not the limit.
@@ -31,7 +29,7 @@ impl Sink {
     /// Takes over a line of a connection after the handshake. `None`: the line has no stream yet, or its packets are
     /// not numbered.
     pub(crate) fn new(connection: &mut Connection, mid: Mid, now: Instant) -> Option<Self> {
-        let (sends, _) = connection.take_media_keys()?.keys()?;
+        let (sends, _) = Keys::pair(&connection.take_keying_material()?)?;
         let number_id = connection.rtc.media(mid)?.remote_extmap().id_of(Extension::TransportSequenceNumber)?;
         let ssrc = *connection.rtc.direct_api().stream_rx_by_mid(mid, None)?.ssrc();
         let to = connection.remote()?;

@@ -1,9 +1,11 @@
-//! Data channels on the same connection as a member's media. They carry a session, as those of a [`crate::Peer`] do.
+//! Data channels on the same connection as a member's media. They carry a session, as those of a [`millrace_rtc::Peer`]
+//! do.
 
 use std::time::Instant;
 
+use millrace_rtc::{Event as Data, Lane, channels};
+
 use super::{MemberId, Send, Switch};
-use crate::{Event as Data, Lane, peer};
 
 impl Switch {
     /// Returns the next event of the members' data channels.
@@ -21,7 +23,7 @@ impl Switch {
     ) -> bool {
         let written = self.work(id, now, send, |member, brought| {
             let channel = member.channels.id(lane);
-            member.run(brought, |rtc| peer::write(rtc, channel, is_text, message))
+            member.run(brought, |rtc| channels::write(rtc, channel, is_text, message))
         });
         written.unwrap_or(false)
     }

@@ -4,10 +4,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millrace_rtc::contain;
 use opus_pure::{MAX_PACKET_SAMPLES, OpusDecoder};
 
 use super::{CLOCK_HZ, FRAME, FRAME_TIME, SPEAKER_HOLD_TIME};
-use crate::contain::contain;
 
 /// Initial and minimum delay between the arrival of a packet and its playback. A packet that arrives too late
 /// increases the delay.

@@ -3,8 +3,10 @@ mod muted;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use millrace_room::Muted;
+
 use super::*;
-use crate::{MediaClient, MediaEvent, MediaOutput, room::Muted};
+use crate::{MediaClient, MediaEvent, MediaOutput};
 
 /// Clients around an SFU, with simulated time. Every `lose`th datagram from the SFU is lost (0: none).
 struct Net {

@@ -6,7 +6,7 @@ use str0m::rtp::{Extension, ExtensionMap};
 use super::{
     seal::{
         ReportIndex,
-        tests::{PROFILES, exported},
+        tests::{PROFILES, material},
     },
     *,
 };
@@ -37,11 +37,11 @@ impl Pair {
     fn new(carries: f64) -> Self {
         let now = Instant::now();
         let (profile, bytes) = PROFILES[2];
-        let mut egress = Egress::new(&exported(profile, bytes, true), "127.0.0.1:9".parse().unwrap(), now).unwrap();
+        let mut egress = Egress::new(&material(profile, bytes, true), "127.0.0.1:9".parse().unwrap(), now).unwrap();
         let mut extensions = ExtensionMap::empty();
         extensions.set(NUMBER_ID, Extension::TransportSequenceNumber);
         egress.line("v".into(), || Line::new("v".into(), &extensions, SSRC, Some(RESENDS), now));
-        let (other, _) = exported(profile, bytes, false).keys().unwrap();
+        let (other, _) = Keys::pair(&material(profile, bytes, false)).unwrap();
         Self {
             egress,
             other,
@@ -208,7 +208,7 @@ fn a_report_of_the_library_is_corrected_and_keeps_the_rest() {
         report
     };
     let picture_lost = [0x81, 206, 0, 2, 0, 0, 0, 1, 0, 0, 0, 9];
-    let keys = |is_client| exported(PROFILES[2].0, PROFILES[2].1, is_client).keys().unwrap();
+    let keys = |is_client| Keys::pair(&material(PROFILES[2].0, PROFILES[2].1, is_client)).unwrap();
     let sealed = |index, report: &[u8]| {
         let mut sealed = report.to_vec();
         keys(true).0.seal_report(&mut sealed, ReportIndex::numbered(index)).unwrap();

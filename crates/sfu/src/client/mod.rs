@@ -1,5 +1,14 @@
+//! A client's end of a media connection, for load generators and tests.
+
+mod sink;
+
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
+use millrace_rtc::{
+    BadOffer, Broken,
+    connection::{Connection, Said},
+    sdp,
+};
 use str0m::{
     IceConnectionState, Rtc,
     change::{SdpAnswer, SdpOffer, SdpPendingOffer},
@@ -8,10 +17,7 @@ use str0m::{
     rtp::{ExtensionValues, RtpWrite},
 };
 
-use crate::{
-    BadOffer, Broken, Sink,
-    connection::{self, Connection, Said},
-};
+pub use sink::Sink;
 
 /// A client's end of a media connection, packet by packet, for the load generator and the tests. It does not encode or
 /// decode.
@@ -100,19 +106,19 @@ impl MediaClient {
     ///
     /// Errors: [`BadOffer`] if the answer is invalid or does not fit.
     pub fn accept(&mut self, answer: &str) -> Result<(), BadOffer> {
-        let answer = connection::parse(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
+        let answer = sdp::parse(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
         let Some(pending) = self.pending.take() else { return Ok(()) };
         let accepted = self.connection.rtc.sdp_api().accept_answer(pending, answer);
-        accepted.map_err(|error| BadOffer::answer(connection::reason(&error.into())))
+        accepted.map_err(|error| BadOffer::answer(sdp::reason(&error.into())))
     }
 
     /// Returns the answer to an offer of the other end. New lines are appended to the existing ones.
     ///
     /// Errors: [`BadOffer`] if the offer is invalid or does not fit.
     pub fn answer(&mut self, offer: &str) -> Result<String, BadOffer> {
-        let offer = connection::parse(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
+        let offer = sdp::parse(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
         let answer = self.connection.rtc.sdp_api().accept_offer(offer);
-        let answer = answer.map_err(|error| BadOffer::new(connection::reason(&error.into())))?;
+        let answer = answer.map_err(|error| BadOffer::new(sdp::reason(&error.into())))?;
         Ok(answer.to_sdp_string())
     }
 

@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_rtc::{
+use millrace_sfu::{
     MediaClient, MediaEvent, MediaKind, MediaOutput,
     switch::{Role, Switch},
 };

@@ -2,7 +2,7 @@
 //! speaker and once for all listeners.
 //!
 //! ```sh
-//! cargo bench -p millrace-rtc --bench mixer
+//! cargo bench -p millrace-sfu --bench mixer
 //! ```
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_rtc::{
+use millrace_sfu::{
     MediaClient, MediaKind,
     mixer::{FRAME, FRAME_TIME, Input, Mixer},
     switch::{MemberId, Role, Switch},

@@ -32,6 +32,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millrace_rtc::crypto::KeyingMaterial;
 use str0m::media::Mid;
 
 use estimate::{Arrival, Estimator};
@@ -42,7 +43,7 @@ use probe::Probe;
 pub use feedback::write_arrivals;
 pub use line::{Line, Packet};
 pub use patch::Patch;
-pub use seal::{Exported, Keys, ReportIndex};
+pub use seal::{Keys, ReportIndex};
 
 /// Initial bandwidth estimate in bit/s.
 const FIRST_ESTIMATE: f64 = 1_000_000.0;
@@ -120,8 +121,8 @@ pub enum ReportOutcome {
 
 impl Egress {
     /// Creates a sender without lines. `None`: no cipher is available for these keys.
-    pub fn new(exported: &Exported, to: SocketAddr, now: Instant) -> Option<Self> {
-        let (sends, receives) = exported.keys()?;
+    pub fn new(material: &KeyingMaterial, to: SocketAddr, now: Instant) -> Option<Self> {
+        let (sends, receives) = Keys::pair(material)?;
         Some(Self {
             sends,
             receives,

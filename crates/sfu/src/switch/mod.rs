@@ -34,10 +34,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millrace_rtc::{BadOffer, Broken, Candidates, ufrag};
 use slab::Slab;
 use str0m::media::MediaKind;
 
-use crate::{BadOffer, Broken, Candidates, mixer::Input, ufrag};
+pub use crate::member_id::MemberId;
+use crate::mixer::Input;
 pub use allocate::Reason;
 use floor::Floor;
 use member::{LibraryOutput, Line, Member};
@@ -57,23 +59,6 @@ const TICK: Duration = Duration::from_secs(1);
 /// Maximum number of tracks that one member sends, and of lines in a viewer's own offer. A member in role
 /// [`Role::Member`] receives at most the square of it.
 const TRACKS_MAX: usize = 8;
-
-/// Identifier of a member. It is not reused for another member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MemberId {
-    slot: u32,
-    serial: u32,
-}
-
-impl MemberId {
-    /// Pseudo-member that owns the mixed audio of a room.
-    const MIXER: Self = Self { slot: u32::MAX, serial: 0 };
-
-    #[cfg(test)]
-    pub(crate) fn of_test(slot: u32) -> Self {
-        Self { slot, serial: 1 }
-    }
-}
 
 /// One track of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +101,7 @@ pub struct Switch {
     by_ufrag: HashMap<Box<str>, u32>,
     timers: BinaryHeap<Reverse<(Instant, MemberId)>>,
     events: VecDeque<Event>,
-    data: VecDeque<(MemberId, crate::Event)>,
+    data: VecDeque<(MemberId, millrace_rtc::Event)>,
     /// Time of the next choice of layers. `None` while there are no members.
     next_tick: Option<Instant>,
     /// Reusable buffer for the output of library calls, so that no packet needs an allocation.

@@ -16,6 +16,8 @@
 //! errors, mobility, HMAC-SHA256.
 //!
 //! Source: RFC 8656 (TURN), RFC 8489 (STUN); docs/adr/0007.
+//!
+//! Read first: [`Server`], [`Relays`], [`Credentials`].
 
 mod allocation;
 mod credentials;
