@@ -1,15 +1,15 @@
 use std::time::{Duration, Instant};
 
-/// Rate limiter of operations per second, with bursts. `whole` is the time at which the full burst is available
+/// Rate limiter of operations per second, with bursts. `full_at` is the time at which the full burst is available
 /// again.
 #[derive(Debug)]
 pub struct RateLimiter {
-    whole: Instant,
+    full_at: Instant,
 }
 
 impl RateLimiter {
     pub fn new(now: Instant) -> Self {
-        Self { whole: now }
+        Self { full_at: now }
     }
 
     /// Takes one operation from a limit of `per_s` operations per second. If `per_s` is 0, there is no limit.
@@ -21,10 +21,10 @@ impl RateLimiter {
         if per_s == 0 {
             return Ok(());
         }
-        let whole = self.whole.max(now) + Duration::from_secs(1) / per_s;
-        match (whole - now).checked_sub(burst) {
+        let full_at = self.full_at.max(now) + Duration::from_secs(1) / per_s;
+        match (full_at - now).checked_sub(burst) {
             None | Some(Duration::ZERO) => {
-                self.whole = whole;
+                self.full_at = full_at;
                 Ok(())
             }
             Some(late) => Err(late),

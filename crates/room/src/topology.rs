@@ -2,6 +2,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Id of the server as a participant, in a room with the topology `switch` or `mixer`. No list of participants
+/// contains it.
+pub const SWITCH: &str = "switch";
+
 /// Topology of a room: which participants connect to each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -26,7 +30,7 @@ pub enum Topology {
 }
 
 impl Topology {
-    /// Returns true if every participant connects to [`super::SWITCH`].
+    /// Returns true if every participant connects to [`SWITCH`].
     pub fn is_by_server(self) -> bool {
         matches!(self, Topology::Switch | Topology::Mixer)
     }

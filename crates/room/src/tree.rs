@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::{ParticipantId as Id, Role};
+use super::participant::{ParticipantId as Id, Role};
 
 /// Measurements that a participant has reported for its own link.
 pub struct Quality {
@@ -59,7 +59,7 @@ impl Tree {
     /// ends at the root, and no participant has more than `children_max` children.
     ///
     /// Cost: O(n²) for n participants, plus O(n²) for each one that needs a parent.
-    pub fn settle<'a>(&mut self, all: impl Iterator<Item = (&'a Id, Role)>, quality: impl Fn(&Id) -> Quality) {
+    pub fn update<'a>(&mut self, all: impl Iterator<Item = (&'a Id, Role)>, quality: impl Fn(&Id) -> Quality) {
         let mut all: BTreeMap<&Id, Role> = all.collect();
         for map in [&mut self.lost, &mut self.orphans] {
             map.retain(|id, others| {
@@ -93,7 +93,7 @@ impl Tree {
 
     /// Records that a child has lost its parent, and looks for another parent outside the lost parent's subtree. A
     /// parent that this child has lost before is not chosen. Returns true if the child has moved.
-    pub fn lose(&mut self, child: &Id, parent: &Id, quality: impl Fn(&Id) -> Quality) -> bool {
+    pub fn report_lost(&mut self, child: &Id, parent: &Id, quality: impl Fn(&Id) -> Quality) -> bool {
         if self.parents.get(child) != Some(parent) {
             return false;
         }
@@ -112,23 +112,23 @@ impl Tree {
     }
 
     /// Records a sign of life. Returns true if the participant was absent and now needs a place in the tree.
-    pub fn heard(&mut self, id: &Id) -> bool {
+    pub fn record_activity(&mut self, id: &Id) -> bool {
         self.orphans.remove(id);
         self.absent.remove(id)
     }
 
     /// Returns the parents that most of their children have lost. Children that were moved away are counted too.
-    pub fn doubted(&self) -> impl Iterator<Item = &Id> {
-        self.orphans.keys().filter(|id| self.is_doubted(id) && !self.absent.contains(*id))
+    pub fn suspected(&self) -> impl Iterator<Item = &Id> {
+        self.orphans.keys().filter(|id| self.is_suspected(id) && !self.absent.contains(*id))
     }
 
-    /// Marks a participant as absent until its next sign of life. The next [`Tree::settle`] removes it from the
+    /// Marks a participant as absent until its next sign of life. The next [`Tree::update`] removes it from the
     /// tree.
-    pub fn take_out(&mut self, id: &Id) {
+    pub fn mark_absent(&mut self, id: &Id) {
         self.absent.insert(id.clone());
     }
 
-    fn is_doubted(&self, id: &Id) -> bool {
+    fn is_suspected(&self, id: &Id) -> bool {
         let Some(orphans) = self.orphans.get(id) else { return false };
         orphans.len() > self.children(id).filter(|child| !orphans.contains(*child)).count()
     }
@@ -147,11 +147,11 @@ impl Tree {
         depths: &'a BTreeMap<Id, usize>,
         quality: &impl Fn(&Id) -> Quality,
     ) -> Option<&'a Id> {
-        let key = |id: &Id| (self.has_lost(of, id), self.is_doubted(id), depths[id]);
-        let has_place = |id: &&Id| self.children(id).count() < self.children_max;
+        let key = |id: &Id| (self.has_lost(of, id), self.is_suspected(id), depths[id]);
+        let has_capacity = |id: &&Id| self.children(id).count() < self.children_max;
         depths
             .keys()
-            .filter(has_place)
+            .filter(has_capacity)
             .min_by(|a, b| key(a).cmp(&key(b)).then_with(|| better(&quality(a), &quality(b))).then_with(|| a.cmp(b)))
     }
 

@@ -38,7 +38,7 @@ pub enum NoRelay {
 }
 
 /// Limits and permissions of clients.
-pub struct Rules {
+pub struct Limits {
     pub allocations_max: usize,
     pub allocations_per_user_max: usize,
     /// Maximum lifetime of an allocation until the client must refresh it, in seconds.
@@ -91,12 +91,12 @@ pub struct User {
     /// Number of allocations, including reserved ports.
     pub allocations: usize,
     /// Time at which the full burst is available again, in microseconds.
-    paid_us: u64,
+    full_burst_at_us: u64,
 }
 
 /// Metrics for operators. Only one thread writes; any thread may read.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct Metrics {
     pub allocations: AtomicU64,
     pub allocated: AtomicU64,
     pub refused: AtomicU64,
@@ -142,21 +142,21 @@ impl User {
         }
         let now_us = now_ms.saturating_mul(1000);
         let cost_us = (bytes as u64).saturating_mul(1_000_000) / per_s;
-        let paid_us = self.paid_us.max(now_us).saturating_add(cost_us);
+        let full_burst_at_us = self.full_burst_at_us.max(now_us).saturating_add(cost_us);
         // A payload that is larger than the maximum burst is allowed when the full burst is available.
-        let is_there = paid_us - now_us <= BURST_US || self.paid_us <= now_us;
+        let is_there = full_burst_at_us - now_us <= BURST_US || self.full_burst_at_us <= now_us;
         if is_there {
-            self.paid_us = paid_us;
+            self.full_burst_at_us = full_burst_at_us;
         }
         is_there
     }
 
     pub fn is_idle(&self, now_ms: u64) -> bool {
-        self.allocations == 0 && self.paid_us <= now_ms.saturating_mul(1000)
+        self.allocations == 0 && self.full_burst_at_us <= now_ms.saturating_mul(1000)
     }
 }
 
-impl Figures {
+impl Metrics {
     /// Adds `n` to a counter. Only one thread writes, so a load and a store are sufficient.
     pub fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_sends_a_burst_and_then_the_rate() {
+    fn user_rate_limit_allows_burst() {
         let mut user = User::default();
         let mut taken = |attempts: usize, now_ms| (0..attempts).filter(|_| user.take(100, 1000, now_ms)).count();
         assert_eq!(taken(50, 5000), 10);

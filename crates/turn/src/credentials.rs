@@ -85,14 +85,14 @@ mod tests {
     /// `printf 1795208191:alice | openssl dgst -sha1 -hmac north -binary | base64`.
     /// `turnutils_uclient -W north` uses the same password.
     #[test]
-    fn a_password_is_what_coturn_makes_of_the_same_secret() {
+    fn password_matches_coturn() {
         let login = Credentials::new(b"north", "millrace").login("alice", 1_795_208_191);
         assert_eq!(login.username, "1795208191:alice");
         assert_eq!(login.password, "FfEg94KwKiO4xzXNod40MdbVQx4=");
     }
 
     #[test]
-    fn a_name_says_until_when_it_is_good_and_whose_it_is() {
+    fn username_contains_expiry_and_subject() {
         let credentials = Credentials::new(b"north", "millrace");
         let named = |username: &'static str| credentials.key(username.as_bytes()).map(|(_, named, _)| named);
         assert_eq!(named("12:car:7"), Some(ParsedUsername { expires_s: 12, subject: "car:7" }));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_subject_is_another_one_for_each_and_fits() {
+    fn long_subjects_are_hashed() {
         let credentials = Credentials::new(b"north", "millrace");
         let username = |subject: String| credentials.login(&subject, u64::MAX).username;
         let (long, longer) = (username("x".repeat(10_000)), username("x".repeat(10_001)));

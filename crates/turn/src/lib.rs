@@ -6,7 +6,7 @@
 //! - [`nonce`]: nonces that limit a signed request to one client and one hour, without a table
 //! - [`policy`]: which addresses are on the public internet
 //! - [`allocation`]: state of one client, and usage of one user
-//! - [`server`]: the server itself; [`requests`]: requests of authenticated clients; [`refusal`]: error codes
+//! - [`server`]: the server itself; [`requests`]: requests of authenticated clients; [`request_error`]: error codes
 //!
 //! The server does not own sockets: [`Relays`] opens them, and [`Server::poll_closed`] returns the ones to
 //! close. The time is an input, in milliseconds since 1970, from a clock that does not go backward. Randomness
@@ -24,17 +24,17 @@ mod credentials;
 mod message;
 mod nonce;
 mod policy;
-mod refusal;
+mod request_error;
 mod requests;
 mod server;
 #[cfg(test)]
 mod tests;
 
-pub use allocation::{Client, Figures, NoRelay, RelayId, Relays, Rules};
+pub use allocation::{Client, Limits, Metrics, NoRelay, RelayId, Relays};
 pub use credentials::{Credentials, Login, REALM_BYTES_MAX};
 pub use message::HEAD_BYTES;
 pub use policy::{is_public, is_unicast};
-pub use server::{PAYLOAD_BYTES_MAX, Server, Step};
+pub use server::{Action, PAYLOAD_BYTES_MAX, Server};
 
 /// Returns the length of the next message of a stream in bytes, padding included. Returns `None` if the bytes
 /// do not start a valid message.

@@ -280,7 +280,7 @@ mod tests {
         00080014 f67024656dd64a3e02b8e0712e85c9a28ca89666";
 
     #[test]
-    fn a_request_of_the_rfc_is_read_and_its_signature_holds() {
+    fn rfc_request_is_parsed_and_verified() {
         let request = bytes(REQUEST);
         let message = Message::parse(&request).unwrap();
         assert_eq!((message.class, message.method), (Class::Request, BINDING));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_the_rfc_name_the_address_and_are_written_alike() {
+    fn rfc_responses_are_parsed_and_written() {
         for (answer, address) in
             [(ANSWER_V4, "192.0.2.1:32853"), (ANSWER_V6, "[2001:db8:1234:5678:11:2233:4455:6677]:32853")]
         {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn long_term_credentials_of_the_rfc_sign_as_ours_do() {
+    fn long_term_key_matches_rfc() {
         let request = bytes(LONG_TERM);
         let message = Message::parse(&request).unwrap();
         let username = std::str::from_utf8(message.get(USERNAME).unwrap()).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_changed_or_longer_than_it_says_is_none() {
+    fn malformed_messages_are_rejected() {
         let request = bytes(REQUEST);
         for cut in 0..request.len() {
             assert!(Message::parse(&request[..cut]).is_none(), "{cut}");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_the_signature_does_not_count() {
+    fn attributes_after_integrity_are_ignored() {
         let mut out = Vec::new();
         let writer = Writer::new(&mut out, Class::Request, ALLOCATE, [7; 12]).attribute(LIFETIME, &[0, 0, 0, 1]);
         writer.sign(b"key").attribute(USERNAME, b"somebody else").end();

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::hmac;
 
-use super::Client;
+use super::allocation::Client;
 
 /// Unit of the time in a nonce, in seconds.
 const STEP_S: u64 = 16;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_nonce_is_good_for_an_hour_and_for_its_client_alone() {
+    fn nonce_is_valid_one_hour_for_one_client() {
         let (nonces, now) = (Nonces::new(b"seed"), 1_795_208_191_000);
         let client = |address: &str| Client::Datagram(address.parse().unwrap());
         let own = client("192.0.2.1:7");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_a_nonce_begins_again_without_anybody_noticing() {
+    fn nonce_survives_time_wraparound() {
         let nonces = Nonces::new(b"seed");
         let end_ms = (1 << TIME_BITS) * STEP_S * 1000;
         let own = Client::Stream(3, "[2001:db8::1]:7".parse().unwrap());

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_network_of_somebodys_own_is_public() {
+    fn private_and_reserved_networks_are_not_public() {
         let inside = "0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.127.255.255 127.0.0.1 127.255.0.1 169.254.169.254 172.16.0.1 172.31.255.255
             192.0.0.1 192.0.2.1 192.88.99.1 192.168.1.1 198.18.0.1 198.19.255.255 198.51.100.1 203.0.113.9 224.0.0.1 239.255.255.255 240.0.0.1
             255.255.255.255 :: ::1 ::10.0.0.1 ::ffff:10.0.0.1 ::ffff:127.0.0.1 64:ff9b::10.0.0.1 100::1 2001::1 2001:10::1 2001:db8::1
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_in_particular_is_no_peer() {
+    fn non_unicast_addresses_are_not_peers() {
         for ip in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "::", "ff02::1", "::ffff:224.0.0.1"] {
             assert!(!is_unicast(ip.parse().unwrap()), "{ip}");
         }

@@ -5,19 +5,18 @@ use std::{collections::HashMap, net::SocketAddr};
 use ring::hmac;
 
 use super::{
-    Server,
-    allocation::{Allocation, Channel, Client, Figures, NoRelay, RelayId, Relays, Reservation},
+    allocation::{Allocation, Channel, Client, Metrics, NoRelay, RelayId, Relays, Reservation},
     message::{
         CHANNEL_NUMBER, Class, EVEN_PORT, LIFETIME, Message, NONCE, REALM, REQUESTED_ADDRESS_FAMILY,
         REQUESTED_TRANSPORT, RESERVATION_TOKEN, USERNAME, Writer, XOR_MAPPED_ADDRESS, XOR_PEER_ADDRESS,
         XOR_RELAYED_ADDRESS,
     },
     policy::is_unicast,
-    refusal::{
+    request_error::{
         ALLOCATION_MISMATCH, BAD_REQUEST, CAPACITY, FAMILY_MISMATCH, FAMILY_NOT_SUPPORTED, FORBIDDEN, QUOTA_REACHED,
-        Refusal, Refusal::Code, TRANSPORT_NOT_SUPPORTED, WRONG_CREDENTIALS, unknown,
+        RequestError, RequestError::Code, TRANSPORT_NOT_SUPPORTED, WRONG_CREDENTIALS, check_attributes,
     },
-    server::Signer,
+    server::{Server, Signer},
 };
 
 /// Default and minimum lifetime of an allocation; below it, the lifetimes of permissions and channels.
@@ -35,6 +34,7 @@ const PERMISSIONS_MAX: usize = 64;
 const CHANNELS_MAX: usize = 64;
 /// IP protocol number of UDP.
 const UDP: u8 = 17;
+
 impl Server {
     /// Handles an Allocate request. Source: RFC 8656, section 7.2.
     pub(super) fn allocate(
@@ -45,7 +45,7 @@ impl Server {
         signer: Signer<'_>,
         relays: &mut dyn Relays,
         answer: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         if let Some(own) = self.allocations.get(&client) {
             return match own.transaction == request.transaction() && *own.username == *signer.username {
                 true => {
@@ -65,7 +65,7 @@ impl Server {
             REALM,
             NONCE,
         ];
-        unknown(request, &asked)?;
+        check_attributes(request, &asked)?;
         match request.get(REQUESTED_TRANSPORT) {
             Some([UDP, _, _, _]) => {}
             Some([_, _, _, _]) => return Err(Code(TRANSPORT_NOT_SUPPORTED)),
@@ -93,7 +93,7 @@ impl Server {
                 // The reserved port already counts toward the quotas.
                 (kept.relay, kept.relayed, None)
             }
-            None => self.open(now_ms, &signer, family == Some(true), even, relays)?,
+            None => self.open_relays(now_ms, &signer, family == Some(true), even, relays)?,
         };
         let allocation = Allocation {
             relay,
@@ -112,27 +112,27 @@ impl Server {
         allocated(client, &allocation, request, answer);
         self.relays.insert(relay, client);
         self.allocations.insert(client, allocation);
-        Figures::add(&self.figures.allocated, 1);
-        self.count();
+        Metrics::add(&self.metrics.allocated, 1);
+        self.update_metrics();
         Ok(())
     }
 
     /// Opens the requested relay sockets within the quotas. Returns the first relay and its address, and a token if
     /// the next port was reserved.
-    fn open(
+    fn open_relays(
         &mut self,
         now_ms: u64,
         signer: &Signer<'_>,
         is_ipv6: bool,
         even: Option<bool>,
         relays: &mut dyn Relays,
-    ) -> Result<(RelayId, SocketAddr, Option<[u8; 8]>), Refusal> {
+    ) -> Result<(RelayId, SocketAddr, Option<[u8; 8]>), RequestError> {
         let count = if even == Some(true) { 2 } else { 1 };
         let has = self.users.get(&signer.user).map_or(0, |user| user.allocations);
-        if has + count > self.rules.allocations_per_user_max {
+        if has + count > self.limits.allocations_per_user_max {
             return Err(Code(QUOTA_REACHED));
         }
-        if self.allocations.len() + self.reservations.len() + count > self.rules.allocations_max {
+        if self.allocations.len() + self.reservations.len() + count > self.limits.allocations_max {
             return Err(Code(CAPACITY));
         }
         let ids = [RelayId(self.last_relay + 1), RelayId(self.last_relay + 2)];
@@ -163,9 +163,9 @@ impl Server {
         request: &Message<'_>,
         signer: &Signer<'_>,
         answer: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
-        let is_ipv6 = self.own(client, signer)?.relayed.is_ipv6();
-        unknown(request, &[LIFETIME, REQUESTED_ADDRESS_FAMILY, USERNAME, REALM, NONCE])?;
+    ) -> Result<(), RequestError> {
+        let is_ipv6 = self.allocation_of(client, signer)?.relayed.is_ipv6();
+        check_attributes(request, &[LIFETIME, REQUESTED_ADDRESS_FAMILY, USERNAME, REALM, NONCE])?;
         if family(request)?.is_some_and(|asked| asked != is_ipv6) {
             return Err(Code(FAMILY_MISMATCH));
         }
@@ -177,7 +177,7 @@ impl Server {
         writer.attribute(LIFETIME, &lifetime_s.to_be_bytes()).sign(&signer.key).end();
         match lifetime_s {
             0 => self.end(client),
-            _ => self.own(client, signer)?.expires_ms = now_ms + u64::from(lifetime_s) * 1000,
+            _ => self.allocation_of(client, signer)?.expires_ms = now_ms + u64::from(lifetime_s) * 1000,
         }
         Ok(())
     }
@@ -190,9 +190,9 @@ impl Server {
         request: &Message<'_>,
         signer: &Signer<'_>,
         answer: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
-        let is_ipv6 = self.own(client, signer)?.relayed.is_ipv6();
-        unknown(request, &[XOR_PEER_ADDRESS, USERNAME, REALM, NONCE])?;
+    ) -> Result<(), RequestError> {
+        let is_ipv6 = self.allocation_of(client, signer)?.relayed.is_ipv6();
+        check_attributes(request, &[XOR_PEER_ADDRESS, USERNAME, REALM, NONCE])?;
         let mut ips = Vec::new();
         for (_, value) in request.attributes().filter(|(kind, _)| *kind == XOR_PEER_ADDRESS) {
             ips.push(self.peer(request, value, is_ipv6)?.ip());
@@ -200,7 +200,7 @@ impl Server {
         if ips.is_empty() {
             return Err(Code(BAD_REQUEST));
         }
-        let own = self.own(client, signer)?;
+        let own = self.allocation_of(client, signer)?;
         let new = ips.iter().filter(|ip| !own.permissions.contains_key(ip)).count();
         if own.permissions.len() + new > PERMISSIONS_MAX {
             return Err(Code(CAPACITY));
@@ -218,15 +218,15 @@ impl Server {
         request: &Message<'_>,
         signer: &Signer<'_>,
         answer: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
-        let is_ipv6 = self.own(client, signer)?.relayed.is_ipv6();
-        unknown(request, &[CHANNEL_NUMBER, XOR_PEER_ADDRESS, USERNAME, REALM, NONCE])?;
+    ) -> Result<(), RequestError> {
+        let is_ipv6 = self.allocation_of(client, signer)?.relayed.is_ipv6();
+        check_attributes(request, &[CHANNEL_NUMBER, XOR_PEER_ADDRESS, USERNAME, REALM, NONCE])?;
         let (Some([high, low, ..]), Some(peer)) = (request.get(CHANNEL_NUMBER), request.get(XOR_PEER_ADDRESS)) else {
             return Err(Code(BAD_REQUEST));
         };
         let number = u16::from_be_bytes([*high, *low]);
         let peer = self.peer(request, peer, is_ipv6)?;
-        let own = self.own(client, signer)?;
+        let own = self.allocation_of(client, signer)?;
         own.sweep(now_ms);
         let is_other = own.channels.get(&number).is_some_and(|channel| channel.peer != peer)
             || own.peers.get(&peer).is_some_and(|bound| *bound != number);
@@ -246,24 +246,24 @@ impl Server {
         Ok(())
     }
 
-    fn own(&mut self, client: Client, signer: &Signer<'_>) -> Result<&mut Allocation, Refusal> {
+    fn allocation_of(&mut self, client: Client, signer: &Signer<'_>) -> Result<&mut Allocation, RequestError> {
         let own = self.allocations.get_mut(&client).ok_or(Code(ALLOCATION_MISMATCH))?;
         if *own.username == *signer.username { Ok(own) } else { Err(Code(WRONG_CREDENTIALS)) }
     }
 
-    fn peer(&self, request: &Message<'_>, value: &[u8], is_ipv6: bool) -> Result<SocketAddr, Refusal> {
+    fn peer(&self, request: &Message<'_>, value: &[u8], is_ipv6: bool) -> Result<SocketAddr, RequestError> {
         let peer = request.address(value).ok_or(Code(BAD_REQUEST))?;
         if peer.is_ipv6() != is_ipv6 {
             return Err(Code(FAMILY_MISMATCH));
         }
-        if !is_unicast(peer.ip()) || !(self.rules.may_reach)(peer.ip()) {
+        if !is_unicast(peer.ip()) || !(self.limits.may_reach)(peer.ip()) {
             return Err(Code(FORBIDDEN));
         }
         Ok(peer)
     }
 
-    fn lifetime(&self, request: &Message<'_>) -> Result<u32, Refusal> {
-        let max = self.rules.lifetime_max_s.max(1);
+    fn lifetime(&self, request: &Message<'_>) -> Result<u32, RequestError> {
+        let max = self.limits.lifetime_max_s.max(1);
         let asked_s = match request.get(LIFETIME) {
             None => LIFETIME_S,
             Some(value) => u32::from_be_bytes(value.try_into().map_err(|_| Code(BAD_REQUEST))?),
@@ -283,7 +283,7 @@ fn allocated(client: Client, own: &Allocation, request: &Message<'_>, answer: &m
 }
 
 /// Returns whether the request asks for IPv6, or `None` if it names no address family.
-fn family(request: &Message<'_>) -> Result<Option<bool>, Refusal> {
+fn family(request: &Message<'_>) -> Result<Option<bool>, RequestError> {
     match request.get(REQUESTED_ADDRESS_FAMILY) {
         None => Ok(None),
         Some([1, _, _, _]) => Ok(Some(false)),

@@ -7,14 +7,16 @@ use std::{
 use ring::hmac;
 
 use super::{
-    allocation::{Allocation, Client, Figures, RelayId, Relays, Reservation, Rules, User},
+    allocation::{Allocation, Client, Limits, Metrics, RelayId, Relays, Reservation, User},
     credentials::Credentials,
     message::{
         ALLOCATE, BINDING, CHANNEL_BIND, CREATE_PERMISSION, Class, DATA, DATA_INDICATION, HEAD_BYTES, Message, NONCE,
         REALM, REFRESH, SEND, UNKNOWN_ATTRIBUTES, USERNAME, Writer, XOR_MAPPED_ADDRESS, XOR_PEER_ADDRESS,
     },
     nonce::Nonces,
-    refusal::{BAD_REQUEST, FORBIDDEN, Refusal, STALE_NONCE, UNAUTHORIZED, UNKNOWN_ATTRIBUTE, reason, unknown},
+    request_error::{
+        BAD_REQUEST, FORBIDDEN, RequestError, STALE_NONCE, UNAUTHORIZED, UNKNOWN_ATTRIBUTE, check_attributes, reason,
+    },
 };
 
 /// Maximum payload that is relayed, in bytes. The message that carries it must fit the 16-bit length field.
@@ -26,7 +28,7 @@ const ALLOCATE_BYTES_MIN: usize = HEAD_BYTES + 8;
 
 /// Action for the caller after a message was handled.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step<'a> {
+pub enum Action<'a> {
     Nothing,
     /// Send the answer to the client.
     Answer,
@@ -49,9 +51,9 @@ pub enum Step<'a> {
 ///       Refresh with 0, expiry, or end of the connection
 /// ```
 pub struct Server {
-    pub(super) rules: Rules,
+    pub(super) limits: Limits,
     pub(super) credentials: Arc<Credentials>,
-    pub(super) figures: Arc<Figures>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) nonces: Nonces,
     pub(super) tokens: hmac::Key,
     pub(super) allocations: HashMap<Client, Allocation>,
@@ -70,12 +72,12 @@ pub(super) struct Signer<'a> {
 }
 
 impl Server {
-    pub fn new(rules: Rules, credentials: Arc<Credentials>, figures: Arc<Figures>, seed: [u8; 32]) -> Self {
+    pub fn new(limits: Limits, credentials: Arc<Credentials>, metrics: Arc<Metrics>, seed: [u8; 32]) -> Self {
         let tokens = hmac::Key::new(hmac::HMAC_SHA256, &[&seed[..], b"tokens"].concat());
         Self {
-            rules,
+            limits,
             credentials,
-            figures,
+            metrics,
             nonces: Nonces::new(&seed),
             tokens,
             allocations: HashMap::new(),
@@ -100,15 +102,15 @@ impl Server {
         bytes: &'a [u8],
         relays: &mut dyn Relays,
         answer: &mut Vec<u8>,
-    ) -> Step<'a> {
-        let step = match bytes.first() {
+    ) -> Action<'a> {
+        let action = match bytes.first() {
             Some(0..=0x3f) => self.message(now_ms, client, bytes, relays, answer),
             Some(0x40..=0x7f) => self.channel_data(now_ms, client, bytes),
             _ => None,
         };
-        step.unwrap_or_else(|| {
-            Figures::add(&self.figures.dropped, 1);
-            Step::Nothing
+        action.unwrap_or_else(|| {
+            Metrics::add(&self.metrics.dropped, 1);
+            Action::Nothing
         })
     }
 
@@ -122,9 +124,9 @@ impl Server {
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<Client> {
-        let passed = self.pass_on(now_ms, relay, peer, payload, out);
+        let passed = self.relay_to_client(now_ms, relay, peer, payload, out);
         if passed.is_none() {
-            Figures::add(&self.figures.dropped, 1);
+            Metrics::add(&self.metrics.dropped, 1);
         }
         passed.flatten()
     }
@@ -152,7 +154,7 @@ impl Server {
             stays
         });
         self.users.retain(|_, user| !user.is_idle(now_ms));
-        self.count();
+        self.update_metrics();
     }
 
     /// Returns the next relay whose socket must be closed.
@@ -165,15 +167,15 @@ impl Server {
             self.relays.remove(&allocation.relay);
             self.closed.push_back(allocation.relay);
             self.users.entry(allocation.user).and_modify(|user| user.allocations -= 1);
-            self.count();
+            self.update_metrics();
         }
     }
 
-    pub(super) fn count(&self) {
-        self.figures.allocations.store(self.allocations.len() as u64, Relaxed);
+    pub(super) fn update_metrics(&self) {
+        self.metrics.allocations.store(self.allocations.len() as u64, Relaxed);
     }
 
-    fn pass_on(
+    fn relay_to_client(
         &mut self,
         now_ms: u64,
         relay: RelayId,
@@ -186,11 +188,11 @@ impl Server {
         if !allocation.may_send(peer.ip(), now_ms) || payload.len() > PAYLOAD_BYTES_MAX {
             return None;
         }
-        if !take(&mut self.users, allocation, payload.len(), &self.rules, &self.figures, now_ms) {
+        if !take_quota(&mut self.users, allocation, payload.len(), &self.limits, &self.metrics, now_ms) {
             return Some(None);
         }
-        Figures::add(&self.figures.datagrams_to_clients, 1);
-        Figures::add(&self.figures.bytes_to_clients, payload.len() as u64);
+        Metrics::add(&self.metrics.datagrams_to_clients, 1);
+        Metrics::add(&self.metrics.bytes_to_clients, payload.len() as u64);
         let channel = allocation
             .peers
             .get(&peer)
@@ -214,26 +216,32 @@ impl Server {
         Some(Some(client))
     }
 
-    fn channel_data<'a>(&mut self, now_ms: u64, client: Client, bytes: &'a [u8]) -> Option<Step<'a>> {
+    fn channel_data<'a>(&mut self, now_ms: u64, client: Client, bytes: &'a [u8]) -> Option<Action<'a>> {
         let head: [u8; 4] = bytes.get(..4)?.try_into().ok()?;
         let (number, length) = (u16::from_be_bytes([head[0], head[1]]), u16::from_be_bytes([head[2], head[3]]));
         let payload = bytes.get(4..4 + usize::from(length))?;
         let allocation = self.allocations.get(&client)?;
         let channel = allocation.channels.get(&number).filter(|channel| channel.expires_ms > now_ms)?;
-        self.relay(now_ms, client, channel.peer, payload)
+        self.relay_to_peer(now_ms, client, channel.peer, payload)
     }
 
-    fn relay<'a>(&mut self, now_ms: u64, client: Client, peer: SocketAddr, payload: &'a [u8]) -> Option<Step<'a>> {
+    fn relay_to_peer<'a>(
+        &mut self,
+        now_ms: u64,
+        client: Client,
+        peer: SocketAddr,
+        payload: &'a [u8],
+    ) -> Option<Action<'a>> {
         let allocation = self.allocations.get(&client).filter(|allocation| allocation.expires_ms > now_ms)?;
         if payload.len() > PAYLOAD_BYTES_MAX {
             return None;
         }
-        if !take(&mut self.users, allocation, payload.len(), &self.rules, &self.figures, now_ms) {
-            return Some(Step::Nothing);
+        if !take_quota(&mut self.users, allocation, payload.len(), &self.limits, &self.metrics, now_ms) {
+            return Some(Action::Nothing);
         }
-        Figures::add(&self.figures.datagrams_to_peers, 1);
-        Figures::add(&self.figures.bytes_to_peers, payload.len() as u64);
-        Some(Step::Relay { relay: allocation.relay, peer, payload })
+        Metrics::add(&self.metrics.datagrams_to_peers, 1);
+        Metrics::add(&self.metrics.bytes_to_peers, payload.len() as u64);
+        Some(Action::Relay { relay: allocation.relay, peer, payload })
     }
 
     fn message<'a>(
@@ -243,18 +251,18 @@ impl Server {
         bytes: &'a [u8],
         relays: &mut dyn Relays,
         answer: &mut Vec<u8>,
-    ) -> Option<Step<'a>> {
+    ) -> Option<Action<'a>> {
         let message = Message::parse(bytes)?;
         match (message.class, message.method) {
             (Class::Indication, SEND) => return self.send(now_ms, client, &message),
             // This keepalive keeps a NAT binding open.
-            (Class::Indication, BINDING) => return Some(Step::Nothing),
-            (Class::Request, BINDING) => match unknown(&message, &[USERNAME, REALM, NONCE]) {
+            (Class::Indication, BINDING) => return Some(Action::Nothing),
+            (Class::Request, BINDING) => match check_attributes(&message, &[USERNAME, REALM, NONCE]) {
                 Ok(()) => {
                     let writer = Writer::answer(answer, Class::Success, &message);
                     writer.address(XOR_MAPPED_ADDRESS, client.address()).end();
                 }
-                Err(refusal) => self.refuse(&message, refusal, None, answer),
+                Err(request_error) => self.write_error(&message, request_error, None, answer),
             },
             (Class::Request, ALLOCATE | REFRESH | CREATE_PERMISSION | CHANNEL_BIND) => {
                 if self.allocations.get(&client).is_some_and(|allocation| allocation.expires_ms <= now_ms) {
@@ -264,8 +272,8 @@ impl Server {
                 let signer = match signer {
                     Ok(signer) => signer,
                     Err(code) => {
-                        self.ask(now_ms, client, &message, code, answer);
-                        return Some(Step::Answer);
+                        self.write_challenge(now_ms, client, &message, code, answer);
+                        return Some(Action::Answer);
                     }
                 };
                 let key = signer.key;
@@ -275,13 +283,13 @@ impl Server {
                     CREATE_PERMISSION => self.permit(now_ms, client, &message, &signer, answer),
                     _ => self.bind(now_ms, client, &message, &signer, answer),
                 };
-                if let Err(refusal) = done {
-                    self.refuse(&message, refusal, Some(&key), answer);
+                if let Err(request_error) = done {
+                    self.write_error(&message, request_error, Some(&key), answer);
                 }
             }
             _ => return None,
         }
-        Some(Step::Answer)
+        Some(Action::Answer)
     }
 
     /// Authenticates the sender of a request. Source: RFC 8489, section 9.2.4.
@@ -318,8 +326,8 @@ impl Server {
     }
 
     /// Writes the smallest answer that tells an unauthenticated client which credentials it needs.
-    fn ask(&self, now_ms: u64, client: Client, request: &Message<'_>, code: u16, answer: &mut Vec<u8>) {
-        Figures::add(&self.figures.unauthorized, 1);
+    fn write_challenge(&self, now_ms: u64, client: Client, request: &Message<'_>, code: u16, answer: &mut Vec<u8>) {
+        Metrics::add(&self.metrics.unauthorized, 1);
         let mut writer = Writer::answer(answer, Class::Error, request).error(code, "");
         if code != BAD_REQUEST {
             let nonce = self.nonces.make(client, now_ms);
@@ -328,12 +336,18 @@ impl Server {
         writer.end();
     }
 
-    fn refuse(&self, request: &Message<'_>, refusal: Refusal, key: Option<&[u8]>, answer: &mut Vec<u8>) {
-        let (code, unknown) = match refusal {
-            Refusal::Code(code) => (code, Vec::new()),
-            Refusal::Unknown(kinds) => (UNKNOWN_ATTRIBUTE, kinds),
+    fn write_error(
+        &self,
+        request: &Message<'_>,
+        request_error: RequestError,
+        key: Option<&[u8]>,
+        answer: &mut Vec<u8>,
+    ) {
+        let (code, unknown) = match request_error {
+            RequestError::Code(code) => (code, Vec::new()),
+            RequestError::UnknownAttributes(kinds) => (UNKNOWN_ATTRIBUTE, kinds),
         };
-        Figures::add(if code == FORBIDDEN { &self.figures.forbidden } else { &self.figures.refused }, 1);
+        Metrics::add(if code == FORBIDDEN { &self.metrics.forbidden } else { &self.metrics.refused }, 1);
         let reason = if key.is_some() { reason(code) } else { "" };
         let mut writer = Writer::answer(answer, Class::Error, request).error(code, reason);
         if !unknown.is_empty() {
@@ -347,30 +361,31 @@ impl Server {
     }
 
     /// Handles a Send indication. Source: RFC 8656, section 11.2.
-    fn send<'a>(&mut self, now_ms: u64, client: Client, message: &Message<'a>) -> Option<Step<'a>> {
-        unknown(message, &[XOR_PEER_ADDRESS, DATA]).ok()?;
+    fn send<'a>(&mut self, now_ms: u64, client: Client, message: &Message<'a>) -> Option<Action<'a>> {
+        check_attributes(message, &[XOR_PEER_ADDRESS, DATA]).ok()?;
         let (peer, payload) = (message.address(message.get(XOR_PEER_ADDRESS)?)?, message.get(DATA)?);
         let allocation = self.allocations.get(&client)?;
         // A permission exists only for an address that the policy allows.
         if peer.port() == 0 || !allocation.may_send(peer.ip(), now_ms) {
             return None;
         }
-        self.relay(now_ms, client, peer, payload)
+        self.relay_to_peer(now_ms, client, peer, payload)
     }
 }
 
-fn take(
+/// Takes the bytes from the rate limit of the allocation's user. Returns false if the limit does not allow them now.
+fn take_quota(
     users: &mut HashMap<Arc<str>, User>,
     allocation: &Allocation,
     bytes: usize,
-    rules: &Rules,
-    figures: &Figures,
+    limits: &Limits,
+    metrics: &Metrics,
     now_ms: u64,
 ) -> bool {
     let user = users.get_mut(&allocation.user);
-    let is_taken = user.is_none_or(|user| user.take(bytes, rules.bytes_per_s_max, now_ms));
+    let is_taken = user.is_none_or(|user| user.take(bytes, limits.bytes_per_s_max, now_ms));
     if !is_taken {
-        Figures::add(&figures.over_quota, 1);
+        Metrics::add(&metrics.over_quota, 1);
     }
     is_taken
 }

@@ -336,9 +336,9 @@ fn refused(refused: Refused) -> Error {
     let code = match &refused {
         Refused::BadName | Refused::NoSwitch | Refused::NoMixer => Code::BadRequest,
         Refused::OtherTopology(_) => Code::Conflict,
-        Refused::Full(..) | Refused::Crowd(..) => Code::TooMany,
-        Refused::Gone => Code::NotFound,
-        Refused::NotTheirs | Refused::NotHost => Code::Forbidden,
+        Refused::Full(..) | Refused::ClientQuota(..) => Code::TooMany,
+        Refused::NotFound => Code::NotFound,
+        Refused::WrongSecret | Refused::NotHost => Code::Forbidden,
         Refused::TooFast(_) => Code::RateLimited,
     };
     let error = Error::new(code, refused.to_string());

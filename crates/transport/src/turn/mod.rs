@@ -27,10 +27,10 @@ use std::{
     time::Duration,
 };
 
-use millrace_turn::{Client, Rules};
+use millrace_turn::{Client, Limits as Rules};
 use tokio::{sync::watch, task::spawn_local, time::MissedTickBehavior};
 
-pub use millrace_turn::{Credentials, Figures, REALM_BYTES_MAX};
+pub use millrace_turn::{Credentials, Metrics as Figures, REALM_BYTES_MAX};
 pub use offer::{IceServer, IceServers, Offer};
 pub(crate) use offer::{answer, for_caller};
 pub use peers::{BadPeers, Peers};

@@ -16,44 +16,44 @@ use super::{
 use world::*;
 
 #[test]
-fn a_stranger_is_told_its_own_address() {
+fn binding_request_returns_reflexive_address() {
     let mut world = World::new();
     for address in ["192.0.2.1:5000", "[2001:db8::1]:5000"] {
         let mut guest = world.guest(address, "");
-        let answer = world.ask(&mut guest, BINDING, &[]);
+        let answer = world.request_signed(&mut guest, BINDING, &[]);
         assert_eq!((answer.class, answer.address(XOR_MAPPED_ADDRESS)), (Class::Success, address.parse().unwrap()));
     }
     let mut guest = world.guest("192.0.2.1:5000", "");
-    let answer = world.ask(&mut guest, BINDING, &[(0x7777, &EMPTY)]);
+    let answer = world.request_signed(&mut guest, BINDING, &[(0x7777, &EMPTY)]);
     assert_eq!((answer.code, &answer.attributes[&UNKNOWN_ATTRIBUTES][..]), (420, &[0x77, 0x77][..]));
 }
 
 #[test]
-fn who_shows_a_good_name_gets_a_relay_once() {
+fn valid_credentials_get_one_allocation() {
     let mut world = World::new();
     let mut guest = world.guest("192.0.2.1:5000", "alice");
-    let asked = world.ask_once(&mut guest, ALLOCATE, &[UDP]);
+    let asked = world.request_once(&mut guest, ALLOCATE, &[UDP]);
     assert_eq!((asked.code, &asked.attributes[&REALM][..]), (401, &b"millrace"[..]));
     assert!(world.ports.open.is_empty(), "nothing is opened for a stranger");
-    let answer = world.ask_once(&mut guest, ALLOCATE, &[UDP]);
+    let answer = world.request_once(&mut guest, ALLOCATE, &[UDP]);
     assert_eq!((answer.class, answer.lifetime_s()), (Class::Success, 600));
     assert_eq!(answer.address(XOR_RELAYED_ADDRESS), "198.51.100.1:50001".parse().unwrap());
     assert_eq!(answer.address(XOR_MAPPED_ADDRESS), guest.client.address());
     // The answer was lost, and the client repeats the request.
-    assert_eq!(world.ask_once(&mut guest, ALLOCATE, &[UDP]).bytes, answer.bytes);
+    assert_eq!(world.request_once(&mut guest, ALLOCATE, &[UDP]).bytes, answer.bytes);
     guest.next();
-    assert_eq!(world.ask_once(&mut guest, ALLOCATE, &[UDP]).code, 437);
+    assert_eq!(world.request_once(&mut guest, ALLOCATE, &[UDP]).code, 437);
     assert_eq!(world.ports.open.len(), 1);
-    assert_eq!(world.figures.allocations.load(Relaxed), 1);
+    assert_eq!(world.metrics.allocations.load(Relaxed), 1);
 }
 
 #[test]
-fn wrong_expired_and_foreign_names_get_nothing() {
+fn invalid_credentials_are_rejected() {
     let mut world = World::new();
     let mut refused = |change: &dyn Fn(&mut Login)| {
         let mut guest = world.guest("192.0.2.1:5000", "alice");
         change(guest.login.as_mut().unwrap());
-        (0..3).map(|_| world.ask_once(&mut guest, ALLOCATE, &[UDP]).code).collect::<Vec<_>>()
+        (0..3).map(|_| world.request_once(&mut guest, ALLOCATE, &[UDP]).code).collect::<Vec<_>>()
     };
     assert_eq!(refused(&|login| login.password.push('x')), [401, 401, 401]);
     assert_eq!(refused(&|login| login.username.push('x')), [401, 401, 401]);
@@ -62,73 +62,73 @@ fn wrong_expired_and_foreign_names_get_nothing() {
     assert_eq!(refused(&|login| *login = expired.clone()), [401, 401, 401]);
     let foreign = Credentials::new(b"another secret", "millrace").login("alice", START_MS);
     assert_eq!(refused(&|login| *login = foreign.clone()), [401, 401, 401]);
-    assert!(world.ports.open.is_empty() && world.figures.allocated.load(Relaxed) == 0);
-    assert_eq!(world.figures.unauthorized.load(Relaxed), 15);
+    assert!(world.ports.open.is_empty() && world.metrics.allocated.load(Relaxed) == 0);
+    assert_eq!(world.metrics.unauthorized.load(Relaxed), 15);
 }
 
 #[test]
-fn a_name_that_expires_keeps_what_it_has_and_gets_nothing_new() {
+fn expired_username_keeps_existing_allocation_only() {
     let mut world = World::new();
     let mut guest = world.guest("192.0.2.1:5000", "alice");
     guest.login = Some(world.credentials.login("alice", START_MS / 1000 + 60));
-    assert_eq!(world.ask(&mut guest, ALLOCATE, &[UDP]).code, 0);
+    assert_eq!(world.request_signed(&mut guest, ALLOCATE, &[UDP]).code, 0);
     world.wait(61);
     guest.next();
-    assert_eq!(world.ask(&mut guest, REFRESH, &[]).code, 0);
+    assert_eq!(world.request_signed(&mut guest, REFRESH, &[]).code, 0);
     let mut again = Guest { client: Client::Datagram("192.0.2.1:5001".parse().unwrap()), ..guest };
     again.nonce.clear();
-    assert_eq!(world.ask(&mut again, ALLOCATE, &[UDP]).code, 401);
+    assert_eq!(world.request_signed(&mut again, ALLOCATE, &[UDP]).code, 401);
 }
 
 #[test]
-fn an_old_nonce_is_replaced_and_a_foreign_one_is_none() {
+fn stale_or_foreign_nonce_is_rejected() {
     let mut world = World::new();
     let mut guest = world.allocated("192.0.2.1:5000", "alice");
     let old = guest.nonce.clone();
     for _ in 0..7 {
         world.wait(590);
         guest.next();
-        assert_eq!(world.ask(&mut guest, REFRESH, &[]).code, 0);
+        assert_eq!(world.request_signed(&mut guest, REFRESH, &[]).code, 0);
     }
     assert_ne!(guest.nonce, old);
     guest.nonce = old;
-    assert_eq!(world.ask_once(&mut guest, REFRESH, &[]).code, 438);
+    assert_eq!(world.request_once(&mut guest, REFRESH, &[]).code, 438);
     let mut thief = Guest { client: Client::Datagram("192.0.2.66:5000".parse().unwrap()), ..guest };
-    assert_eq!(world.ask_once(&mut thief, ALLOCATE, &[UDP]).code, 438);
+    assert_eq!(world.request_once(&mut thief, ALLOCATE, &[UDP]).code, 438);
 }
 
 #[test]
-fn an_allocation_lasts_as_long_as_it_is_asked_for() {
-    let mut world = World::with(|rules| rules.lifetime_max_s = 1800);
+fn allocation_expires_after_its_lifetime() {
+    let mut world = World::with(|limits| limits.lifetime_max_s = 1800);
     let mut guest = world.allocated("192.0.2.1:5000", "alice");
     world.wait(599);
     assert_eq!(world.ports.open.len(), 1);
     guest.next();
     let mut asked = |world: &mut World, seconds: u32| {
         guest.next();
-        world.ask(&mut guest, REFRESH, &[(LIFETIME, &seconds.to_be_bytes())]).lifetime_s()
+        world.request_signed(&mut guest, REFRESH, &[(LIFETIME, &seconds.to_be_bytes())]).lifetime_s()
     };
     assert_eq!([60, 900, 100_000].map(|seconds| asked(&mut world, seconds)), [600, 900, 1800]);
     world.wait(1799);
     assert_eq!(world.ports.open.len(), 1);
     world.wait(1);
-    assert_eq!((world.ports.open.len(), world.figures.allocations.load(Relaxed)), (0, 0));
+    assert_eq!((world.ports.open.len(), world.metrics.allocations.load(Relaxed)), (0, 0));
 
     let mut guest = world.allocated("192.0.2.1:5000", "alice");
     guest.next();
-    assert_eq!(world.ask(&mut guest, REFRESH, &[(LIFETIME, &[0; 4])]).lifetime_s(), 0);
+    assert_eq!(world.request_signed(&mut guest, REFRESH, &[(LIFETIME, &[0; 4])]).lifetime_s(), 0);
     guest.next();
-    assert_eq!(world.ask(&mut guest, REFRESH, &[]).code, 437);
+    assert_eq!(world.request_signed(&mut guest, REFRESH, &[]).code, 437);
     world.wait(0);
     assert!(world.ports.open.is_empty());
 }
 
 #[test]
-fn a_stream_that_ends_takes_its_relay_along() {
+fn closed_stream_ends_its_allocation() {
     let mut world = World::new();
     let mut guest = world.guest("192.0.2.1:5000", "alice");
     guest.client = Client::Stream(1, guest.client.address());
-    assert_eq!(world.ask(&mut guest, ALLOCATE, &[UDP]).code, 0);
+    assert_eq!(world.request_signed(&mut guest, ALLOCATE, &[UDP]).code, 0);
     world.server.disconnect(Client::Stream(2, guest.client.address()));
     world.wait(0);
     assert_eq!(world.ports.open.len(), 1);
@@ -138,12 +138,12 @@ fn a_stream_that_ends_takes_its_relay_along() {
 }
 
 #[test]
-fn only_who_was_permitted_gets_through_and_only_for_a_while() {
+fn only_permitted_peers_pass_until_expiry() {
     let mut world = World::new();
     let mut guest = world.allocated("192.0.2.1:5000", "alice");
-    assert!(world.hear(50_001, PEER, b"hello").is_none());
+    assert!(world.receive_from_peer(50_001, PEER, b"hello").is_none());
     guest.next();
-    let peer = guest.hide(PEER.parse().unwrap());
+    let peer = guest.xor_address(PEER.parse().unwrap());
     let indication = |guest: &Guest| {
         let mut out = Vec::new();
         let writer = Writer::new(&mut out, Class::Indication, SEND, guest.transaction());
@@ -151,38 +151,38 @@ fn only_who_was_permitted_gets_through_and_only_for_a_while() {
         out
     };
     let ping = indication(&guest);
-    assert_eq!(world.handle(guest.client, &ping).0, Step::Nothing);
+    assert_eq!(world.handle(guest.client, &ping).0, Action::Nothing);
     assert_eq!(world.permit(&mut guest, &[PEER]).code, 0);
-    let relayed = Step::Relay { relay: world.relay_of(50_001), peer: PEER.parse().unwrap(), payload: b"ping" };
+    let relayed = Action::Relay { relay: world.relay_of(50_001), peer: PEER.parse().unwrap(), payload: b"ping" };
     assert_eq!(world.handle(guest.client, &ping).0, relayed);
     // Another port of the same peer is permitted too, because permissions apply to addresses.
-    let (client, bytes) = world.hear(50_001, "192.0.2.50:1", b"pong").unwrap();
+    let (client, bytes) = world.receive_from_peer(50_001, "192.0.2.50:1", b"pong").unwrap();
     let message = Message::parse(&bytes).unwrap();
     assert_eq!((client, message.class, message.method), (guest.client, Class::Indication, DATA_INDICATION));
     assert_eq!(message.get(DATA), Some(&b"pong"[..]));
     assert_eq!(message.address(message.get(XOR_PEER_ADDRESS).unwrap()), Some("192.0.2.50:1".parse().unwrap()));
-    assert!(world.hear(50_001, "192.0.2.51:9000", b"x").is_none());
+    assert!(world.receive_from_peer(50_001, "192.0.2.51:9000", b"x").is_none());
     world.wait(301);
-    assert_eq!(world.handle(guest.client, &ping).0, Step::Nothing);
-    assert!(world.hear(50_001, PEER, b"late").is_none());
-    let sent = [&world.figures.bytes_to_peers, &world.figures.bytes_to_clients, &world.figures.dropped]
+    assert_eq!(world.handle(guest.client, &ping).0, Action::Nothing);
+    assert!(world.receive_from_peer(50_001, PEER, b"late").is_none());
+    let sent = [&world.metrics.bytes_to_peers, &world.metrics.bytes_to_clients, &world.metrics.dropped]
         .map(|n| n.load(Relaxed));
     assert_eq!(sent, [4, 4, 5]);
 }
 
 #[test]
-fn a_channel_spares_the_address_both_ways() {
+fn channel_data_carries_payload_both_ways() {
     let mut world = World::new();
     let mut guest = world.allocated("192.0.2.1:5000", "alice");
     guest.next();
     assert_eq!(world.bind(&mut guest, 0x4001, PEER).code, 0);
-    let relayed = Step::Relay { relay: world.relay_of(50_001), peer: PEER.parse().unwrap(), payload: b"ping!" };
+    let relayed = Action::Relay { relay: world.relay_of(50_001), peer: PEER.parse().unwrap(), payload: b"ping!" };
     assert_eq!(world.handle(guest.client, b"\x40\x01\0\x05ping!").0, relayed);
     // Padded as on a stream, or truncated.
     assert_eq!(world.handle(guest.client, b"\x40\x01\0\x05ping!\0\0\0").0, relayed);
-    assert_eq!(world.handle(guest.client, b"\x40\x01\0\x06ping!").0, Step::Nothing);
-    assert_eq!(world.handle(guest.client, b"\x40\x02\0\x05ping!").0, Step::Nothing);
-    assert_eq!(world.hear(50_001, PEER, b"pong!"), Some((guest.client, b"\x40\x01\0\x05pong!".to_vec())));
+    assert_eq!(world.handle(guest.client, b"\x40\x01\0\x06ping!").0, Action::Nothing);
+    assert_eq!(world.handle(guest.client, b"\x40\x02\0\x05ping!").0, Action::Nothing);
+    assert_eq!(world.receive_from_peer(50_001, PEER, b"pong!"), Some((guest.client, b"\x40\x01\0\x05pong!".to_vec())));
     for (number, peer) in
         [(0x4001, "192.0.2.51:9000"), (0x4002, PEER), (0x3fff, "192.0.2.52:1"), (0x7fff, "192.0.2.52:1")]
     {
@@ -193,28 +193,28 @@ fn a_channel_spares_the_address_both_ways() {
     guest.next();
     assert_eq!(world.bind(&mut guest, 0x4001, PEER).code, 0, "the same again keeps it");
     world.wait(299);
-    assert!(world.hear(50_001, PEER, b"pong!").is_some());
+    assert!(world.receive_from_peer(50_001, PEER, b"pong!").is_some());
     guest.next();
-    assert_eq!(world.ask(&mut guest, REFRESH, &[]).code, 0);
+    assert_eq!(world.request_signed(&mut guest, REFRESH, &[]).code, 0);
     world.wait(302);
-    assert_eq!(world.handle(guest.client, b"\x40\x01\0\x05ping!").0, Step::Nothing);
+    assert_eq!(world.handle(guest.client, b"\x40\x01\0\x05ping!").0, Action::Nothing);
 }
 
 #[test]
-fn channel_data_on_a_stream_is_padded() {
+fn channel_data_on_stream_is_padded() {
     let mut world = World::new();
     let mut guest = world.guest("192.0.2.1:5000", "alice");
     guest.client = Client::Stream(1, guest.client.address());
-    assert_eq!(world.ask(&mut guest, ALLOCATE, &[UDP]).code, 0);
+    assert_eq!(world.request_signed(&mut guest, ALLOCATE, &[UDP]).code, 0);
     guest.next();
     assert_eq!(world.bind(&mut guest, 0x4001, PEER).code, 0);
-    let (_, bytes) = world.hear(50_001, PEER, b"pong!").unwrap();
+    let (_, bytes) = world.receive_from_peer(50_001, PEER, b"pong!").unwrap();
     assert_eq!(bytes, b"\x40\x01\0\x05pong!\0\0\0");
     assert_eq!(framed_bytes(bytes[..4].try_into().unwrap()), Some(bytes.len()));
 }
 
 #[test]
-fn nobody_is_reached_whom_the_policy_excludes() {
+fn peers_excluded_by_policy_are_forbidden() {
     let mut world = World::new();
     let mut guest = world.allocated("192.0.2.1:5000", "alice");
     for peer in ["10.0.0.1:80", "224.0.0.1:80", "255.255.255.255:80", "0.0.0.0:80"] {
@@ -225,7 +225,7 @@ fn nobody_is_reached_whom_the_policy_excludes() {
     }
     guest.next();
     assert_eq!(world.permit(&mut guest, &[PEER, "10.0.0.1:80"]).code, 403);
-    assert!(world.hear(50_001, PEER, b"x").is_none(), "all of them, or none");
+    assert!(world.receive_from_peer(50_001, PEER, b"x").is_none(), "all of them, or none");
     guest.next();
     assert_eq!(world.permit(&mut guest, &["[2001:db8::1]:80"]).code, 443);
     guest.next();
@@ -235,21 +235,21 @@ fn nobody_is_reached_whom_the_policy_excludes() {
 }
 
 #[test]
-fn a_user_and_the_server_have_so_many_relays() {
-    let mut world = World::with(|rules| rules.allocations_max = 5);
+fn allocations_are_limited_per_user_and_server() {
+    let mut world = World::with(|limits| limits.allocations_max = 5);
     for port in 5000..5003 {
         world.allocated(&format!("192.0.2.1:{port}"), "alice");
     }
     let mut fourth = world.guest("192.0.2.9:5003", "alice");
-    assert_eq!(world.ask(&mut fourth, ALLOCATE, &[UDP]).code, 486, "from anywhere");
+    assert_eq!(world.request_signed(&mut fourth, ALLOCATE, &[UDP]).code, 486, "from anywhere");
     world.allocated("192.0.2.2:5000", "bob");
     // Clients without a subject are counted by address, whatever their credentials.
     let mut unnamed = world.allocated("192.0.2.3:5000", "");
     let mut late = world.guest("192.0.2.4:5000", "carol");
-    assert_eq!(world.ask(&mut late, ALLOCATE, &[UDP]).code, 508);
+    assert_eq!(world.request_signed(&mut late, ALLOCATE, &[UDP]).code, 508);
     unnamed.next();
-    world.ask(&mut unnamed, REFRESH, &[(LIFETIME, &[0; 4])]);
-    assert_eq!(world.ask(&mut late, ALLOCATE, &[UDP]).code, 0, "there is room again");
+    world.request_signed(&mut unnamed, REFRESH, &[(LIFETIME, &[0; 4])]);
+    assert_eq!(world.request_signed(&mut late, ALLOCATE, &[UDP]).code, 0, "there is room again");
     world.wait(601);
     assert!(world.ports.open.is_empty());
     world.ports.last = 50_000;
@@ -257,8 +257,8 @@ fn a_user_and_the_server_have_so_many_relays() {
 }
 
 #[test]
-fn a_user_sends_so_much_over_all_relays_and_directions() {
-    let mut world = World::with(|rules| rules.bytes_per_s_max = 1000);
+fn bytes_are_limited_per_user() {
+    let mut world = World::with(|limits| limits.bytes_per_s_max = 1000);
     for port in [5000, 5001] {
         let mut guest = world.allocated(&format!("192.0.2.1:{port}"), "alice");
         guest.next();
@@ -266,17 +266,20 @@ fn a_user_sends_so_much_over_all_relays_and_directions() {
     }
     let message = [&b"\x40\x01\0\xfa"[..], &[0; 250]].concat();
     let client = |port| Client::Datagram(SocketAddr::new("192.0.2.1".parse().unwrap(), port));
-    let out = |world: &mut World, port| matches!(world.handle(client(port), &message).0, Step::Relay { .. });
+    let out = |world: &mut World, port| matches!(world.handle(client(port), &message).0, Action::Relay { .. });
     assert!(out(&mut world, 5000) && out(&mut world, 5001));
-    assert!(world.hear(50_001, PEER, &[0; 250]).is_some() && world.hear(50_002, PEER, &[0; 250]).is_some());
-    assert!(!out(&mut world, 5000) && world.hear(50_001, PEER, &[0; 250]).is_none());
-    assert_eq!(world.figures.over_quota.load(Relaxed), 2);
+    assert!(
+        world.receive_from_peer(50_001, PEER, &[0; 250]).is_some()
+            && world.receive_from_peer(50_002, PEER, &[0; 250]).is_some()
+    );
+    assert!(!out(&mut world, 5000) && world.receive_from_peer(50_001, PEER, &[0; 250]).is_none());
+    assert_eq!(world.metrics.over_quota.load(Relaxed), 2);
     world.now_ms += 250;
     assert!(out(&mut world, 5001) && !out(&mut world, 5001));
 }
 
 #[test]
-fn what_cannot_be_given_is_named() {
+fn unsupported_requests_get_specific_errors() {
     let mut world = World::new();
     let cases: [(&[Attribute<'_>], u16); 8] = [
         (&[(LIFETIME, &[0, 0, 2, 0])], 400),
@@ -290,28 +293,32 @@ fn what_cannot_be_given_is_named() {
     ];
     for (attributes, code) in cases {
         let mut guest = world.guest("192.0.2.1:5000", "alice");
-        assert_eq!(world.ask(&mut guest, ALLOCATE, attributes).code, code, "{attributes:x?}");
+        assert_eq!(world.request_signed(&mut guest, ALLOCATE, attributes).code, code, "{attributes:x?}");
     }
     assert!(world.ports.open.is_empty());
 }
 
 #[test]
-fn a_pair_of_ports_is_kept_for_who_has_the_token() {
+fn reserved_port_requires_its_token() {
     let mut world = World::new();
     let mut guest = world.guest("192.0.2.1:5000", "alice");
-    let answer = world.ask(&mut guest, ALLOCATE, &[UDP, (EVEN_PORT, &[0x80])]);
+    let answer = world.request_signed(&mut guest, ALLOCATE, &[UDP, (EVEN_PORT, &[0x80])]);
     let (port, token) = (answer.address(XOR_RELAYED_ADDRESS).port(), answer.attributes[&RESERVATION_TOKEN].clone());
     assert_eq!((port, world.ports.open.len()), (50_002, 2));
     let mut other = world.guest("192.0.2.2:5000", "bob");
-    assert_eq!(world.ask(&mut other, ALLOCATE, &[UDP, (RESERVATION_TOKEN, &token)]).code, 508, "it is another one's");
+    assert_eq!(
+        world.request_signed(&mut other, ALLOCATE, &[UDP, (RESERVATION_TOKEN, &token)]).code,
+        508,
+        "it is another one's"
+    );
     let mut second = world.guest("192.0.2.1:5001", "alice");
-    let answer = world.ask(&mut second, ALLOCATE, &[UDP, (RESERVATION_TOKEN, &token)]);
+    let answer = world.request_signed(&mut second, ALLOCATE, &[UDP, (RESERVATION_TOKEN, &token)]);
     assert_eq!(answer.address(XOR_RELAYED_ADDRESS).port(), 50_003);
     // A reserved port that no client requests is closed after 30 s. It counts toward the quotas until then.
     let mut third = world.guest("192.0.2.1:5002", "alice");
-    assert_eq!(world.ask(&mut third, ALLOCATE, &[UDP, (EVEN_PORT, &[0x80])]).code, 486);
+    assert_eq!(world.request_signed(&mut third, ALLOCATE, &[UDP, (EVEN_PORT, &[0x80])]).code, 486);
     let mut pair = world.guest("192.0.2.2:5000", "bob");
-    assert_eq!(world.ask(&mut pair, ALLOCATE, &[UDP, (EVEN_PORT, &[0x80])]).code, 0);
+    assert_eq!(world.request_signed(&mut pair, ALLOCATE, &[UDP, (EVEN_PORT, &[0x80])]).code, 0);
     world.wait(29);
     assert_eq!(world.ports.open.len(), 4);
     world.wait(1);
@@ -319,14 +326,14 @@ fn a_pair_of_ports_is_kept_for_who_has_the_token() {
 }
 
 #[test]
-fn a_relay_is_nobodys_but_whose_name_opened_it() {
+fn allocation_rejects_other_users() {
     let mut world = World::new();
     let guest = world.allocated("192.0.2.1:5000", "alice");
     let mut thief = world.guest("192.0.2.1:5000", "mallory");
     thief.nonce = guest.nonce;
     thief.next();
     for (method, attributes) in [(REFRESH, &[][..]), (ALLOCATE, &[UDP])] {
-        let code = world.ask(&mut thief, method, attributes).code;
+        let code = world.request_signed(&mut thief, method, attributes).code;
         assert!([437, 441].contains(&code), "{method} {code}");
     }
     assert_eq!(world.permit(&mut thief, &[PEER]).code, 441);
@@ -335,13 +342,13 @@ fn a_relay_is_nobodys_but_whose_name_opened_it() {
 
 /// Limits how much traffic a client with a forged address can cause at that address.
 #[test]
-fn a_stranger_gets_back_less_than_twice_what_it_sent() {
+fn unauthenticated_response_is_below_twice_request() {
     const UDP_AND_IPV4_BYTES: usize = 28;
     const UDP_AND_IPV6_BYTES: usize = 48;
     let mut world = World::new();
     // The longest realm produces the longest possible answer.
     let credentials = Arc::new(Credentials::new(b"a secret", &"r".repeat(REALM_BYTES_MAX)));
-    world.server = Server::new(rules(), credentials, world.figures.clone(), [7; 32]);
+    world.server = Server::new(limits(), credentials, world.metrics.clone(), [7; 32]);
     for (address, around) in [("192.0.2.1:5000", UDP_AND_IPV4_BYTES), ("[2001:db8::1]:5000", UDP_AND_IPV6_BYTES)] {
         let mut guest = world.guest(address, "");
         let methods = [BINDING, ALLOCATE, REFRESH, CREATE_PERMISSION, CHANNEL_BIND, 0x123];
@@ -368,11 +375,11 @@ fn a_stranger_gets_back_less_than_twice_what_it_sent() {
 /// Changes every byte of every request of a conversation. Nothing panics, and each changed request is refused
 /// if it needs a signature.
 #[test]
-fn nothing_that_is_changed_on_the_way_is_believed() {
+fn modified_requests_are_rejected() {
     let mut world = World::new();
     let mut guest = world.allocated("192.0.2.1:5000", "alice");
     guest.next();
-    let peer = guest.hide(PEER.parse().unwrap());
+    let peer = guest.xor_address(PEER.parse().unwrap());
     let number = [0x40, 1, 0, 0];
     let requests = [
         guest.request("millrace", CHANNEL_BIND, &[(CHANNEL_NUMBER, &number), (XOR_PEER_ADDRESS, &peer)]),
@@ -388,8 +395,8 @@ fn nothing_that_is_changed_on_the_way_is_believed() {
                     continue;
                 }
                 let (step, answer) = world.handle(guest.client, &changed);
-                if step == Step::Answer {
-                    let answer = Answer::of(&answer, &changed);
+                if step == Action::Answer {
+                    let answer = Response::of(&answer, &changed);
                     // A binding request needs no signature.
                     let is_binding = Message::parse(&changed).unwrap().method == BINDING;
                     assert!(is_binding || answer.class == Class::Error, "{at} {value:x}");
@@ -399,5 +406,5 @@ fn nothing_that_is_changed_on_the_way_is_believed() {
         }
     }
     assert!(world.server.is_known(guest.client));
-    assert!(world.hear(50_001, PEER, b"x").is_none());
+    assert!(world.receive_from_peer(50_001, PEER, b"x").is_none());
 }

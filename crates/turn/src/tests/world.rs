@@ -48,12 +48,12 @@ pub struct World {
     pub server: Server,
     pub ports: Ports,
     pub credentials: Arc<Credentials>,
-    pub figures: Arc<Figures>,
+    pub metrics: Arc<Metrics>,
 }
 
-pub fn rules() -> Rules {
+pub fn limits() -> Limits {
     let private: IpAddr = "10.0.0.1".parse().unwrap();
-    Rules {
+    Limits {
         allocations_max: 10,
         allocations_per_user_max: 3,
         lifetime_max_s: 3600,
@@ -72,7 +72,7 @@ pub struct Guest {
 
 /// Parsed answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     pub class: Class,
     pub code: u16,
     pub attributes: HashMap<u16, Vec<u8>>,
@@ -84,13 +84,13 @@ impl World {
         Self::with(|_| {})
     }
 
-    pub fn with(change: impl FnOnce(&mut Rules)) -> Self {
+    pub fn with(change: impl FnOnce(&mut Limits)) -> Self {
         let credentials = Arc::new(Credentials::new(b"a secret", "millrace"));
-        let mut rules = rules();
-        change(&mut rules);
-        let figures = Arc::<Figures>::default();
-        let server = Server::new(rules, credentials.clone(), figures.clone(), [7; 32]);
-        Self { now_ms: START_MS, server, ports: Ports { last: 50_000, ..Ports::default() }, credentials, figures }
+        let mut limits = limits();
+        change(&mut limits);
+        let metrics = Arc::<Metrics>::default();
+        let server = Server::new(limits, credentials.clone(), metrics.clone(), [7; 32]);
+        Self { now_ms: START_MS, server, ports: Ports { last: 50_000, ..Ports::default() }, credentials, metrics }
     }
 
     pub fn guest(&self, address: &str, subject: &str) -> Guest {
@@ -106,7 +106,7 @@ impl World {
     /// Returns a client that has an allocation.
     pub fn allocated(&mut self, address: &str, subject: &str) -> Guest {
         let mut guest = self.guest(address, subject);
-        let answer = self.ask(&mut guest, ALLOCATE, &[UDP]);
+        let answer = self.request_signed(&mut guest, ALLOCATE, &[UDP]);
         assert_eq!(answer.class, Class::Success, "{answer:?}");
         guest
     }
@@ -119,25 +119,25 @@ impl World {
         }
     }
 
-    pub fn handle<'a>(&mut self, client: Client, bytes: &'a [u8]) -> (Step<'a>, Vec<u8>) {
+    pub fn handle<'a>(&mut self, client: Client, bytes: &'a [u8]) -> (Action<'a>, Vec<u8>) {
         let mut answer = Vec::new();
         (self.server.handle(self.now_ms, client, bytes, &mut self.ports, &mut answer), answer)
     }
 
     /// Sends a request as clients do: first without a nonce, then with the nonce from the answer.
-    pub fn ask(&mut self, guest: &mut Guest, method: u16, attributes: &[(u16, &[u8])]) -> Answer {
-        let answer = self.ask_once(guest, method, attributes);
+    pub fn request_signed(&mut self, guest: &mut Guest, method: u16, attributes: &[(u16, &[u8])]) -> Response {
+        let answer = self.request_once(guest, method, attributes);
         match answer.code {
-            401 | 438 if !guest.nonce.is_empty() => self.ask_once(guest, method, attributes),
+            401 | 438 if !guest.nonce.is_empty() => self.request_once(guest, method, attributes),
             _ => answer,
         }
     }
 
-    pub fn ask_once(&mut self, guest: &mut Guest, method: u16, attributes: &[(u16, &[u8])]) -> Answer {
+    pub fn request_once(&mut self, guest: &mut Guest, method: u16, attributes: &[(u16, &[u8])]) -> Response {
         let request = guest.request(self.credentials.realm(), method, attributes);
         let (step, answer) = self.handle(guest.client, &request);
-        assert_eq!(step, Step::Answer);
-        let answer = Answer::of(&answer, &request);
+        assert_eq!(step, Action::Answer);
+        let answer = Response::of(&answer, &request);
         guest.nonce = answer
             .attributes
             .get(&NONCE)
@@ -145,22 +145,22 @@ impl World {
         answer
     }
 
-    pub fn permit(&mut self, guest: &mut Guest, peers: &[&str]) -> Answer {
-        let addresses: Vec<Vec<u8>> = peers.iter().map(|peer| guest.hide(peer.parse().unwrap())).collect();
+    pub fn permit(&mut self, guest: &mut Guest, peers: &[&str]) -> Response {
+        let addresses: Vec<Vec<u8>> = peers.iter().map(|peer| guest.xor_address(peer.parse().unwrap())).collect();
         let attributes: Vec<(u16, &[u8])> = addresses.iter().map(|value| (XOR_PEER_ADDRESS, &value[..])).collect();
-        self.ask(guest, CREATE_PERMISSION, &attributes)
+        self.request_signed(guest, CREATE_PERMISSION, &attributes)
     }
 
-    pub fn bind(&mut self, guest: &mut Guest, number: u16, peer: &str) -> Answer {
-        let (number, peer) = ([number.to_be_bytes(), [0; 2]].concat(), guest.hide(peer.parse().unwrap()));
-        self.ask(guest, CHANNEL_BIND, &[(CHANNEL_NUMBER, &number), (XOR_PEER_ADDRESS, &peer)])
+    pub fn bind(&mut self, guest: &mut Guest, number: u16, peer: &str) -> Response {
+        let (number, peer) = ([number.to_be_bytes(), [0; 2]].concat(), guest.xor_address(peer.parse().unwrap()));
+        self.request_signed(guest, CHANNEL_BIND, &[(CHANNEL_NUMBER, &number), (XOR_PEER_ADDRESS, &peer)])
     }
 
     pub fn relay_of(&self, port: u16) -> RelayId {
         *self.ports.open.iter().find(|(_, open)| **open == port).expect("it is open").0
     }
 
-    pub fn hear(&mut self, port: u16, peer: &str, payload: &[u8]) -> Option<(Client, Vec<u8>)> {
+    pub fn receive_from_peer(&mut self, port: u16, peer: &str, payload: &[u8]) -> Option<(Client, Vec<u8>)> {
         let (relay, mut out) = (self.relay_of(port), Vec::new());
         let client = self.server.handle_peer(self.now_ms, relay, peer.parse().unwrap(), payload, &mut out)?;
         Some((client, out))
@@ -174,7 +174,7 @@ impl Guest {
         [self.requests; 12]
     }
 
-    pub fn hide(&self, address: SocketAddr) -> Vec<u8> {
+    pub fn xor_address(&self, address: SocketAddr) -> Vec<u8> {
         let mut out = Vec::new();
         Writer::new(&mut out, Class::Request, 0, self.transaction()).address(XOR_PEER_ADDRESS, address).end();
         out[HEAD_BYTES + 4..].to_vec()
@@ -202,7 +202,7 @@ impl Guest {
     }
 }
 
-impl Answer {
+impl Response {
     pub fn of(bytes: &[u8], request: &[u8]) -> Self {
         let message = Message::parse(bytes).expect("answers are messages");
         assert_eq!(message.transaction(), request[8..20]);

@@ -16,22 +16,22 @@ pub const QUOTA_REACHED: u16 = 486;
 pub const CAPACITY: u16 = 508;
 
 /// Reason why a request is refused.
-pub enum Refusal {
+pub enum RequestError {
     Code(u16),
-    Unknown(Vec<u16>),
+    UnknownAttributes(Vec<u16>),
 }
 
 /// Checks that all mandatory attributes of a message are known. Types from 0x8000 on are optional. Source: RFC 8489,
 /// section 14.
 ///
 /// Errors: the types of the unknown mandatory attributes.
-pub fn unknown(message: &Message<'_>, known: &[u16]) -> Result<(), Refusal> {
+pub fn check_attributes(message: &Message<'_>, known: &[u16]) -> Result<(), RequestError> {
     let is_unknown = |kind: &u16| *kind < 0x8000 && *kind != MESSAGE_INTEGRITY && !known.contains(kind);
     let mut kinds: Vec<u16> = message.attributes().map(|(kind, _)| kind).filter(is_unknown).collect();
     // Limits the list to 8 types, so that the answer stays small compared with the request.
     kinds.dedup();
     kinds.truncate(8);
-    if kinds.is_empty() { Ok(()) } else { Err(Refusal::Unknown(kinds)) }
+    if kinds.is_empty() { Ok(()) } else { Err(RequestError::UnknownAttributes(kinds)) }
 }
 
 pub fn reason(code: u16) -> &'static str {
