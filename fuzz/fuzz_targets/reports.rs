@@ -13,7 +13,7 @@ use std::{
 use dimpl::SrtpProfile;
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use millrace_rtc::crypto::KeyingMaterial;
-use millrace_sfu::egress::{Egress, Keys, Line, Packet, ReportIndex, ReportOutcome};
+use millrace_sfu::egress::{Egress, Keys, OutgoingStream, Packet, ReportIndex, ReportOutcome};
 use str0m::rtp::{Extension, ExtensionMap};
 
 const PROFILES: [(SrtpProfile, usize); 3] = [
@@ -22,7 +22,7 @@ const PROFILES: [(SrtpProfile, usize); 3] = [
     (SrtpProfile::AEAD_AES_256_GCM, 2 * (32 + 12)),
 ];
 const SSRC: u32 = 1;
-const RESENDS: u32 = 2;
+const RTX_SSRC: u32 = 2;
 const STEPS_MAX: usize = 200;
 const PAYLOAD_MAX: usize = 1200;
 /// Maximum bytes sent without a write: the burst allowance of half of a 1 Gbit/s path, plus probes.
@@ -63,15 +63,15 @@ fuzz_target!(|input: Input<'_>| {
     let mut egress = Egress::new(&material(true), to, now).expect("a known profile");
     let mut extensions = ExtensionMap::empty();
     extensions.set(3, Extension::TransportSequenceNumber);
-    egress.line("v".into(), || Line::new("v".into(), &extensions, SSRC, Some(RESENDS), now));
+    egress.stream("v".into(), || OutgoingStream::new("v".into(), &extensions, SSRC, Some(RTX_SSRC), now));
     let (mut sequence, mut reports, mut unasked) = (1000, 0, Vec::new());
     let mut numbers = HashSet::new();
     for step in input.steps.iter().take(STEPS_MAX) {
         match *step {
             Step::Write { bytes } => {
                 let packet = Packet {
-                    format: 96,
-                    resend_format: Some(97),
+                    payload_type: 96,
+                    rtx_payload_type: Some(97),
                     sequence,
                     time: sequence as u32,
                     clock_hz: 90_000,
@@ -82,7 +82,7 @@ fuzz_target!(|input: Input<'_>| {
                     payload: Arc::from(vec![7; usize::from(bytes) % PAYLOAD_MAX]),
                 };
                 sequence += 1;
-                let datagram = egress.write(0, &packet, now).expect("a packet of a line that is there");
+                let datagram = egress.write(0, &packet, now).expect("the stream exists");
                 assert!(numbers.insert((datagram[8..12].to_vec(), datagram[2..4].to_vec())));
             }
             Step::Pass { ms } => {
@@ -110,7 +110,7 @@ fuzz_target!(|input: Input<'_>| {
         assert!((30_000..=1_000_000_000).contains(&estimate), "{estimate}");
     }
     for datagram in &unasked {
-        assert_eq!(datagram[8..12], RESENDS.to_be_bytes(), "never a number twice with one key");
+        assert_eq!(datagram[8..12], RTX_SSRC.to_be_bytes(), "never a number twice with one key");
         assert!(numbers.insert((datagram[8..12].to_vec(), datagram[2..4].to_vec())));
     }
     assert!(unasked.iter().map(Vec::len).sum::<usize>() <= UNASKED_MAX);

@@ -13,7 +13,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use md5::{Digest, Md5};
-use millrace_turn::{Client, Credentials, Metrics, NoRelay, RelayId, Relays, Limits, Server, Action, framed_bytes};
+use millrace_turn::{Action, Client, Credentials, Limits, Metrics, NoRelay, RelayId, Relays, Server, framed_bytes};
 
 const START_MS: u64 = 1_795_208_191_000;
 const SECRET: &[u8] = b"a secret";

@@ -49,13 +49,13 @@ impl Candidates {
 pub struct Connection {
     pub rtc: Rtc,
     /// Time at which the library's clock and the real clock are equal.
-    born: Instant,
+    created: Instant,
     /// Factor by which the library's clock runs faster.
     clock_factor: u32,
     ufrag: String,
     timeout: Instant,
     /// Time of the last input, by the library's clock.
-    told: Instant,
+    last_input: Instant,
     /// Newest consent request. Kept only if the library would expire it too early.
     consent: Option<Consent>,
     keeps_consent: bool,
@@ -87,9 +87,9 @@ struct Consent {
     from: SocketAddr,
     to: SocketAddr,
     /// Arrival time, by the library's clock.
-    came: Instant,
+    arrived: Instant,
     /// Time at which the library last received the request.
-    told: Instant,
+    repeated: Instant,
 }
 
 /// Lifetime of a consent in real time. Browsers renew it every 2.5 to 6 s, and one request may be lost. Source: RFC
@@ -97,22 +97,22 @@ struct Consent {
 const CONSENT: Duration = Duration::from_secs(30);
 /// Interval at which a valid consent is repeated to the library. An ICE-lite end treats the path as lost after 15 s of
 /// the library's time.
-const CONSENT_AGAIN: Duration = Duration::from_secs(12);
+const CONSENT_REPEAT_INTERVAL: Duration = Duration::from_secs(12);
 
 /// A timeout that is due within this time is handled at once: a timer would cost more than the wait.
-const SOON: Duration = Duration::from_micros(50);
+const TIMEOUT_SLACK: Duration = Duration::from_micros(50);
 /// Maximum lag of the library's clock, in the library's time. Its shortest timeout for an acknowledgment is one second.
-const BEHIND_MAX: Duration = Duration::from_millis(50);
+const CLOCK_LAG_MAX: Duration = Duration::from_millis(50);
 /// Lowest first byte of a datagram that is not STUN. Source: RFC 7983.
-const NO_STUN: u8 = 4;
+const FIRST_BYTE_NOT_STUN: u8 = 4;
 /// First bytes of a STUN binding request. Source: RFC 8489, section 5.
 const BINDING_REQUEST: [u8; 2] = [0, 1];
 /// Maximum number of timeouts handled in a row, so that other connections get their turn.
-const ROUNDS_MAX: u32 = 64;
+const TIMEOUTS_IN_A_ROW_MAX: u32 = 64;
 
 /// Output of the library.
 #[expect(clippy::large_enum_variant, reason = "a packet of media is an event, and is not to be allocated")]
-pub enum Said {
+pub enum LibraryOutput {
     Datagram(SocketAddr, Vec<u8>),
     Event(str0m::Event),
 }
@@ -122,9 +122,9 @@ pub enum Said {
 pub enum Broken {
     #[error("{0}")]
     Failed(#[from] RtcError),
-    #[error("the library has panicked")]
+    #[error("the WebRTC library has panicked")]
     Panicked,
-    #[error("it is over")]
+    #[error("the connection has ended")]
     Over,
 }
 
@@ -150,11 +150,11 @@ impl Connection {
         let (consent, keeps_consent) = (None, is_lite && clock_factor > 1);
         Self {
             rtc,
-            born: now,
+            created: now,
             clock_factor,
             ufrag,
             timeout: now,
-            told: now,
+            last_input: now,
             consent,
             keeps_consent,
             is_over: false,
@@ -205,9 +205,9 @@ impl Connection {
         from: SocketAddr,
         to: SocketAddr,
         datagram: &[u8],
-        tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+        emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
     ) -> Result<bool, Broken> {
-        let now = self.tell_time(now);
+        let now = self.advance_clock(now);
         self.add_received(datagram.len());
         let work = |rtc: &mut Rtc| {
             // A datagram that is not STUN, DTLS or RTP belongs to no peer.
@@ -219,26 +219,26 @@ impl Connection {
             rtc.handle_input(input)?;
             Ok(true)
         };
-        let is_its_own = self.run(work, tell)?;
-        if is_its_own && self.keeps_consent && datagram.starts_with(&BINDING_REQUEST) {
-            let (request, now) = (datagram.into(), self.told);
-            self.consent = Some(Consent { request, from, to, came: now, told: now });
+        let is_own = self.run(work, emit)?;
+        if is_own && self.keeps_consent && datagram.starts_with(&BINDING_REQUEST) {
+            let (request, now) = (datagram.into(), self.last_input);
+            self.consent = Some(Consent { request, from, to, arrived: now, repeated: now });
         }
-        Ok(is_its_own)
+        Ok(is_own)
     }
 
     pub fn handle_timeout(
         &mut self,
         now: Instant,
-        tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+        emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
     ) -> Result<(), Broken> {
-        let at = self.tell_time(now);
-        self.run(|rtc| Ok(rtc.handle_input(Input::Timeout(at))?), tell)
+        let at = self.advance_clock(now);
+        self.run(|rtc| Ok(rtc.handle_input(Input::Timeout(at))?), emit)
     }
 
     /// Closes the connection and notifies the other end. No output follows.
-    pub fn close(&mut self, tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) {
-        let _ = self.run(|rtc| Ok(rtc.close()?), tell);
+    pub fn close(&mut self, emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>) {
+        let _ = self.run(|rtc| Ok(rtc.close()?), emit);
         self.is_over = true;
     }
 
@@ -248,15 +248,15 @@ impl Connection {
     pub fn run<T>(
         &mut self,
         work: impl FnOnce(&mut Rtc) -> Result<T, Broken>,
-        mut tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+        mut emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
     ) -> Result<T, Broken> {
         if self.is_over {
             return Err(Broken::Over);
         }
         let done = contain(|| {
-            self.remind_of_consent(&mut tell)?;
+            self.repeat_consent(&mut emit)?;
             let done = work(&mut self.rtc)?;
-            self.drain(&mut tell)?;
+            self.drain(&mut emit)?;
             Ok(done)
         });
         let done = done.unwrap_or(Err(Broken::Panicked));
@@ -267,45 +267,52 @@ impl Connection {
 
     /// Repeats the newest consent request to the library, which would expire it earlier than the other end does. Older
     /// requests are not repeated: nothing must be sent to the old address of an end that has moved.
-    fn remind_of_consent(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
-        let (now, lasts) = (self.told, CONSENT * self.clock_factor);
-        let is_due = |consent: &&mut Consent| now >= consent.told + CONSENT_AGAIN && now < consent.came + lasts;
-        let Some(Consent { request, from, to, told, .. }) = self.consent.as_mut().filter(is_due) else { return Ok(()) };
+    fn repeat_consent(
+        &mut self,
+        emit: &mut impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
+    ) -> Result<(), Broken> {
+        let (now, lifetime) = (self.last_input, CONSENT * self.clock_factor);
+        let is_due = |consent: &&mut Consent| {
+            now >= consent.repeated + CONSENT_REPEAT_INTERVAL && now < consent.arrived + lifetime
+        };
+        let Some(Consent { request, from, to, repeated, .. }) = self.consent.as_mut().filter(is_due) else {
+            return Ok(());
+        };
         let Ok(receive) = Receive::new(Protocol::Udp, *from, *to, request) else { return Ok(()) };
-        *told = now;
+        *repeated = now;
         self.rtc.handle_input(Input::Receive(now, receive))?;
         // The request was answered when it arrived: drop the new answer.
-        let is_stun = |said: &Said| matches!(said, Said::Datagram(_, datagram) if datagram.first() < Some(&NO_STUN));
-        self.drain(&mut |rtc, said| if is_stun(&said) { Ok(()) } else { tell(rtc, said) })
+        let is_stun = |output: &LibraryOutput| matches!(output, LibraryOutput::Datagram(_, datagram) if datagram.first() < Some(&FIRST_BYTE_NOT_STUN));
+        self.drain(&mut |rtc, output| if is_stun(&output) { Ok(()) } else { emit(rtc, output) })
     }
 
     /// Advances the library's clock if it lags, and returns the library's time. Timers set by a lagging clock would
     /// expire too early. `None`: the clock does not lag.
-    pub fn behind(&mut self, now: Instant) -> Option<Instant> {
-        let is_behind = self.hastened(now) > self.told + BEHIND_MAX;
-        is_behind.then(|| self.tell_time(now))
+    pub fn catch_up(&mut self, now: Instant) -> Option<Instant> {
+        let is_behind = self.to_library_time(now) > self.last_input + CLOCK_LAG_MAX;
+        is_behind.then(|| self.advance_clock(now))
     }
 
-    fn tell_time(&mut self, now: Instant) -> Instant {
-        self.told = self.hastened(now);
-        self.told
+    fn advance_clock(&mut self, now: Instant) -> Instant {
+        self.last_input = self.to_library_time(now);
+        self.last_input
     }
 
     /// Converts real time to the library's time.
-    fn hastened(&self, now: Instant) -> Instant {
-        self.born + now.saturating_duration_since(self.born) * self.clock_factor
+    fn to_library_time(&self, now: Instant) -> Instant {
+        self.created + now.saturating_duration_since(self.created) * self.clock_factor
     }
 
-    fn drain(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
+    fn drain(&mut self, emit: &mut impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>) -> Result<(), Broken> {
         let mut rounds = 0;
         loop {
             match self.rtc.poll_output()? {
-                Output::Timeout(at) if at <= self.told + SOON && rounds < ROUNDS_MAX => {
+                Output::Timeout(at) if at <= self.last_input + TIMEOUT_SLACK && rounds < TIMEOUTS_IN_A_ROW_MAX => {
                     rounds += 1;
                     self.rtc.handle_input(Input::Timeout(at))?;
                 }
                 Output::Timeout(at) => {
-                    self.timeout = self.untold(at);
+                    self.timeout = self.to_real_time(at);
                     return Ok(());
                 }
                 Output::Transmit(transmit) => {
@@ -315,25 +322,25 @@ impl Connection {
                         }
                         unproven.sent += transmit.contents.len();
                     }
-                    if transmit.contents.first() >= Some(&NO_STUN) {
+                    if transmit.contents.first() >= Some(&FIRST_BYTE_NOT_STUN) {
                         self.has_moved |= self.remote.replace(transmit.destination) != Some(transmit.destination);
                     }
-                    tell(&mut self.rtc, Said::Datagram(transmit.destination, transmit.contents.into()))?;
+                    emit(&mut self.rtc, LibraryOutput::Datagram(transmit.destination, transmit.contents.into()))?;
                 }
                 Output::Event(str0m::Event::Connected) => {
                     // The handshake is done: the other end has received what was sent to it.
                     self.unproven = None;
-                    tell(&mut self.rtc, Said::Event(str0m::Event::Connected))?;
+                    emit(&mut self.rtc, LibraryOutput::Event(str0m::Event::Connected))?;
                 }
-                Output::Event(event) => tell(&mut self.rtc, Said::Event(event))?,
+                Output::Event(event) => emit(&mut self.rtc, LibraryOutput::Event(event))?,
             }
         }
     }
 
     /// Converts the library's time to real time, rounded up by 1 µs: a call that is slightly too early would do
     /// nothing.
-    fn untold(&self, at: Instant) -> Instant {
-        self.born + at.saturating_duration_since(self.born) / self.clock_factor + Duration::from_micros(1)
+    fn to_real_time(&self, at: Instant) -> Instant {
+        self.created + at.saturating_duration_since(self.created) / self.clock_factor + Duration::from_micros(1)
     }
 }
 

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_contained_panic_is_known_while_it_lasts() {
+    fn contained_panic_is_visible_during_call() {
         assert!(!is_contained());
         assert_eq!(contain(is_contained), Some(true));
         assert_eq!(contain(|| contain(|| 1).map(|one| (one, is_contained()))), Some(Some((1, true))));

@@ -31,7 +31,7 @@ fn main() {
         let members = members(*listeners, start);
         let mut mixer = Mixer::new(start);
         for id in &members {
-            mixer.handle(Input::Listens(*id), start);
+            mixer.handle(Input::ListenerAdded(*id), start);
         }
         let mut voices: Vec<_> =
             (0..*speakers).map(|_| OpusEncoder::new(48_000, 1, Application::Voip).expect("a rate of Opus")).collect();
@@ -42,7 +42,7 @@ fn main() {
                 let payload = hum(voice, at, frame);
                 let sequence = u64::from(frame) + 1;
                 let began = Instant::now();
-                mixer.handle(Input::Sound { from: members[at], track: 0, sequence, payload }, now);
+                mixer.handle(Input::Audio { from: members[at], track: 0, sequence, payload }, now);
                 spent += began.elapsed();
             }
             let began = Instant::now();

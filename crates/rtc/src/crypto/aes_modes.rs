@@ -50,7 +50,7 @@ mod tests {
 
     /// Source: RFC 3711, appendix B.2.
     #[test]
-    fn the_key_stream_is_that_of_the_rfc() {
+    fn key_stream_matches_rfc() {
         let key = 0x2B7E151628AED2A6ABF7158809CF4F3Cu128.to_be_bytes();
         let mut stream = [0; 48];
         AesCtr::new(key).apply(0xF0F1F2F3F4F5F6F7F8F9FAFBFCFD0000, &mut stream);

@@ -491,14 +491,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_test_vectors_of_the_library_come_out_and_once_is_enough() {
+    fn library_test_vectors_pass_once() {
         let made = config(Some(1150)).unwrap();
         assert!(Arc::ptr_eq(&made, &config(Some(1150)).unwrap()));
         assert!(!Arc::ptr_eq(&made, &config(Some(1200)).unwrap()));
     }
 
     #[test]
-    fn a_signature_is_verified_by_its_certificate_and_no_other() {
+    fn signature_requires_matching_certificate() {
         let (ours, other) = (generate_certificate().unwrap(), generate_certificate().unwrap());
         let mut signature = Buf::new();
         let mut key = Signatures.load_private_key(&ours.private_key).unwrap();

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_changed_on_the_way_is_not_opened() {
+    fn modified_ciphertext_is_rejected() {
         let gcm = Gcm::new(&aead::AES_128_GCM, &[1; 16]);
         let mut sealed = [0; 5 + TAG_BYTES];
         gcm.seal(&[2; 12], b"head", b"hello", &mut sealed).unwrap();

@@ -12,7 +12,7 @@ use str0m::{
 
 use crate::{
     channels::{self, BUFFERED_MAX, Channels, Event, Lane},
-    connection::{Broken, Candidates, Connection, Said},
+    connection::{Broken, Candidates, Connection, LibraryOutput},
     contain::contain,
     crypto,
     sdp::{self, BadOffer},
@@ -147,12 +147,12 @@ impl Peer {
         out: &mut impl Output,
     ) -> Result<bool, Broken> {
         let Self { connection, channels } = self;
-        connection.handle_datagram(now, from, to, datagram, |rtc, said| tell(channels, rtc, said, out))
+        connection.handle_datagram(now, from, to, datagram, |rtc, output| handle_output(channels, rtc, output, out))
     }
 
     pub fn handle_timeout(&mut self, now: Instant, out: &mut impl Output) -> Result<(), Broken> {
         let Self { connection, channels } = self;
-        connection.handle_timeout(now, |rtc, said| tell(channels, rtc, said, out))
+        connection.handle_timeout(now, |rtc, output| handle_output(channels, rtc, output, out))
     }
 
     /// Sends one message. Returns false if the buffer is full or the channel does not exist.
@@ -165,7 +165,7 @@ impl Peer {
         out: &mut impl Output,
     ) -> Result<bool, Broken> {
         // The retransmission timer must start now, not at the time of the last input.
-        let late = self.connection.behind(now);
+        let late = self.connection.catch_up(now);
         let Self { connection, channels } = self;
         let id = channels.id(lane);
         let work = |rtc: &mut Rtc| {
@@ -174,7 +174,7 @@ impl Peer {
             }
             channels::write(rtc, id, is_text, message)
         };
-        connection.run(work, |rtc, said| tell(channels, rtc, said, out))
+        connection.run(work, |rtc, output| handle_output(channels, rtc, output, out))
     }
 
     /// Returns the number of bytes that were written but not yet acknowledged.
@@ -196,19 +196,24 @@ impl Peer {
     /// Closes the connection and notifies the other end. The peer produces no output afterwards.
     pub fn close(&mut self, out: &mut impl Output) {
         let Self { connection, channels } = self;
-        connection.close(|rtc, said| tell(channels, rtc, said, out));
+        connection.close(|rtc, output| handle_output(channels, rtc, output, out));
     }
 
     fn run<T>(&mut self, out: &mut impl Output, work: impl FnOnce(&mut Rtc) -> Result<T, Broken>) -> Result<T, Broken> {
         let Self { connection, channels } = self;
-        connection.run(work, |rtc, said| tell(channels, rtc, said, out))
+        connection.run(work, |rtc, output| handle_output(channels, rtc, output, out))
     }
 }
 
-fn tell(channels: &mut Channels, rtc: &mut Rtc, said: Said, out: &mut impl Output) -> Result<(), Broken> {
-    match said {
-        Said::Datagram(to, datagram) => out.send(to, datagram),
-        Said::Event(event) => {
+fn handle_output(
+    channels: &mut Channels,
+    rtc: &mut Rtc,
+    output: LibraryOutput,
+    out: &mut impl Output,
+) -> Result<(), Broken> {
+    match output {
+        LibraryOutput::Datagram(to, datagram) => out.send(to, datagram),
+        LibraryOutput::Event(event) => {
             if let Some(event) = channels.handle_event(rtc, event)? {
                 out.event(event);
             }

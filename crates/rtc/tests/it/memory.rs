@@ -62,7 +62,7 @@ fn pair(begin: Instant) -> [Peer; 2] {
 /// and sockets.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
-fn an_idle_peer_holds_less_than_40_kilobytes() {
+fn idle_peer_holds_less_than_40_kilobytes() {
     const PAIRS: usize = 10;
     let begin = Instant::now();
     // Allocate the parts that all peers share.

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use millrace_rtc::{
     BadOffer, Broken,
-    connection::{Connection, Said},
+    connection::{Connection, LibraryOutput},
     sdp,
 };
 use str0m::{
@@ -24,11 +24,11 @@ pub use sink::Sink;
 pub struct MediaClient {
     connection: Connection,
     pending: Option<SdpPendingOffer>,
-    lines: Vec<Line>,
+    lines: Vec<MediaLine>,
 }
 
 /// One line of the SDP.
-struct Line {
+struct MediaLine {
     mid: Mid,
     kind: MediaKind,
     sequence: u64,
@@ -61,7 +61,7 @@ pub trait MediaOutput {
     fn event(&mut self, event: MediaEvent);
 }
 
-impl Line {
+impl MediaLine {
     fn new(mid: Mid, kind: MediaKind) -> Self {
         Self { mid, kind, sequence: 1, audio_level: None }
     }
@@ -84,7 +84,7 @@ impl MediaClient {
         for (kinds, direction) in [(sends, Direction::SendOnly), (receives, Direction::RecvOnly)] {
             for kind in kinds {
                 let mid = api.add_media(*kind, direction, None, None, None);
-                client.lines.push(Line::new(mid, *kind));
+                client.lines.push(MediaLine::new(mid, *kind));
             }
         }
         let (offer, pending) = api.apply().expect("a client has a line at least");
@@ -97,7 +97,7 @@ impl MediaClient {
         let mut api = self.connection.rtc.sdp_api();
         let mid = api.add_media(kind, Direction::SendOnly, None, None, None);
         let (offer, pending) = api.apply().expect("a line more is negotiated");
-        self.lines.push(Line::new(mid, kind));
+        self.lines.push(MediaLine::new(mid, kind));
         self.pending = Some(pending);
         offer.to_sdp_string()
     }
@@ -137,12 +137,12 @@ impl MediaClient {
         out: &mut impl MediaOutput,
     ) -> Result<bool, Broken> {
         let Self { connection, lines, .. } = self;
-        connection.handle_datagram(now, from, to, datagram, |rtc, said| tell(rtc, lines, said, out))
+        connection.handle_datagram(now, from, to, datagram, |rtc, output| handle_output(rtc, lines, output, out))
     }
 
     pub fn handle_timeout(&mut self, now: Instant, out: &mut impl MediaOutput) -> Result<(), Broken> {
         let Self { connection, lines, .. } = self;
-        connection.handle_timeout(now, |rtc, said| tell(rtc, lines, said, out))
+        connection.handle_timeout(now, |rtc, output| handle_output(rtc, lines, output, out))
     }
 
     /// Sets the audio level of all further packets of this line, in decibels relative to the maximum, -127 to 0.
@@ -159,7 +159,7 @@ impl MediaClient {
         out: &mut impl MediaOutput,
     ) -> Result<(), Broken> {
         let Self { connection, lines, .. } = self;
-        let Line { mid, kind, sequence, audio_level } = &mut lines[line];
+        let MediaLine { mid, kind, sequence, audio_level } = &mut lines[line];
         let codec = if *kind == MediaKind::Video { Codec::Vp8 } else { Codec::Opus };
         let Some(params) = connection.rtc.codec_config().find(|params| params.spec().codec == codec) else {
             return Ok(());
@@ -181,7 +181,7 @@ impl MediaClient {
             }
             Ok(())
         };
-        connection.run(work, |rtc, said| tell(rtc, lines, said, out))
+        connection.run(work, |rtc, output| handle_output(rtc, lines, output, out))
     }
 
     /// Requests a keyframe from the sender of this line.
@@ -194,7 +194,7 @@ impl MediaClient {
             }
             Ok(())
         };
-        connection.run(work, |rtc, said| tell(rtc, lines, said, out))
+        connection.run(work, |rtc, output| handle_output(rtc, lines, output, out))
     }
 
     /// Returns a [`Sink`] that takes over a line to receive. Works once, after packets have arrived.
@@ -204,23 +204,28 @@ impl MediaClient {
 
     pub fn close(&mut self, out: &mut impl MediaOutput) {
         let Self { connection, lines, .. } = self;
-        connection.close(|rtc, said| tell(rtc, lines, said, out));
+        connection.close(|rtc, output| handle_output(rtc, lines, output, out));
     }
 }
 
-fn tell(rtc: &mut Rtc, lines: &mut Vec<Line>, said: Said, out: &mut impl MediaOutput) -> Result<(), Broken> {
-    let event = match said {
-        Said::Datagram(to, datagram) => {
+fn handle_output(
+    rtc: &mut Rtc,
+    lines: &mut Vec<MediaLine>,
+    output: LibraryOutput,
+    out: &mut impl MediaOutput,
+) -> Result<(), Broken> {
+    let event = match output {
+        LibraryOutput::Datagram(to, datagram) => {
             out.send(to, datagram);
             return Ok(());
         }
-        Said::Event(event) => event,
+        LibraryOutput::Event(event) => event,
     };
-    let line_of = |lines: &[Line], mid: Mid| lines.iter().position(|line| line.mid == mid);
+    let line_of = |lines: &[MediaLine], mid: Mid| lines.iter().position(|line| line.mid == mid);
     match event {
         str0m::Event::Connected => out.event(MediaEvent::Connected),
         str0m::Event::MediaAdded(added) if line_of(lines, added.mid).is_none() => {
-            lines.push(Line::new(added.mid, added.kind));
+            lines.push(MediaLine::new(added.mid, added.kind));
         }
         str0m::Event::RtpPacket(packet) => {
             let mid = rtc.direct_api().stream_rx(&packet.header.ssrc).map(|stream| stream.mid());

@@ -14,7 +14,7 @@ pub struct Sink {
     number_id: u8,
     born: Instant,
     /// Packet numbers, and arrival times in microseconds since the sink was created.
-    came: Vec<(u16, i64)>,
+    arrivals: Vec<(u16, i64)>,
     /// SSRC of the received stream.
     ssrc: u32,
     reports: u32,
@@ -33,7 +33,7 @@ impl Sink {
         let number_id = connection.rtc.media(mid)?.remote_extmap().id_of(Extension::TransportSequenceNumber)?;
         let ssrc = *connection.rtc.direct_api().stream_rx_by_mid(mid, None)?.ssrc();
         let to = connection.remote()?;
-        Some(Self { sends, to, number_id, born: now, came: Vec::new(), ssrc, reports: FIRST_REPORT })
+        Some(Self { sends, to, number_id, born: now, arrivals: Vec::new(), ssrc, reports: FIRST_REPORT })
     }
 
     /// Records a media packet and returns its RTP timestamp. All other datagrams go to the connection. `None`: the
@@ -42,7 +42,7 @@ impl Sink {
         let word = |at: usize| datagram.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let (time, ssrc) = (word(4)?, word(8)?);
         if let Some(number) = self.number(datagram) {
-            self.came.push((number, now.saturating_duration_since(self.born).as_micros() as i64));
+            self.arrivals.push((number, now.saturating_duration_since(self.born).as_micros() as i64));
         }
         (ssrc == self.ssrc).then_some(time)
     }
@@ -66,8 +66,8 @@ impl Sink {
     /// Returns the report of the packets received since the last call, and its destination. `None`: no packets were
     /// received.
     pub fn report(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
-        let mut report = write_arrivals((SELF, self.ssrc), self.reports as u8, &self.came)?;
-        self.came.clear();
+        let mut report = write_arrivals((SELF, self.ssrc), self.reports as u8, &self.arrivals)?;
+        self.arrivals.clear();
         self.sends.seal_report(&mut report, ReportIndex::numbered(self.reports))?;
         self.reports += 1;
         Some((self.to, report))

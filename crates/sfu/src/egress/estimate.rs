@@ -16,7 +16,7 @@ use std::{
 pub struct Arrival {
     pub sent: Instant,
     /// Arrival time in microseconds of the receiver's clock.
-    pub came_us: i64,
+    pub arrived_us: i64,
     pub bytes: usize,
 }
 
@@ -41,12 +41,13 @@ pub const RATE_MAX: f64 = 1e9;
 const DECREASE: f64 = 0.85;
 /// Growth factor per second while the capacity is unknown.
 const GROWTH: f64 = 1.08;
-/// Near a known capacity the rate grows by one packet per response time, which is `2 * rtt + HEARD_AFTER`.
+/// Near a known capacity the rate grows by one packet per response time, which is `2 * rtt + RESPONSE_TIME_EXTRA`.
 const PACKET_BITS: f64 = 1200.0 * 8.0;
-const HEARD_AFTER: Duration = Duration::from_millis(100);
-/// The rate does not grow above `UNSEEN` times the throughput plus `UNSEEN_BITS`: more has not been observed.
-const UNSEEN: f64 = 1.5;
-const UNSEEN_BITS: f64 = 10_000.0;
+const RESPONSE_TIME_EXTRA: Duration = Duration::from_millis(100);
+/// The rate does not grow above `THROUGHPUT_FACTOR_MAX` times the throughput plus `THROUGHPUT_EXTRA_BITS`: more has not
+/// been observed.
+const THROUGHPUT_FACTOR_MAX: f64 = 1.5;
+const THROUGHPUT_EXTRA_BITS: f64 = 10_000.0;
 /// Weight of a new value in the mean of the capacity.
 const CAPACITY_WEIGHT: f64 = 0.05;
 
@@ -79,7 +80,7 @@ impl Estimator {
     }
 
     /// Returns whether probing is allowed: the delay is stable, and losses do not limit the rate.
-    pub fn is_calm(&self) -> bool {
+    pub fn allows_probing(&self) -> bool {
         self.delay.usage == Usage::Normal && self.losses.bound.is_none()
     }
 
@@ -88,15 +89,15 @@ impl Estimator {
     pub fn update(&mut self, arrivals: &[Arrival], lost: usize, rtt: Duration, now: Instant) {
         for arrival in arrivals {
             let sent_us = arrival.sent.saturating_duration_since(self.born).as_micros() as i64;
-            self.delay.update(sent_us, arrival.came_us);
-            self.throughput.update(arrival.came_us, arrival.bytes);
+            self.delay.update(sent_us, arrival.arrived_us);
+            self.throughput.update(arrival.arrived_us, arrival.bytes);
         }
         self.adjust(rtt, now);
         self.losses.update(arrivals.len(), lost, self.rate, rtt, now);
     }
 
     /// Raises the estimate to a rate that a probe has shown.
-    pub fn is_shown(&mut self, bits_per_s: f64) {
+    pub fn raise_to(&mut self, bits_per_s: f64) {
         if bits_per_s > self.rate {
             self.rate = bits_per_s.min(RATE_MAX);
         }
@@ -105,13 +106,13 @@ impl Estimator {
     fn adjust(&mut self, rtt: Duration, now: Instant) {
         let elapsed = now.saturating_duration_since(self.adjusted).min(Duration::from_secs(1)).as_secs_f64();
         self.adjusted = now;
-        let Some(came) = self.throughput.bits_per_s() else { return };
+        let Some(received) = self.throughput.bits_per_s() else { return };
         match self.delay.usage {
             Usage::Over => {
-                let again = rtt.clamp(Duration::from_millis(10), Duration::from_millis(200)) + HEARD_AFTER;
+                let again = rtt.clamp(Duration::from_millis(10), Duration::from_millis(200)) + RESPONSE_TIME_EXTRA;
                 if self.decreased.is_none_or(|at| now.saturating_duration_since(at) >= again) {
-                    self.rate = self.rate.min(DECREASE * came).max(RATE_MIN);
-                    self.learn(came);
+                    self.rate = self.rate.min(DECREASE * received).max(RATE_MIN);
+                    self.update_capacity(received);
                     self.decreased = Some(now);
                 }
                 self.may_grow = false;
@@ -120,23 +121,24 @@ impl Estimator {
             // The queue has just drained: growth begins with the next report.
             Usage::Normal if !self.may_grow => self.may_grow = true,
             Usage::Normal => {
-                let is_near = self.capacity.is_some_and(|(mean, deviation)| (came - mean).abs() < 3.0 * deviation);
-                if self.capacity.is_some_and(|(mean, deviation)| came > mean + 3.0 * deviation) {
+                let is_near = self.capacity.is_some_and(|(mean, deviation)| (received - mean).abs() < 3.0 * deviation);
+                if self.capacity.is_some_and(|(mean, deviation)| received > mean + 3.0 * deviation) {
                     self.capacity = None;
                 }
                 let grown = if is_near {
-                    self.rate + PACKET_BITS / (2 * rtt + HEARD_AFTER).as_secs_f64() * elapsed
+                    self.rate + PACKET_BITS / (2 * rtt + RESPONSE_TIME_EXTRA).as_secs_f64() * elapsed
                 } else {
                     self.rate * GROWTH.powf(elapsed)
                 };
-                self.rate = grown.min(UNSEEN * came + UNSEEN_BITS).max(self.rate).min(RATE_MAX);
+                self.rate =
+                    grown.min(THROUGHPUT_FACTOR_MAX * received + THROUGHPUT_EXTRA_BITS).max(self.rate).min(RATE_MAX);
             }
         }
     }
 
-    fn learn(&mut self, came: f64) {
-        let (mean, deviation) = self.capacity.unwrap_or((came, 0.1 * came));
-        let error = came - mean;
+    fn update_capacity(&mut self, received: f64) {
+        let (mean, deviation) = self.capacity.unwrap_or((received, 0.1 * received));
+        let error = received - mean;
         let mean = mean + CAPACITY_WEIGHT * error;
         let deviation = (1.0 - CAPACITY_WEIGHT) * deviation + CAPACITY_WEIGHT * error.abs();
         self.capacity = Some((mean, deviation.clamp(0.02 * mean, 0.1 * mean)));
@@ -150,11 +152,11 @@ struct Trend {
     before: Option<Group>,
     first_us: i64,
     /// Accumulated delay variation, raw and smoothed, in milliseconds.
-    gathered: f64,
+    accumulated: f64,
     smoothed: f64,
     /// Arrival time of each group and the smoothed delay at that time, both in milliseconds.
     points: VecDeque<(f64, f64)>,
-    heard: u32,
+    group_count: u32,
     slope: f64,
     /// Limit of the trend. It adapts to the observed trend, so that competing flows do not take all of the bandwidth.
     threshold: f64,
@@ -169,7 +171,7 @@ struct Trend {
 struct Group {
     first_sent_us: i64,
     sent_us: i64,
-    came_us: i64,
+    arrived_us: i64,
 }
 
 const GROUP_US: i64 = 5000;
@@ -178,7 +180,7 @@ const PAUSE_US: i64 = 3_000_000;
 const POINTS: usize = 20;
 const SMOOTHING: f64 = 0.9;
 const GAIN: f64 = 4.0;
-const HEARD_MAX: u32 = 60;
+const GROUP_COUNT_MAX: u32 = 60;
 const THRESHOLD: f64 = 12.5;
 const THRESHOLD_RANGE: (f64, f64) = (6.0, 600.0);
 const THRESHOLD_UP: f64 = 0.0087;
@@ -193,10 +195,10 @@ impl Trend {
             current: None,
             before: None,
             first_us: 0,
-            gathered: 0.0,
+            accumulated: 0.0,
             smoothed: 0.0,
             points: VecDeque::new(),
-            heard: 0,
+            group_count: 0,
             slope: 0.0,
             threshold: THRESHOLD,
             updated_ms: None,
@@ -206,52 +208,52 @@ impl Trend {
         }
     }
 
-    fn update(&mut self, sent_us: i64, came_us: i64) {
+    fn update(&mut self, sent_us: i64, arrived_us: i64) {
         let Some(current) = &mut self.current else {
-            self.first_us = came_us;
-            self.current = Some(Group { first_sent_us: sent_us, sent_us, came_us });
+            self.first_us = arrived_us;
+            self.current = Some(Group { first_sent_us: sent_us, sent_us, arrived_us });
             return;
         };
         if sent_us < current.first_sent_us {
             return;
         }
         // Packets that were queued and then arrived in a burst count as sent together.
-        let came_after = came_us - current.came_us;
-        let is_burst = came_after <= GROUP_US && came_after < sent_us - current.sent_us && came_after >= 0;
+        let arrived_after = arrived_us - current.arrived_us;
+        let is_burst = arrived_after <= GROUP_US && arrived_after < sent_us - current.sent_us && arrived_after >= 0;
         if sent_us - current.first_sent_us <= GROUP_US || is_burst {
             current.sent_us = current.sent_us.max(sent_us);
-            current.came_us = current.came_us.max(came_us);
+            current.arrived_us = current.arrived_us.max(arrived_us);
             return;
         }
-        let (done, next) = (*current, Group { first_sent_us: sent_us, sent_us, came_us });
+        let (done, next) = (*current, Group { first_sent_us: sent_us, sent_us, arrived_us });
         if let Some(before) = self.before {
-            let (sent, came) = (done.sent_us - before.sent_us, done.came_us - before.came_us);
-            if sent > PAUSE_US || came.abs() > PAUSE_US {
+            let (sent, received) = (done.sent_us - before.sent_us, done.arrived_us - before.arrived_us);
+            if sent > PAUSE_US || received.abs() > PAUSE_US {
                 // The receiver's clock has jumped, or sending was paused: start again.
-                *self = Self { threshold: self.threshold, first_us: came_us, current: Some(next), ..Self::new() };
+                *self = Self { threshold: self.threshold, first_us: arrived_us, current: Some(next), ..Self::new() };
                 return;
-            } else if came >= 0 {
-                self.compare(sent as f64 / 1000.0, came as f64 / 1000.0, done.came_us);
+            } else if received >= 0 {
+                self.compare(sent as f64 / 1000.0, received as f64 / 1000.0, done.arrived_us);
             }
         }
         (self.before, self.current) = (Some(done), Some(next));
     }
 
-    fn compare(&mut self, sent_ms: f64, came_ms: f64, at_us: i64) {
+    fn compare(&mut self, sent_ms: f64, arrived_ms: f64, at_us: i64) {
         let at_ms = (at_us - self.first_us) as f64 / 1000.0;
-        self.heard = (self.heard + 1).min(HEARD_MAX);
-        self.gathered += came_ms - sent_ms;
-        self.smoothed = SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * self.gathered;
+        self.group_count = (self.group_count + 1).min(GROUP_COUNT_MAX);
+        self.accumulated += arrived_ms - sent_ms;
+        self.smoothed = SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * self.accumulated;
         self.points.push_back((at_ms, self.smoothed));
         if self.points.len() > POINTS {
             self.points.pop_front();
         }
         let slope = if self.points.len() == POINTS { slope(&self.points).unwrap_or(self.slope) } else { self.slope };
-        self.judge(slope, sent_ms, at_ms);
+        self.detect(slope, sent_ms, at_ms);
     }
 
-    fn judge(&mut self, slope: f64, sent_ms: f64, at_ms: f64) {
-        let trend = f64::from(self.heard) * slope * GAIN;
+    fn detect(&mut self, slope: f64, sent_ms: f64, at_ms: f64) {
+        let trend = f64::from(self.group_count) * slope * GAIN;
         if trend > self.threshold {
             self.over_ms += if self.over_count == 0 { sent_ms / 2.0 } else { sent_ms };
             self.over_count += 1;
@@ -299,14 +301,14 @@ const THROUGHPUT_MIN_US: i64 = 100_000;
 const THROUGHPUT_PACKETS: usize = 8192;
 
 impl Throughput {
-    fn update(&mut self, came_us: i64, bytes: usize) {
+    fn update(&mut self, arrived_us: i64, bytes: usize) {
         // The clock has jumped, or sending was paused: start again.
-        if self.arrivals.back().is_some_and(|(last, _)| (came_us - last).abs() > THROUGHPUT_US) {
+        if self.arrivals.back().is_some_and(|(last, _)| (arrived_us - last).abs() > THROUGHPUT_US) {
             *self = Self::default();
         }
-        self.arrivals.push_back((came_us, bytes));
+        self.arrivals.push_back((arrived_us, bytes));
         self.bytes += bytes;
-        let is_old = |(at, _): &(i64, usize)| came_us - at > THROUGHPUT_US;
+        let is_old = |(at, _): &(i64, usize)| arrived_us - at > THROUGHPUT_US;
         while self.arrivals.len() > THROUGHPUT_PACKETS || self.arrivals.front().is_some_and(is_old) {
             self.bytes -= self.arrivals.pop_front().map_or(0, |(_, bytes)| bytes);
         }
@@ -322,27 +324,27 @@ impl Throughput {
 /// Limit of the rate by losses.
 #[derive(Debug, Default)]
 struct Losses {
-    came: usize,
+    received: usize,
     lost: usize,
     /// Maximum of the estimate in bit/s. `None`: losses do not limit the estimate.
     bound: Option<f64>,
-    judged: Option<Instant>,
+    evaluated: Option<Instant>,
 }
 
 /// Minimum number of packets for a loss ratio. The ratio of fewer packets is chance.
-const SHARE_OF: usize = 20;
-const JUDGE_AFTER: Duration = Duration::from_millis(200);
+const LOSS_PACKETS_MIN: usize = 20;
+const LOSS_INTERVAL_MIN: Duration = Duration::from_millis(200);
 /// Loss ratios: above `LOSS_HIGH` the bound falls, below `LOSS_LOW` it rises.
 const LOSS_HIGH: f64 = 0.1;
 const LOSS_LOW: f64 = 0.02;
 const RECOVERY: f64 = 1.08;
 
 impl Losses {
-    fn update(&mut self, came: usize, lost: usize, rate: f64, rtt: Duration, now: Instant) {
-        (self.came, self.lost) = (self.came + came, self.lost + lost);
-        let since = now.saturating_duration_since(*self.judged.get_or_insert(now));
-        let all = self.came + self.lost;
-        if all < SHARE_OF || since < JUDGE_AFTER + rtt {
+    fn update(&mut self, received: usize, lost: usize, rate: f64, rtt: Duration, now: Instant) {
+        (self.received, self.lost) = (self.received + received, self.lost + lost);
+        let since = now.saturating_duration_since(*self.evaluated.get_or_insert(now));
+        let all = self.received + self.lost;
+        if all < LOSS_PACKETS_MIN || since < LOSS_INTERVAL_MIN + rtt {
             return;
         }
         let share = self.lost as f64 / all as f64;
@@ -353,7 +355,7 @@ impl Losses {
             let grown = bound * RECOVERY.powf(since.as_secs_f64().min(1.0)) + 1000.0;
             self.bound = (grown < rate).then_some(grown);
         }
-        (self.came, self.lost, self.judged) = (0, 0, Some(now));
+        (self.received, self.lost, self.evaluated) = (0, 0, Some(now));
     }
 }
 
@@ -362,7 +364,7 @@ mod tests {
     use super::*;
 
     /// A network path behind a queue: each packet arrives after the time that the path needs to transmit it.
-    struct Way {
+    struct Path {
         bits_per_s: f64,
         free_us: f64,
         lose_every: usize,
@@ -374,20 +376,20 @@ mod tests {
 
     /// Sends for the time `span` at the estimated rate, but at most at `most`, with one report every 50 ms. Returns the
     /// estimate after each report, and the longest delay in milliseconds.
-    fn send(estimator: &mut Estimator, way: &mut Way, most: f64, from: Instant, span: Duration) -> (Vec<f64>, f64) {
-        let (mut told, mut arrivals, mut lost, mut longest) = (Vec::new(), Vec::new(), 0, 0.0_f64);
+    fn send(estimator: &mut Estimator, path: &mut Path, most: f64, from: Instant, span: Duration) -> (Vec<f64>, f64) {
+        let (mut estimates, mut arrivals, mut lost, mut longest) = (Vec::new(), Vec::new(), 0, 0.0_f64);
         let (mut at_us, mut report_us) = (0.0, 50_000.0);
         while at_us < span.as_micros() as f64 {
             let rate = (estimator.bits_per_s() as f64).min(most);
             let sent = from + Duration::from_micros(at_us as u64);
-            way.count += 1;
-            if way.lose_every > 0 && way.count.is_multiple_of(way.lose_every) {
+            path.count += 1;
+            if path.lose_every > 0 && path.count.is_multiple_of(path.lose_every) {
                 lost += 1;
             } else {
-                way.free_us = way.free_us.max(at_us) + PACKET as f64 * 8e6 / way.bits_per_s;
-                longest = longest.max(way.free_us - at_us);
+                path.free_us = path.free_us.max(at_us) + PACKET as f64 * 8e6 / path.bits_per_s;
+                longest = longest.max(path.free_us - at_us);
                 // Arrival times are by a clock that is independent of the sender's.
-                arrivals.push(Arrival { sent, came_us: 77_000_000 + way.free_us as i64, bytes: PACKET });
+                arrivals.push(Arrival { sent, arrived_us: 77_000_000 + path.free_us as i64, bytes: PACKET });
             }
             at_us += PACKET as f64 * 8e6 / rate;
             if at_us > report_us {
@@ -395,15 +397,15 @@ mod tests {
                 estimator.update(&arrivals, lost, RTT, now);
                 arrivals.clear();
                 (lost, report_us) = (0, at_us + 50_000.0);
-                told.push(estimator.bits_per_s() as f64);
+                estimates.push(estimator.bits_per_s() as f64);
             }
         }
-        way.free_us -= at_us;
-        (told, longest / 1000.0)
+        path.free_us -= at_us;
+        (estimates, longest / 1000.0)
     }
 
-    fn way(bits_per_s: f64, lose_every: usize) -> Way {
-        Way { bits_per_s, free_us: 0.0, lose_every, count: 0 }
+    fn path(bits_per_s: f64, lose_every: usize) -> Path {
+        Path { bits_per_s, free_us: 0.0, lose_every, count: 0 }
     }
 
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
@@ -412,51 +414,56 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_what_a_way_carries_and_keeps_its_queue_short() {
+    fn estimate_finds_capacity_with_short_queue() {
         let (mut estimator, now) = (Estimator::new(1e6, start()), start());
-        let (told, longest_ms) = send(&mut estimator, &mut way(3e6, 0), f64::INFINITY, now, Duration::from_secs(120));
-        let late = &told[told.len() / 2..];
+        let (estimates, longest_ms) =
+            send(&mut estimator, &mut path(3e6, 0), f64::INFINITY, now, Duration::from_secs(120));
+        let late = &estimates[estimates.len() / 2..];
         let mean = late.iter().sum::<f64>() / late.len() as f64;
         assert!((2.2e6..3.1e6).contains(&mean), "{mean}");
         assert!(longest_ms < 400.0, "{longest_ms} ms in the queue");
     }
 
     #[test]
-    fn it_follows_a_way_that_narrows_within_seconds() {
+    fn estimate_follows_capacity_drop() {
         let (mut estimator, now) = (Estimator::new(2e6, start()), start());
-        let mut way = way(5e6, 0);
-        send(&mut estimator, &mut way, 2e6, now, Duration::from_secs(10));
-        way.bits_per_s = 5e5;
+        let mut path = path(5e6, 0);
+        send(&mut estimator, &mut path, 2e6, now, Duration::from_secs(10));
+        path.bits_per_s = 5e5;
         let later = now + Duration::from_secs(10);
-        let (told, _) = send(&mut estimator, &mut way, f64::INFINITY, later, Duration::from_secs(10));
-        assert!(told.iter().skip(60).all(|rate| *rate < 7e5), "{told:?}");
+        let (estimates, _) = send(&mut estimator, &mut path, f64::INFINITY, later, Duration::from_secs(10));
+        assert!(estimates.iter().skip(60).all(|rate| *rate < 7e5), "{estimates:?}");
     }
 
     #[test]
-    fn what_little_is_sent_shows_little_and_is_not_held_against_the_way() {
+    fn low_send_rate_keeps_estimate() {
         let (mut estimator, now) = (Estimator::new(1e6, start()), start());
-        let (told, _) = send(&mut estimator, &mut way(1e7, 0), 3e5, now, Duration::from_secs(60));
-        assert!(told.iter().all(|rate| (9.9e5..=1.01e6).contains(rate)), "{told:?}");
-        estimator.is_shown(2.5e6);
-        estimator.is_shown(2e6);
+        let (estimates, _) = send(&mut estimator, &mut path(1e7, 0), 3e5, now, Duration::from_secs(60));
+        assert!(estimates.iter().all(|rate| (9.9e5..=1.01e6).contains(rate)), "{estimates:?}");
+        estimator.raise_to(2.5e6);
+        estimator.raise_to(2e6);
         assert_eq!(estimator.bits_per_s(), 2_500_000);
-        assert!(estimator.is_calm());
+        assert!(estimator.allows_probing());
     }
 
     #[test]
-    fn losses_bound_it_while_they_last() {
+    fn losses_limit_estimate_while_they_last() {
         let (mut estimator, now) = (Estimator::new(2e6, start()), start());
-        let mut way = way(1e8, 5);
-        let (told, _) = send(&mut estimator, &mut way, 2e6, now, Duration::from_secs(20));
-        assert!(told[told.len() - 1] < 3e5 && !estimator.is_calm(), "{told:?}");
-        way.lose_every = 0;
+        let mut path = path(1e8, 5);
+        let (estimates, _) = send(&mut estimator, &mut path, 2e6, now, Duration::from_secs(20));
+        assert!(estimates[estimates.len() - 1] < 3e5 && !estimator.allows_probing(), "{estimates:?}");
+        path.lose_every = 0;
         let later = now + Duration::from_secs(20);
-        let (told, _) = send(&mut estimator, &mut way, 2e6, later, Duration::from_secs(60));
-        assert!(told[told.len() - 1] > 1.5e6 && estimator.is_calm(), "{}", told[told.len() - 1]);
+        let (estimates, _) = send(&mut estimator, &mut path, 2e6, later, Duration::from_secs(60));
+        assert!(
+            estimates[estimates.len() - 1] > 1.5e6 && estimator.allows_probing(),
+            "{}",
+            estimates[estimates.len() - 1]
+        );
         // A radio link normally loses 1% of the packets.
-        way.lose_every = 100;
+        path.lose_every = 100;
         let later = later + Duration::from_secs(60);
-        let (told, _) = send(&mut estimator, &mut way, 2e6, later, Duration::from_secs(20));
-        assert!(told.iter().all(|rate| *rate > 1.5e6));
+        let (estimates, _) = send(&mut estimator, &mut path, 2e6, later, Duration::from_secs(20));
+        assert!(estimates.iter().all(|rate| *rate > 1.5e6));
     }
 }

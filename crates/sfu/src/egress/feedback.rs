@@ -6,11 +6,11 @@
 pub enum Feedback<'a> {
     /// Reception report of a stream. `last_report`: middle 32 bits of the NTP timestamp in the newest sender report
     /// that the client received. `delay`: time since then, in units of 1/65,536 s.
-    Received { ssrc: u32, last_report: u32, delay: u32 },
+    ReceiverReport { ssrc: u32, last_report: u32, delay: u32 },
     /// NACK of one stream: `first` is missing, and so is `first + 1 + n` for each bit `n` set in `others`.
-    Missing { ssrc: u32, first: u16, others: u16 },
+    Nack { ssrc: u32, first: u16, others: u16 },
     /// Arrival times of packets, across all streams.
-    Arrived(Arrivals<'a>),
+    Arrivals(Arrivals<'a>),
     /// Bandwidth estimate made by the client (REMB), in bit/s.
     Remb(u64),
     /// Feedback that the library must process.
@@ -55,22 +55,22 @@ pub fn packets(mut compound: &[u8]) -> impl Iterator<Item = (u8, u8, &[u8])> {
     })
 }
 
-/// Parses a report and passes its items to `tell` in their order. Truncated or malformed parts are skipped.
-pub fn read<'a>(compound: &'a [u8], mut tell: impl FnMut(Feedback<'a>)) {
+/// Parses a report and passes its items to `emit` in their order. Truncated or malformed parts are skipped.
+pub fn read<'a>(compound: &'a [u8], mut emit: impl FnMut(Feedback<'a>)) {
     for (kind, count, packet) in packets(compound) {
         match (kind, count) {
             (SENDER_REPORT, _) => {
-                tell(Feedback::Other);
-                packet.get(28..).into_iter().for_each(|blocks| read_blocks(blocks, count, &mut tell));
+                emit(Feedback::Other);
+                packet.get(28..).into_iter().for_each(|blocks| read_blocks(blocks, count, &mut emit));
             }
             (RECEIVER_REPORT, _) => {
-                packet.get(8..).into_iter().for_each(|blocks| read_blocks(blocks, count, &mut tell));
+                packet.get(8..).into_iter().for_each(|blocks| read_blocks(blocks, count, &mut emit));
             }
             (TRANSPORT, NACK) => {
                 let Some((head, entries)) = packet.split_at_checked(12) else { continue };
                 let ssrc = u32_at(head, 8);
                 for entry in entries.chunks_exact(4) {
-                    tell(Feedback::Missing { ssrc, first: u16_at(entry, 0), others: u16_at(entry, 2) });
+                    emit(Feedback::Nack { ssrc, first: u16_at(entry, 0), others: u16_at(entry, 2) });
                 }
             }
             (TRANSPORT, ARRIVALS) => {
@@ -78,32 +78,32 @@ pub fn read<'a>(compound: &'a [u8], mut tell: impl FnMut(Feedback<'a>)) {
                 // 24 bits of reference time, followed by the number of the report.
                 let reference = u32_at(head, 16) as i32 >> 8;
                 let (first, count) = (u16_at(head, 12), u16_at(head, 14));
-                tell(Feedback::Arrived(Arrivals { first, count, reference, chunks }));
+                emit(Feedback::Arrivals(Arrivals { first, count, reference, chunks }));
             }
             (PAYLOAD, APPLICATION) if packet.get(12..16) == Some(REMB) => {
                 let Some(word) = packet.get(16..20).map(|word| u32_at(word, 0)) else { continue };
                 // A 6-bit exponent, followed by an 18-bit mantissa.
                 let bits = u64::from(word & 0x3_ffff).checked_shl(word >> 18 & 0x3f).unwrap_or(u64::MAX);
-                tell(Feedback::Remb(bits));
+                emit(Feedback::Remb(bits));
             }
             // Source descriptions and extended reports: their contents are not used.
             (DESCRIPTION | EXTENDED, _) => {}
-            _ => tell(Feedback::Other),
+            _ => emit(Feedback::Other),
         }
     }
 }
 
-fn read_blocks<'a>(blocks: &[u8], count: u8, tell: &mut impl FnMut(Feedback<'a>)) {
+fn read_blocks<'a>(blocks: &[u8], count: u8, emit: &mut impl FnMut(Feedback<'a>)) {
     for block in blocks.chunks_exact(BLOCK_BYTES).take(count.into()) {
         let (ssrc, last_report, delay) = (u32_at(block, 0), u32_at(block, 16), u32_at(block, 20));
-        tell(Feedback::Received { ssrc, last_report, delay });
+        emit(Feedback::ReceiverReport { ssrc, last_report, delay });
     }
 }
 
 impl Arrivals<'_> {
-    /// Passes each packet number and its arrival time to `tell`, in microseconds of the receiver's clock. `None`: the
+    /// Passes each packet number and its arrival time to `emit`, in microseconds of the receiver's clock. `None`: the
     /// packet has not arrived. Stops where the report is truncated.
-    pub fn for_each(&self, mut tell: impl FnMut(u16, Option<i64>)) {
+    pub fn for_each(&self, mut emit: impl FnMut(u16, Option<i64>)) {
         let (mut chunks, mut left) = (self.chunks, self.count);
         let mut statuses = Vec::new();
         while left > 0 {
@@ -128,28 +128,28 @@ impl Arrivals<'_> {
                 1 => deltas.split_first().map(|(delta, rest)| (i64::from(*delta), rest)),
                 2 => deltas.split_first_chunk().map(|(delta, rest)| (i64::from(i16::from_be_bytes(*delta)), rest)),
                 _ => {
-                    tell(self.first.wrapping_add(number), None);
+                    emit(self.first.wrapping_add(number), None);
                     continue;
                 }
             };
             let Some((delta, rest)) = delta else { return };
             (at, deltas) = (at + delta * TICK_US, rest);
-            tell(self.first.wrapping_add(number), Some(at));
+            emit(self.first.wrapping_add(number), Some(at));
         }
     }
 }
 
-/// Writes a report of arrival times. `came`: packet numbers and times in microseconds of any clock, in the order of
+/// Writes a report of arrival times. `arrived`: packet numbers and times in microseconds of any clock, in the order of
 /// arrival. `ssrcs`: the sender of the report and the media source.
 ///
 /// Shape: a packet numbered before the first one is not covered; one more than eight seconds apart from its predecessor
-/// is reported as lost. `None`: `came` is empty.
-pub fn write_arrivals(ssrcs: (u32, u32), count: u8, came: &[(u16, i64)]) -> Option<Vec<u8>> {
-    let (first, first_us) = *came.first()?;
+/// is reported as lost. `None`: `arrived` is empty.
+pub fn write_arrivals(ssrcs: (u32, u32), count: u8, arrived: &[(u16, i64)]) -> Option<Vec<u8>> {
+    let (first, first_us) = *arrived.first()?;
     let ahead = |number: u16| usize::from(number.wrapping_sub(first));
-    let span = came.iter().map(|(number, _)| ahead(*number)).filter(|ahead| *ahead < ARRIVALS_MAX).max()? + 1;
+    let span = arrived.iter().map(|(number, _)| ahead(*number)).filter(|ahead| *ahead < ARRIVALS_MAX).max()? + 1;
     let mut numbers = vec![None; span];
-    for (number, at_us) in came {
+    for (number, at_us) in arrived {
         if let Some(slot) = numbers.get_mut(ahead(*number)) {
             *slot = Some(at_us / TICK_US);
         }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_read_one_after_the_other() {
+    fn compound_report_is_parsed_in_order() {
         let compound = [
             packet(1, 201, &[1, 2, 0x4000_0001, 3, 4, 5, 6]),
             packet(1, 205, &[1, 2, 0x0007_8001, 0x0100_0000]),
@@ -213,9 +213,9 @@ mod tests {
         .concat();
         let (ssrc, bits) = (2, 1_000_000);
         let expected = [
-            Feedback::Received { ssrc, last_report: 5, delay: 6 },
-            Feedback::Missing { ssrc, first: 7, others: 0x8001 },
-            Feedback::Missing { ssrc, first: 0x100, others: 0 },
+            Feedback::ReceiverReport { ssrc, last_report: 5, delay: 6 },
+            Feedback::Nack { ssrc, first: 7, others: 0x8001 },
+            Feedback::Nack { ssrc, first: 0x100, others: 0 },
             Feedback::Remb(bits),
             Feedback::Other,
         ];
@@ -226,23 +226,23 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_are_read_as_they_were_written() {
-        let came = [(65_535, 700_000), (0, 701_000), (3, 709_250), (2, 700_250), (40, 3_000_000)];
-        let report = write_arrivals((1, 2), 3, &came).unwrap();
+    fn arrivals_round_trip() {
+        let arrived = [(65_535, 700_000), (0, 701_000), (3, 709_250), (2, 700_250), (40, 3_000_000)];
+        let report = write_arrivals((1, 2), 3, &arrived).unwrap();
         let mut seen = Vec::new();
         for feedback in all(&report) {
-            let Feedback::Arrived(arrivals) = feedback else { panic!("{feedback:?}") };
+            let Feedback::Arrivals(arrivals) = feedback else { panic!("{feedback:?}") };
             arrivals.for_each(|number, at| seen.push((number, at)));
         }
         assert_eq!((seen.len(), seen[0].0), (42, 65_535));
-        let mut told: Vec<_> = seen.into_iter().filter_map(|(number, at)| Some((number, at?))).collect();
-        told.sort_by_key(|(number, _)| came.iter().position(|(came, _)| came == number));
-        assert_eq!(told, came);
+        let mut read_back: Vec<_> = seen.into_iter().filter_map(|(number, at)| Some((number, at?))).collect();
+        read_back.sort_by_key(|(number, _)| arrived.iter().position(|(arrived, _)| arrived == number));
+        assert_eq!(read_back, arrived);
         assert_eq!(write_arrivals((1, 2), 3, &[]), None);
     }
 
     #[test]
-    fn arrivals_are_read_from_runs_and_from_both_kinds_of_vectors() {
+    fn arrivals_are_read_from_all_chunk_types() {
         // A run of three arrivals; a one-bit vector: arrived, lost, arrived; a two-bit vector: a long negative delta,
         // then lost.
         let chunks: [u16; 3] = [0b0010_0000_0000_0011, 0b1010_1000_0000_0000, 0b1110_0000_0000_0000];
@@ -252,9 +252,9 @@ mod tests {
         let arrivals = Arrivals { first: 65_534, count: 18, reference: 2, chunks: &bytes };
         let mut seen = Vec::new();
         arrivals.for_each(|number, at| seen.push((number, at.map(|at| at - 128_000))));
-        let came = [(65_534, 1000), (65_535, 1000), (0, 3000), (1, 4000), (3, 5000), (15, 3000)];
+        let arrived = [(65_534, 1000), (65_535, 1000), (0, 3000), (1, 4000), (3, 5000), (15, 3000)];
         assert_eq!(seen.len(), 18);
-        assert_eq!(seen.iter().filter_map(|(number, at)| Some((*number, (*at)?))).collect::<Vec<_>>(), came);
+        assert_eq!(seen.iter().filter_map(|(number, at)| Some((*number, (*at)?))).collect::<Vec<_>>(), arrived);
         for length in 0..bytes.len() {
             Arrivals { chunks: &bytes[..length], ..arrivals.clone() }.for_each(|_, _| {});
         }

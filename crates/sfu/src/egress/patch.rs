@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_where_they_are_and_nowhere_else() {
+    fn patch_changes_existing_numbers_only() {
         let patch = Patch { picture: 0x1234, first_layer: Some(0x56) };
         let applied = |mut payload: Vec<u8>| {
             patch.apply(&mut payload);

@@ -2,6 +2,7 @@
 //! of all others.
 //!
 //! - this file: mixes, limits and encodes the audio for each listener
+//! - [`frame`]: sample rate and duration of a packet
 //! - [`jitter_buffer`]: jitter buffer and decoder of one track, from irregular packets to continuous audio
 //!
 //! All listeners that are not speaking share one mix, which is encoded once. Each active speaker gets a mix
@@ -15,6 +16,7 @@
 //!                                                                 └─► sum less own audio ──► .. ────► active speakers
 //! ```
 
+mod frame;
 mod jitter_buffer;
 
 #[cfg(test)]
@@ -29,15 +31,9 @@ use std::{
 use opus_pure::{Application, OpusEncoder};
 
 use crate::member_id::MemberId;
+pub use frame::{CLOCK_HZ, FRAME, FRAME_TIME};
 use jitter_buffer::JitterBuffer;
 
-/// Samples per second. A packet has [`FRAME`] samples, which last 20 ms.
-pub const CLOCK_HZ: u32 = 48_000;
-pub const FRAME: usize = 960;
-pub const FRAME_TIME: Duration = Duration::from_millis(20);
-/// Time for which a participant stays an active speaker after its last speech, and keeps its own encoder. So a
-/// pause between words changes nothing.
-const SPEAKER_HOLD_TIME: Duration = Duration::from_secs(2);
 /// Maximum delay of the mixer itself. If the delay is longer, the mixer skips the missed frames.
 const BEHIND_MAX: Duration = Duration::from_millis(200);
 /// Bit rate for speech on one channel. Source: RFC 7587, section 3.1.1: 28 to 40 kbit/s for fullband speech.
@@ -54,13 +50,13 @@ const RELEASE: f32 = 0.05;
 #[derive(Clone, Debug)]
 pub enum Input {
     /// An audio packet of a member's track has arrived.
-    Sound { from: MemberId, track: usize, sequence: u64, payload: Arc<[u8]> },
+    Audio { from: MemberId, track: usize, sequence: u64, payload: Arc<[u8]> },
     /// A member starts to receive the mix.
-    Listens(MemberId),
+    ListenerAdded(MemberId),
     /// A member has left, or no longer receives the mix.
     Left(MemberId),
     /// The tracks of a member send no audio for now.
-    Silent(MemberId),
+    Muted(MemberId),
 }
 
 /// One packet of the mix for each listener. All listeners receive the same stream numbering, also where a
@@ -78,7 +74,7 @@ pub struct Mixed {
 
 /// Mixer of one room.
 pub struct Mixer {
-    voices: HashMap<(MemberId, usize), JitterBuffer>,
+    jitter_buffers: HashMap<(MemberId, usize), JitterBuffer>,
     /// Listeners, and the own encoder of each listener that is an active speaker.
     listeners: BTreeMap<MemberId, Option<Encoder>>,
     /// Encoder for all listeners that are not active speakers.
@@ -87,7 +83,7 @@ pub struct Mixer {
     sequence: u64,
     time: u64,
     /// Whether any participant is an active speaker. If none is, nothing is sent.
-    is_heard: bool,
+    is_active: bool,
 }
 
 struct Encoder {
@@ -98,33 +94,33 @@ struct Encoder {
 impl Mixer {
     pub fn new(now: Instant) -> Self {
         Self {
-            voices: HashMap::new(),
+            jitter_buffers: HashMap::new(),
             listeners: BTreeMap::new(),
             shared: Encoder::new(),
             next: now + FRAME_TIME,
             sequence: 0,
             time: 0,
-            is_heard: false,
+            is_active: false,
         }
     }
 
     pub fn handle(&mut self, input: Input, now: Instant) {
         match input {
-            Input::Sound { from, track, sequence, payload } => {
-                self.voices.entry((from, track)).or_insert_with(JitterBuffer::new).take(sequence, payload, now);
+            Input::Audio { from, track, sequence, payload } => {
+                self.jitter_buffers.entry((from, track)).or_insert_with(JitterBuffer::new).push(sequence, payload, now);
             }
-            Input::Listens(id) => drop(self.listeners.entry(id).or_default()),
-            Input::Silent(id) => self.voices.retain(|(from, _), _| *from != id),
+            Input::ListenerAdded(id) => drop(self.listeners.entry(id).or_default()),
+            Input::Muted(id) => self.jitter_buffers.retain(|(from, _), _| *from != id),
             Input::Left(id) => {
                 self.listeners.remove(&id);
-                self.voices.retain(|(from, _), _| *from != id);
+                self.jitter_buffers.retain(|(from, _), _| *from != id);
             }
         }
     }
 
     /// Returns when [`Mixer::handle_timeout`] must be called, or `None` if no member sends audio.
     pub fn timeout(&self) -> Option<Instant> {
-        (!self.voices.is_empty()).then_some(self.next)
+        (!self.jitter_buffers.is_empty()).then_some(self.next)
     }
 
     /// Mixes the next 20 ms. Returns `None` if no member speaks, if no member listens, or if no frame is due.
@@ -134,38 +130,38 @@ impl Mixer {
         self.next += FRAME_TIME * (1 + skipped);
         self.time += FRAME as u64 * u64::from(skipped);
         let mut sum = [0.0; FRAME];
-        let mut heard: Vec<(MemberId, [f32; FRAME])> = Vec::new();
-        for ((from, _), voice) in &mut self.voices {
+        let mut active: Vec<(MemberId, [f32; FRAME])> = Vec::new();
+        for ((from, _), jitter_buffer) in &mut self.jitter_buffers {
             let mut frame = [0.0; FRAME];
-            if voice.speak(&mut frame, now) {
+            if jitter_buffer.next_frame(&mut frame, now) {
                 add(&mut sum, &frame, 1.0);
-                heard.push((*from, frame));
+                active.push((*from, frame));
             }
         }
         self.time += FRAME as u64;
-        let begins = !std::mem::replace(&mut self.is_heard, !heard.is_empty());
-        if heard.is_empty() || self.listeners.is_empty() {
+        let begins = !std::mem::replace(&mut self.is_active, !active.is_empty());
+        if active.is_empty() || self.listeners.is_empty() {
             return None;
         }
         self.sequence += 1;
-        Some(Mixed { sequence: self.sequence, time: self.time, begins, to: self.encode(&sum, &heard) })
+        Some(Mixed { sequence: self.sequence, time: self.time, begins, to: self.encode(&sum, &active) })
     }
 
-    fn encode(&mut self, sum: &[f32; FRAME], heard: &[(MemberId, [f32; FRAME])]) -> Vec<(MemberId, Arc<[u8]>)> {
+    fn encode(&mut self, sum: &[f32; FRAME], active: &[(MemberId, [f32; FRAME])]) -> Vec<(MemberId, Arc<[u8]>)> {
         let mut to = Vec::with_capacity(self.listeners.len());
-        let mut of_all: Option<Arc<[u8]>> = None;
+        let mut shared_packet: Option<Arc<[u8]>> = None;
         for (id, own) in &mut self.listeners {
-            let mut said = heard.iter().filter(|(from, _)| from == id).peekable();
-            let packet = if said.peek().is_some() {
+            let mut own_frames = active.iter().filter(|(from, _)| from == id).peekable();
+            let packet = if own_frames.peek().is_some() {
                 let mut others = *sum;
-                said.for_each(|(_, frame)| add(&mut others, frame, -1.0));
+                own_frames.for_each(|(_, frame)| add(&mut others, frame, -1.0));
                 own.get_or_insert_with(Encoder::new).encode(&mut others)
             } else {
                 *own = None;
-                if of_all.is_none() {
-                    of_all = self.shared.encode(&mut sum.clone());
+                if shared_packet.is_none() {
+                    shared_packet = self.shared.encode(&mut sum.clone());
                 }
-                of_all.clone()
+                shared_packet.clone()
             };
             to.extend(packet.map(|packet| (*id, packet)));
         }

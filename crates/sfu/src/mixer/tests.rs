@@ -42,7 +42,7 @@ impl Choir {
     }
 
     fn listen(&mut self, id: MemberId) {
-        self.mixer.handle(Input::Listens(id), self.now);
+        self.mixer.handle(Input::ListenerAdded(id), self.now);
         self.ears.insert(id, (OpusDecoder::new(CLOCK_HZ as i32, 1).unwrap(), Vec::new()));
     }
 
@@ -63,7 +63,7 @@ impl Choir {
                 singer.sequence += 1;
                 if let Some(ms) = comes(at, frame) {
                     let payload = packet[..length].into();
-                    let input = Input::Sound { from: singer.id, track: 0, sequence: singer.sequence, payload };
+                    let input = Input::Audio { from: singer.id, track: 0, sequence: singer.sequence, payload };
                     late.push((self.now + Duration::from_millis(ms), input));
                 }
             }
@@ -111,7 +111,7 @@ impl Choir {
 }
 
 #[test]
-fn everybody_hears_all_others_and_not_themselves() {
+fn mix_excludes_own_audio() {
     let mut choir = Choir::new(3);
     choir.listen(id(7));
     choir.sing(100, |_, _| Some(0));
@@ -122,7 +122,7 @@ fn everybody_hears_all_others_and_not_themselves() {
 }
 
 #[test]
-fn what_is_lost_or_late_is_not_heard_as_silence() {
+fn lost_or_late_audio_is_concealed() {
     let mut choir = Choir::new(2);
     // Every seventh packet is lost. The others arrive up to 50 ms late, and so out of order.
     choir.sing(200, |_, frame| (frame % 7 != 3).then_some(frame * 37 % 50));
@@ -131,7 +131,7 @@ fn what_is_lost_or_late_is_not_heard_as_silence() {
 }
 
 #[test]
-fn nothing_is_sent_while_nobody_speaks() {
+fn silent_room_sends_no_mix() {
     let mut choir = Choir::new(2);
     choir.singers.iter_mut().for_each(|singer| singer.loudness = 0.0005);
     choir.sing(50, |_, _| Some(0));
@@ -147,7 +147,7 @@ fn nothing_is_sent_while_nobody_speaks() {
 }
 
 #[test]
-fn several_at_once_are_no_louder_than_one_may_be() {
+fn limiter_bounds_several_speakers() {
     let mut choir = Choir::new(3);
     choir.singers.iter_mut().for_each(|singer| singer.loudness = 0.9);
     choir.listen(id(7));
@@ -160,7 +160,7 @@ fn several_at_once_are_no_louder_than_one_may_be() {
 }
 
 #[test]
-fn a_sender_whose_clock_is_faster_is_not_heard_later_and_later() {
+fn fast_sender_clock_adds_no_delay() {
     let mut choir = Choir::new(2);
     // Every second the sender sends one extra packet together with another one.
     for _ in 0..20 {
@@ -170,15 +170,15 @@ fn a_sender_whose_clock_is_faster_is_not_heard_later_and_later() {
         let length = singer.encoder.encode(&[0.1; FRAME], FRAME, &mut packet).unwrap();
         singer.sequence += 1;
         let input =
-            Input::Sound { from: singer.id, track: 0, sequence: singer.sequence, payload: packet[..length].into() };
+            Input::Audio { from: singer.id, track: 0, sequence: singer.sequence, payload: packet[..length].into() };
         choir.mixer.handle(input, choir.now);
     }
-    let voice = &choir.mixer.voices[&(id(1), 0)];
-    assert!(voice.waits_ms() <= 160, "{} ms", voice.waits_ms());
+    let voice = &choir.mixer.jitter_buffers[&(id(1), 0)];
+    assert!(voice.backlog_ms() <= 160, "{} ms", voice.backlog_ms());
 }
 
 #[test]
-fn a_stream_that_begins_anew_is_heard_and_one_that_leaves_is_not() {
+fn restarted_stream_is_mixed_and_left_one_is_not() {
     let mut choir = Choir::new(2);
     choir.sing(100, |_, _| Some(0));
     choir.singers[1].sequence = 7;
@@ -195,7 +195,7 @@ fn a_stream_that_begins_anew_is_heard_and_one_that_leaves_is_not() {
 }
 
 #[test]
-fn nonsense_is_silence() {
+fn undecodable_audio_becomes_silence() {
     let mut choir = Choir::new(2);
     let mut seed = 7_u32;
     let mut byte = move || {
@@ -206,7 +206,7 @@ fn nonsense_is_silence() {
         let length = usize::from(byte()) * 4;
         let payload: Arc<[u8]> = (0..length).map(|_| byte()).collect();
         let sequence = sequence + u64::from(byte() % 8) * u64::from(byte());
-        choir.mixer.handle(Input::Sound { from: id(0), track: 0, sequence, payload }, choir.now);
+        choir.mixer.handle(Input::Audio { from: id(0), track: 0, sequence, payload }, choir.now);
         choir.now += Duration::from_millis(7);
         while choir.mixer.timeout().is_some_and(|due| due <= choir.now) {
             choir.hear();

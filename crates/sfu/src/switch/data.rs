@@ -5,7 +5,11 @@ use std::time::Instant;
 
 use millrace_rtc::{Event as Data, Lane, channels};
 
-use super::{MemberId, Send, Switch};
+use super::{
+    member::Member,
+    state::{Send, Switch},
+};
+use crate::member_id::MemberId;
 
 impl Switch {
     /// Returns the next event of the members' data channels.
@@ -21,9 +25,9 @@ impl Switch {
         now: Instant,
         send: &mut (impl Send + ?Sized),
     ) -> bool {
-        let written = self.work(id, now, send, |member, brought| {
+        let written = self.work(id, now, send, |member, collected| {
             let channel = member.channels.id(lane);
-            member.run(brought, |rtc| channels::write(rtc, channel, is_text, message))
+            member.run(collected, |rtc| channels::write(rtc, channel, is_text, message))
         });
         written.unwrap_or(false)
     }
@@ -31,15 +35,15 @@ impl Switch {
     /// Returns the number of bytes written but not yet acknowledged.
     pub fn buffered_data(&mut self, id: MemberId, lane: Lane) -> usize {
         let Some(member) = self.member(id) else { return 0 };
-        let super::Member { connection, channels, .. } = member;
+        let Member { connection, channels, .. } = member;
         channels.buffered(&mut connection.rtc, lane)
     }
 
     /// Closes the member's data channels; its media continue.
     pub fn close_data(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
-        self.work(id, now, send, |member, brought| {
+        self.work(id, now, send, |member, collected| {
             let ids = Lane::ALL.map(|lane| member.channels.id(lane));
-            member.run(brought, |rtc| {
+            member.run(collected, |rtc| {
                 ids.into_iter().flatten().for_each(|id| rtc.direct_api().close_data_channel(id));
                 Ok(())
             })
@@ -54,7 +58,7 @@ impl Switch {
         send: &mut (impl Send + ?Sized),
     ) {
         let Some(member) = self.member(id) else { return };
-        let super::Member { connection, channels, .. } = member;
+        let Member { connection, channels, .. } = member;
         match channels.handle_event(&mut connection.rtc, event) {
             Ok(Some(event)) => self.data.push_back((id, event)),
             Ok(None) => {}

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Source;
+use super::source::Source;
 
 /// Smoothed loudness of a track in decibels above silence, 0 to 127.
 #[derive(Debug, Default)]
@@ -79,7 +79,8 @@ impl Floor {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::MemberId, *};
+    use super::*;
+    use crate::member_id::MemberId;
 
     const PACKET: Duration = Duration::from_millis(20);
 
@@ -119,17 +120,17 @@ mod tests {
     }
 
     #[test]
-    fn the_loudest_has_the_floor_and_keeps_it_in_silence() {
+    fn loudest_member_stays_active_speaker_in_silence() {
         let mut talk = Talk::new(3);
         assert_eq!(talk.run(2000, &[Some(-70), Some(-65), None]), None, "noise is no speech");
         assert_eq!(talk.run(1500, &[Some(-70), Some(-25), None]), Some(1));
-        assert_eq!(talk.run(3000, &[Some(-70), Some(-70), None]), Some(1), "nobody else speaks");
+        assert_eq!(talk.run(3000, &[Some(-70), Some(-70), None]), Some(1), "no other member speaks");
         assert_eq!(talk.run(1500, &[Some(-30), Some(-70), None]), Some(0));
         assert_eq!(talk.run(1500, &[None, None, Some(-30)]), Some(2), "who is silent need not say so");
     }
 
     #[test]
-    fn a_cough_takes_nothing_and_neither_does_who_speaks_as_loud() {
+    fn short_or_equal_loudness_keeps_active_speaker() {
         let mut talk = Talk::new(2);
         assert_eq!(talk.run(1500, &[Some(-30), Some(-80)]), Some(0));
         assert_eq!(talk.run(300, &[Some(-30), Some(0)]), Some(0));

@@ -8,7 +8,7 @@ use millrace_room::Muted;
 use millrace_rtc::{
     BadOffer, Broken, Candidates,
     channels::{BUFFERED_MAX, Channels},
-    connection::{Connection, Said},
+    connection::{Connection, LibraryOutput},
     sdp,
 };
 use str0m::{
@@ -19,11 +19,18 @@ use str0m::{
 };
 
 use super::{
-    LayerSwitch, MemberId, Role, Source,
-    feed::{Feed, Renumbered},
+    allocate::LayerSwitch,
+    rewriter::{Renumbered, StreamRewriter},
+    source::{Role, Source},
     track::Track,
 };
-use crate::egress::{Egress, Line as Way, Packet, ReportOutcome, is_report};
+use crate::{
+    egress::{Egress, OutgoingStream, Packet, ReportOutcome, is_report},
+    member_id::MemberId,
+};
+
+/// Maximum time from the answer until the connection is established.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The estimate counts as changed if it differs by more than one part in this number (2%).
 const ESTIMATE_STEP: u64 = 50;
@@ -68,7 +75,7 @@ pub struct Slot {
     pub kind: MediaKind,
     /// Track that is sent over this line.
     pub source: Option<Source>,
-    pub feed: Feed,
+    pub rewriter: StreamRewriter,
     /// Payload type of the source, and the matching format of this member. Inner `None`: the member does not support
     /// the codec.
     format: Option<(Pt, Option<Format>)>,
@@ -80,27 +87,27 @@ pub struct Slot {
 
 #[derive(Clone, Copy)]
 struct Format {
-    name: u8,
-    resend_name: Option<u8>,
-    /// Index of the line in the member's [`Egress`].
-    line: usize,
+    payload_type: u8,
+    rtx_payload_type: Option<u8>,
+    /// Index of the stream in the member's [`Egress`].
+    stream: usize,
 }
 
-/// Offer of the server that is not answered yet, and its new lines.
+/// Offer of the server that is not answered yet, and the tracks that it adds.
 pub struct Pending {
     offer: SdpPendingOffer,
-    lines: Vec<Line>,
+    tracks: Vec<OfferedTrack>,
 }
 
-/// One new line and the track that it is for.
-pub struct Line {
+/// A track in an offer, and the media section for it.
+pub struct OfferedTrack {
     pub mid: Mid,
     pub kind: MediaKind,
     pub source: Source,
 }
 
 /// A track that a member does not receive yet.
-pub struct Missing {
+pub struct WantedTrack {
     pub kind: MediaKind,
     pub source: Source,
     /// Name of the track's owner.
@@ -133,16 +140,16 @@ impl<'a> From<&'a RtpPacket> for Media<'a> {
 
 /// Datagrams and events that a library call has produced. They are handled once the member is no longer borrowed.
 #[derive(Default)]
-pub struct LibraryOutput {
+pub struct CollectedOutput {
     pub datagrams: Vec<(SocketAddr, Vec<u8>)>,
     pub events: Vec<str0m::Event>,
 }
 
-impl LibraryOutput {
-    pub fn tell(&mut self, said: Said) {
-        match said {
-            Said::Datagram(to, datagram) => self.datagrams.push((to, datagram)),
-            Said::Event(event) => self.events.push(event),
+impl CollectedOutput {
+    pub fn push(&mut self, output: LibraryOutput) {
+        match output {
+            LibraryOutput::Datagram(to, datagram) => self.datagrams.push((to, datagram)),
+            LibraryOutput::Event(event) => self.events.push(event),
         }
     }
 }
@@ -156,7 +163,7 @@ impl Member {
         offer: &str,
         candidates: &Candidates,
         now: Instant,
-        brought: &mut LibraryOutput,
+        collected: &mut CollectedOutput,
     ) -> Result<(Self, String), BadOffer> {
         let connection = Connection::new(true, candidates, 1, now, |config| {
             let config = config.clear_codecs().enable_opus(true, false).enable_vp8(true).enable_h264(true);
@@ -182,22 +189,22 @@ impl Member {
             addresses: Vec::new(),
             queued: None,
             last_received: now,
-            ends: Some(now + super::OPEN_TIMEOUT),
+            ends: Some(now + OPEN_TIMEOUT),
         };
-        let answer = member.accept_offer(offer, brought)?;
+        let answer = member.accept_offer(offer, collected)?;
         Ok((member, answer))
     }
 
     /// Accepts an offer of the client and returns the answer.
     ///
     /// Errors: [`BadOffer`] if the offer is invalid or does not fit.
-    pub fn accept_offer(&mut self, offer: &str, brought: &mut LibraryOutput) -> Result<String, BadOffer> {
+    pub fn accept_offer(&mut self, offer: &str, collected: &mut CollectedOutput) -> Result<String, BadOffer> {
         let read = sdp::read(offer, SdpOffer::from_sdp_string).map_err(BadOffer::new)?;
         self.connection.add_received(offer.len());
         let work = |rtc: &mut str0m::Rtc| Ok(rtc.sdp_api().accept_offer(read)?.to_sdp_string());
         // The client's offer rolls back a pending offer of the server, which is then made again.
         self.wants_offer |= self.pending.take().is_some();
-        let answer = self.run(brought, work).map_err(|broken| BadOffer::new(sdp::reason(&broken)))?;
+        let answer = self.run(collected, work).map_err(|broken| BadOffer::new(sdp::reason(&broken)))?;
         self.ufrag = self.connection.rtc.direct_api().local_ice_credentials().ufrag.into();
         if self.role != Role::Member {
             self.offer = Some(offer.into());
@@ -207,7 +214,11 @@ impl Member {
 
     /// Makes an offer with one new line for each wanted track, and removes the slots without a source. `None`: nothing
     /// has changed, or an earlier offer is still unanswered.
-    pub fn make_offer(&mut self, wanted: &[Missing], brought: &mut LibraryOutput) -> Result<Option<String>, Broken> {
+    pub fn make_offer(
+        &mut self,
+        wanted: &[WantedTrack],
+        collected: &mut CollectedOutput,
+    ) -> Result<Option<String>, Broken> {
         if self.pending.is_some() {
             return Ok(None);
         }
@@ -217,16 +228,16 @@ impl Member {
         let work = |rtc: &mut str0m::Rtc| {
             let mut api = rtc.sdp_api();
             gone.iter().for_each(|mid| api.stop_media(*mid));
-            let line = |Missing { kind, source, name }: &Missing| {
+            let line = |WantedTrack { kind, source, name }: &WantedTrack| {
                 let track = format!("{name}-{}", source.track);
                 let mid = api.add_media(*kind, Direction::SendOnly, Some(name.clone()), Some(track), None);
-                Line { mid, kind: *kind, source: *source }
+                OfferedTrack { mid, kind: *kind, source: *source }
             };
             let added: Vec<_> = wanted.iter().map(line).collect();
             Ok(api.apply().map(|(offer, made)| (offer.to_sdp_string(), made, added)))
         };
-        let made = connection.run(work, |_, said| {
-            brought.tell(said);
+        let made = connection.run(work, |_, output| {
+            collected.push(output);
             Ok(())
         })?;
         slots.retain(|slot| slot.source.is_some());
@@ -235,7 +246,7 @@ impl Member {
             slots.iter_mut().for_each(|slot| slot.format = None);
         }
         Ok(made.map(|(sdp, offer, lines)| {
-            *pending = Some(Pending { offer, lines });
+            *pending = Some(Pending { offer, tracks: lines });
             sdp
         }))
     }
@@ -244,22 +255,26 @@ impl Member {
     /// last slots. An answer without a pending offer changes nothing.
     ///
     /// Errors: [`BadOffer`] if the answer is invalid or does not fit.
-    pub fn accept_answer(&mut self, answer: &str, brought: &mut LibraryOutput) -> Result<Vec<Line>, BadOffer> {
+    pub fn accept_answer(
+        &mut self,
+        answer: &str,
+        collected: &mut CollectedOutput,
+    ) -> Result<Vec<OfferedTrack>, BadOffer> {
         let bad = |broken: Broken| BadOffer::answer(sdp::reason(&broken));
         let read = sdp::read(answer, SdpAnswer::from_sdp_string).map_err(BadOffer::answer)?;
-        let Some(Pending { offer, lines }) = self.pending.take() else { return Ok(Vec::new()) };
-        self.run(brought, |rtc| Ok(rtc.sdp_api().accept_answer(offer, read)?)).map_err(bad)?;
+        let Some(Pending { offer, tracks: lines }) = self.pending.take() else { return Ok(Vec::new()) };
+        self.run(collected, |rtc| Ok(rtc.sdp_api().accept_answer(offer, read)?)).map_err(bad)?;
         self.slots.extend(lines.iter().map(|line| Slot::new(line.mid, line.kind)));
         Ok(lines)
     }
 
     pub fn run<T>(
         &mut self,
-        brought: &mut LibraryOutput,
+        collected: &mut CollectedOutput,
         work: impl FnOnce(&mut str0m::Rtc) -> Result<T, Broken>,
     ) -> Result<T, Broken> {
-        self.connection.run(work, |_, said| {
-            brought.tell(said);
+        self.connection.run(work, |_, output| {
+            collected.push(output);
             Ok(())
         })
     }
@@ -276,8 +291,8 @@ impl Member {
         let (slot, egress) = (slots.get_mut(slot)?, egress.as_mut()?);
         let format = slot.format(&mut connection.rtc, egress, params, now)?;
         let outgoing = Packet {
-            format: format.name,
-            resend_format: format.resend_name.filter(|_| slot.kind == MediaKind::Video),
+            payload_type: format.payload_type,
+            rtx_payload_type: format.rtx_payload_type.filter(|_| slot.kind == MediaKind::Video),
             sequence: sent.sequence,
             time: sent.time,
             clock_hz: media.clock_hz,
@@ -287,7 +302,7 @@ impl Member {
             patch: sent.patch,
             payload: media.payload.clone(),
         };
-        let datagram = egress.write(format.line, &outgoing, now)?;
+        let datagram = egress.write(format.stream, &outgoing, now)?;
         slot.sent_packets += 1;
         slot.sent_bytes += media.payload.len() as u64;
         Some((egress.to(), datagram))
@@ -302,12 +317,12 @@ impl Member {
         now: Instant,
         (from, to): (SocketAddr, SocketAddr),
         datagram: &[u8],
-        brought: &mut LibraryOutput,
+        collected: &mut CollectedOutput,
     ) -> Result<bool, Broken> {
         if let Some(egress) = self.egress.as_mut().filter(|_| is_report(datagram)) {
-            let outcome = egress.handle_report(datagram, now, |datagram| brought.datagrams.push((from, datagram)));
+            let outcome = egress.handle_report(datagram, now, |datagram| collected.datagrams.push((from, datagram)));
             if outcome != ReportOutcome::Spurious {
-                // The report is genuine and its source address has passed STUN authentication: the client uses this
+                // The report is genuine and its source address has incoming STUN authentication: the client uses this
                 // address now.
                 egress.set_to(from);
             }
@@ -315,8 +330,8 @@ impl Member {
                 return Ok(true);
             }
         }
-        self.connection.handle_datagram(now, from, to, datagram, |_, said| {
-            brought.tell(said);
+        self.connection.handle_datagram(now, from, to, datagram, |_, output| {
+            collected.push(output);
             Ok(())
         })
     }
@@ -328,16 +343,16 @@ impl Member {
         egress.map_or(timeout, |egress| egress.min(timeout))
     }
 
-    pub fn handle_timeout(&mut self, now: Instant, brought: &mut LibraryOutput) -> Result<(), Broken> {
+    pub fn handle_timeout(&mut self, now: Instant, collected: &mut CollectedOutput) -> Result<(), Broken> {
         if let Some(egress) = &mut self.egress {
             let to = egress.to();
-            egress.handle_timeout(now, |datagram| brought.datagrams.push((to, datagram)));
+            egress.handle_timeout(now, |datagram| collected.datagrams.push((to, datagram)));
         }
         if self.connection.timeout() > now {
             return Ok(());
         }
-        self.connection.handle_timeout(now, |_, said| {
-            brought.tell(said);
+        self.connection.handle_timeout(now, |_, output| {
+            collected.push(output);
             Ok(())
         })
     }
@@ -358,7 +373,7 @@ impl Member {
     }
 
     /// Creates the [`Egress`] once the handshake is done, and updates its destination when the client has moved.
-    pub fn settle(&mut self, now: Instant) {
+    pub fn update_egress(&mut self, now: Instant) {
         if let (Some(to), Some(egress)) = (self.connection.take_moved(), &mut self.egress) {
             egress.set_to(to);
         }
@@ -375,8 +390,8 @@ impl Member {
         }
     }
 
-    pub fn deadline(&self, silence_max: Duration) -> Instant {
-        self.ends.unwrap_or(self.last_received + silence_max).min(self.last_received + silence_max)
+    pub fn deadline(&self, silent_timeout: Duration) -> Instant {
+        self.ends.unwrap_or(self.last_received + silent_timeout).min(self.last_received + silent_timeout)
     }
 }
 
@@ -386,7 +401,7 @@ impl Slot {
             mid,
             kind,
             source: None,
-            feed: Feed::default(),
+            rewriter: StreamRewriter::default(),
             format: None,
             switched: None,
             sent_packets: 0,
@@ -424,9 +439,9 @@ impl Slot {
         let extensions = media.remote_extmap().clone();
         let mut api = rtc.direct_api();
         let stream = api.stream_tx_by_mid(self.mid, None)?;
-        let (ssrc, resends) = (*stream.ssrc(), stream.rtx().map(|ssrc| *ssrc));
-        let line = egress.line(self.mid, || Way::new(self.mid, &extensions, ssrc, resends, now));
-        Some(Format { name: *ours.pt(), resend_name: ours.resend().map(|name| *name), line })
+        let (ssrc, rtx) = (*stream.ssrc(), stream.rtx().map(|ssrc| *ssrc));
+        let stream = egress.stream(self.mid, || OutgoingStream::new(self.mid, &extensions, ssrc, rtx, now));
+        Some(Format { payload_type: *ours.pt(), rtx_payload_type: ours.resend().map(|name| *name), stream })
     }
 
     pub fn is_mix(&self) -> bool {
@@ -438,7 +453,7 @@ impl Slot {
         self.source = source;
         self.format = None;
         self.switched = None;
-        self.feed.detach();
+        self.rewriter.detach();
     }
 }
 

@@ -1,4 +1,4 @@
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_room::Muted;
 use str0m::{
@@ -9,18 +9,21 @@ use str0m::{
 };
 
 use super::{
-    Event, LayerSwitch, MemberId, RESTART_MAX, Role, Send, Source, Switch,
-    allocate::{VideoDemand, allocate, reason},
-    feed::Packet,
+    allocate::{LayerSwitch, VideoDemand, allocate, reason},
     member::Slot,
+    rewriter::Packet,
+    source::{Role, Source},
+    state::{Event, Send, Switch},
     track::{LAYERS_MAX, Layer, Track, is_key},
 };
-use crate::mixer::Input;
+use crate::{member_id::MemberId, mixer::Input};
 
+/// Maximum time for a member that has lost its network path to restore it.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(15);
 /// Bandwidth reserved for audio, in bit/s per received audio track.
-const SOUND: u64 = 50_000;
+const AUDIO_BITS_PER_S: u64 = 50_000;
 /// Assumed bit rate of a video whose layers have not been measured yet, so that bandwidth is probed for it.
-const UNKNOWN: u64 = 1_500_000;
+const UNMEASURED_VIDEO_BITS_PER_S: u64 = 1_500_000;
 
 impl Switch {
     pub(super) fn handle_event(
@@ -36,8 +39,8 @@ impl Switch {
             str0m::Event::KeyframeRequest(request) => {
                 let Some(member) = self.member(id) else { return };
                 let slot = member.slots.iter().find(|slot| slot.mid == request.mid);
-                if let Some((source, layer)) = slot.and_then(|slot| Some((slot.source?, slot.feed.layer()))) {
-                    self.ask_key(source, layer, now, send);
+                if let Some((source, layer)) = slot.and_then(|slot| Some((slot.source?, slot.rewriter.layer()))) {
+                    self.request_keyframe(source, layer, now, send);
                 }
             }
             str0m::Event::Connected => {
@@ -47,15 +50,15 @@ impl Switch {
                     let sources: Vec<_> = member.slots.iter().filter_map(|slot| slot.source).collect();
                     self.events.push_back(Event::Connected(id));
                     for source in sources {
-                        self.ask_key(source, None, now, send);
+                        self.request_keyframe(source, None, now, send);
                     }
-                    self.wish(id, now, send);
+                    self.update_lines(id, now, send);
                 }
             }
             str0m::Event::IceConnectionStateChange(state) => {
                 let Some(member) = self.member(id) else { return };
                 match state {
-                    IceConnectionState::Disconnected => member.ends = Some(now + RESTART_MAX),
+                    IceConnectionState::Disconnected => member.ends = Some(now + RESTART_TIMEOUT),
                     IceConnectionState::Connected | IceConnectionState::Completed => member.ends = None,
                     _ => {}
                 }
@@ -90,7 +93,7 @@ impl Switch {
             str0m::format::Codec::Vp8 => Vp8Descriptor::parse(&packet.payload).ok(),
             _ => None,
         };
-        let passed = Packet {
+        let incoming = Packet {
             layer,
             sequence: *packet.seq_no,
             time: packet.time.numer(),
@@ -103,12 +106,12 @@ impl Switch {
             let holder = self.holder(room).and_then(|holder| Some(self.track(holder)?.loudness.now(now)));
             self.rooms[room as usize].floor.update(source, loudness, holder.unwrap_or(0.0), now);
         }
-        let is_mixed = kind == MediaKind::Audio && self.mix(source, room, passed.sequence, &packet.payload);
+        let is_mixed = kind == MediaKind::Audio && self.mix(source, room, incoming.sequence, &packet.payload);
         for (receiver, slot) in receivers.iter().filter(|_| !is_mixed) {
             let Some(member) = self.member(*receiver) else { continue };
             let can_leave = member.egress.is_some();
             let line = member.slots.get_mut(*slot).filter(|line| can_leave && line.source == Some(source));
-            let Some(sent) = line.and_then(|line| line.feed.pass(&passed, now)) else { continue };
+            let Some(sent) = line.and_then(|line| line.rewriter.renumber(&incoming, now)) else { continue };
             if let Some((to, datagram)) = member.write(*slot, (packet.into(), &params, sent), now) {
                 self.forwarded += 1;
                 send(to, datagram);
@@ -137,12 +140,12 @@ impl Switch {
             let Some(track) = self.track(source).filter(|track| track.is_muted != is_muted) else { continue };
             track.is_muted = is_muted;
             if is_muted && track.kind == MediaKind::Audio {
-                self.rooms[room as usize].tell_mixer(Input::Silent(id));
+                self.rooms[room as usize].send_to_mixer(Input::Muted(id));
             }
             let Some(track) = self.track(source) else { continue };
             for (receiver, slot) in track.receivers.clone() {
                 if let Some(slot) = self.member(receiver).and_then(|member| member.slots.get_mut(slot)) {
-                    slot.feed.detach();
+                    slot.rewriter.detach();
                 }
                 self.choose_layers(receiver, now, send);
             }
@@ -181,7 +184,7 @@ impl Switch {
 
     /// Requests a keyframe from the publisher of a track, for this layer. `None`: for all layers that receivers wait
     /// for.
-    pub(super) fn ask_key(
+    pub(super) fn request_keyframe(
         &mut self,
         source: Source,
         layer: Option<usize>,
@@ -195,7 +198,7 @@ impl Switch {
         if layer.is_none() {
             for (receiver, slot) in receivers {
                 let slot = self.member(receiver).and_then(|member| member.slots.get(slot));
-                wanted.extend(slot.filter(|slot| slot.feed.is_waiting()).map(|slot| slot.feed.wanted));
+                wanted.extend(slot.filter(|slot| slot.rewriter.is_waiting()).map(|slot| slot.rewriter.wanted));
             }
             wanted.sort_unstable();
             wanted.dedup();
@@ -203,12 +206,12 @@ impl Switch {
         for layer in wanted {
             let Some(track) = self.track(source) else { return };
             let Some(layer) = track.layers.get_mut(layer) else { continue };
-            if !layer.ask(now) {
+            if !layer.note_request(now) {
                 continue;
             }
             let rid = layer.rid;
-            self.work(source.member, now, send, |member, brought| {
-                member.run(brought, |rtc| {
+            self.work(source.member, now, send, |member, collected| {
+                member.run(collected, |rtc| {
                     if let Some(stream) = rtc.direct_api().stream_rx_by_mid(mid, rid) {
                         stream.request_keyframe(KeyframeRequestKind::Pli);
                     }
@@ -223,29 +226,32 @@ impl Switch {
         let Some(member) = self.member(id).filter(|member| member.role != Role::Publisher) else { return };
         member.estimate = member.egress.as_ref().and_then(|egress| egress.bits_per_s());
         let (estimate, room) = (member.estimate, member.room);
-        let sounds = member.slots.iter().filter(|slot| slot.kind == MediaKind::Audio && slot.source.is_some()).count();
-        let is_picture = |(_, slot): &(usize, &Slot)| slot.kind == MediaKind::Video;
-        let picture = |(at, slot): (usize, &Slot)| Some((at, slot.source?, slot.feed.wanted));
-        let pictures: Vec<_> = member.slots.iter().enumerate().filter(is_picture).filter_map(picture).collect();
-        let speaks = self.holder(room).map(|holder| holder.member);
-        let mut wish = |(_, source, current): &(usize, Source, usize)| {
+        let audio_slots =
+            member.slots.iter().filter(|slot| slot.kind == MediaKind::Audio && slot.source.is_some()).count();
+        let is_video = |(_, slot): &(usize, &Slot)| slot.kind == MediaKind::Video;
+        let video = |(at, slot): (usize, &Slot)| Some((at, slot.source?, slot.rewriter.wanted));
+        let videos: Vec<_> = member.slots.iter().enumerate().filter(is_video).filter_map(video).collect();
+        let speaker = self.holder(room).map(|holder| holder.member);
+        let mut demand = |(_, source, current): &(usize, Source, usize)| {
             let track = self.track(*source).filter(|track| !track.is_muted);
             let rates =
                 track.map_or_else(Vec::new, |track| track.layers.iter().map(|layer| layer.bits_per_s(now)).collect());
-            VideoDemand { rates, current: *current, comes_first: speaks == Some(source.member) }
+            VideoDemand { rates, current: *current, has_priority: speaker == Some(source.member) }
         };
-        let wishes: Vec<VideoDemand> = pictures.iter().map(&mut wish).collect();
-        let sound = sounds as u64 * SOUND;
-        let best = |wish: &VideoDemand| wish.rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(UNKNOWN);
-        let desired = sound + wishes.iter().map(best).sum::<u64>();
+        let demands: Vec<VideoDemand> = videos.iter().map(&mut demand).collect();
+        let sound = audio_slots as u64 * AUDIO_BITS_PER_S;
+        let best = |demand: &VideoDemand| {
+            demand.rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(UNMEASURED_VIDEO_BITS_PER_S)
+        };
+        let desired = sound + demands.iter().map(best).sum::<u64>();
         let carries = estimate.map_or(u64::MAX / 4, |estimate| estimate.saturating_sub(sound));
-        let chosen = allocate(&wishes, carries);
+        let chosen = allocate(&demands, carries);
         let Some(member) = self.member(id) else { return };
-        for (picture, ((at, ..), layer)) in pictures.iter().zip(&chosen).enumerate() {
+        for (video, ((at, ..), layer)) in videos.iter().zip(&chosen).enumerate() {
             let slot = &mut member.slots[*at];
-            let from = std::mem::replace(&mut slot.feed.wanted, *layer);
-            if from != *layer && slot.feed.layer().is_some() {
-                let why = reason(&wishes, carries, picture, *layer);
+            let from = std::mem::replace(&mut slot.rewriter.wanted, *layer);
+            if from != *layer && slot.rewriter.layer().is_some() {
+                let why = reason(&demands, carries, video, *layer);
                 slot.switched = Some((LayerSwitch { from, to: *layer, why, ago_ms: 0 }, now));
             }
         }
@@ -254,8 +260,8 @@ impl Switch {
             egress.set_desired(desired + desired / 4, now);
             self.queue(id);
         }
-        for (_, source, _) in pictures {
-            self.ask_key(source, None, now, send);
+        for (_, source, _) in videos {
+            self.request_keyframe(source, None, now, send);
         }
     }
 

@@ -6,7 +6,8 @@ use str0m::{
     rtp::{Ssrc, Vp8Descriptor},
 };
 
-use super::{MemberId, floor::Loudness};
+use super::floor::Loudness;
+use crate::member_id::MemberId;
 
 /// One published track of a member, in one stream or in several layers of different quality.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct Layer {
     pub ssrc: Ssrc,
     pub rid: Option<Rid>,
     rate: Rate,
-    asked: Option<Instant>,
+    requested: Option<Instant>,
 }
 
 /// Average bit rate, measured over windows of one second.
@@ -44,12 +45,12 @@ struct Rate {
 pub const LAYERS_MAX: usize = 4;
 /// Minimum interval between two keyframe requests for one layer. A keyframe costs the publisher ten times as much as
 /// another frame. A request within this interval is served by the keyframe requested before.
-const ASK_AGAIN: Duration = Duration::from_millis(300);
+const KEYFRAME_INTERVAL_MIN: Duration = Duration::from_millis(300);
 const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 impl Layer {
     pub fn new(ssrc: Ssrc, rid: Option<Rid>) -> Self {
-        Self { ssrc, rid, rate: Rate::default(), asked: None }
+        Self { ssrc, rid, rate: Rate::default(), requested: None }
     }
 
     pub fn count(&mut self, bytes: usize, now: Instant) {
@@ -63,10 +64,11 @@ impl Layer {
     }
 
     /// Returns whether a keyframe must be requested now, and records the request.
-    pub fn ask(&mut self, now: Instant) -> bool {
-        let is_due = self.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= ASK_AGAIN);
+    pub fn note_request(&mut self, now: Instant) -> bool {
+        let is_due =
+            self.requested.is_none_or(|requested| now.saturating_duration_since(requested) >= KEYFRAME_INTERVAL_MIN);
         if is_due {
-            self.asked = Some(now);
+            self.requested = Some(now);
         }
         is_due
     }
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_frames_are_told_from_others() {
+    fn keyframes_are_recognized() {
         for (key, payload) in [
             (true, &[0x67, 1][..]),
             (true, &[0x78, 0, 9, 0x67]),
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
-    fn a_rate_is_that_of_the_last_second_and_ends() {
+    fn layer_rate_covers_last_second() {
         let (mut layer, now) = (Layer::new(1.into(), None), Instant::now());
         for i in 0..=100 {
             layer.count(1250, now + Duration::from_millis(10 * i));
@@ -142,6 +144,10 @@ mod tests {
         let last = now + Duration::from_secs(1);
         assert_eq!(layer.bits_per_s(last), 101 * 1250 * 8);
         assert_eq!(layer.bits_per_s(last + Duration::from_secs(2)), 0);
-        assert!(layer.ask(now) && !layer.ask(now + Duration::from_millis(299)) && layer.ask(last));
+        assert!(
+            layer.note_request(now)
+                && !layer.note_request(now + Duration::from_millis(299))
+                && layer.note_request(last)
+        );
     }
 }

@@ -11,18 +11,18 @@ struct Mixed {
     inputs: Rc<RefCell<Vec<Input>>>,
     mixer: Mixer,
     encoder: OpusEncoder,
-    said: u32,
+    sent: u32,
 }
 
 impl Mixed {
     fn new(net: Net) -> Self {
         let (inputs, mixer) = (Rc::default(), Mixer::new(net.now));
         let encoder = OpusEncoder::new(48_000, 1, Application::Voip).unwrap();
-        let mut mixed = Self { net, inputs, mixer, encoder, said: 0 };
+        let mut mixed = Self { net, inputs, mixer, encoder, sent: 0 };
         let inputs = mixed.inputs.clone();
-        let Net { switch, waiting, now, .. } = &mut mixed.net;
+        let Net { switch, in_flight, now, .. } = &mut mixed.net;
         let tell = Box::new(move |input| inputs.borrow_mut().push(input));
-        switch.set_mixer("room", tell, *now, &mut |to, datagram| waiting.push((to, datagram)));
+        switch.set_mixer("room", tell, *now, &mut |to, datagram| in_flight.push((to, datagram)));
         mixed.net.run(SETTLED);
         mixed
     }
@@ -30,14 +30,14 @@ impl Mixed {
     /// One member sends a tone for this number of packets, 20 ms each.
     fn hum(&mut self, from: usize, packets: u32) {
         for _ in 0..packets {
-            let tone = |at: usize| 0.3 * ((self.said as usize * FRAME + at) as f32 * 0.06).sin();
+            let tone = |at: usize| 0.3 * ((self.sent as usize * FRAME + at) as f32 * 0.06).sin();
             let sound: [f32; FRAME] = std::array::from_fn(tone);
             let mut packet = [0; 1000];
             let length = self.encoder.encode(&sound, FRAME, &mut packet).unwrap();
-            self.said += 1;
+            self.sent += 1;
             let client = &mut self.net.clients[from];
-            let said = (self.said * FRAME as u32, false, packet[..length].into());
-            client.end.send(0, said, self.net.now, &mut client.out).unwrap();
+            let sent = (self.sent * FRAME as u32, false, packet[..length].into());
+            client.end.send(0, sent, self.net.now, &mut client.out).unwrap();
             for _ in 0..4 {
                 self.net.run(Duration::from_millis(5));
                 self.mix();
@@ -46,12 +46,12 @@ impl Mixed {
     }
 
     fn mix(&mut self) {
-        let Net { switch, waiting, now, .. } = &mut self.net;
+        let Net { switch, in_flight, now, .. } = &mut self.net;
         for input in self.inputs.borrow_mut().drain(..) {
             self.mixer.handle(input, *now);
         }
         if let Some(mixed) = self.mixer.handle_timeout(*now) {
-            switch.pass_mixed("room", &mixed, *now, &mut |to, datagram| waiting.push((to, datagram)));
+            switch.pass_mixed("room", &mixed, *now, &mut |to, datagram| in_flight.push((to, datagram)));
         }
     }
 
@@ -76,7 +76,7 @@ impl Mixed {
 }
 
 #[test]
-fn each_is_sent_one_sound_whoever_comes_and_goes() {
+fn mixed_room_sends_one_audio_stream() {
     let mut net = Net::new();
     let (a, b) = (net.join("a", Role::Member, AUDIO, &[]), net.join("b", Role::Member, AUDIO, &[]));
     net.run(SETTLED);
@@ -92,10 +92,10 @@ fn each_is_sent_one_sound_whoever_comes_and_goes() {
         let (lines, packets) = room.heard(other);
         assert!(lines.len() == 1 && (90..=100).contains(&packets), "{other}: {packets} by {lines:?}");
     }
-    assert!(room.heard(a).1 >= 90, "who speaks is sent the others, who are silent");
+    assert!(room.heard(a).1 >= 90, "the speaker receives the others, who are silent");
     let id = room.net.clients[b].id;
-    let Net { switch, waiting, now, .. } = &mut room.net;
-    switch.leave(id, *now, &mut |to, datagram| waiting.push((to, datagram)));
+    let Net { switch, in_flight, now, .. } = &mut room.net;
+    switch.leave(id, *now, &mut |to, datagram| in_flight.push((to, datagram)));
     room.net.run(Duration::from_millis(10));
     [b, c].iter().for_each(|other| drop(room.heard(*other)));
     room.hum(a, 50);
@@ -103,7 +103,7 @@ fn each_is_sent_one_sound_whoever_comes_and_goes() {
 }
 
 #[test]
-fn pictures_are_passed_on_as_ever() {
+fn mixed_room_forwards_video() {
     let mut net = Net::new();
     let a = net.join("a", Role::Member, &[MediaKind::Video, MediaKind::Audio], &[]);
     let b = net.join("b", Role::Member, AUDIO, &[]);
@@ -115,16 +115,16 @@ fn pictures_are_passed_on_as_ever() {
 }
 
 #[test]
-fn who_is_muted_is_not_mixed_until_that_is_lifted() {
+fn muted_member_is_not_mixed() {
     let mut net = Net::new();
     let (a, b) = (net.join("a", Role::Member, AUDIO, &[]), net.join("b", Role::Member, AUDIO, &[]));
     net.run(SETTLED);
     let mut room = Mixed::new(net);
     let mute = |room: &mut Mixed, audio| {
         let id = room.net.clients[a].id;
-        let Net { switch, waiting, now, .. } = &mut room.net;
+        let Net { switch, in_flight, now, .. } = &mut room.net;
         let muted = Muted { audio, video: false };
-        switch.mute(id, muted, *now, &mut |to, datagram| waiting.push((to, datagram)));
+        switch.mute(id, muted, *now, &mut |to, datagram| in_flight.push((to, datagram)));
     };
     room.hum(a, 50);
     assert!(room.heard(b).1 > 40);

@@ -1,12 +1,19 @@
 mod mixed;
 mod muted;
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use millrace_room::Muted;
+use millrace_rtc::Broken;
+use str0m::media::MediaKind;
 
 use super::*;
-use crate::{MediaClient, MediaEvent, MediaOutput};
+use crate::{MediaClient, MediaEvent, MediaOutput, mixer::Input};
 
 /// Clients around an SFU, with simulated time. Every `lose`th datagram from the SFU is lost (0: none).
 struct Net {
@@ -15,9 +22,9 @@ struct Net {
     now: Instant,
     lose: usize,
     sent: usize,
-    waiting: Vec<(SocketAddr, Vec<u8>)>,
+    in_flight: Vec<(SocketAddr, Vec<u8>)>,
     /// Member that ignores the offers of the SFU.
-    deaf: Option<MemberId>,
+    unanswering: Option<MemberId>,
 }
 
 struct Client {
@@ -46,15 +53,24 @@ impl Net {
     #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
     fn new() -> Self {
         let switch = Switch::new(switch_address().into(), 100, 20);
-        Self { switch, clients: Vec::new(), now: Instant::now(), lose: 0, sent: 0, waiting: Vec::new(), deaf: None }
+        Self {
+            switch,
+            clients: Vec::new(),
+            now: Instant::now(),
+            lose: 0,
+            sent: 0,
+            in_flight: Vec::new(),
+            unanswering: None,
+        }
     }
 
     fn join(&mut self, name: &str, role: Role, sends: &[MediaKind], receives: &[MediaKind]) -> usize {
         let address = format!("127.0.0.1:{}", 2000 + self.clients.len()).parse().unwrap();
         let (mut end, offer) = MediaClient::offer(address, sends, receives, self.now);
-        let Self { switch, waiting, now, .. } = self;
-        let (id, answer) =
-            switch.join("room", (name, role), &offer, *now, &mut |to, datagram| waiting.push((to, datagram))).unwrap();
+        let Self { switch, in_flight, now, .. } = self;
+        let (id, answer) = switch
+            .join("room", (name, role), &offer, *now, &mut |to, datagram| in_flight.push((to, datagram)))
+            .unwrap();
         end.accept(&answer).unwrap();
         self.clients.push(Client { id, end, address, out: Out::default() });
         self.clients.len() - 1
@@ -69,31 +85,31 @@ impl Net {
                 for at in 0..self.clients.len() {
                     while let Some(datagram) = self.clients[at].out.datagrams.pop_front() {
                         moved = true;
-                        let Self { switch, waiting, now, clients, .. } = self;
-                        let send = &mut |to, datagram| waiting.push((to, datagram));
+                        let Self { switch, in_flight, now, clients, .. } = self;
+                        let send = &mut |to, datagram| in_flight.push((to, datagram));
                         switch.handle_datagram(*now, clients[at].address, &datagram, send);
                     }
                 }
-                for (to, datagram) in std::mem::take(&mut self.waiting) {
+                for (to, datagram) in std::mem::take(&mut self.in_flight) {
                     moved = true;
                     self.sent += 1;
                     if self.lose > 0 && self.sent.is_multiple_of(self.lose) {
                         continue;
                     }
                     if let Some(client) = self.clients.iter_mut().find(|client| client.address == to) {
-                        let way = (switch_address(), client.address);
-                        let _ = client.end.handle_datagram(self.now, way, &datagram, &mut client.out);
+                        let addresses = (switch_address(), client.address);
+                        let _ = client.end.handle_datagram(self.now, addresses, &datagram, &mut client.out);
                     }
                 }
                 while let Some(event) = self.switch.poll_event() {
                     if let Event::Offer(id, offer) = event
-                        && self.deaf != Some(id)
+                        && self.unanswering != Some(id)
                     {
                         moved = true;
                         let client = self.clients.iter_mut().find(|client| client.id == id).unwrap();
                         let answer = client.end.answer(&offer).unwrap();
-                        let Self { switch, waiting, now, .. } = self;
-                        let send = &mut |to, datagram| waiting.push((to, datagram));
+                        let Self { switch, in_flight, now, .. } = self;
+                        let send = &mut |to, datagram| in_flight.push((to, datagram));
                         switch.accept_answer(id, &answer, *now, send).unwrap();
                     }
                 }
@@ -102,8 +118,8 @@ impl Net {
                 }
             }
             self.now += Duration::from_millis(5);
-            let Self { switch, waiting, now, clients, .. } = self;
-            switch.handle_timeouts(*now, &mut |to, datagram| waiting.push((to, datagram)));
+            let Self { switch, in_flight, now, clients, .. } = self;
+            switch.handle_timeouts(*now, &mut |to, datagram| in_flight.push((to, datagram)));
             for client in clients {
                 if client.end.timeout() <= *now {
                     let _ = client.end.handle_timeout(*now, &mut client.out);
@@ -114,9 +130,9 @@ impl Net {
 
     /// Sends this number of video frames, one packet each, 20 ms apart. The first frame and each requested one are
     /// keyframes.
-    fn talk(&mut self, from: usize, pictures: usize) {
+    fn talk(&mut self, from: usize, frames: usize) {
         let mut key = true;
-        for n in 0..pictures {
+        for n in 0..frames {
             key |= self.clients[from].out.events.iter().any(|event| matches!(event, MediaEvent::KeyframeWanted { .. }));
             self.clients[from].out.events.retain(|event| !matches!(event, MediaEvent::KeyframeWanted { .. }));
             let client = &mut self.clients[from];
@@ -153,7 +169,7 @@ const AUDIO: &[MediaKind] = &[MediaKind::Audio];
 const SETTLED: Duration = Duration::from_secs(1);
 
 #[test]
-fn what_a_publisher_sends_comes_to_every_viewer_once_and_in_order() {
+fn viewers_receive_packets_once_in_order() {
     let mut net = Net::new();
     let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
     let viewers = [net.join("b", Role::Viewer, &[], VIDEO), net.join("c", Role::Viewer, &[], VIDEO)];
@@ -172,7 +188,7 @@ fn what_a_publisher_sends_comes_to_every_viewer_once_and_in_order() {
 }
 
 #[test]
-fn who_comes_later_begins_with_a_key_frame_that_is_asked_for_once() {
+fn late_viewer_triggers_one_keyframe_request() {
     let mut net = Net::new();
     let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
     net.run(SETTLED);
@@ -189,7 +205,7 @@ fn who_comes_later_begins_with_a_key_frame_that_is_asked_for_once() {
 }
 
 #[test]
-fn members_are_offered_each_others_tracks_and_lose_them_with_their_owner() {
+fn members_receive_tracks_until_owner_leaves() {
     let mut net = Net::new();
     let (a, b) = (net.join("a", Role::Member, VIDEO, &[]), net.join("b", Role::Member, VIDEO, &[]));
     net.run(SETTLED);
@@ -201,8 +217,8 @@ fn members_are_offered_each_others_tracks_and_lose_them_with_their_owner() {
     }
     assert_eq!(net.seen(a).0, [0; 0], "nobody is sent their own");
     let id = net.clients[a].id;
-    let Net { switch, waiting, now, .. } = &mut net;
-    switch.leave(id, *now, &mut |to, datagram| waiting.push((to, datagram)));
+    let Net { switch, in_flight, now, .. } = &mut net;
+    switch.leave(id, *now, &mut |to, datagram| in_flight.push((to, datagram)));
     net.run(SETTLED);
     let reports = net.switch.reports("room", net.now);
     let froms: Vec<Vec<&str>> =
@@ -214,20 +230,20 @@ fn members_are_offered_each_others_tracks_and_lose_them_with_their_owner() {
 }
 
 #[test]
-fn an_offer_that_a_member_has_crossed_with_its_own_is_made_again() {
+fn crossed_offer_is_repeated() {
     let mut net = Net::new();
     let a = net.join("a", Role::Member, VIDEO, &[]);
     net.run(SETTLED);
     // The SFU's offer of b's track is still unanswered when the client makes an offer itself.
     let id = net.clients[a].id;
-    net.deaf = Some(id);
+    net.unanswering = Some(id);
     let b = net.join("b", Role::Member, VIDEO, &[]);
     net.run(SETTLED);
-    net.deaf = None;
-    let Net { switch, waiting, clients, now, .. } = &mut net;
+    net.unanswering = None;
+    let Net { switch, in_flight, clients, now, .. } = &mut net;
     let crossed = clients[a].end.offer_more(MediaKind::Video);
     let is_pending = |switch: &mut Switch| switch.member(id).unwrap().pending.is_some();
-    let send = &mut |to, datagram| waiting.push((to, datagram));
+    let send = &mut |to, datagram| in_flight.push((to, datagram));
     assert!(is_pending(switch), "of what b sends");
     let answer = switch.accept_offer(id, &crossed, *now, send).unwrap();
     assert!(is_pending(switch), "made again");
@@ -239,7 +255,7 @@ fn an_offer_that_a_member_has_crossed_with_its_own_is_made_again() {
 }
 
 #[test]
-fn what_is_lost_on_the_last_way_is_sent_again() {
+fn lost_packet_is_retransmitted() {
     let mut net = Net::new();
     let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
     let viewer = net.join("b", Role::Viewer, &[], VIDEO);
@@ -255,7 +271,7 @@ fn what_is_lost_on_the_last_way_is_sent_again() {
 }
 
 #[test]
-fn a_room_has_so_many_members_and_a_name_is_free_when_the_last_has_left() {
+fn room_limits_members_and_ends_when_empty() {
     let mut net = Net::new();
     net.switch.room_members_max = 2;
     let a = net.join("a", Role::Publisher, VIDEO, &[]);
@@ -283,7 +299,7 @@ fn a_room_has_so_many_members_and_a_name_is_free_when_the_last_has_left() {
 }
 
 #[test]
-fn a_viewer_that_has_lost_its_way_begins_anew_without_leaving() {
+fn viewer_restarts_ice_without_rejoining() {
     let mut net = Net::new();
     let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
     let viewer = net.join("b", Role::Viewer, &[], VIDEO);
@@ -297,21 +313,21 @@ fn a_viewer_that_has_lost_its_way_begins_anew_without_leaving() {
     assert!(after != &*before && fragment.matches("m=").count() == 1, "{fragment}");
     assert!(!net.switch.by_ufrag.contains_key(&before) && net.switch.by_ufrag.contains_key(after));
     net.talk(publisher, 5);
-    assert_eq!(net.seen(viewer).0.len(), 5, "until then the old way is good");
+    assert_eq!(net.seen(viewer).0.len(), 5, "until then the old path is used");
 }
 
 #[test]
-fn a_defect_ends_the_member_that_it_is_under_and_nobody_else() {
+fn library_panic_removes_one_member() {
     let mut net = Net::new();
     let publisher = net.join("a", Role::Publisher, VIDEO, &[]);
     let [broken, whole] = ["b", "c"].map(|name| net.join(name, Role::Viewer, &[], VIDEO));
     net.run(SETTLED);
     net.talk(publisher, 10);
     let id = net.clients[broken].id;
-    let Net { switch, waiting, now, clients, .. } = &mut net;
-    let send = &mut |to, datagram| waiting.push((to, datagram));
+    let Net { switch, in_flight, now, clients, .. } = &mut net;
+    let send = &mut |to, datagram| in_flight.push((to, datagram));
     let defect = |_: &mut str0m::Rtc| -> Result<(), Broken> { panic!("a defect, as the test wants it") };
-    assert_eq!(switch.work(id, *now, send, |member, brought| member.run(brought, defect)), None);
+    assert_eq!(switch.work(id, *now, send, |member, collected| member.run(collected, defect)), None);
     assert_eq!(switch.poll_event(), Some(Event::Left { id, panicked: true }));
     clients.iter_mut().for_each(|client| client.out.events.clear());
     net.talk(publisher, 10);
@@ -322,7 +338,7 @@ fn a_defect_ends_the_member_that_it_is_under_and_nobody_else() {
 
 /// The levels come from the header extension of the packets; no audio is decoded.
 #[test]
-fn the_loudest_has_the_floor_until_another_is_or_it_goes() {
+fn active_speaker_changes_when_louder_or_gone() {
     let mut net = Net::new();
     let members = ["a", "b", "c"].map(|name| net.join(name, Role::Member, AUDIO, &[]));
     net.run(SETTLED);
@@ -346,8 +362,8 @@ fn the_loudest_has_the_floor_until_another_is_or_it_goes() {
     speak(&mut net, [-80, -80, -30]);
     assert_eq!(floor(&net), ["c"]);
     let id = net.clients[members[2]].id;
-    let Net { switch, waiting, now, .. } = &mut net;
-    switch.leave(id, *now, &mut |to, datagram| waiting.push((to, datagram)));
+    let Net { switch, in_flight, now, .. } = &mut net;
+    switch.leave(id, *now, &mut |to, datagram| in_flight.push((to, datagram)));
     assert_eq!(floor(&net), [""; 0]);
     speak(&mut net, [-30, -80, -80]);
     assert_eq!(floor(&net), ["a"]);

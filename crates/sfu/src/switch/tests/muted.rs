@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn nobody_is_sent_what_is_muted_and_a_picture_begins_anew_afterwards() {
+fn muted_tracks_stop_and_resume_at_keyframe() {
     let mut net = Net::new();
     let a = net.join("a", Role::Member, VIDEO, &[]);
     let b = net.join("b", Role::Member, VIDEO, &[]);
@@ -9,8 +9,8 @@ fn nobody_is_sent_what_is_muted_and_a_picture_begins_anew_afterwards() {
     net.talk(a, 20);
     let mute = |net: &mut Net, muted| {
         let id = net.clients[a].id;
-        let Net { switch, waiting, now, .. } = net;
-        switch.mute(id, muted, *now, &mut |to, datagram| waiting.push((to, datagram)));
+        let Net { switch, in_flight, now, .. } = net;
+        switch.mute(id, muted, *now, &mut |to, datagram| in_flight.push((to, datagram)));
     };
     let sequences = |net: &Net| {
         let sequence = |event: &MediaEvent| match event {
@@ -37,14 +37,14 @@ fn nobody_is_sent_what_is_muted_and_a_picture_begins_anew_afterwards() {
 }
 
 #[test]
-fn what_is_muted_before_it_is_sent_is_muted_as_well() {
+fn mute_applies_to_later_tracks() {
     let mut net = Net::new();
     let b = net.join("b", Role::Member, VIDEO, &[]);
     let a = net.join("a", Role::Member, AUDIO, &[]);
     net.run(SETTLED);
     let id = net.clients[a].id;
-    let Net { switch, waiting, clients, now, .. } = &mut net;
-    let send = &mut |to, datagram| waiting.push((to, datagram));
+    let Net { switch, in_flight, clients, now, .. } = &mut net;
+    let send = &mut |to, datagram| in_flight.push((to, datagram));
     switch.mute(id, Muted { audio: false, video: true }, *now, send);
     let offer = clients[a].end.offer_more(MediaKind::Video);
     let answer = switch.accept_offer(id, &offer, *now, send).unwrap();

@@ -240,7 +240,7 @@ pub mod tests {
 
     /// Source: RFC 3711, appendix B.3.
     #[test]
-    fn keys_are_derived_as_in_the_rfc() {
+    fn derived_keys_match_rfc() {
         let (key, salt) = (hex("E1F97A0D3E018BE0D64FA32C06DE4139"), hex("0EC675AD498AFEEBB6960B3AABE6"));
         for (label, expected) in [
             (0, "C61E7A93744F39EE10734AFE3FF7A087"),
@@ -256,7 +256,7 @@ pub mod tests {
 
     /// Source: RFC 7714, section 16.1.1.
     #[test]
-    fn a_packet_is_sealed_as_in_the_rfc() {
+    fn sealed_packet_matches_rfc() {
         let salt: [u8; 12] = hex("517569642070726f2071756f").try_into().unwrap();
         let key = aead::UnboundKey::new(&aead::AES_128_GCM, &hex("000102030405060708090a0b0c0d0e0f")).unwrap();
         let rtp = Cipher::Gcm { key: aead::LessSafeKey::new(key), salt };
@@ -269,7 +269,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_report_is_opened_by_the_other_end_alone_and_only_as_it_was() {
+    fn modified_report_is_not_opened() {
         for (profile, bytes) in PROFILES {
             let (sends, _) = Keys::pair(&material(profile, bytes, true)).unwrap();
             let (back, receives) = Keys::pair(&material(profile, bytes, false)).unwrap();

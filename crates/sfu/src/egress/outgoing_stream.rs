@@ -9,30 +9,30 @@ use str0m::{
     rtp::{Extension, ExtensionMap},
 };
 
-use super::{patch::Patch, seal::OVERHEAD_BYTES};
+use super::{patch::Patch, srtp::OVERHEAD_BYTES};
 
-/// One line of the SDP over which a stream is sent: its header format, its retransmission cache and its counters.
-pub struct Line {
+/// One outgoing RTP stream: its header format, its retransmission cache and its counters.
+pub struct OutgoingStream {
     pub mid: Mid,
     pub ssrc: u32,
     /// Separate stream for retransmissions, with its own sequence numbers. Source: RFC 4588.
-    resends: Option<Resends>,
+    rtx: Option<RtxStream>,
     extensions: Extensions,
-    /// The client has reported on this stream, so it knows the line of the stream. The packets need no `mid` extension
-    /// any more.
+    /// The client has reported on this stream, so it knows the stream's media section. The packets need no `mid`
+    /// extension any more.
     is_known: bool,
     born: Instant,
-    left: SentSequenceWindow,
-    kept: VecDeque<CachedPacket>,
+    sent_sequences: SentSequenceWindow,
+    cached: VecDeque<CachedPacket>,
     /// RTP timestamp and clock rate of the newest packet, and its send time.
     last: Option<(u32, u32, Instant)>,
     packets: u32,
     bytes: u32,
     /// Middle 32 bits of the NTP timestamp in the newest sender report, and the send time of that report.
-    pub reported: Option<(u32, Instant)>,
+    pub last_report: Option<(u32, Instant)>,
 }
 
-struct Resends {
+struct RtxStream {
     ssrc: u32,
     next: u64,
 }
@@ -49,9 +49,9 @@ struct Extensions {
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// Payload type, as negotiated with the client.
-    pub format: u8,
+    pub payload_type: u8,
     /// Payload type of a retransmission. `None`: the packet cannot be retransmitted.
-    pub resend_format: Option<u8>,
+    pub rtx_payload_type: Option<u8>,
     /// Extended sequence number, which does not wrap. The first one is below 65,536.
     pub sequence: u64,
     pub time: u32,
@@ -64,31 +64,31 @@ pub struct Packet {
     pub payload: Arc<[u8]>,
 }
 
-/// Packet kept for retransmission. Each receiver has hundreds of them, so the type is small to stay in the CPU cache.
+/// Packet cached for retransmission. Each receiver has hundreds of them, so the type is small to stay in the CPU cache.
 struct CachedPacket {
     payload: Arc<[u8]>,
     sequence: u64,
     time: u32,
-    /// Send time in milliseconds since the line was created.
+    /// Send time in milliseconds since the stream was created.
     at_ms: u32,
     /// Time of the last retransmission in the same unit; 0: never.
-    again_ms: u32,
+    retransmitted_ms: u32,
     patch: Option<Patch>,
-    resend_format: u8,
+    rtx_payload_type: u8,
     marker: bool,
     orientation: Option<u8>,
 }
 
 /// Limits of the retransmission cache of one stream: number of packets, and age.
-const KEPT_MAX: usize = 512;
-const KEPT_FOR: Duration = Duration::from_secs(2);
+const CACHE_PACKETS_MAX: usize = 512;
+const CACHE_TIME: Duration = Duration::from_secs(2);
 /// Expired packets are removed once per this number of packets. A check of the oldest packet for each new one would
 /// load memory that nothing else needs.
 const SWEEP_EVERY: u64 = 16;
 /// Number of newest packets that are repeated as probe padding, where only the size matters.
-const FILLERS: usize = 16;
-const FILLER_BYTES_MIN: usize = 200;
-const HEAD_BYTES: usize = 12;
+const PADDING_PACKETS: usize = 16;
+const PADDING_BYTES_MIN: usize = 200;
+const HEADER_BYTES: usize = 12;
 /// Maximum size of the header extensions that are written.
 const EXTENSIONS_BYTES: usize = 4 + 32;
 /// Highest extension ID that a one-byte extension header can hold.
@@ -105,46 +105,46 @@ const ONE_BYTE_HEADS: u16 = 0xbede;
 struct SentSequenceWindow {
     /// One more than the highest number sent.
     next: u64,
-    /// One bit for each of the last `LEFT` numbers, at the index number modulo `LEFT`.
-    bits: [u64; LEFT / 64],
+    /// One bit for each of the last `WINDOW` numbers, at the index number modulo `WINDOW`.
+    bits: [u64; WINDOW / 64],
 }
 
 /// Maximum distance of a packet behind the highest number.
-const LEFT: usize = 1024;
+const WINDOW: usize = 1024;
 
 impl SentSequenceWindow {
     /// Records a number. Returns false if it was sent already, or is too far behind to know.
-    fn note(&mut self, sequence: u64) -> bool {
+    fn insert(&mut self, sequence: u64) -> bool {
         let behind = self.next.saturating_sub(sequence);
-        if behind > LEFT as u64 {
+        if behind > WINDOW as u64 {
             return false;
         }
         // The bits of the skipped numbers still belong to numbers that are now outside the window: clear them.
-        if sequence >= self.next + LEFT as u64 {
-            self.bits = [0; LEFT / 64];
+        if sequence >= self.next + WINDOW as u64 {
+            self.bits = [0; WINDOW / 64];
         } else {
             for skipped in self.next..sequence {
-                let (word, bit) = self.place(skipped);
+                let (word, bit) = self.bit_of(skipped);
                 *word &= !bit;
             }
         }
         let is_new = sequence >= self.next;
         self.next = self.next.max(sequence + 1);
-        let (word, bit) = self.place(sequence);
-        let has_left = !is_new && *word & bit != 0;
+        let (word, bit) = self.bit_of(sequence);
+        let was_sent = !is_new && *word & bit != 0;
         *word |= bit;
-        !has_left
+        !was_sent
     }
 
-    fn place(&mut self, sequence: u64) -> (&mut u64, u64) {
-        let place = sequence as usize % LEFT;
-        (&mut self.bits[place / 64], 1 << (place % 64))
+    fn bit_of(&mut self, sequence: u64) -> (&mut u64, u64) {
+        let at = sequence as usize % WINDOW;
+        (&mut self.bits[at / 64], 1 << (at % 64))
     }
 }
 
 /// Fields of an RTP header.
-struct Head {
-    format: u8,
+struct Header {
+    payload_type: u8,
     marker: bool,
     sequence: u64,
     time: u32,
@@ -154,21 +154,21 @@ struct Head {
 }
 
 /// A packet before sealing: its bytes, the length of its header, and its extended sequence number for the cipher.
-pub struct Written {
+pub struct UnsealedPacket {
     pub bytes: Vec<u8>,
     pub head: usize,
     pub index: u64,
 }
 
-impl Line {
-    /// Creates a line. `extensions`: IDs that the client negotiated. `resends`: SSRC of the retransmission stream, if
+impl OutgoingStream {
+    /// Creates a stream. `extensions`: IDs that the client negotiated. `rtx`: SSRC of the retransmission stream, if
     /// there is one.
-    pub fn new(mid: Mid, extensions: &ExtensionMap, ssrc: u32, resends: Option<u32>, now: Instant) -> Self {
+    pub fn new(mid: Mid, extensions: &ExtensionMap, ssrc: u32, rtx: Option<u32>, now: Instant) -> Self {
         let named = |extension| extensions.id_of(extension).filter(|id| *id <= EXTENSION_MAX);
         Self {
             mid,
             ssrc,
-            resends: resends.map(|ssrc| Resends { ssrc, next: 1 }),
+            rtx: rtx.map(|ssrc| RtxStream { ssrc, next: 1 }),
             extensions: Extensions {
                 number: named(Extension::TransportSequenceNumber),
                 mid: named(Extension::RtpMid),
@@ -177,12 +177,12 @@ impl Line {
             },
             is_known: false,
             born: now,
-            left: SentSequenceWindow::default(),
-            kept: VecDeque::new(),
+            sent_sequences: SentSequenceWindow::default(),
+            cached: VecDeque::new(),
             last: None,
             packets: 0,
             bytes: 0,
-            reported: None,
+            last_report: None,
         }
     }
 
@@ -193,18 +193,18 @@ impl Line {
     }
 
     /// Records that the client has reported on this stream.
-    pub fn know(&mut self) {
+    pub fn set_known(&mut self) {
         self.is_known = true;
     }
 
     /// Writes a packet with the transport-wide sequence number `number`. `None`: a packet with its sequence number was
     /// sent already, or is too old to know.
-    pub fn write(&mut self, packet: &Packet, number: u64, now: Instant) -> Option<Written> {
-        if !self.left.note(packet.sequence) {
+    pub fn write(&mut self, packet: &Packet, number: u64, now: Instant) -> Option<UnsealedPacket> {
+        if !self.sent_sequences.insert(packet.sequence) {
             return None;
         }
-        let head = Head {
-            format: packet.format,
+        let head = Header {
+            payload_type: packet.payload_type,
             marker: packet.marker,
             sequence: packet.sequence,
             time: packet.time,
@@ -212,98 +212,105 @@ impl Line {
             audio_level: packet.audio_level,
             orientation: packet.orientation,
         };
-        let (mut bytes, head) = self.begin(&head, number, packet.payload.len());
+        let (mut bytes, head) = self.write_header(&head, number, packet.payload.len());
         append(&mut bytes, &packet.payload, packet.patch);
         self.last = Some((packet.time, packet.clock_hz, now));
         self.packets = self.packets.wrapping_add(1);
         self.bytes = self.bytes.wrapping_add(packet.payload.len() as u32);
-        if let (Some(_), Some(resend_format)) = (&self.resends, packet.resend_format) {
-            self.keep(packet, resend_format, now);
+        if let (Some(_), Some(rtx_payload_type)) = (&self.rtx, packet.rtx_payload_type) {
+            self.cache_packet(packet, rtx_payload_type, now);
         }
-        Some(Written { bytes, head, index: packet.sequence })
+        Some(UnsealedPacket { bytes, head, index: packet.sequence })
     }
 
-    fn keep(&mut self, packet: &Packet, resend_format: u8, now: Instant) {
+    fn cache_packet(&mut self, packet: &Packet, rtx_payload_type: u8, now: Instant) {
         let at_ms = self.ms(now);
-        if packet.sequence.is_multiple_of(SWEEP_EVERY) || self.kept.len() >= KEPT_MAX {
-            let is_old = |kept: &CachedPacket| at_ms.saturating_sub(kept.at_ms) > KEPT_FOR.as_millis() as u32;
-            while self.kept.len() >= KEPT_MAX || self.kept.front().is_some_and(is_old) {
-                self.kept.pop_front();
+        if packet.sequence.is_multiple_of(SWEEP_EVERY) || self.cached.len() >= CACHE_PACKETS_MAX {
+            let is_old = |cached: &CachedPacket| at_ms.saturating_sub(cached.at_ms) > CACHE_TIME.as_millis() as u32;
+            while self.cached.len() >= CACHE_PACKETS_MAX || self.cached.front().is_some_and(is_old) {
+                self.cached.pop_front();
             }
         }
         let Packet { sequence, time, patch, marker, orientation, .. } = *packet;
         let payload = packet.payload.clone();
-        self.kept.push_back(CachedPacket {
+        self.cached.push_back(CachedPacket {
             payload,
             sequence,
             time,
             at_ms,
-            again_ms: 0,
+            retransmitted_ms: 0,
             patch,
-            resend_format,
+            rtx_payload_type,
             marker,
             orientation,
         });
     }
 
-    /// Returns the milliseconds since the line was created, plus 1, because 0 means never. The range is 49 days.
+    /// Returns the milliseconds since the stream was created, plus 1, because 0 means never. The range is 49 days.
     fn ms(&self, now: Instant) -> u32 {
         now.saturating_duration_since(self.born).as_millis() as u32 + 1
     }
 
     /// Writes the retransmission of a packet. `None`: the packet is not in the cache, is too old, or was retransmitted
     /// within `pause`.
-    pub fn write_again(&mut self, sequence: u16, number: u64, pause: Duration, now: Instant) -> Option<Written> {
+    pub fn write_retransmission(
+        &mut self,
+        sequence: u16,
+        number: u64,
+        pause: Duration,
+        now: Instant,
+    ) -> Option<UnsealedPacket> {
         let now_ms = self.ms(now);
-        let at = self.kept.iter().rposition(|kept| kept.sequence as u16 == sequence)?;
-        let kept = &mut self.kept[at];
-        let is_late = now_ms.saturating_sub(kept.at_ms) > KEPT_FOR.as_millis() as u32;
-        let is_again = kept.again_ms > 0 && now_ms.saturating_sub(kept.again_ms) < pause.as_millis() as u32;
-        if is_late || is_again {
+        let at = self.cached.iter().rposition(|cached| cached.sequence as u16 == sequence)?;
+        let cached = &mut self.cached[at];
+        let is_late = now_ms.saturating_sub(cached.at_ms) > CACHE_TIME.as_millis() as u32;
+        let is_duplicate =
+            cached.retransmitted_ms > 0 && now_ms.saturating_sub(cached.retransmitted_ms) < pause.as_millis() as u32;
+        if is_late || is_duplicate {
             return None;
         }
-        kept.again_ms = now_ms;
-        self.resend(at, number)
+        cached.retransmitted_ms = now_ms;
+        self.write_rtx(at, number)
     }
 
     /// Writes one of the newest packets again as probe padding, which the client discards. Another `turn` selects
     /// another packet.
-    pub fn write_probe_padding(&mut self, turn: usize, number: u64) -> Option<Written> {
-        let newest = self.kept.len().min(FILLERS);
-        let at = self.kept.len() - 1 - turn.checked_rem(newest)?;
-        self.resend(at, number)
+    pub fn write_probe_padding(&mut self, turn: usize, number: u64) -> Option<UnsealedPacket> {
+        let newest = self.cached.len().min(PADDING_PACKETS);
+        let at = self.cached.len() - 1 - turn.checked_rem(newest)?;
+        self.write_rtx(at, number)
     }
 
     /// Returns whether probe padding is available and large enough.
-    pub fn has_fillers(&self) -> bool {
-        self.is_numbered() && self.kept.back().is_some_and(|kept| kept.payload.len() >= FILLER_BYTES_MIN)
+    pub fn has_padding(&self) -> bool {
+        self.is_numbered() && self.cached.back().is_some_and(|cached| cached.payload.len() >= PADDING_BYTES_MIN)
     }
 
-    fn resend(&mut self, at: usize, number: u64) -> Option<Written> {
-        let (kept, resends) = (self.kept.get(at)?, self.resends.as_mut()?);
-        let index = resends.next;
-        resends.next += 1;
-        let head = Head {
-            format: kept.resend_format,
-            marker: kept.marker,
+    fn write_rtx(&mut self, at: usize, number: u64) -> Option<UnsealedPacket> {
+        let (cached, rtx) = (self.cached.get(at)?, self.rtx.as_mut()?);
+        let index = rtx.next;
+        rtx.next += 1;
+        let head = Header {
+            payload_type: cached.rtx_payload_type,
+            marker: cached.marker,
             sequence: index,
-            time: kept.time,
-            ssrc: resends.ssrc,
+            time: cached.time,
+            ssrc: rtx.ssrc,
             audio_level: None,
-            orientation: kept.orientation,
+            orientation: cached.orientation,
         };
-        let kept = self.kept.get(at)?;
-        let (mut bytes, head) = self.begin(&head, number, 2 + kept.payload.len());
-        bytes.extend_from_slice(&(kept.sequence as u16).to_be_bytes());
-        append(&mut bytes, &kept.payload, kept.patch);
-        Some(Written { bytes, head, index })
+        let cached = self.cached.get(at)?;
+        let (mut bytes, head) = self.write_header(&head, number, 2 + cached.payload.len());
+        bytes.extend_from_slice(&(cached.sequence as u16).to_be_bytes());
+        append(&mut bytes, &cached.payload, cached.patch);
+        Some(UnsealedPacket { bytes, head, index })
     }
 
     /// Writes the header of a packet into a buffer with capacity for the whole packet. Returns the buffer and the
     /// header length.
-    fn begin(&self, what: &Head, number: u64, payload: usize) -> (Vec<u8>, usize) {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + EXTENSIONS_BYTES + payload + OVERHEAD_BYTES);
-        bytes.extend_from_slice(&[WITH_EXTENSIONS, what.format | u8::from(what.marker) << 7]);
+    fn write_header(&self, what: &Header, number: u64, payload: usize) -> (Vec<u8>, usize) {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + EXTENSIONS_BYTES + payload + OVERHEAD_BYTES);
+        bytes.extend_from_slice(&[WITH_EXTENSIONS, what.payload_type | u8::from(what.marker) << 7]);
         bytes.extend_from_slice(&(what.sequence as u16).to_be_bytes());
         bytes.extend_from_slice(&what.time.to_be_bytes());
         bytes.extend_from_slice(&what.ssrc.to_be_bytes());
@@ -320,21 +327,21 @@ impl Line {
         if !self.is_known {
             extend(named.mid, self.mid.as_bytes());
         }
-        if let Some((below, speaks)) = what.audio_level {
-            extend(named.audio_level, &[below & 0x7f | u8::from(speaks) << 7]);
+        if let Some((below, is_speech)) = what.audio_level {
+            extend(named.audio_level, &[below & 0x7f | u8::from(is_speech) << 7]);
         }
         if let Some(orientation) = what.orientation {
             extend(named.orientation, &[orientation]);
         }
-        if bytes.len() == HEAD_BYTES + 4 {
-            bytes.truncate(HEAD_BYTES);
+        if bytes.len() == HEADER_BYTES + 4 {
+            bytes.truncate(HEADER_BYTES);
             bytes[0] = WITHOUT_EXTENSIONS;
-            return (bytes, HEAD_BYTES);
+            return (bytes, HEADER_BYTES);
         }
-        let words = (bytes.len() - HEAD_BYTES - 4).div_ceil(4);
-        let head = HEAD_BYTES + 4 + 4 * words;
+        let words = (bytes.len() - HEADER_BYTES - 4).div_ceil(4);
+        let head = HEADER_BYTES + 4 + 4 * words;
         bytes.resize(head, 0);
-        bytes[HEAD_BYTES + 3] = words as u8;
+        bytes[HEADER_BYTES + 3] = words as u8;
         (bytes, head)
     }
 
@@ -344,12 +351,12 @@ impl Line {
     /// Source: RFC 3550, section 6.4.1.
     pub fn correct(&mut self, report: &mut [u8], now: Instant) -> bool {
         let Some((time, clock_hz, at)) = self.last else { return false };
-        let Some(told) = report.get_mut(8..28) else { return false };
+        let Some(fields) = report.get_mut(8..28) else { return false };
         let since = now.saturating_duration_since(at).as_secs_f64() * f64::from(clock_hz);
-        told[8..12].copy_from_slice(&time.wrapping_add(since as u32).to_be_bytes());
-        told[12..16].copy_from_slice(&self.packets.to_be_bytes());
-        told[16..20].copy_from_slice(&self.bytes.to_be_bytes());
-        self.reported = told[2..6].first_chunk().map(|middle| (u32::from_be_bytes(*middle), now));
+        fields[8..12].copy_from_slice(&time.wrapping_add(since as u32).to_be_bytes());
+        fields[12..16].copy_from_slice(&self.packets.to_be_bytes());
+        fields[16..20].copy_from_slice(&self.bytes.to_be_bytes());
+        self.last_report = fields[2..6].first_chunk().map(|middle| (u32::from_be_bytes(*middle), now));
         true
     }
 }
@@ -372,8 +379,8 @@ mod tests {
 
     /// Compares the window with a set that forgets nothing.
     #[test]
-    fn no_sequence_leaves_twice_however_they_come() {
-        let (mut left, mut all, mut highest) = (SentSequenceWindow::default(), HashSet::new(), 1000);
+    fn sequence_number_is_never_sent_twice() {
+        let (mut sent_sequences, mut all, mut highest) = (SentSequenceWindow::default(), HashSet::new(), 1000);
         let mut dice = rand_pcg::Pcg32::new(3, 3);
         let mut refused = 0;
         for _ in 0..200_000 {
@@ -383,9 +390,9 @@ mod tests {
                 1..=8 => highest + 1,
                 _ => highest.saturating_sub(roll / 16 % 1500),
             };
-            let is_near = sequence + LEFT as u64 > highest;
-            let may_leave = left.note(sequence);
-            assert!(!may_leave || all.insert(sequence), "{sequence} has left twice");
+            let is_near = sequence + WINDOW as u64 > highest;
+            let may_leave = sent_sequences.insert(sequence);
+            assert!(!may_leave || all.insert(sequence), "{sequence} was sent twice");
             assert!(may_leave || !is_near || all.contains(&sequence), "{sequence} is refused, highest {highest}");
             refused += usize::from(!may_leave);
             highest = highest.max(sequence);

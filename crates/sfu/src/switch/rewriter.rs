@@ -4,7 +4,8 @@ use str0m::rtp::Vp8Descriptor;
 
 use crate::egress::Patch;
 
-/// Stream of one track to one receiver. Its sequence numbers and timestamps continue across changes of the layer.
+/// Rewrites the numbers of one track for one receiver, so that sequence numbers and timestamps continue across changes
+/// of the layer.
 ///
 /// ```text
 ///   (nothing) ── keyframe of the wanted layer ──► layer a ── wanted: b, keyframe of b ──► layer b ..
@@ -13,7 +14,7 @@ use crate::egress::Patch;
 /// A packet that is lost or late between the publisher and the SFU keeps its sequence number. The receiver therefore
 /// sees the loss and requests a retransmission.
 #[derive(Debug, Default)]
-pub struct Feed {
+pub struct StreamRewriter {
     layer: Option<usize>,
     pub wanted: usize,
     /// Numbers of the current layer (`base`) and of the stream (`start`) at the keyframe with which the layer began.
@@ -60,7 +61,7 @@ pub struct Renumbered {
 const FIRST_SEQUENCE: u64 = 1000;
 const PICTURE_MASK: u16 = 0x7fff;
 
-impl Feed {
+impl StreamRewriter {
     /// Returns the layer that is being sent now.
     pub fn layer(&self) -> Option<usize> {
         self.layer
@@ -78,7 +79,7 @@ impl Feed {
     }
 
     /// Returns the numbers of the packet in this receiver's stream. `None`: the packet is not sent to this receiver.
-    pub fn pass(&mut self, packet: &Packet<'_>, now: Instant) -> Option<Renumbered> {
+    pub fn renumber(&mut self, packet: &Packet<'_>, now: Instant) -> Option<Renumbered> {
         if packet.layer == self.wanted && self.is_waiting() && packet.is_key {
             self.begin(packet, now);
         }
@@ -159,42 +160,47 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_before_a_key_frame_and_losses_keep_their_place() {
-        let (mut feed, now) = (Feed::default(), start());
-        assert_eq!(feed.pass(&packet(0, 70_000, 5, false), now), None);
-        let sequences = [(70_001, true), (70_002, false), (70_005, false), (70_003, false), (70_000, false)]
-            .map(|(sequence, is_key)| feed.pass(&packet(0, sequence, 9, is_key), now).map(|sent| sent.sequence));
+    fn stream_begins_at_keyframe_and_keeps_gaps() {
+        let (mut rewriter, now) = (StreamRewriter::default(), start());
+        assert_eq!(rewriter.renumber(&packet(0, 70_000, 5, false), now), None);
+        let sequences = [(70_001, true), (70_002, false), (70_005, false), (70_003, false), (70_000, false)].map(
+            |(sequence, is_key)| rewriter.renumber(&packet(0, sequence, 9, is_key), now).map(|sent| sent.sequence),
+        );
         assert_eq!(sequences, [Some(1000), Some(1001), Some(1004), Some(1002), None]);
     }
 
     #[test]
-    fn another_layer_begins_with_its_key_frame_and_the_stream_goes_on() {
-        let (mut feed, now) = (Feed::default(), start());
-        feed.pass(&packet(0, 10, 1000, true), now).unwrap();
-        feed.pass(&packet(0, 11, 1000 + 3000, false), now + Duration::from_millis(33)).unwrap();
-        feed.wanted = 1;
-        assert!(feed.is_waiting());
+    fn layer_switch_begins_at_keyframe() {
+        let (mut rewriter, now) = (StreamRewriter::default(), start());
+        rewriter.renumber(&packet(0, 10, 1000, true), now).unwrap();
+        rewriter.renumber(&packet(0, 11, 1000 + 3000, false), now + Duration::from_millis(33)).unwrap();
+        rewriter.wanted = 1;
+        assert!(rewriter.is_waiting());
         let later = now + Duration::from_millis(66);
-        assert_eq!(feed.pass(&packet(1, 500_000, 77, false), later), None, "no key frame");
-        assert_eq!(feed.pass(&packet(0, 12, 7000, false), later).unwrap().sequence, 1002, "until then the old one");
+        assert_eq!(rewriter.renumber(&packet(1, 500_000, 77, false), later), None, "no key frame");
+        assert_eq!(
+            rewriter.renumber(&packet(0, 12, 7000, false), later).unwrap().sequence,
+            1002,
+            "until then the old one"
+        );
         let later = later + Duration::from_millis(33);
-        let first = feed.pass(&packet(1, 500_009, 99, true), later).unwrap();
+        let first = rewriter.renumber(&packet(1, 500_009, 99, true), later).unwrap();
         assert_eq!((first.sequence, first.time), (1003, 7000 + 2970));
-        assert_eq!(feed.pass(&packet(0, 13, 10_000, false), later), None, "the old one has ended");
-        assert_eq!((feed.layer(), feed.switches), (Some(1), 1));
+        assert_eq!(rewriter.renumber(&packet(0, 13, 10_000, false), later), None, "the old one has ended");
+        assert_eq!((rewriter.layer(), rewriter.switches), (Some(1), 1));
     }
 
     #[test]
-    fn pictures_of_vp8_are_counted_on() {
-        let (mut feed, now) = (Feed::default(), start());
+    fn vp8_picture_ids_continue_across_layers() {
+        let (mut rewriter, now) = (StreamRewriter::default(), start());
         // A descriptor with extension and a 15-bit picture ID; partition 0 of a keyframe begins.
         let payload = |picture: u16| [0x90, 0x80, 0x80 | (picture >> 8) as u8, picture as u8, 0, 0];
         let mut pass = |layer, sequence, picture: u16| {
             let payload = payload(picture);
             let descriptor = Vp8Descriptor::parse(&payload).unwrap();
-            feed.wanted = layer;
+            rewriter.wanted = layer;
             let packet = Packet { vp8: Some(&descriptor), ..packet(layer, sequence, 0, true) };
-            let sent = feed.pass(&packet, now).unwrap();
+            let sent = rewriter.renumber(&packet, now).unwrap();
             let mut ours = payload;
             if let Some(patch) = sent.patch {
                 patch.apply(&mut ours);
