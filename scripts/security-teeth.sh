@@ -70,7 +70,7 @@ without "a second Host" crates/transport/src/admission/access/origin.rs \
     $(test_of transport --test it a_request_names_exactly_one_host)
 without "answers to forged addresses" crates/rtc/src/connection.rs \
     'const AMPLIFICATION_MAX: usize = 3;' 'const AMPLIFICATION_MAX: usize = 3000;' \
-    $(test_of rtc --lib an_address_that_answers_nothing_is_sent_little)
+    $(test_of rtc --lib unproven_address_receives_little)
 without "libraries in the log" crates/server/src/log.rs \
     'format!\("\{OWN\}=\{part\}"\)' 'part.to_owned()' \
     $(test_of cli --test it whatever_peers_send_is_no_warning)

@@ -9,9 +9,9 @@ use std::{
 };
 
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
-use millrace_rtc::{
+use millrace_sfu::{
     MediaClient, MediaKind,
-    mixer::{FRAME_TIME, Input as Said, Mixer},
+    mixer::{FRAME_TIME, Input as MixerInput, Mixer},
     switch::{MemberId, Role, Switch},
 };
 
@@ -46,12 +46,15 @@ fuzz_target!(|steps: Vec<Step<'_>>| {
             Step::Sound { from, track, ahead, payload } => {
                 sequence = sequence.saturating_add_signed(ahead.into());
                 let payload = Arc::from(&payload[..payload.len().min(PACKET_BYTES_MAX)]);
-                mixer.handle(Said::Sound { from: member(from), track: usize::from(track % 2), sequence, payload }, now);
+                mixer.handle(
+                    MixerInput::Audio { from: member(from), track: usize::from(track % 2), sequence, payload },
+                    now,
+                );
             }
             Step::Pass { ms } => now += Duration::from_millis(ms.into()),
-            Step::Listens { who } => mixer.handle(Said::Listens(member(who)), now),
-            Step::Silent { who } => mixer.handle(Said::Silent(member(who)), now),
-            Step::Left { who } => mixer.handle(Said::Left(member(who)), now),
+            Step::Listens { who } => mixer.handle(MixerInput::ListenerAdded(member(who)), now),
+            Step::Silent { who } => mixer.handle(MixerInput::Muted(member(who)), now),
+            Step::Left { who } => mixer.handle(MixerInput::Left(member(who)), now),
         }
         let mut turns = 0;
         while mixer.timeout().is_some_and(|due| due <= now) {

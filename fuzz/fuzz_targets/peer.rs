@@ -12,10 +12,8 @@ use std::{
 };
 
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
-use millrace_rtc::{
-    Event, Lane, Outputs, Peer,
-    switch::{Role, Switch},
-};
+use millrace_rtc::{Event, Lane, Outputs, Peer};
+use millrace_sfu::switch::{Role, Switch};
 
 const OFFERS: [&str; 3] =
     [include_str!("offers/data.sdp"), include_str!("offers/sends.sdp"), include_str!("offers/views.sdp")];

@@ -12,7 +12,8 @@ use std::{
 
 use dimpl::SrtpProfile;
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
-use millrace_rtc::egress::{Egress, Exported, Line, Packet, ReportIndex, ReportOutcome};
+use millrace_rtc::crypto::KeyingMaterial;
+use millrace_sfu::egress::{Egress, Keys, OutgoingStream, Packet, ReportIndex, ReportOutcome};
 use str0m::rtp::{Extension, ExtensionMap};
 
 const PROFILES: [(SrtpProfile, usize); 3] = [
@@ -21,7 +22,7 @@ const PROFILES: [(SrtpProfile, usize); 3] = [
     (SrtpProfile::AEAD_AES_256_GCM, 2 * (32 + 12)),
 ];
 const SSRC: u32 = 1;
-const RESENDS: u32 = 2;
+const RTX_SSRC: u32 = 2;
 const STEPS_MAX: usize = 200;
 const PAYLOAD_MAX: usize = 1200;
 /// Maximum bytes sent without a write: the burst allowance of half of a 1 Gbit/s path, plus probes.
@@ -55,22 +56,22 @@ enum Step<'a> {
 
 fuzz_target!(|input: Input<'_>| {
     let (profile, bytes) = PROFILES[usize::from(input.profile) % PROFILES.len()];
-    let exported = |is_client| Exported { profile, material: (0..bytes as u8).collect(), is_client };
-    let (other, _) = exported(false).keys().expect("a known profile");
+    let material = |is_client| KeyingMaterial { profile, bytes: (0..bytes as u8).collect(), is_client };
+    let (other, _) = Keys::pair(&material(false)).expect("a known profile");
     let mut now = Instant::now();
     let to = SocketAddr::from(([127, 0, 0, 1], 9));
-    let mut egress = Egress::new(&exported(true), to, now).expect("a known profile");
+    let mut egress = Egress::new(&material(true), to, now).expect("a known profile");
     let mut extensions = ExtensionMap::empty();
     extensions.set(3, Extension::TransportSequenceNumber);
-    egress.line("v".into(), || Line::new("v".into(), &extensions, SSRC, Some(RESENDS), now));
+    egress.stream("v".into(), || OutgoingStream::new("v".into(), &extensions, SSRC, Some(RTX_SSRC), now));
     let (mut sequence, mut reports, mut unasked) = (1000, 0, Vec::new());
     let mut numbers = HashSet::new();
     for step in input.steps.iter().take(STEPS_MAX) {
         match *step {
             Step::Write { bytes } => {
                 let packet = Packet {
-                    format: 96,
-                    resend_format: Some(97),
+                    payload_type: 96,
+                    rtx_payload_type: Some(97),
                     sequence,
                     time: sequence as u32,
                     clock_hz: 90_000,
@@ -81,7 +82,7 @@ fuzz_target!(|input: Input<'_>| {
                     payload: Arc::from(vec![7; usize::from(bytes) % PAYLOAD_MAX]),
                 };
                 sequence += 1;
-                let datagram = egress.write(0, &packet, now).expect("a packet of a line that is there");
+                let datagram = egress.write(0, &packet, now).expect("the stream exists");
                 assert!(numbers.insert((datagram[8..12].to_vec(), datagram[2..4].to_vec())));
             }
             Step::Pass { ms } => {
@@ -109,7 +110,7 @@ fuzz_target!(|input: Input<'_>| {
         assert!((30_000..=1_000_000_000).contains(&estimate), "{estimate}");
     }
     for datagram in &unasked {
-        assert_eq!(datagram[8..12], RESENDS.to_be_bytes(), "never a number twice with one key");
+        assert_eq!(datagram[8..12], RTX_SSRC.to_be_bytes(), "never a number twice with one key");
         assert!(numbers.insert((datagram[8..12].to_vec(), datagram[2..4].to_vec())));
     }
     assert!(unasked.iter().map(Vec::len).sum::<usize>() <= UNASKED_MAX);

@@ -13,7 +13,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use md5::{Digest, Md5};
-use millrace_rtc::turn::{Client, Credentials, Figures, NoRelay, RelayId, Relays, Rules, Server, Step, framed_bytes};
+use millrace_turn::{Action, Client, Credentials, Limits, Metrics, NoRelay, RelayId, Relays, Server, framed_bytes};
 
 const START_MS: u64 = 1_795_208_191_000;
 const SECRET: &[u8] = b"a secret";
@@ -54,8 +54,8 @@ impl Relays for Ports {
 }
 
 fuzz_target!(|sent: Vec<Sent<'_>>| {
-    let figures = Arc::<Figures>::default();
-    let rules = Rules {
+    let figures = Arc::<Metrics>::default();
+    let rules = Limits {
         allocations_max: ALLOCATIONS_MAX,
         allocations_per_user_max: 3,
         lifetime_max_s: 3600,
@@ -98,11 +98,11 @@ fuzz_target!(|sent: Vec<Sent<'_>>| {
             }
         };
         match server.handle(now_ms, who(client), &request, &mut ports, &mut out) {
-            Step::Nothing => {}
-            Step::Relay { relay, peer, payload } => {
+            Action::Nothing => {}
+            Action::Relay { relay, peer, payload } => {
                 assert!(may_reach(peer.ip()) && ports.open.contains_key(&relay) && payload.len() <= request.len());
             }
-            Step::Answer => {
+            Action::Answer => {
                 let (kind, length) = (u16::from_be_bytes([out[0], out[1]]), u16::from_be_bytes([out[2], out[3]]));
                 assert!(
                     kind & 0x100 != 0 && out.len() == HEAD_BYTES + usize::from(length) && out[4..20] == request[4..20]

@@ -8,7 +8,10 @@ use str0m::{
     net::{Protocol, Receive, TcpType},
 };
 
-use crate::{contain::contain, crypto, egress::Exported};
+use crate::{
+    contain::contain,
+    crypto::{self, KeyingMaterial},
+};
 
 /// Addresses at which one end can be reached.
 #[derive(Clone, Debug)]
@@ -43,16 +46,16 @@ impl Candidates {
 
 /// The WebRTC library (str0m) with its rule of use: after each input, all of its output is processed before the next
 /// input. A panic of the library becomes an error, after which the library is not used any more.
-pub(crate) struct Connection {
+pub struct Connection {
     pub rtc: Rtc,
     /// Time at which the library's clock and the real clock are equal.
-    born: Instant,
+    created: Instant,
     /// Factor by which the library's clock runs faster.
     clock_factor: u32,
     ufrag: String,
     timeout: Instant,
     /// Time of the last input, by the library's clock.
-    told: Instant,
+    last_input: Instant,
     /// Newest consent request. Kept only if the library would expire it too early.
     consent: Option<Consent>,
     keeps_consent: bool,
@@ -60,7 +63,7 @@ pub(crate) struct Connection {
     /// Destination of the library's last datagram that is not STUN: the address of the selected path.
     remote: Option<SocketAddr>,
     has_moved: bool,
-    exported: Option<Exported>,
+    exported: Option<KeyingMaterial>,
     /// Byte counts until the other end has shown, by the handshake, that it receives what is sent to it. `None`
     /// afterwards.
     unproven: Option<Unproven>,
@@ -84,9 +87,9 @@ struct Consent {
     from: SocketAddr,
     to: SocketAddr,
     /// Arrival time, by the library's clock.
-    came: Instant,
+    arrived: Instant,
     /// Time at which the library last received the request.
-    told: Instant,
+    repeated: Instant,
 }
 
 /// Lifetime of a consent in real time. Browsers renew it every 2.5 to 6 s, and one request may be lost. Source: RFC
@@ -94,22 +97,22 @@ struct Consent {
 const CONSENT: Duration = Duration::from_secs(30);
 /// Interval at which a valid consent is repeated to the library. An ICE-lite end treats the path as lost after 15 s of
 /// the library's time.
-const CONSENT_AGAIN: Duration = Duration::from_secs(12);
+const CONSENT_REPEAT_INTERVAL: Duration = Duration::from_secs(12);
 
 /// A timeout that is due within this time is handled at once: a timer would cost more than the wait.
-const SOON: Duration = Duration::from_micros(50);
+const TIMEOUT_SLACK: Duration = Duration::from_micros(50);
 /// Maximum lag of the library's clock, in the library's time. Its shortest timeout for an acknowledgment is one second.
-const BEHIND_MAX: Duration = Duration::from_millis(50);
+const CLOCK_LAG_MAX: Duration = Duration::from_millis(50);
 /// Lowest first byte of a datagram that is not STUN. Source: RFC 7983.
-const NO_STUN: u8 = 4;
+const FIRST_BYTE_NOT_STUN: u8 = 4;
 /// First bytes of a STUN binding request. Source: RFC 8489, section 5.
 const BINDING_REQUEST: [u8; 2] = [0, 1];
 /// Maximum number of timeouts handled in a row, so that other connections get their turn.
-const ROUNDS_MAX: u32 = 64;
+const TIMEOUTS_IN_A_ROW_MAX: u32 = 64;
 
 /// Output of the library.
 #[expect(clippy::large_enum_variant, reason = "a packet of media is an event, and is not to be allocated")]
-pub(crate) enum Said {
+pub enum LibraryOutput {
     Datagram(SocketAddr, Vec<u8>),
     Event(str0m::Event),
 }
@@ -119,9 +122,9 @@ pub(crate) enum Said {
 pub enum Broken {
     #[error("{0}")]
     Failed(#[from] RtcError),
-    #[error("the library has panicked")]
+    #[error("the WebRTC library has panicked")]
     Panicked,
-    #[error("it is over")]
+    #[error("the connection has ended")]
     Over,
 }
 
@@ -147,11 +150,11 @@ impl Connection {
         let (consent, keeps_consent) = (None, is_lite && clock_factor > 1);
         Self {
             rtc,
-            born: now,
+            created: now,
             clock_factor,
             ufrag,
             timeout: now,
-            told: now,
+            last_input: now,
             consent,
             keeps_consent,
             is_over: false,
@@ -178,7 +181,7 @@ impl Connection {
     }
 
     /// Returns the SRTP keys, once after the handshake.
-    pub fn take_media_keys(&mut self) -> Option<Exported> {
+    pub fn take_keying_material(&mut self) -> Option<KeyingMaterial> {
         self.exported.take()
     }
 
@@ -202,9 +205,9 @@ impl Connection {
         from: SocketAddr,
         to: SocketAddr,
         datagram: &[u8],
-        tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+        emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
     ) -> Result<bool, Broken> {
-        let now = self.tell_time(now);
+        let now = self.advance_clock(now);
         self.add_received(datagram.len());
         let work = |rtc: &mut Rtc| {
             // A datagram that is not STUN, DTLS or RTP belongs to no peer.
@@ -216,26 +219,26 @@ impl Connection {
             rtc.handle_input(input)?;
             Ok(true)
         };
-        let is_its_own = self.run(work, tell)?;
-        if is_its_own && self.keeps_consent && datagram.starts_with(&BINDING_REQUEST) {
-            let (request, now) = (datagram.into(), self.told);
-            self.consent = Some(Consent { request, from, to, came: now, told: now });
+        let is_own = self.run(work, emit)?;
+        if is_own && self.keeps_consent && datagram.starts_with(&BINDING_REQUEST) {
+            let (request, now) = (datagram.into(), self.last_input);
+            self.consent = Some(Consent { request, from, to, arrived: now, repeated: now });
         }
-        Ok(is_its_own)
+        Ok(is_own)
     }
 
     pub fn handle_timeout(
         &mut self,
         now: Instant,
-        tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+        emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
     ) -> Result<(), Broken> {
-        let at = self.tell_time(now);
-        self.run(|rtc| Ok(rtc.handle_input(Input::Timeout(at))?), tell)
+        let at = self.advance_clock(now);
+        self.run(|rtc| Ok(rtc.handle_input(Input::Timeout(at))?), emit)
     }
 
     /// Closes the connection and notifies the other end. No output follows.
-    pub fn close(&mut self, tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) {
-        let _ = self.run(|rtc| Ok(rtc.close()?), tell);
+    pub fn close(&mut self, emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>) {
+        let _ = self.run(|rtc| Ok(rtc.close()?), emit);
         self.is_over = true;
     }
 
@@ -245,64 +248,71 @@ impl Connection {
     pub fn run<T>(
         &mut self,
         work: impl FnOnce(&mut Rtc) -> Result<T, Broken>,
-        mut tell: impl FnMut(&mut Rtc, Said) -> Result<(), Broken>,
+        mut emit: impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
     ) -> Result<T, Broken> {
         if self.is_over {
             return Err(Broken::Over);
         }
         let done = contain(|| {
-            self.remind_of_consent(&mut tell)?;
+            self.repeat_consent(&mut emit)?;
             let done = work(&mut self.rtc)?;
-            self.drain(&mut tell)?;
+            self.drain(&mut emit)?;
             Ok(done)
         });
         let done = done.unwrap_or(Err(Broken::Panicked));
-        self.exported = crypto::take_media_keys().or(self.exported.take());
+        self.exported = crypto::take_keying_material().or(self.exported.take());
         self.is_over |= done.is_err();
         done
     }
 
     /// Repeats the newest consent request to the library, which would expire it earlier than the other end does. Older
     /// requests are not repeated: nothing must be sent to the old address of an end that has moved.
-    fn remind_of_consent(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
-        let (now, lasts) = (self.told, CONSENT * self.clock_factor);
-        let is_due = |consent: &&mut Consent| now >= consent.told + CONSENT_AGAIN && now < consent.came + lasts;
-        let Some(Consent { request, from, to, told, .. }) = self.consent.as_mut().filter(is_due) else { return Ok(()) };
+    fn repeat_consent(
+        &mut self,
+        emit: &mut impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>,
+    ) -> Result<(), Broken> {
+        let (now, lifetime) = (self.last_input, CONSENT * self.clock_factor);
+        let is_due = |consent: &&mut Consent| {
+            now >= consent.repeated + CONSENT_REPEAT_INTERVAL && now < consent.arrived + lifetime
+        };
+        let Some(Consent { request, from, to, repeated, .. }) = self.consent.as_mut().filter(is_due) else {
+            return Ok(());
+        };
         let Ok(receive) = Receive::new(Protocol::Udp, *from, *to, request) else { return Ok(()) };
-        *told = now;
+        *repeated = now;
         self.rtc.handle_input(Input::Receive(now, receive))?;
         // The request was answered when it arrived: drop the new answer.
-        let is_stun = |said: &Said| matches!(said, Said::Datagram(_, datagram) if datagram.first() < Some(&NO_STUN));
-        self.drain(&mut |rtc, said| if is_stun(&said) { Ok(()) } else { tell(rtc, said) })
+        let is_stun = |output: &LibraryOutput| matches!(output, LibraryOutput::Datagram(_, datagram) if datagram.first() < Some(&FIRST_BYTE_NOT_STUN));
+        self.drain(&mut |rtc, output| if is_stun(&output) { Ok(()) } else { emit(rtc, output) })
     }
 
     /// Advances the library's clock if it lags, and returns the library's time. Timers set by a lagging clock would
     /// expire too early. `None`: the clock does not lag.
-    pub fn behind(&mut self, now: Instant) -> Option<Instant> {
-        let is_behind = self.hastened(now) > self.told + BEHIND_MAX;
-        is_behind.then(|| self.tell_time(now))
+    pub fn catch_up(&mut self, now: Instant) -> Option<Instant> {
+        let is_behind = self.to_library_time(now) > self.last_input + CLOCK_LAG_MAX;
+        is_behind.then(|| self.advance_clock(now))
     }
 
-    fn tell_time(&mut self, now: Instant) -> Instant {
-        self.told = self.hastened(now);
-        self.told
+    fn advance_clock(&mut self, now: Instant) -> Instant {
+        self.last_input = self.to_library_time(now);
+        self.last_input
     }
 
     /// Converts real time to the library's time.
-    fn hastened(&self, now: Instant) -> Instant {
-        self.born + now.saturating_duration_since(self.born) * self.clock_factor
+    fn to_library_time(&self, now: Instant) -> Instant {
+        self.created + now.saturating_duration_since(self.created) * self.clock_factor
     }
 
-    fn drain(&mut self, tell: &mut impl FnMut(&mut Rtc, Said) -> Result<(), Broken>) -> Result<(), Broken> {
+    fn drain(&mut self, emit: &mut impl FnMut(&mut Rtc, LibraryOutput) -> Result<(), Broken>) -> Result<(), Broken> {
         let mut rounds = 0;
         loop {
             match self.rtc.poll_output()? {
-                Output::Timeout(at) if at <= self.told + SOON && rounds < ROUNDS_MAX => {
+                Output::Timeout(at) if at <= self.last_input + TIMEOUT_SLACK && rounds < TIMEOUTS_IN_A_ROW_MAX => {
                     rounds += 1;
                     self.rtc.handle_input(Input::Timeout(at))?;
                 }
                 Output::Timeout(at) => {
-                    self.timeout = self.untold(at);
+                    self.timeout = self.to_real_time(at);
                     return Ok(());
                 }
                 Output::Transmit(transmit) => {
@@ -312,62 +322,26 @@ impl Connection {
                         }
                         unproven.sent += transmit.contents.len();
                     }
-                    if transmit.contents.first() >= Some(&NO_STUN) {
+                    if transmit.contents.first() >= Some(&FIRST_BYTE_NOT_STUN) {
                         self.has_moved |= self.remote.replace(transmit.destination) != Some(transmit.destination);
                     }
-                    tell(&mut self.rtc, Said::Datagram(transmit.destination, transmit.contents.into()))?;
+                    emit(&mut self.rtc, LibraryOutput::Datagram(transmit.destination, transmit.contents.into()))?;
                 }
                 Output::Event(str0m::Event::Connected) => {
                     // The handshake is done: the other end has received what was sent to it.
                     self.unproven = None;
-                    tell(&mut self.rtc, Said::Event(str0m::Event::Connected))?;
+                    emit(&mut self.rtc, LibraryOutput::Event(str0m::Event::Connected))?;
                 }
-                Output::Event(event) => tell(&mut self.rtc, Said::Event(event))?,
+                Output::Event(event) => emit(&mut self.rtc, LibraryOutput::Event(event))?,
             }
         }
     }
 
     /// Converts the library's time to real time, rounded up by 1 µs: a call that is slightly too early would do
     /// nothing.
-    fn untold(&self, at: Instant) -> Instant {
-        self.born + at.saturating_duration_since(self.born) / self.clock_factor + Duration::from_micros(1)
+    fn to_real_time(&self, at: Instant) -> Instant {
+        self.created + at.saturating_duration_since(self.created) / self.clock_factor + Duration::from_micros(1)
     }
-}
-
-/// Parses an SDP description with a parser of the library, without its candidates.
-///
-/// Errors: [`NO_DESCRIPTION`]. The library's own messages are not shown, because they quote the input and contain
-/// memory addresses.
-pub(crate) fn read<T, E>(description: &str, by: impl FnOnce(&str) -> Result<T, E>) -> Result<T, &'static str> {
-    parse(&without_candidates(description), by)
-}
-
-/// Parses an SDP description with its candidates, which the end that makes an offer needs.
-pub(crate) fn parse<T, E>(description: &str, by: impl FnOnce(&str) -> Result<T, E>) -> Result<T, &'static str> {
-    contain(|| by(description).ok()).flatten().ok_or(NO_DESCRIPTION)
-}
-
-const NO_DESCRIPTION: &str = "expected SDP as browsers write it, with `a=mid` in each `m=` section";
-
-/// Returns a fixed text for the reason why the library rejects a description that it could parse.
-pub(crate) fn reason(broken: &Broken) -> &'static str {
-    let Broken::Failed(RtcError::RemoteSdp(what)) = broken else { return "it does not fit this connection" };
-    match &**what {
-        "missing a=fingerprint" => "it has no `a=fingerprint`",
-        "missing a=ice-ufrag/pwd" => "it has no `a=ice-ufrag` or no `a=ice-pwd`",
-        "No m-lines in offer" => "it has no `m=` section",
-        "Both peers being ICE-Lite not supported" => {
-            "it has `a=ice-lite`, and so has this server: one end must be a full ICE agent"
-        }
-        _ => "its `m=` sections do not fit this connection",
-    }
-}
-
-/// Removes the candidates from a description. An ICE-lite end answers every sender that knows its password, so it does
-/// not need the candidates of the other end.
-fn without_candidates(description: &str) -> String {
-    let lines = description.lines().filter(|line| !line.starts_with("a=candidate:"));
-    lines.flat_map(|line| [line, "\r\n"]).collect()
 }
 
 /// Returns random bytes as hexadecimal digits, which are valid in ICE credentials.

@@ -9,7 +9,7 @@ thread_local! {
 
 /// Runs `work`, which calls a library that may panic on the input of a remote peer. `None`: it panicked. State that
 /// `work` has changed must not be used any more after a panic.
-pub(crate) fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
     let outer = IS_CONTAINED.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     IS_CONTAINED.set(outer);
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_contained_panic_is_known_while_it_lasts() {
+    fn contained_panic_is_visible_during_call() {
         assert!(!is_contained());
         assert_eq!(contain(is_contained), Some(true));
         assert_eq!(contain(|| contain(|| 1).map(|one| (one, is_contained()))), Some(Some((1, true))));

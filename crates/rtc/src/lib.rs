@@ -1,30 +1,30 @@
 //! One WebRTC peer without I/O: ICE, DTLS, SCTP and the data channels of a session. Also how a gateway forwards the
-//! messages of its peers ([`forward`]), the topology of connections in a room ([`room`]), the SFU ([`switch`]), and a
-//! relay for participants that cannot connect directly ([`turn`]).
+//! messages of its peers ([`forward`]).
 //!
 //! No sockets, no clock, no threads: datagrams and the time are inputs. A panic in the WebRTC library ends one [`Peer`]
 //! and nothing else.
 //!
-//! Read first: [`Peer`], [`Lane`], [`ufrag`] (finds the peer for a datagram from an unknown address).
+//! - [`peer`]: an end of a connection with data channels only
+//! - [`channels`]: which data channels a remote peer may open, and their events
+//! - [`connection`]: the WebRTC library with its rule of use; `sfu` adds media to it
+//! - [`sdp`]: reading of session descriptions
+//! - [`crypto`]: cryptography for the library, implemented with ring
+//! - [`stun`]: finds the peer for a datagram from an unknown address
+//!
+//! Read first: [`Peer`], [`Lane`], [`ufrag`].
 
-mod connection;
+pub mod channels;
+pub mod connection;
 mod contain;
-mod crypto;
-pub mod egress;
+pub mod crypto;
 pub mod forward;
-mod media;
-pub mod mixer;
 mod peer;
-pub mod room;
-mod sink;
+pub mod sdp;
 mod stun;
-pub mod switch;
-pub mod turn;
 
+pub use channels::{Event, Lane};
 pub use connection::{Broken, Candidates};
-pub use contain::is_contained;
-pub use media::{MediaClient, MediaEvent, MediaOutput};
-pub use peer::{BadOffer, Event, Lane, Offer, Output, Outputs, Peer};
-pub use sink::Sink;
-pub use str0m::media::MediaKind;
+pub use contain::{contain, is_contained};
+pub use peer::{Offer, Output, Outputs, Peer};
+pub use sdp::BadOffer;
 pub use stun::ufrag;

@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_found_behind_other_attributes() {
+    fn ufrag_is_found_after_other_attributes() {
         let bytes = request(&[(0x24, &[1, 2, 3, 4]), (0x8022, b"odd"), (USERNAME, b"ours:theirs")]);
         assert_eq!(ufrag(&bytes), Some("ours"));
         for cut in 0..bytes.len() {
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_names_nobody() {
+    fn non_request_has_no_ufrag() {
         let good = request(&[(USERNAME, b"ours:theirs")]);
         for (at, wrong) in [(0, 1), (1, 17), (4, 0)] {
             let mut bytes = good.clone();

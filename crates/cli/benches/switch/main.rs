@@ -23,7 +23,7 @@ use anyhow::{Context, ensure};
 use clap::Parser;
 use janus::Janus;
 use millrace_lab::{host::scheduling::pin, load::http::post_offer, targets::Server};
-use millrace_rtc::{MediaClient, MediaEvent, MediaKind, MediaOutput, Sink, egress::is_media};
+use millrace_sfu::{MediaClient, MediaEvent, MediaKind, MediaOutput, Sink, egress::is_media};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 /// Maximum time for all handshakes, and for late packets.

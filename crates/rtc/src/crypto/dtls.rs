@@ -11,7 +11,7 @@ use std::{
 
 use aes::Aes128;
 use dimpl::{
-    Config, CryptoError as Failed, CryptoOperation,
+    Config, CryptoError as Failed, CryptoOperation, SrtpProfile,
     crypto::{
         Aad, ActiveKeyExchange, Buf, Cipher, CryptoProvider, Dtls12CipherSuite, Dtls13CipherSuite, HashAlgorithm,
         HashContext, HashProvider, HmacProvider, KeyProvider, NamedGroup, Nonce, SecureRandom, SignatureAlgorithm,
@@ -37,8 +37,7 @@ use x509_parser::{
     prelude::FromDer,
 };
 
-use super::aes_block;
-use crate::egress::Exported;
+use super::aes_modes::aes_block;
 
 /// Initial retransmission timeout of a handshake flight, in the library's time.
 ///
@@ -56,6 +55,15 @@ const TAG_BYTES: usize = 16;
 /// Maximum number of signing keys that are kept loaded.
 const KEYS_MAX: usize = 4;
 
+/// SRTP profile and keying material that a handshake has negotiated.
+pub struct KeyingMaterial {
+    pub profile: SrtpProfile,
+    /// Both keys, then both salts; those of the client first. Source: RFC 5764, section 4.2.
+    pub bytes: Box<[u8]>,
+    /// This end began the handshake (DTLS client).
+    pub is_client: bool,
+}
+
 #[derive(Debug)]
 pub struct Provider {
     pub for_media: bool,
@@ -69,12 +77,12 @@ pub fn generate_certificate() -> Option<DtlsCert> {
 }
 
 thread_local! {
-    static EXPORTED: Cell<Option<Exported>> = const { Cell::new(None) };
+    static EXPORTED: Cell<Option<KeyingMaterial>> = const { Cell::new(None) };
 }
 
 /// Returns the media keys of a handshake that has completed on this thread since the last call. The caller must
 /// take the keys right after it has processed a connection. The library does not pass them on.
-pub fn take_media_keys() -> Option<Exported> {
+pub fn take_keying_material() -> Option<KeyingMaterial> {
     EXPORTED.take()
 }
 
@@ -156,7 +164,7 @@ impl DtlsInstance for Instance {
             DtlsOutput::KeyingMaterial(..) if !self.for_media => DtlsOutput::Connected,
             DtlsOutput::KeyingMaterial(material, profile) => {
                 let is_client = self.dtls.is_active();
-                EXPORTED.set(Some(Exported { profile, material: material[..].into(), is_client }));
+                EXPORTED.set(Some(KeyingMaterial { profile, bytes: material[..].into(), is_client }));
                 DtlsOutput::KeyingMaterial(material, profile)
             }
             output => output,
@@ -483,14 +491,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_test_vectors_of_the_library_come_out_and_once_is_enough() {
+    fn library_test_vectors_pass_once() {
         let made = config(Some(1150)).unwrap();
         assert!(Arc::ptr_eq(&made, &config(Some(1150)).unwrap()));
         assert!(!Arc::ptr_eq(&made, &config(Some(1200)).unwrap()));
     }
 
     #[test]
-    fn a_signature_is_verified_by_its_certificate_and_no_other() {
+    fn signature_requires_matching_certificate() {
         let (ours, other) = (generate_certificate().unwrap(), generate_certificate().unwrap());
         let mut signature = Buf::new();
         let mut key = Signatures.load_private_key(&ours.private_key).unwrap();

@@ -2,8 +2,10 @@
 //! only a C compiler. See docs/adr/0006.
 //!
 //! - [`dtls`]: DTLS handshake and records
-//! - [`srtp`]: keys and ciphers of media
+//! - [`srtp`]: ciphers of media
+//! - [`aes_modes`]: the two forms of AES that ring does not expose
 
+mod aes_modes;
 mod dtls;
 mod srtp;
 
@@ -15,8 +17,9 @@ use str0m::{
     crypto::{Sha1HmacProvider, Sha1Provider, Sha256Provider},
 };
 
-pub use dtls::{generate_certificate, take_media_keys};
-pub use srtp::AesCtr;
+pub use aes_modes::{AesCtr, aes_block};
+use dtls::generate_certificate;
+pub use dtls::{KeyingMaterial, take_keying_material};
 
 /// Returns the provider for connections with media. It is created once.
 pub fn provider() -> Arc<CryptoProvider> {
@@ -71,13 +74,4 @@ impl Sha256Provider for Hash {
     fn sha256(&self, data: &[u8]) -> [u8; 32] {
         digest::digest(&digest::SHA256, data).as_ref().try_into().expect("SHA-256 has 32 bytes")
     }
-}
-
-/// Encrypts one block with AES, which ring does not expose.
-pub fn aes_block<C: aes::cipher::KeyInit + aes::cipher::BlockCipherEncrypt>(key: &[u8], block: &[u8; 16]) -> [u8; 16] {
-    let cipher = C::new_from_slice(key).expect("the caller has a key of this cipher's length");
-    let mut out = aes::cipher::Block::<C>::default();
-    out.copy_from_slice(block);
-    cipher.encrypt_block(&mut out);
-    out[..].try_into().expect("a block has 16 bytes")
 }

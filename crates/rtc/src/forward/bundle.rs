@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_comes_out() {
+    fn bundle_round_trips() {
         let messages: [(&str, &[u8]); 4] =
             [("a", b"text"), ("\"b\"", "\u{1}\n\u{e9}\"".as_bytes()), ("c", &[0, 255]), ("a", b"")];
         let mut bundle = Bundle::default();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bundle_is_none() {
+    fn invalid_bundle_is_rejected() {
         assert_eq!(parts(b"[]"), Some(Vec::new()));
         for bad in [
             &b""[..],

@@ -46,7 +46,7 @@ impl Bench {
 }
 
 #[test]
-fn a_message_goes_to_whom_its_sender_has_named() {
+fn message_goes_to_named_receiver() {
     let mut bench = Bench::new(Config::default());
     let (a, b, c) = (bench.join("a", Some("b")), bench.join("b", Some("a")), bench.join("c", None));
     bench.send(a, "to b");
@@ -70,7 +70,7 @@ fn a_message_goes_to_whom_its_sender_has_named() {
 }
 
 #[test]
-fn a_bundle_goes_when_its_window_ends() {
+fn bundle_is_sent_when_window_ends() {
     let mut bench = Bench::gathering();
     let (a, b, up) = (bench.join("a", Some("up")), bench.join("b", Some("up")), bench.join("up", None));
     assert_eq!(bench.forwarder.poll_timeout(), None);
@@ -93,7 +93,7 @@ fn a_bundle_goes_when_its_window_ends() {
 }
 
 #[test]
-fn a_bundle_goes_before_it_grows_beyond_its_size() {
+fn bundle_is_sent_before_size_limit() {
     let limit = 200;
     let mut bench = Bench::new(Config { gathers: true, bundle_bytes_max: limit, ..Config::default() });
     let (a, up) = (bench.join("a", Some("up")), bench.join("up", None));
@@ -111,7 +111,7 @@ fn a_bundle_goes_before_it_grows_beyond_its_size() {
 }
 
 #[test]
-fn an_urgent_message_waits_for_nothing_and_takes_along_what_waits() {
+fn urgent_message_flushes_bundle() {
     let mut bench = Bench::gathering();
     let (a, b, up) = (bench.join("a", Some("up")), bench.join("b", Some("up")), bench.join("up", None));
     bench.send(b, "1");
@@ -129,7 +129,7 @@ fn an_urgent_message_waits_for_nothing_and_takes_along_what_waits() {
 }
 
 #[test]
-fn a_bundle_is_split_to_those_that_its_parts_name() {
+fn bundle_is_split_by_receiver() {
     let mut bench = Bench::new(Config { splits: true, ..Config::default() });
     let hub = bench.join("hub", None);
     let arms: Vec<PeerId> = (0..10).map(|n| bench.join(&format!("arm-{n}"), Some("hub"))).collect();
@@ -154,7 +154,7 @@ fn a_bundle_is_split_to_those_that_its_parts_name() {
 }
 
 #[test]
-fn both_ways_at_once() {
+fn data_flows_both_ways_at_once() {
     let mut bench = Bench::new(Config { gathers: true, splits: true, ..Config::default() });
     let (up, a, b) = (bench.join("up", None), bench.join("a", Some("up")), bench.join("b", Some("up")));
     bench.send(a, "1");
@@ -177,7 +177,7 @@ impl Dice {
 }
 
 #[test]
-fn every_message_comes_once_and_in_the_order_of_its_sender() {
+fn messages_arrive_once_and_in_order() {
     for seed in 0..50 {
         let mut dice = Dice(seed);
         let config = Config { gathers: true, bundle_bytes_max: 150 + dice.below(500) as usize, ..Config::default() };
@@ -221,7 +221,7 @@ fn every_message_comes_once_and_in_the_order_of_its_sender() {
 }
 
 #[test]
-fn a_receiver_that_takes_nothing_holds_no_more_than_its_share_and_is_told() {
+fn stalled_receiver_has_bounded_queue_and_gap_report() {
     let waiting_bytes_max = 4096;
     let mut bench = Bench::new(Config { gathers: true, bundle_bytes_max: 300, waiting_bytes_max, ..Config::default() });
     let (a, up) = (bench.join("a", Some("up")), bench.join("up", None));
@@ -247,7 +247,7 @@ fn a_receiver_that_takes_nothing_holds_no_more_than_its_share_and_is_told() {
 }
 
 #[test]
-fn who_cannot_join_is_told_why() {
+fn rejected_join_has_reason() {
     let mut bench = Bench::new(Config { peers_max: 2, ..Config::default() });
     let mut join = |name: &str, to: Option<&str>| {
         bench.forwarder.join(PeerOptions { name: name.into(), to: to.map(Into::into), urgent: None })
@@ -262,7 +262,7 @@ fn who_cannot_join_is_told_why() {
 }
 
 #[test]
-fn what_is_too_large_is_refused() {
+fn oversized_message_is_rejected() {
     let mut bench = Bench::new(Config { gathers: true, splits: true, ..Config::default() });
     let (a, up) = (bench.join("a", Some("up")), bench.join("up", None));
     bench.send(a, &"x".repeat(MESSAGE_BYTES_MAX + 1));

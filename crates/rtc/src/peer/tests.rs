@@ -11,7 +11,7 @@ struct Pair {
     /// Address at which the other end sees each end.
     seen: [SocketAddr; 2],
     /// Whether the link drops all STUN messages.
-    is_stunless: bool,
+    drops_stun: bool,
 }
 
 impl Pair {
@@ -33,7 +33,7 @@ impl Pair {
         let offer = offer(addresses[0]);
         let (server, answer) = Peer::answer(&offer.sdp, &addresses[1].into(), now).unwrap();
         let ends = [offer.accept(&answer).unwrap(), server];
-        Self { ends, addresses, outs: Default::default(), now, lose, count: 0, seen: addresses, is_stunless: false }
+        Self { ends, addresses, outs: Default::default(), now, lose, count: 0, seen: addresses, drops_stun: false }
     }
 
     /// Exchanges datagrams until none is in flight, then advances the time. Stops after `limit`, or as soon as
@@ -48,8 +48,8 @@ impl Pair {
                     moved = true;
                     self.count += 1;
                     let is_lost = self.lose > 0 && self.count.is_multiple_of(self.lose);
-                    let is_astray = target != self.seen[to];
-                    if is_lost || is_astray || self.is_stunless && datagram[0] < 4 {
+                    let is_misaddressed = target != self.seen[to];
+                    if is_lost || is_misaddressed || self.drops_stun && datagram[0] < 4 {
                         continue;
                     }
                     let Self { ends, outs, addresses, seen, now, .. } = self;
@@ -100,7 +100,7 @@ fn both_channels_open_and_carry_messages() {
 /// with answers.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
-fn an_address_that_answers_nothing_is_sent_little() {
+fn unproven_address_receives_little() {
     let start = Instant::now();
     let mut now = start;
     let [client_at, server_at]: [SocketAddr; 2] = ["127.0.0.1:1001", "127.0.0.1:1002"].map(|at| at.parse().unwrap());
@@ -139,7 +139,7 @@ fn an_address_that_answers_nothing_is_sent_little() {
 
 /// A write does not wait for a pending acknowledgement, and nothing is sent twice, even after a long idle time.
 #[test]
-fn a_message_in_several_datagrams_waits_for_nothing() {
+fn fragmented_message_is_not_delayed() {
     for (bytes, datagrams) in [(500, 1), (1300, 2), (3000, 3)] {
         let mut pair = Pair::new(0);
         assert!(pair.run(Duration::from_secs(2), both_open));
@@ -161,11 +161,11 @@ fn a_message_in_several_datagrams_waits_for_nothing() {
 /// Consent to send is valid for 30 s of real time, although the library's time runs faster. Firefox renews the
 /// consent every 5 s.
 #[test]
-fn who_is_silent_by_stun_is_let_go_after_half_a_minute_and_not_before() {
+fn consent_expires_after_thirty_seconds() {
     let mut pair = Pair::new(0);
     assert!(pair.run(Duration::from_secs(2), both_open));
     pair.run(Duration::from_secs(10), |_| false);
-    pair.is_stunless = true;
+    pair.drops_stun = true;
     let began = pair.now;
     let is_closed = |pair: &Pair| pair.outs[1].events.contains(&Event::Closed);
     while !is_closed(&pair) && pair.now < began + Duration::from_secs(60) {
@@ -181,7 +181,7 @@ fn who_is_silent_by_stun_is_let_go_after_half_a_minute_and_not_before() {
 
 /// The client gets another port from its NAT, or changes its network.
 #[test]
-fn who_has_moved_is_found_as_soon_as_it_asks_from_there() {
+fn moved_peer_is_found_by_binding_request() {
     let mut pair = Pair::new(0);
     assert!(pair.run(Duration::from_secs(2), both_open));
     pair.run(Duration::from_secs(10), |_| false);
@@ -199,7 +199,7 @@ fn who_has_moved_is_found_as_soon_as_it_asks_from_there() {
 }
 
 #[test]
-fn a_lossy_wire_delays_the_handshake_and_no_more() {
+fn handshake_survives_packet_loss() {
     for lose in [3, 5, 7] {
         let mut pair = Pair::new(lose);
         assert!(pair.run(Duration::from_secs(30), both_open), "every {lose}th is lost");
@@ -208,7 +208,7 @@ fn a_lossy_wire_delays_the_handshake_and_no_more() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
-fn bad_offers_are_refused_with_the_reason() {
+fn bad_offers_are_rejected_with_reason() {
     let now = Instant::now();
     let good = Peer::offer("127.0.0.1:1001".parse().unwrap(), now).sdp;
     let local = SocketAddr::from(([127, 0, 0, 1], 1002)).into();
@@ -255,7 +255,7 @@ impl Dice {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "an instant to count from: none can be made up")]
-fn spoiled_offers_make_a_peer_or_an_error() {
+fn corrupt_offers_give_peer_or_error() {
     let now = Instant::now();
     let good = Peer::offer("127.0.0.1:1001".parse().unwrap(), now).sdp;
     let local = SocketAddr::from(([127, 0, 0, 1], 2)).into();
@@ -269,7 +269,7 @@ fn spoiled_offers_make_a_peer_or_an_error() {
 }
 
 #[test]
-fn spoiled_datagrams_end_a_peer_at_most() {
+fn corrupt_datagrams_end_one_peer_at_most() {
     for seed in 0..60 {
         let (mut pair, mut dice) = (Pair::new(0), Dice(seed));
         let rounds = 200 + dice.below(200);
@@ -296,7 +296,7 @@ fn spoiled_datagrams_end_a_peer_at_most() {
 }
 
 #[test]
-fn what_is_not_for_a_peer_changes_nothing() {
+fn foreign_datagrams_change_nothing() {
     let mut pair = Pair::new(0);
     assert!(pair.run(Duration::from_secs(2), both_open));
     let stranger = "127.0.0.1:9".parse().unwrap();
@@ -311,7 +311,7 @@ fn what_is_not_for_a_peer_changes_nothing() {
 /// On an unreliable channel, a message that is not lost arrives at once. It does not wait for a lost message
 /// before it, and it is not queued behind one.
 #[test]
-fn what_gets_lost_delays_nothing_that_comes_after_it() {
+fn loss_on_latest_delays_no_later_message() {
     for (every_ms, lose) in [(100, 20), (10, 20), (3, 7)] {
         let mut pair = Pair::new(0);
         assert!(pair.run(Duration::from_secs(2), both_open));
@@ -335,7 +335,7 @@ fn what_gets_lost_delays_nothing_that_comes_after_it() {
 /// The mode that the opener of a channel requests also applies to messages sent to the opener: ordered or
 /// unordered, with unlimited or no retransmissions, or up to a number or a time.
 #[test]
-fn each_mode_of_a_channel_keeps_its_promise_where_datagrams_get_lost() {
+fn each_mode_of_channel_survives_loss() {
     const COUNT: u32 = 600;
     let retransmits = |retransmits| Reliability::MaxRetransmits { retransmits };
     // Milliseconds of the library's time, which runs five times as fast.

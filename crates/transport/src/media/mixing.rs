@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use millrace_rtc::{
+use millrace_sfu::{
     mixer::{Input, Mixed, Mixer},
     switch::ToMixer,
 };

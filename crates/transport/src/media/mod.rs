@@ -4,7 +4,7 @@
 //! - [`mixing`]: rooms whose audio is mixed
 //! - [`whip`]: publishers and viewers that use HTTP only
 //!
-//! The SFU itself is [`millrace_rtc::switch`]. It is part of the data channels, because it shares their socket.
+//! The SFU itself is [`millrace_sfu::switch`]. It is part of the data channels, because it shares their socket.
 
 mod mixing;
 mod whip;
@@ -13,10 +13,8 @@ use std::{cell::RefCell, collections::HashMap, rc::Rc, time::Instant};
 
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
-use millrace_rtc::{
-    room::Muted,
-    switch::{Event, MemberId, Refused, Report, Role, Switch as Unit},
-};
+use millrace_room::Muted;
+use millrace_sfu::switch::{Event, MemberId, Refused, Report, Role, Switch as Unit};
 use serde_json::{Map, Value, json};
 
 pub(crate) use whip::{Path, answer};

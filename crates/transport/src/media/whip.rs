@@ -8,7 +8,7 @@ use std::{rc::Rc, time::Instant};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_protocol::{ChannelName, Code, Error, Right, session::Target};
-use millrace_rtc::switch::{MIX, MemberId, Role};
+use millrace_sfu::switch::{MIX, MemberId, Role};
 
 use super::{Who, refused, with_unit};
 use crate::{

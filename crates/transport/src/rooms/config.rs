@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use millrace_rtc::room;
+use millrace_room as room;
 use serde::{Deserialize, Serialize};
 
 /// Limits of rooms.
@@ -28,7 +28,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let room::Config { participants_max, mesh_max, silence_max, signals_per_s, children_max, .. } =
+        let room::Config { participants_max, mesh_max, silent_timeout, signals_per_s, children_max, .. } =
             room::Config::default();
         Self {
             rooms_max: 10_000,
@@ -36,7 +36,7 @@ impl Default for Config {
             mesh_max,
             children_max,
             mixers_max: 0,
-            silence_max,
+            silence_max: silent_timeout,
             signals_per_s,
             signal_bytes_max: 64 * 1024,
         }
@@ -50,7 +50,7 @@ impl Config {
             participants_max,
             mesh_max,
             children_max,
-            silence_max,
+            silent_timeout: silence_max,
             signals_per_s,
             has_switch,
             has_mixer: self.mixers_max > 0,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use ::http::{HeaderValue, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_protocol::{Code, Error, Holder, Right};
-use millrace_rtc::room::{Join, Role, SWITCH, Topology};
+use millrace_room::{Join, Role, SWITCH, Topology};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

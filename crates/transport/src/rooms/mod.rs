@@ -1,4 +1,4 @@
-//! Rooms: membership and signaling between participants. [`millrace_rtc::room`] makes all decisions; this module
+//! Rooms: membership and signaling between participants. [`millrace_room`] makes all decisions; this module
 //! connects it to HTTP and channels.
 //!
 //! The room's name determines the shard that holds its state. A request accepted by another shard is forwarded
@@ -31,7 +31,7 @@ use std::{
 
 use millrace_engine::{Answer, Held, may_take};
 use millrace_protocol::{ChannelName, Code, Error, Holder, Kind, NewPublication, Position};
-use millrace_rtc::room::{Join, Joined, Muted, Output, Refused, Room, Topology};
+use millrace_room::{Join, Joined, Muted, Output, Refused, Room, Topology};
 use serde_json::{Map, Value, json};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -336,9 +336,9 @@ fn refused(refused: Refused) -> Error {
     let code = match &refused {
         Refused::BadName | Refused::NoSwitch | Refused::NoMixer => Code::BadRequest,
         Refused::OtherTopology(_) => Code::Conflict,
-        Refused::Full(..) | Refused::Crowd(..) => Code::TooMany,
-        Refused::Gone => Code::NotFound,
-        Refused::NotTheirs | Refused::NotHost => Code::Forbidden,
+        Refused::Full(..) | Refused::ClientQuota(..) => Code::TooMany,
+        Refused::NotFound => Code::NotFound,
+        Refused::WrongSecret | Refused::NotHost => Code::Forbidden,
         Refused::TooFast(_) => Code::RateLimited,
     };
     let error = Error::new(code, refused.to_string());

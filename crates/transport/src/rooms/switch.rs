@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use millrace_rtc::room::{Muted, SWITCH};
+use millrace_room::{Muted, SWITCH};
 use serde_json::{Map, Value};
 
 use super::{RoomName, see_to, signal};

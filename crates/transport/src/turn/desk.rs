@@ -9,7 +9,7 @@ use std::{
 };
 
 use millrace_engine::LogRateLimit;
-use millrace_rtc::turn::{Client, Figures, NoRelay, RelayId, Relays, Rules, Server, Step};
+use millrace_turn::{Action as Step, Client, Limits as Rules, Metrics as Figures, NoRelay, RelayId, Relays, Server};
 use tokio::{
     net::UdpSocket,
     sync::watch,

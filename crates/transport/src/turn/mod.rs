@@ -1,7 +1,7 @@
 //! TURN and STUN server: one port for UDP, TCP and TLS, and one UDP socket for each relay.
 //!
 //! - this file: settings, the port, and the tasks of the thread
-//! - [`desk`]: passes messages from clients and peers to [`millrace_rtc::turn::Server`], and executes its results
+//! - [`desk`]: passes messages from clients and peers to [`millrace_turn::Server`], and executes its results
 //! - [`relays`]: opens relay sockets in the configured port range
 //! - [`stream`]: clients over TCP and TLS, on the same port
 //! - [`offer`]: `POST /v1/turn`: the server's URLs and short-lived credentials
@@ -27,10 +27,10 @@ use std::{
     time::Duration,
 };
 
-use millrace_rtc::turn::{Client, Rules};
+use millrace_turn::{Client, Limits as Rules};
 use tokio::{sync::watch, task::spawn_local, time::MissedTickBehavior};
 
-pub use millrace_rtc::turn::{Credentials, Figures, REALM_BYTES_MAX};
+pub use millrace_turn::{Credentials, Metrics as Figures, REALM_BYTES_MAX};
 pub use offer::{IceServer, IceServers, Offer};
 pub(crate) use offer::{answer, for_caller};
 pub use peers::{BadPeers, Peers};

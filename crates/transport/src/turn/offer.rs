@@ -8,7 +8,7 @@ use std::{
 
 use http::{HeaderValue, header, request::Parts};
 use millrace_protocol::{Code, Error, Grant};
-use millrace_rtc::turn::Credentials;
+use millrace_turn::Credentials;
 use serde::Serialize;
 
 use crate::{

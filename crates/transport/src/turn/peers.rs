@@ -1,6 +1,6 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
-use millrace_rtc::turn::is_public;
+use millrace_turn::is_public;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BadNetwork, Network};

@@ -4,7 +4,7 @@ use std::{
     ops::RangeInclusive,
 };
 
-use millrace_rtc::turn::NoRelay;
+use millrace_turn::NoRelay;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Maximum number of ports tried for one allocation, from a random start in the range.

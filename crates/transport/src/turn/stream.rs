@@ -1,7 +1,7 @@
 use std::{io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 use bytes::{Buf, BytesMut};
-use millrace_rtc::turn::{Client, framed_bytes};
+use millrace_turn::{Client, framed_bytes};
 use tokio::{
     io::{AsyncReadExt, ReadHalf},
     net::{TcpListener, TcpStream},

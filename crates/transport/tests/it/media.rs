@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use millrace_rtc::{MediaClient, MediaKind};
 use millrace_server::config::Secret;
+use millrace_sfu::{MediaClient, MediaKind};
 use serde_json::json;
 
 use crate::{

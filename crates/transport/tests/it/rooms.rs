@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use millrace_rtc::{MediaClient, MediaKind};
 use millrace_server::{Config, auth::SigningKey, config::Secret};
+use millrace_sfu::{MediaClient, MediaKind};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 

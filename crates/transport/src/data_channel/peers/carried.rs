@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use millrace_rtc::{Lane, Peer, switch::MemberId};
+use millrace_rtc::{Lane, Peer};
+use millrace_sfu::switch::MemberId;
 
 use super::{Entry, Guests, PeerEvent, PeerId, Peers};
 

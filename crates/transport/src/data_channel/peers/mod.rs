@@ -19,11 +19,10 @@ use std::{
 use millrace_delivery::ConnId;
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
-use millrace_rtc::{
-    Broken, Candidates, Event, Lane, Output, Peer,
+use millrace_rtc::{Broken, Candidates, Event, Lane, Output, Peer, ufrag};
+use millrace_sfu::{
     egress::is_media,
     switch::{MemberId, Switch},
-    ufrag,
 };
 use slab::Slab;
 use tokio::{io::Interest, net::UdpSocket, sync::Notify};
@@ -222,7 +221,7 @@ impl Peers {
         done
     }
 
-    pub fn poll_switch(&mut self) -> Option<millrace_rtc::switch::Event> {
+    pub fn poll_switch(&mut self) -> Option<millrace_sfu::switch::Event> {
         self.switch.poll_event()
     }
 

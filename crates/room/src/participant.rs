@@ -1,0 +1,72 @@
+use std::{fmt, time::Instant};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::rate_limiter::RateLimiter;
+
+/// Maximum length of a participant's name, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// Id of a participant, never reused in a room. The ids of one room sort in the order in which participants
+/// joined.
+/// Random digits follow the number, so a room that is created again does not repeat the ids of the old one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct ParticipantId(pub(crate) String);
+
+impl ParticipantId {
+    pub(crate) fn new(number: u32, chance: [u8; 16]) -> Self {
+        let chance: String = chance[..5].iter().map(|byte| format!("{byte:02x}")).collect();
+        Self(format!("{number:06x}{chance}"))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ParticipantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Role of a participant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    #[default]
+    Member,
+    /// Preferred as the hub of a star or the root of a tree.
+    Hub,
+    /// Sends neither audio nor video. Becomes hub or root only if all participants are viewers.
+    Viewer,
+}
+
+/// Kinds of a participant's media that a moderator has muted for all other participants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Muted {
+    pub audio: bool,
+    pub video: bool,
+}
+
+pub struct Participant {
+    pub name: String,
+    pub role: Role,
+    pub since_ms: u64,
+    pub holder: u32,
+    /// Whether the participant has muted itself, according to its reports.
+    pub muted: bool,
+    pub muted_by_host: Muted,
+    pub secret: String,
+    pub last_seen: Instant,
+    pub rate_limiter: RateLimiter,
+    /// Most recent report, unchanged.
+    pub report: Map<String, Value>,
+}
+
+impl Participant {
+    pub fn measurement(&self, name: &str) -> Option<f64> {
+        self.report.get(name)?.as_f64()
+    }
+}

@@ -1,0 +1,3 @@
+#![allow(clippy::unwrap_used, reason = "a test may stop where it is wrong")]
+
+mod memory;

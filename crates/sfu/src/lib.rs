@@ -1,0 +1,20 @@
+//! Selective forwarding unit (SFU) without I/O: forwards media between the members of a room, and mixes audio.
+//!
+//! - [`switch`]: rooms and members; which packets go to whom, and which layer of a video
+//! - [`egress`]: outgoing media packets of one member: RTP, SRTP, retransmission, bandwidth estimate, probing
+//! - [`mixer`]: decodes the audio of a room, and encodes one mix for each listener
+//! - [`MediaClient`], [`Sink`]: the client's end, for load generators and tests
+//!
+//! No sockets, no clock, no threads: datagrams and the time are inputs. `egress` and `mixer` know nothing of `switch`.
+//!
+//! Read first: [`switch::Switch`], [`egress::Egress`], [`mixer::Mixer`].
+
+mod client;
+pub mod egress;
+mod member_id;
+pub mod mixer;
+pub mod switch;
+
+pub use client::{MediaClient, MediaEvent, MediaOutput, Sink};
+pub use member_id::MemberId;
+pub use str0m::media::MediaKind;

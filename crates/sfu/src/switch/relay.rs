@@ -1,0 +1,275 @@
+use std::time::{Duration, Instant};
+
+use millrace_room::Muted;
+use str0m::{
+    IceConnectionState,
+    format::PayloadParams,
+    media::{KeyframeRequestKind, MediaKind},
+    rtp::{RtpPacket, Vp8Descriptor},
+};
+
+use super::{
+    allocate::{LayerSwitch, VideoDemand, allocate, reason},
+    member::Slot,
+    rewriter::Packet,
+    source::{Role, Source},
+    state::{Event, Send, Switch},
+    track::{LAYERS_MAX, Layer, Track, is_key},
+};
+use crate::{member_id::MemberId, mixer::Input};
+
+/// Maximum time for a member that has lost its network path to restore it.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(15);
+/// Bandwidth reserved for audio, in bit/s per received audio track.
+const AUDIO_BITS_PER_S: u64 = 50_000;
+/// Assumed bit rate of a video whose layers have not been measured yet, so that bandwidth is probed for it.
+const UNMEASURED_VIDEO_BITS_PER_S: u64 = 1_500_000;
+
+impl Switch {
+    pub(super) fn handle_event(
+        &mut self,
+        id: MemberId,
+        event: str0m::Event,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) {
+        match event {
+            str0m::Event::RtpPacket(packet) => self.forward(id, &packet, now, send),
+            str0m::Event::MediaAdded(added) => self.add_line(id, added, now, send),
+            str0m::Event::KeyframeRequest(request) => {
+                let Some(member) = self.member(id) else { return };
+                let slot = member.slots.iter().find(|slot| slot.mid == request.mid);
+                if let Some((source, layer)) = slot.and_then(|slot| Some((slot.source?, slot.rewriter.layer()))) {
+                    self.request_keyframe(source, layer, now, send);
+                }
+            }
+            str0m::Event::Connected => {
+                let Some(member) = self.member(id) else { return };
+                member.ends = None;
+                if !std::mem::replace(&mut member.is_connected, true) {
+                    let sources: Vec<_> = member.slots.iter().filter_map(|slot| slot.source).collect();
+                    self.events.push_back(Event::Connected(id));
+                    for source in sources {
+                        self.request_keyframe(source, None, now, send);
+                    }
+                    self.update_lines(id, now, send);
+                }
+            }
+            str0m::Event::IceConnectionStateChange(state) => {
+                let Some(member) = self.member(id) else { return };
+                match state {
+                    IceConnectionState::Disconnected => member.ends = Some(now + RESTART_TIMEOUT),
+                    IceConnectionState::Connected | IceConnectionState::Completed => member.ends = None,
+                    _ => {}
+                }
+            }
+            str0m::Event::ChannelOpen(..)
+            | str0m::Event::ChannelData(_)
+            | str0m::Event::ChannelBufferedAmountLow(_)
+            | str0m::Event::ChannelClose(_) => self.handle_data(id, event, now, send),
+            str0m::Event::Closed => self.remove(id, false, now, send),
+            _ => {}
+        }
+    }
+
+    /// Forwards one packet to all receivers of its layer.
+    fn forward(&mut self, id: MemberId, packet: &RtpPacket, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let Some((track_at, layer)) = self.layer(id, packet, now) else { return };
+        let Some(member) = self.member(id) else { return };
+        let find = |params: &&PayloadParams| params.pt() == packet.header.payload_type;
+        let Some(params) = member.connection.rtc.codec_config().params().iter().find(find).copied() else { return };
+        let room = member.room;
+        let track = &mut member.tracks[track_at];
+        if track.is_muted {
+            return;
+        }
+        let level = packet.header.ext_vals.audio_level.filter(|_| track.kind == MediaKind::Audio);
+        if let Some(level) = level {
+            track.loudness.update(level, now);
+        }
+        let loudness = level.map(|_| track.loudness.now(now));
+        let (kind, receivers) = (track.kind, std::mem::take(&mut track.receivers));
+        let vp8 = match params.spec().codec {
+            str0m::format::Codec::Vp8 => Vp8Descriptor::parse(&packet.payload).ok(),
+            _ => None,
+        };
+        let incoming = Packet {
+            layer,
+            sequence: *packet.seq_no,
+            time: packet.time.numer(),
+            clock_hz: packet.time.denom(),
+            is_key: kind == MediaKind::Audio || is_key(params.spec().codec, &packet.payload, vp8.as_ref()),
+            vp8: vp8.as_ref(),
+        };
+        let source = Source { member: id, track: track_at };
+        if let Some(loudness) = loudness {
+            let holder = self.holder(room).and_then(|holder| Some(self.track(holder)?.loudness.now(now)));
+            self.rooms[room as usize].floor.update(source, loudness, holder.unwrap_or(0.0), now);
+        }
+        let is_mixed = kind == MediaKind::Audio && self.mix(source, room, incoming.sequence, &packet.payload);
+        for (receiver, slot) in receivers.iter().filter(|_| !is_mixed) {
+            let Some(member) = self.member(*receiver) else { continue };
+            let can_leave = member.egress.is_some();
+            let line = member.slots.get_mut(*slot).filter(|line| can_leave && line.source == Some(source));
+            let Some(sent) = line.and_then(|line| line.rewriter.renumber(&incoming, now)) else { continue };
+            if let Some((to, datagram)) = member.write(*slot, (packet.into(), &params, sent), now) {
+                self.forwarded += 1;
+                send(to, datagram);
+            }
+        }
+        if let Some(track) = self.track(source) {
+            // The receiver list was taken out of the track during the loop. Restore it, and keep receivers that were
+            // added meanwhile.
+            let added = std::mem::replace(&mut track.receivers, receivers);
+            for (receiver, slot) in added {
+                track.receivers.retain(|(known, _)| *known != receiver);
+                track.receivers.push((receiver, slot));
+            }
+        }
+    }
+
+    /// Sets which media of a member are muted. Muted tracks are not forwarded. After unmuting, video resumes with its
+    /// next keyframe; the sequence numbers continue without a gap.
+    pub fn mute(&mut self, id: MemberId, muted: Muted, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let Some(member) = self.member(id) else { return };
+        member.muted = muted;
+        let room = member.room;
+        let wanted: Vec<bool> = member.tracks.iter().map(|track| member.is_muted(track.kind)).collect();
+        for (at, is_muted) in wanted.into_iter().enumerate() {
+            let source = Source { member: id, track: at };
+            let Some(track) = self.track(source).filter(|track| track.is_muted != is_muted) else { continue };
+            track.is_muted = is_muted;
+            if is_muted && track.kind == MediaKind::Audio {
+                self.rooms[room as usize].send_to_mixer(Input::Muted(id));
+            }
+            let Some(track) = self.track(source) else { continue };
+            for (receiver, slot) in track.receivers.clone() {
+                if let Some(slot) = self.member(receiver).and_then(|member| member.slots.get_mut(slot)) {
+                    slot.rewriter.detach();
+                }
+                self.choose_layers(receiver, now, send);
+            }
+        }
+    }
+
+    /// Returns the indexes of the track and the layer of a packet. The first packet of a layer creates the layer.
+    fn layer(&mut self, id: MemberId, packet: &RtpPacket, now: Instant) -> Option<(usize, usize)> {
+        let member = self.member(id)?;
+        let ssrc = packet.header.ssrc;
+        for (at, track) in member.tracks.iter_mut().enumerate() {
+            if let Some(layer) = track.layers.iter().position(|layer| layer.ssrc == ssrc) {
+                track.layers[layer].count(packet.payload.len(), now);
+                return Some((at, layer));
+            }
+        }
+        let mut api = member.connection.rtc.direct_api();
+        let stream = api.stream_rx(&ssrc)?;
+        let (mid, rid) = (stream.mid(), stream.rid());
+        let at = member.tracks.iter().position(|track| track.mid == mid)?;
+        let layers = &mut member.tracks[at].layers;
+        // The layer exists with another SSRC: the publisher has restarted the stream.
+        let layer = match layers.iter().position(|layer| layer.rid == rid) {
+            Some(layer) => {
+                layers[layer].ssrc = ssrc;
+                layer
+            }
+            None if layers.len() < LAYERS_MAX => {
+                layers.push(Layer::new(ssrc, rid));
+                layers.len() - 1
+            }
+            None => return None,
+        };
+        Some((at, layer))
+    }
+
+    /// Requests a keyframe from the publisher of a track, for this layer. `None`: for all layers that receivers wait
+    /// for.
+    pub(super) fn request_keyframe(
+        &mut self,
+        source: Source,
+        layer: Option<usize>,
+        now: Instant,
+        send: &mut (impl Send + ?Sized),
+    ) {
+        let is_wanted = |track: &&mut Track| track.kind == MediaKind::Video && !track.is_muted;
+        let Some(track) = self.track(source).filter(is_wanted) else { return };
+        let (mid, receivers) = (track.mid, track.receivers.clone());
+        let mut wanted: Vec<usize> = layer.into_iter().collect();
+        if layer.is_none() {
+            for (receiver, slot) in receivers {
+                let slot = self.member(receiver).and_then(|member| member.slots.get(slot));
+                wanted.extend(slot.filter(|slot| slot.rewriter.is_waiting()).map(|slot| slot.rewriter.wanted));
+            }
+            wanted.sort_unstable();
+            wanted.dedup();
+        }
+        for layer in wanted {
+            let Some(track) = self.track(source) else { return };
+            let Some(layer) = track.layers.get_mut(layer) else { continue };
+            if !layer.note_request(now) {
+                continue;
+            }
+            let rid = layer.rid;
+            self.work(source.member, now, send, |member, collected| {
+                member.run(collected, |rtc| {
+                    if let Some(stream) = rtc.direct_api().stream_rx_by_mid(mid, rid) {
+                        stream.request_keyframe(KeyframeRequestKind::Pli);
+                    }
+                    Ok(())
+                })
+            });
+        }
+    }
+
+    /// Chooses the layer of each video that a member receives, and sets the bit rate for which its path is probed.
+    pub(super) fn choose_layers(&mut self, id: MemberId, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let Some(member) = self.member(id).filter(|member| member.role != Role::Publisher) else { return };
+        member.estimate = member.egress.as_ref().and_then(|egress| egress.bits_per_s());
+        let (estimate, room) = (member.estimate, member.room);
+        let audio_slots =
+            member.slots.iter().filter(|slot| slot.kind == MediaKind::Audio && slot.source.is_some()).count();
+        let is_video = |(_, slot): &(usize, &Slot)| slot.kind == MediaKind::Video;
+        let video = |(at, slot): (usize, &Slot)| Some((at, slot.source?, slot.rewriter.wanted));
+        let videos: Vec<_> = member.slots.iter().enumerate().filter(is_video).filter_map(video).collect();
+        let speaker = self.holder(room).map(|holder| holder.member);
+        let mut demand = |(_, source, current): &(usize, Source, usize)| {
+            let track = self.track(*source).filter(|track| !track.is_muted);
+            let rates =
+                track.map_or_else(Vec::new, |track| track.layers.iter().map(|layer| layer.bits_per_s(now)).collect());
+            VideoDemand { rates, current: *current, has_priority: speaker == Some(source.member) }
+        };
+        let demands: Vec<VideoDemand> = videos.iter().map(&mut demand).collect();
+        let sound = audio_slots as u64 * AUDIO_BITS_PER_S;
+        let best = |demand: &VideoDemand| {
+            demand.rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(UNMEASURED_VIDEO_BITS_PER_S)
+        };
+        let desired = sound + demands.iter().map(best).sum::<u64>();
+        let carries = estimate.map_or(u64::MAX / 4, |estimate| estimate.saturating_sub(sound));
+        let chosen = allocate(&demands, carries);
+        let Some(member) = self.member(id) else { return };
+        for (video, ((at, ..), layer)) in videos.iter().zip(&chosen).enumerate() {
+            let slot = &mut member.slots[*at];
+            let from = std::mem::replace(&mut slot.rewriter.wanted, *layer);
+            if from != *layer && slot.rewriter.layer().is_some() {
+                let why = reason(&demands, carries, video, *layer);
+                slot.switched = Some((LayerSwitch { from, to: *layer, why, ago_ms: 0 }, now));
+            }
+        }
+        if let Some(egress) = &mut member.egress {
+            // Probe for a little more than the best layers need, because a better layer requires a reserve.
+            egress.set_desired(desired + desired / 4, now);
+            self.queue(id);
+        }
+        for (_, source, _) in videos {
+            self.request_keyframe(source, None, now, send);
+        }
+    }
+
+    /// Runs once a second. The bit rates of the layers may have changed, and a keyframe request may have been lost.
+    pub(super) fn tick(&mut self, now: Instant, send: &mut (impl Send + ?Sized)) {
+        let all: Vec<MemberId> = self.members.iter().map(|(_, member)| member.id).collect();
+        for id in all {
+            self.choose_layers(id, now, send);
+        }
+    }
+}
