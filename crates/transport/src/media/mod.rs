@@ -2,14 +2,21 @@
 //!
 //! - this file: room participants, which signal through the room, and the events of the SFU
 //! - [`mixing`]: rooms whose audio is mixed
+//! - [`sfu`]: the SFU as a protocol of the shard's datagram port
 //! - [`whip`]: publishers and viewers that use HTTP only
 //!
-//! The SFU itself is [`millrace_rtc::switch`]. It is part of the data channels, because it shares their socket.
+//! The SFU itself is [`millrace_rtc::switch`].
 
 mod mixing;
+mod sfu;
 mod whip;
 
-use std::{cell::RefCell, collections::HashMap, rc::Rc, time::Instant};
+use std::{
+    cell::{OnceCell, RefCell},
+    collections::HashMap,
+    rc::Rc,
+    time::Instant,
+};
 
 use millrace_node::Metrics;
 use millrace_protocol::{Code, Error};
@@ -19,10 +26,11 @@ use millrace_rtc::{
 };
 use serde_json::{Map, Value, json};
 
+pub(crate) use sfu::{SendDatagram, Sfu, SfuProtocol};
 pub(crate) use whip::{Path, answer};
 
 use crate::{
-    data_channel::{Datagram, Guests},
+    data_channel::Guests,
     rooms::{RoomName, Switch, signal_from_switch},
     route::Context,
 };
@@ -33,9 +41,18 @@ const LINK_BYTES_MAX: usize = 64;
 /// Owners of the members of a shard's SFU: participants and HTTP sessions.
 #[derive(Default)]
 pub struct Media {
+    /// SFU of the shard; empty if the shard has no port for media.
+    sfu: OnceCell<Rc<Sfu>>,
     members: RefCell<HashMap<MemberId, Who>>,
     participants: RefCell<HashMap<(RoomName, Box<str>), Participant>>,
     sessions: RefCell<HashMap<Box<str>, whip::Session>>,
+}
+
+impl Media {
+    /// Sets the SFU of the shard. Call it once, before the first request.
+    pub(crate) fn set_sfu(&self, sfu: Rc<Sfu>) {
+        let _ = self.sfu.set(sfu);
+    }
 }
 
 enum Who {
@@ -134,8 +151,8 @@ fn take_offer(
         with_unit(context, |unit, send| unit.leave(member, Instant::now(), send));
         return Err(error);
     }
-    if let (Some(guests), Some(peers)) = (guests, context.shard.sockets().peers.as_mut()) {
-        peers.carry(member, guests);
+    if let (Some(guests), Some(peers), Some(sfu)) = (guests, context.data_channels.get(), context.media.sfu.get()) {
+        sfu.carry(member, peers, guests);
     }
     with_unit(context, |unit, send| unit.mute(member, context.rooms.muted_by_host(room, id), Instant::now(), send));
     media.members.borrow_mut().insert(member, Who::Participant(room.clone(), id.into()));
@@ -180,8 +197,8 @@ fn leave(context: &Rc<Context>, room: &RoomName, id: &str) {
 }
 
 /// Handles the events of the SFU since the last call.
-pub(crate) fn handle_events(context: &Rc<Context>) {
-    while let Some(Some(event)) = poll(context) {
+fn handle_events(context: &Rc<Context>, sfu: &Sfu) {
+    while let Some(event) = sfu.poll_event() {
         match event {
             Event::Connected(_) => {}
             Event::Offer(member, sdp) => {
@@ -202,8 +219,8 @@ pub(crate) fn handle_events(context: &Rc<Context>) {
                     Metrics::add(&context.shard.metrics.rtc_panicked, 1);
                     tracing::debug!("a member's library has panicked; the member is ended");
                 }
-                if let Some(peers) = context.shard.sockets().peers.as_mut() {
-                    peers.uncarry(id);
+                if let Some(peers) = context.data_channels.get() {
+                    sfu.uncarry(id, peers);
                 }
                 let who = context.media.members.borrow_mut().remove(&id);
                 match who {
@@ -221,15 +238,9 @@ pub(crate) fn handle_events(context: &Rc<Context>) {
     }
 }
 
-fn poll(context: &Context) -> Option<Option<Event>> {
-    Some(context.shard.sockets().peers.as_mut()?.poll_switch())
-}
-
 /// Runs `work` on the shard's SFU. Returns `None` if the shard has no port for media.
-fn with_unit<T>(context: &Context, work: impl FnOnce(&mut Unit, &mut Datagram<'_>) -> T) -> Option<T> {
-    let mut sockets = context.shard.sockets();
-    let done = sockets.peers.as_mut()?.with_switch(work);
-    Some(done)
+fn with_unit<T>(context: &Context, work: impl FnOnce(&mut Unit, &mut SendDatagram<'_>) -> T) -> Option<T> {
+    context.media.sfu.get().map(|sfu| sfu.with(work))
 }
 
 /// Returns the SFU's reports on the members of a room.

@@ -1,5 +1,5 @@
 use std::{
-    cell::{Cell, OnceCell},
+    cell::{Cell, OnceCell, RefCell},
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -8,7 +8,9 @@ use std::{
 use http::request::Parts;
 use tokio::{task::spawn_local, time::sleep};
 
-use crate::{Config, Shard, admission::Admission, http::Response, media::Media, rooms::Rooms, turn};
+use crate::{
+    Config, Shard, admission::Admission, data_channel::Peers, http::Response, media::Media, rooms::Rooms, turn,
+};
 
 /// Serves paths other than channels: health, metrics and web pages. `None`: the path does not exist.
 pub trait Pages: Send + Sync {
@@ -25,8 +27,10 @@ pub struct Context {
     pub pages: Arc<dyn Pages>,
     /// Rooms of the server; disabled until they are opened.
     pub rooms: Rooms,
-    /// Owners of the members of the shard's SFU.
+    /// SFU of the shard, and the owners of its members.
     pub media: Media,
+    /// Peers of data channels; empty if they are disabled.
+    pub(crate) data_channels: OnceCell<Rc<RefCell<Peers>>>,
     turn: OnceCell<Arc<turn::Offer>>,
     /// State of the timer of `keep_timer`. `Some(true)`: a request has arrived since it was set. `None`: it is not
     /// set.
@@ -37,7 +41,8 @@ impl Context {
     pub fn new(shard: Rc<Shard>, admission: Rc<Admission>, pages: Arc<dyn Pages>) -> Rc<Self> {
         shard.set_patterns_max(admission.config().patterns_max);
         let (rooms, media) = (Rooms::default(), Media::default());
-        Rc::new(Self { shard, admission, pages, rooms, media, turn: OnceCell::new(), timer: Cell::new(None) })
+        let (data_channels, turn, timer) = Default::default();
+        Rc::new(Self { shard, admission, pages, rooms, media, data_channels, turn, timer })
     }
 
     /// Replaces the settings. They apply to new connections and requests, and to everything that all connections of

@@ -187,7 +187,15 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
             let caller = context.admission.caller(parts).await?;
             caller.may_anything()?;
             check_stays(context)?;
-            data_channel::answer(context, parts, body, caller).await.map(plain)
+            data_channel::answer(
+                context.data_channels.get().map(|peers| &**peers),
+                &context.admission,
+                parts,
+                body,
+                caller,
+            )
+            .await
+            .map(plain)
         }
         "/v1/connect" => Ok(plain(method_not_allowed("GET, POST"))),
         "/v1/turn" if parts.method == Method::POST => {
