@@ -187,3 +187,88 @@ async fn due(timeout: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use super::*;
+    use crate::Config;
+
+    #[derive(Default)]
+    struct Counts {
+        received: AtomicU64,
+        dropped: AtomicU64,
+    }
+
+    impl PortMetrics for Counts {
+        fn received(&self, datagrams: u64) {
+            self.received.fetch_add(datagrams, Relaxed);
+        }
+
+        fn dropped(&self, datagrams: u64) {
+            self.dropped.fetch_add(datagrams, Relaxed);
+        }
+
+        fn streams(&self, _open: u64) {}
+    }
+
+    /// Claims the datagrams that begin with one of these letters. `!` after the letter makes a datagram invalid.
+    struct Letters {
+        letters: &'static str,
+        is_urgent: bool,
+        handled: Rc<RefCell<Vec<String>>>,
+    }
+
+    impl Letters {
+        fn claims(&self, datagram: &[u8]) -> bool {
+            datagram.first().is_some_and(|first| self.letters.as_bytes().contains(first))
+        }
+    }
+
+    impl DatagramProtocol for Letters {
+        fn knows(&self, _: &SocketAddr) -> bool {
+            false
+        }
+
+        fn handle_datagram(&self, _: Instant, _: SocketAddr, datagram: &[u8]) -> Verdict {
+            if !self.claims(datagram) {
+                return Verdict::Unclaimed;
+            }
+            self.handled.borrow_mut().push(format!("{}: {}", self.letters, String::from_utf8_lossy(datagram)));
+            if datagram.get(1) == Some(&b'!') { Verdict::Invalid } else { Verdict::Valid }
+        }
+
+        fn is_urgent(&self, datagram: &[u8]) -> bool {
+            self.is_urgent && self.claims(datagram)
+        }
+
+        fn timeout(&self) -> Option<Instant> {
+            None
+        }
+
+        fn handle_timeouts(&self, _: Instant) {}
+    }
+
+    #[tokio::test]
+    async fn first_claiming_protocol_handles_a_datagram() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let address = socket.local_addr().unwrap();
+        let (counts, bounds) = (Arc::<Counts>::default(), Bounds { datagram_bytes_max: 16, turn_datagrams_max: 64 });
+        let port = Demultiplexer::new(socket, bounds, Limits::new(&Config::default(), 64), counts.clone()).unwrap();
+        let handled = Rc::<RefCell<Vec<String>>>::default();
+        for (letters, is_urgent) in [("ax", false), ("bx", true)] {
+            port.add(Rc::new(Letters { letters, is_urgent, handled: handled.clone() }));
+        }
+        let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        for datagram in ["a1", "c1", "x1", "a!", "b1"] {
+            client.send_to(datagram.as_bytes(), address).unwrap();
+        }
+        assert_eq!(port.receive(), 5);
+        // Urgent datagrams come first, and nothing reaches a second protocol.
+        assert_eq!(*handled.borrow(), ["ax: x1", "bx: b1", "ax: a1", "ax: a!"].map(String::from));
+        assert_eq!((counts.received.load(Relaxed), counts.dropped.load(Relaxed)), (5, 2));
+        assert_eq!(port.receive(), 0);
+    }
+}
