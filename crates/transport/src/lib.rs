@@ -22,22 +22,18 @@
 mod accept;
 pub mod admin;
 pub mod admission;
-mod carcare;
 mod config;
 mod connection;
-mod data_channel;
-mod datagram;
+pub mod data_channel;
+pub mod datagram;
 pub mod http;
-pub mod media;
-mod polling;
-pub mod rooms;
+pub mod polling;
 pub mod route;
 mod serve;
 mod session;
 mod ticks;
 pub mod tls;
 mod transports;
-pub mod turn;
 
 pub use accept::cannot_accept;
 pub use admission::{Admission, Drain, access, limits, limits::Limits};
@@ -45,8 +41,7 @@ pub use config::{BadNetwork, Config, Network};
 pub use connection::Sockets;
 pub use datagram::{Config as RtcConfig, Port as RtcPort};
 pub use millrace_rtc::is_contained;
-pub use rooms::Config as RoomsConfig;
-pub use route::{Context, Pages};
+pub use route::{Context, Pages, Question, Routes, ShardPort};
 pub use serve::{Listener, RECONNECT_GRACE, bind_udp, serve};
 
 /// A shard whose connections are real sockets.

@@ -8,11 +8,12 @@ use millrace_rtc::{
     switch::{Event, MemberId, Switch},
 };
 
-use crate::{
+use millrace_transport::{
     data_channel::{Guests, PeerId, Peers, SessionCarrier, SessionCarriers},
     datagram::{DatagramProtocol, DatagramSender, Verdict},
-    route::Context,
 };
+
+use crate::Conference;
 
 /// Maximum number of participants in one room that send or receive media.
 const ROOM_MEMBERS_MAX: usize = 1000;
@@ -103,7 +104,7 @@ impl Drop for MemberConnection {
 
 /// Protocol of the SFU on the datagram port of its shard.
 pub struct SfuProtocol {
-    pub context: Rc<Context>,
+    pub conference: Rc<Conference>,
     pub sfu: Rc<Sfu>,
 }
 
@@ -135,6 +136,6 @@ impl DatagramProtocol for SfuProtocol {
     }
 
     fn handle_events(&self) {
-        super::handle_events(&self.context, &self.sfu);
+        super::handle_events(&self.conference, &self.sfu);
     }
 }

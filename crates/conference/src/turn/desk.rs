@@ -17,8 +17,8 @@ use tokio::{
 };
 
 use super::{Settings, TURN_DATAGRAMS, relays::Ports};
-use crate::{
-    admission::limits::Limits,
+use millrace_transport::{
+    Limits,
     datagram::{
         DatagramProtocol, DatagramSender, PortMetrics, Verdict,
         framed::{Outgoing, OverflowPolicy},
@@ -194,11 +194,14 @@ impl DatagramProtocol for Protocol {
     }
 }
 
-impl PortMetrics for Figures {
+/// Counts the datagrams of the port.
+pub struct PortFigures(pub Arc<Figures>);
+
+impl PortMetrics for PortFigures {
     fn received(&self, _datagrams: u64) {}
 
     fn dropped(&self, datagrams: u64) {
-        Figures::add(&self.dropped, datagrams);
+        Figures::add(&self.0.dropped, datagrams);
     }
 
     fn streams(&self, _open: u64) {}

@@ -35,11 +35,12 @@ pub use offer::{IceServer, IceServers, Offer};
 pub(crate) use offer::{answer, for_caller};
 pub use peers::{BadPeers, Peers};
 
-use crate::{
-    admission::limits::Limits,
+use millrace_transport::{
+    Limits,
     datagram::{Bounds, Demultiplexer, framed},
     tls,
 };
+
 use desk::TurnDriver;
 
 /// Send and receive buffer of the port, in bytes.
@@ -118,8 +119,8 @@ pub async fn serve(port: Port, own: &[IpAddr], settings: Settings, stop: impl Fu
         may_reach: Box::new(allowed),
     };
     let ports = relays::Ports::new(port.address.ip(), told, settings.relay_ports.clone())?;
-    let (limits, figures) = (settings.limits.clone(), settings.figures.clone());
-    let datagrams = Demultiplexer::new(port.datagrams, BOUNDS, limits, figures)?;
+    let (limits, figures) = (settings.limits.clone(), desk::PortFigures(settings.figures.clone()));
+    let datagrams = Demultiplexer::new(port.datagrams, BOUNDS, limits, Arc::new(figures))?;
     let streams = tokio::net::TcpListener::from_std(port.streams)?;
     let desk = TurnDriver::new(rules, ports, datagrams.sender(), settings)?;
     datagrams.add(Rc::new(desk::Protocol(desk.clone())));

@@ -14,9 +14,9 @@ use tokio::{
 };
 
 use super::desk::TurnDriver;
-use crate::{
-    admission::limits::ConnectionSlot,
+use millrace_transport::{
     datagram::framed,
+    limits::ConnectionSlot,
     tls::{self, Accepted, Stream},
 };
 

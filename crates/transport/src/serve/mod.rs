@@ -46,9 +46,7 @@ use crate::{
     data_channel::{self, Peers},
     datagram::{self, Bounds, Demultiplexer},
     http::Response,
-    media::{self, Sfu, SfuProtocol},
-    rooms,
-    route::{Context, Handover, route},
+    route::{Context, Handover, ShardPort, route},
     session,
     ticks::Ticks,
     tls,
@@ -182,7 +180,7 @@ pub async fn serve(
     ended
 }
 
-/// Opens the datagram port of a shard, with data channels and the SFU on it. Returns its tasks.
+/// Opens the datagram port of a shard, with data channels and the protocols of added routes on it. Returns its tasks.
 ///
 /// Errors: the runtime cannot watch the sockets.
 fn open_port(
@@ -193,14 +191,11 @@ fn open_port(
     let datagram::Port { socket, streams, candidates, peers_max } = port;
     let (limits, metrics) = (context.admission.limits.clone(), context.shard.metrics.clone());
     let demultiplexer = Demultiplexer::new(socket, PORT_BOUNDS, limits, metrics.clone())?;
-    let sfu = Sfu::new(demultiplexer.sender(), candidates.clone(), peers_max);
-    let peers = Peers::new(demultiplexer.sender(), candidates, peers_max, Some(sfu.clone()), metrics);
+    let peers = Peers::new(demultiplexer.sender(), candidates.clone(), peers_max, metrics);
     let peers = Rc::new(RefCell::new(peers));
     let _ = context.data_channels.set(peers.clone());
-    context.media.set_sfu(sfu.clone());
-    context.rooms.set_switch(Rc::new(media::Participants));
-    // The SFU comes first, so that nothing delays media.
-    demultiplexer.add(Rc::new(SfuProtocol { context: context.clone(), sfu }));
+    let shard_port = ShardPort { demultiplexer: demultiplexer.clone(), candidates, peers_max, peers: peers.clone() };
+    context.routes().iter().for_each(|routes| routes.open_port(&shard_port));
     demultiplexer.add(Rc::new(data_channel::Driver::new(event_loop.clone(), peers)));
     let mut tasks = Vec::new();
     if let Some(streams) = streams {
@@ -260,7 +255,7 @@ async fn tick(context: Rc<Context>, every_second: Ticks) {
         let shard = &context.shard;
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
         connection::end_expired(shard);
-        rooms::tick(&context);
+        context.routes().iter().for_each(|routes| routes.tick());
         if context.admission.limits.pressure() >= Pressure::Shrink {
             let cut_off = shard.with(|hub, _| hub.give_back(STUCK_BYTES_MAX));
             (0..cut_off).for_each(|_| context.admission.limits.count(Limit::WriteTimeout));

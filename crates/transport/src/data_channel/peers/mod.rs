@@ -54,6 +54,7 @@ pub enum PeerEvent {
     Gone([Option<ConnId>; 2]),
 }
 
+/// Peers of one shard.
 pub struct Peers {
     sender: Rc<DatagramSender>,
     candidates: Candidates,
@@ -112,19 +113,13 @@ impl Output for PeerOutput<'_> {
 }
 
 impl Peers {
-    /// Creates the peers of a port. `carriers`: another protocol of the port whose connections carry sessions.
-    pub fn new(
-        sender: Rc<DatagramSender>,
-        candidates: Candidates,
-        peers_max: usize,
-        carriers: Option<Rc<dyn SessionCarriers>>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    /// Creates the peers of a port.
+    pub fn new(sender: Rc<DatagramSender>, candidates: Candidates, peers_max: usize, metrics: Arc<Metrics>) -> Self {
         Self {
             sender,
             candidates,
             peers_max,
-            carriers,
+            carriers: None,
             blocked: Vec::new(),
             entries: Slab::new(),
             serial: 0,
@@ -137,6 +132,12 @@ impl Peers {
         }
     }
 
+    /// Sets another protocol of the port whose connections carry sessions.
+    pub fn set_carriers(&mut self, carriers: Rc<dyn SessionCarriers>) {
+        self.carriers = Some(carriers);
+    }
+
+    /// Returns true if the shard has no room for another peer.
     pub fn is_full(&self) -> bool {
         self.peers_max > 0 && self.entries.len() >= self.peers_max
     }
