@@ -11,6 +11,7 @@ use std::{
 };
 
 use http::{StatusCode, request::Parts};
+use millrace_carcare::CarCare;
 use millrace_delivery::Hub;
 use millrace_engine::{HistoryConfig, MemoryEngine};
 use millrace_node::{Metrics, Router};
@@ -199,6 +200,7 @@ impl World {
             let counted = Limits::behind(proxies, &limits(), 1024);
             let admission = Admission::new(limits(), draining, tickets, Arc::new(access), counted);
             let context = Context::new(shard, admission, Arc::new(Health));
+            context.add_routes(Rc::new(CarCare));
             let secret = NewPublication::new(Kind::Text, SECRET);
             let channel = ChannelName::parse(SECRET_CHANNEL).expect("a good name");
             context.shard.engine.append(&channel, secret).await.expect("the memory takes it");

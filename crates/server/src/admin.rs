@@ -9,10 +9,9 @@ use bytes::Bytes;
 use http::{Method, StatusCode, header, request::Parts};
 use millrace_protocol::{Code, Error};
 use millrace_transport::{
-    Context,
+    Context, Question,
     admin::{Connection, ConnectionFilter, Place},
     http::{Response, problem, text},
-    rooms::Question,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

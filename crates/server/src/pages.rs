@@ -12,12 +12,12 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header, request::Parts};
+use millrace_conference::turn::Figures;
 use millrace_engine::Engine;
 use millrace_node::Metrics;
 use millrace_transport::{
     Limits, Pages,
     http::{Body, Response, text},
-    turn::Figures,
 };
 use serde::Deserialize;
 

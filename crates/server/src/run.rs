@@ -3,6 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
+    rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -13,15 +14,14 @@ use std::{
 };
 
 use anyhow::Context as _;
+use millrace_carcare::CarCare;
+use millrace_conference::{Conference, ConferenceRoutes, rooms};
 use millrace_delivery::Hub;
 use millrace_engine::Engine;
 use millrace_node::{Metrics, Router, Shard};
 use millrace_protocol::ticket::TicketKey;
 use millrace_transport::{
-    Admission, Context, Drain, Limits, Listener, RECONNECT_GRACE, RtcPort, Sockets,
-    access::Access,
-    bind_udp,
-    rooms::{self, Question},
+    Admission, Context, Drain, Limits, Listener, Question, RECONNECT_GRACE, RtcPort, Sockets, access::Access, bind_udp,
     serve,
 };
 use rustix::{
@@ -173,14 +173,15 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
     });
     let (shown, settings) = watch::channel(shown(&config));
     let (questions, asked): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel::<Question>(QUESTIONS_MAX)).unzip();
-    let rooms = rooms::Shared::new(config.rooms.clone(), questions.clone());
+    let (room_questions, rooms_asked): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel(QUESTIONS_MAX)).unzip();
+    let rooms = rooms::Shared::new(config.rooms.clone(), room_questions);
     let (draining, drains) = watch::channel(None);
     let (stop, stops) = watch::channel(false);
     let (ending, ended) = watch::channel(false);
     let (limits, changing) = watch::channel(config.limits.clone());
 
     let mut threads = Vec::with_capacity(shards);
-    for ((id, listener), mut asked) in listeners.into_iter().enumerate().zip(asked) {
+    for (((id, listener), mut asked), rooms_asked) in listeners.into_iter().enumerate().zip(asked).zip(rooms_asked) {
         let listener = match &tls {
             Some(tls) => listener.with_tls(tls.subscribe()),
             None => listener,
@@ -205,11 +206,11 @@ pub fn start(mut config: Config) -> anyhow::Result<Running> {
                 }
                 let shard = Shard::new(id, router, engine, hub, sockets, metrics);
                 let admission = Admission::new(limits, draining, tickets, access, counts);
+                let conference = Conference::new(shard.clone(), admission.clone(), rooms, relays);
+                spawn_local(conference.clone().answer_questions(rooms_asked));
                 let context = Context::new(shard, admission, pages);
-                context.rooms.open(rooms);
-                if let Some(offer) = relays {
-                    context.set_turn(offer);
-                }
+                context.add_routes(Rc::new(ConferenceRoutes(conference)));
+                context.add_routes(Rc::new(CarCare));
                 let limited = context.clone();
                 spawn_local(async move {
                     while changing.changed().await.is_ok() {

@@ -9,10 +9,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use millrace_transport::{
-    Limits,
-    turn::{Credentials, Figures, Offer, Peers, Port, REALM_BYTES_MAX, Settings, serve},
-};
+use millrace_conference::turn::{Credentials, Figures, Offer, Peers, Port, REALM_BYTES_MAX, Settings, serve};
+use millrace_transport::Limits;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, LocalOptions};

@@ -10,7 +10,7 @@
 //!   route                              maps URLs to handlers
 //!   transports, data_channel           WebSocket, SSE, streaming, replay, data channels, datagrams of devices
 //!   session                            commands and replies
-//!   connection                         event loop and sockets: the only code that reads and writes stream sockets
+//!   connection, datagram               stream sockets and their event loop; datagram ports and their demultiplexer
 //!   polling                            requests that are answered once, from history
 //!   admission                          who may do what, and how much of it; one decision for every publication
 //!   http                               parsing and encoding of messages
@@ -22,31 +22,26 @@
 mod accept;
 pub mod admin;
 pub mod admission;
-mod carcare;
 mod config;
 mod connection;
-mod data_channel;
-mod framed;
+pub mod data_channel;
+pub mod datagram;
 pub mod http;
-pub mod media;
-mod polling;
-pub mod rooms;
+pub mod polling;
 pub mod route;
 mod serve;
 mod session;
 mod ticks;
 pub mod tls;
 mod transports;
-pub mod turn;
 
 pub use accept::cannot_accept;
 pub use admission::{Admission, Drain, access, limits, limits::Limits};
 pub use config::{BadNetwork, Config, Network};
 pub use connection::Sockets;
-pub use data_channel::{Config as RtcConfig, Port as RtcPort};
+pub use datagram::{Config as RtcConfig, Port as RtcPort};
 pub use millrace_rtc::is_contained;
-pub use rooms::Config as RoomsConfig;
-pub use route::{Context, Pages};
+pub use route::{Context, Pages, Question, Routes, ShardPort};
 pub use serve::{Listener, RECONNECT_GRACE, bind_udp, serve};
 
 /// A shard whose connections are real sockets.

@@ -33,7 +33,7 @@ pub struct Config {
     pub tls: crate::tls::Config,
     pub limits: millrace_transport::Config,
     pub rtc: millrace_transport::RtcConfig,
-    pub rooms: millrace_transport::RoomsConfig,
+    pub rooms: millrace_conference::RoomsConfig,
     pub turn: crate::turn::Config,
     pub engine: Engine,
     pub history: millrace_engine::HistoryConfig,

@@ -16,8 +16,9 @@ use http::request::Parts;
 use millrace_protocol::{Error, ticket::TicketKey};
 use tokio::sync::watch;
 
-pub(crate) use body::{discard, read_body};
-pub(crate) use publish::{Congestion, PublishTarget, Publisher, publish};
+pub(crate) use body::discard;
+pub use body::read_body;
+pub use publish::{Congestion, PublishTarget, Publisher, publish};
 
 use crate::{
     Config,

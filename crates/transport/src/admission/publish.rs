@@ -45,7 +45,7 @@ impl Caller {
     /// Checks the permission to publish to a channel.
     ///
     /// Errors: those of [`Caller::may`].
-    pub(crate) fn may_publish(&self, channel: ChannelName) -> Result<PublishTarget, Error> {
+    pub fn may_publish(&self, channel: ChannelName) -> Result<PublishTarget, Error> {
         self.may(Right::Publish, &channel)?;
         Ok(PublishTarget { channel, holder: self.holder, is_repeated: false, place: Place::default() })
     }
@@ -73,7 +73,7 @@ impl PublishTarget {
 /// Errors: `too_large`; those of [`Publisher::take_quota`]; `congested`; those of the engine.
 pub fn publish<S: Sockets>(
     shard: &Rc<Shard<S>>,
-    publisher: &impl Publisher,
+    publisher: &(impl Publisher + ?Sized),
     bytes_max: usize,
     target: &mut PublishTarget,
     publication: NewPublication,
@@ -90,7 +90,7 @@ pub fn publish<S: Sockets>(
 
 fn check<S: Sockets>(
     shard: &Rc<Shard<S>>,
-    publisher: &impl Publisher,
+    publisher: &(impl Publisher + ?Sized),
     bytes_max: usize,
     channel: &ChannelName,
     bytes: usize,

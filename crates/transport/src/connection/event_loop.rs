@@ -195,9 +195,9 @@ impl EventLoop {
     /// does not read its replies, or the client sends more than can be served.
     pub(crate) fn watch(&self, id: ConnId) {
         self.shard.with(|hub, sockets| {
-            let Some(waiting) = sockets.waiting(id) else { return };
+            let Some(commands) = sockets.commands(id) else { return };
             let busy =
-                waiting.is_some() || self.paused.borrow().contains(&id) || self.slowed.borrow().contains_key(&id);
+                commands.is_some() || self.paused.borrow().contains(&id) || self.slowed.borrow().contains_key(&id);
             let full = sockets.http(id).is_some_and(|http| http.is_full());
             sockets.watch(id, !busy && !full && hub.out_bytes(id) <= OUT_BYTES_MAX);
         });

@@ -2,6 +2,7 @@
 //!
 //! - [`event_loop`]: waits for sockets, reads them in turns, and passes what arrives to a [`Handler`]
 //! - [`sockets`]: the endpoint behind each connection id; the only place that writes
+//! - [`virtual_connection`]: a connection without a socket; [`response_stream`]: the body of a response over HTTP/2
 //! - [`pace`]: quotas of one connection; a client that sends too fast is not read for a while
 //! - [`protocol`]: what a connection on the event loop speaks
 //! - [`http1`]: state of an HTTP/1.1 connection between two requests; [`timers`] has its timeouts
@@ -13,8 +14,10 @@ mod grants;
 mod http1;
 mod pace;
 mod protocol;
+mod response_stream;
 mod sockets;
 mod timers;
+mod virtual_connection;
 
 use std::rc::Rc;
 
@@ -26,9 +29,11 @@ pub(crate) use grants::Grants;
 pub(crate) use http1::{Http1Connection, Http1State, HttpClient, UNREAD_BYTES_MAX, boxed};
 pub(crate) use pace::{BarePublisher, SessionPublisher};
 pub(crate) use protocol::ConnectionProtocol;
+pub(crate) use response_stream::PipeBody;
 pub use sockets::Sockets;
-pub(crate) use sockets::{PipeBody, linger};
+pub(crate) use sockets::linger;
 pub(crate) use timers::ConnectionTimers;
+pub(crate) use virtual_connection::{CommandQueue, VirtualConnection};
 
 use crate::Shard;
 

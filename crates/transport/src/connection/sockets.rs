@@ -1,43 +1,26 @@
 //! The only place that writes to readers. The hub knows connections only by id. This module maps an id to a file
-//! descriptor (WebSocket; SSE and NDJSON over HTTP/1.1), to the body of a hyper response (streams over HTTP/2), or
-//! to a data channel of a peer. After a partial write, it notifies the hub when the connection is writable again.
+//! descriptor (WebSocket; SSE and NDJSON over HTTP/1.1) or to a [`VirtualConnection`]. After a partial write to a
+//! descriptor, it notifies the hub when the connection is writable again.
 
-use std::{
-    cell::RefCell,
-    io,
-    ops::Range,
-    os::fd::OwnedFd,
-    pin::Pin,
-    rc::Rc,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::{io, ops::Range, os::fd::OwnedFd, rc::Rc, sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
-use http_body::Frame;
+use bytes::BytesMut;
 use millrace_delivery::{ConnId, Wire, prefetch};
 use millrace_engine::LogRateLimit;
 use millrace_node::{Metrics, Transport};
 use millrace_protocol::session::Policy;
-use millrace_rtc::Lane;
 use rustix::{
     event::epoll::{self, EventData, EventFlags},
     net::{RecvFlags, SendFlags, Shutdown},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{ConnectionProtocol, Grants, Http1Connection};
+use super::{CommandQueue, ConnectionProtocol, Grants, Http1Connection, VirtualConnection};
 use crate::{
-    Shard,
-    admission::limits::{ConnectionQuotas, ReaderSlot},
-    data_channel::{PeerId, Peers},
-    session::Waiting,
+    admission::limits::ConnectionQuotas,
     tls::{Received, Session},
 };
 
-/// Maximum bytes buffered in the body of a stream. When the buffer is full, the connection is blocked.
-const PIPE_BYTES_MAX: usize = 16 * 1024;
 /// Time that the peer of a closed WebSocket has to read the close frame and to disconnect.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -49,8 +32,6 @@ pub struct Sockets {
     pub(crate) grants: Grants,
     /// Quotas in use by each connection. They are stored separately because they are seldom needed.
     members: Vec<Option<ConnectionQuotas>>,
-    /// Data channels, if enabled.
-    pub(crate) peers: Option<Box<Peers>>,
     metrics: Arc<Metrics>,
 }
 
@@ -60,8 +41,13 @@ const _: () = assert!(size_of::<Option<Endpoint>>() <= 64);
 
 enum Endpoint {
     Socket(Socket),
-    Pipe(u32, Rc<RefCell<Pipe>>),
-    Peer(u32, PeerId, Lane),
+    Virtual(Virtual),
+}
+
+struct Virtual {
+    generation: u32,
+    connection: Rc<dyn VirtualConnection>,
+    commands: Option<Box<CommandQueue>>,
 }
 
 /// A file descriptor, with the decoder state of the bytes read from it.
@@ -76,18 +62,10 @@ pub(crate) struct Socket {
     heard_s: u32,
     /// Queued commands. While this is `Some`, the connection is not read. Boxed, because it is rare and an endpoint
     /// must fit into one cache line.
-    pub(crate) waiting: Option<Box<Waiting>>,
+    commands: Option<Box<CommandQueue>>,
     /// Low bits of the epoll flags of this descriptor. `ET` is not included, because it is always set.
     watched: u16,
     pub(crate) tls: Option<Box<Session>>,
-}
-
-#[derive(Default)]
-struct Pipe {
-    bytes: Vec<u8>,
-    blocked: bool,
-    closed: bool,
-    waker: Option<Waker>,
 }
 
 impl Sockets {
@@ -95,7 +73,7 @@ impl Sockets {
     pub fn new(metrics: Arc<Metrics>) -> io::Result<Self> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let (endpoints, grants, members) = Default::default();
-        Ok(Self { epoll, endpoints, grants, members, peers: None, metrics })
+        Ok(Self { epoll, endpoints, grants, members, metrics })
     }
 
     pub(crate) fn epoll(&self) -> Rc<OwnedFd> {
@@ -127,7 +105,7 @@ impl Sockets {
             talk,
             deflate,
             heard_s: 0,
-            waiting: None,
+            commands: None,
             watched: 0,
             tls,
         };
@@ -135,11 +113,18 @@ impl Sockets {
         self.admit(id, member);
     }
 
-    /// Registers a data channel as a connection. `member` is `Some` for the channel that carries the session.
-    pub(crate) fn add_peer(&mut self, id: ConnId, peer: PeerId, lane: Lane, member: Option<ConnectionQuotas>) {
-        self.put(id, Endpoint::Peer(id.generation, peer, lane));
+    /// Registers a connection without a socket. `member`: the quotas that it uses, unless they are held elsewhere.
+    pub(crate) fn add_virtual(
+        &mut self,
+        id: ConnId,
+        connection: Rc<dyn VirtualConnection>,
+        member: Option<ConnectionQuotas>,
+    ) {
+        if let Some(transport) = connection.transport() {
+            self.metrics.opened(transport, 1);
+        }
+        self.put(id, Endpoint::Virtual(Virtual { generation: id.generation, connection, commands: None }));
         if let Some(member) = member {
-            self.metrics.opened(Transport::DataChannel, 1);
             self.admit(id, member);
         }
     }
@@ -191,51 +176,52 @@ impl Sockets {
         self.members[slot] = Some(member);
     }
 
-    fn peer(&self, id: ConnId) -> Option<(PeerId, Lane)> {
+    fn virtual_connection(&self, id: ConnId) -> Option<&dyn VirtualConnection> {
         match self.endpoints.get(id.slot as usize) {
-            Some(Some(Endpoint::Peer(generation, peer, lane))) if *generation == id.generation => Some((*peer, *lane)),
+            Some(Some(Endpoint::Virtual(endpoint))) if endpoint.generation == id.generation => {
+                Some(&*endpoint.connection)
+            }
             _ => None,
         }
     }
 
-    /// Returns the connection on which a session receives subscriptions with this policy: its own, or the separate
-    /// lane for messages that may be lost.
+    /// Returns the connection on which a session receives subscriptions with this policy: its own, or a separate
+    /// connection, for example for messages that may be lost.
     pub(crate) fn lane(&self, id: ConnId, policy: Policy) -> ConnId {
-        match (policy, self.peer(id), &self.peers) {
-            (Policy::Latest, Some((peer, Lane::Session)), Some(peers)) => peers.conn(peer, Lane::Latest).unwrap_or(id),
-            _ => id,
-        }
+        self.virtual_connection(id).and_then(|connection| connection.lane(policy)).unwrap_or(id)
     }
 
     /// Returns true if the connection is the separate lane of a session.
     pub(crate) fn is_side(&self, id: ConnId) -> bool {
-        matches!(self.peer(id), Some((_, Lane::Latest)))
+        self.virtual_connection(id).is_some_and(VirtualConnection::is_side)
     }
 
-    /// Returns the queued commands of a session; `None` if the connection does not exist.
-    pub(crate) fn waiting(&mut self, id: ConnId) -> Option<&mut Option<Box<Waiting>>> {
-        match self.peer(id) {
-            Some((peer, Lane::Session)) => self.peers.as_mut()?.waiting(peer),
-            Some((_, Lane::Latest)) => None,
-            None => Some(&mut self.socket(id)?.waiting),
+    /// Returns the queued commands of a session; `None` if the connection does not exist or takes no commands.
+    pub(crate) fn commands(&mut self, id: ConnId) -> Option<&mut Option<Box<CommandQueue>>> {
+        match self.endpoints.get_mut(id.slot as usize)?.as_mut()? {
+            Endpoint::Socket(socket) if socket.generation == id.generation => Some(&mut socket.commands),
+            Endpoint::Virtual(endpoint) if endpoint.generation == id.generation => {
+                endpoint.connection.takes_commands().then_some(&mut endpoint.commands)
+            }
+            _ => None,
         }
     }
 
     /// Returns the number of bytes that were read but not processed: an incomplete message, or requests that must
     /// wait.
     pub(crate) fn incoming_bytes(&mut self, id: ConnId) -> usize {
-        match (self.peer(id), &self.peers) {
-            (Some((peer, _)), Some(peers)) => peers.incoming_bytes(peer),
-            _ => self.socket(id).map_or(0, |socket| match &socket.talk {
-                ConnectionProtocol::Http(http) => http.unread_bytes(),
-                _ => socket.decoder.buffered_bytes(),
-            }),
+        if let Some(connection) = self.virtual_connection(id) {
+            return connection.incoming_bytes();
         }
+        self.socket(id).map_or(0, |socket| match &socket.talk {
+            ConnectionProtocol::Http(http) => http.unread_bytes(),
+            _ => socket.decoder.buffered_bytes(),
+        })
     }
 
-    /// Returns the quotas in use by a connection on the event loop.
+    /// Returns the quotas in use by a connection.
     pub(crate) fn member(&mut self, id: ConnId) -> Option<&mut ConnectionQuotas> {
-        if self.peer(id).is_none() {
+        if self.virtual_connection(id).is_none() {
             self.socket(id)?;
         }
         self.members.get_mut(id.slot as usize)?.as_mut()
@@ -250,8 +236,8 @@ impl Sockets {
     /// Sets the events that the event loop reports. `read`: report received bytes. Room in the send buffer is
     /// reported, too, while the connection is blocked.
     pub(crate) fn watch(&mut self, id: ConnId, read: bool) {
-        if let (Some((peer, _)), Some(peers)) = (self.peer(id), &mut self.peers) {
-            return peers.watch(peer, read);
+        if let Some(connection) = self.virtual_connection(id) {
+            return connection.set_reading(read);
         }
         let epoll = self.epoll.clone();
         let Some(socket) = self.socket(id) else { return };
@@ -280,21 +266,20 @@ impl Sockets {
                 *slot = None;
                 self.leave(id);
             }
-            Some(Endpoint::Pipe(generation, _)) if *generation == id.generation => *slot = None,
-            Some(Endpoint::Peer(generation, _, lane)) if *generation == id.generation => {
-                let lane = *lane;
+            Some(Endpoint::Virtual(endpoint)) if endpoint.generation == id.generation => {
+                let transport = endpoint.connection.transport();
                 *slot = None;
-                self.leave_peer(id, lane);
+                self.leave_virtual(id, transport);
             }
             _ => {}
         }
     }
 
-    fn leave_peer(&mut self, id: ConnId, lane: Lane) {
-        if lane == Lane::Session {
-            self.metrics.opened(Transport::DataChannel, -1);
-            self.leave(id);
+    fn leave_virtual(&mut self, id: ConnId, transport: Option<Transport>) {
+        if let Some(transport) = transport {
+            self.metrics.opened(transport, -1);
         }
+        self.leave(id);
     }
 
     /// Returns the number of slots. All connections are in lower slots.
@@ -310,8 +295,7 @@ impl Sockets {
                 let http = if let ConnectionProtocol::Http(http) = &socket.talk { http.bytes() } else { 0 };
                 socket.decoder.buffered_bytes() + http + socket.tls.as_ref().map_or(0, |tls| tls.bytes())
             }
-            Endpoint::Pipe(_, pipe) => pipe.borrow().bytes.capacity(),
-            Endpoint::Peer(..) => 0,
+            Endpoint::Virtual(endpoint) => endpoint.connection.bytes(),
         };
         let of_slot = |slot: usize| {
             let member = self.members.get(slot).and_then(Option::as_ref);
@@ -321,12 +305,11 @@ impl Sockets {
         slots.map(of_slot).sum()
     }
 
-    /// Returns the memory shared by all connections, in bytes. Cost: O(peers of data channels).
+    /// Returns the memory shared by all connections, in bytes.
     pub(crate) fn shared_bytes(&self) -> usize {
         self.endpoints.capacity() * size_of::<Option<Endpoint>>()
             + self.members.capacity() * size_of::<Option<ConnectionQuotas>>()
             + self.grants.bytes()
-            + self.peers.as_ref().map_or(0, |peers| peers.bytes())
     }
 
     fn put(&mut self, id: ConnId, endpoint: Endpoint) {
@@ -344,14 +327,8 @@ impl Wire for Sockets {
             Some(Some(Endpoint::Socket(socket))) if socket.generation == conn.generation => {
                 socket.write(conn, bytes, &self.epoll)
             }
-            Some(Some(Endpoint::Pipe(generation, pipe))) if *generation == conn.generation => {
-                pipe.borrow_mut().write(bytes)
-            }
-            Some(Some(Endpoint::Peer(generation, peer, lane))) if *generation == conn.generation => {
-                match &mut self.peers {
-                    Some(peers) => peers.write(*peer, *lane, bytes),
-                    None => return bytes.len(),
-                }
+            Some(Some(Endpoint::Virtual(endpoint))) if endpoint.generation == conn.generation => {
+                endpoint.connection.write(bytes)
             }
             _ => return bytes.len(),
         };
@@ -380,12 +357,9 @@ impl millrace_node::Sockets for Sockets {
                 linger(socket.fd, socket.tls);
                 self.leave(conn);
             }
-            Some(Endpoint::Pipe(generation, pipe)) if generation == conn.generation => pipe.borrow_mut().close(),
-            Some(Endpoint::Peer(generation, peer, lane)) if generation == conn.generation => {
-                self.leave_peer(conn, lane);
-                if let Some(peers) = &mut self.peers {
-                    peers.end(peer, lane);
-                }
+            Some(Endpoint::Virtual(closed)) if closed.generation == conn.generation => {
+                self.leave_virtual(conn, closed.connection.transport());
+                closed.connection.close();
             }
             other => *endpoint = other,
         }
@@ -518,77 +492,4 @@ pub(crate) fn linger(fd: OwnedFd, tls: Option<Box<Session>>) {
         };
         let _ = tokio::time::timeout(LINGER, read_all).await;
     });
-}
-
-impl Pipe {
-    fn write(&mut self, bytes: &[u8]) -> usize {
-        let taken = bytes.len().min(PIPE_BYTES_MAX.saturating_sub(self.bytes.len()));
-        self.bytes.extend_from_slice(&bytes[..taken]);
-        self.blocked |= taken < bytes.len();
-        self.wake();
-        taken
-    }
-
-    fn close(&mut self) {
-        self.closed = true;
-        self.wake();
-    }
-
-    fn wake(&mut self) {
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-}
-
-/// Body of a response without an end. It contains the bytes that the hub writes to its connection.
-pub struct PipeBody {
-    pipe: Rc<RefCell<Pipe>>,
-    shard: Rc<Shard>,
-    conn: ConnId,
-    transport: Transport,
-    _seat: Option<ReaderSlot>,
-}
-
-impl PipeBody {
-    /// Registers the endpoint of a connection. Dropping the body removes the connection.
-    pub(crate) fn new(shard: &Rc<Shard>, conn: ConnId, transport: Transport, seat: Option<ReaderSlot>) -> Self {
-        let pipe = Rc::new(RefCell::new(Pipe::default()));
-        shard.sockets().put(conn, Endpoint::Pipe(conn.generation, pipe.clone()));
-        shard.metrics.opened(transport, 1);
-        Self { pipe, shard: shard.clone(), conn, transport, _seat: seat }
-    }
-}
-
-impl http_body::Body for PipeBody {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let (bytes, blocked) = {
-            let mut pipe = self.pipe.borrow_mut();
-            if pipe.bytes.is_empty() {
-                if pipe.closed {
-                    return Poll::Ready(None);
-                }
-                pipe.waker = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-            (std::mem::take(&mut pipe.bytes), std::mem::take(&mut pipe.blocked))
-        };
-        if blocked {
-            self.shard.with(|hub, sockets| hub.writable(self.conn, sockets));
-        }
-        Poll::Ready(Some(Ok(Frame::data(bytes.into()))))
-    }
-}
-
-impl Drop for PipeBody {
-    fn drop(&mut self) {
-        self.shard.metrics.opened(self.transport, -1);
-        self.shard.with(|hub, sockets| {
-            hub.disconnect(self.conn);
-            sockets.remove(self.conn);
-        });
-    }
 }

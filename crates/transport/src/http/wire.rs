@@ -127,7 +127,7 @@ fn write_date(out: &mut Vec<u8>) {
 /// Returns true if a GET of this path reads channels. The event loop can answer such a request without a body or an
 /// upgrade.
 pub(crate) fn is_read(method: &Method, path: &str) -> bool {
-    let paths = ["/v1/channels/", "/v1/stream", "/rest/longpolling/", "/rest/clientpolling/"];
+    let paths = ["/v1/channels/", "/v1/stream"];
     *method == Method::GET && paths.iter().any(|prefix| path.starts_with(prefix))
 }
 

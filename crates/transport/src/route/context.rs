@@ -1,5 +1,5 @@
 use std::{
-    cell::{Cell, OnceCell},
+    cell::{Cell, OnceCell, Ref, RefCell},
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -8,7 +8,8 @@ use std::{
 use http::request::Parts;
 use tokio::{task::spawn_local, time::sleep};
 
-use crate::{Config, Shard, admission::Admission, http::Response, media::Media, rooms::Rooms, turn};
+use super::Routes;
+use crate::{Config, Shard, admission::Admission, data_channel::Peers, http::Response};
 
 /// Serves paths other than channels: health, metrics and web pages. `None`: the path does not exist.
 pub trait Pages: Send + Sync {
@@ -23,11 +24,10 @@ pub struct Context {
     pub shard: Rc<Shard>,
     pub admission: Rc<Admission>,
     pub pages: Arc<dyn Pages>,
-    /// Rooms of the server; disabled until they are opened.
-    pub rooms: Rooms,
-    /// Owners of the members of the shard's SFU.
-    pub media: Media,
-    turn: OnceCell<Arc<turn::Offer>>,
+    /// Routes of other crates.
+    routes: RefCell<Vec<Rc<dyn Routes>>>,
+    /// Peers of data channels; empty if they are disabled.
+    pub(crate) data_channels: OnceCell<Rc<RefCell<Peers>>>,
     /// State of the timer of `keep_timer`. `Some(true)`: a request has arrived since it was set. `None`: it is not
     /// set.
     timer: Cell<Option<bool>>,
@@ -36,8 +36,8 @@ pub struct Context {
 impl Context {
     pub fn new(shard: Rc<Shard>, admission: Rc<Admission>, pages: Arc<dyn Pages>) -> Rc<Self> {
         shard.set_patterns_max(admission.config().patterns_max);
-        let (rooms, media) = (Rooms::default(), Media::default());
-        Rc::new(Self { shard, admission, pages, rooms, media, turn: OnceCell::new(), timer: Cell::new(None) })
+        let (routes, data_channels, timer) = Default::default();
+        Rc::new(Self { shard, admission, pages, routes, data_channels, timer })
     }
 
     /// Replaces the settings. They apply to new connections and requests, and to everything that all connections of
@@ -48,15 +48,14 @@ impl Context {
         self.admission.set_config(config);
     }
 
-    /// Sets the TURN offer. Call it once, before the first request.
-    pub fn set_turn(&self, offer: Arc<turn::Offer>) {
-        let _ = self.turn.set(offer);
+    /// Adds routes behind those that were added before. Call it before the first request. The routes must not hold this
+    /// context, which holds them.
+    pub fn add_routes(&self, routes: Rc<dyn Routes>) {
+        self.routes.borrow_mut().push(routes);
     }
 
-    /// Returns TURN URLs and short-lived credentials, if a relay is configured. Peers without a direct path need
-    /// them.
-    pub fn turn(&self) -> Option<&turn::Offer> {
-        self.turn.get().map(|offer| &**offer)
+    pub(crate) fn routes(&self) -> Ref<'_, [Rc<dyn Routes>]> {
+        Ref::map(self.routes.borrow(), |routes| &routes[..])
     }
 
     /// Keeps a timer of the runtime set while requests arrive.

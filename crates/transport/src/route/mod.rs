@@ -2,6 +2,7 @@
 
 mod context;
 pub mod publish;
+mod routes;
 
 use std::{borrow::Cow, rc::Rc, time::Duration};
 
@@ -16,20 +17,18 @@ use crate::{
         access::{Caller, CorsAccess},
         discard,
     },
-    carcare, data_channel,
+    data_channel,
     http::{Body, HEARTBEAT, Query, ReadRequest, Response, ResponseFormat, is_upgrade, json, problem},
-    media,
     polling::{self, Poll, PollStart, Read},
-    rooms,
     transports::{
         replay, sse,
         stream::{self, Stream},
         websocket::{self, Upgrade},
     },
-    turn,
 };
 
 pub use context::{Context, Pages};
+pub use routes::{Answering, Publishing, Question, Routes, ShardPort};
 
 /// Result of a request: a complete response, or the head of a response and the handover that continues it.
 pub type Routed = (Response, Option<Handover>);
@@ -93,23 +92,19 @@ fn not_found() -> Error {
 }
 
 /// Handles a GET of channels; returns `None` for other requests.
-async fn read_channels(context: &Context, parts: &Parts) -> Option<Result<Routed, Error>> {
+async fn read_channels(context: &Rc<Context>, parts: &Parts) -> Option<Result<Routed, Error>> {
     if parts.method != Method::GET {
         return None;
     }
     let path = parts.uri.path();
-    let car = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("/sensordata");
     if let Some(channel) = path.strip_prefix("/v1/channels/").filter(|_| !is_upgrade(parts)) {
         Some(read_one(context, parts, channel).await)
     } else if path == "/v1/stream" {
         Some(read_many(context, parts).await)
-    } else if let Some(car) = car("/rest/clientpolling/") {
-        Some(async { carcare::client_polling(context, parts, &decode(car)?).await.map(plain) }.await)
-    } else if let Some(car) = car("/rest/longpolling/") {
-        let begun = async { carcare::long_polling(context, parts, &decode(car)?).await };
-        Some(wait_for(context, parts, begun).await)
     } else {
-        None
+        let routes = context.routes().iter().find(|routes| routes.is_read(path)).cloned()?;
+        let answering = routes.read(context, parts)?;
+        Some(answering.await)
     }
 }
 
@@ -146,27 +141,6 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
             _ => Ok(plain(method_not_allowed("GET, POST"))),
         };
     }
-    if let Some(path) = media::Path::parse(path) {
-        return media::answer(context, parts, body, path).await.map(plain);
-    }
-    if let Some(path) = rooms::Path::parse(path) {
-        let allowed = path.allowed();
-        return match parts.method.as_str() == allowed {
-            true => rooms::answer(context, parts, body, path).await.map(plain),
-            false => Ok(plain(method_not_allowed(allowed))),
-        };
-    }
-    let rest_car = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("/sensordata");
-    if rest_car("/rest/clientpolling/").or_else(|| rest_car("/rest/longpolling/")).is_some() {
-        return Ok(plain(method_not_allowed("GET")));
-    }
-    if let Some(car) = rest_car("/websocket/") {
-        if parts.method != Method::GET {
-            return Ok(plain(method_not_allowed("GET")));
-        }
-        let caller = context.admission.caller(parts).await?;
-        return upgrade(context, parts, caller, carcare::channel(&decode(car)?)?);
-    }
     if let Some(channel) = path.strip_prefix("/v1/presence/") {
         let channel = ChannelName::parse(&decode(channel)?)?;
         return only(parts, Method::GET, presence(context, parts, channel)).await;
@@ -187,24 +161,34 @@ async fn answer(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Re
             let caller = context.admission.caller(parts).await?;
             caller.may_anything()?;
             check_stays(context)?;
-            data_channel::answer(context, parts, body, caller).await.map(plain)
+            data_channel::answer(
+                context.data_channels.get().map(|peers| &**peers),
+                &context.admission,
+                parts,
+                body,
+                caller,
+            )
+            .await
+            .map(plain)
         }
         "/v1/connect" => Ok(plain(method_not_allowed("GET, POST"))),
-        "/v1/turn" if parts.method == Method::POST => {
-            let caller = context.admission.caller(parts).await?;
-            caller.may_anything()?;
-            turn::answer(context, parts, &caller).map(plain)
-        }
-        "/v1/turn" => Ok(plain(method_not_allowed("POST"))),
         "/v1/publish" => only(parts, Method::POST, publish::batch(context, parts, body)).await,
-        "/rest/input" => only(parts, Method::POST, carcare::input(context, parts, body)).await,
-        _ => match context.pages.answer(parts) {
-            Some(_) if !matches!(parts.method, Method::GET | Method::HEAD) => {
-                Ok(plain(method_not_allowed("GET, HEAD")))
-            }
-            Some(page) => Ok(plain(page)),
-            None => Err(not_found()),
-        },
+        _ => other_routes(context, parts, body).await,
+    }
+}
+
+/// Answers a request with the routes of other crates, or with a page.
+async fn other_routes(context: &Rc<Context>, parts: &Parts, body: &mut Incoming) -> Result<Routed, Error> {
+    let all: Vec<_> = context.routes().to_vec();
+    for routes in &all {
+        if let Some(answering) = routes.answer(context, parts, body) {
+            return answering.await;
+        }
+    }
+    match context.pages.answer(parts) {
+        Some(_) if !matches!(parts.method, Method::GET | Method::HEAD) => Ok(plain(method_not_allowed("GET, HEAD"))),
+        Some(page) => Ok(plain(page)),
+        None => Err(not_found()),
     }
 }
 
@@ -268,9 +252,9 @@ async fn read(context: &Context, parts: &Parts, caller: Caller, ask: ReadRequest
     }
 }
 
-/// Returns the response to a long poll, or hands the waiting poll over. Only an HTTP/1.1 connection serves a single
-/// poll at a time, so only there the poll can wait beside its connection.
-async fn wait_for(
+/// Returns the response to a long poll that [`polling::begin`] has begun, or hands the waiting poll over. Only an
+/// HTTP/1.1 connection serves a single poll at a time, so only there the poll can wait beside its connection.
+pub async fn wait_for(
     context: &Context,
     parts: &Parts,
     begun: impl Future<Output = Result<PollStart, Error>>,
@@ -292,8 +276,10 @@ fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING)
 }
 
-/// Handles a WebSocket upgrade on the URL of a channel.
-fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
+/// Handles a WebSocket upgrade on the URL of a channel, or on an alias of it.
+///
+/// Errors: `unauthorized`, `forbidden`, `bad_request`; `unavailable` while the server drains.
+pub fn upgrade(context: &Context, parts: &Parts, caller: Caller, channel: ChannelName) -> Result<Routed, Error> {
     let ask = ReadRequest::one(parts, channel)?;
     match ask.subscribe {
         true => caller.may_read(&ask)?,
@@ -329,7 +315,8 @@ async fn only(
     Ok(plain(method_not_allowed(if method == Method::GET { "GET" } else { "POST" })))
 }
 
-fn plain(response: Response) -> Routed {
+/// Wraps a complete response.
+pub fn plain(response: Response) -> Routed {
     (response, None)
 }
 
@@ -357,13 +344,17 @@ fn tell_heartbeat(context: &Context, asked: Option<Duration>, head: &mut Respons
     }
 }
 
-fn method_not_allowed(allow: &'static str) -> Response {
+/// Returns the response to a request with another method than those that the path allows.
+pub fn method_not_allowed(allow: &'static str) -> Response {
     let mut response = problem(&Error::new(Code::MethodNotAllowed, format!("allowed here: {allow}")));
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
     response
 }
 
-fn decode(segment: &str) -> Result<Cow<'_, str>, Error> {
+/// Decodes the percent-encoding of a path segment.
+///
+/// Errors: `bad_channel` if the text is not UTF-8.
+pub fn decode(segment: &str) -> Result<Cow<'_, str>, Error> {
     let text = percent_decode_str(segment).decode_utf8();
     text.map_err(|_| Error::new(Code::BadChannel, "the name is not UTF-8"))
 }

@@ -66,7 +66,7 @@ pub async fn batch(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
 /// Parses and publishes one line `{"channel", "data", ..}`.
 pub async fn publish_line(
     context: &Context,
-    publisher: &impl Publisher,
+    publisher: &(impl Publisher + ?Sized),
     caller: &Caller,
     line: &[u8],
 ) -> Result<Position, Error> {
@@ -79,7 +79,7 @@ pub async fn publish_line(
 /// Publishes with the current settings; see [`admission::publish`].
 pub fn publish(
     context: &Context,
-    publisher: &impl Publisher,
+    publisher: &(impl Publisher + ?Sized),
     target: &mut PublishTarget,
     publication: NewPublication,
 ) -> Answer<Result<Position, Error>> {

@@ -94,6 +94,13 @@ impl Server {
         }
     }
 
+    /// Returns true if the event loop can answer the request: a GET that reads channels.
+    fn is_read(&self, request: &http::Request<()>) -> bool {
+        let (method, path) = (request.method(), request.uri().path());
+        is_read(method, path)
+            || *method == http::Method::GET && self.context.routes().iter().any(|routes| routes.is_read(path))
+    }
+
     /// Handles the timeouts of connections until the task is dropped.
     pub(crate) async fn keep_time(self: Rc<Self>) {
         loop {
@@ -147,7 +154,7 @@ impl Server {
             };
             let was_full = unread.len() > UNREAD_BYTES_MAX;
             let simple = SimpleRequest::parse(&unread);
-            let simple = simple.filter(|simple| is_read(simple.request.method(), simple.request.uri().path()));
+            let simple = simple.filter(|simple| self.is_read(&simple.request));
             let Some(SimpleRequest { mut request, head_bytes, closes }) = simple else {
                 return self.hand_back(id, &unread);
             };

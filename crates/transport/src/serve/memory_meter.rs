@@ -21,8 +21,9 @@ pub struct MemoryMeter {
 }
 
 impl MemoryMeter {
-    /// Counts the next part of the connections and updates the metrics. Call it once per second.
-    pub fn go_on(&mut self, shard: &Rc<Shard>) {
+    /// Counts the next part of the connections and updates the metrics. Call it once per second. `more`: memory of
+    /// connections that is not held by the shard's sockets, in bytes.
+    pub fn go_on(&mut self, shard: &Rc<Shard>, more: impl FnOnce() -> usize) {
         let slots = shard.with(|hub, sockets| hub.slots().max(sockets.slots()));
         let part = self.slot..slots.min(self.slot + SLOTS_PER_S.max(slots / SECONDS_MAX));
         self.slot = part.end;
@@ -37,7 +38,7 @@ impl MemoryMeter {
         metrics.memory_spare.store(shared.spare as u64, Relaxed);
         if self.slot >= slots {
             let Self { connections: own, sockets, .. } = std::mem::take(self);
-            let connections = own.connections + shared.connections + sockets + shard.sockets().shared_bytes();
+            let connections = own.connections + shared.connections + sockets + shard.sockets().shared_bytes() + more();
             metrics.memory_out.store(own.out as u64, Relaxed);
             metrics.memory_connections.store(connections as u64, Relaxed);
         }

@@ -26,7 +26,7 @@ use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
     sync::watch,
-    task::spawn_local,
+    task::{JoinHandle, spawn_local},
 };
 
 mod drain;
@@ -43,10 +43,10 @@ use crate::{
     accept::{cannot_accept, set_options},
     admission::limits::{ConnectionSlot, Limit, Pressure},
     connection::{self, EventLoop, Handler, Http1Connection, HttpClient, linger},
-    data_channel,
+    data_channel::{self, Peers},
+    datagram::{self, Bounds, Demultiplexer},
     http::Response,
-    rooms,
-    route::{Context, Handover, route},
+    route::{Context, Handover, ShardPort, route},
     session,
     ticks::Ticks,
     tls,
@@ -77,6 +77,8 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const STUCK_BYTES_MAX: usize = 16 * 1024;
 /// Pause after a failed accept, for example if the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Bounds of the datagram port of a shard.
+const PORT_BOUNDS: Bounds = Bounds { datagram_bytes_max: 2048, turn_datagrams_max: 1024 };
 
 /// A bound listening socket of one shard.
 pub struct Listener {
@@ -146,7 +148,7 @@ pub async fn serve(
     context: Rc<Context>,
     listener: Listener,
     datagrams: Option<std::net::UdpSocket>,
-    rtc: Option<data_channel::Port>,
+    rtc: Option<datagram::Port>,
     stop: impl Future<Output = ()> + 'static,
 ) -> io::Result<()> {
     let tls = listener.tls.map(|settings| Rc::new(tls::Acceptor::new(settings)));
@@ -163,7 +165,7 @@ pub async fn serve(
         tasks.push(spawn_local(udp::receive(context.clone(), socket)));
     }
     if let Some(port) = rtc {
-        tasks.push(spawn_local(data_channel::serve(context.clone(), event_loop.clone(), port)?));
+        tasks.extend(open_port(&context, &event_loop, port)?);
     }
     tasks.push(spawn_local(tick(context.clone(), Ticks::every(Duration::from_secs(1))?)));
     tasks.push(spawn_local(connection::end_revoked(context.shard.clone(), context.admission.access.clone())));
@@ -176,6 +178,34 @@ pub async fn serve(
     };
     tasks.iter().for_each(|task| task.abort());
     ended
+}
+
+/// Opens the datagram port of a shard, with data channels and the protocols of added routes on it. Returns its tasks.
+///
+/// Errors: the runtime cannot watch the sockets.
+fn open_port(
+    context: &Rc<Context>,
+    event_loop: &Rc<EventLoop>,
+    port: datagram::Port,
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let datagram::Port { socket, streams, candidates, peers_max } = port;
+    let (limits, metrics) = (context.admission.limits.clone(), context.shard.metrics.clone());
+    let demultiplexer = Demultiplexer::new(socket, PORT_BOUNDS, limits, metrics.clone())?;
+    let peers = Peers::new(demultiplexer.sender(), candidates.clone(), peers_max, metrics);
+    let peers = Rc::new(RefCell::new(peers));
+    let _ = context.data_channels.set(peers.clone());
+    let shard_port = ShardPort { demultiplexer: demultiplexer.clone(), candidates, peers_max, peers: peers.clone() };
+    context.routes().iter().for_each(|routes| routes.open_port(&shard_port));
+    demultiplexer.add(Rc::new(data_channel::Driver::new(event_loop.clone(), peers)));
+    let mut tasks = Vec::new();
+    if let Some(streams) = streams {
+        let (port, streams) = (demultiplexer.clone(), TcpListener::from_std(streams)?);
+        let admission = context.admission.clone();
+        let write_timeout = move || admission.config().write_timeout;
+        tasks.push(spawn_local(datagram::accept_streams(port, streams, write_timeout)));
+    }
+    tasks.push(spawn_local(demultiplexer.run(Some(context.shard.clone()))));
+    Ok(tasks)
 }
 
 /// Accepts connections until the server drains, then moves the readers to other servers.
@@ -225,12 +255,12 @@ async fn tick(context: Rc<Context>, every_second: Ticks) {
         let shard = &context.shard;
         shard.with(|hub, sockets| hub.tick(started.elapsed().as_secs() as u32, sockets));
         connection::end_expired(shard);
-        rooms::tick(&context);
+        context.routes().iter().for_each(|routes| routes.tick());
         if context.admission.limits.pressure() >= Pressure::Shrink {
             let cut_off = shard.with(|hub, _| hub.give_back(STUCK_BYTES_MAX));
             (0..cut_off).for_each(|_| context.admission.limits.count(Limit::WriteTimeout));
         }
-        census.go_on(shard);
+        census.go_on(shard, || context.data_channels.get().map_or(0, |peers| peers.borrow().bytes()));
         if shard.id == 0 {
             context.admission.limits.sweep();
             shard.engine.sweep();

@@ -1,4 +1,5 @@
-//! Datagrams from devices. Each contains one CarCare record, or one line of a batch. The server sends no reply.
+//! Datagrams from devices. Each contains one line of a batch, or a record in the format of an added route. The server
+//! sends no reply.
 //! Malformed datagrams are counted and dropped.
 
 use std::{
@@ -16,7 +17,6 @@ use tokio::net::UdpSocket;
 
 use crate::{
     admission::{Congestion, Publisher, access::Caller, limits::Limits},
-    carcare,
     route::{Context, publish},
 };
 
@@ -62,7 +62,13 @@ async fn publish(context: &Context, from: IpAddr, datagram: &[u8]) -> Option<()>
     let publisher = DatagramPublisher(&context.admission.limits);
     let published = match kind.channel {
         Some(_) => publish::publish_line(context, &publisher, &caller, datagram).await,
-        None => carcare::record(context, &publisher, &caller, Bytes::copy_from_slice(datagram), None).await,
+        None => {
+            let datagram = Bytes::copy_from_slice(datagram);
+            let routes: Vec<_> = context.routes().to_vec();
+            let mut offered =
+                routes.iter().map(|routes| routes.publish_datagram(context, &publisher, &caller, datagram.clone()));
+            offered.find_map(|publishing| publishing)?.await
+        }
     };
     publish::counted(context, published).ok().map(drop)
 }

@@ -5,7 +5,6 @@
 mod begin;
 
 use std::{
-    collections::VecDeque,
     future::Future,
     pin::Pin,
     rc::Rc,
@@ -28,68 +27,60 @@ pub use begin::begin;
 use crate::{
     Shard,
     admission::{self, access::Caller, limits::Direction},
-    connection::{EventLoop, OUT_BYTES_MAX, SessionPublisher, Sockets, encode_text, send_text},
+    connection::{CommandQueue, EventLoop, OUT_BYTES_MAX, SessionPublisher, Sockets, encode_text, send_text},
     polling::range,
 };
 
 /// Maximum bytes of publications in one `history` reply.
 const HISTORY_BYTES_MAX: usize = 4 << 20;
 
-/// Queued commands. They wait for the engine to answer an earlier command, or for the client to read its replies.
-#[derive(Debug)]
-pub struct Waiting {
-    texts: VecDeque<String>,
-    /// True while a task runs the queued commands.
-    is_running: bool,
-}
-
 /// Runs a command now, or queues it behind earlier commands.
 pub fn handle(event_loop: &Rc<EventLoop>, id: ConnId, text: &str) {
-    if let Some(waiting) = event_loop.shard().sockets().waiting(id).and_then(Option::as_mut) {
-        waiting.texts.push_back(text.to_owned());
-        return;
+    if let Some(queue) = event_loop.shard().sockets().commands(id).and_then(Option::as_mut) {
+        return queue.push(text);
     }
     if takes_nothing(event_loop, id) {
-        let texts = [text.to_owned()].into();
-        return set_waiting(event_loop, id, Some(Waiting { texts, is_running: false }));
+        let mut queue = CommandQueue::default();
+        queue.push(text);
+        return set_queue(event_loop, id, Some(queue));
     }
     let mut running = Box::pin(run(event_loop.clone(), id, text.to_owned()));
     if is_done(running.as_mut()) {
         return;
     }
-    set_waiting(event_loop, id, Some(Waiting { texts: VecDeque::new(), is_running: true }));
+    set_queue(event_loop, id, Some(CommandQueue::running()));
     let event_loop = event_loop.clone();
     tokio::task::spawn_local(async move {
         running.await;
-        run_waiting(event_loop, id).await;
+        run_queue(event_loop, id).await;
     });
 }
 
 /// Resumes commands that were queued because the client did not read its replies, if the client reads again.
 pub fn resume_commands(event_loop: &Rc<EventLoop>, id: ConnId) {
-    let waits = |waiting: &&mut Box<Waiting>| !waiting.is_running;
+    let waits = |queue: &&mut Box<CommandQueue>| !queue.is_running;
     let mut sockets = event_loop.shard().sockets();
-    let waiting = sockets.waiting(id).and_then(Option::as_mut).filter(waits);
-    if let Some(waiting) = waiting {
-        waiting.is_running = true;
-        tokio::task::spawn_local(run_waiting(event_loop.clone(), id));
+    let queue = sockets.commands(id).and_then(Option::as_mut).filter(waits);
+    if let Some(queue) = queue {
+        queue.is_running = true;
+        tokio::task::spawn_local(run_queue(event_loop.clone(), id));
     }
 }
 
-async fn run_waiting(event_loop: Rc<EventLoop>, id: ConnId) {
+async fn run_queue(event_loop: Rc<EventLoop>, id: ConnId) {
     loop {
         if takes_nothing(&event_loop, id) {
-            if let Some(waiting) = event_loop.shard().sockets().waiting(id).and_then(Option::as_mut) {
-                waiting.is_running = false;
+            if let Some(queue) = event_loop.shard().sockets().commands(id).and_then(Option::as_mut) {
+                queue.is_running = false;
             }
             return;
         }
-        match next_waiting(&event_loop, id) {
+        match next_command(&event_loop, id) {
             Some(text) => {
                 run(event_loop.clone(), id, text).await;
                 event_loop.update_pending_bytes(id, Direction::Out);
             }
-            None => return set_waiting(&event_loop, id, None),
+            None => return set_queue(&event_loop, id, None),
         }
     }
 }
@@ -259,13 +250,13 @@ fn is_done(running: Pin<&mut impl Future<Output = ()>>) -> bool {
     matches!(running.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()))
 }
 
-fn set_waiting(event_loop: &Rc<EventLoop>, id: ConnId, waiting: Option<Waiting>) {
-    if let Some(place) = event_loop.shard().sockets().waiting(id) {
-        *place = waiting.map(Box::new);
+fn set_queue(event_loop: &Rc<EventLoop>, id: ConnId, queue: Option<CommandQueue>) {
+    if let Some(place) = event_loop.shard().sockets().commands(id) {
+        *place = queue.map(Box::new);
     }
     event_loop.watch(id);
 }
 
-fn next_waiting(event_loop: &Rc<EventLoop>, id: ConnId) -> Option<String> {
-    event_loop.shard().sockets().waiting(id)?.as_mut()?.texts.pop_front()
+fn next_command(event_loop: &Rc<EventLoop>, id: ConnId) -> Option<String> {
+    event_loop.shard().sockets().commands(id)?.as_mut()?.pop()
 }

@@ -25,7 +25,8 @@ use x509_parser::{extensions::GeneralName, prelude::FromDer, x509::X509Name};
 
 pub use challenge::ACME_TLS;
 pub(crate) use session::{Received, Session};
-pub(crate) use stream::{Accepted, Parts, Stream, accept, is_tls};
+pub use stream::{Accepted, Stream, accept};
+pub(crate) use stream::{Parts, is_tls};
 
 /// TLS settings of every new connection of a listener.
 #[derive(Clone)]
@@ -58,25 +59,25 @@ pub enum ClientSubject {
 pub struct PeerSubject(pub Arc<str>);
 
 /// Current settings, and the number of handshakes in progress on a shard.
-pub(crate) struct Acceptor {
+pub struct Acceptor {
     settings: watch::Receiver<Settings>,
     under_way: Rc<Cell<usize>>,
 }
 
 /// Slot of one handshake in progress; dropping it frees the slot.
-pub(crate) struct ConnectionSlot(Rc<Cell<usize>>);
+pub struct ConnectionSlot(Rc<Cell<usize>>);
 
 impl Acceptor {
-    pub(crate) fn new(settings: watch::Receiver<Settings>) -> Self {
+    pub fn new(settings: watch::Receiver<Settings>) -> Self {
         Self { settings, under_way: Rc::default() }
     }
 
-    pub(crate) fn settings(&self) -> Settings {
+    pub fn settings(&self) -> Settings {
         self.settings.borrow().clone()
     }
 
     /// Reserves a slot for a handshake; `None` if too many are in progress.
-    pub(crate) fn permit(&self) -> Option<ConnectionSlot> {
+    pub fn permit(&self) -> Option<ConnectionSlot> {
         let under_way = self.under_way.get();
         if under_way >= self.settings.borrow().handshakes_max {
             return None;

@@ -28,7 +28,7 @@ const READ_COST: usize = 16;
 const JOINED_BYTES_MAX: usize = 1024;
 
 /// Connection as hyper sees it: plain, or through TLS.
-pub(crate) struct Stream {
+pub struct Stream {
     tcp: TcpStream,
     tls: Option<Box<Session>>,
     /// Data that was read from the socket, but not yet by hyper.
@@ -46,7 +46,7 @@ pub(crate) struct Parts {
 }
 
 /// Result of a handshake.
-pub(crate) enum Accepted {
+pub enum Accepted {
     Client(Stream, Option<PeerSubject>),
     /// An ACME server received its challenge response and needs nothing else.
     Challenge,
@@ -55,7 +55,7 @@ pub(crate) enum Accepted {
 /// Performs the server side of the handshake.
 ///
 /// Errors: protocol errors of the client, after an alert was sent. The caller must set a timeout.
-pub(crate) async fn accept(tcp: TcpStream, settings: &Settings) -> io::Result<Accepted> {
+pub async fn accept(tcp: TcpStream, settings: &Settings) -> io::Result<Accepted> {
     let Some(challenge) = &settings.challenge else {
         let mut stream = Stream::secured(tcp, settings.config.clone())?;
         std::future::poll_fn(|cx| stream.poll_handshake(cx)).await?;
@@ -86,7 +86,7 @@ pub(crate) async fn is_tls(tcp: &TcpStream) -> io::Result<bool> {
 }
 
 impl Stream {
-    pub(crate) fn plain(tcp: TcpStream) -> Self {
+    pub fn plain(tcp: TcpStream) -> Self {
         Self { tcp, tls: None, head: BytesMut::new(), unsent: Rc::default() }
     }
 

@@ -158,7 +158,7 @@ impl Caller {
     /// Checks that the caller has any permission at all.
     ///
     /// Errors: [`Code::Unauthorized`] if the request had no token and anonymous callers have no permission.
-    pub(crate) fn may_anything(&self) -> Result<(), Error> {
+    pub fn may_anything(&self) -> Result<(), Error> {
         match self.anonymous && self.grant.rules().is_empty() {
             true => Err(Error::new(Code::Unauthorized, HOW)),
             false => Ok(()),
@@ -167,7 +167,7 @@ impl Caller {
 
     /// Checks the permissions of a read. A live read requires `subscribe`, also when it continues from a position. A
     /// read of history requires `history` too; a bounded range requires only `history`.
-    pub(crate) fn may_read(&self, ask: &ReadRequest) -> Result<(), Error> {
+    pub fn may_read(&self, ask: &ReadRequest) -> Result<(), Error> {
         for (channel, since) in &ask.channels {
             if ask.until.is_none() {
                 self.may(Right::Subscribe, channel)?;
@@ -227,7 +227,7 @@ impl Authority for AllowAll {
 }
 
 /// Returns the current time in seconds since 1970, the unit of token claims.
-pub(crate) fn unix_s() -> u64 {
+pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

@@ -1,44 +1,51 @@
-//! Sessions whose data channels share the connection of a switch participant with its media.
+//! Sessions on connections of another protocol of the port: the data channels share a connection with other data, such
+//! as the media of a participant.
 
-use std::time::Instant;
+use std::{rc::Rc, time::Instant};
 
-use millrace_rtc::{Lane, Peer};
-use millrace_sfu::switch::MemberId;
+use millrace_rtc::{Event, Lane, Peer};
 
 use super::{Entry, Guests, PeerEvent, PeerId, Peers};
 
-/// Connection that carries a session.
+/// Connection that carries the data channels of a session. Dropped when the session ends.
+pub trait SessionCarrier {
+    /// Sends one text message. Returns false if the send buffer is full, or if the channel does not exist.
+    fn write(&self, now: Instant, lane: Lane, message: &[u8]) -> bool;
+
+    /// Returns the number of bytes written but not yet acknowledged.
+    fn buffered(&self, lane: Lane) -> usize;
+
+    /// Closes the data channels. The connection itself stays open.
+    fn close(&self, now: Instant);
+}
+
+/// All connections of another protocol that carry sessions.
+pub trait SessionCarriers {
+    /// Returns the next event of a session's data channels.
+    fn poll_event(&self) -> Option<(PeerId, Event)>;
+}
+
+/// Connection of a session.
 #[expect(clippy::large_enum_variant, reason = "an entry is in a box, and nearly all of them are peers")]
 pub enum Carrier {
     Peer(Peer),
-    /// Participant of the switch. The switch handles its network path and timeouts.
-    Member(MemberId),
+    /// The other protocol handles the network path and the timeouts.
+    Shared(Rc<dyn SessionCarrier>),
 }
 
 impl Peers {
-    /// Allows this participant to open a session over data channels. Does nothing if the shard has no room for another
-    /// peer.
-    pub fn carry(&mut self, member: MemberId, guests: Guests) {
-        if !self.is_full() {
-            let id = self.add(Carrier::Member(member), guests, None, Instant::now());
-            self.carried.insert(member, id);
-        }
+    /// Allows the client of this connection to open a session over data channels. Returns `None` if the shard has no
+    /// room for another peer.
+    pub fn carry(&mut self, connection: Rc<dyn SessionCarrier>, guests: Guests) -> Option<PeerId> {
+        (!self.is_full()).then(|| self.add(Carrier::Shared(connection), guests, None, Instant::now()))
     }
 
-    /// Removes the session of a participant that has left.
-    pub fn uncarry(&mut self, member: MemberId) {
-        if let Some(id) = self.carried.get(&member).copied() {
-            self.remove(id);
-        }
-    }
-
-    /// Collects the events of sessions carried by participants. Checks blocked sessions again, since received datagrams
-    /// may have made room.
+    /// Collects the events of carried sessions. Checks blocked sessions again, since received datagrams may have made
+    /// room.
     pub(super) fn take_carried(&mut self) {
-        while let Some((member, event)) = self.switch.poll_data() {
-            if let Some(id) = self.carried.get(&member) {
-                self.events.push_back((*id, PeerEvent::Event(event)));
-            }
+        let Some(carriers) = self.carriers.clone() else { return };
+        while let Some((id, event)) = carriers.poll_event() {
+            self.events.push_back((id, PeerEvent::Event(event)));
         }
         if !self.blocked.is_empty() {
             let now = Instant::now();
@@ -51,7 +58,7 @@ impl Peers {
         }
     }
 
-    /// Remembers a participant's session that accepted fewer bytes than were written.
+    /// Remembers a carried session that accepted fewer bytes than were written.
     pub(super) fn watch_blocked(&mut self, id: PeerId) {
         if self.is_blocked(id) && !self.blocked.contains(&id) {
             self.blocked.push(id);
@@ -61,22 +68,18 @@ impl Peers {
     fn is_blocked(&mut self, id: PeerId) -> bool {
         self.entry(id).is_some_and(|entry| entry.peer().is_none() && entry.lanes.iter().any(|out| out.is_blocked))
     }
-
-    pub(super) fn write_carried(&mut self, member: MemberId, lane: Lane, message: &[u8], now: Instant) -> bool {
-        self.turn_switch(|switch, send| switch.write_data(member, (lane, true, message), now, send))
-    }
 }
 
 impl Entry {
-    /// Returns true if a peer exceeds the silent peer timeout. The switch checks the participants itself.
+    /// Returns true if a peer exceeds the silent peer timeout. The other protocol checks its connections itself.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
-        matches!(self.carrier, Carrier::Peer(_)) && self.heard + super::SILENCE_MAX <= now
+        self.peer().is_some() && self.heard + super::SILENCE_MAX <= now
     }
 
     pub(super) fn peer(&self) -> Option<&Peer> {
         match &self.carrier {
             Carrier::Peer(peer) => Some(peer),
-            Carrier::Member(_) => None,
+            Carrier::Shared(_) => None,
         }
     }
 }

@@ -2,12 +2,14 @@
 //! the channel `fleet` with the car's id as its key. Read with `policy=latest`, `fleet` returns the newest record
 //! per car.
 //!
+//! Read first: [`CarCare`].
+//!
 //! Source: docs/protocol.md, "CarCare aliases".
 
-use std::time::Duration;
+use std::{rc::Rc, time::Duration};
 
 use bytes::Bytes;
-use http::{StatusCode, header, request::Parts};
+use http::{Method, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use millrace_engine::Newest;
 use millrace_protocol::{
@@ -16,21 +18,97 @@ use millrace_protocol::{
 use serde_json::Value;
 use tokio::task::coop::consume_budget;
 
-use crate::{
-    admission::{Congestion, Publisher, access::Caller, read_body},
+use millrace_transport::{
+    Context, Routes,
+    access::Caller,
+    admission::{Congestion, Publisher, read_body},
     http::{Query, ReadRequest, Response, ResponseFormat, json, no_cache, no_content, position_header, text},
     polling::{self, PollStart, Read},
     route::{
-        Context,
+        Answering, Publishing, decode, method_not_allowed, plain,
         publish::{self, RequestPublisher},
+        upgrade, wait_for,
     },
 };
 
 /// Maximum duration of a long poll, as specified in the thesis.
 const HOLD: Duration = Duration::from_secs(30);
 
+/// Routes of the CarCare service.
+pub struct CarCare;
+
+/// A parsed path with the id of a car.
+enum Path<'a> {
+    ClientPolling(&'a str),
+    LongPolling(&'a str),
+    WebSocket(&'a str),
+}
+
+impl<'a> Path<'a> {
+    fn parse(path: &'a str) -> Option<Self> {
+        let car = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("/sensordata");
+        let polling = car("/rest/clientpolling/").map(Path::ClientPolling);
+        polling
+            .or_else(|| car("/rest/longpolling/").map(Path::LongPolling))
+            .or_else(|| car("/websocket/").map(Path::WebSocket))
+    }
+}
+
+impl Routes for CarCare {
+    fn answer<'a>(
+        &'a self,
+        context: &'a Rc<Context>,
+        parts: &'a Parts,
+        body: &'a mut Incoming,
+    ) -> Option<Answering<'a>> {
+        let path = parts.uri.path();
+        match Path::parse(path) {
+            Some(_) if parts.method != Method::GET => Some(refuse("GET")),
+            Some(Path::WebSocket(car)) => Some(Box::pin(async move {
+                let caller = context.admission.caller(parts).await?;
+                upgrade(context, parts, caller, channel(&decode(car)?)?)
+            })),
+            Some(_) => self.read(context, parts),
+            None if path != "/rest/input" => None,
+            None if parts.method != Method::POST => Some(refuse("POST")),
+            None => Some(Box::pin(async { input(context, parts, body).await.map(plain) })),
+        }
+    }
+
+    fn is_read(&self, path: &str) -> bool {
+        matches!(Path::parse(path), Some(Path::ClientPolling(_) | Path::LongPolling(_)))
+    }
+
+    fn read<'a>(&'a self, context: &'a Rc<Context>, parts: &'a Parts) -> Option<Answering<'a>> {
+        match Path::parse(parts.uri.path())? {
+            Path::ClientPolling(car) => {
+                Some(Box::pin(async move { client_polling(context, parts, &decode(car)?).await.map(plain) }))
+            }
+            Path::LongPolling(car) => Some(Box::pin(async move {
+                let begun = async { long_polling(context, parts, &decode(car)?).await };
+                wait_for(context, parts, begun).await
+            })),
+            Path::WebSocket(_) => None,
+        }
+    }
+
+    fn publish_datagram<'a>(
+        &'a self,
+        context: &'a Context,
+        publisher: &'a dyn Publisher,
+        caller: &'a Caller,
+        datagram: Bytes,
+    ) -> Option<Publishing<'a>> {
+        Some(Box::pin(record(context, publisher, caller, datagram, None)))
+    }
+}
+
+fn refuse(allowed: &'static str) -> Answering<'static> {
+    Box::pin(std::future::ready(Ok(plain(method_not_allowed(allowed)))))
+}
+
 /// Returns the channel `cars/{id}/telemetry` of a car. Errors: `bad_channel`.
-pub fn channel(car: &str) -> Result<ChannelName, Error> {
+fn channel(car: &str) -> Result<ChannelName, Error> {
     if car.contains('/') {
         return Err(Error::new(Code::BadChannel, "a car's id has no `/`"));
     }
@@ -39,7 +117,7 @@ pub fn channel(car: &str) -> Result<ChannelName, Error> {
 
 /// Handles `POST /rest/input`: publishes one record as JSON, or several as NDJSON lines. An `Idempotency-Key` covers
 /// the whole request.
-pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
+async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Result<Response, Error> {
     let caller = context.admission.caller(parts).await?;
     caller.may_anything()?;
     Query::parse(parts, &[])?;
@@ -70,9 +148,9 @@ pub async fn input(context: &Context, parts: &Parts, body: &mut Incoming) -> Res
 ///
 /// Errors: `unauthorized` or `forbidden`; `bad_json` unless the record is a JSON object with a `carId` that is a
 /// number or a string; those of the engine.
-pub async fn record(
+async fn record(
     context: &Context,
-    publisher: &impl Publisher,
+    publisher: &(impl Publisher + ?Sized),
     caller: &Caller,
     data: Bytes,
     key: Option<String>,
@@ -111,7 +189,7 @@ impl Publisher for CopyPublisher {
 
 /// Handles `GET /rest/clientpolling/{id}/sensordata?since={ms}`: returns the newest record if it is newer than
 /// `since`.
-pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
+async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Result<Response, Error> {
     let channel = channel(car)?;
     context.admission.caller(parts).await?.may(Right::Subscribe, &channel)?;
     let query = Query::parse(parts, &["since"])?;
@@ -127,7 +205,7 @@ pub async fn client_polling(context: &Context, parts: &Parts, car: &str) -> Resu
 
 /// Handles `GET /rest/longpolling/{id}/sensordata`: returns the next record, or the first record after the position
 /// `since`. The thesis had no `since` here.
-pub async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<PollStart, Error> {
+async fn long_polling(context: &Context, parts: &Parts, car: &str) -> Result<PollStart, Error> {
     let caller = context.admission.caller(parts).await?;
     let query = Query::parse(parts, &["since"])?;
     let since: Option<Since> = query.get("since").map(str::parse).transpose()?;

@@ -6,7 +6,7 @@ use std::{
 use millrace_rtc::Candidates;
 use serde::{Deserialize, Serialize};
 
-use crate::framed;
+use super::framed;
 
 /// Send and receive buffer of each socket, in bytes: enough for the datagrams of one turn with thousands of peers.
 const SOCKET_BYTES: usize = 8 << 20;
@@ -48,10 +48,10 @@ impl Config {
 
 /// Sockets of one shard, and the addresses advertised to clients.
 pub struct Port {
-    pub(super) socket: UdpSocket,
-    pub(super) streams: Option<TcpListener>,
-    pub(super) candidates: Candidates,
-    pub(super) peers_max: usize,
+    pub(crate) socket: UdpSocket,
+    pub(crate) streams: Option<TcpListener>,
+    pub(crate) candidates: Candidates,
+    pub(crate) peers_max: usize,
 }
 
 impl Port {

@@ -1,18 +1,22 @@
-use std::{io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use bytes::{Buf, BytesMut};
 use millrace_turn::{Client, framed_bytes};
 use tokio::{
-    io::{AsyncReadExt, ReadHalf},
     net::{TcpListener, TcpStream},
     task::spawn_local,
     time::timeout,
 };
 
 use super::desk::TurnDriver;
-use crate::{
-    admission::limits::ConnectionSlot,
-    framed,
+use millrace_transport::{
+    datagram::framed,
+    limits::ConnectionSlot,
     tls::{self, Accepted, Stream},
 };
 
@@ -20,7 +24,6 @@ use crate::{
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Maximum size of a message from a client without an allocation, in bytes; enough for all names and credentials.
 const STRANGER_BYTES_MAX: usize = 2048;
-const READ_BYTES: usize = 16 << 10;
 /// First byte of a TLS handshake; no TURN message begins with it. Source: RFC 8446, section 5.1; RFC 7983.
 const HANDSHAKE: u8 = 22;
 
@@ -45,8 +48,9 @@ async fn connection(
     };
     let (client, outgoing) = desk.connect(from);
     let (reading, writing) = tokio::io::split(stream);
+    let reader = Reader { desk: &desk, client };
     let ended = tokio::select! {
-        ended = read(&desk, client, reading) => ended,
+        ended = framed::read(reading, &reader) => ended,
         ended = outgoing.write(writing, desk.write_timeout) => ended,
     };
     desk.disconnect(client);
@@ -77,32 +81,30 @@ async fn begin(stream: TcpStream, acceptor: Option<Rc<tls::Acceptor>>) -> io::Re
     }
 }
 
-async fn read(desk: &Rc<TurnDriver>, client: Client, mut stream: ReadHalf<Stream>) -> io::Result<()> {
-    let mut received = BytesMut::new();
-    loop {
-        received.reserve(READ_BYTES);
-        let Ok(read) = timeout(SILENCE_MAX, stream.read_buf(&mut received)).await else {
-            match desk.is_known(client) {
-                true => continue,
-                false => return Err(io::ErrorKind::TimedOut.into()),
-            }
-        };
-        if read? == 0 {
-            return Ok(());
+struct Reader<'a> {
+    desk: &'a Rc<TurnDriver>,
+    client: Client,
+}
+
+impl framed::Reader for Reader<'_> {
+    fn message_bytes(&self, received: &[u8]) -> io::Result<Option<usize>> {
+        let Some(head) = received.first_chunk() else { return Ok(None) };
+        let length = framed_bytes(*head).ok_or(io::ErrorKind::InvalidData)?;
+        match length > STRANGER_BYTES_MAX && !self.desk.is_known(self.client) {
+            true => Err(io::ErrorKind::InvalidData.into()),
+            false => Ok(Some(length)),
         }
-        while let Some(head) = received.first_chunk() {
-            let length = framed_bytes(*head).ok_or(io::ErrorKind::InvalidData)?;
-            if length > STRANGER_BYTES_MAX && !desk.is_known(client) {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-            let Some(message) = received.get(..length) else { break };
-            desk.handle(client, message);
-            received.advance(length);
-        }
-        if received.is_empty() {
-            // Free the buffer of an idle stream.
-            received = BytesMut::new();
-        }
-        tokio::task::yield_now().await;
+    }
+
+    fn handle(&self, message: &[u8]) {
+        self.desk.handle(self.client, message);
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + SILENCE_MAX
+    }
+
+    fn outlives_deadline(&self) -> bool {
+        self.desk.is_known(self.client)
     }
 }

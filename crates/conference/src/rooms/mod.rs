@@ -19,7 +19,7 @@ mod report;
 mod switch;
 
 use std::{
-    cell::{OnceCell, RefCell},
+    cell::RefCell,
     collections::{HashMap, hash_map::Entry},
     rc::Rc,
     sync::{
@@ -43,10 +43,10 @@ pub(crate) use http::{Path, answer};
 pub use names::RoomName;
 pub use switch::{Switch, signal_from_switch};
 
-use crate::route::Context;
+use crate::Conference;
 
 /// Function that a shard runs on its own thread.
-pub type Question = Box<dyn FnOnce(&Rc<Context>) + Send>;
+pub type Question = Box<dyn FnOnce(&Rc<Conference>) + Send>;
 
 /// Timeout of a request to another shard.
 const WAIT: Duration = Duration::from_secs(10);
@@ -74,9 +74,8 @@ impl Drop for MixerSeat {
 }
 
 /// Rooms of one shard.
-#[derive(Default)]
 pub struct Rooms {
-    shared: OnceCell<Arc<Shared>>,
+    shared: Arc<Shared>,
     rooms: RefCell<HashMap<RoomName, Open>>,
     switch: RefCell<Option<Rc<dyn Switch>>>,
 }
@@ -128,23 +127,23 @@ impl Shared {
     /// Errors: [`Code::Unavailable`] if that shard is too busy, and the errors of `question`.
     pub(crate) async fn ask<T, F>(
         &self,
-        context: &Rc<Context>,
+        conference: &Rc<Conference>,
         room: &RoomName,
-        question: impl FnOnce(Rc<Context>) -> F + Send + 'static,
+        question: impl FnOnce(Rc<Conference>) -> F + Send + 'static,
     ) -> Result<T, Error>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + 'static,
     {
         let shard = (room.hash() % self.shards.len().max(1) as u64) as usize;
-        if self.shards.is_empty() || shard == context.shard.id {
-            return question(context.clone()).await;
+        if self.shards.is_empty() || shard == conference.shard.id {
+            return question(conference.clone()).await;
         }
         let busy = || Error::new(Code::Unavailable, "the room does not answer; try again");
         let (tell, told) = oneshot::channel();
-        let question: Question = Box::new(move |context| {
-            let context = context.clone();
-            spawn_local(async move { drop(tell.send(question(context).await)) });
+        let question: Question = Box::new(move |conference| {
+            let conference = conference.clone();
+            spawn_local(async move { drop(tell.send(question(conference).await)) });
         });
         self.shards[shard].try_send(question).map_err(|_| busy())?;
         tokio::time::timeout(WAIT, told).await.ok().and_then(Result::ok).ok_or_else(busy)?
@@ -152,9 +151,8 @@ impl Shared {
 }
 
 impl Rooms {
-    /// Enables rooms on this shard.
-    pub fn open(&self, shared: Arc<Shared>) {
-        let _ = self.shared.set(shared);
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, rooms: RefCell::default(), switch: RefCell::default() }
     }
 
     /// Enables the SFU: new rooms may have the topology `switch`.
@@ -166,8 +164,10 @@ impl Rooms {
     ///
     /// Errors: [`Code::NotFound`] if rooms are disabled.
     pub(crate) fn shared(&self) -> Result<Arc<Shared>, Error> {
-        let shared = self.shared.get().filter(|shared| shared.config.rooms_max > 0);
-        shared.cloned().ok_or_else(|| Error::new(Code::NotFound, "this server has no rooms; `rooms.rooms_max` is 0"))
+        match self.shared.config.rooms_max {
+            0 => Err(Error::new(Code::NotFound, "this server has no rooms; `rooms.rooms_max` is 0")),
+            _ => Ok(self.shared.clone()),
+        }
     }
 
     /// Adds a participant; the first participant creates the room. The caller must publish the changes before it awaits
@@ -212,7 +212,7 @@ impl Rooms {
 
     /// Reserves a mixer slot; `None` if all are in use.
     pub(crate) fn mixer(&self) -> Option<MixerSeat> {
-        let shared = self.shared.get()?.clone();
+        let shared = &self.shared;
         let seat = MixerSeat(shared.clone());
         (shared.mixers.fetch_add(1, Relaxed) < shared.config.mixers_max).then_some(seat)
     }
@@ -229,7 +229,7 @@ impl Rooms {
 
     /// Applies the pending changes of a room, and removes the room if it is empty. Returns the pending publication of
     /// the state if the state has changed.
-    fn carry_out(&self, context: &Rc<Context>, name: &RoomName) -> Option<Published> {
+    fn carry_out(&self, conference: &Rc<Conference>, name: &RoomName) -> Option<Published> {
         let (mut is_changed, mut moves) = (false, Vec::new());
         let mut rooms = self.rooms.borrow_mut();
         let Open { room, holder } = rooms.get_mut(name)?;
@@ -241,21 +241,19 @@ impl Rooms {
             }
         }
         // Several changes at once are published as one state.
-        let published = is_changed.then(|| publish(context, holder, &name.state(), &room.state(), None, None));
+        let published = is_changed.then(|| publish(conference, holder, &name.state(), &room.state(), None, None));
         if room.is_empty() {
             rooms.remove(name);
-            if let Some(shared) = self.shared.get() {
-                shared.close(holder);
-            }
+            self.shared.close(holder);
             tracing::info!(room = name.as_str(), "room closed");
         }
         drop(rooms);
         let switch = self.switch.borrow().clone();
         for (switch, moved) in switch.iter().flat_map(|switch| moves.iter().map(move |moved| (switch, moved))) {
             match moved {
-                Output::Joined(id) => switch.joined(context, name, id.as_str()),
-                Output::Left(id) => switch.left(context, name, id.as_str()),
-                Output::Muted(id, muted) => switch.muted(context, name, id.as_str(), *muted),
+                Output::Joined(id) => switch.joined(conference, name, id.as_str()),
+                Output::Left(id) => switch.left(conference, name, id.as_str()),
+                Output::Muted(id, muted) => switch.muted(conference, name, id.as_str(), *muted),
                 Output::State => {}
             }
         }
@@ -264,11 +262,11 @@ impl Rooms {
 }
 
 /// Removes participants that exceed the silent peer timeout. Called once a second.
-pub(crate) fn tick(context: &Rc<Context>) {
+pub(crate) fn tick(conference: &Rc<Conference>) {
     let now = now();
     let is_due = |room: &Room| room.poll_timeout().is_some_and(|due| due <= now);
     let due: Vec<RoomName> = {
-        let mut rooms = context.rooms.rooms.borrow_mut();
+        let mut rooms = conference.rooms.rooms.borrow_mut();
         let due = rooms.iter_mut().filter(|(_, open)| is_due(&open.room));
         due.map(|(name, open)| {
             open.room.handle_timeout(now);
@@ -277,7 +275,7 @@ pub(crate) fn tick(context: &Rc<Context>) {
         .collect()
     };
     for name in due {
-        if let Some(published) = context.rooms.carry_out(context, &name) {
+        if let Some(published) = conference.rooms.carry_out(conference, &name) {
             see_to(published);
         }
     }
@@ -285,7 +283,7 @@ pub(crate) fn tick(context: &Rc<Context>) {
 
 /// Publishes to a channel that is reserved for the server.
 fn publish(
-    context: &Rc<Context>,
+    conference: &Rc<Conference>,
     holder: Holder,
     channel: &ChannelName,
     data: &Value,
@@ -295,13 +293,13 @@ fn publish(
     let mut publication = NewPublication::new(Kind::Json, data.to_string()).held_by(holder);
     publication.ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
     publication.idempotency_key = idempotency_key;
-    context.shard.append(channel, publication)
+    conference.shard.append(channel, publication)
 }
 
 /// Publishes a signal to a participant's inbox. The signal expires after twice the silent peer timeout, because a
 /// participant absent for so long was removed.
 fn signal(
-    context: &Rc<Context>,
+    conference: &Rc<Conference>,
     holder: Holder,
     room: &RoomName,
     from: &str,
@@ -310,8 +308,8 @@ fn signal(
     idempotency_key: Option<Box<str>>,
 ) -> Published {
     signal.insert("from".into(), from.into());
-    let silence = context.rooms.shared.get().map_or(Duration::from_secs(20), |shared| shared.config.silence_max);
-    publish(context, holder, &room.inbox(to), &Value::Object(signal), Some(2 * silence), idempotency_key)
+    let silence = conference.rooms.shared.config.silence_max;
+    publish(conference, holder, &room.inbox(to), &Value::Object(signal), Some(2 * silence), idempotency_key)
 }
 
 /// Completes a publication in the background; a failure is only logged.

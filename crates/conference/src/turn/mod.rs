@@ -27,21 +27,28 @@ use std::{
     time::Duration,
 };
 
-use millrace_turn::{Client, Limits as Rules};
-use tokio::{sync::watch, task::spawn_local, time::MissedTickBehavior};
+use millrace_turn::Limits as Rules;
+use tokio::{sync::watch, task::spawn_local};
 
 pub use millrace_turn::{Credentials, Metrics as Figures, REALM_BYTES_MAX};
 pub use offer::{IceServer, IceServers, Offer};
 pub(crate) use offer::{answer, for_caller};
 pub use peers::{BadPeers, Peers};
 
-use crate::{admission::limits::Limits, framed, tls};
+use millrace_transport::{
+    Limits,
+    datagram::{Bounds, Demultiplexer, framed},
+    tls,
+};
+
 use desk::TurnDriver;
 
 /// Send and receive buffer of the port, in bytes.
 const SOCKET_BYTES: usize = 4 << 20;
 /// Maximum number of datagrams received from one socket before other tasks run.
 const TURN_DATAGRAMS: usize = 64;
+/// Bounds of the port. A datagram may have any size that UDP allows.
+const BOUNDS: Bounds = Bounds { datagram_bytes_max: 1 << 16, turn_datagrams_max: TURN_DATAGRAMS };
 
 /// Settings of the server.
 pub struct Settings {
@@ -112,48 +119,16 @@ pub async fn serve(port: Port, own: &[IpAddr], settings: Settings, stop: impl Fu
         may_reach: Box::new(allowed),
     };
     let ports = relays::Ports::new(port.address.ip(), told, settings.relay_ports.clone())?;
-    let datagrams = tokio::net::UdpSocket::from_std(port.datagrams)?;
+    let (limits, figures) = (settings.limits.clone(), desk::PortFigures(settings.figures.clone()));
+    let datagrams = Demultiplexer::new(port.datagrams, BOUNDS, limits, Arc::new(figures))?;
     let streams = tokio::net::TcpListener::from_std(port.streams)?;
-    let desk = TurnDriver::new(rules, ports, datagrams, settings)?;
-    let tasks = [
-        spawn_local(receive(desk.clone())),
-        spawn_local(stream::accept(desk.clone(), streams)),
-        spawn_local(tick(desk.clone())),
-    ];
+    let desk = TurnDriver::new(rules, ports, datagrams.sender(), settings)?;
+    datagrams.add(Rc::new(desk::Protocol(desk.clone())));
+    let tasks = [spawn_local(datagrams.run(None)), spawn_local(stream::accept(desk.clone(), streams))];
     stop.await;
     tasks.iter().for_each(|task| task.abort());
     desk.close();
     Ok(())
-}
-
-async fn receive(desk: Rc<TurnDriver>) {
-    loop {
-        if desk.datagrams.readable().await.is_err() {
-            continue;
-        }
-        for _ in 0..TURN_DATAGRAMS {
-            let mut buffer = desk.buffer.borrow_mut();
-            match desk.datagrams.try_recv_from(&mut buffer) {
-                Ok((length, from)) => {
-                    let client = Client::Datagram(SocketAddr::new(from.ip().to_canonical(), from.port()));
-                    desk.handle_datagram(client, &buffer[..length]);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // An ICMP error for an earlier datagram: its destination is unreachable.
-                Err(_) => {}
-            }
-        }
-        tokio::task::yield_now().await;
-    }
-}
-
-async fn tick(desk: Rc<TurnDriver>) {
-    let mut every_second = tokio::time::interval(Duration::from_secs(1));
-    every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        every_second.tick().await;
-        desk.handle_timeout();
-    }
 }
 
 #[cfg(test)]

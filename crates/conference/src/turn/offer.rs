@@ -11,11 +11,12 @@ use millrace_protocol::{Code, Error, Grant};
 use millrace_turn::Credentials;
 use serde::Serialize;
 
-use crate::{
-    admission::access::{Caller, unix_s},
+use millrace_transport::{
+    access::{Caller, unix_s},
     http::{Query, Response, json},
-    route::Context,
 };
+
+use crate::Conference;
 
 /// TURN URLs and short-lived credentials, if a relay is configured. All shards share one offer.
 pub struct Offer {
@@ -69,16 +70,16 @@ impl Offer {
 }
 
 /// Returns the servers for a caller that joins a room or creates a media session; empty if no relay is configured.
-pub(crate) fn for_caller(context: &Context, caller: &Caller) -> Vec<IceServer> {
-    context.turn().map_or_else(Vec::new, |offer| offer.ice_servers(&caller.grant, unix_s()).ice_servers)
+pub(crate) fn for_caller(conference: &Conference, caller: &Caller) -> Vec<IceServer> {
+    conference.turn().map_or_else(Vec::new, |offer| offer.ice_servers(&caller.grant, unix_s()).ice_servers)
 }
 
 /// Answers `POST /v1/turn`.
 ///
 /// Errors: `not_found` if no relay is configured.
-pub(crate) fn answer(context: &Context, parts: &Parts, caller: &Caller) -> Result<Response, Error> {
+pub(crate) fn answer(conference: &Conference, parts: &Parts, caller: &Caller) -> Result<Response, Error> {
     Query::parse(parts, &[])?;
-    let Some(offer) = context.turn() else {
+    let Some(offer) = conference.turn() else {
         return Err(Error::new(Code::NotFound, "this server relays nothing; `turn.listen` says where it would"));
     };
     let servers = offer.ice_servers(&caller.grant, unix_s());

@@ -6,15 +6,15 @@ use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener, UdpSocket},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::Notify,
-    time::timeout,
+    time::{timeout, timeout_at},
 };
 
 use crate::{
@@ -29,6 +29,8 @@ const WAITING_BYTES_MAX: usize = 256 << 10;
 const PORT_ATTEMPTS: usize = 32;
 /// Pause after a failed accept, for example if the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Minimum room in the buffer of a read, in bytes.
+const READ_BYTES: usize = 16 << 10;
 
 /// Binds a UDP socket. `room` is the size of its receive buffer and of its send buffer, in bytes.
 ///
@@ -84,6 +86,52 @@ pub async fn accept(
     }
 }
 
+/// Receiver of the messages of one stream.
+pub trait Reader {
+    /// Returns the length of the first message, with its header; `None` if the header is incomplete.
+    ///
+    /// Errors: `InvalidData` if the message is malformed or longer than its maximum.
+    fn message_bytes(&self, received: &[u8]) -> io::Result<Option<usize>>;
+
+    fn handle(&self, message: &[u8]);
+
+    /// Returns the time by which the next bytes must arrive.
+    fn deadline(&self) -> Instant;
+
+    /// Returns true if the stream stays open after its deadline. It then has a new deadline.
+    fn outlives_deadline(&self) -> bool {
+        false
+    }
+}
+
+/// Reads messages until the stream ends.
+///
+/// Errors: `TimedOut` after the deadline; the errors of [`Reader::message_bytes`] and of the stream.
+pub async fn read(mut stream: impl AsyncRead + Unpin, reader: &impl Reader) -> io::Result<()> {
+    let mut received = BytesMut::new();
+    loop {
+        received.reserve(READ_BYTES);
+        let read = match timeout_at(reader.deadline().into(), stream.read_buf(&mut received)).await {
+            Ok(read) => read?,
+            Err(_) if reader.outlives_deadline() => continue,
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+        };
+        if read == 0 {
+            return Ok(());
+        }
+        while let Some(length) = reader.message_bytes(&received)? {
+            let Some(message) = received.get(..length) else { break };
+            reader.handle(message);
+            received.advance(length);
+        }
+        if received.is_empty() {
+            // Free the buffer of an idle stream.
+            received = BytesMut::new();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Send queue of one stream.
 #[derive(Default)]
 pub struct Outgoing {
@@ -92,7 +140,7 @@ pub struct Outgoing {
     is_over: Cell<bool>,
 }
 
-/// What happens to a message when the queue is full.
+/// Action on a message when the queue is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OverflowPolicy {
     /// The message is dropped.

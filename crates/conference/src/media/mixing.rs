@@ -19,8 +19,8 @@ use tokio::{
 
 use super::with_unit;
 use crate::{
+    Conference,
     rooms::{MixerSeat, RoomName},
-    route::Context,
 };
 
 /// Maximum number of queued inputs of a mixer: one second of audio of a hundred speakers.
@@ -31,7 +31,7 @@ const MIXED_MAX: usize = 25;
 /// Starts the mixer thread of a room. The thread ends when the returned sender is dropped.
 ///
 /// Errors: the system refuses a thread.
-pub(super) fn start(context: &Rc<Context>, room: &RoomName, seat: MixerSeat) -> io::Result<ToMixer> {
+pub(super) fn start(conference: &Rc<Conference>, room: &RoomName, seat: MixerSeat) -> io::Result<ToMixer> {
     let (tell, told) = sync_channel(INPUTS_MAX);
     let (give, mut given) = mpsc::channel::<Mixed>(MIXED_MAX);
     let thread = thread::Builder::new().name("mixer".into());
@@ -40,10 +40,10 @@ pub(super) fn start(context: &Rc<Context>, room: &RoomName, seat: MixerSeat) -> 
         mix(&told, &give);
     })?;
     tracing::info!(room = room.as_str(), "mixing audio of a room");
-    let (context, room) = (context.clone(), room.clone());
+    let (conference, room) = (conference.clone(), room.clone());
     spawn_local(async move {
         while let Some(mixed) = given.recv().await {
-            with_unit(&context, |unit, send| unit.pass_mixed(room.as_str(), &mixed, Instant::now(), send));
+            with_unit(&conference, |unit, send| unit.pass_mixed(room.as_str(), &mixed, Instant::now(), send));
         }
     });
     // Drop the input if the queue is full, as on any full link.

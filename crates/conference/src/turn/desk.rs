@@ -2,7 +2,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -17,14 +17,19 @@ use tokio::{
 };
 
 use super::{Settings, TURN_DATAGRAMS, relays::Ports};
-use crate::{
-    admission::limits::Limits,
-    framed::{Outgoing, OverflowPolicy},
+use millrace_transport::{
+    Limits,
+    datagram::{
+        DatagramProtocol, DatagramSender, PortMetrics, Verdict,
+        framed::{Outgoing, OverflowPolicy},
+    },
     tls,
 };
 
 /// Maximum size of a UDP datagram, in bytes.
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
+/// Interval of the check for expired allocations.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Connects the TURN server with its sockets. Everything runs on one thread.
 pub struct TurnDriver {
@@ -33,15 +38,15 @@ pub struct TurnDriver {
     relays: RefCell<HashMap<RelayId, Relay>>,
     streams: RefCell<HashMap<u64, Rc<Outgoing>>>,
     last_stream: Cell<u64>,
-    pub datagrams: UdpSocket,
-    is_ipv6: bool,
-    /// Scratch buffers for the last received message and its response. Their content is not kept.
-    pub buffer: RefCell<Vec<u8>>,
+    sender: Rc<DatagramSender>,
+    /// Scratch buffers for the last datagram from a peer, and for a response. Their content is not kept.
+    buffer: RefCell<Vec<u8>>,
     answer: RefCell<Vec<u8>>,
     pub limits: Arc<Limits>,
     figures: Arc<Figures>,
     pub tls: Option<watch::Receiver<tls::Settings>>,
     pub write_timeout: Duration,
+    next_tick: Cell<Instant>,
     started: Instant,
     started_ms: u64,
 }
@@ -58,7 +63,7 @@ impl TurnDriver {
     /// Creates the server.
     ///
     /// Errors: the system has no random numbers.
-    pub fn new(rules: Rules, ports: Ports, datagrams: UdpSocket, settings: Settings) -> io::Result<Rc<Self>> {
+    pub fn new(rules: Rules, ports: Ports, sender: Rc<DatagramSender>, settings: Settings) -> io::Result<Rc<Self>> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
         let server = Server::new(rules, settings.credentials, settings.figures.clone(), seed);
@@ -69,8 +74,8 @@ impl TurnDriver {
             relays: RefCell::default(),
             streams: RefCell::default(),
             last_stream: Cell::default(),
-            is_ipv6: datagrams.local_addr()?.is_ipv6(),
-            datagrams,
+            sender,
+            next_tick: Cell::new(Instant::now()),
             buffer: RefCell::new(vec![0; DATAGRAM_BYTES_MAX]),
             answer: RefCell::default(),
             limits: settings.limits,
@@ -80,15 +85,6 @@ impl TurnDriver {
             started: Instant::now(),
             started_ms: since.as_millis() as u64,
         }))
-    }
-
-    pub fn handle_datagram(self: &Rc<Self>, client: Client, datagram: &[u8]) {
-        // A client with an allocation is authenticated, and has its own rate limit.
-        if self.is_known(client) || self.limits.take_datagram(client.address().ip()) {
-            self.handle(client, datagram);
-        } else {
-            Figures::add(&self.figures.dropped, 1);
-        }
     }
 
     /// Handles a datagram, or one message of a stream.
@@ -115,7 +111,7 @@ impl TurnDriver {
         self.server.borrow().is_known(client)
     }
 
-    pub fn handle_timeout(&self) {
+    fn handle_timeout(&self) {
         let mut server = self.server.borrow_mut();
         server.handle_timeout(self.now_ms());
         self.close_relays(&mut server);
@@ -155,7 +151,7 @@ impl TurnDriver {
 
     fn tell(&self, client: Client, bytes: &[u8], fullness: OverflowPolicy) {
         let is_sent = match client {
-            Client::Datagram(to) => self.datagrams.try_send_to(bytes, self.on_the_wire(to)).is_ok(),
+            Client::Datagram(to) => self.sender.try_send(to, bytes),
             Client::Stream(id, _) => {
                 self.streams.borrow().get(&id).is_some_and(|outgoing| outgoing.push(&[bytes], fullness))
             }
@@ -165,18 +161,50 @@ impl TurnDriver {
         }
     }
 
-    /// Converts an IPv4 address to an IPv4-mapped one if the socket is dual-stack IPv6.
-    fn on_the_wire(&self, to: SocketAddr) -> SocketAddr {
-        match to.ip() {
-            IpAddr::V4(ip) if self.is_ipv6 => SocketAddr::new(ip.to_ipv6_mapped().into(), to.port()),
-            _ => to,
-        }
-    }
-
     /// Returns the time in milliseconds since 1970. Never goes back, even if the system clock is set.
     fn now_ms(&self) -> u64 {
         self.started_ms + self.started.elapsed().as_millis() as u64
     }
+}
+
+/// Protocol of the TURN server on its datagram port.
+pub struct Protocol(pub Rc<TurnDriver>);
+
+impl DatagramProtocol for Protocol {
+    /// A client with an allocation is authenticated, and has its own rate limit.
+    fn knows(&self, address: &SocketAddr) -> bool {
+        self.0.is_known(Client::Datagram(*address))
+    }
+
+    fn handle_datagram(&self, _now: Instant, from: SocketAddr, datagram: &[u8]) -> Verdict {
+        self.0.handle(Client::Datagram(from), datagram);
+        // The server counts invalid messages itself.
+        Verdict::Valid
+    }
+
+    fn timeout(&self) -> Option<Instant> {
+        Some(self.0.next_tick.get())
+    }
+
+    fn handle_timeouts(&self, now: Instant) {
+        if self.0.next_tick.get() <= now {
+            self.0.next_tick.set(now + TICK);
+            self.0.handle_timeout();
+        }
+    }
+}
+
+/// Counts the datagrams of the port.
+pub struct PortFigures(pub Arc<Figures>);
+
+impl PortMetrics for PortFigures {
+    fn received(&self, _datagrams: u64) {}
+
+    fn dropped(&self, datagrams: u64) {
+        Figures::add(&self.0.dropped, datagrams);
+    }
+
+    fn streams(&self, _open: u64) {}
 }
 
 impl Relays for Opener<'_> {

@@ -11,17 +11,14 @@ use millrace_protocol::{ChannelName, Code, Error, Right, session::Target};
 use millrace_sfu::switch::{MIX, MemberId, Role};
 
 use super::{Who, refused, with_unit};
-use crate::{
-    admission::{
-        access::Caller,
-        limits::{ConnectionSlot, ReaderSlot, RequestConnection},
-        read_body,
-    },
+use millrace_transport::{
+    access::Caller,
+    admission::read_body,
     http::{Body, Query, Response, text},
-    rooms::RoomName,
-    route::Context,
-    turn,
+    limits::{ConnectionSlot, ReaderSlot, RequestConnection},
 };
+
+use crate::{Conference, rooms::RoomName, turn};
 
 const SDP: &str = "application/sdp";
 const FRAGMENT: &str = "application/trickle-ice-sdpfrag";
@@ -71,7 +68,7 @@ impl Path {
 ///
 /// Errors: `bad_request`, `not_acceptable`, `unsupported`, `conflict`, `not_found`, and those of a connection.
 pub(crate) async fn answer(
-    context: &Rc<Context>,
+    conference: &Rc<Conference>,
     parts: &Parts,
     body: &mut Incoming,
     path: Path,
@@ -79,23 +76,23 @@ pub(crate) async fn answer(
     let room = RoomName::parse(&path.room)?;
     match (&path.place, &parts.method) {
         (Place::Whip | Place::Whep, &Method::OPTIONS) => Ok(options()),
-        (Place::Whip, &Method::POST) => begin(context, parts, body, room, Role::Publisher).await,
-        (Place::Whep, &Method::POST) => begin(context, parts, body, room, Role::Viewer).await,
+        (Place::Whip, &Method::POST) => begin(conference, parts, body, room, Role::Publisher).await,
+        (Place::Whep, &Method::POST) => begin(conference, parts, body, room, Role::Viewer).await,
         (Place::Whip | Place::Whep, _) => Ok(not_allowed("POST, OPTIONS")),
-        (Place::Session(secret), &Method::PATCH) => patch(context, parts, body, room, secret.clone()).await,
-        (Place::Session(secret), &Method::DELETE) => end(context, parts, room, secret.clone()).await,
+        (Place::Session(secret), &Method::PATCH) => patch(conference, parts, body, room, secret.clone()).await,
+        (Place::Session(secret), &Method::DELETE) => end(conference, parts, room, secret.clone()).await,
         (Place::Session(_), _) => Ok(not_allowed("PATCH, DELETE")),
     }
 }
 
 async fn begin(
-    context: &Rc<Context>,
+    conference: &Rc<Conference>,
     parts: &Parts,
     body: &mut Incoming,
     room: RoomName,
     role: Role,
 ) -> Result<Response, Error> {
-    let caller = context.admission.caller(parts).await?;
+    let caller = conference.admission.caller(parts).await?;
     let right = if role == Role::Publisher { Right::Publish } else { Right::Subscribe };
     caller.check(right, &Target::Channel(media_channel(&room)?))?;
     let query = Query::parse(parts, &["name"])?;
@@ -116,25 +113,25 @@ async fn begin(
     let Some(address) = parts.extensions.get::<std::sync::Arc<RequestConnection>>().map(|guest| guest.address) else {
         return Err(Error::new(Code::BadRequest, "the address of the request is not known"));
     };
-    let (permit, seat) = (context.admission.limits.connect(address)?, context.admission.admit(parts, &caller)?);
-    let offer = read_text(context, parts, body, OFFER_BYTES_MAX).await?;
+    let (permit, seat) = (conference.admission.limits.connect(address)?, conference.admission.admit(parts, &caller)?);
+    let offer = read_text(conference, parts, body, OFFER_BYTES_MAX).await?;
     let subject = subject_of(&caller);
     let secret = random_name();
     let location = format!("/v1/rooms/{room}/media/{secret}", room = room.as_str());
     let (known, key) = (room.clone(), secret.clone());
-    let answer = context
+    let answer = conference
         .rooms
         .shared()?
-        .ask(context, &room, move |context| async move {
-            let joined = with_unit(&context, |unit, send| {
+        .ask(conference, &room, move |conference| async move {
+            let joined = with_unit(&conference, |unit, send| {
                 unit.join(known.as_str(), (&name, role), &offer, Instant::now(), send)
             });
             let no_port = "this server switches no media; `rtc.listen` says where it would";
             let joined = joined.ok_or_else(|| Error::new(Code::NotFound, no_port))?;
             let (member, answer) = joined.map_err(|error| refused(&error))?;
             let session = Session { member, room: known, subject, generation: 1, _permit: permit, _seat: seat };
-            context.media.members.borrow_mut().insert(member, Who::Session(key.as_str().into()));
-            context.media.sessions.borrow_mut().insert(key.into(), session);
+            conference.media.members.borrow_mut().insert(member, Who::Session(key.as_str().into()));
+            conference.media.sessions.borrow_mut().insert(key.into(), session);
             Ok(answer)
         })
         .await?;
@@ -144,7 +141,7 @@ async fn begin(
     headers.insert(header::ETAG, etag(1));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert("accept-patch", HeaderValue::from_static(FRAGMENT));
-    for server in turn::for_caller(context, &caller) {
+    for server in turn::for_caller(conference, &caller) {
         let (username, credential) = (&server.username, &server.credential);
         for url in &server.urls {
             let link = format!(
@@ -160,21 +157,21 @@ async fn begin(
 ///
 /// Source: RFC 9725, sections 4.3.1 and 4.3.2.
 async fn patch(
-    context: &Rc<Context>,
+    conference: &Rc<Conference>,
     parts: &Parts,
     body: &mut Incoming,
     room: RoomName,
     secret: String,
 ) -> Result<Response, Error> {
-    let caller = context.admission.caller(parts).await?;
+    let caller = conference.admission.caller(parts).await?;
     check_type(&parts.headers, FRAGMENT)?;
-    let fragment = read_text(context, parts, body, FRAGMENT_BYTES_MAX).await?;
+    let fragment = read_text(conference, parts, body, FRAGMENT_BYTES_MAX).await?;
     let wanted = parts.headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let subject = subject_of(&caller);
     let of = room.clone();
-    let shared = context.rooms.shared()?;
-    let patched = shared.ask(context, &of, move |context| async move {
-        let (member, generation) = find(&context, &room, &secret, &subject)?;
+    let shared = conference.rooms.shared()?;
+    let patched = shared.ask(conference, &of, move |conference| async move {
+        let (member, generation) = find(&conference, &room, &secret, &subject)?;
         let names = names(&fragment).filter(|_| wanted.as_deref() == Some("*"));
         let Some((ufrag, password)) = names else {
             // The candidates are not needed: the SFU answers whichever address the client sends from.
@@ -187,10 +184,10 @@ async fn patch(
             });
         };
         let restarted =
-            with_unit(&context, |unit, send| unit.restart(member, (&ufrag, &password), Instant::now(), send));
+            with_unit(&conference, |unit, send| unit.restart(member, (&ufrag, &password), Instant::now(), send));
         let gone = || Error::new(Code::NotFound, "the session has ended");
         let fragment = restarted.ok_or_else(gone)?.map_err(|error| refused(&error))?;
-        let mut sessions = context.media.sessions.borrow_mut();
+        let mut sessions = conference.media.sessions.borrow_mut();
         let session = sessions.get_mut(secret.as_str()).ok_or_else(gone)?;
         session.generation += 1;
         Ok(Patched::Restarted(fragment, session.generation))
@@ -212,15 +209,15 @@ enum Patched {
     Restarted(String, u64),
 }
 
-async fn end(context: &Rc<Context>, parts: &Parts, room: RoomName, secret: String) -> Result<Response, Error> {
-    let subject = subject_of(&context.admission.caller(parts).await?);
+async fn end(conference: &Rc<Conference>, parts: &Parts, room: RoomName, secret: String) -> Result<Response, Error> {
+    let subject = subject_of(&conference.admission.caller(parts).await?);
     let of = room.clone();
-    let shared = context.rooms.shared()?;
-    let ended = shared.ask(context, &of, move |context| async move {
-        let (member, _) = find(&context, &room, &secret, &subject)?;
-        context.media.members.borrow_mut().remove(&member);
-        context.media.sessions.borrow_mut().remove(secret.as_str());
-        with_unit(&context, |unit, send| unit.leave(member, Instant::now(), send));
+    let shared = conference.rooms.shared()?;
+    let ended = shared.ask(conference, &of, move |conference| async move {
+        let (member, _) = find(&conference, &room, &secret, &subject)?;
+        conference.media.members.borrow_mut().remove(&member);
+        conference.media.sessions.borrow_mut().remove(secret.as_str());
+        with_unit(&conference, |unit, send| unit.leave(member, Instant::now(), send));
         Ok(())
     });
     ended.await?;
@@ -230,8 +227,13 @@ async fn end(context: &Rc<Context>, parts: &Parts, room: RoomName, secret: Strin
 /// Returns the member and the ICE generation of a session.
 ///
 /// Errors: `not_found`, also for a session of another subject.
-fn find(context: &Context, room: &RoomName, secret: &str, subject: &Option<String>) -> Result<(MemberId, u64), Error> {
-    let sessions = context.media.sessions.borrow();
+fn find(
+    conference: &Conference,
+    room: &RoomName,
+    secret: &str,
+    subject: &Option<String>,
+) -> Result<(MemberId, u64), Error> {
+    let sessions = conference.media.sessions.borrow();
     let session = sessions.get(secret).filter(|session| session.room == *room && session.subject == *subject);
     let session = session.ok_or_else(|| Error::new(Code::NotFound, "there is no such session, or it has ended"))?;
     Ok((session.member, session.generation))
@@ -254,8 +256,8 @@ fn check_type(headers: &HeaderMap, wanted: &str) -> Result<(), Error> {
     }
 }
 
-async fn read_text(context: &Context, parts: &Parts, body: &mut Incoming, max: usize) -> Result<String, Error> {
-    let bytes = read_body(&context.admission, &parts.headers, body, max).await?;
+async fn read_text(conference: &Conference, parts: &Parts, body: &mut Incoming, max: usize) -> Result<String, Error> {
+    let bytes = read_body(&conference.admission, &parts.headers, body, max).await?;
     String::from_utf8(bytes.to_vec()).map_err(|_| Error::new(Code::BadRequest, "the body is not UTF-8"))
 }
 

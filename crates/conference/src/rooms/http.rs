@@ -10,14 +10,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{RoomName, publish, report, see_to, signal, welcome};
-use crate::{
-    admission::{access::Caller, limits::RequestConnection, read_body},
+use millrace_transport::{
+    access::Caller,
+    admission::read_body,
     data_channel::Guests,
     http::{Query, Response, json as json_answer, no_content},
-    media,
-    route::Context,
-    turn,
+    limits::RequestConnection,
 };
+
+use crate::{Conference, media, turn};
 
 /// Header with the participant's secret, which proves its identity.
 const SECRET: &str = "millrace-participant";
@@ -87,48 +88,48 @@ struct Mute {
 ///
 /// Errors: `not_found`, `forbidden`, `conflict`, `too_many`, `rate_limited`, `too_large`, `bad_json`, and the engine's.
 pub(crate) async fn answer(
-    context: &Rc<Context>,
+    conference: &Rc<Conference>,
     parts: &Parts,
     body: &mut Incoming,
     path: Path<'_>,
 ) -> Result<Response, Error> {
     debug_assert_eq!(parts.method.as_str(), path.allowed());
     Query::parse(parts, &[])?;
-    let caller = context.admission.caller(parts).await?;
+    let caller = conference.admission.caller(parts).await?;
     let room = RoomName::parse(path.room)?;
     match path.rest {
         Rest::Room => {
             caller.may(Right::Subscribe, &room.state())?;
-            shown(context, room).await
+            shown(conference, room).await
         }
-        Rest::Participants => join(context, parts, body, &caller, room).await,
+        Rest::Participants => join(conference, parts, body, &caller, room).await,
         Rest::Participant(id) => {
             let (id, secret) = (id.to_owned(), secret(parts)?);
-            leave(context, room, id, secret).await
+            leave(conference, room, id, secret).await
         }
         Rest::Signals(id) => {
             may_take_part(&caller, &room)?;
-            signals(context, parts, body, &caller, room, id.to_owned()).await
+            signals(conference, parts, body, &caller, room, id.to_owned()).await
         }
         Rest::Reports(id) => {
             may_take_part(&caller, &room)?;
-            reports(context, parts, body, room, id.to_owned()).await
+            reports(conference, parts, body, room, id.to_owned()).await
         }
         Rest::Mute(id) => {
             caller.may(Right::Publish, &room.moderate())?;
             // Without a token every client has this permission, so only the room's host may use it.
             let host = caller.anonymous.then(|| secret(parts)).transpose()?;
-            mute(context, parts, body, room, id.to_owned(), host).await
+            mute(conference, parts, body, room, id.to_owned(), host).await
         }
     }
 }
 
-async fn shown(context: &Rc<Context>, room: RoomName) -> Result<Response, Error> {
-    let shared = context.rooms.shared()?;
+async fn shown(conference: &Rc<Conference>, room: RoomName) -> Result<Response, Error> {
+    let shared = conference.rooms.shared()?;
     let name = room.clone();
-    let ask = move |context: Rc<Context>| async move {
-        let switched = media::reports(&context, &name);
-        let mut shown = match context.rooms.with(&name, |room| Ok((room.state(), room.reports()))) {
+    let ask = move |conference: Rc<Conference>| async move {
+        let switched = media::reports(&conference, &name);
+        let mut shown = match conference.rooms.with(&name, |room| Ok((room.state(), room.reports()))) {
             Ok((mut state, reports)) => {
                 state["reports"] = reports;
                 state
@@ -143,33 +144,33 @@ async fn shown(context: &Rc<Context>, room: RoomName) -> Result<Response, Error>
         shown["switch"] = json!(switched);
         Ok(shown)
     };
-    Ok(json_answer(shared.ask(context, &room, ask).await?.to_string()))
+    Ok(json_answer(shared.ask(conference, &room, ask).await?.to_string()))
 }
 
 async fn join(
-    context: &Rc<Context>,
+    conference: &Rc<Conference>,
     parts: &Parts,
     body: &mut Incoming,
     caller: &Caller,
     room: RoomName,
 ) -> Result<Response, Error> {
-    let shared = context.rooms.shared()?;
+    let shared = conference.rooms.shared()?;
     let is_viewer = may_take_part(caller, &room)?;
-    let asked = read_object(context, parts, body, JOIN_BYTES_MAX).await?;
+    let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
     let Asked { name, topology, role } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
     let role = if is_viewer { Role::Viewer } else { role };
     let mut chance = [[0; 16]; 2];
     for bytes in &mut chance {
         getrandom::fill(bytes).map_err(|error| Error::new(Code::Internal, error.to_string()))?;
     }
-    let (since_ms, holder) = (context.shard.engine.now_ms(), caller.holder.number());
+    let (since_ms, holder) = (conference.shard.engine.now_ms(), caller.holder.number());
     let join = Join { name, topology, role, since_ms, chance, holder };
     let (asked, moderate) = (room.clone(), room.moderate());
-    let mut entered = shared.ask(context, &room, move |context| enter(context, asked, join)).await?;
+    let mut entered = shared.ask(conference, &room, move |conference| enter(conference, asked, join)).await?;
     if caller.may(Right::Publish, &moderate).is_ok() {
         entered["moderates"] = json!(if caller.anonymous { "as_host" } else { "always" });
     }
-    entered["ice_servers"] = json!(turn::for_caller(context, caller));
+    entered["ice_servers"] = json!(turn::for_caller(conference, caller));
     let id = entered["participant"].as_str().unwrap_or_default();
     let location = HeaderValue::from_str(&format!("/v1/rooms/{}/participants/{id}", room.as_str()));
     let mut response = json_answer(entered.to_string());
@@ -181,17 +182,17 @@ async fn join(
 }
 
 /// Adds a participant to a room. Runs on the room's own shard.
-async fn enter(context: Rc<Context>, room: RoomName, join: Join) -> Result<Value, Error> {
-    let shared = context.rooms.shared()?;
+async fn enter(conference: Rc<Conference>, room: RoomName, join: Join) -> Result<Value, Error> {
+    let shared = conference.rooms.shared()?;
     // Messages published from now on have later positions than these.
-    let chat = context.shard.engine.newest(&room.chat()).await?.top;
-    let data = context.shard.engine.newest(&room.data()).await?.top;
+    let chat = conference.shard.engine.newest(&room.chat()).await?.top;
+    let data = conference.shard.engine.newest(&room.data()).await?.top;
     let holder = Holder::new(join.holder);
-    let joined = context.rooms.join(&shared, &room, join)?;
+    let joined = conference.rooms.join(&shared, &room, join)?;
     let id = joined.id.as_str();
-    let inbox = signal(&context, holder, &room, "server", id, welcome(), None);
-    let state = context.rooms.with(&room, |room| Ok(room.state()))?;
-    let published = context.rooms.carry_out(&context, &room);
+    let inbox = signal(&conference, holder, &room, "server", id, welcome(), None);
+    let state = conference.rooms.with(&room, |room| Ok(room.state()))?;
+    let published = conference.rooms.carry_out(&conference, &room);
     let at = async {
         let inbox = inbox.await?;
         let state = published.ok_or_else(|| Error::new(Code::Internal, "a join has changed nothing"))?.await?;
@@ -207,11 +208,11 @@ async fn enter(context: Rc<Context>, room: RoomName, join: Join) -> Result<Value
         }
         Err(error) => {
             // The participant was never announced, so remove it again.
-            let _ = context.rooms.with(&room, |room| {
+            let _ = conference.rooms.with(&room, |room| {
                 room.leave(super::now(), id);
                 Ok(())
             });
-            if let Some(published) = context.rooms.carry_out(&context, &room) {
+            if let Some(published) = conference.rooms.carry_out(&conference, &room) {
                 see_to(published);
             }
             Err(error)
@@ -219,32 +220,32 @@ async fn enter(context: Rc<Context>, room: RoomName, join: Join) -> Result<Value
     }
 }
 
-async fn leave(context: &Rc<Context>, room: RoomName, id: String, secret: String) -> Result<Response, Error> {
-    let shared = context.rooms.shared()?;
+async fn leave(conference: &Rc<Conference>, room: RoomName, id: String, secret: String) -> Result<Response, Error> {
+    let shared = conference.rooms.shared()?;
     let name = room.clone();
-    let ask = move |context: Rc<Context>| async move {
-        context.rooms.with(&name, |room| {
+    let ask = move |conference: Rc<Conference>| async move {
+        conference.rooms.with(&name, |room| {
             room.check_secret(&id, &secret)?;
             room.leave(super::now(), &id);
             Ok(())
         })?;
-        match context.rooms.carry_out(&context, &name) {
+        match conference.rooms.carry_out(&conference, &name) {
             Some(published) => published.await.map(drop),
             None => Ok(()),
         }
     };
-    shared.ask(context, &room, ask).await.map(|()| no_content())
+    shared.ask(conference, &room, ask).await.map(|()| no_content())
 }
 
 async fn signals(
-    context: &Rc<Context>,
+    conference: &Rc<Conference>,
     parts: &Parts,
     body: &mut Incoming,
     caller: &Caller,
     room: RoomName,
     from: String,
 ) -> Result<Response, Error> {
-    let shared = context.rooms.shared()?;
+    let shared = conference.rooms.shared()?;
     let secret = secret(parts)?;
     let key = parts.headers.get("idempotency-key").map(HeaderValue::to_str).transpose();
     let key = key.map_err(|_| Error::new(Code::BadRequest, "`Idempotency-Key` is ASCII"))?;
@@ -252,7 +253,7 @@ async fn signals(
         return Err(Error::new(Code::TooLarge, "here an idempotency key has at most 64 bytes"));
     }
     let key = key.map(|key| format!("{from}/{key}").into_boxed_str());
-    let mut said = read_object(context, parts, body, shared.config.signal_bytes_max).await?;
+    let mut said = read_object(conference, parts, body, shared.config.signal_bytes_max).await?;
     let Some(Value::String(to)) = said.remove("to") else {
         return Err(Error::new(Code::BadRequest, "`to` says whom a signal is for"));
     };
@@ -260,81 +261,83 @@ async fn signals(
         return Err(Error::new(Code::BadRequest, "a signal has a `description`, a `candidate` or a `bye`"));
     }
     let name = room.clone();
-    let guests = (to == SWITCH && said.contains_key("description")).then(|| guests(context, parts, caller)).flatten();
+    let guests =
+        (to == SWITCH && said.contains_key("description")).then(|| guests(conference, parts, caller)).flatten();
     let holder = caller.holder;
-    let ask = move |context: Rc<Context>| async move {
-        context.rooms.with(&name, |room| room.check_signal(super::now(), &from, &secret, &to))?;
+    let ask = move |conference: Rc<Conference>| async move {
+        conference.rooms.with(&name, |room| room.check_signal(super::now(), &from, &secret, &to))?;
         if to == SWITCH {
-            let switch = context.rooms.switch.borrow().clone();
+            let switch = conference.rooms.switch.borrow().clone();
             if let Some(switch) = switch {
-                switch.handle_signal(&context, &name, &from, said, guests);
+                switch.handle_signal(&conference, &name, &from, said, guests);
             }
             return Ok(());
         }
-        signal(&context, holder, &name, &from, &to, said, key).await.map(drop)
+        signal(&conference, holder, &name, &from, &to, said, key).await.map(drop)
     };
-    shared.ask(context, &room, ask).await.map(|()| no_content())
+    shared.ask(conference, &room, ask).await.map(|()| no_content())
 }
 
 /// Returns the state that lets a participant open a session next to its media, with the same limits as a new
 /// connection. Returns `None` if a limit is reached; the participant's data then uses another transport.
-fn guests(context: &Context, parts: &Parts, caller: &Caller) -> Option<Guests> {
+fn guests(conference: &Conference, parts: &Parts, caller: &Caller) -> Option<Guests> {
     let address = parts.extensions.get::<std::sync::Arc<RequestConnection>>()?.address;
-    let permit = context.admission.limits.connect(address).ok()?;
-    let seat = context.admission.admit(parts, caller).ok()?;
+    let permit = conference.admission.limits.connect(address).ok()?;
+    let seat = conference.admission.admit(parts, caller).ok()?;
     Some(Guests { caller: caller.clone(), ticket: None, permit, seat })
 }
 
 async fn reports(
-    context: &Rc<Context>,
+    conference: &Rc<Conference>,
     parts: &Parts,
     body: &mut Incoming,
     room: RoomName,
     from: String,
 ) -> Result<Response, Error> {
-    let shared = context.rooms.shared()?;
+    let shared = conference.rooms.shared()?;
     let secret = secret(parts)?;
-    let figures = read_object(context, parts, body, shared.config.signal_bytes_max / 4).await?;
+    let figures = read_object(conference, parts, body, shared.config.signal_bytes_max / 4).await?;
     report::check(&figures)?;
     let name = room.clone();
-    let ask = move |context: Rc<Context>| async move {
-        context.rooms.with(&name, |room| room.report(super::now(), &from, &secret, figures.clone()))?;
+    let ask = move |conference: Rc<Conference>| async move {
+        conference.rooms.with(&name, |room| room.report(super::now(), &from, &secret, figures.clone()))?;
         // Record for the room's reports channel: the participant's own report beside the SFU's report on it.
-        let told = json!({ "participant": from, "report": figures, "switch": media::report(&context, &name, &from) });
-        see_to(publish(&context, context.rooms.holder(&name), &name.reports(), &told, None, None));
-        match context.rooms.carry_out(&context, &name) {
+        let told =
+            json!({ "participant": from, "report": figures, "switch": media::report(&conference, &name, &from) });
+        see_to(publish(&conference, conference.rooms.holder(&name), &name.reports(), &told, None, None));
+        match conference.rooms.carry_out(&conference, &name) {
             Some(published) => published.await.map(drop),
             None => Ok(()),
         }
     };
-    shared.ask(context, &room, ask).await.map(|()| no_content())
+    shared.ask(conference, &room, ask).await.map(|()| no_content())
 }
 
 async fn mute(
-    context: &Rc<Context>,
+    conference: &Rc<Conference>,
     parts: &Parts,
     body: &mut Incoming,
     room: RoomName,
     id: String,
     host: Option<String>,
 ) -> Result<Response, Error> {
-    let asked = read_object(context, parts, body, JOIN_BYTES_MAX).await?;
+    let asked = read_object(conference, parts, body, JOIN_BYTES_MAX).await?;
     let Mute { audio, video } = serde_json::from_value(Value::Object(asked)).map_err(bad_json)?;
     if audio.or(video).is_none() {
         return Err(Error::new(Code::BadRequest, "`audio` and `video` say what is muted (true) or no more (false)"));
     }
     let name = room.clone();
-    let ask = move |context: Rc<Context>| async move {
-        context.rooms.with(&name, |room| {
+    let ask = move |conference: Rc<Conference>| async move {
+        conference.rooms.with(&name, |room| {
             host.as_deref().map_or(Ok(()), |secret| room.check_host(secret))?;
             room.mute(&id, audio, video)
         })?;
-        match context.rooms.carry_out(&context, &name) {
+        match conference.rooms.carry_out(&conference, &name) {
             Some(published) => published.await.map(drop),
             None => Ok(()),
         }
     };
-    context.rooms.shared()?.ask(context, &room, ask).await.map(|()| no_content())
+    conference.rooms.shared()?.ask(conference, &room, ask).await.map(|()| no_content())
 }
 
 /// Checks that the caller may join a room. A caller that may publish to the chat may join; a caller that may only
@@ -356,12 +359,12 @@ fn secret(parts: &Parts) -> Result<String, Error> {
 }
 
 async fn read_object(
-    context: &Context,
+    conference: &Conference,
     parts: &Parts,
     body: &mut Incoming,
     bytes_max: usize,
 ) -> Result<Map<String, Value>, Error> {
-    let body = read_body(&context.admission, &parts.headers, body, bytes_max).await?;
+    let body = read_body(&conference.admission, &parts.headers, body, bytes_max).await?;
     if body.is_empty() {
         return Ok(Map::new());
     }

@@ -14,36 +14,38 @@ use rustix::{
     net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg},
 };
 
-use crate::framed::{Outgoing, OverflowPolicy};
+use super::framed::{Outgoing, OverflowPolicy};
 
 /// Maximum number of datagrams per system call.
 pub const BATCH: usize = 64;
-/// Maximum size of a received datagram, in bytes.
-pub const DATAGRAM_BYTES_MAX: usize = 2048;
 /// Maximum number of queued datagrams while the socket is blocked; the oldest are dropped, as on any full link.
-const WAITING_MAX: usize = 4096;
+const QUEUE_MAX: usize = 4096;
 
 /// Datagrams received by the last system call.
 pub struct Arrivals {
-    buffers: Box<[[u8; DATAGRAM_BYTES_MAX]]>,
+    /// One buffer for each datagram of a batch, in one allocation. The system provides its pages when they are used.
+    buffers: Vec<u8>,
+    buffer_bytes: usize,
     headers: MultiHeaders<SockaddrStorage>,
     /// Source address and length of the datagram in each buffer.
     came: Vec<(SocketAddr, usize)>,
 }
 
 impl Arrivals {
-    pub fn new() -> Self {
-        let buffers = vec![[0; DATAGRAM_BYTES_MAX]; BATCH].into();
-        Self { buffers, headers: MultiHeaders::preallocate(BATCH, None), came: Vec::with_capacity(BATCH) }
+    /// Creates buffers for datagrams of at most this size. The rest of a longer datagram is cut off.
+    pub fn new(datagram_bytes_max: usize) -> Self {
+        let (headers, came) = (MultiHeaders::preallocate(BATCH, None), Vec::with_capacity(BATCH));
+        Self { buffers: vec![0; BATCH * datagram_bytes_max], buffer_bytes: datagram_bytes_max, headers, came }
     }
 
     /// Receives up to [`BATCH`] datagrams and returns their number. A smaller number means that the socket is empty.
     ///
     /// Errors: `WouldBlock` if there is no datagram; otherwise the error of the socket.
     pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
-        let Self { buffers, headers, came } = self;
+        let Self { buffers, buffer_bytes, headers, came } = self;
         came.clear();
-        let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
+        let mut slices: Vec<_> =
+            buffers.chunks_exact_mut(*buffer_bytes).map(|buffer| [IoSliceMut::new(buffer)]).collect();
         let socket = socket.as_fd().as_raw_fd();
         let received = recvmmsg(socket, headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None)?;
         // A source that is neither IPv4 nor IPv6 matches no peer, so use the unspecified address.
@@ -53,7 +55,8 @@ impl Arrivals {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
-        self.came.iter().zip(&self.buffers).map(|((from, length), buffer)| (*from, &buffer[..*length]))
+        let buffers = self.buffers.chunks_exact(self.buffer_bytes);
+        self.came.iter().zip(buffers).map(|((from, length), buffer)| (*from, &buffer[..*length]))
     }
 }
 
@@ -62,17 +65,18 @@ fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
     v4.or_else(|| storage.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
 }
 
+/// Datagrams that leave at the end of the turn, or when the socket has room again.
 #[derive(Default)]
-pub struct Datagrams {
+pub struct SendQueue {
     waiting: VecDeque<(SocketAddrAny, Vec<u8>)>,
     /// TCP streams by remote address. Datagrams to such an address are sent over its stream.
     pub streams: HashMap<SocketAddr, Rc<Outgoing>>,
-    is_stuck: bool,
+    is_blocked: bool,
     /// Number of datagrams dropped because the queue was full or the destination unreachable.
     pub lost: u64,
 }
 
-impl Datagrams {
+impl SendQueue {
     pub fn push(&mut self, to: SocketAddr, datagram: Vec<u8>) {
         if !self.streams.is_empty()
             && let Some(stream) = self.streams.get(&to)
@@ -82,7 +86,7 @@ impl Datagrams {
             self.lost += u64::from(!length.is_some_and(push));
             return;
         }
-        if self.waiting.len() >= WAITING_MAX {
+        if self.waiting.len() >= QUEUE_MAX {
             self.waiting.pop_front();
             self.lost += 1;
         }
@@ -90,17 +94,17 @@ impl Datagrams {
     }
 
     /// Returns true if the socket accepts no datagrams at the moment.
-    pub fn is_stuck(&self) -> bool {
-        self.is_stuck
+    pub fn is_blocked(&self) -> bool {
+        self.is_blocked
     }
 
     pub fn is_due(&self) -> bool {
-        self.waiting.len() >= BATCH && !self.is_stuck
+        self.waiting.len() >= BATCH && !self.is_blocked
     }
 
     /// Sends all queued datagrams, or as many as the socket accepts.
     pub fn send(&mut self, socket: impl AsFd) {
-        self.is_stuck = false;
+        self.is_blocked = false;
         while !self.waiting.is_empty() {
             let slices: Vec<[IoSlice<'_>; 1]> =
                 self.waiting.iter().take(BATCH).map(|(_, bytes)| [IoSlice::new(bytes)]).collect();
@@ -113,7 +117,7 @@ impl Datagrams {
                 Ok(sent) => drop(self.waiting.drain(..sent)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    self.is_stuck = true;
+                    self.is_blocked = true;
                     return;
                 }
                 // The error concerns the first datagram: no route to its address, or an ICMP error for an earlier

@@ -3,7 +3,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 use millrace_turn::is_public;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{BadNetwork, Network};
+use millrace_transport::{BadNetwork, Network};
 
 /// Peer addresses that relays may send to: public internet addresses, or those of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,140 @@
+//! SFU of a shard as a protocol of the shard's datagram port.
+
+use std::{cell::RefCell, collections::HashMap, net::SocketAddr, rc::Rc, time::Instant};
+
+use millrace_rtc::{Candidates, Event as DataEvent, Lane};
+use millrace_sfu::{
+    egress::is_media,
+    switch::{Event, MemberId, Switch},
+};
+use millrace_transport::{
+    data_channel::{Guests, PeerId, Peers, SessionCarrier, SessionCarriers},
+    datagram::{DatagramProtocol, DatagramSender, Verdict},
+};
+
+use crate::Conference;
+
+/// Maximum number of participants in one room that send or receive media.
+const ROOM_MEMBERS_MAX: usize = 1000;
+
+/// Callback that sends a datagram of the SFU to an address.
+pub type SendDatagram<'a> = dyn FnMut(SocketAddr, Vec<u8>) + 'a;
+
+/// SFU of a shard: the rooms whose media pass through this shard.
+pub struct Sfu {
+    switch: RefCell<Switch>,
+    sender: Rc<DatagramSender>,
+    /// Sessions whose data channels share the connection of a participant.
+    sessions: RefCell<HashMap<MemberId, PeerId>>,
+}
+
+impl Sfu {
+    pub fn new(sender: Rc<DatagramSender>, candidates: Candidates, members_max: usize) -> Rc<Self> {
+        let switch = RefCell::new(Switch::new(candidates, members_max, ROOM_MEMBERS_MAX));
+        Rc::new(Self { switch, sender, sessions: RefCell::default() })
+    }
+
+    /// Runs `work` on the SFU. Its datagrams leave with the next turn of the port at the latest.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Switch, &mut SendDatagram<'_>) -> T) -> T {
+        let done = self.run(work);
+        self.sender.wake();
+        done
+    }
+
+    fn run<T>(&self, work: impl FnOnce(&mut Switch, &mut SendDatagram<'_>) -> T) -> T {
+        work(&mut self.switch.borrow_mut(), &mut |to, datagram| self.sender.send(to, datagram))
+    }
+
+    pub fn poll_event(&self) -> Option<Event> {
+        self.switch.borrow_mut().poll_event()
+    }
+
+    /// Allows a participant to open a session over data channels. Does nothing if the shard has no room for another
+    /// peer.
+    pub fn carry(self: &Rc<Self>, member: MemberId, peers: &RefCell<Peers>, guests: Guests) {
+        let connection = Rc::new(MemberConnection { sfu: self.clone(), member });
+        if let Some(session) = peers.borrow_mut().carry(connection, guests) {
+            self.sessions.borrow_mut().insert(member, session);
+        }
+    }
+
+    /// Removes the session of a participant that has left.
+    pub fn uncarry(&self, member: MemberId, peers: &RefCell<Peers>) {
+        let session = self.sessions.borrow_mut().remove(&member);
+        if let Some(session) = session {
+            peers.borrow_mut().remove(session);
+        }
+    }
+}
+
+impl SessionCarriers for Sfu {
+    fn poll_event(&self) -> Option<(PeerId, DataEvent)> {
+        let mut switch = self.switch.borrow_mut();
+        let sessions = self.sessions.borrow();
+        std::iter::from_fn(|| switch.poll_data()).find_map(|(member, event)| Some((*sessions.get(&member)?, event)))
+    }
+}
+
+/// Connection of a participant, while it carries a session beside the media.
+struct MemberConnection {
+    sfu: Rc<Sfu>,
+    member: MemberId,
+}
+
+impl SessionCarrier for MemberConnection {
+    fn write(&self, now: Instant, lane: Lane, message: &[u8]) -> bool {
+        self.sfu.run(|switch, send| switch.write_data(self.member, (lane, true, message), now, send))
+    }
+
+    fn buffered(&self, lane: Lane) -> usize {
+        self.sfu.switch.borrow_mut().buffered_data(self.member, lane)
+    }
+
+    fn close(&self, now: Instant) {
+        self.sfu.run(|switch, send| switch.close_data(self.member, now, send));
+    }
+}
+
+impl Drop for MemberConnection {
+    fn drop(&mut self) {
+        self.sfu.sessions.borrow_mut().remove(&self.member);
+    }
+}
+
+/// Protocol of the SFU on the datagram port of its shard.
+pub struct SfuProtocol {
+    pub conference: Rc<Conference>,
+    pub sfu: Rc<Sfu>,
+}
+
+impl DatagramProtocol for SfuProtocol {
+    fn knows(&self, address: &SocketAddr) -> bool {
+        self.sfu.switch.borrow().knows(address)
+    }
+
+    fn handle_datagram(&self, now: Instant, from: SocketAddr, datagram: &[u8]) -> Verdict {
+        match self.sfu.run(|switch, send| switch.handle_datagram(now, from, datagram, send)) {
+            true => Verdict::Valid,
+            false => Verdict::Unclaimed,
+        }
+    }
+
+    /// Media are forwarded before anything else is handled.
+    fn is_urgent(&self, datagram: &[u8]) -> bool {
+        is_media(datagram)
+    }
+
+    fn timeout(&self) -> Option<Instant> {
+        self.sfu.switch.borrow().timeout()
+    }
+
+    fn handle_timeouts(&self, now: Instant) {
+        if self.timeout().is_some_and(|timeout| timeout <= now) {
+            self.sfu.run(|switch, send| switch.handle_timeouts(now, send));
+        }
+    }
+
+    fn handle_events(&self) {
+        super::handle_events(&self.conference, &self.sfu);
+    }
+}

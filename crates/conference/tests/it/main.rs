@@ -1,0 +1,7 @@
+//! docs/rooms.md and the parts "Rooms" and "Media" of docs/protocol.md, tested against a real server.
+
+mod media;
+mod rooms;
+#[path = "../../../transport/tests/it/server.rs"]
+#[allow(dead_code, reason = "shared with the tests of millrace-transport, which use all of it")]
+mod server;

@@ -1,0 +1,75 @@
+use std::collections::VecDeque;
+
+use millrace_delivery::ConnId;
+use millrace_node::Transport;
+use millrace_protocol::session::Policy;
+
+/// A connection without a socket of its own: the body of a response over HTTP/2, or a data channel.
+///
+/// The hub calls these methods while it is borrowed, so they never call the hub.
+pub trait VirtualConnection {
+    /// Returns the number of bytes accepted. If fewer than all were accepted, the owner of the connection later calls
+    /// `Hub::writable`.
+    fn write(&self, bytes: &[u8]) -> usize;
+
+    /// Ends the connection. Bytes already written are still sent.
+    fn close(&self);
+
+    /// Returns the transport that [`crate::Sockets`] counts this connection for; `None` if the connection counts
+    /// itself, or belongs to one that is counted.
+    fn transport(&self) -> Option<Transport> {
+        None
+    }
+
+    /// Returns true if the connection receives the commands of a session.
+    fn takes_commands(&self) -> bool {
+        false
+    }
+
+    /// Pauses or resumes the reading of received bytes.
+    fn set_reading(&self, _read: bool) {}
+
+    /// Returns the separate connection for subscriptions with this policy, if there is one.
+    fn lane(&self, _policy: Policy) -> Option<ConnId> {
+        None
+    }
+
+    /// Returns true if this is the separate connection of another.
+    fn is_side(&self) -> bool {
+        false
+    }
+
+    /// Returns the number of bytes that were received but not processed.
+    fn incoming_bytes(&self) -> usize {
+        0
+    }
+
+    /// Returns the memory of the connection, in bytes, unless its owner reports it.
+    fn bytes(&self) -> usize {
+        0
+    }
+}
+
+/// Queued commands of a session. They wait for the engine to answer an earlier command, or for the client to read its
+/// replies. The connection is not read meanwhile.
+#[derive(Debug, Default)]
+pub struct CommandQueue {
+    texts: VecDeque<String>,
+    /// True while a task runs the queued commands.
+    pub is_running: bool,
+}
+
+impl CommandQueue {
+    /// Creates an empty queue behind a command that is running.
+    pub fn running() -> Self {
+        Self { is_running: true, ..Self::default() }
+    }
+
+    pub fn push(&mut self, text: &str) {
+        self.texts.push_back(text.to_owned());
+    }
+
+    pub fn pop(&mut self) -> Option<String> {
+        self.texts.pop_front()
+    }
+}
