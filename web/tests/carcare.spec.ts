@@ -5,7 +5,7 @@ import { matches } from '../src/pages/carcare/search.ts';
 import { openCar, test, url } from './page.ts';
 import { serve, simulate } from './server.ts';
 
-const LABELS = { websocket: /WebSocket/, 'http-stream': /Streaming/, sse: /Server-sent/, 'long-poll': /Long polling/, poll: /^Polling/, 'data-channel': /Data channel/ };
+const LABELS = { websocket: /WebSocket/, 'http-stream': /HTTP streaming/, sse: /Server-sent/, 'long-poll': /Long polling/, poll: /^Polling/, 'data-channel': /Data channel/ };
 type Name = keyof typeof LABELS;
 interface Received {
   readonly seq: number;
@@ -65,11 +65,11 @@ test('the transport chip is reached and used by keyboard', async ({ page, clean 
   await page.keyboard.press('Tab');
   await expect(page.getByRole('radio', { name: /WebSocket/ })).toBeFocused();
   await page.keyboard.press('ArrowDown');
-  await expect(page.getByRole('radio', { name: /Streaming/ })).toBeChecked();
+  await expect(page.getByRole('radio', { name: /HTTP streaming/ })).toBeChecked();
   await heardOver(page, 'http-stream');
   await page.keyboard.press('Escape');
   await expect(chip).toBeFocused();
-  await expect(chip).toHaveAccessibleName(/Streaming, connected/);
+  await expect(chip).toHaveAccessibleName(/HTTP streaming, connected/);
 });
 
 test('a number finds its car, not a trouble code that contains it', () => {
@@ -147,7 +147,7 @@ test('without WebGL the list and the instruments go on', async ({ page }) => {
     } as typeof original;
   });
   await page.goto(url('/carcare?car=1'));
-  await expect(page.getByText('The map cannot be drawn here')).toBeVisible();
+  await expect(page.getByText('The map cannot be drawn')).toBeVisible();
   await expect(page.getByRole('meter', { name: 'Speed' })).toHaveAttribute('aria-valuetext', /km\/h/);
   await expect(page.getByText('6 of 6 live')).toBeVisible();
 });

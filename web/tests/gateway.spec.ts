@@ -268,7 +268,7 @@ async function open(context: BrowserContext, mode: string): Promise<{ name: stri
   const name = fresh();
   const page = await context.newPage();
   await page.goto(url(`/gateway/${name}?mode=${mode}&window=250`));
-  await expect(page.getByText('Open for devices')).toBeVisible(PATIENCE);
+  await expect(page.getByText('Ready for devices')).toBeVisible(PATIENCE);
   return { name, page };
 }
 
@@ -278,10 +278,10 @@ async function wear(context: BrowserContext, gateway: string, plan: Partial<Plan
   await page.goto(url(`/gateway/${gateway}?device`));
   const { name = 'arm', count = 1, sends = 'messages', to = 'hub', parts = [] } = plan;
   await page.getByLabel('Name').fill(name);
-  await page.getByLabel('How many').fill(String(count));
-  await page.getByLabel('What they send').selectOption(sends);
-  if (sends === 'bundles') await page.getByLabel('For whom').fill(parts.join(', '));
-  else await page.getByLabel('For whom').fill(to);
+  await page.getByLabel('Number of devices').fill(String(count));
+  await page.getByLabel('What to send').selectOption(sends);
+  if (sends === 'bundles') await page.getByLabel('Receiver').fill(parts.join(', '));
+  else await page.getByLabel('Receiver').fill(to);
   await page.getByRole('button', { name: 'Start' }).click();
   await expect(page.getByText(`${count} of ${count} joined`)).toBeVisible(PATIENCE);
   return page;
@@ -429,7 +429,7 @@ test('a receiver that has not joined is named on both pages until it joins', asy
 
 test('on loopback the page says why no phone can join; on a network it shows a code', async ({ page }) => {
   await page.goto(url(`/gateway/${fresh()}`));
-  await expect(page.getByText('Only tabs of this machine can open this address.')).toBeVisible();
+  await expect(page.getByText('Other devices cannot open this address.')).toBeVisible();
   await expect(page.getByRole('img', { name: /^QR code/ })).toHaveCount(0);
   await page.route('**/v1/info', async (route) => {
     const info = (await (await route.fetch()).json()) as object;
@@ -437,7 +437,7 @@ test('on loopback the page says why no phone can join; on a network it shows a c
   });
   await page.reload();
   await expect(page.getByRole('img', { name: /^QR code for http:\/\/192\.168\.1\.20:8080\/gateway\/.*\?device$/ })).toBeVisible();
-  await expect(page.getByText('Only tabs of this machine')).toHaveCount(0);
+  await expect(page.getByText('Other devices cannot open this address.')).toHaveCount(0);
 });
 
 test('a name that is taken is refused until it is free, and what is no offer is counted', async ({ browser }) => {
@@ -446,10 +446,10 @@ test('a name that is taken is refused until it is free, and what is no offer is 
     const second = await context.newPage();
     await second.goto(url(`/gateway/${name}?device`));
     await second.getByLabel('Name').fill('arm');
-    await second.getByLabel('How many').fill('1');
-    await second.getByLabel('What they send').selectOption('nothing');
+    await second.getByLabel('Number of devices').fill('1');
+    await second.getByLabel('What to send').selectOption('nothing');
     await second.getByRole('button', { name: 'Start' }).click();
-    await expect(second.getByText('there is a peer of this name already')).toBeVisible(PATIENCE);
+    await expect(second.getByText('a device named “arm” has already joined; choose another name')).toBeVisible(PATIENCE);
     await first.getByRole('button', { name: 'Stop' }).click();
     await expect(second.getByText('1 of 1 joined')).toBeVisible(PATIENCE);
     const dropped = () => gateway.evaluate(() => window.gateway!.look().dropped);
@@ -483,21 +483,21 @@ for (const { name: look, ...options } of LOOKS) {
     const context = await browser.newContext(options);
     const page = await context.newPage();
     await page.goto(url('/gateway'));
-    await expect(page.getByLabel('Name of the gateway')).toBeVisible();
+    await expect(page.getByLabel('Gateway name')).toBeVisible();
     await check(page, 'choose', info);
     const name = fresh();
-    await page.getByLabel('Name of the gateway').fill(name);
-    await page.getByLabel('What it does').selectOption('multiplex');
-    await page.getByLabel('What it does').focus();
+    await page.getByLabel('Gateway name').fill(name);
+    await page.getByLabel('Mode').selectOption('multiplex');
+    await page.getByLabel('Mode').focus();
     await page.keyboard.press('Tab');
-    await expect(page.getByLabel('Window, ms')).toBeFocused();
+    await expect(page.getByLabel('Bundle window, ms')).toBeFocused();
     await page.keyboard.press('Enter');
-    await expect(page.getByText('Open for devices')).toBeVisible(PATIENCE);
+    await expect(page.getByText('Ready for devices')).toBeVisible(PATIENCE);
     await expect(page.getByRole('link', { name: new RegExp(`/gateway/${name}\\?device$`) })).toBeVisible();
     const devices = await wear(context, name, { count: 5, to: 'arm-1' });
     await expect.poll(async () => (await seen(devices)).received.length, PATIENCE).toBeGreaterThan(20);
     await check(devices, 'devices', info);
-    await expect.poll(() => page.getByRole('img', { name: /^A gateway with 5 devices/ }).getAttribute('aria-label'), PATIENCE).toMatch(/arm-1 sends [34]\.\d, gets 1?\d?\d\.\d/);
+    await expect.poll(() => page.getByRole('img', { name: /^Gateway with 5 devices/ }).getAttribute('aria-label'), PATIENCE).toMatch(/arm-1 sends [34]\.\d, receives 1?\d?\d\.\d/);
     await check(page, 'gateway', info);
     await context.close();
   });
@@ -505,5 +505,5 @@ for (const { name: look, ...options } of LOOKS) {
 
 test('a name that is none is no gateway', async ({ page }) => {
   await page.goto(url('/gateway/a%20b'));
-  await expect(page.getByRole('alert')).toContainText('“a b” is no name of a gateway.');
+  await expect(page.getByRole('alert')).toContainText('“a b” is not a valid gateway name.');
 });

@@ -8,8 +8,8 @@ for (const { name, ...look } of LOOKS) {
 
     test('start page', async ({ page, clean }, info) => {
       await page.goto(url('/'));
-      await expect(page.getByText('Listening over')).toBeVisible();
-      await expect(page.getByRole('heading', { name: 'Running here' })).toBeVisible();
+      await expect(page.getByText('Connected over')).toBeVisible();
+      await expect(page.getByRole('heading', { name: 'This server' })).toBeVisible();
       await expect(page.getByText(url('/').slice(0, -1), { exact: true })).toBeVisible();
       expect(await violations(page, BEST)).toEqual([]);
       expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
@@ -19,7 +19,7 @@ for (const { name, ...look } of LOOKS) {
     test('an unknown address is a page with a way back', async ({ page }, info) => {
       const answer = await page.goto(url('/no/such/page'));
       expect(answer?.status()).toBe(404);
-      await expect(page.getByRole('heading', { name: 'There is no page at this address' })).toBeVisible();
+      await expect(page.getByRole('heading', { name: 'This page does not exist' })).toBeVisible();
       expect(await violations(page, BEST)).toEqual([]);
       expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 'no sideways scrolling').toBeLessThanOrEqual(0);
       await page.screenshot({ path: info.outputPath('404.png'), fullPage: true });

@@ -51,7 +51,7 @@ for (const { name, ...look } of LOOKS) {
 
     test('a report has all its sections, and anyone can use it', async ({ page, report }, info) => {
       await report('thorsen-broadcast');
-      for (const section of ['At a glance', 'As the load rises', 'Beside Thorsen (Oslo, 2015)', 'Latency by percentile', 'Second by second', 'Server by server', 'Laws that must hold', 'All points', 'Reproduce this'])
+      for (const section of ['At a glance', 'Latency and cost by load', 'Compared with Thorsen (Oslo, 2015)', 'Latency by percentile', 'Second by second', 'Server by server', 'Laws that must hold', 'All points', 'Reproduce this'])
         await expect(page.getByRole('heading', { name: section, level: 2 })).toBeAttached();
       expect(await violations(page)).toEqual([]);
       expect(await sideways(page), 'no sideways scrolling').toBeLessThanOrEqual(0);
@@ -65,7 +65,7 @@ for (const { name, ...look } of LOOKS) {
 
     test('a comparison, too', async ({ page, report }, info) => {
       await report('comparison');
-      await expect(page.getByRole('heading', { name: 'Effects, the largest first' })).toBeAttached();
+      await expect(page.getByRole('heading', { name: 'Changes, largest first' })).toBeAttached();
       expect(await violations(page)).toEqual([]);
       expect(await sideways(page), 'no sideways scrolling').toBeLessThanOrEqual(0);
       await page.screenshot({ path: info.outputPath('comparison.png'), fullPage: true });
@@ -80,7 +80,7 @@ test('more servers than one picture holds are told apart', async ({ page, report
         curves.push({ ...curve, target, points: own.map((index) => points.push({ ...points[index]!, target }) - 1) });
   });
   await expect(page.getByRole('heading', { name: 'Latency, p99, SSE' })).toBeAttached();
-  await expect(page.getByRole('heading', { name: 'Beside Thorsen (Oslo, 2015)', level: 2 })).toBeAttached();
+  await expect(page.getByRole('heading', { name: 'Compared with Thorsen (Oslo, 2015)', level: 2 })).toBeAttached();
 });
 
 test('every picture says what it shows, and has its figures', async ({ page, report }) => {
@@ -123,13 +123,13 @@ test('keyboard alone is enough', async ({ page, report }) => {
   await report('thorsen-broadcast');
   await page.keyboard.press('Tab');
   await expect(page.getByRole('link', { name: 'Skip to the verdict' })).toBeFocused();
-  const theme = page.getByRole('button', { name: /^Colours/ });
+  const theme = page.getByRole('button', { name: /^Color scheme/ });
   for (let i = 0; i < 3; i++) await page.keyboard.press('Tab');
   await expect(theme).toBeFocused();
   const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   const before = await ground();
   await page.keyboard.press('Enter');
-  await expect(theme).toHaveAccessibleName('Colours: dark. Change');
+  await expect(theme).toHaveAccessibleName('Color scheme: dark. Change');
   expect(await ground()).not.toBe(before);
 
   const run = page.getByRole('combobox', { name: 'Run' });

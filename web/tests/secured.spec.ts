@@ -55,8 +55,8 @@ test('without a token CarCare shows no car, says why, and takes a token', async 
   expect(await violations(page, BEST)).toEqual([]);
   await page.screenshot({ path: info.outputPath('refused.png'), timeout: 20_000 });
   await page.getByRole('button', { name: /^Fleet/ }).click();
-  await expect(page.getByText('Cars appear here when the server accepts your token.')).toBeVisible();
-  await expect(page.getByText('No car has reported yet')).toHaveCount(0);
+  await expect(page.getByText('The server requires a token. Enter a valid token to see the cars.')).toBeVisible();
+  await expect(page.getByText('No cars yet')).toHaveCount(0);
 
   const field = page.getByRole('textbox', { name: 'Token' });
   await field.fill('not a token');

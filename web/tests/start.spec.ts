@@ -7,15 +7,15 @@ const run = promisify(execFile);
 
 test.beforeEach(async ({ page }) => {
   await page.goto(url('/'));
-  await expect(page.getByText('Listening over')).toBeVisible();
+  await expect(page.getByText('Connected over')).toBeVisible();
 });
 
 test('what is published in the page arrives in it', async ({ page, clean }) => {
   const log = page.getByRole('log');
-  await page.getByRole('button', { name: 'Publish from here' }).click();
+  await page.getByRole('button', { name: 'Publish a message' }).click();
   await expect(log).toContainText('"from this page","nr":1');
-  await expect(log).toContainText('ms there and back');
-  await page.getByRole('button', { name: 'Publish from here' }).click();
+  await expect(log).toContainText('ms round trip');
+  await page.getByRole('button', { name: 'Publish a message' }).click();
   await expect(log.getByRole('article').first()).toContainText('"nr":2');
 });
 
@@ -56,7 +56,7 @@ test('tabs follow the arrow keys', async ({ page, clean }) => {
 
 test('a server on loopback shows how to serve the network, secured; one on the network shows a code for the phone', async ({ page }) => {
   const { port } = new URL(url('/'));
-  const phone = page.getByRole('list').filter({ hasText: 'Make a key that signs tokens' });
+  const phone = page.getByRole('list').filter({ hasText: 'Create a key that signs tokens' });
   await expect(phone.getByRole('listitem')).toHaveCount(3);
   await expect(phone).toContainText(`millrace serve --listen 0.0.0.0:${port} --tls-dev --set 'auth.keys=["millrace.key.pub"]'`);
   await expect(phone).toContainText(`:${port}/carcare#token=$(millrace token create`);
@@ -80,13 +80,13 @@ test('a server on loopback shows how to serve the network, secured; one on the n
 
   listen = ['http://localhost:8080'];
   await page.reload();
-  await expect(page.getByText('This machine has no address in a network')).toBeVisible();
+  await expect(page.getByText('This machine has no network address')).toBeVisible();
   await expect(page.getByText('millrace serve')).toHaveCount(0);
 });
 
 test('the first message is above the fold', async ({ page }) => {
   await page.setViewportSize({ width: 1280, height: 800 });
-  await expect(page.getByRole('button', { name: 'Publish from here' })).toBeInViewport({ ratio: 1 });
+  await expect(page.getByRole('button', { name: 'Publish a message' })).toBeInViewport({ ratio: 1 });
 });
 
 test('a line is copied', async ({ page, context }) => {

@@ -137,8 +137,8 @@ export class Forwarder {
   /** Adds a peer and returns its id. From now on, messages for the peer are queued. Throws `Refused`. */
   join(ticket: Ticket): number {
     if (!isName(ticket.name) || (ticket.to !== undefined && !isName(ticket.to))) throw new Refused('bad_request', `a name has 1 to ${NAME_BYTES_MAX} bytes and no control characters`);
-    if (this.#byName.has(ticket.name)) throw new Refused('name_taken', 'there is a peer of this name already');
-    if (this.#peers.size >= this.#config.peersMax) throw new Refused('unavailable', 'the gateway has as many peers as it may; try again');
+    if (this.#byName.has(ticket.name)) throw new Refused('name_taken', `a device named “${ticket.name}” has already joined; choose another name`);
+    if (this.#peers.size >= this.#config.peersMax) throw new Refused('unavailable', `the gateway has its maximum of ${this.#config.peersMax} devices; try again later`);
     const id = ++this.#serial;
     this.#missing.delete(ticket.name);
     this.#byName.set(ticket.name, id);

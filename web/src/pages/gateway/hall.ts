@@ -132,7 +132,7 @@ export class Hall {
     try {
       const answer = await this.#answer(data).catch((error: unknown): Answer => {
         this.#dropped++;
-        return error instanceof Refused ? { error: error.code, detail: error.message } : { error: 'bad_request', detail: 'the offer is none that this browser understands' };
+        return error instanceof Refused ? { error: error.code, detail: error.message } : { error: 'bad_request', detail: 'this browser does not support the offer' };
       });
       await this.#client.publish(answers(this.name, id), answer, { ttl: ANSWER_TTL, signal: AbortSignal.any([this.#over.signal, AbortSignal.timeout(OPEN_MS)]) });
     } catch {
@@ -162,7 +162,7 @@ export class Hall {
       };
       await connection.setRemoteDescription({ type: 'offer', sdp: offer });
       const answer = await whole(connection);
-      if (!answer) throw new Error('no answer');
+      if (!answer) throw new Error('the browser created no answer');
       return { answer };
     } catch (error) {
       this.#leave(id);

@@ -68,15 +68,15 @@ export class Device {
     try {
       await this.#offer(connection, ended.signal);
       await Promise.race([opened, closed, aborted(ended.signal)]);
-      if (channel.readyState !== 'open') throw new Error('the channel does not open');
+      if (channel.readyState !== 'open') throw new Error('the data channel did not open');
       late();
       if (this.#is('closed')) return connection.close();
       this.state = 'open';
       this.trouble = '';
       await closed;
-      this.trouble = 'the gateway has gone';
+      this.trouble = 'the gateway has disconnected';
     } catch (error) {
-      this.trouble = ended.signal.aborted ? `nobody answers as ${this.gateway}` : error instanceof Error ? error.message : String(error);
+      this.trouble = ended.signal.aborted ? `no gateway named “${this.gateway}” answers; open it in another tab` : error instanceof Error ? error.message : String(error);
     }
     late();
     ended.abort();
@@ -91,14 +91,14 @@ export class Device {
     const id = freshId();
     const answered = this.client.subscribe(answers(this.gateway, id), { signal });
     try {
-      const first = new Promise<unknown>((resolve, reject) => answered.on(({ data }) => resolve(data), (cause) => reject(cause ?? new Error('no answer'))));
+      const first = new Promise<unknown>((resolve, reject) => answered.on(({ data }) => resolve(data), (cause) => reject(cause ?? new Error('the subscription to the answer ended'))));
       // Prevents an unhandled rejection if `ready` fails first.
       first.catch(() => {});
       await answered.ready;
       const offer: Offer = { id, ...this.ticket, offer: await whole(connection) };
       await this.client.publish(offers(this.gateway), offer, { ttl: JOIN_MS / 1000, signal });
       const answer = readAnswer(await Promise.race([first, aborted(signal)]));
-      if (!answer) throw new Error('no answer');
+      if (!answer) throw new Error('the answer of the gateway is not valid');
       if ('error' in answer) {
         if (answer.error === 'bad_request') this.state = 'refused';
         throw new Error(answer.detail || answer.error);

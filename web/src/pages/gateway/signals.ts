@@ -48,13 +48,13 @@ export function readOffer(data: unknown): Offer {
     throw new Refused('bad_request', detail);
   };
   const { name, to, urgent, offer } = (data ?? {}) as Record<string, unknown>;
-  const id = idOf(data) ?? wrong('an offer has an id: 8 to 64 letters, digits, - or _');
-  if (typeof name !== 'string' || typeof offer !== 'string') return wrong('an offer says who comes: {"id", "name", "to"?, "urgent"?, "offer"}');
-  if (to != null && typeof to !== 'string') wrong('`to` is a name');
-  if (urgent != null && (typeof urgent !== 'string' || bytesOf(urgent) > URGENT_BYTES_MAX)) wrong(`\`urgent\` is text of ${URGENT_BYTES_MAX} bytes at most`);
-  if (bytesOf(offer) > OFFER_BYTES_MAX) wrong(`an offer has at most ${OFFER_BYTES_MAX} bytes`);
+  const id = idOf(data) ?? wrong('`id`: expected 8 to 64 letters, digits, - or _');
+  if (typeof name !== 'string' || typeof offer !== 'string') return wrong('expected {"id", "name", "to"?, "urgent"?, "offer"}');
+  if (to != null && typeof to !== 'string') wrong('`to`: expected a name');
+  if (urgent != null && (typeof urgent !== 'string' || bytesOf(urgent) > URGENT_BYTES_MAX)) wrong(`\`urgent\`: expected text of at most ${URGENT_BYTES_MAX} bytes`);
+  if (bytesOf(offer) > OFFER_BYTES_MAX) wrong(`\`offer\`: expected at most ${OFFER_BYTES_MAX} bytes`);
   // An offer with video or audio would require decoding, so it is refused.
-  if (!/^m=application /m.test(offer) || /^m=(?!application )/m.test(offer)) wrong('an offer is for data channels, and nothing else');
+  if (!/^m=application /m.test(offer) || /^m=(?!application )/m.test(offer)) wrong('`offer`: expected data channels only, without video or audio');
   return { id, name, offer, ...(typeof to === 'string' && { to }), ...(typeof urgent === 'string' && { urgent }) };
 }
 

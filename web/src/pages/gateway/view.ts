@@ -3,10 +3,10 @@ import type { Config } from './forwarder';
 import type { View } from './hall';
 
 export const MODES = [
-  { name: 'forward', label: 'Forward', says: 'Each message goes on as it is, to whom its sender has named.', gathers: false, splits: false },
-  { name: 'multiplex', label: 'Multiplex', says: 'What many send to one receiver goes there as one bundle.', gathers: true, splits: false },
-  { name: 'demultiplex', label: 'Demultiplex', says: 'Who has named nobody sends bundles: each part goes to whom it names.', gathers: false, splits: true },
-  { name: 'both', label: 'Both', says: 'What is sent to one receiver is gathered; bundles are split.', gathers: true, splits: true },
+  { name: 'forward', label: 'Forward', says: 'Sends each message unchanged to the receiver that its sender has chosen.', gathers: false, splits: false },
+  { name: 'multiplex', label: 'Multiplex', says: 'Gathers the messages for one receiver into bundles.', gathers: true, splits: false },
+  { name: 'demultiplex', label: 'Demultiplex', says: 'Splits the bundles of devices that have no receiver. Each part goes to the receiver that it names.', gathers: false, splits: true },
+  { name: 'both', label: 'Both', says: 'Gathers the messages for one receiver into bundles, and splits the bundles of devices that have no receiver.', gathers: true, splits: true },
 ] as const;
 export type Mode = (typeof MODES)[number]['name'];
 

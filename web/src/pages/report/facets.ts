@@ -67,10 +67,10 @@ export function drawn(line: Line, of: (point: Point) => Figure | null | undefine
     ink: line.cast.ink,
     points: line.points.map((point): DrawnPoint => {
       const figure = of(point);
-      const note = [point.is_invalid ? 'No valid run' : '', figure?.is_thin ? 'Rests on fewer than 10 samples' : ''].filter(Boolean).join('. ');
+      const note = [point.is_invalid ? 'No valid run' : '', figure?.is_thin ? 'From fewer than 10 samples' : ''].filter(Boolean).join('. ');
       return { x: point.load.value, y: figure?.median ?? null, low: figure?.ci95?.[0] ?? null, high: figure?.ci95?.[1] ?? null, ...(note ? { note } : {}) };
     }),
-    ...(knee && bend ? { knee: { x: bend.saturated, says: `${line.name}: too much at ${plain(bend.saturated)}`, short: `too much at ${plain(bend.saturated)}` } } : {}),
+    ...(knee && bend ? { knee: { x: bend.saturated, says: `${line.name}: saturated at ${plain(bend.saturated)}`, short: `saturated at ${plain(bend.saturated)}` } } : {}),
   };
 }
 

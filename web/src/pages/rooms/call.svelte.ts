@@ -6,7 +6,7 @@ import { MIX, neighbours } from '@millrace/client/room';
 import { SWITCH } from './graph';
 import { Run } from './run';
 import { isTold, look, type Report, type SwitchView } from './view';
-import { whyBad } from './why';
+import { diagnose } from './diagnosis';
 
 /** Interval of measurements, ms, and number of measurements used for the diagnosis. */
 const MEASURE_EVERY = 2_000;
@@ -109,7 +109,7 @@ export class Call {
 
   get reasons() {
     const samples = this.#samples;
-    return whyBad({
+    return diagnose({
       me: this.room.id,
       state: this.state,
       samples: this.quality ? samples.map(({ quality }) => quality) : [],
@@ -122,7 +122,7 @@ export class Call {
     });
   }
 
-  readonly nameOf = (id: string): string => (id === this.room.id ? 'You' : id === SWITCH ? 'Server' : id === MIX ? 'everybody' : this.#names.get(id) || 'Somebody');
+  readonly nameOf = (id: string): string => (id === this.room.id ? 'You' : id === SWITCH ? 'Server' : id === MIX ? 'everyone' : this.#names.get(id) || 'Participant');
 
   async say(text: string): Promise<void> {
     await this.room.say(text);
@@ -150,7 +150,7 @@ export class Call {
     room.on('state', follow);
     // Participants who were present before are not announced.
     follow(room.state);
-    room.on('participant', ({ id }) => (this.news = `${this.nameOf(id)} is here`));
+    room.on('participant', ({ id }) => (this.news = `${this.nameOf(id)} has joined`));
     room.on('left', ({ id }) => {
       this.news = `${this.nameOf(id)} has left`;
       this.streams = new Map([...this.streams].filter(([of]) => of !== id));

@@ -3,6 +3,7 @@
  * "Rooms").
  */
 import type { Quality, RoomState } from '@millrace/client/room';
+import { UNKNOWN } from '../../lib/format';
 
 /** The SFU's report about one participant. */
 export interface SwitchView {
@@ -56,7 +57,7 @@ export async function look(room: string, token: string | undefined, signal?: Abo
   }
   const { code, detail } = (await response.json().catch(() => ({}))) as { code?: string; detail?: string };
   if (code === 'unauthorized' || code === 'forbidden') throw new NotLetIn(detail);
-  throw new Error(detail ?? `the server answers ${response.status}`);
+  throw new Error(detail ?? `the server returned status ${response.status}`);
 }
 
 /** One level of a channel name (docs/protocol.md, "Words"). */
@@ -77,14 +78,19 @@ export function roomOf(path: string): string {
 export const freshName = (): string => `mill-${Array.from(crypto.getRandomValues(new Uint8Array(3)), (byte) => byte.toString(16).padStart(2, '0')).join('')}`;
 
 export const TOPOLOGIES = [
-  { name: 'auto', label: 'Automatic', says: 'Straight between two, by the server from the third on.' },
-  { name: 'mesh', label: 'Mesh', says: 'Everybody straight with everybody. Good for a few.' },
-  { name: 'switch', label: 'Switch', says: 'One connection each, to the server, which passes all on.' },
-  { name: 'mixer', label: 'Mixer', says: 'One connection each; the server mixes all sound into one.' },
-  { name: 'star', label: 'Star', says: 'Through one participant, who came first.' },
-  { name: 'relay', label: 'Relay', says: 'As a mesh, but through a relay only.' },
-  { name: 'p2p', label: 'Two only', says: 'Straight, and nobody else may come.' },
-  { name: 'tree', label: 'Tree', says: 'One for many: what the first sends goes from one to the next.' },
+  { name: 'auto', label: 'Automatic', says: 'Peer-to-peer for two; through the server from three on.' },
+  { name: 'mesh', label: 'Mesh', says: 'A direct connection between every two participants. Best for small groups.' },
+  { name: 'switch', label: 'Switch', says: 'One connection per participant, to the server, which forwards video and audio.' },
+  { name: 'mixer', label: 'Mixer', says: 'One connection per participant, to the server, which forwards video and mixes all audio into one stream.' },
+  { name: 'star', label: 'Star', says: 'All connections go through the first participant.' },
+  { name: 'relay', label: 'Relay', says: 'Like a mesh, but all traffic goes through a TURN relay.' },
+  { name: 'p2p', label: 'Peer-to-peer', says: 'A direct connection between exactly two participants.' },
+  { name: 'tree', label: 'Tree', says: 'For broadcasts: the first participant sends, and the others forward to each other.' },
 ] as const;
 
 export const topologyLabel = (name: string): string => TOPOLOGIES.find((one) => one.name === name)?.label ?? name;
+
+/** Labels of the types of an ICE candidate pair. */
+const PATHS: Readonly<Record<string, string>> = { host: 'direct', srflx: 'direct, through a NAT', prflx: 'direct, through a NAT', relay: 'through a relay' };
+
+export const pathLabel = (kind: string): string => PATHS[kind] ?? (kind || UNKNOWN);

@@ -3,7 +3,7 @@ export const DEMOS = [
   {
     path: '/carcare',
     name: 'CarCare',
-    says: 'A fleet of cars on a live map, on your phone, too. Change the transport while they drive: no record is lost.',
+    says: 'A live map of a fleet of cars. Switch the transport while the cars drive: no message is lost.',
   },
   {
     path: '/rooms',
@@ -13,6 +13,6 @@ export const DEMOS = [
   {
     path: '/gateway',
     name: 'Gateway',
-    says: 'A browser tab that forwards messages between devices around it, and bundles or splits them on the way.',
+    says: 'A browser tab that forwards messages between devices, one by one or in bundles.',
   },
 ] as const;

@@ -15,16 +15,16 @@ export function recipes(origin: string, channel: string): readonly Recipe[] {
       name: 'curl',
       lines: [
         { says: 'Publish', code: `curl -d '{"hello":"curl"}' ${url}` },
-        { says: 'Poll: the newest, at once', code: `curl ${url}` },
-        { says: 'Long poll: the next, within 30 s', code: `curl '${url}?wait=30'` },
-        { says: 'Server-sent events, open ended', code: `curl -N -H 'Accept: text/event-stream' ${url}` },
+        { says: 'Poll: returns the newest message', code: `curl ${url}` },
+        { says: 'Long polling: waits up to 30 s for the next message', code: `curl '${url}?wait=30'` },
+        { says: 'Server-sent events: receives messages until you stop it', code: `curl -N -H 'Accept: text/event-stream' ${url}` },
       ],
     },
     {
       name: 'EventSource',
       lines: [
         {
-          says: 'In any page of this origin, and it resumes by itself',
+          says: 'Subscribe in any page of this origin. It resumes after a lost connection.',
           code: `const source = new EventSource('${url}');\nsource.onmessage = (event) => console.log(event.lastEventId, event.data);`,
         },
         {
@@ -37,7 +37,7 @@ export function recipes(origin: string, channel: string): readonly Recipe[] {
       name: 'SDK',
       lines: [
         {
-          says: 'Any transport that gets through, resumed after every cut',
+          says: 'Subscribe over any transport. It resumes after a lost connection.',
           code:
             `import { millrace } from '@millrace/client';\n\nconst client = millrace('${origin}');\n` +
             `client.subscribe('${channel}').on((event) => console.log(event.position, event.data));`,
