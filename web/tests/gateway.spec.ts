@@ -2,11 +2,11 @@
 // page.
 import { expect, test, type Browser, type BrowserContext, type Page, type TestInfo } from '@playwright/test';
 import { Bundle, read } from '../src/pages/gateway/bundle.ts';
-import { Forwarder, MESSAGE_BYTES_MAX, Refused, type Config } from '../src/pages/gateway/forwarder.ts';
+import { Forwarder, MESSAGE_BYTES_MAX, JoinRefused, type Config } from '../src/pages/gateway/forwarder.ts';
 import { Order, readSample, write } from '../src/pages/gateway/sample.ts';
 import { readOffer } from '../src/pages/gateway/signals.ts';
 import type {} from '../src/pages/gateway/window';
-import type { Plan } from '../src/pages/gateway/wearers.ts';
+import type { Plan } from '../src/pages/gateway/simulated-devices.ts';
 import { BEST, LOOKS, url, violations } from './page.ts';
 
 test.describe.configure({ timeout: 120_000 });
@@ -53,7 +53,7 @@ function refusal(join: () => unknown): string | undefined {
     join();
     return undefined;
   } catch (error) {
-    return (error as Refused).code;
+    return (error as JoinRefused).code;
   }
 }
 
@@ -255,8 +255,8 @@ test.describe('without a browser', () => {
     const text = write(sample, 100);
     expect([text.length, readSample(text), readSample('hello')]).toEqual([100, sample, undefined]);
     const order = new Order();
-    for (const number of [1, 2, 5, 5, 4, 1, 2]) order.see('a', number);
-    expect([order.missing, order.again]).toEqual([2, 2]);
+    for (const number of [1, 2, 5, 5, 4, 1, 2]) order.observe('a', number);
+    expect([order.missing, order.duplicates]).toEqual([2, 2]);
   });
 });
 
@@ -287,8 +287,8 @@ async function wear(context: BrowserContext, gateway: string, plan: Partial<Plan
   return page;
 }
 
-const seen = (page: Page) => page.evaluate(() => ({ ...window.wearers!.look(), received: window.wearers!.received }));
-const stats = (page: Page) => page.evaluate(() => window.gateway!.look().stats);
+const seen = (page: Page) => page.evaluate(() => ({ ...window.devices!.snapshot(), received: window.devices!.received }));
+const stats = (page: Page) => page.evaluate(() => window.gateway!.snapshot().stats);
 const ARMS = Array.from({ length: 10 }, (_, i) => `arm-${i + 1}`);
 
 /**
@@ -327,7 +327,7 @@ test('forward: ten at 4 Hz through a tab, each message once and in order', async
     checkOrder(came);
     tell('forward', came);
     expect(new Set(came.received.map(({ from }) => from))).toEqual(new Set(ARMS));
-    expect(came).toMatchObject({ missing: 0, again: 0, bundles: 0 });
+    expect(came).toMatchObject({ missing: 0, duplicates: 0, bundles: 0 });
     expect(came.p50).toBeLessThan(150);
     expect(await stats(gateway)).toMatchObject({ received: sent, sent, lost: 0, nowhere: 0, refused: 0 });
     // A device that leaves is removed at once, and its name is free.
@@ -352,7 +352,7 @@ test('multiplex: ten at 4 Hz come as about four bundles per second', async ({ br
     expect(perSecond).toBeGreaterThan(2.5);
     expect(perSecond).toBeLessThan(4.5);
     expect(came.received.length / came.bundles).toBeGreaterThan(7);
-    expect(came).toMatchObject({ missing: 0, again: 0, lost: 0 });
+    expect(came).toMatchObject({ missing: 0, duplicates: 0, lost: 0 });
     expect(await stats(gateway)).toMatchObject({ received: sent, sent, gathered_bundles: came.bundles, lost: 0 });
   });
 });
@@ -370,7 +370,7 @@ test('demultiplex: each of ten parts gets to whom it names', async ({ browser })
     tell('demultiplex', came);
     const each = new Map(ARMS.map((arm) => [arm, came.received.filter(({ device }) => device === arm).length]));
     expect(new Set(each.values())).toEqual(new Set([sent / 10]));
-    expect(came).toMatchObject({ missing: 0, again: 0, bundles: 0 });
+    expect(came).toMatchObject({ missing: 0, duplicates: 0, bundles: 0 });
     expect(await stats(gateway)).toMatchObject({ received: sent / 10, split_bundles: sent / 10, sent, nowhere: 0, refused: 0 });
   });
 });
@@ -391,8 +391,8 @@ test('both: gathered on the way up, split on the way down, and another mode whil
     checkOrder(below);
     tell('both, up', above);
     tell('both, down', below);
-    expect(above).toMatchObject({ missing: 0, again: 0, lost: 0 });
-    expect(below).toMatchObject({ missing: 0, again: 0, bundles: 0 });
+    expect(above).toMatchObject({ missing: 0, duplicates: 0, lost: 0 });
+    expect(below).toMatchObject({ missing: 0, duplicates: 0, bundles: 0 });
     expect(gateway.url()).toContain('mode=demultiplex');
     // After a reload the page is the same gateway, and the devices reconnect automatically.
     await gateway.reload();
@@ -452,7 +452,7 @@ test('a name that is taken is refused until it is free, and what is no offer is 
     await expect(second.getByText('a device named “arm” has already joined; choose another name')).toBeVisible(PATIENCE);
     await first.getByRole('button', { name: 'Stop' }).click();
     await expect(second.getByText('1 of 1 joined')).toBeVisible(PATIENCE);
-    const dropped = () => gateway.evaluate(() => window.gateway!.look().dropped);
+    const dropped = () => gateway.evaluate(() => window.gateway!.snapshot().dropped);
     const before = await dropped();
     const publish = (body: object) => gateway.request.post(url(`/v1/channels/gateways/${name}/offers`), { data: body });
     await publish({ hello: 1 });

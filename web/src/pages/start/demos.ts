@@ -3,16 +3,16 @@ export const DEMOS = [
   {
     path: '/carcare',
     name: 'CarCare',
-    says: 'A live map of a fleet of cars. Switch the transport while the cars drive: no message is lost.',
+    description: 'A live map of a fleet of cars. Switch the transport while the cars drive: no message is lost.',
   },
   {
     path: '/rooms',
     name: 'Rooms',
-    says: 'Video calls with live topology, statistics and quality diagnosis.',
+    description: 'Video calls with live topology, statistics and quality diagnosis.',
   },
   {
     path: '/gateway',
     name: 'Gateway',
-    says: 'A browser tab that forwards messages between devices, one by one or in bundles.',
+    description: 'A browser tab that forwards messages between devices, one by one or in bundles.',
   },
 ] as const;
