@@ -23,8 +23,8 @@ afterEach(() => void vi.useRealTimers());
 function failing(thrown: () => unknown): { transport: Transport; asked: () => number } {
   let asked = 0;
   const open = (host: LinkHost): Link => {
-    queueMicrotask(() => host.say('opened', 1));
-    queueMicrotask(() => host.say('alive', Infinity));
+    queueMicrotask(() => host.report('opened', 1));
+    queueMicrotask(() => host.report('alive', Infinity));
     const ask = async (): Promise<never> => {
       asked++;
       throw thrown();
@@ -69,7 +69,7 @@ describe('the client', () => {
 
 describe('links that come and go', () => {
   /** Returns the number of links opened in a minute, if `after` is called with each link as soon as it is open. */
-  function opens(after: (link: Attempt, now: number, say: (...input: any) => void) => void): number {
+  function opens(after: (link: Attempt, now: number, report: (...input: any) => void) => void): number {
     const made = machine({ order: ['websocket'], random: () => 0.5 });
     let [now, count] = [0, 0];
     const carryOut = (): void => {
@@ -90,11 +90,11 @@ describe('links that come and go', () => {
   }
 
   test.each([undefined, 0, -5])('a server that closes each at once, with Retry-After %s', (retryAfter) => {
-    expect(opens((link, _, say) => say('closed', new MillraceError('network', 'gone', { retryAfter }), link))).toBeLessThan(2 * TRIES);
+    expect(opens((link, _, report) => report('closed', new MillraceError('network', 'gone', { retryAfter }), link))).toBeLessThan(2 * TRIES);
   });
 
   test('a server that sends each away at once', () => {
-    expect(opens((link, _, say) => say('drain', 0, link))).toBeLessThanOrEqual(MINUTE / 500 + 1);
+    expect(opens((link, _, report) => report('drain', 0, link))).toBeLessThanOrEqual(MINUTE / 500 + 1);
   });
 });
 
@@ -143,15 +143,15 @@ describe('transports', () => {
 
   test('tokens that end at once', async () => {
     let refreshed = 0;
-    const host = { token: async () => 't', hub: { wanted: () => [] }, counts: {}, say() {} } as unknown as LinkHost;
-    const link = openSession(host, (_, __, hear) => {
-      queueMicrotask(() => hear(JSON.stringify({ push: 'connected', ping_ms: 25_000, message_bytes_max: 1 << 20, expires_ms: 1 })));
+    const host = { token: async () => 't', hub: { wanted: () => [] }, counts: {}, report() {} } as unknown as LinkHost;
+    const link = openSession(host, (_, __, receive) => {
+      queueMicrotask(() => receive(JSON.stringify({ push: 'connected', ping_ms: 25_000, message_bytes_max: 1 << 20, expires_ms: 1 })));
       return {
         send(text) {
           const { id, refresh } = JSON.parse(text);
           if (!refresh) return;
           if (++refreshed > 2000) throw new Error('no pause');
-          queueMicrotask(() => hear(JSON.stringify({ id, ok: { expires_ms: 0.001 } })));
+          queueMicrotask(() => receive(JSON.stringify({ id, ok: { expires_ms: 0.001 } })));
         },
         close() {},
       };

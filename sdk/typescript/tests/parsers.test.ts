@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { closeError, refused } from '../src/errors.js';
-import { before, checkChannel, isNews, parsePosition, withOffset } from '../src/position.js';
+import { before, checkChannel, isNewer, parsePosition, withOffset } from '../src/position.js';
 import { matcher } from '../src/wildcards.js';
 import { SseParser, type SseEvent } from '../src/sse-parser.js';
 import { parsePositions } from '../src/transports/http.js';
@@ -60,11 +60,11 @@ describe('positions', () => {
     expect(parsePosition('e:18446744073709551615').offset).toBe(2n ** 64n - 1n);
     expect([before(text), before('5f0c12ab:0'), before('5f:18446744073709551615')]).toEqual(['5f0c12ab:56', '5f0c12ab:0', '5f:18446744073709551614']);
     expect([withOffset(text, 7n), withOffset('1:2:3', 2n ** 64n - 1n)]).toEqual(['5f0c12ab:7', '1:2:18446744073709551615']);
-    expect(isNews(text, undefined)).toBe(true);
-    expect(isNews(text, text)).toBe(false);
-    expect(isNews('5f0c12ab:58', text)).toBe(true);
-    expect(isNews('5f0c12ab:56', text)).toBe(false);
-    expect(isNews('other:1', text)).toBe(true);
+    expect(isNewer(text, undefined)).toBe(true);
+    expect(isNewer(text, text)).toBe(false);
+    expect(isNewer('5f0c12ab:58', text)).toBe(true);
+    expect(isNewer('5f0c12ab:56', text)).toBe(false);
+    expect(isNewer('other:1', text)).toBe(true);
   });
 
   test.each(['', 'e', ':1', 'e:', 'e:-1', 'e:1x', 'now'])('%j is none', (text) => {

@@ -43,10 +43,10 @@ test('a WebSocket or stream has the heartbeat that was asked for', async () => {
     for (const mr of [usual, own]) await mr.subscribe(fresh()).ready;
     const began = Date.now();
     await new Promise((resolve) => setTimeout(resolve, 1000));
-    const heard = [usual, own].map((mr) => mr.stats().bytesIn);
-    await until(() => own.stats().bytesIn > heard[1]!, `a heartbeat by ${transport}`);
+    const received = [usual, own].map((mr) => mr.stats().bytesIn);
+    await until(() => own.stats().bytesIn > received[1]!, `a heartbeat by ${transport}`);
     expect(Date.now() - began, transport).toBeGreaterThan(3000);
-    expect([usual.stats().bytesIn, own.stats().reconnects], transport).toEqual([heard[0], 0]);
+    expect([usual.stats().bytesIn, own.stats().reconnects], transport).toEqual([received[0], 0]);
   };
   await Promise.all((['websocket', 'http-stream', 'sse'] as const).map(heartbeat));
 }, 15_000);
@@ -73,10 +73,10 @@ describe.each(ALL)('%s', (transport) => {
     const subscription = mr.subscribe(channel);
     const got = gather(subscription);
     await subscription.ready;
-    const said = [{ deep: [1, null, 'ä'] }, 'text\nof two lines', 'äöü €', new Uint8Array([0, 255, 10, 13]), null, true, 1.5];
-    for (const each of said) await mr.publish(channel, each, { key: 'k/1' });
-    await until(() => got.length === said.length, 'all');
-    expect(data(got)).toEqual(said);
+    const sent = [{ deep: [1, null, 'ä'] }, 'text\nof two lines', 'äöü €', new Uint8Array([0, 255, 10, 13]), null, true, 1.5];
+    for (const each of sent) await mr.publish(channel, each, { key: 'k/1' });
+    await until(() => got.length === sent.length, 'all');
+    expect(data(got)).toEqual(sent);
     expect(got[0]!.key).toBe('k/1');
   });
 

@@ -6,7 +6,7 @@ import { tokenOf, type LinkHost, type Page } from '../link.js';
 import { send } from '../request.js';
 import type { TokenReason } from '../types.js';
 
-export interface Ask {
+export interface RequestOptions {
   readonly accept?: string;
   readonly headers?: Record<string, string>;
   readonly body?: string | Uint8Array<ArrayBuffer>;
@@ -32,7 +32,7 @@ export class Http {
   }
 
   /** Returns a response with a success status. Throws a MillraceError otherwise. */
-  async request(path: string, query: Query, ask: Ask = {}): Promise<Response> {
+  async request(path: string, query: Query, ask: RequestOptions = {}): Promise<Response> {
     const controller = new AbortController();
     const { signal, body } = ask;
     const off = onAbort(signal, () => controller.abort());
@@ -75,7 +75,7 @@ export class Http {
     }
   }
 
-  #send(path: string, query: Query, ask: Ask, token: string | undefined, signal: AbortSignal): Promise<Response> {
+  #send(path: string, query: Query, ask: RequestOptions, token: string | undefined, signal: AbortSignal): Promise<Response> {
     const url = new URL(this.#host.base + path);
     for (const [name, value] of query) if (value !== undefined) url.searchParams.append(name, String(value));
     url.searchParams.append('_', `${Date.now().toString(36)}${(this.#busting++).toString(36)}`);
@@ -84,7 +84,7 @@ export class Http {
   }
 
   /** Returns the JSON of a response; undefined for 204. */
-  async json<T>(path: string, query: Query, ask?: Ask): Promise<{ body: T | undefined; response: Response }> {
+  async json<T>(path: string, query: Query, ask?: RequestOptions): Promise<{ body: T | undefined; response: Response }> {
     const response = await this.request(path, query, ask);
     try {
       const text = await response.text();

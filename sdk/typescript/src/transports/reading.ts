@@ -19,7 +19,7 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
   const { base, heartbeatMs } = host;
   const origin = new URL(base).origin;
   let silence = HEARTBEAT + OVERDUE;
-  host.say('alive', silence);
+  host.report('alive', silence);
   const streams = (open.get(origin) ?? 0) + 1;
   open.set(origin, streams);
   if (streams === MANY && base.startsWith('http:') && 'document' in globalThis) {
@@ -38,7 +38,7 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
       });
       if (signal.aborted) return;
       if (done) throw new MillraceError('network', `the stream from ${origin} ended`);
-      host.say('alive', silence);
+      host.report('alive', silence);
       host.counts.bytesIn += value.length;
       take(decoder.decode(value, { stream: true }), time);
     }

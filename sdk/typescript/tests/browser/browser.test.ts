@@ -27,10 +27,10 @@ test.each([...ALL, 'data-channel'] as const)('%s in a page', async (transport) =
   const got: Event[] = [];
   subscription.on((event) => got.push(event));
   await subscription.ready;
-  const said = [0, 'text', { a: 1 }, new Uint8Array([1, 2, 255])];
-  for (const each of said) await mr.publish(channel, each);
-  await seen(() => got.length === said.length);
-  expect(got.map(({ data }) => data)).toEqual(said);
+  const sent = [0, 'text', { a: 1 }, new Uint8Array([1, 2, 255])];
+  for (const each of sent) await mr.publish(channel, each);
+  await seen(() => got.length === sent.length);
+  expect(got.map(({ data }) => data)).toEqual(sent);
 });
 
 test.each([['auto'], ...ALL.map((name) => [[name]]), [['data-channel']]] as ['auto' | TransportName[]][])('%s: a page that is not let in is told which setting lets it in', async (transports) => {
