@@ -34,7 +34,7 @@ function expectUnbroken(all: Received[]): void {
   expect(all.map((r) => r.offset)).toEqual(all.map((_, i) => first.offset + i));
 }
 
-test('switches through all transports: none lost, none doubled, in order', async ({ page, clean }) => {
+test('switching transports loses and duplicates no record', async ({ page, clean }) => {
   await openCar(page, '/carcare?car=1&via=websocket');
   await heardOver(page, 'websocket');
   for (const name of ['http-stream', 'sse', 'long-poll', 'poll', 'websocket', 'data-channel', 'poll', 'sse', 'data-channel', 'websocket'] as const) {
@@ -49,14 +49,14 @@ test('switches through all transports: none lost, none doubled, in order', async
 });
 
 for (const name of Object.keys(LABELS) as Name[]) {
-  test(`starts over ${name} when the address says so`, async ({ page, clean }) => {
+  test(`starts over ${name} if the address names it`, async ({ page, clean }) => {
     await openCar(page, `/carcare?car=2&via=${name}`);
     await heardOver(page, name);
     expectUnbroken(await received(page));
   });
 }
 
-test('the transport chip is reached and used by keyboard', async ({ page, clean }) => {
+test('the transport menu works by keyboard', async ({ page, clean }) => {
   await openCar(page, '/carcare?car=1&via=websocket');
   const chip = page.getByRole('button', { name: /^Transport/ });
   for (let i = 0; i < 4 && !(await chip.evaluate((e) => e === document.activeElement)); i++) await page.keyboard.press('Tab');
@@ -72,7 +72,7 @@ test('the transport chip is reached and used by keyboard', async ({ page, clean 
   await expect(chip).toHaveAccessibleName(/HTTP streaming, connected/);
 });
 
-test('a number finds its car, not a trouble code that contains it', () => {
+test('a number matches its car, not trouble codes', () => {
   const cars = ['Car 4 live Hop Row', 'Car 6 live Trouble code P0420', 'Car 14 live Mill Lane'];
   const found = (query: string): number[] => cars.flatMap((car, i) => (matches(car, query) ? [i] : []));
   expect(found('car 4')).toEqual([0]);
@@ -82,7 +82,7 @@ test('a number finds its car, not a trouble code that contains it', () => {
   expect(found('')).toEqual([0, 1, 2]);
 });
 
-test('a car is found in the list and followed', async ({ page, clean }) => {
+test('search finds a car and the map follows', async ({ page, clean }) => {
   await openCar(page, '/carcare');
   await expect(page.getByText('6 of 6 live')).toBeVisible();
   await page.getByRole('searchbox').fill('car 4');
@@ -96,7 +96,7 @@ test('a car is found in the list and followed', async ({ page, clean }) => {
   await expect(page.getByText('No car matches')).toBeVisible();
 });
 
-test('a car is chosen on the map', async ({ page, clean }) => {
+test('a click on the map selects a car', async ({ page, clean }) => {
   await page.emulateMedia({ colorScheme: 'light' });
   await openCar(page, '/carcare');
   await expect(page.getByText('6 of 6 live')).toBeVisible();
@@ -118,7 +118,7 @@ test('a car is chosen on the map', async ({ page, clean }) => {
   await expect(page).toHaveURL(/car=\d/);
 });
 
-test('a server that goes away is named, and its return needs nobody', async ({ page }) => {
+test('a lost server is reported, then reconnected', async ({ page }) => {
   let server = await serve();
   let fleet = simulate(server.url, 2);
   try {
@@ -139,7 +139,7 @@ test('a server that goes away is named, and its return needs nobody', async ({ p
   }
 });
 
-test('without WebGL the list and the instruments go on', async ({ page }) => {
+test('list and instruments work without WebGL', async ({ page }) => {
   await page.addInitScript(() => {
     const original = HTMLCanvasElement.prototype.getContext;
     HTMLCanvasElement.prototype.getContext = function (this: HTMLCanvasElement, kind: string, ...rest: unknown[]) {
@@ -152,7 +152,7 @@ test('without WebGL the list and the instruments go on', async ({ page }) => {
   await expect(page.getByText('6 of 6 live')).toBeVisible();
 });
 
-test('offline is said, and the last places stay', async ({ page, context }) => {
+test('offline is reported, and positions stay visible', async ({ page, context }) => {
   await openCar(page);
   await context.setOffline(true);
   await expect(page.getByText('You are offline.')).toBeVisible();
@@ -161,7 +161,7 @@ test('offline is said, and the last places stay', async ({ page, context }) => {
   await expect(page.getByText('You are offline.')).toBeHidden({ timeout: 25_000 });
 });
 
-test('the page starts without a network once it was here', async ({ page, context }) => {
+test('a visited page starts without a network', async ({ page, context }) => {
   await openCar(page);
   const keeps = (asset: RegExp) =>
     expect.poll(async () => (await page.evaluate(async () => (await (await caches.open('carcare-1')).keys()).map((r) => r.url))).filter((u) => asset.test(u)).length);
@@ -178,7 +178,7 @@ test('the page starts without a network once it was here', async ({ page, contex
   await page.locator('[data-loaded=true]').waitFor({ timeout: 30_000 });
 });
 
-test('the service worker keeps out of the way of data', async ({ page }) => {
+test('the service worker does not intercept streams', async ({ page }) => {
   await openCar(page, '/carcare?car=1&via=sse');
   await expect.poll(() => page.evaluate(() => navigator.serviceWorker.controller !== null)).toBe(true);
   const shell = page.waitForResponse((r) => r.url().includes('/assets/'));
@@ -188,7 +188,7 @@ test('the service worker keeps out of the way of data', async ({ page }) => {
   expect((await stream).fromServiceWorker(), 'data').toBe(false);
 });
 
-test('first load stays within its budget', async ({ page }) => {
+test('first load stays within its size budget', async ({ page }) => {
   const BUDGET = 450 * 1024;
   const pack = new URL('../pack/', import.meta.url);
   const manifest = JSON.parse(readFileSync(new URL('manifest.json', pack), 'utf8')) as { path: string; file: string }[];

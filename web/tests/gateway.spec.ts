@@ -58,7 +58,7 @@ function refusal(join: () => unknown): string | undefined {
 }
 
 test.describe('without a browser', () => {
-  test('a message goes to whom its sender has named', () => {
+  test('messages go to the receiver of their sender', () => {
     const bench = new Bench();
     const [a, b, c] = [bench.join('a', 'b'), bench.join('b', 'a'), bench.join('c')];
     bench.send(a, 'to b');
@@ -78,7 +78,7 @@ test.describe('without a browser', () => {
     expect(bench.heard(again)).toEqual(['for the next of this name']);
   });
 
-  test('receivers that have not joined are known by their names, a few of them', () => {
+  test('missing receivers are listed, up to a limit', () => {
     const bench = new Bench({ splits: true });
     const [a, up] = [bench.join('a', 'b'), bench.join('up')];
     bench.send(a, '1');
@@ -91,7 +91,7 @@ test.describe('without a browser', () => {
     expect([bench.forwarder.missing().size, bench.forwarder.stats.nowhere]).toEqual([8, 102]);
   });
 
-  test('a bundle goes when its window ends, and the next begins with the next message', () => {
+  test('a bundle is sent when its window ends', () => {
     const bench = new Bench({ gathers: true });
     const [a, b, up] = [bench.join('a', 'up'), bench.join('b', 'up'), bench.join('up')];
     bench.send(a, '1');
@@ -110,7 +110,7 @@ test.describe('without a browser', () => {
     expect(bench.bundles(up)).toEqual([['b 4']]);
   });
 
-  test('a bundle goes before it grows beyond its size', () => {
+  test('a bundle is sent before it exceeds its size', () => {
     const limit = 200;
     const bench = new Bench({ gathers: true, bundleBytesMax: limit });
     const [a, up] = [bench.join('a', 'up'), bench.join('up')];
@@ -125,7 +125,7 @@ test.describe('without a browser', () => {
     expect(bench.forwarder.timeout()).toBeUndefined();
   });
 
-  test('an urgent message waits for nothing and takes along what waits', () => {
+  test('an urgent message sends the bundle at once', () => {
     const bench = new Bench({ gathers: true });
     const [a, b, up] = [bench.join('a', 'up'), bench.join('b', 'up'), bench.join('up')];
     bench.send(b, '1');
@@ -140,7 +140,7 @@ test.describe('without a browser', () => {
     expect([bench.bundles(up), bench.forwarder.stats.urgent]).toEqual([[['b 3']], 1]);
   });
 
-  test('a bundle is split to those that its parts name, and what was gathered can be split', () => {
+  test('bundles are split to the named receivers', () => {
     const bench = new Bench({ splits: true });
     const hub = bench.join('hub');
     const arms = Array.from({ length: 10 }, (_, i) => bench.join(`arm-${i}`, 'hub'));
@@ -164,7 +164,7 @@ test.describe('without a browser', () => {
     expect([bench.heard(arms[1]!), bench.heard(arms[2]!)]).toEqual([['up'], ['up, too']]);
   });
 
-  test('each sender keeps its order, also over a change of the mode', () => {
+  test('a mode change keeps the order per sender', () => {
     let seed = 7;
     const below = (n: number): number => {
       seed = (Math.imul(seed, 1_103_515_245) + 12_345) & 0x7fffffff;
@@ -195,7 +195,7 @@ test.describe('without a browser', () => {
     expect(came).toEqual(sent.map((count) => Array.from({ length: count }, (_, i) => i)));
   });
 
-  test('a receiver that takes nothing holds no more than its share, and is told what it lost', () => {
+  test('a slow receiver has a bounded queue and loss report', () => {
     const waitingBytesMax = 4_096;
     const bench = new Bench({ gathers: true, bundleBytesMax: 300, waitingBytesMax });
     const [a, up] = [bench.join('a', 'up'), bench.join('up')];
@@ -214,7 +214,7 @@ test.describe('without a browser', () => {
     expect([parts.length + lost, bundles.reduce((sum, { lost }) => sum + lost, 0)]).toEqual([1_001, lost]);
   });
 
-  test('who cannot join is told why, and what is too large is refused', () => {
+  test('invalid joins and oversized messages are refused', () => {
     const bench = new Bench({ peersMax: 2, gathers: true, splits: true });
     const a = bench.join('a', 'b');
     expect(refusal(() => bench.join('a'))).toBe('name_taken');
@@ -226,7 +226,7 @@ test.describe('without a browser', () => {
     expect([bench.forwarder.stats.refused, bench.forwarder.timeout()]).toEqual([2, undefined]);
   });
 
-  test('what was put into a bundle comes out, and what is none is none', () => {
+  test('bundles round-trip, and invalid bundles are refused', () => {
     const bundle = new Bundle();
     const messages = [['a', 'text'], ['"b"', '\x01\n\u00e9"\u{1f600}'], ['c', Uint8Array.of(0, 255)], ['a', '']] as const;
     bundle.pushLost(3);
@@ -241,7 +241,7 @@ test.describe('without a browser', () => {
       expect(read(bad), bad).toBeUndefined();
   });
 
-  test('an offer says who comes, and is for data alone', () => {
+  test('only data channel offers with a name are accepted', () => {
     const offer = 'v=0\r\nm=application 9 UDP/DTLS/SCTP webrtc-datachannel\r\n';
     const good = { id: 'abcdefgh', name: 'arm', to: 'up', urgent: '', offer };
     expect(readOffer(good)).toEqual(good);
@@ -250,7 +250,7 @@ test.describe('without a browser', () => {
     for (const bad of bads) expect(refusal(() => readOffer(bad))).toBe('bad_request');
   });
 
-  test('a wearer’s message has its length, and says when and from whom', () => {
+  test('a sample encodes number, time and sender', () => {
     const sample = { number: 17, atMs: 1_700_000_000_123.25, from: 'arm 1' };
     const text = write(sample, 100);
     expect([text.length, readSample(text), readSample('hello')]).toEqual([100, sample, undefined]);
@@ -315,7 +315,7 @@ async function run(browser: Browser, mode: string, body: (context: BrowserContex
   await context.close();
 }
 
-test('forward: ten at 4 Hz through a tab, each message once and in order', async ({ browser }) => {
+test('forward: ten senders, each message once and in order', async ({ browser }) => {
   await run(browser, 'forward', async (context, name, gateway) => {
     const hub = await wear(context, name, { name: 'hub', sends: 'nothing', to: '' });
     const arms = await wear(context, name, { count: 10 });
@@ -335,7 +335,7 @@ test('forward: ten at 4 Hz through a tab, each message once and in order', async
   });
 });
 
-test('multiplex: ten at 4 Hz come as about four bundles per second', async ({ browser }) => {
+test('multiplex: ten senders yield four bundles per second', async ({ browser }) => {
   await run(browser, 'multiplex', async (context, name, gateway) => {
     const hub = await wear(context, name, { name: 'hub', sends: 'nothing', to: '' });
     const arms = await wear(context, name, { count: 10 });
@@ -357,7 +357,7 @@ test('multiplex: ten at 4 Hz come as about four bundles per second', async ({ br
   });
 });
 
-test('demultiplex: each of ten parts gets to whom it names', async ({ browser }) => {
+test('demultiplex: each part reaches its receiver', async ({ browser }) => {
   await run(browser, 'demultiplex', async (context, name, gateway) => {
     const arms = await wear(context, name, { count: 10, sends: 'nothing', to: '' });
     const hub = await wear(context, name, { name: 'hub', sends: 'bundles', parts: ARMS });
@@ -375,7 +375,7 @@ test('demultiplex: each of ten parts gets to whom it names', async ({ browser })
   });
 });
 
-test('both: gathered on the way up, split on the way down, and another mode while it runs', async ({ browser }) => {
+test('both: gathers up, splits down, changes mode live', async ({ browser }) => {
   await run(browser, 'both', async (context, name, gateway) => {
     const arms = await wear(context, name, { count: 10 });
     const hub = await wear(context, name, { name: 'hub', sends: 'bundles', parts: ARMS });
@@ -402,7 +402,7 @@ test('both: gathered on the way up, split on the way down, and another mode whil
   });
 });
 
-test('devices as the page proposes them receive what they send', async ({ browser }) => {
+test('default devices receive their own messages', async ({ browser }) => {
   await run(browser, 'both', async (context, name, gateway) => {
     const devices = await context.newPage();
     await devices.goto(url(`/gateway/${name}?device`));
@@ -414,7 +414,7 @@ test('devices as the page proposes them receive what they send', async ({ browse
   });
 });
 
-test('a receiver that has not joined is named on both pages until it joins', async ({ browser }) => {
+test('both pages name a missing receiver', async ({ browser }) => {
   await run(browser, 'forward', async (context, name, gateway) => {
     const arms = await wear(context, name, { name: 'arm' });
     await expect(gateway.getByText('No device named “hub” has joined:')).toBeVisible(PATIENCE);
@@ -427,7 +427,7 @@ test('a receiver that has not joined is named on both pages until it joins', asy
   });
 });
 
-test('on loopback the page says why no phone can join; on a network it shows a code', async ({ page }) => {
+test('loopback shows a notice, a network shows a code', async ({ page }) => {
   await page.goto(url(`/gateway/${fresh()}`));
   await expect(page.getByText('Other devices cannot open this address.')).toBeVisible();
   await expect(page.getByRole('img', { name: /^QR code/ })).toHaveCount(0);
@@ -440,7 +440,7 @@ test('on loopback the page says why no phone can join; on a network it shows a c
   await expect(page.getByText('Other devices cannot open this address.')).toHaveCount(0);
 });
 
-test('a name that is taken is refused until it is free, and what is no offer is counted', async ({ browser }) => {
+test('a taken name and invalid offers are refused', async ({ browser }) => {
   await run(browser, 'forward', async (context, name, gateway) => {
     const first = await wear(context, name, { name: 'arm', sends: 'nothing', to: '' });
     const second = await context.newPage();
@@ -474,12 +474,12 @@ async function check(page: Page, what: string, info: TestInfo): Promise<void> {
       .map(({ box, html }) => `${box.width} x ${box.height}: ${html}`),
   }));
   expect(sideways, `${what}: no sideways scrolling`).toBeLessThanOrEqual(0);
-  expect(small, `${what}: a finger hits everything`).toEqual([]);
+  expect(small, `${what}: touch targets are large enough`).toEqual([]);
   await page.screenshot({ path: info.outputPath(`${what}.png`), fullPage: true });
 }
 
 for (const { name: look, ...options } of LOOKS) {
-  test(`everyone can use it: ${look}`, async ({ browser }, info) => {
+  test(`gateway pages are accessible: ${look}`, async ({ browser }, info) => {
     const context = await browser.newContext(options);
     const page = await context.newPage();
     await page.goto(url('/gateway'));
@@ -503,7 +503,7 @@ for (const { name: look, ...options } of LOOKS) {
   });
 }
 
-test('a name that is none is no gateway', async ({ page }) => {
+test('an invalid gateway name is refused', async ({ page }) => {
   await page.goto(url('/gateway/a%20b'));
   await expect(page.getByRole('alert')).toContainText('“a b” is not a valid gateway name.');
 });

@@ -27,7 +27,7 @@ for (const { name, ...look } of LOOKS) {
   test.describe(name, () => {
     test.use(look);
 
-    test('the live page follows a run from its beginning', async ({ page, clean }, info) => {
+    test('the live page shows a run from its start', async ({ page, clean }, info) => {
       await publish({ is: 'announced', command: 'millrace lab run thorsen-broadcast' }, { is: 'planned', runs: 3, done: 0, estimate_s: 90 }, { is: 'begun', index: 0, of: 3, label: 'millrace sse, 50 clients', left_s: 90 }, second(9_000));
       // A page that is opened during a run shows the earlier events.
       await page.goto(url('/lab'));
@@ -49,7 +49,7 @@ for (const { name, ...look } of LOOKS) {
   });
 }
 
-test('a run fills the page of the server that its command names', async ({ page }, info) => {
+test('the command on the page starts a live run', async ({ page }, info) => {
   test.setTimeout(120_000);
   const server = await serve();
   const out = mkdtempSync(join(tmpdir(), 'millrace-lab-'));
@@ -76,7 +76,7 @@ test('a run fills the page of the server that its command names', async ({ page 
   }
 });
 
-test('seconds that publishing fills only in part have no rate', () => {
+test('partly published seconds have no rate', () => {
   const published = [0, 90, 200, 200, 110, 0];
   const run = (index: number) => [{ is: 'begun', index, of: 2, label: '', left_s: 1 }, ...published.map((published) => ({ ...second(published * 50), published })), ended];
   const { seconds } = [...run(0), ...run(1)].reduce(applyEvent, NO_PROGRESS);

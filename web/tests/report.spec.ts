@@ -49,7 +49,7 @@ for (const { name, ...look } of LOOKS) {
   test.describe(name, () => {
     test.use(look);
 
-    test('a report has all its sections, and anyone can use it', async ({ page, report }, info) => {
+    test('a report is complete and accessible', async ({ page, report }, info) => {
       await report('thorsen-broadcast');
       for (const section of ['At a glance', 'Latency and cost by load', 'Compared with Thorsen (Oslo, 2015)', 'Latency by percentile', 'Second by second', 'Server by server', 'Laws that must hold', 'All points', 'Reproduce this'])
         await expect(page.getByRole('heading', { name: section, level: 2 })).toBeAttached();
@@ -63,7 +63,7 @@ for (const { name, ...look } of LOOKS) {
       expect(await sideways(page)).toBeLessThanOrEqual(0);
     });
 
-    test('a comparison, too', async ({ page, report }, info) => {
+    test('a comparison is accessible', async ({ page, report }, info) => {
       await report('comparison');
       await expect(page.getByRole('heading', { name: 'Changes, largest first' })).toBeAttached();
       expect(await violations(page)).toEqual([]);
@@ -73,7 +73,7 @@ for (const { name, ...look } of LOOKS) {
   });
 }
 
-test('more servers than one picture holds are told apart', async ({ page, report }) => {
+test('many servers are split into several charts', async ({ page, report }) => {
   await report('thorsen-broadcast', ({ analysis: { points, curves } }) => {
     for (const { points: own, ...curve } of curves.filter(({ target }) => target === 'millrace'))
       for (const target of ['bun', 'nats', 'nchan'])
@@ -83,7 +83,7 @@ test('more servers than one picture holds are told apart', async ({ page, report
   await expect(page.getByRole('heading', { name: 'Compared with Thorsen (Oslo, 2015)', level: 2 })).toBeAttached();
 });
 
-test('every picture says what it shows, and has its figures', async ({ page, report }) => {
+test('every chart has alt text and a table', async ({ page, report }) => {
   await report('thorsen-broadcast');
   const pictures = page.getByRole('img');
   expect(await pictures.count()).toBeGreaterThan(10);
@@ -94,7 +94,7 @@ test('every picture says what it shows, and has its figures', async ({ page, rep
   await expect(figure.getByRole('columnheader', { name: /WebSocket/ }).first()).toBeVisible();
 });
 
-test('what is drawn is what was measured', async ({ page, report }) => {
+test('tables show the measured values', async ({ page, report }) => {
   await report('thorsen-broadcast');
   const { analysis } = JSON.parse(recorded('thorsen-broadcast')) as { analysis: { points: { target: string; transport: string; load: { value: number }; metrics: Record<string, { median: number }> }[] } };
   const point = analysis.points.find(({ target, transport, load }) => target === 'millrace' && transport === 'websocket' && load.value === 500)!;
@@ -105,7 +105,7 @@ test('what is drawn is what was measured', async ({ page, report }) => {
   await expect(figure.getByRole('row', { name: /^500 / })).toContainText(shown);
 });
 
-test('a step without a rate is a hole in the line, not a zero', async ({ page, report }) => {
+test('a missing rate is shown as a gap', async ({ page, report }) => {
   await report('thorsen-broadcast', ({ analysis: { points } }) => {
     for (const { series } of points as { series?: { deliveries_per_s: (number | null)[]; server_cpu_cores: (number | null)[] } }[]) {
       if (!series) continue;
@@ -119,7 +119,7 @@ test('a step without a rate is a hole in the line, not a zero', async ({ page, r
   await expect(figure.getByRole('row').last().getByRole('cell').nth(5)).toHaveText('–');
 });
 
-test('keyboard alone is enough', async ({ page, report }) => {
+test('the report works by keyboard', async ({ page, report }) => {
   await report('thorsen-broadcast');
   await page.keyboard.press('Tab');
   await expect(page.getByRole('link', { name: 'Skip to the verdict' })).toBeFocused();
@@ -140,7 +140,7 @@ test('keyboard alone is enough', async ({ page, report }) => {
   await expect(title).not.toHaveAttribute('aria-label', first!);
 });
 
-test('the run can be kept and done again', async ({ page, context, report }) => {
+test('the report offers data and command', async ({ page, context, report }) => {
   await report('thorsen-broadcast');
   const download = page.waitForEvent('download');
   await page.getByRole('button', { name: 'Download JSON' }).click();
@@ -152,7 +152,7 @@ test('the run can be kept and done again', async ({ page, context, report }) => 
   expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(kept.analysis.head.command);
 });
 
-test('on paper it is light, and its tools are gone', async ({ page, report }) => {
+test('print is light and hides the tools', async ({ page, report }) => {
   await page.emulateMedia({ colorScheme: 'dark', media: 'print' });
   await report('thorsen-broadcast');
   expect(await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).toBe('rgb(255, 255, 255)');
@@ -160,11 +160,11 @@ test('on paper it is light, and its tools are gone', async ({ page, report }) =>
   await expect(page.getByRole('heading', { name: 'Latency, p99' })).toBeVisible();
 });
 
-test('it is small enough to send', async ({ report }) => {
+test('the report is smaller than 5 MB', async ({ report }) => {
   expect(statSync(await report('thorsen-broadcast')).size).toBeLessThan(5e6);
 });
 
-test('a page without a run says so', async ({ page }, info) => {
+test('an empty report says how to create one', async ({ page }, info) => {
   const file = info.outputPath('empty.html');
   writeFileSync(file, built());
   await page.goto(pathToFileURL(file).href);

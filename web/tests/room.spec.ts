@@ -55,10 +55,10 @@ async function check(page: Page, what: string, info: TestInfo): Promise<void> {
       .map(({ box, html }) => `${box.width} x ${box.height}: ${html}`),
   }));
   expect(sideways, `${what}: no sideways scrolling`).toBeLessThanOrEqual(0);
-  expect(small, `${what}: a finger hits everything`).toEqual([]);
+  expect(small, `${what}: touch targets are large enough`).toEqual([]);
 }
 
-test('on loopback the page says that nobody else can open the link; on a network it copies one that they can', async ({ browser }, info) => {
+test('copied link is reachable, or a notice says why', async ({ browser }, info) => {
   const context = await browser.newContext({ permissions: ['clipboard-read', 'clipboard-write'], viewport: { width: 390, height: 844 } });
   const [page, room] = [await context.newPage(), fresh()];
   const copies = async (link: string): Promise<void> => {
@@ -81,7 +81,7 @@ test('on loopback the page says that nobody else can open the link; on a network
   await context.close();
 });
 
-test('two meet: pictures, chat, figures on the edges, a file to take along', async ({ browser }, info) => {
+test('two participants see, chat, measure and export', async ({ browser }, info) => {
   const { room, context, ann, bob } = await meet(browser, 'mesh', { viewport: { width: 1280, height: 800 }, acceptDownloads: true });
   await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(10);
   await expect.poll(() => frames(bob, 'Ann'), PATIENCE).toBeGreaterThan(10);
@@ -129,14 +129,14 @@ test('two meet: pictures, chat, figures on the edges, a file to take along', asy
   const shown = await frames(bob, 'Ann');
   await ann.getByRole('button', { name: 'Camera' }).press('Enter');
   await expect(ann.getByRole('button', { name: 'Camera' })).toHaveAttribute('aria-pressed', 'false');
-  await expect.poll(() => frames(bob, 'Ann'), { ...PATIENCE, message: 'letters in place of a camera' }).toBeGreaterThan(shown + 2);
+  await expect.poll(() => frames(bob, 'Ann'), { ...PATIENCE, message: 'initials replace the camera' }).toBeGreaterThan(shown + 2);
   await ann.getByRole('button', { name: 'Leave' }).press('Enter');
   await expect(ann.getByRole('heading', { name: 'You have left' })).toBeVisible();
   await expect(bob.getByText('Nobody else is here yet')).toBeVisible(PATIENCE);
   await context.close();
 });
 
-test('by the switching unit, somebody without devices sees, writes and is counted', async ({ browser }, info) => {
+test('switch: a participant without devices takes part', async ({ browser }, info) => {
   const { room, context, ann } = await meet(browser, 'switch', { viewport: { width: 1280, height: 800 } });
   const cat = await context.newPage();
   await cat.addInitScript(() => Object.defineProperty(navigator, 'mediaDevices', { value: undefined }));
@@ -153,7 +153,7 @@ test('by the switching unit, somebody without devices sees, writes and is counte
   await context.close();
 });
 
-test('by the mixer, all sound comes as one and is played', async ({ browser }, info) => {
+test('mixer: one audio stream is played', async ({ browser }, info) => {
   const { context, ann } = await meet(browser, 'mixer', { viewport: { width: 1280, height: 800 } });
   await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(5);
   const played = () => ann.locator('audio').evaluateAll((all) => (all as HTMLAudioElement[]).map(({ srcObject, paused, muted }) => [(srcObject as MediaStream | null)?.id, paused, muted]));
@@ -166,7 +166,7 @@ test('by the mixer, all sound comes as one and is played', async ({ browser }, i
   await context.close();
 });
 
-test('the host mutes somebody: both pages say so until it is lifted, and nobody else may', async ({ browser }, info) => {
+test('only the host mutes, and both pages show it', async ({ browser }, info) => {
   const { context, ann, bob } = await meet(browser, 'mesh', { viewport: { width: 1280, height: 800 } });
   await expect.poll(() => frames(ann, 'Bob'), PATIENCE).toBeGreaterThan(5);
   const button = ann.getByRole('button', { name: 'Mute Bob for everyone', exact: true });
@@ -176,7 +176,7 @@ test('the host mutes somebody: both pages say so until it is lifted, and nobody 
   await expect(button).toContainText(/^Mute/);
   await expect(ann.getByRole('group', { name: 'Ann (you)' })).toContainText('Ann (you), host');
   await expect(bob.getByRole('group', { name: 'Ann', exact: true })).toContainText('Ann, host');
-  await expect(bob.getByRole('button', { name: /^(Mute|Unmute) / }), 'a guest has no such button').toHaveCount(0);
+  await expect(bob.getByRole('button', { name: /^(Mute|Unmute) / }), 'a guest has no mute button').toHaveCount(0);
   await expect(mic).toHaveAttribute('aria-pressed', 'true');
   expect(await heard()).toEqual([true]);
   await button.press('Enter');
@@ -212,7 +212,7 @@ test('the host mutes somebody: both pages say so until it is lifted, and nobody 
   await context.close();
 });
 
-test('a new room begins without a complaint in the console', async ({ page }) => {
+test('a new room logs no console error', async ({ page }) => {
   const complaints: string[] = [];
   page.on('console', (message) => ['error', 'warning'].includes(message.type()) && complaints.push(message.text()));
   page.on('pageerror', (error) => complaints.push(error.message));
@@ -222,7 +222,7 @@ test('a new room begins without a complaint in the console', async ({ page }) =>
   expect(complaints).toEqual([]);
 });
 
-test('before one joins there is one state at a time', async ({ page }, info) => {
+test('the lobby shows one state at a time', async ({ page }, info) => {
   let answer: { status: number; json: object } = { status: 500, json: { code: 'internal', detail: 'the engine is gone' } };
   await page.route('**/v1/rooms/*', (route) => route.fulfill({ contentType: 'application/problem+json', ...answer }));
   const room = fresh();
@@ -240,7 +240,7 @@ test('before one joins there is one state at a time', async ({ page }, info) => 
   await expect(page.getByRole('alert')).toHaveCount(0);
 });
 
-test('on a phone: every step, by finger', async ({ browser }, info) => {
+test('every step works on a phone', async ({ browser }, info) => {
   const context = await browser.newContext({ viewport: { width: 390, height: 844 }, hasTouch: true });
   const [page, other] = [await context.newPage(), await context.newPage()];
   await page.goto(url('/rooms'));
@@ -273,7 +273,7 @@ test('on a phone: every step, by finger', async ({ browser }, info) => {
   await context.close();
 });
 
-test('a name that is none is no room', async ({ page }) => {
+test('an invalid room name is refused', async ({ page }) => {
   await page.goto(url('/rooms/a%20b'));
   await expect(page.getByRole('alert')).toContainText('“a b” is not a valid room name.');
 });
@@ -285,14 +285,14 @@ const stream = { from: '2', direction: 'in', kind: 'video', rate_kbps: 300, rtt_
 const link = { to: '2', rate_kbps: 300, sent_kbps: 280, data_kbps: 4, data_sent_kbps: 0, rtt_ms: 5, loss: 0, residual_loss: 0, fps: 30, frames: 90, frozen_ms: 0, kind: 'host', setup_ms: 140, streams: [stream] };
 const quality = (change: object = {}): Quality => ({ uplink_kbps: 400, rtt_ms: 5, codec_cpu: 0.1, calls: 2, calls_failed: 0, links: [{ ...link, ...change }] });
 
-test('edges carry what arrives, and the server and a hub are in the middle', () => {
+test('graph shows received rates and central nodes', () => {
   const reports = new Map([['1', quality()], ['2', quality({ to: '1', rate_kbps: 270, loss: 0.05 })]]);
   const edges = edgesOf(state('mesh'), reports, new Map());
   expect(edges.length).toBe(6);
   const edge = (from: string, to: string) => edges.find((one) => one.from === from && one.to === to)!;
   expect(edge('2', '1').kbps).toBe(304);
   expect(edge('1', '2')).toMatchObject({ kbps: 274, loss: 0.05 });
-  expect(edge('3', '1').kbps, 'nobody has said').toBeUndefined();
+  expect(edge('3', '1').kbps, 'no report').toBeUndefined();
   const view: SwitchView = { name: '2', is_connected: true, estimate_kbps: null, sends: [{ kind: 'video', layers_kbps: [100, 500] }], receives: [] };
   const byServer = edgesOf(state('switch'), new Map([['1', quality({ to: 'switch' })]]), new Map([['2', view]]));
   expect(byServer.map(({ from, to, kbps }) => [from, to, kbps])).toContainEqual(['1', 'switch', 280]);
@@ -300,14 +300,14 @@ test('edges carry what arrives, and the server and a hub are in the middle', () 
   expect(byServer.map(({ from, to, kbps }) => [from, to, kbps])).toContainEqual(['switch', '1', 304]);
   for (const room of [state('switch'), state('mixer'), state('star', { hub: '2' }), state('mesh'), state('tree', { parents: { '2': '1', '3': '1' } })]) {
     const places = placesOf(room, '1', 360, 240, 44);
-    expect(new Set(places.map(({ x, y }) => `${x.toFixed()} ${y.toFixed()}`)).size, 'nobody on top of another').toBe(places.length);
+    expect(new Set(places.map(({ x, y }) => `${x.toFixed()} ${y.toFixed()}`)).size, 'no two nodes overlap').toBe(places.length);
     for (const { x, y } of places) expect(x >= 22 && x <= 338 && y >= 22 && y <= 218, `${room.topology}: ${x} ${y}`).toBe(true);
     if (['switch', 'mixer', 'star'].includes(room.topology)) expect(places[0]).toMatchObject({ id: room.hub ?? 'switch', x: 180, y: 120 });
   }
-  expect(arcOf({ id: 'a', x: 0, y: 0 }, { id: 'b', x: 0, y: 0 }, 20).path, 'one place for two is no crash').not.toContain('NaN');
+  expect(arcOf({ id: 'a', x: 0, y: 0 }, { id: 'b', x: 0, y: 0 }, 20).path, 'two nodes at one place do not crash').not.toContain('NaN');
 });
 
-test('what is bad is said in words', () => {
+test('diagnosis explains problems in words', () => {
   const say = (samples: Quality[], more: Partial<Observations> = {}): string[] =>
     diagnose({ me: '1', state: state('mesh'), samples, overMs: 10_000, views: new Map(), viewBefore: undefined, reports: new Map(), missing: [], nameOf: (id) => ({ '1': 'You', '2': 'Bob', '3': 'Cat' })[id] ?? id, ...more }).map(({ weight, text }) => `${weight}: ${text}`);
   const changed = (change: object) => quality({ streams: [{ ...stream, ...change }] });
@@ -325,7 +325,7 @@ test('what is bad is said in words', () => {
   expect(switched).toEqual(['warn: Bob’s video changed its resolution 4 times in the last minute: your download bandwidth varies.', 'note: The server sends you a lower resolution of Bob’s video: your download bandwidth is about 300 kbit/s.']);
 });
 
-test('a run keeps what it may, and no name is a formula', () => {
+test('recorded rows are bounded and formulas escaped', () => {
   const run = new Run('a:b', '1');
   for (let i = 0; i < 20_000; i++) run.add(quality(), undefined, () => '=1+1,"x"');
   expect(run.rows.length).toBe(16_384);

@@ -83,7 +83,7 @@ for (const [topology, count] of [['p2p', 2], ['mesh', 3], ['star', 3], ['relay',
     expect(rows.length).toBe({ star: 2 * (count - 1), switch: count, mixer: count }[topology as string] ?? count * (count - 1));
     if (topology === 'relay') expect(rows.map(({ kind }) => kind)).toEqual(['relay', 'relay']);
     for (const { fps, rate_kbps } of rows) {
-      expect(fps, 'pictures that move').toBeGreaterThan(5);
+      expect(fps, 'moving video').toBeGreaterThan(5);
       expect(rate_kbps).toBeGreaterThan(50);
     }
     // A participant that leaves disappears from the state of the others at once.
@@ -94,7 +94,7 @@ for (const [topology, count] of [['p2p', 2], ['mesh', 3], ['star', 3], ['relay',
 }
 
 for (const topology of ['mesh', 'switch'] as const) {
-  test(`${topology}: all hear who speaks, and that nobody does`, async ({ browser }) => {
+  test(`${topology}: all participants detect the active speaker`, async ({ browser }) => {
     const call = await meet(browser, 3, topology, true, true);
     const { pages, ids, room } = call;
     await seeEachOther(call);
@@ -126,7 +126,7 @@ const links = (page: Page): Promise<string[]> => page.evaluate(() => window.kept
 const ended = (page: Page): Promise<string | undefined> => page.evaluate(() => window.kept.ended);
 
 for (const topology of ['mesh', 'switch'] as const) {
-  test(`${topology}: whom a host mutes nobody hears or sees, whatever they do, until that is lifted`, async ({ browser }) => {
+  test(`${topology}: a host mute holds against the muted client`, async ({ browser }) => {
     const call = await meet(browser, 2, topology, true, true);
     const [host, guest] = call.pages as [Page, Page];
     const id = call.ids[1]!;
@@ -181,7 +181,7 @@ for (const topology of ['mesh', 'switch'] as const) {
     if (topology === 'switch') await expect.poll(rates, PATIENCE).toEqual({ audio: 0, video: 0 });
     const late = await blank(host.context(), server());
     await enter(late, call.room, { video: false });
-    await expect.poll(() => seen(late), { ...PATIENCE, message: 'who comes later neither' }).toEqual(['audio off', 'video off']);
+    await expect.poll(() => seen(late), { ...PATIENCE, message: 'a later participant neither' }).toEqual(['audio off', 'video off']);
 
     // The guest's own mute setting, changed while muted by the host, applies after the host unmutes.
     await guest.evaluate(() => window.kept.room.setMuted(true));
@@ -194,12 +194,12 @@ for (const topology of ['mesh', 'switch'] as const) {
     await expect.poll(speaker, PATIENCE).toBe(id);
     const link = topology === 'switch' ? 'switch' : id;
     const before = await frames(host, link);
-    await expect.poll(() => frames(host, link), { ...PATIENCE, message: 'pictures come again' }).toBeGreaterThan(before + 20);
+    await expect.poll(() => frames(host, link), { ...PATIENCE, message: 'video resumes' }).toBeGreaterThan(before + 20);
     await host.context().close();
   });
 }
 
-test('mixer: each is sent the sound of all others as one, and nothing of its own', async ({ browser }) => {
+test('mixer: each receives one mix of the others', async ({ browser }) => {
   const context = await browser.newContext();
   const room = fresh();
   const pages = [await blank(context, server()), await blank(context, server()), await blank(context, server())] as const;
@@ -237,9 +237,9 @@ test('mixer: each is sent the sound of all others as one, and nothing of its own
   await expect.poll(heard, PATIENCE).toEqual([[NO, YES, YES], [YES, NO, YES], [YES, YES, NO]]);
   const sounds = await sent();
   console.log(JSON.stringify({ rooms: 'mixer', peers: 3, sounds }));
-  for (const { packets } of sounds) expect(packets, 'sound that goes on').toBeGreaterThan(20);
-  for (const ear of ears) expect((await ear()).length, 'one stream of it').toBe(1);
-  expect(await Promise.all(pages.map((page) => page.evaluate(() => window.kept.speaker))), 'one stream says nothing of who speaks').toEqual([undefined, undefined, undefined]);
+  for (const { packets } of sounds) expect(packets, 'continuous audio').toBeGreaterThan(20);
+  for (const ear of ears) expect((await ear()).length, 'one audio stream').toBe(1);
+  expect(await Promise.all(pages.map((page) => page.evaluate(() => window.kept.speaker))), 'mixed audio has no active speaker').toEqual([undefined, undefined, undefined]);
   const { switch: members } = (await (await fetch(`${server()}/v1/rooms/${room}`)).json()) as { switch: { receives: { from: string; kind: string }[] }[] };
   for (const { receives } of members) expect(receives.filter(({ kind }) => kind === 'audio').map(({ from }) => from)).toEqual(['mix']);
 
@@ -260,11 +260,11 @@ test('mixer: each is sent the sound of all others as one, and nothing of its own
   await say(one, 0);
   await expect.poll(heard, PATIENCE).toEqual([[NO, YES, NO], [NO, NO, NO], [NO, YES, NO]]);
   await say(two, 0);
-  await expect.poll(async () => (await sent()).map(({ packets }) => packets), { ...PATIENCE, message: 'nobody speaks, and nothing is sent' }).toEqual([0, 0, 0]);
+  await expect.poll(async () => (await sent()).map(({ packets }) => packets), { ...PATIENCE, message: 'silence sends nothing' }).toEqual([0, 0, 0]);
   await context.close();
 });
 
-test('somebody on long polling chats in a room with pictures', async ({ browser }) => {
+test('a long polling client chats in a video room', async ({ browser }) => {
   const call = await meet(browser, 2, 'mesh');
   const page = await blank(call.pages[0]!.context(), server());
   const id = await enter(page, call.room, { video: false, transports: ['long-poll'] });
@@ -278,7 +278,7 @@ test('somebody on long polling chats in a room with pictures', async ({ browser 
   await page.context().close();
 });
 
-test('switch: data go beside the media, and another way where that has gone', async ({ browser }) => {
+test('switch: data falls back from the media connection', async ({ browser }) => {
   const way = await cuttable(server());
   const context = await browser.newContext();
   await context.addInitScript(() => {
@@ -299,7 +299,7 @@ test('switch: data go beside the media, and another way where that has gone', as
   for (const page of pages) ids.push(await enter(page, room, { topology: 'switch' }));
   const call = { room, pages: [...pages], ids };
   await seeEachOther(call);
-  await expect.poll(sessions, { message: 'one each, besides media' }).toBe(before + 2);
+  await expect.poll(sessions, { message: 'one session per participant' }).toBe(before + 2);
   await sendAll(pages, 50);
   await hearEachOther(call, 50);
   // All other connections of the second page are cut, and more messages are sent than the channel accepts at once.
@@ -320,7 +320,7 @@ test('switch: data go beside the media, and another way where that has gone', as
   await context.close();
 });
 
-test('signals that are cut come after all, and nobody has to leave', async ({ browser }) => {
+test('cut signals arrive later without leaving', async ({ browser }) => {
   const way = await cuttable(server());
   const context = await browser.newContext();
   const room = fresh();
@@ -331,19 +331,19 @@ test('signals that are cut come after all, and nobody has to leave', async ({ br
   const before = await frames(near, farId);
   const lateId = await enter(late, room, {});
   await expect.poll(() => late.evaluate(() => Object.keys(window.kept.first))).toEqual([nearId]);
-  await expect.poll(() => frames(near, farId), { message: 'pictures take another way than signals' }).toBeGreaterThan(before + 20);
-  expect(await far.evaluate(() => window.kept.room.state.participants.length), 'it cannot know').toBe(2);
+  await expect.poll(() => frames(near, farId), { message: 'video does not depend on signals' }).toBeGreaterThan(before + 20);
+  expect(await far.evaluate(() => window.kept.room.state.participants.length), 'it has no news').toBe(2);
   const healed = Date.now();
   way.heal();
   await seeEachOther({ room, pages: [near, far, late], ids: [nearId, farId, lateId] });
   console.log(JSON.stringify({ rooms: 'signals cut', healed_to_seen_ms: Date.now() - healed }));
   expect(await ended(far)).toBeUndefined();
-  expect((await links(near)).filter((line) => line.includes(farId.slice(0, 6)) && line.endsWith(' connected')).length, 'one link, made once').toBe(1);
+  expect((await links(near)).filter((line) => line.includes(farId.slice(0, 6)) && line.endsWith(' connected')).length, 'one link, created once').toBe(1);
   way.stop();
   await context.close();
 });
 
-test('a way that breaks is made anew without leaving', async ({ browser }) => {
+test('a broken path is restored without leaving', async ({ browser }) => {
   const context = await browser.newContext();
   const room = fresh();
   const pages = [await blank(context, server()), await blank(context, server())] as const;
@@ -352,7 +352,7 @@ test('a way that breaks is made anew without leaving', async ({ browser }) => {
   const ids = [await enter(one, room, { topology: 'p2p' }), await enter(other, room, {})] as const;
   const call = { room, pages: [...pages], ids: [...ids] };
   await seeEachOther(call);
-  expect(boxes.reduce((passed, box) => passed + box.passed(), 0), 'everything passes by').toBeGreaterThan(50);
+  expect(boxes.reduce((passed, box) => passed + box.passed(), 0), 'all packets pass the middlebox').toBeGreaterThan(50);
   await sendAll(pages, 50);
   const cut = Date.now();
   for (const box of boxes) box.cut();
@@ -372,18 +372,18 @@ test('a way that breaks is made anew without leaving', async ({ browser }) => {
   await context.close();
 });
 
-test('tree: data goes down to seven, and parents that are killed are replaced, the root too', async ({ browser }) => {
+test('tree: killed parents and root are replaced', async ({ browser }) => {
   const call = await meet(browser, 7, 'tree', false);
   const { pages, ids, room } = call;
   const state = () => pages[0]!.evaluate(() => window.kept.room.state);
   const readers = async () => ((await (await fetch(`${server()}/v1/presence/rooms/${room}/data`)).json()) as { count: number }).count;
   const { parents = {} } = await state();
-  expect(Object.keys(parents).length, 'everybody but the root').toBe(6);
+  expect(Object.keys(parents).length, 'all but the root').toBe(6);
   expect(parents[ids[0]!]).toBeUndefined();
   await expect.poll(readers, { timeout: 40_000, message: 'only the root reads the channel' }).toBe(1);
   await sendAll(pages, 40);
   await hearEachOther(call, 40);
-  expect(await readers(), 'it came down the tree').toBe(1);
+  expect(await readers(), 'data came through the tree').toBe(1);
 
   const victim = ids.findIndex((id, i) => i > 0 && Object.values(parents).includes(id));
   const orphans = ids.filter((id) => parents[id] === ids[victim]);
@@ -445,7 +445,7 @@ test('tree: data goes down to seven, and parents that are killed are replaced, t
   await last[0]!.context().close();
 });
 
-test('tree: the picture of the root goes down from one to the next, and on when one of them is killed', async ({ browser }) => {
+test('tree: video continues after a parent is killed', async ({ browser }) => {
   const alone = await serve(undefined, ['--set', 'rooms.children_max=1']);
   const context = await browser.newContext();
   const room = fresh();
@@ -466,13 +466,13 @@ test('tree: the picture of the root goes down from one to the next, and on when 
   void session.send('Page.crash').catch(() => {});
   await expect.poll(parents, { timeout: 40_000, message: 'another parent' }).toMatchObject({ [ids[2]!]: ids[0] });
   const shown = () => leaf.evaluate((id) => window.kept.streams[id]!.getVideoTracks().some(({ readyState, muted }) => readyState === 'live' && !muted) && performance.now() - window.kept.moved[id]!.last < 200, ids[0]!);
-  await expect.poll(shown, { timeout: 40_000, message: 'the picture moves again' }).toBe(true);
+  await expect.poll(shown, { timeout: 40_000, message: 'the video moves again' }).toBe(true);
   console.log(JSON.stringify({ rooms: 'pictures in a tree', depth: 2, first_at_leaf_ms: first, moves_again_ms: Date.now() - killed }));
   await context.close();
   await alone.stop();
 });
 
-test('auto: two in a mesh, three by the switch, two in a mesh again, and nothing stops', async ({ browser }) => {
+test('auto: switches topology without interrupting video', async ({ browser }) => {
   const call = await meet(browser, 2, 'auto');
   const [one, two] = call.pages as [Page, Page];
   await seeEachOther(call);
@@ -507,12 +507,12 @@ test('auto: two in a mesh, three by the switch, two in a mesh again, and nothing
   moves['switch->mesh'] = await stills([one, two], call.ids);
   console.log(JSON.stringify({ rooms: 'auto', back_to_mesh_ms: back, calm_longest_still_ms: calm_ms, longest_still_ms: moves }));
   for (const [move, still] of Object.entries(moves)) {
-    for (const [i, ms] of still.entries()) expect(ms, `${move}: without a new picture`).toBeLessThan(Math.max(1_000, 3 * calm_ms[i]!));
+    for (const [i, ms] of still.entries()) expect(ms, `${move}: without a new frame`).toBeLessThan(Math.max(1_000, 3 * calm_ms[i]!));
   }
   await one.context().close();
 });
 
-test('a server that is killed and started again: all join again by themselves, and the call goes on', async ({ browser }) => {
+test('participants rejoin after a server restart', async ({ browser }) => {
   let own = await serve();
   const context = await browser.newContext();
   const room = fresh();

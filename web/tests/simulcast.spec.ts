@@ -11,7 +11,7 @@ interface Report {
   readonly receives: readonly { readonly from: string; readonly kind: string; readonly layer: number | null; readonly layer_switches: number; readonly last_switch: { readonly why: string } | null; readonly is_waiting: boolean }[];
 }
 
-test('three layers come from one browser, and a narrow way is sent another one than a wide way', async ({ browser }) => {
+test('simulcast sends a lower layer to a narrow path', async ({ browser }) => {
   const server = process.env.MILLRACE_URL!;
   const room = `simulcast-${process.pid}`;
   const context = await browser.newContext();
@@ -54,7 +54,7 @@ test('three layers come from one browser, and a narrow way is sent another one t
     await show(what);
   };
 
-  await comes('three layers, and more than the least for both', async () => {
+  await comes('three layers, and more than the lowest for both', async () => {
     const { layers, rate } = await seen();
     const least = Math.min(...layers);
     return layers.length === 3 && least > 0 && rate(wideId) > least && rate(nearId) > least && (await width(near)) > 240;
@@ -62,12 +62,12 @@ test('three layers come from one browser, and a narrow way is sent another one t
   const switches = (await seen()).to(nearId)!.layer_switches;
   way.carry(300);
   const whys = new Set<string | undefined>();
-  await comes('another layer for the narrow way', async () => {
+  await comes('another layer for the narrow path', async () => {
     const { to, rate } = await seen();
     whys.add(to(nearId)!.last_switch?.why);
     return to(nearId)!.layer_switches > switches && rate(nearId) > 0 && rate(wideId) > 1.5 * rate(nearId) && (await width(wide)) > (await width(near));
   });
-  expect([...whys], 'and the unit says why').toContain('narrower');
+  expect([...whys], 'the SFU reports the reason').toContain('narrower');
   way.stop();
   await context.close();
 });

@@ -10,7 +10,7 @@ test.beforeEach(async ({ page }) => {
   await expect(page.getByText('Connected over')).toBeVisible();
 });
 
-test('what is published in the page arrives in it', async ({ page, clean }) => {
+test('a published message appears in the page', async ({ page, clean }) => {
   const log = page.getByRole('log');
   await page.getByRole('button', { name: 'Publish a message' }).click();
   await expect(log).toContainText('"from this page","nr":1');
@@ -19,7 +19,7 @@ test('what is published in the page arrives in it', async ({ page, clean }) => {
   await expect(log.getByRole('article').first()).toContainText('"nr":2');
 });
 
-test('every curl line works as it stands', async ({ page }) => {
+test('every curl command works unchanged', async ({ page }) => {
   const [publish, poll, longPoll, events] = await page.getByRole('tabpanel', { name: 'curl' }).locator('pre').allInnerTexts();
   const shell = async (line: string) => (await run('sh', ['-c', line.replace(/^curl /, 'curl -sS --max-time 10 ')])).stdout;
 
@@ -36,7 +36,7 @@ test('every curl line works as it stands', async ({ page }) => {
   await expect(page.getByRole('log')).toContainText('{"hello":"curl"}');
 });
 
-test('the EventSource lines work in a page of this origin', async ({ page, clean }) => {
+test('the EventSource code works in a page', async ({ page, clean }) => {
   await page.getByRole('tab', { name: 'EventSource' }).click();
   const [listen, publish] = await page.getByRole('tabpanel', { name: 'EventSource' }).locator('pre').allInnerTexts();
   const logged = page.waitForEvent('console', (message) => message.text().includes('{"hello":"fetch"}'));
@@ -54,7 +54,7 @@ test('tabs follow the arrow keys', async ({ page, clean }) => {
   await expect(page.getByRole('tab', { name: 'SDK' })).toBeFocused();
 });
 
-test('a server on loopback shows how to serve the network, secured; one on the network shows a code for the phone', async ({ page }) => {
+test('loopback shows secure steps, a network shows a code', async ({ page }) => {
   const { port } = new URL(url('/'));
   const phone = page.getByRole('list').filter({ hasText: 'Create a key that signs tokens' });
   await expect(phone.getByRole('listitem')).toHaveCount(3);
@@ -84,17 +84,17 @@ test('a server on loopback shows how to serve the network, secured; one on the n
   await expect(page.getByText('millrace serve')).toHaveCount(0);
 });
 
-test('the first message is above the fold', async ({ page }) => {
+test('the first message is visible without scrolling', async ({ page }) => {
   await page.setViewportSize({ width: 1280, height: 800 });
   await expect(page.getByRole('button', { name: 'Publish a message' })).toBeInViewport({ ratio: 1 });
 });
 
-test('a line is copied', async ({ page, context }) => {
+test('the copy button copies a command', async ({ page, context }) => {
   await context.grantPermissions(['clipboard-read', 'clipboard-write']);
   await page.getByRole('button', { name: 'Copy Publish', exact: true }).first().click();
   expect(await page.evaluate(() => navigator.clipboard.readText())).toMatch(/^curl -d '\{"hello":"curl"\}' http/);
 });
 
-test('no worker stands in the way of the start page', async ({ page }) => {
+test('the start page registers no service worker', async ({ page }) => {
   expect(await page.evaluate(async () => (await navigator.serviceWorker.getRegistrations()).length)).toBe(0);
 });

@@ -42,7 +42,7 @@ const ways = (page: Page): Promise<unknown[]> =>
     return Promise.all([...window.connections].map(way));
   });
 
-test('data channels over TCP carry commands, and messages of every size in order', async ({ context, page }) => {
+test('data channels over TCP keep size and order', async ({ context, page }) => {
   await onlyTcp(context);
   await page.goto(`${server.url}/v1/info`);
   const sizes = Array.from({ length: 100 }, (_, i) => i * i * 8);
@@ -78,7 +78,7 @@ test('data channels over TCP carry commands, and messages of every size in order
   expect(await ways(page)).toEqual(['tcp']);
 });
 
-test('the switching unit is reached by TCP, with pictures both ways', async ({ context }) => {
+test('the SFU forwards video over TCP', async ({ context }) => {
   await onlyTcp(context);
   const pages = [await blank(context, server.url), await blank(context, server.url)];
   const ids: string[] = [];

@@ -18,7 +18,7 @@ const metric = async (name: string): Promise<number> => {
 };
 
 for (const transport of ['udp', 'tcp'] as const) {
-  test(`two peers exchange data by a relay over ${transport}`, async ({ page }) => {
+  test(`two peers exchange data through TURN over ${transport}`, async ({ page }) => {
     const before = await metric('millrace_turn_datagrams_total{to="peers"}');
     await page.goto(`${server.url}/v1/info`);
     const got = await page.evaluate(async (transport) => {

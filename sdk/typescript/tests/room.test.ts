@@ -22,11 +22,11 @@ test.each([
   [state('tree', { parents: { '2': '1', '3': '1', '4': '2' } }), '3', ['1']],
   [state('switch'), '2', ['switch']],
   [state('mixer'), '2', ['switch']],
-])('whom the state links: %#', (state, me, expected) => {
+])('neighbors by topology: %#', (state, me, expected) => {
   expect(neighbours(state, me)).toEqual(expected);
 });
 
-test('the loudest speaks after a moment, and nobody after a while of silence', () => {
+test('the loudest participant becomes the active speaker', () => {
   const detector = new ActiveSpeakerDetector();
   let now = 0;
   /** Returns the active speaker after `ms`, and the number of changes. */
@@ -47,7 +47,7 @@ test('the loudest speaks after a moment, and nobody after a while of silence', (
   expect(run(100, { b: noise })).toEqual([undefined, 1]);
 });
 
-test('what is held is off until it is let go, and then as it was wanted last', () => {
+test('muted tracks return to their last setting', () => {
   const muted = new MutedTracks();
   const track = (enabled: boolean) => ({ enabled }) as MediaStreamTrack;
   const [on, off, other] = [track(true), track(false), track(true)];
@@ -128,7 +128,7 @@ class TestPath {
 
 const upTo = (count: number): number[] => Array.from({ length: count }, (_, i) => i);
 
-test('a link that breaks with messages on the way loses none and brings none twice', () => {
+test('broken links cause no loss and no duplicates', () => {
   const [one, two] = [new Peer('1'), new Peer('2')];
   const room = state('p2p', { participants: people('1', '2') });
   for (const peer of [one, two]) peer.flow.follow(room);
@@ -148,7 +148,7 @@ test('a link that breaks with messages on the way loses none and brings none twi
   for (const peer of [one, two]) peer.flow.end();
 });
 
-test('a hub passes on, and another hub repairs what the first took with it', () => {
+test('a new hub repairs the loss of the old one', () => {
   const peers = ['1', '2', '3', '4'].map((id) => new Peer(id));
   const [one, two, three, four] = peers as [Peer, Peer, Peer, Peer];
   const room = state('star', { hub: '1' });
@@ -172,7 +172,7 @@ test('a hub passes on, and another hub repairs what the first took with it', () 
   for (const peer of peers) peer.flow.end();
 });
 
-test('whom no link reaches is told by the channel, and what is gone is told as lost', () => {
+test('unlinked participants receive data by the channel', () => {
   const [one, two] = [new Peer('1'), new Peer('2')];
   const room = state('mesh', { participants: people('1', '2') });
   for (const peer of [one, two]) peer.flow.follow(room);
@@ -192,7 +192,7 @@ test('whom no link reaches is told by the channel, and what is gone is told as l
   for (const peer of [one, two, far, near]) peer.flow.end();
 });
 
-test.each(['switch', 'mixer'] as const)('%s: the server takes no data, so they go by the channel at once', (topology) => {
+test.each(['switch', 'mixer'] as const)('%s: data uses the channel at once', (topology) => {
   const [one, two] = [new Peer('1'), new Peer('2')];
   for (const peer of [one, two]) peer.flow.follow(state(topology, { participants: people('1', '2') }));
   one.flow.send(0);
@@ -202,7 +202,7 @@ test.each(['switch', 'mixer'] as const)('%s: the server takes no data, so they g
   for (const peer of [one, two]) peer.flow.end();
 });
 
-test('a parent that is silent is read around soon, told to the room when it is lost, and forgiven when it speaks', () => {
+test('a silent parent is bypassed and reported as lost', () => {
   vi.useFakeTimers();
   try {
     const parent = { to: '1', isOpen: true, createdAt: 0, receivedAt: performance.now(), send: () => true };
@@ -229,23 +229,23 @@ test('a parent that is silent is read around soon, told to the room when it is l
     speak(5_000);
     expect([reads, reports, flow.reportFields()]).toEqual([0, 0, {}]);
     vi.advanceTimersByTime(2_000);
-    expect([reads, reports], 'nobody waits for it').toEqual([1, 0]);
+    expect([reads, reports], 'the channel replaces the parent').toEqual([1, 0]);
     vi.advanceTimersByTime(1_500);
     expect([reads, reports, flow.reportFields()]).toEqual([1, 1, { parent_lost: '1' }]);
     speak(500);
     expect([reads, reports, flow.reportFields()]).toEqual([0, 1, {}]);
     parent.isOpen = false;
     vi.advanceTimersByTime(250);
-    expect([reads, reports], 'what is closed is lost at once').toEqual([1, 2]);
+    expect([reads, reports], 'a closed parent is lost at once').toEqual([1, 2]);
     flow.follow(state('tree', { parents: { '3': '1', '4': '1', '2': '3' } }));
-    expect([reads, reports, flow.reportFields()], 'there is another one').toEqual([1, 2, {}]);
+    expect([reads, reports, flow.reportFields()], 'another parent is assigned').toEqual([1, 2, {}]);
     flow.end();
   } finally {
     vi.useRealTimers();
   }
 });
 
-test('Node joins again by itself after its server was killed, as the one it was', async () => {
+test('a client rejoins after a server restart', async () => {
   const first = await startMillrace();
   const options = { retry: { min: 50, max: 200 } };
   let second: Awaited<ReturnType<typeof startMillrace>> | undefined;
@@ -275,7 +275,7 @@ test('Node joins again by itself after its server was killed, as the one it was'
   }
 });
 
-test('who may mutes somebody, the state says so until that is lifted, and others are refused', async () => {
+test('only a moderator mutes and unmutes', async () => {
   const secret = 'a secret of thirty-two bytes or more';
   const part = (value: object): string => Buffer.from(JSON.stringify(value)).toString('base64url');
   const token = (sub: string, publish: string[]): string => {
@@ -305,7 +305,7 @@ test('who may mutes somebody, the state says so until that is lifted, and others
   }
 });
 
-test('a room has a mixer only where the server has any', async () => {
+test('mixer rooms require a server with mixers', async () => {
   const [none, some] = await Promise.all([startMillrace(), startMillrace(['rooms.mixers_max=1'])]);
   try {
     await expect(joinRoom(none.url, 'hall', { topology: 'mixer' })).rejects.toMatchObject({ reason: 'bad_request' });
@@ -317,7 +317,7 @@ test('a room has a mixer only where the server has any', async () => {
   }
 });
 
-test('Node has no WebRTC: it joins, chats and sends data by channels', async () => {
+test('without WebRTC, chat and data use channels', async () => {
   const server = await startMillrace();
   try {
     const one = await joinRoom(server.url, 'kitchen', { name: 'Ann' });
