@@ -31,7 +31,7 @@ pub fn judged(bill: Option<&Bill>, tables: &[Table]) -> Vec<Judged> {
 fn model(bill: &Bill) -> Judged {
     let off = bill.lines.iter().filter(|line| line.difference_percent.abs() >= MODEL_PERCENT_MAX);
     Judged {
-        what: format!("figures are less than {MODEL_PERCENT_MAX} % off the model"),
+        what: format!("figures differ from the model by less than {MODEL_PERCENT_MAX} %"),
         total: bill.lines.len() as u32,
         failed: off.map(|line| format!("{line}: {:+.2} %", line.difference_percent)).collect(),
     }

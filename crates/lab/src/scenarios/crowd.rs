@@ -64,7 +64,7 @@ impl Native {
         http.write_all(request.as_bytes())?;
         let mut answer = String::new();
         http.read_to_string(&mut answer)?;
-        ensure!(answer.starts_with("HTTP/1.1 201"), "the gateway does not take {query}: {answer}");
+        ensure!(answer.starts_with("HTTP/1.1 201"), "the gateway refuses {query}: {answer}");
         let (_, answer) = answer.split_once("\r\n\r\n").context("half an answer")?;
         Ok(Native::new(socket, local, offer.accept(answer)?))
     }

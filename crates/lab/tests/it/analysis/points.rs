@@ -287,5 +287,8 @@ fn what_is_no_series_of_runs_is_judged_by_what_it_found() {
     let mut recording = recording(Vec::new());
     recording.bill = Some(Bill { lines: vec![line("sse", -0.9), line("ndjson", -1.5)], ..Bill::default() });
     let text = table::summary(&analyse(&[recording]).unwrap());
-    assert_eq!(text, "1 of 2 figures are less than 1 % off the model\n  failed: ndjson deliver message: -1.50 %\n");
+    assert_eq!(
+        text,
+        "1 of 2 figures differ from the model by less than 1 %\n  failed: ndjson deliver message: -1.50 %\n"
+    );
 }
