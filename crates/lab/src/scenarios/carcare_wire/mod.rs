@@ -122,7 +122,7 @@ pub fn run(choice: &Choice, options: &Options) -> anyhow::Result<Bill> {
 
 const NOTES: [&str; 5] = [
     "Bytes are IP packets with TCP timestamps. Only the rows of the theses include Ethernet, as the theses counted.",
-    "TLS: 1.3 with AES-128-GCM or AES-256-GCM; messages only, one record each. The table of published results contains the handshake.",
+    "TLS: 1.3 with AES-128-GCM or AES-256-GCM; messages only, one record each. Published results show the handshake.",
     "The clients of the lab send the minimum that the protocol requires; a browser adds headers to each request.",
     "A WebSocket is pinged while its client is silent, even if it receives messages; other streams get a heartbeat only if nothing else was sent.",
     "The radios are handsets and networks of 2010 to 2013: their intervals are more lasting results than their joules. To use other radios: --set radios=FILE.",
