@@ -2,7 +2,7 @@ import type { TransportName } from '@millrace/client';
 
 /** Transports that a page can choose, in the client's default order. The last one is used only if it is chosen. */
 export const TRANSPORTS = [
-  { name: 'websocket', label: 'WebSocket', how: 'One connection, both directions' },
+  { name: 'websocket', label: 'WebSocket', how: 'One two-way connection' },
   { name: 'http-stream', label: 'HTTP streaming', how: 'One response, a line per message' },
   { name: 'sse', label: 'Server-sent events', short: 'SSE', how: 'One response, an event per message' },
   { name: 'long-poll', label: 'Long polling', how: 'Requests that wait for a message' },
