@@ -23,12 +23,12 @@ async function switchTo(page: Page, name: Name): Promise<void> {
 }
 
 /** Waits until `count` more records have arrived over transport `name`. */
-async function heardOver(page: Page, name: Name, count = 5): Promise<void> {
+async function receivedOver(page: Page, name: Name, count = 5): Promise<void> {
   const before = (await received(page)).filter((r) => r.transport === name).length;
   await expect.poll(async () => (await received(page)).filter((r) => r.transport === name).length, { timeout: 20_000 }).toBeGreaterThanOrEqual(before + count);
 }
 
-function expectUnbroken(all: Received[]): void {
+function expectNoGaps(all: Received[]): void {
   const first = all[0]!;
   expect(all.map((r) => r.seq)).toEqual(all.map((_, i) => first.seq + i));
   expect(all.map((r) => r.offset)).toEqual(all.map((_, i) => first.offset + i));
@@ -36,13 +36,13 @@ function expectUnbroken(all: Received[]): void {
 
 test('switching transports loses and duplicates no record', async ({ page, clean }) => {
   await openCar(page, '/carcare?car=1&via=websocket');
-  await heardOver(page, 'websocket');
+  await receivedOver(page, 'websocket');
   for (const name of ['http-stream', 'sse', 'long-poll', 'poll', 'websocket', 'data-channel', 'poll', 'sse', 'data-channel', 'websocket'] as const) {
     await switchTo(page, name);
-    await heardOver(page, name);
+    await receivedOver(page, name);
   }
   const all = await received(page);
-  expectUnbroken(all);
+  expectNoGaps(all);
   expect(new Set(all.map((r) => r.transport))).toEqual(new Set(Object.keys(LABELS)));
   await page.getByRole('button', { name: /^Transport/ }).click();
   await expect(page.locator('#transports dl div').filter({ hasText: 'Gaps' }).locator('dd')).toHaveText('0');
@@ -51,8 +51,8 @@ test('switching transports loses and duplicates no record', async ({ page, clean
 for (const name of Object.keys(LABELS) as Name[]) {
   test(`starts over ${name} if the address names it`, async ({ page, clean }) => {
     await openCar(page, `/carcare?car=2&via=${name}`);
-    await heardOver(page, name);
-    expectUnbroken(await received(page));
+    await receivedOver(page, name);
+    expectNoGaps(await received(page));
   });
 }
 
@@ -66,7 +66,7 @@ test('the transport menu works by keyboard', async ({ page, clean }) => {
   await expect(page.getByRole('radio', { name: /WebSocket/ })).toBeFocused();
   await page.keyboard.press('ArrowDown');
   await expect(page.getByRole('radio', { name: /HTTP streaming/ })).toBeChecked();
-  await heardOver(page, 'http-stream');
+  await receivedOver(page, 'http-stream');
   await page.keyboard.press('Escape');
   await expect(chip).toBeFocused();
   await expect(chip).toHaveAccessibleName(/HTTP streaming, connected/);

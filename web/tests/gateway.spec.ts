@@ -35,15 +35,15 @@ class Bench {
     this.forwarder.handleTimeout(this.nowMs);
   }
 
-  heard(id: number): (string | Uint8Array)[] {
-    const heard: (string | Uint8Array)[] = [];
-    for (let message; (message = this.forwarder.pollOutput(id)); ) heard.push(message.data);
-    return heard;
+  received(id: number): (string | Uint8Array)[] {
+    const received: (string | Uint8Array)[] = [];
+    for (let message; (message = this.forwarder.pollOutput(id)); ) received.push(message.data);
+    return received;
   }
 
   /** Returns the received bundles; each part is formatted as `sender text`. */
   bundles(id: number): string[][] {
-    return this.heard(id).map((text) => read(text as string)!.parts.map(({ peer, data }) => `${peer} ${data as string}`));
+    return this.received(id).map((text) => read(text as string)!.parts.map(({ peer, data }) => `${peer} ${data as string}`));
   }
 }
 
@@ -68,14 +68,14 @@ test.describe('without a browser', () => {
     bench.send(a, new TextEncoder().encode('é'));
     const { forwarder } = bench;
     expect([forwarder.pollReady(), forwarder.pollReady(), forwarder.pollReady()]).toEqual([b, a, undefined]);
-    expect([bench.heard(b), bench.heard(a), bench.heard(c)]).toEqual([['to b', Uint8Array.of(0, 255), 'é'], ['to a'], []]);
+    expect([bench.received(b), bench.received(a), bench.received(c)]).toEqual([['to b', Uint8Array.of(0, 255), 'é'], ['to a'], []]);
     expect(forwarder.stats).toMatchObject({ received: 5, sent: 4, nowhere: 1 });
     forwarder.leave(b);
     bench.send(a, 'too late');
     expect(forwarder.stats.nowhere).toBe(2);
     const again = bench.join('b');
     bench.send(a, 'for the next of this name');
-    expect(bench.heard(again)).toEqual(['for the next of this name']);
+    expect(bench.received(again)).toEqual(['for the next of this name']);
   });
 
   test('missing receivers are listed, up to a limit', () => {
@@ -115,7 +115,7 @@ test.describe('without a browser', () => {
     const bench = new Bench({ gathers: true, bundleBytesMax: limit });
     const [a, up] = [bench.join('a', 'up'), bench.join('up')];
     for (let i = 0; i < 20; i++) bench.send(a, 'ä123456789');
-    const sizes = bench.heard(up).map((text) => new TextEncoder().encode(text as string).length);
+    const sizes = bench.received(up).map((text) => new TextEncoder().encode(text as string).length);
     expect(sizes.length).toBeGreaterThanOrEqual(3);
     expect(Math.max(...sizes)).toBeLessThanOrEqual(limit);
     // A message larger than the limit is sent alone and at once, after the pending bundle.
@@ -150,9 +150,9 @@ test.describe('without a browser', () => {
     bundle.push('nobody', 'x');
     bundle.push('arm-3', Uint8Array.of(255));
     bench.send(hub, bundle.take());
-    arms.forEach((arm, i) => expect(bench.heard(arm)).toEqual([`move ${i}`, ...(i === 3 ? [Uint8Array.of(255)] : [])]));
+    arms.forEach((arm, i) => expect(bench.received(arm)).toEqual([`move ${i}`, ...(i === 3 ? [Uint8Array.of(255)] : [])]));
     bench.send(arms[0]!, 'as it is');
-    expect(bench.heard(hub)).toEqual(['as it is']);
+    expect(bench.received(hub)).toEqual(['as it is']);
     bench.send(hub, 'no bundle');
     expect(bench.forwarder.stats).toMatchObject({ split_bundles: 1, nowhere: 1, refused: 1 });
 
@@ -160,8 +160,8 @@ test.describe('without a browser', () => {
     bench.send(arms[1]!, 'up');
     bench.send(arms[2]!, 'up, too');
     bench.wait(250);
-    bench.send(hub, bench.heard(hub)[0] as string);
-    expect([bench.heard(arms[1]!), bench.heard(arms[2]!)]).toEqual([['up'], ['up, too']]);
+    bench.send(hub, bench.received(hub)[0] as string);
+    expect([bench.received(arms[1]!), bench.received(arms[2]!)]).toEqual([['up'], ['up, too']]);
   });
 
   test('a mode change keeps the order per sender', () => {
@@ -173,26 +173,26 @@ test.describe('without a browser', () => {
     const bench = new Bench({ gathers: true, bundleBytesMax: 300 });
     const up = bench.join('up');
     const senders = Array.from({ length: 5 }, (_, i) => bench.join(`s${i}`, 'up'));
-    const [sent, came] = [[0, 0, 0, 0, 0], [[], [], [], [], []] as number[][]];
+    const [sent, received] = [[0, 0, 0, 0, 0], [[], [], [], [], []] as number[][]];
     const take = (): void => {
-      for (const text of bench.heard(up)) {
+      for (const text of bench.received(up)) {
         const parts = read(text as string)?.parts ?? [{ data: text }];
         for (const { data } of parts) {
-          const [, who, number] = /^!?(\d) (\d+)/.exec(data as string)!;
-          came[Number(who)]!.push(Number(number));
+          const [, sender, number] = /^!?(\d) (\d+)/.exec(data as string)!;
+          received[Number(sender)]!.push(Number(number));
         }
       }
     };
     for (let i = 0; i < 3_000; i++) {
-      const who = below(5);
+      const sender = below(5);
       if (below(200) === 0) bench.forwarder.configure({ gathers: below(2) === 0, windowMs: 50 + below(400) });
-      bench.send(senders[who]!, `${below(10) ? '' : '!'}${who} ${sent[who]!++} ${'.'.repeat(below(60))}`);
+      bench.send(senders[sender]!, `${below(10) ? '' : '!'}${sender} ${sent[sender]!++} ${'.'.repeat(below(60))}`);
       bench.wait(below(30));
       if (!below(4)) take();
     }
     bench.wait(1_000);
     take();
-    expect(came).toEqual(sent.map((count) => Array.from({ length: count }, (_, i) => i)));
+    expect(received).toEqual(sent.map((count) => Array.from({ length: count }, (_, i) => i)));
   });
 
   test('a slow receiver has a bounded queue and loss report', () => {
@@ -207,7 +207,7 @@ test.describe('without a browser', () => {
     const { lost } = bench.forwarder.stats;
     bench.send(a, 'next');
     bench.wait(250);
-    const bundles = bench.heard(up).map((text) => read(text as string)!);
+    const bundles = bench.received(up).map((text) => read(text as string)!);
     const parts = bundles.flatMap(({ parts }) => parts);
     expect(lost).toBeGreaterThan(900);
     expect(parts.at(-2)!.data).toMatch(/999$/);
@@ -261,11 +261,11 @@ test.describe('without a browser', () => {
 });
 
 let gateways = 0;
-const fresh = (): string => `gateway-${process.pid}-${++gateways}`;
+const uniqueName = (): string => `gateway-${process.pid}-${++gateways}`;
 
 /** Opens a tab that is a gateway. */
 async function open(context: BrowserContext, mode: string): Promise<{ name: string; page: Page }> {
-  const name = fresh();
+  const name = uniqueName();
   const page = await context.newPage();
   await page.goto(url(`/gateway/${name}?mode=${mode}&window=250`));
   await expect(page.getByText('Ready for devices')).toBeVisible(PATIENCE);
@@ -273,7 +273,7 @@ async function open(context: BrowserContext, mode: string): Promise<{ name: stri
 }
 
 /** Opens a tab with devices, starts them, and waits until all have joined. */
-async function wear(context: BrowserContext, gateway: string, plan: Partial<Plan>): Promise<Page> {
+async function startDevices(context: BrowserContext, gateway: string, plan: Partial<Plan>): Promise<Page> {
   const page = await context.newPage();
   await page.goto(url(`/gateway/${gateway}?device`));
   const { name = 'arm', count = 1, sends = 'messages', to = 'hub', parts = [] } = plan;
@@ -287,14 +287,14 @@ async function wear(context: BrowserContext, gateway: string, plan: Partial<Plan
   return page;
 }
 
-const seen = (page: Page) => page.evaluate(() => ({ ...window.devices!.snapshot(), received: window.devices!.received }));
+const snapshot = (page: Page) => page.evaluate(() => ({ ...window.devices!.snapshot(), received: window.devices!.received }));
 const stats = (page: Page) => page.evaluate(() => window.gateway!.snapshot().stats);
 const ARMS = Array.from({ length: 10 }, (_, i) => `arm-${i + 1}`);
 
 /**
  * Checks that each device received every number of each sender once and in order, from the first received number on.
  */
-function checkOrder({ received }: Awaited<ReturnType<typeof seen>>): void {
+function checkOrder({ received }: Awaited<ReturnType<typeof snapshot>>): void {
   const next = new Map<string, number>();
   for (const { device, from, number } of received) {
     const key = `${from} to ${device}`;
@@ -303,7 +303,7 @@ function checkOrder({ received }: Awaited<ReturnType<typeof seen>>): void {
   }
 }
 
-function tell(mode: string, { received, p50, p99, bundles }: Awaited<ReturnType<typeof seen>>, more: object = {}): void {
+function logResult(mode: string, { received, p50, p99, bundles }: Awaited<ReturnType<typeof snapshot>>, more: object = {}): void {
   const round = (ms: number | undefined) => Math.round((ms ?? NaN) * 10) / 10;
   console.log(JSON.stringify({ gateway: mode, messages: received.length, bundles, delay_p50_ms: round(p50), delay_p99_ms: round(p99), ...more }));
 }
@@ -317,18 +317,18 @@ async function run(browser: Browser, mode: string, body: (context: BrowserContex
 
 test('forward: ten senders, each message once and in order', async ({ browser }) => {
   await run(browser, 'forward', async (context, name, gateway) => {
-    const hub = await wear(context, name, { name: 'hub', sends: 'nothing', to: '' });
-    const arms = await wear(context, name, { count: 10 });
-    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(400);
+    const hub = await startDevices(context, name, { name: 'hub', sends: 'nothing', to: '' });
+    const arms = await startDevices(context, name, { count: 10 });
+    await expect.poll(async () => (await snapshot(hub)).received.length, PATIENCE).toBeGreaterThan(400);
     await arms.getByRole('button', { name: 'Stop' }).click();
-    const sent = (await seen(arms)).sent;
-    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBe(sent);
-    const came = await seen(hub);
-    checkOrder(came);
-    tell('forward', came);
-    expect(new Set(came.received.map(({ from }) => from))).toEqual(new Set(ARMS));
-    expect(came).toMatchObject({ missing: 0, duplicates: 0, bundles: 0 });
-    expect(came.p50).toBeLessThan(150);
+    const sent = (await snapshot(arms)).sent;
+    await expect.poll(async () => (await snapshot(hub)).received.length, PATIENCE).toBe(sent);
+    const result = await snapshot(hub);
+    checkOrder(result);
+    logResult('forward', result);
+    expect(new Set(result.received.map(({ from }) => from))).toEqual(new Set(ARMS));
+    expect(result).toMatchObject({ missing: 0, duplicates: 0, bundles: 0 });
+    expect(result.p50).toBeLessThan(150);
     expect(await stats(gateway)).toMatchObject({ received: sent, sent, lost: 0, nowhere: 0, refused: 0 });
     // A device that leaves is removed at once, and its name is free.
     await expect(gateway.getByRole('rowheader')).toHaveText(['hub'], PATIENCE);
@@ -337,60 +337,60 @@ test('forward: ten senders, each message once and in order', async ({ browser })
 
 test('multiplex: ten senders yield four bundles per second', async ({ browser }) => {
   await run(browser, 'multiplex', async (context, name, gateway) => {
-    const hub = await wear(context, name, { name: 'hub', sends: 'nothing', to: '' });
-    const arms = await wear(context, name, { count: 10 });
-    const [from, began] = [await seen(hub), performance.now()];
-    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(from.received.length + 400);
-    const [to, seconds] = [await seen(hub), (performance.now() - began) / 1000];
+    const hub = await startDevices(context, name, { name: 'hub', sends: 'nothing', to: '' });
+    const arms = await startDevices(context, name, { count: 10 });
+    const [from, began] = [await snapshot(hub), performance.now()];
+    await expect.poll(async () => (await snapshot(hub)).received.length, PATIENCE).toBeGreaterThan(from.received.length + 400);
+    const [to, seconds] = [await snapshot(hub), (performance.now() - began) / 1000];
     await arms.getByRole('button', { name: 'Stop' }).click();
-    const sent = (await seen(arms)).sent;
-    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBe(sent);
-    const came = await seen(hub);
-    checkOrder(came);
+    const sent = (await snapshot(arms)).sent;
+    await expect.poll(async () => (await snapshot(hub)).received.length, PATIENCE).toBe(sent);
+    const result = await snapshot(hub);
+    checkOrder(result);
     const perSecond = (to.bundles - from.bundles) / seconds;
-    tell('multiplex', came, { bundles_per_s: Math.round(perSecond * 10) / 10 });
+    logResult('multiplex', result, { bundles_per_s: Math.round(perSecond * 10) / 10 });
     expect(perSecond).toBeGreaterThan(2.5);
     expect(perSecond).toBeLessThan(4.5);
-    expect(came.received.length / came.bundles).toBeGreaterThan(7);
-    expect(came).toMatchObject({ missing: 0, duplicates: 0, lost: 0 });
-    expect(await stats(gateway)).toMatchObject({ received: sent, sent, gathered_bundles: came.bundles, lost: 0 });
+    expect(result.received.length / result.bundles).toBeGreaterThan(7);
+    expect(result).toMatchObject({ missing: 0, duplicates: 0, lost: 0 });
+    expect(await stats(gateway)).toMatchObject({ received: sent, sent, gathered_bundles: result.bundles, lost: 0 });
   });
 });
 
 test('demultiplex: each part reaches its receiver', async ({ browser }) => {
   await run(browser, 'demultiplex', async (context, name, gateway) => {
-    const arms = await wear(context, name, { count: 10, sends: 'nothing', to: '' });
-    const hub = await wear(context, name, { name: 'hub', sends: 'bundles', parts: ARMS });
-    await expect.poll(async () => (await seen(arms)).received.length, PATIENCE).toBeGreaterThan(200);
+    const arms = await startDevices(context, name, { count: 10, sends: 'nothing', to: '' });
+    const hub = await startDevices(context, name, { name: 'hub', sends: 'bundles', parts: ARMS });
+    await expect.poll(async () => (await snapshot(arms)).received.length, PATIENCE).toBeGreaterThan(200);
     await hub.getByRole('button', { name: 'Stop' }).click();
-    const sent = (await seen(hub)).sent;
-    await expect.poll(async () => (await seen(arms)).received.length, PATIENCE).toBe(sent);
-    const came = await seen(arms);
-    checkOrder(came);
-    tell('demultiplex', came);
-    const each = new Map(ARMS.map((arm) => [arm, came.received.filter(({ device }) => device === arm).length]));
+    const sent = (await snapshot(hub)).sent;
+    await expect.poll(async () => (await snapshot(arms)).received.length, PATIENCE).toBe(sent);
+    const result = await snapshot(arms);
+    checkOrder(result);
+    logResult('demultiplex', result);
+    const each = new Map(ARMS.map((arm) => [arm, result.received.filter(({ device }) => device === arm).length]));
     expect(new Set(each.values())).toEqual(new Set([sent / 10]));
-    expect(came).toMatchObject({ missing: 0, duplicates: 0, bundles: 0 });
+    expect(result).toMatchObject({ missing: 0, duplicates: 0, bundles: 0 });
     expect(await stats(gateway)).toMatchObject({ received: sent / 10, split_bundles: sent / 10, sent, nowhere: 0, refused: 0 });
   });
 });
 
 test('both: gathers up, splits down, changes mode live', async ({ browser }) => {
   await run(browser, 'both', async (context, name, gateway) => {
-    const arms = await wear(context, name, { count: 10 });
-    const hub = await wear(context, name, { name: 'hub', sends: 'bundles', parts: ARMS });
-    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(200);
-    await expect.poll(async () => (await seen(arms)).received.length, PATIENCE).toBeGreaterThan(200);
-    const up = await seen(hub);
+    const arms = await startDevices(context, name, { count: 10 });
+    const hub = await startDevices(context, name, { name: 'hub', sends: 'bundles', parts: ARMS });
+    await expect.poll(async () => (await snapshot(hub)).received.length, PATIENCE).toBeGreaterThan(200);
+    await expect.poll(async () => (await snapshot(arms)).received.length, PATIENCE).toBeGreaterThan(200);
+    const up = await snapshot(hub);
     expect(up.received.length / up.bundles).toBeGreaterThan(7);
     expect(gateway.url()).toContain('mode=both');
     await gateway.getByLabel('Mode').selectOption('demultiplex');
-    await expect.poll(async () => (await seen(hub)).received.length, PATIENCE).toBeGreaterThan(up.received.length + 100);
-    const [above, below] = [await seen(hub), await seen(arms)];
+    await expect.poll(async () => (await snapshot(hub)).received.length, PATIENCE).toBeGreaterThan(up.received.length + 100);
+    const [above, below] = [await snapshot(hub), await snapshot(arms)];
     checkOrder(above);
     checkOrder(below);
-    tell('both, up', above);
-    tell('both, down', below);
+    logResult('both, up', above);
+    logResult('both, down', below);
     expect(above).toMatchObject({ missing: 0, duplicates: 0, lost: 0 });
     expect(below).toMatchObject({ missing: 0, duplicates: 0, bundles: 0 });
     expect(gateway.url()).toContain('mode=demultiplex');
@@ -408,7 +408,7 @@ test('default devices receive their own messages', async ({ browser }) => {
     await devices.goto(url(`/gateway/${name}?device`));
     await devices.getByRole('button', { name: 'Start' }).click();
     await expect(devices.getByText('3 of 3 joined')).toBeVisible(PATIENCE);
-    await expect.poll(async () => (await seen(devices)).received.length, PATIENCE).toBeGreaterThan(20);
+    await expect.poll(async () => (await snapshot(devices)).received.length, PATIENCE).toBeGreaterThan(20);
     expect(await stats(gateway)).toMatchObject({ lost: 0, nowhere: 0 });
     await expect(gateway.getByText('has joined:')).toHaveCount(0);
   });
@@ -416,19 +416,19 @@ test('default devices receive their own messages', async ({ browser }) => {
 
 test('both pages name a missing receiver', async ({ browser }) => {
   await run(browser, 'forward', async (context, name, gateway) => {
-    const arms = await wear(context, name, { name: 'arm' });
+    const arms = await startDevices(context, name, { name: 'arm' });
     await expect(gateway.getByText('No device named “hub” has joined:')).toBeVisible(PATIENCE);
     await expect(arms.getByText('No device named “hub” has joined the gateway')).toBeVisible(PATIENCE);
     expect(await violations(gateway, BEST)).toEqual([]);
     expect(await violations(arms, BEST)).toEqual([]);
-    await wear(context, name, { name: 'hub', sends: 'nothing', to: '' });
+    await startDevices(context, name, { name: 'hub', sends: 'nothing', to: '' });
     await expect(gateway.getByText('No device named “hub”')).toHaveCount(0, PATIENCE);
     await expect(arms.getByText('No device named “hub”')).toHaveCount(0, PATIENCE);
   });
 });
 
 test('loopback shows a notice, a network shows a code', async ({ page }) => {
-  await page.goto(url(`/gateway/${fresh()}`));
+  await page.goto(url(`/gateway/${uniqueName()}`));
   await expect(page.getByText('Other devices cannot open this address.')).toBeVisible();
   await expect(page.getByRole('img', { name: /^QR code/ })).toHaveCount(0);
   await page.route('**/v1/info', async (route) => {
@@ -442,7 +442,7 @@ test('loopback shows a notice, a network shows a code', async ({ page }) => {
 
 test('a taken name and invalid offers are refused', async ({ browser }) => {
   await run(browser, 'forward', async (context, name, gateway) => {
-    const first = await wear(context, name, { name: 'arm', sends: 'nothing', to: '' });
+    const first = await startDevices(context, name, { name: 'arm', sends: 'nothing', to: '' });
     const second = await context.newPage();
     await second.goto(url(`/gateway/${name}?device`));
     await second.getByLabel('Name').fill('arm');
@@ -485,7 +485,7 @@ for (const { name: look, ...options } of LOOKS) {
     await page.goto(url('/gateway'));
     await expect(page.getByLabel('Gateway name')).toBeVisible();
     await check(page, 'choose', info);
-    const name = fresh();
+    const name = uniqueName();
     await page.getByLabel('Gateway name').fill(name);
     await page.getByLabel('Mode').selectOption('multiplex');
     await page.getByLabel('Mode').focus();
@@ -494,8 +494,8 @@ for (const { name: look, ...options } of LOOKS) {
     await page.keyboard.press('Enter');
     await expect(page.getByText('Ready for devices')).toBeVisible(PATIENCE);
     await expect(page.getByRole('link', { name: new RegExp(`/gateway/${name}\\?device$`) })).toBeVisible();
-    const devices = await wear(context, name, { count: 5, to: 'arm-1' });
-    await expect.poll(async () => (await seen(devices)).received.length, PATIENCE).toBeGreaterThan(20);
+    const devices = await startDevices(context, name, { count: 5, to: 'arm-1' });
+    await expect.poll(async () => (await snapshot(devices)).received.length, PATIENCE).toBeGreaterThan(20);
     await check(devices, 'devices', info);
     await expect.poll(() => page.getByRole('img', { name: /^Gateway with 5 devices/ }).getAttribute('aria-label'), PATIENCE).toMatch(/arm-1 sends [34]\.\d, receives 1?\d?\d\.\d/);
     await check(page, 'gateway', info);

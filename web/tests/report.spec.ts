@@ -16,30 +16,30 @@ function filled(json: string): string {
 }
 
 /** Fields of an analysis that the tests change. */
-interface Told {
+interface ReportData {
   analysis: { points: { target: string }[]; curves: { target: string; points: number[] }[] };
 }
 
 /** Fails the test when the page logs an error or requests anything except itself. */
-const test = base.extend<{ report: (name: string, change?: (analysis: Told) => void) => Promise<string> }>({
+const test = base.extend<{ report: (name: string, change?: (analysis: ReportData) => void) => Promise<string> }>({
   report: async ({ page, context }, use, info) => {
-    const complaints: string[] = [];
-    const asked: string[] = [];
-    page.on('console', (message) => message.type() === 'error' && complaints.push(message.text()));
-    page.on('pageerror', (error) => complaints.push(error.message));
-    context.on('request', (request) => asked.push(request.url()));
+    const errors: string[] = [];
+    const requested: string[] = [];
+    page.on('console', (message) => message.type() === 'error' && errors.push(message.text()));
+    page.on('pageerror', (error) => errors.push(error.message));
+    context.on('request', (request) => requested.push(request.url()));
     let file = '';
     await use(async (name, change) => {
       file = info.outputPath(`${name}.html`);
-      const told = JSON.parse(recorded(name)) as Told;
-      change?.(told);
-      writeFileSync(file, filled(JSON.stringify(told)));
+      const data = JSON.parse(recorded(name)) as ReportData;
+      change?.(data);
+      writeFileSync(file, filled(JSON.stringify(data)));
       await page.goto(pathToFileURL(file).href);
       await expect(page.locator('#verdict')).toBeVisible();
       return file;
     });
-    expect.soft(complaints, 'console errors').toEqual([]);
-    expect.soft(asked.filter((url) => !url.startsWith('data:') && !url.startsWith('blob:')), 'requests').toEqual([pathToFileURL(file).href]);
+    expect.soft(errors, 'console errors').toEqual([]);
+    expect.soft(requested.filter((url) => !url.startsWith('data:') && !url.startsWith('blob:')), 'requests').toEqual([pathToFileURL(file).href]);
   },
 });
 
@@ -144,12 +144,12 @@ test('the report offers data and command', async ({ page, context, report }) => 
   await report('thorsen-broadcast');
   const download = page.waitForEvent('download');
   await page.getByRole('button', { name: 'Download JSON' }).click();
-  const kept = JSON.parse(readFileSync(await (await download).path(), 'utf8')) as { analysis: { head: { command: string } } };
+  const saved = JSON.parse(readFileSync(await (await download).path(), 'utf8')) as { analysis: { head: { command: string } } };
   const command = page.locator('#reproduce pre').first();
-  await expect(command).toHaveText(kept.analysis.head.command);
+  await expect(command).toHaveText(saved.analysis.head.command);
   await context.grantPermissions(['clipboard-read', 'clipboard-write']);
   await page.getByRole('button', { name: 'Copy the command' }).click();
-  expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(kept.analysis.head.command);
+  expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(saved.analysis.head.command);
 });
 
 test('print is light and hides the tools', async ({ page, report }) => {

@@ -172,17 +172,17 @@ test('only the host mutes, and both pages show it', async ({ browser }, info) =>
   const button = ann.getByRole('button', { name: 'Mute Bob for everyone', exact: true });
   const lift = ann.getByRole('button', { name: 'Unmute Bob for everyone', exact: true });
   const mic = bob.getByRole('button', { name: 'Mic', exact: true });
-  const heard = () => ann.getByLabel('Video of Bob').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getAudioTracks().map(({ enabled }) => enabled));
+  const audioEnabled = () => ann.getByLabel('Video of Bob').evaluate((video: HTMLVideoElement) => (video.srcObject as MediaStream).getAudioTracks().map(({ enabled }) => enabled));
   await expect(button).toContainText(/^Mute/);
   await expect(ann.getByRole('group', { name: 'Ann (you)' })).toContainText('Ann (you), host');
   await expect(bob.getByRole('group', { name: 'Ann', exact: true })).toContainText('Ann, host');
   await expect(bob.getByRole('button', { name: /^(Mute|Unmute) / }), 'a guest has no mute button').toHaveCount(0);
   await expect(mic).toHaveAttribute('aria-pressed', 'true');
-  expect(await heard()).toEqual([true]);
+  expect(await audioEnabled()).toEqual([true]);
   await button.press('Enter');
   await expect(lift).toBeVisible(PATIENCE);
   await expect(ann.getByRole('group', { name: 'Bob' })).toContainText('Muted by the host');
-  expect(await heard()).toEqual([false]);
+  expect(await audioEnabled()).toEqual([false]);
   await expect(bob.getByRole('status').filter({ hasText: 'The host has muted you.' })).toBeVisible(PATIENCE);
   await expect(bob.getByRole('group', { name: 'Bob' })).toContainText('Muted by the host');
   // The button shows the current state. Its description states the state after the host unmutes; a click toggles that
@@ -199,7 +199,7 @@ test('only the host mutes, and both pages show it', async ({ browser }, info) =>
   await expect(button).toBeVisible(PATIENCE);
   await expect(bob.getByText('The host has muted you.')).toHaveCount(0, PATIENCE);
   await expect(mic).toHaveAttribute('aria-pressed', 'true');
-  expect(await heard()).toEqual([true]);
+  expect(await audioEnabled()).toEqual([true]);
 
   await ann.route('**/mute', (route) => route.fulfill({ status: 403, contentType: 'application/problem+json', json: { code: 'forbidden', detail: 'no' } }));
   await button.click();

@@ -24,7 +24,7 @@ test('every curl command works unchanged', async ({ page }) => {
   const shell = async (line: string) => (await run('sh', ['-c', line.replace(/^curl /, 'curl -sS --max-time 10 ')])).stdout;
 
   const held = shell(longPoll!);
-  const heard = run('sh', ['-c', `${events!.replace(/^curl /, 'curl -sS --max-time 3 ')} || true`]);
+  const streamed = run('sh', ['-c', `${events!.replace(/^curl /, 'curl -sS --max-time 3 ')} || true`]);
   // Both readers must be connected before the first message is published.
   const channel = /channels\/(\S+?)'?$/.exec(poll!)![1]!;
   await expect.poll(async () => ((await (await page.request.get(url(`/v1/presence/${channel}`))).json()) as { count: number }).count).toBeGreaterThanOrEqual(3);
@@ -32,7 +32,7 @@ test('every curl command works unchanged', async ({ page }) => {
   expect(await shell(publish!)).toContain('"position"');
   expect(await shell(poll!)).toContain('{"hello":"curl"}');
   expect(await held).toContain('{"hello":"curl"}');
-  expect((await heard).stdout).toContain('data: {"hello":"curl"}');
+  expect((await streamed).stdout).toContain('data: {"hello":"curl"}');
   await expect(page.getByRole('log')).toContainText('{"hello":"curl"}');
 });
 
