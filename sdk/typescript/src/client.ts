@@ -44,7 +44,7 @@ export function client<M = Channels>(
 
   const named = (name: TransportName): Transport => {
     const found = usable.find((transport) => transport.name === name);
-    if (!found) throw new MillraceError('rejected', `no transport ${name} here`);
+    if (!found) throw new MillraceError('rejected', `the transport ${name} is not available here`);
     return found;
   };
   const orderOf = (names: 'auto' | readonly TransportName[]): TransportName[] =>
@@ -133,7 +133,7 @@ export function client<M = Channels>(
       };
       if (transport) rejectUse = reject;
       off = onState(check);
-      if (timeout) timer = setTimeout(() => reject(new MillraceError('timeout', `not open in ${timeout} ms, and tried on: ${(decide.state as { cause?: Error }).cause?.message}`)), timeout);
+      if (timeout) timer = setTimeout(() => reject(new MillraceError('timeout', `not open after ${timeout} ms: ${(decide.state as { cause?: Error }).cause?.message}`)), timeout);
       check(decide.state);
     });
     return orAborted(open, signal).finally(() => {
@@ -210,7 +210,7 @@ export function client<M = Channels>(
     stats: (): Stats => ({ ...counts }),
     async use(name) {
       const order = orderOf(name === 'auto' ? name : [name]);
-      rejectUse(toError(`${name} instead`, 'aborted'));
+      rejectUse(toError(`replaced by ${name}`, 'aborted'));
       input('use', order);
       await until(order[0]);
     },

@@ -230,7 +230,7 @@ export function machine({ order, random, pauseHidden, retry }: MachineOptions): 
           deadlines.set(link.overdue, now + LATE);
         } else {
           emit('abort', link);
-          closed(new MillraceError('timeout', `no answer over ${transport}`, { transport }), link);
+          closed(new MillraceError('timeout', `no response over ${transport}`, { transport }), link);
         }
       },
     };

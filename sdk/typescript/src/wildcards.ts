@@ -39,7 +39,7 @@ export function wildcards(hub: Hub, changed: () => void): Hub {
       const joined = wires.get(pattern);
       const since = from === 'earliest' ? from : typeof from === 'object' && 'seconds' in from ? ago(from.seconds, skew) : undefined;
       if (from !== 'now' && (joined || !since)) {
-        throw new MillraceError('rejected', joined ? `only from now can ${pattern} be joined` : 'a wildcard starts from now, earliest or seconds');
+        throw new MillraceError('rejected', joined ? `${pattern} is already subscribed: use from 'now'` : 'a wildcard supports only from now, earliest or seconds');
       }
       const wire = joined ?? { matches, readers: new Set(), received: new Map(), since, liveFrom: 0 };
       const reader = attach(wires, pattern, wire, options, changed);

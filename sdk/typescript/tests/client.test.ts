@@ -164,7 +164,7 @@ describe('addresses', () => {
     const mr = connect({ transports: [transport], retry: { min: 50, max: 100 }, log: ({ msg }) => log.push(msg) });
     const error = await mr.ready({ timeout: 300 }).catch((thrown: unknown) => thrown as MillraceError);
     expect(error).toMatchObject({ code: 'timeout' });
-    for (const part of [url.replace('http:', ''), 'ECONNREFUSED', 'not open in 300 ms']) expect(String(error)).toContain(part);
+    for (const part of [url.replace('http:', ''), 'ECONNREFUSED', 'not open after 300 ms']) expect(String(error)).toContain(part);
     expect(log.join('\n')).toMatch(/ECONNREFUSED[^]*next try in \d+ ms/);
     server = await FaultyServer.start();
   });
@@ -373,7 +373,7 @@ test('the core client accepts history, presence and wildcards', async () => {
   const single = gather(wide.subscribe('cars/1'));
   await all.ready;
   expect(() => wide.subscribe('cars/#', { from: 'latest' })).toThrow('wildcard');
-  expect(() => wide.subscribe('cars/+', { from: 'earliest' })).toThrow('only from now');
+  expect(() => wide.subscribe('cars/+', { from: 'earliest' })).toThrow("use from 'now'");
   await all.close();
   await until(() => server.commands.some(({ name, body }) => name === 'unsubscribe' && body.channel === 'cars/+'), 'the end of the pattern');
   server.publish('cars/1', 2);

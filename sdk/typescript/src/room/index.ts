@@ -250,7 +250,7 @@ class Participation implements Room {
     if (this.#ended || state.version < this.state.version) return;
     const { participants: before, topology: was, hub } = this.state;
     const present = new Set(state.participants.map(({ id }) => id));
-    if (!present.has(this.id)) return void this.#rejoin(toError('the server takes this participant for gone', 'rejected'));
+    if (!present.has(this.id)) return void this.#rejoin(toError('the server has removed this participant', 'rejected'));
     this.state = state;
     this.#applyMutes();
     const known = new Set(before.map(({ id }) => id));

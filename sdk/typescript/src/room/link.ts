@@ -185,7 +185,7 @@ export class Link {
 
   /** Processes a signal of the peer. Signals are processed in order. */
   handleSignal(signal: Signal): void {
-    this.#handling = this.#handling.then(() => this.#handleSignal(signal)).catch((thrown: unknown) => console.warn('a signal could not be taken:', thrown));
+    this.#handling = this.#handling.then(() => this.#handleSignal(signal)).catch((thrown: unknown) => console.warn('a signal could not be processed:', thrown));
   }
 
   /** Returns whether a signal with this name belongs to another link. */
@@ -224,7 +224,7 @@ export class Link {
       await this.pc.setLocalDescription();
       this.#describe();
     } catch (thrown) {
-      if (!this.#closed) console.warn('no offer could be made:', thrown);
+      if (!this.#closed) console.warn('cannot create an offer:', thrown);
     } finally {
       this.#makingOffer = false;
     }

@@ -22,7 +22,7 @@ function carry(peer: RTCPeerConnection, closePeer: boolean, ...[host, , receive,
       const { code, reason } = JSON.parse(line);
       end(closeError(code, reason, host.base));
     });
-  const lost = (): void => end(new MillraceError('network', `the data channel to ${host.base} is gone`));
+  const lost = (): void => end(new MillraceError('network', `the data channel to ${host.base} has closed`));
   session.onmessage = ({ data }: MessageEvent<string>) => {
     const whole = data.lastIndexOf('\n') + 1;
     if (!whole) return void (rest += data);

@@ -65,7 +65,7 @@ export class Http {
         return response;
       }
     } catch (thrown) {
-      if (late) throw new MillraceError('timeout', `no answer from ${this.#host.base}${path}`);
+      if (late) throw new MillraceError('timeout', `no response from ${this.#host.base}${path}`);
       if (signal?.aborted) throw toError('aborted', 'aborted');
       throw toError(thrown);
     } finally {
@@ -92,7 +92,7 @@ export class Http {
       return { body: text ? (JSON.parse(text) as T) : undefined, response };
     } catch (thrown) {
       if (ask?.signal?.aborted) throw toError('aborted', 'aborted');
-      throw thrown instanceof SyntaxError ? new MillraceError('protocol', `${path} did not answer in JSON`) : unreachable(thrown, this.#host.base);
+      throw thrown instanceof SyntaxError ? new MillraceError('protocol', `the response of ${path} is not JSON`) : unreachable(thrown, this.#host.base);
     }
   }
 

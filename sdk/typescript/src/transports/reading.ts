@@ -23,7 +23,7 @@ export async function reading(link: HttpLink, accept: string, query: Query, sign
   const streams = (open.get(origin) ?? 0) + 1;
   open.set(origin, streams);
   if (streams === MANY && base.startsWith('http:') && 'document' in globalThis) {
-    host.log?.({ level: 'warn', msg: `${streams} HTTP streams to ${origin}: a browser opens six connections to an HTTP/1.1 origin, and this one may soon wait` });
+    host.log?.({ level: 'warn', msg: `${streams} HTTP streams to ${origin}: a browser opens at most six connections to an HTTP/1.1 origin, so requests may wait` });
   }
   try {
     const response = await link.http.request('/v1/stream', [...query, ['heartbeat', heartbeatMs && `${heartbeatMs}ms`]], { accept, signal });
