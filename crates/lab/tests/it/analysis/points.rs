@@ -242,7 +242,7 @@ fn an_analysis_comes_back_as_it_was() {
     let analysis = analyse(std::slice::from_ref(&recording)).unwrap();
     let slo = analysis.head.slo.as_ref().unwrap();
     assert!(!slo.passed && analysis.points[0].meets_slo == Some(false), "two of four missed it");
-    assert_eq!(slo.missed, ["millrace sse at 50 clients: p99.9 never came"]);
+    assert_eq!(slo.missed, ["millrace sse at 50 clients: p99.9 not delivered"]);
     let text = serde_json::to_string(&analysis).unwrap();
     assert!(text.contains(r#""latency_p99_9_us":{"median":"#) && text.contains(r#""server_cpu_us_per_delivery""#));
     assert_eq!(serde_json::from_str::<Analysis>(&text).unwrap(), analysis);
